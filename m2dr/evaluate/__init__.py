@@ -1,0 +1,1 @@
+"""Runs become measures, measures become tables and figures."""

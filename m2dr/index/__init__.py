@@ -1,0 +1,1 @@
+"""Vectors become something that can be searched."""

@@ -1,0 +1,1 @@
+"""What rooms hand to each other: plain data that knows neither torch, numpy nor files."""

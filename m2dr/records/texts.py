@@ -1,0 +1,47 @@
+"""Texts and what is known of them."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A text that asks."""
+
+    id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A text that can be retrieved.
+
+    >>> Document("d1", "Returns a list.", title="os.listdir").content
+    'os.listdir Returns a list.'
+    """
+
+    id: str
+    text: str
+    title: str = ""
+
+    @property
+    def content(self) -> str:
+        """What the encoder reads: title and text joined by a space, as BEIR does."""
+        return f"{self.title} {self.text}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """How relevant a document is to a query; above 0 is relevant."""
+
+    query_id: str
+    document_id: str
+    relevance: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One training example: a query, a document that answers it, and documents that do not."""
+
+    query: Query
+    positive: Document
+    negatives: tuple[Document, ...] = ()

@@ -1,0 +1,1 @@
+"""A name becomes texts, texts become tokens."""

@@ -1,0 +1,1 @@
+"""Embeddings become one number, and the number a better encoder."""

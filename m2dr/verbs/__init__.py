@@ -1,0 +1,1 @@
+"""One file per command; joins the rooms and reads as the path."""
