@@ -1,6 +1,7 @@
 """What a person, not a developer, can fix."""
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 
@@ -19,3 +20,34 @@ def nearest(word: str, known: Iterable[str]) -> str:
     words = list(known)
     close = difflib.get_close_matches(word, words, n=1)
     return f"Did you mean {close[0]}?" if close else f"Known: {', '.join(words)}."
+
+
+class Interrupted(UserError):  # noqa: N818  # what happened, not an error of anyone's
+    """Long work that was stopped, and how to go on with it."""
+
+
+_REFUSALS = {
+    errno.ENOSPC: "The disk is full",
+    errno.EDQUOT: "The disk quota is used up",
+    errno.EACCES: "There is no permission",
+    errno.EPERM: "There is no permission",
+    errno.EROFS: "The disk is read-only",
+}
+
+
+def refusal_of(error: BaseException) -> str:
+    """A sentence for what the operating system refused; empty for any other error.
+
+    Libraries in Rust and C++ tell a full disk in words of their own.
+
+    >>> refusal_of(OSError(errno.ENOSPC, "No space left on device", "/data/x"))
+    'The disk is full: /data/x. Nothing half-written counts; mend that and run the command again.'
+    """
+    words = str(error).lower()
+    full = "no space left" in words or "os error 28" in words or "storagefull" in words
+    code = errno.ENOSPC if full else getattr(error, "errno", None)
+    if code not in _REFUSALS:
+        return f"There is not enough memory ({error})." if isinstance(error, MemoryError) else ""
+    where = f": {error.filename}" if isinstance(error, OSError) and error.filename else ""
+    again = "Nothing half-written counts; mend that and run the command again."
+    return f"{_REFUSALS[code]}{where}. {again}"

@@ -1,0 +1,134 @@
+"""Run ↔ TREC run file: `query Q0 document rank score tag`, one line per document."""
+
+import gzip
+import re
+import zlib
+from array import array
+from collections.abc import Iterable, Iterator
+from itertools import count
+from math import isnan
+from pathlib import Path
+from typing import IO, cast
+
+from m2dr.errors import UserError
+from m2dr.evaluate.aside import aside
+from m2dr.records.run import Ranking, Run
+
+# What no column can hold: white space ends it, a zero byte ends it for programs in C, and half a
+# surrogate pair has no UTF-8.
+_NO_WORD = re.compile(r"[\s\0\ud800-\udfff]")
+_COLUMNS = "query Q0 document rank score tag"
+
+
+def write_run(run: Run, path: Path, tag: str = "m2dr") -> None:
+    """Write `run` so that `read_run` and trec_eval see the same scores in the same order.
+
+    A query that found nothing has no line, so the file does not know it; measures count it as 0
+    all the same. A path that ends in .gz is compressed, with the same bytes every time.
+
+    Args:
+        run: its scores are float32 values; nine digits tell any two of them apart.
+        path: replaced as a whole when the last line is on disk.
+        tag: the name of the system, one word.
+
+    Raises:
+        UserError: an id or the tag is empty or has white space in it, or a document is repeated.
+    """
+    _require_word(tag, "tag")
+    with aside(path) as unfinished, unfinished.open("wb") as raw:
+        if path.suffix == ".gz":
+            with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
+                packed.writelines(_lines(run, tag))
+        else:
+            raw.writelines(_lines(run, tag))
+
+
+def read_run(path: Path) -> Run:
+    """Read a run file, plain or gzip, whatever the order of its lines.
+
+    As in trec_eval, the score ranks and the rank column does not.
+
+    Raises:
+        UserError: the file cannot be read, or a line is malformed, or a query has a document
+            twice; with file and line number.
+    """
+    docids: dict[str, dict[str, None]] = {}
+    scores: dict[str, array[float]] = {}
+    number = 0
+    try:
+        with _open(path) as file:
+            for number, line in enumerate(file, start=1):  # noqa: B007 - told when reading fails
+                query, docid, score = _parse(line)
+                known = docids.setdefault(query, {})
+                if docid in known:
+                    raise ValueError(f"document {docid} is listed twice for query {query}")
+                known[docid] = None
+                scores.setdefault(query, array("f")).append(score)
+    except ValueError as error:
+        raise UserError(
+            f"{path}, line {number}: {error}. A line of a run file is: {_COLUMNS}."
+        ) from error
+    except FileNotFoundError:
+        raise UserError(f"There is no run file {path}; write one or correct the path.") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(
+            f"{path} cannot be read as a run file after line {number}: {error}."
+        ) from error
+    return Run({query: Ranking.of(list(docids[query]), scores[query]) for query in docids})
+
+
+def _lines(run: Run, tag: str) -> Iterator[bytes]:
+    """The lines of one query at a time."""
+    for query, ranking in run.rankings.items():
+        _require_word(query, "query id")
+        _require_distinct(query, ranking.docids)
+        rows = zip(count(1), ranking.docids, ranking.scores, strict=False)
+        lines = [f"{query} Q0 {docid} {rank} {score:.9g} {tag}\n" for rank, docid, score in rows]
+        yield "".join(lines).encode()
+
+
+def _require_distinct(query: str, docids: Iterable[str]) -> None:
+    seen = set()
+    for docid in docids:
+        _require_word(docid, "document id")
+        if docid in seen:
+            raise UserError(
+                f"Document {docid} is ranked twice for query {query}, which no run file can hold; "
+                f"rank each document once."
+            )
+        seen.add(docid)
+
+
+def _require_word(text: str, what: str) -> None:
+    if not text or _NO_WORD.search(text):
+        raise UserError(
+            f"The {what} {text!r} cannot stand in a run file, where white space parts the columns; "
+            f"give it a name of one word."
+        )
+
+
+def _open(path: Path) -> IO[bytes]:
+    """Open for reading, by what the file is and not by what it is called."""
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    return cast(IO[bytes], gzip.open(path)) if packed else path.open("rb")
+
+
+def _parse(line: bytes) -> tuple[str, str, float]:
+    """Query id, document id and score; ValueError says what is wrong.
+
+    Columns part at ASCII white space alone, as in trec_eval: an id may hold a no-break space.
+    """
+    columns = line.split()
+    if len(columns) != 6:
+        raise ValueError(f"{len(columns)} columns instead of 6")
+    query, _, docid, rank, text, _ = columns
+    try:
+        int(rank)
+        score = float(text)
+    except ValueError:
+        shown = b" ".join((rank, text)).decode(errors="replace")
+        raise ValueError(f"rank and score are not two numbers: {shown}") from None
+    if isnan(score):
+        raise ValueError("the score is not a number")
+    return query.decode(), docid.decode(), score

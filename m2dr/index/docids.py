@@ -1,0 +1,105 @@
+"""Document ids in row order, as a file with one per line."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import overload
+
+import numpy as np
+
+from m2dr.errors import UserError
+from m2dr.index.layout import index_command
+
+_NEWLINE = 10
+
+
+def encode(docids: Iterable[str]) -> bytes:
+    r"""Return the docids as a file holds them.
+
+    Raises:
+        UserError: a docid is empty or holds a line break, which one line cannot hold.
+
+    >>> encode(["d1", "d2"])
+    b'd1\nd2\n'
+    """
+    lines = []
+    for row, docid in enumerate(docids):
+        if not docid or "\n" in docid or "\r" in docid:
+            raise UserError(
+                f"Document {row} has the id {docid!r}: an id is one line, and not empty. "
+                f"Change it in the corpus."
+            )
+        lines.append(f"{docid}\n")
+    return "".join(lines).encode()
+
+
+def digest(docids: Iterable[str]) -> str:
+    """Return the sha256 of the docids as a file holds them, in hex."""
+    return hashlib.sha256(encode(docids)).hexdigest()
+
+
+class Docids(Sequence[str]):
+    r"""Docids that stay bytes until asked for: 8 bytes each beside the file's own.
+
+    >>> docids = Docids(b"d1\nd2\n")
+    >>> len(docids), docids[1], docids.take([1, 0])
+    (2, 'd2', ['d2', 'd1'])
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        breaks = np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE)
+        self._starts = np.concatenate([[0], breaks + 1])  # one more than there are docids
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    @overload
+    def __getitem__(self, row: int) -> str: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[str]: ...
+    def __getitem__(self, row: int | slice) -> str | list[str]:
+        if isinstance(row, slice):
+            return self.take(range(*row.indices(len(self))))
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"Row {row} was asked for; there are {len(self)} docids.")
+        row = row % len(self)
+        return self._data[self._starts[row] : self._starts[row + 1] - 1].decode()
+
+    def take(self, rows: Iterable[int]) -> list[str]:
+        """Return the docids of `rows`, in that order."""
+        return [self[int(row)] for row in rows]
+
+    def ranks(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """Return, per row, the place of its docid when they are sorted; [documents].
+
+        Among documents of equal score the higher place comes first.
+        """
+        order = sorted(range(len(self)), key=self.__getitem__)
+        ranks = np.empty(len(self), np.int64)
+        ranks[order] = np.arange(len(self))
+        return ranks
+
+
+def read_docids(path: Path, documents: int, sha256: str) -> Docids:
+    """Read the docids that a manifest promises.
+
+    Raises:
+        UserError: the file is missing, holds another number of lines, is not UTF-8, or is not
+            the one that was written.
+    """
+    remedy = f"Restore the file, or make it again with: {index_command(path.parent)}"
+    try:
+        data = path.read_bytes()
+        data.decode()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}). {remedy}.") from error
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UserError(f"{path}, line {line}: is not UTF-8. {remedy}.") from error
+    lines = data.count(b"\n")
+    if lines != documents:
+        raise UserError(f"{path} has {lines} docids for {documents} documents. {remedy}.")
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise UserError(f"{path} is not the file that was written: {lines} other docids. {remedy}.")
+    return Docids(data)

@@ -1,0 +1,23 @@
+"""What lies in a root of indexes: which layers are stored, which dims are built."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from m2dr.index.layout import MANIFEST, STORE, store_folder
+
+
+def stored_layers(root: Path, corpus: str, fingerprint: str) -> tuple[int, ...]:
+    """Layers whose documents a model has encoded to the end, increasing."""
+    home = store_folder(root, corpus, fingerprint, 1).parent
+    return _numbers(home.glob(f"layer-*/{STORE}"), r"layer-(\d+)")
+
+
+def built_dims(store: Path) -> tuple[int, ...]:
+    """Dims that have an index of their own in a store's folder, increasing."""
+    return _numbers(store.glob(f"dim-*/{MANIFEST}"), r"dim-(\d+)")
+
+
+def _numbers(paths: Iterable[Path], pattern: str) -> tuple[int, ...]:
+    found = (re.fullmatch(pattern, path.parent.name) for path in paths)
+    return tuple(sorted(int(match[1]) for match in found if match))

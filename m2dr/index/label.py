@@ -1,0 +1,98 @@
+"""The label on vectors: what documents and queries must share to be comparable."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from m2dr.errors import UserError
+from m2dr.index.layout import DIGITS
+from m2dr.records.cut import Cut
+from m2dr.records.variant import DocumentLayer
+
+Similarity = Literal["dot", "cosine"]
+
+
+@dataclass(frozen=True)
+class Label:
+    """How texts became vectors. Queries and documents are comparable when their labels agree."""
+
+    fingerprint: str  # sha256 of the model's weights, in hex
+    similarity: Similarity  # cosine: vectors are normalised after they are cut
+    pooling: str
+    query_prefix: str
+    document_prefix: str
+    query_length: int  # tokens, at most
+    document_length: int  # tokens, at most
+    document_layer: DocumentLayer  # which layer encodes documents for a shallow query
+    cuts: tuple[tuple[int, int], ...] = ()  # (layer, dim) pairs that were trained; none: unknown
+    model: str = ""  # where the model was found: a hint for people, never compared
+
+    def differences(self, other: "Label") -> dict[str, tuple[str | int, str | int]]:
+        """Name each field that makes vectors incomparable, with both values."""
+        mine, theirs = asdict(self), asdict(other)
+        compared = sorted(mine.keys() - {"cuts", "model"})
+        return {name: (mine[name], theirs[name]) for name in compared if mine[name] != theirs[name]}
+
+    def accept(self, queries: "Label", corpus: str) -> None:
+        """Refuse queries that were encoded unlike the documents of `corpus`.
+
+        Raises:
+            UserError: another model, or the same one with other prefixes, pooling, lengths or
+                similarity.
+        """
+        if queries.fingerprint != self.fingerprint:
+            raise UserError(
+                f"The documents of {corpus} were encoded by model {self._name()}, and the queries "
+                f"come from model {queries._name()}. Search with the first model, or encode the "
+                f"documents with the second: m2dr index corpus."
+            )
+        found = self.differences(queries)
+        if found:
+            told = ", ".join(f"{name} {a!r} against {b!r}" for name, (a, b) in found.items())
+            raise UserError(
+                f"The documents of {corpus} and the queries were encoded differently by the same "
+                f"model: {told}. Restore the model's m2dr.json, or encode the documents again: "
+                f"m2dr index corpus."
+            )
+
+    def warnings(self, query: Cut, documents: Cut) -> list[str]:
+        """Say, one sentence each, why rankings may be worse than this model can do."""
+        found = [
+            self._untrained(cut) for cut in dict.fromkeys((query, documents)) if self._knows(cut)
+        ]
+        if query.layer != documents.layer and self.document_layer == "same":
+            found.append(
+                f"Queries of layer {query.layer} search documents of layer {documents.layer}, but "
+                f"this model trained each layer against documents of its own: the two spaces are "
+                f"not aligned, so expect much worse or near random rankings. Index that layer "
+                f"with: m2dr index corpus --layer {query.layer}"
+            )
+        last = max((layer for layer, _ in self.cuts), default=documents.layer)
+        if self.document_layer == "last" and documents.layer != last:
+            found.append(
+                f"Documents come from layer {documents.layer}, but this model trained queries "
+                f"against documents of layer {last}: expect much worse rankings. Index that layer "
+                f"with: m2dr index corpus --layer {last}"
+            )
+        return found
+
+    def _knows(self, cut: Cut) -> bool:
+        """Whether it is known that `cut` was not trained."""
+        return bool(self.cuts) and (cut.layer, cut.dim) not in self.cuts
+
+    def _untrained(self, cut: Cut) -> str:
+        dims = sorted(dim for layer, dim in self.cuts if layer == cut.layer)
+        layers = sorted({layer for layer, _ in self.cuts})
+        if dims:
+            worse, trained = "worse rankings", f"dims {_list(dims)} of that layer were"
+        else:
+            worse, trained = "near random rankings", f"layers {_list(layers)} were"
+        return f"Cut {cut} was not trained ({trained}): expect {worse}."
+
+    def _name(self) -> str:
+        short = self.fingerprint[:DIGITS]
+        return f"{short} ({self.model})" if self.model else short
+
+
+def _list(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))

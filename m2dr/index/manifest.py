@@ -1,0 +1,158 @@
+"""What lies in a folder: written when it is finished, asked before it is used."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Literal, get_args
+
+from m2dr.errors import UserError, nearest
+from m2dr.index.jsonfile import read_json, write_json
+from m2dr.index.label import Label, Similarity
+from m2dr.index.layout import MANIFEST, STORE, index_command, store_command
+from m2dr.records.cut import Cut
+
+Dtype = Literal["f16", "f32"]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file of vectors, and what was encoded into it."""
+
+    name: str
+    rows: int
+    sha256: str  # of the file
+    docids: str  # sha256 of the docids, one per line
+    texts: str  # the caller's digest of what was encoded
+
+
+@dataclass(frozen=True)
+class StorePlan:
+    """What a store will hold: settled before its first vector, the same after a resume."""
+
+    corpus: str
+    layer: int
+    width: int  # coordinates per vector
+    label: Label
+    dtype: Dtype = "f16"
+    shard_rows: int = 65536  # in every shard but the last; 50 MB of f16 at width 384
+
+    def __post_init__(self) -> None:
+        if self.dtype not in get_args(Dtype):
+            hint = nearest(self.dtype, get_args(Dtype))
+            raise UserError(f"Vectors cannot be stored as {self.dtype!r}. {hint}")
+        if min(self.layer, self.width, self.shard_rows) < 1:
+            raise UserError(
+                f"A store has at least one layer, coordinate and row per shard, not "
+                f"{self.layer}, {self.width} and {self.shard_rows}."
+            )
+
+    def differences(self, other: "StorePlan") -> dict[str, tuple[str | int, str | int]]:
+        """Name each field in which two stores would differ, with both values."""
+        names = ("corpus", "layer", "width", "dtype", "shard_rows")
+        pairs = {name: (getattr(self, name), getattr(other, name)) for name in names}
+        found = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+        return found | self.label.differences(other.label)
+
+
+@dataclass(frozen=True)
+class PartialStore:
+    """store.partial.json: a store whose encoding goes on. Rewritten after each shard."""
+
+    plan: StorePlan
+    shards: tuple[Shard, ...] = ()
+
+
+@dataclass(frozen=True)
+class StoreManifest:
+    """store.json: written last, so that a folder with it is a finished store."""
+
+    corpus: str
+    documents: int
+    layer: int
+    width: int
+    dtype: Dtype
+    shard_rows: int
+    label: Label
+    shards: tuple[Shard, ...]
+    docids: str  # sha256 of docids.txt
+    texts: str  # sha256 over the shards' digests of texts
+
+    @property
+    def plan(self) -> StorePlan:
+        """What this store was to be."""
+        return StorePlan(
+            self.corpus, self.layer, self.width, self.label, self.dtype, self.shard_rows
+        )
+
+    @property
+    def digest(self) -> str:
+        """Identify what this store holds; the path of the model is not a part of it."""
+        table = asdict(replace(self, label=replace(self.label, model="")))
+        return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
+
+    def accept(self, queries: Label) -> None:
+        """Raise UserError unless queries of that label may be scored against this store."""
+        self.label.accept(queries, self.corpus)
+
+    def warnings(self, query: Cut) -> list[str]:
+        """Say why rankings of `query` may be worse than this model can do."""
+        return self.label.warnings(query, Cut(self.layer, query.dim))
+
+    def write(self, folder: Path) -> None:
+        """Write store.json."""
+        write_json(folder / STORE, self)
+
+    @classmethod
+    def read(cls, folder: Path) -> "StoreManifest":
+        """Read store.json.
+
+        Raises:
+            UserError: it is missing, malformed, incomplete or of another format.
+        """
+        remedy = f"Encode the documents again with: {store_command(folder)} --overwrite"
+        return read_json(folder / STORE, cls, remedy)
+
+
+@dataclass(frozen=True)
+class IndexManifest:
+    """dim-K/manifest.json: written last, so that a folder with it is a finished index."""
+
+    corpus: str
+    documents: int
+    layer: int  # transformer blocks that encoded the documents
+    dim: int  # coordinates kept
+    engine: str
+    similarity: Similarity
+    label: Label
+    bytes: int  # size of the index file
+    sha256: str  # of the index file
+    docids: str  # sha256 of the docid file
+    store: str  # digest of the store that it was cut from
+
+    def accept(self, queries: Label, query: Cut) -> None:
+        """Raise UserError unless the `query` cut of that label may search this index."""
+        self.label.accept(queries, self.corpus)
+        if query.dim != self.dim:
+            raise UserError(
+                f"Queries of dimension {query.dim} were asked for, and this index of {self.corpus} "
+                f"has dimension {self.dim}. Build theirs with: "
+                f"m2dr index corpus --layer {self.layer} --dim {query.dim}"
+            )
+
+    def warnings(self, query: Cut) -> list[str]:
+        """Say why rankings of `query` may be worse than this model can do."""
+        return self.label.warnings(query, Cut(self.layer, self.dim))
+
+    def write(self, folder: Path) -> None:
+        """Write manifest.json."""
+        write_json(folder / MANIFEST, self)
+
+    @classmethod
+    def read(cls, folder: Path) -> "IndexManifest":
+        """Read manifest.json.
+
+        Raises:
+            UserError: it is missing, malformed, incomplete or of another format.
+        """
+        return read_json(folder / MANIFEST, cls, f"Build the index with: {index_command(folder)}")

@@ -1,0 +1,135 @@
+"""A finished store: vectors on disk at full width, not normalised, opened as views of files."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from m2dr.errors import UserError
+from m2dr.index.docids import Docids, read_docids
+from m2dr.index.files import sha256
+from m2dr.index.jsonfile import read_json
+from m2dr.index.layout import DOCIDS, PARTIAL, STORE, store_command
+from m2dr.index.manifest import PartialStore, Shard, StoreManifest, StorePlan
+
+Floats = NDArray[np.floating[Any]]
+
+DTYPES: dict[str, np.dtype[np.floating[Any]]] = {
+    "f16": np.dtype("<f2"),
+    "f32": np.dtype("<f4"),
+}  # little-endian on every machine
+
+
+@dataclass(frozen=True)
+class Store:
+    """The vectors of one layer: [documents, width] in the store's dtype, not normalised."""
+
+    folder: Path
+    manifest: StoreManifest
+    docids: Docids
+
+    @property
+    def documents(self) -> int:
+        """How many documents there are."""
+        return self.manifest.documents
+
+    @property
+    def layer(self) -> int:
+        """How many transformer blocks encoded them."""
+        return self.manifest.layer
+
+    @property
+    def width(self) -> int:
+        """How many coordinates a vector has."""
+        return self.manifest.width
+
+    def blocks(self, rows: int = 8192) -> Iterator[tuple[int, Floats]]:
+        """Yield each stretch of at most `rows` documents with the row it starts at.
+
+        A block is a read-only view [n, width] of a file, and none crosses a shard's end.
+        """
+        start = 0
+        for shard in self.manifest.shards:
+            vectors = self._open(shard)
+            for first in range(0, shard.rows, rows):
+                yield start + first, vectors[first : first + rows]
+            start += shard.rows
+
+    def rows(self, ids: ArrayLike) -> Floats:
+        """Return the vectors of some rows, [n, width], in the order asked."""
+        wanted = np.asarray(ids, np.int64)
+        if wanted.size and not 0 <= wanted.min() <= wanted.max() < self.documents:
+            raise IndexError(f"Rows {wanted} were asked for; there are {self.documents}.")
+        found = np.empty((len(wanted), self.width), DTYPES[self.manifest.dtype])
+        start = 0
+        for shard in self.manifest.shards:
+            here = np.flatnonzero((start <= wanted) & (wanted < start + shard.rows))
+            if here.size:
+                found[here] = self._open(shard)[wanted[here] - start]
+            start += shard.rows
+        return found
+
+    def verify(self, progress: Callable[[int], None] | None = None) -> None:
+        """Read every shard and compare it with the digest taken when it was written.
+
+        Args:
+            progress: told the rows of each shard once it is read.
+
+        Raises:
+            UserError: a shard has changed.
+        """
+        for shard in self.manifest.shards:
+            if sha256(self.folder / shard.name) != shard.sha256:
+                raise UserError(
+                    f"{self.folder / shard.name} is not the file that was written. Restore it, or "
+                    f"start afresh with: {store_command(self.folder)} --overwrite"
+                )
+            if progress:
+                progress(shard.rows)
+
+    def _open(self, shard: Shard) -> Floats:
+        shape, dtype = (shard.rows, self.width), DTYPES[self.manifest.dtype]
+        return np.memmap(self.folder / shard.name, dtype, mode="r", shape=shape)
+
+
+def open_store(folder: Path) -> Store:
+    """Open a finished store.
+
+    Raises:
+        UserError: there is none, it is half-written, or a file of it is missing or has changed.
+    """
+    if not (folder / STORE).exists():
+        raise _unfinished(folder)
+    manifest = StoreManifest.read(folder)
+    for shard in manifest.shards:
+        if not has_size(folder, shard, manifest.plan):
+            raise UserError(
+                f"{folder / shard.name} is missing or has another size than it was written with. "
+                f"Restore it, or start afresh with: {store_command(folder)} --overwrite"
+            )
+    docids = read_docids(folder / DOCIDS, manifest.documents, manifest.docids)
+    return Store(folder, manifest, docids)
+
+
+def _unfinished(folder: Path) -> UserError:
+    if not (folder / PARTIAL).exists():
+        return UserError(
+            f"{folder} holds no store of documents. Make one with: {store_command(folder)}"
+        )
+    remedy = f"Start afresh with: {store_command(folder)} --overwrite"
+    partial = read_json(folder / PARTIAL, PartialStore, remedy)
+    rows = sum(shard.rows for shard in partial.shards)
+    return UserError(
+        f"{folder} is half-written: {len(partial.shards)} shards with {rows} documents of "
+        f"{partial.plan.corpus}. Go on from there with: {store_command(folder)} --resume"
+    )
+
+
+def has_size(folder: Path, shard: Shard, plan: StorePlan) -> bool:
+    """Whether the file of `shard` is there, whole."""
+    path = folder / shard.name
+    size = shard.rows * plan.width * DTYPES[plan.dtype].itemsize
+    return path.is_file() and path.stat().st_size == size

@@ -1,0 +1,81 @@
+"""Where the blocks and the final norm sit, per architecture."""
+
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Literal
+
+from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+from m2dr.errors import UserError
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """One architecture. A new one is a row of BACKBONES, and the tests run over all rows."""
+
+    model_type: str  # as config.json names it
+    blocks: str  # path to the list of transformer blocks
+    final_norm: str | None = None  # path to the norm behind the last block of a pre-norm backbone
+    pooler: bool = False  # has a head on the first token that retrieval does not use
+    causal: bool = False  # a token sees only those before it: pool the last one
+
+    def blocks_of(self, transformer: PreTrainedModel) -> nn.ModuleList:
+        """The transformer blocks, in order."""
+        blocks: nn.ModuleList = attrgetter(self.blocks)(transformer)
+        return blocks
+
+    def final_norm_of(self, transformer: PreTrainedModel) -> nn.Module:
+        """What every exit passes before it is a state: the final norm, or nothing."""
+        if self.final_norm is None:
+            return nn.Identity()
+        norm: nn.Module = attrgetter(self.final_norm)(transformer)
+        return norm
+
+    @property
+    def pooling(self) -> Literal["cls", "last"]:
+        """How a backbone that does not say otherwise is pooled."""
+        return "last" if self.causal else "cls"
+
+
+BACKBONES = {
+    row.model_type: row
+    for row in (
+        Backbone("bert", "encoder.layer", pooler=True),
+        Backbone("roberta", "encoder.layer", pooler=True),
+        Backbone("xlm-roberta", "encoder.layer", pooler=True),
+        Backbone("distilbert", "transformer.layer"),
+        Backbone("mpnet", "encoder.layer", pooler=True),
+        Backbone("modernbert", "layers", final_norm="final_norm"),
+        Backbone("llama", "layers", final_norm="norm", causal=True),
+        Backbone("qwen2", "layers", final_norm="norm", causal=True),
+        Backbone("qwen3", "layers", final_norm="norm", causal=True),
+    )
+}
+
+
+def backbone_of(config: PretrainedConfig) -> Backbone:
+    """The row of a configuration."""
+    if config.model_type not in BACKBONES:
+        raise UserError(
+            f"The backbone is of type {config.model_type!r}, whose blocks are not described; "
+            f"m2dr knows {', '.join(BACKBONES)}. A new type is one row in m2dr/model/backbones.py."
+        )
+    return BACKBONES[config.model_type]
+
+
+def cut_config(config: PretrainedConfig, layer: int) -> PretrainedConfig:
+    """The configuration of the same backbone with only its first `layer` blocks.
+
+    The number of blocks lives in the configuration: without this, loading a folder of `layer`
+    blocks would bring the missing ones back with random weights.
+    """
+    if not 1 <= layer <= config.num_hidden_layers:
+        raise UserError(
+            f"Layer {layer} was asked for; this encoder has 1 to {config.num_hidden_layers}."
+        )
+    fields = config.to_dict()
+    if isinstance(fields.get("layer_types"), list):  # one entry per block, checked by transformers
+        fields["layer_types"] = fields["layer_types"][:layer]
+    count = "n_layers" if "n_layers" in fields else "num_hidden_layers"  # DistilBERT's own word
+    return type(config).from_dict({**fields, count: layer})

@@ -1,0 +1,64 @@
+"""What leaves the encoder at a layer: token states, normed where the backbone is, then pooled."""
+
+# Shapes in this room:
+#   L layers, B texts, T tokens, H width.
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from m2dr.records.card import Pooling
+
+Exit = Callable[[int, Tensor], None]
+
+_exit: ContextVar[Exit | None] = ContextVar("exit", default=None)
+
+
+def pool(states: Tensor, mask: Tensor, pooling: Pooling, norm: nn.Module) -> Tensor:
+    """One vector per text from the states of its tokens, in float32.
+
+    A norm works on each token alone, so for a single token it is applied after choosing it.
+
+    Args:
+        states: [B, T, H] after a block.
+        mask: [B, T], 1 for a token and 0 for padding, which stands at the end.
+        pooling: the first token, the mean of all, or the last one that is no padding.
+        norm: the backbone's final norm, or the identity.
+
+    Returns:
+        [B, H].
+    """
+    if pooling == "mean":
+        shares = mask / mask.sum(dim=1, keepdim=True).clamp(min=1)
+        return torch.einsum("bt,bth->bh", shares.float(), norm(states).float())
+    last = (mask.sum(dim=1) - 1).clamp(min=0)
+    chosen = torch.zeros_like(last) if pooling == "cls" else last
+    rows = torch.arange(len(states), device=states.device)
+    pooled: Tensor = norm(states[rows, chosen])
+    return pooled.float()
+
+
+def watch(blocks: nn.ModuleList) -> None:
+    """Let every block hand its output to whoever listens, so that no [B, T, H] need be kept."""
+    for number, block in enumerate(blocks, start=1):
+        block.register_forward_hook(partial(_report, number))
+
+
+@contextmanager
+def listening(take: Exit) -> Iterator[None]:
+    """Within it, `take(layer, states)` is called after each block, in this thread alone."""
+    token = _exit.set(take)
+    try:
+        yield
+    finally:
+        _exit.reset(token)
+
+
+def _report(layer: int, _: nn.Module, __: object, output: Tensor | tuple[Tensor, ...]) -> None:
+    take = _exit.get()
+    if take is not None:  # None when gradient checkpointing runs the block once more
+        take(layer, output if isinstance(output, Tensor) else output[0])

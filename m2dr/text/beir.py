@@ -1,0 +1,82 @@
+"""A folder in the layout of BEIR: corpus.jsonl, queries.jsonl, qrels/<split>.tsv."""
+
+import os
+from collections.abc import Mapping, Set
+from functools import partial
+from pathlib import Path
+
+from m2dr.errors import UserError
+from m2dr.records.texts import Document, Query
+from m2dr.text.collection import Dataset, Split
+from m2dr.text.corpora import open_corpus
+from m2dr.text.fields import identifier, optional_string, required, string
+from m2dr.text.lines import Line, read_lines
+from m2dr.text.qrels import read_split
+
+
+def recognises(name: str) -> bool:
+    """Whether the name is such a folder, or that of one in a place where data usually lies."""
+    return find_folder(name) is not None
+
+
+def places() -> tuple[Path, ...]:
+    """Folders in which a bare name, such as scifact, is looked for."""
+    given = os.environ.get("M2DR_DATA")
+    shared = (Path(given) / "beir",) if given else ()
+    return (*shared, Path("data"), Path("datasets"))
+
+
+def find_folder(name: str) -> Path | None:
+    """The folder that the name means, if it holds a corpus.jsonl."""
+    for folder in (Path(name), *(place / name for place in places())):
+        if _either(folder / "corpus.jsonl"):
+            return folder
+    return None
+
+
+def open_beir(name: str) -> Dataset:
+    """Open the folder; documents stay on disk, queries and judgements are read when wanted."""
+    folder = find_folder(name)
+    corpus_path = folder and _either(folder / "corpus.jsonl")
+    if not folder or not corpus_path:
+        raise UserError(f"There is no corpus.jsonl in {name}.")
+    corpus = open_corpus(corpus_path, _document)
+    queries = _either(folder / "queries.jsonl") or folder / "queries.jsonl"
+    qrels = [*(folder / "qrels").glob("*.tsv"), *(folder / "qrels").glob("*.tsv.gz")]
+    splits = {
+        path.name.partition(".tsv")[0]: Split(
+            partial(read_split, path, corpus, partial(find_queries, queries))
+        )
+        for path in sorted(qrels)
+    }
+    return Dataset(folder.resolve().name, corpus, splits)
+
+
+def find_queries(path: Path, wanted: Set[str]) -> Mapping[str, Query]:
+    """The wanted queries that a queries.jsonl holds, by id, in file order."""
+    found: dict[str, Query] = {}
+    seen: dict[str, int] = {}
+    for line in read_lines(path):
+        row = line.json()
+        query_id = identifier(line, required(line, row, "_id"), "'_id'")
+        query = Query(query_id, string(line, row, "text"))
+        first = seen.setdefault(query_id, line.number)
+        if first != line.number:
+            raise line.error(f"the id {query_id!r} stands in line {first} already.")
+        if query_id in wanted:
+            found[query_id] = query
+    return found
+
+
+def _document(line: Line) -> Document:
+    row = line.json()
+    docid = identifier(line, required(line, row, "_id"), "'_id'")
+    return Document(docid, string(line, row, "text"), optional_string(line, row, "title"))
+
+
+def _either(path: Path) -> Path | None:
+    """The file, or the gzipped file beside it, that exists."""
+    for candidate in (path, path.with_name(f"{path.name}.gz")):
+        if candidate.is_file():
+            return candidate
+    return None

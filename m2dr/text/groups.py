@@ -1,0 +1,164 @@
+"""Training groups: a query, one document that answers it, documents that do not."""
+
+# Shapes in this file: B groups of a batch, N = B + all their negatives documents.
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.random import Generator, default_rng
+from numpy.typing import NDArray
+
+from m2dr.errors import UserError
+from m2dr.records.texts import Document, Group, Query
+from m2dr.text.collection import Dataset
+
+Source = Literal["given", "random", "none"]
+
+
+class Groups:
+    """One group per query with a relevant document, another one in each epoch.
+
+    An epoch draws one relevant document per query, and goes through all of them before one comes
+    again: NFCorpus has 43 per training query, and one group for each would make a few long-listed
+    queries most of the training. Group `i` of epoch `e` depends on the seed, `e` and `i` alone, so
+    a run that is resumed, or read by many workers, sees the same data.
+
+    Args:
+        dataset: where the texts are.
+        split: whose judgements train.
+        negatives: documents that do not answer, per group.
+        source: "given" takes those of the data set and fills up with random ones; "none" takes
+            none, whatever `negatives` says.
+        seed: of every draw.
+
+    Raises:
+        UserError: the split has nothing relevant, gives no negatives, or has too few documents.
+    """
+
+    def __init__(
+        self, dataset: Dataset, split: str, negatives: int, source: Source, seed: int
+    ) -> None:
+        self._dataset = dataset
+        self._wanted = 0 if source == "none" else negatives
+        self._seed = seed
+        self._epoch = 0
+        relevant: dict[str, list[str]] = defaultdict(list)  # query id → docids in file order
+        for judgement in dataset.judgements(split):
+            if judgement.relevance > 0:
+                relevant[judgement.query_id].append(judgement.document_id)
+        self._relevant = relevant
+        self._queries = [query for query in dataset.queries(split) if query.id in relevant]
+        if not self._queries:
+            raise UserError(f"{dataset.name}: no query of {split!r} has a relevant document.")
+        self.known_positives = _known_positives(self._queries, relevant)
+        self._given = dataset.negatives(split) if source == "given" and self._wanted else {}
+        if source == "given" and self._wanted and not self._given:
+            raise UserError(
+                f"{dataset.name} gives no negatives for {split!r}. Use random ones or mine some."
+            )
+        self._refuse_small_corpus()
+
+    def __len__(self) -> int:
+        return len(self._queries)
+
+    def __getitem__(self, i: int) -> Group:
+        query = self._queries[i]  # raises IndexError past the end, which ends a `for`
+        i %= len(self)
+        positive = self._positive(query, i)
+        generator = default_rng([self._seed, self._epoch, i])
+        return Group(query, positive, tuple(self._negatives(query, positive, generator)))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Draw anew; epochs count from 0."""
+        self._epoch = epoch
+
+    def _positive(self, query: Query, i: int) -> Document:
+        docids = self._relevant[query.id]
+        turn, place = divmod(self._epoch, len(docids))
+        # Another stream than that of the negatives: its seed has one number more.
+        order = default_rng([self._seed, turn, i, len(docids)]).permutation(len(docids))
+        return self._dataset.document(docids[int(order[place])])
+
+    def _negatives(self, query: Query, positive: Document, generator: Generator) -> list[Document]:
+        barred = self._barred(query)
+        given = [docid for docid in self._given.get(query.id, ()) if docid not in barred]
+        chosen = generator.permutation(len(given))[: self._wanted]
+        found = [self._dataset.document(given[int(place)]) for place in chosen]
+        taken = barred | {document.id for document in found}
+        while len(found) < self._wanted:
+            row = int(generator.integers(self._dataset.document_count))
+            document = self._dataset.document_at(row)
+            if document.id not in taken:
+                found.append(document)
+                taken.add(document.id)
+        return found
+
+    def _barred(self, query: Query) -> set[str]:
+        """Documents that are never a negative of the query."""
+        own = {query.id} if self._dataset.drops_own_document else set()
+        return own | self.known_positives[query.id]
+
+    def _refuse_small_corpus(self) -> None:
+        if not self._wanted:
+            return
+        most = max(len(self._barred(query)) for query in self._queries)
+        left = self._dataset.document_count - most
+        if left < self._wanted:
+            raise UserError(
+                f"{self._wanted} negatives per query were asked for; {self._dataset.name} has "
+                f"{self._dataset.document_count} documents, of which a query leaves {left}. "
+                "Ask for fewer."
+            )
+
+
+def _known_positives(
+    queries: Sequence[Query], relevant: Mapping[str, Sequence[str]]
+) -> dict[str, frozenset[str]]:
+    """By query id; queries of the same text share theirs, since what answers one answers all."""
+    by_text: dict[str, set[str]] = defaultdict(set)
+    for query in queries:
+        by_text[query.text].update(relevant[query.id])
+    return {query.id: frozenset(by_text[query.text]) for query in queries}
+
+
+def documents_of(groups: Sequence[Group]) -> list[Document]:
+    """The N documents of a batch: the B positives, then the negatives group by group."""
+    positives = [group.positive for group in groups]
+    return positives + [document for group in groups for document in group.negatives]
+
+
+def clashes(groups: Sequence[Group], known: Mapping[str, frozenset[str]]) -> NDArray[np.bool_]:
+    """Which documents of a batch must not count as negatives of which query.
+
+    Those are the documents that answer the query, by what is known: its positive, the known
+    positives of its text, the positives of other groups with the same query text, and any
+    document of the batch that reads the same as one of these. What is left out of the softmax
+    costs little; what answers and is pushed away teaches the opposite.
+
+    Args:
+        groups: B of them.
+        known: docids that answer, by query id; see `Groups.known_positives`.
+
+    Returns:
+        [B, N], columns as in `documents_of`; False at column b of query b, its own positive.
+    """
+    documents = documents_of(groups)
+    contents = np.array(_codes([document.content for document in documents]))  # [N]
+    answers: dict[str, set[str]] = defaultdict(set)  # query text → docids
+    for group in groups:
+        answers[group.query.text] |= {group.positive.id, *known.get(group.query.id, ())}
+    masks: dict[str, NDArray[np.bool_]] = {}
+    for text, docids in answers.items():
+        by_id = np.array([document.id in docids for document in documents])
+        masks[text] = np.isin(contents, contents[by_id])  # the same id reads the same
+    mask = np.array([masks[group.query.text] for group in groups]).reshape(-1, len(documents))
+    np.fill_diagonal(mask, val=False)
+    return mask
+
+
+def _codes(texts: Sequence[str]) -> list[int]:
+    """Equal numbers for equal texts."""
+    numbers: dict[str, int] = {}
+    return [numbers.setdefault(text, len(numbers)) for text in texts]

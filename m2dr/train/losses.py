@@ -1,0 +1,63 @@
+"""Scores or vectors to nats. Losses take tensors; they never own or wrap a model."""
+
+# Shapes in this room:
+#   … any leading cuts, B queries, N documents, D coordinates.
+
+import torch
+from torch import Tensor
+from torch.nn.functional import mse_loss
+
+
+def contrastive(scores: Tensor, excluded: Tensor, temperature: float) -> Tensor:
+    """Surprise at each query's positive document among all documents of the batch.
+
+    Args:
+        scores: [..., B, N]; the positive of query b is column b.
+        excluded: [B, N], True where a document must not count as a negative: it is, or may be,
+            another positive of that query.
+        temperature: divides the scores; in their unit.
+
+    Returns:
+        [...] nats per query; log N when the scores say nothing and nothing is excluded.
+    """
+    logits = (scores / temperature).masked_fill(excluded, -torch.inf)
+    return (logits.logsumexp(dim=-1) - logits.diagonal(dim1=-2, dim2=-1)).mean(dim=-1)
+
+
+def imitation(student: Tensor, teacher: Tensor) -> Tensor:
+    """KL(softmax teacher || softmax student) per row, in nats.
+
+    The teacher is detached: a short prefix learns from a longer one, never the reverse.
+
+    Args:
+        student: [B, D] logits.
+        teacher: the same shape.
+
+    Returns:
+        [] mean over the B rows.
+    """
+    log_student = torch.log_softmax(student, dim=-1)
+    log_teacher = torch.log_softmax(teacher.detach(), dim=-1)
+    return (log_teacher.exp() * (log_teacher - log_student)).sum(dim=-1).mean()
+
+
+def alignment(student: Tensor, teacher: Tensor) -> Tensor:
+    """MSE + KL of a prefix to its detached target (ESE, eq. 9; the retrieval paper, eq. 9 and 10).
+
+    Args:
+        student: [B, D] prefixes of embeddings, or rows of scores.
+        teacher: the same shape.
+    """
+    return mse_loss(student, teacher.detach()) + imitation(student, teacher)
+
+
+def score_alignment(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """MSE of scores + KL of their softmax, to the detached scores of the full width.
+
+    Args:
+        student: [B, N] scores of a prefix.
+        teacher: [B, N] scores of the full width of the same layer.
+        temperature: divides the scores inside the softmax; in their unit.
+    """
+    error = mse_loss(student, teacher.detach())
+    return error + imitation(student / temperature, teacher / temperature)

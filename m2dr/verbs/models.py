@@ -1,0 +1,59 @@
+"""Which model a command means, and how its vectors are labelled."""
+
+from pathlib import Path
+
+from m2dr.errors import UserError
+from m2dr.index.manifest import Label
+from m2dr.records.card import ModelCard
+from m2dr.records.cut import Cut
+
+MODELS = Path("models")
+CARD = "m2dr.json"
+
+
+def newest_model(folder: Path = MODELS) -> str:
+    """The model trained last, for commands that name none."""
+    cards = sorted(folder.glob(f"*/{CARD}"), key=lambda path: path.stat().st_mtime)
+    if not cards:
+        raise UserError(
+            f"No --model was given and there is no trained one in {folder}/. "
+            "Train one with: m2dr train --variant full-dim"
+        )
+    return str(cards[-1].parent)
+
+
+def label_of(card: ModelCard, model: str) -> Label:
+    """What the vectors of this model carry into an index."""
+    return Label(
+        fingerprint=card.fingerprint,
+        similarity=card.similarity,
+        pooling=card.pooling,
+        query_prefix=card.query_prefix,
+        document_prefix=card.document_prefix,
+        query_length=card.query_length,
+        document_length=card.document_length,
+        document_layer=card.documents,
+        cuts=tuple((cut.layer, cut.dim) for cut in card.cuts),
+        model=model,
+    )
+
+
+def usual_dims(width: int) -> tuple[int, ...]:
+    """Powers of two from 8 to below the full width, and the full width.
+
+    >>> usual_dims(384)
+    (8, 16, 32, 64, 128, 256, 384)
+    """
+    powers = [2**n for n in range(3, width.bit_length()) if 2**n < width]
+    return (*powers, width)
+
+
+def document_layer(card: ModelCard, query_layer: int) -> int:
+    """Which layer's documents the queries of a layer were trained against."""
+    return card.layers if card.documents == "last" else query_layer
+
+
+def cuts_of(card: ModelCard, layers: tuple[int, ...], dims: tuple[int, ...]) -> tuple[Cut, ...]:
+    """Every layer with every dim, refusing what the encoder does not have."""
+    found = {card.check(Cut(layer, dim)) for layer in layers for dim in dims}
+    return tuple(sorted(found))

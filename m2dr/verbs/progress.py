@@ -1,0 +1,80 @@
+"""How far long work is: a bar on a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+Advance = Callable[[int], None]
+Say = Callable[[str], None]
+LINE_EVERY = 10.0  # seconds between plain lines
+
+
+@contextmanager
+def progress(what: str, total: int, unit: str) -> Iterator[Advance]:
+    """Show rate and time left while the caller advances; nothing is shown for no work.
+
+    Args:
+        what: what is done, such as "Encoding".
+        total: how many units there are.
+        unit: what is counted, in the plural.
+    """
+    shown = _bar if sys.stderr.isatty() else _lines
+    with shown(what, total, unit) as advance:
+        yield advance
+
+
+def say(text: str) -> None:
+    """One line beside the result: progress, a choice made, a warning."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+@contextmanager
+def _bar(what: str, total: int, unit: str) -> Iterator[Advance]:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    begun, done = time.monotonic(), 0
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(what, total=total, rate="")
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            rate = done / max(time.monotonic() - begun, 1e-9)
+            bar.update(task, advance=count, rate=f"{rate:,.1f} {unit}/s")
+
+        yield advance
+
+
+@contextmanager
+def _lines(what: str, total: int, unit: str) -> Iterator[Advance]:
+    begun, done, told = time.monotonic(), 0, time.monotonic()
+
+    def advance(count: int) -> None:
+        nonlocal done, told
+        done += count
+        now = time.monotonic()
+        if now - told >= LINE_EVERY and done < total:
+            told, rate = now, done / (now - begun)
+            left = (total - done) / rate if rate else 0
+            say(f"{what}: {done:,} of {total:,} {unit}, {rate:,.1f}/s, {left:,.0f} s left")
+
+    yield advance
+    spent = max(time.monotonic() - begun, 1e-9)
+    if done:
+        say(f"{what}: {done:,} {unit} in {spent:,.1f} s, {done / spent:,.1f}/s")

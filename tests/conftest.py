@@ -1,0 +1,43 @@
+"""Fixtures that every room's tests share."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from world import make_backbone, make_corpus
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ["HF_HUB_OFFLINE"] = "1"  # a test that asks the hub is a test that lies
+
+
+@pytest.fixture(scope="session")
+def backbone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a tiny backbone of a given architecture."""
+    made: dict[str, Path] = {}
+
+    def get(model_type: str) -> Path:
+        if model_type not in made:
+            made[model_type] = make_backbone(tmp_path_factory.mktemp(model_type), model_type)
+        return made[model_type]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def tiny_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_backbone(tmp_path_factory.mktemp("backbone") / "tiny-bert")
+
+
+@pytest.fixture(scope="session")
+def tiny_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_corpus(tmp_path_factory.mktemp("corpus") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """Real collections, where this machine has them."""
+    folder = Path(os.environ.get("M2DR_DATA", Path(__file__).parents[2] / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(f"There is no real data in {folder}; set M2DR_DATA to have this tested.")
+    return folder

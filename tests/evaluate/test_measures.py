@@ -1,0 +1,218 @@
+import random
+from collections.abc import Mapping, Sequence
+
+import pytest
+import pytrec_eval
+from hypothesis import given
+from hypothesis import strategies as st
+
+from m2dr.errors import UserError
+from m2dr.evaluate.measures import DEFAULT, Evaluator, measure, parse
+from m2dr.records.run import Ranking, Run
+from m2dr.records.texts import Judgement
+
+# Ours -> what trec_eval calls it. RR@10 has no name there: recip_rank of the ten best documents.
+TREC = {"nDCG@10": "ndcg_cut_10", "R@100": "recall_100", "R@1000": "recall_1000"}
+QUERIES = [f"q{i}" for i in range(6)]
+Found = Mapping[str, Mapping[str, float]]
+Judged = Mapping[str, Mapping[str, int]]
+
+
+def run_of(found: Found) -> Run:
+    return Run({q: Ranking.of(list(docs), docs.values()) for q, docs in found.items()})
+
+
+def judgements(judged: Judged) -> list[Judgement]:
+    return [
+        Judgement(q, d, relevance) for q, docs in judged.items() for d, relevance in docs.items()
+    ]
+
+
+def trec_eval(found: Found, judged: Judged, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Per query, with 0 for a judged query that was not found, as trec_eval -c counts it."""
+    evaluator = pytrec_eval.RelevanceEvaluator(judged, names)
+    return dict.fromkeys(judged, dict.fromkeys(names, 0.0)) | evaluator.evaluate(found)
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, int]]]:
+    """A few queries over up to 1,200 documents, with many ties and every kind of gap."""
+    rng = random.Random(draw(st.integers(0, 10**6)))
+    documents = [f"d{i}" for i in range(draw(st.sampled_from([1, 3, 15, 120, 1200])))]
+    levels = draw(st.sampled_from([2, 5, 1000]))
+    found, judged = {}, {}
+    for query in draw(st.lists(st.sampled_from(QUERIES), unique=True)):
+        some = rng.sample(documents, rng.randint(0, len(documents)))
+        found[query] = {docid: rng.randrange(levels) / 7 for docid in some}
+    for query in draw(st.lists(st.sampled_from(QUERIES), unique=True, min_size=1)):
+        some = rng.sample(documents, rng.randint(1, min(len(documents), 30)))
+        judged[query] = {docid: rng.choice([-2, -1, 0, 0, 1, 1, 2, 3]) for docid in some}
+    return found, judged
+
+
+@given(world=worlds())
+def test_measures_are_those_of_pytrec_eval_on_the_raw_scores(
+    world: tuple[dict[str, dict[str, float]], dict[str, dict[str, int]]],
+) -> None:
+    found, judged = world
+
+    scores = measure(run_of(found), judgements(judged), tuple(TREC))
+
+    expected = trec_eval(found, judged, list(TREC.values()))
+    for ours, theirs in TREC.items():
+        values = {query: expected[query][theirs] for query in judged}
+        assert scores.per_query[ours] == pytest.approx(values, abs=1e-9)
+        assert scores.mean[ours] == pytest.approx(sum(values.values()) / len(judged), abs=1e-9)
+
+
+@given(world=worlds())
+def test_rr_at_10_is_the_reciprocal_rank_of_trec_eval_unless_below_1_10(
+    world: tuple[dict[str, dict[str, float]], dict[str, dict[str, int]]],
+) -> None:
+    found, judged = world
+
+    scores = measure(run_of(found), judgements(judged), ["RR@10"])
+
+    whole = trec_eval(found, judged, ["recip_rank"])
+    values = {q: rr if (rr := whole[q]["recip_rank"]) > 0.0999 else 0.0 for q in judged}
+    assert scores.per_query["RR@10"] == pytest.approx(values, abs=1e-9)
+    assert scores.mean["RR@10"] == pytest.approx(sum(values.values()) / len(judged), abs=1e-9)
+
+
+@given(world=worlds())
+def test_measured_together_or_alone_a_measure_is_the_same(
+    world: tuple[dict[str, dict[str, float]], dict[str, dict[str, int]]],
+) -> None:
+    found, judged = world
+    names = ("AP", "nDCG@3", "P(rel=2)@5", "R(judged_only=True)@5", "RR", "RR@2", "Judged@4")
+
+    together = measure(run_of(found), judgements(judged), names).per_query
+
+    alone = [measure(run_of(found), judgements(judged), [name]).per_query for name in names]
+    assert together == {name: values for one in alone for name, values in one.items()}
+
+
+def test_the_order_of_the_run_decides_and_not_the_scores_it_came_with() -> None:
+    run = Run({"q": Ranking(("a", "b"), (1.0, 1.0))})  # a before b, although b would win a tie
+
+    scores = measure(run, [Judgement("q", "b", 1)], ["RR@10", "RR", "nDCG@1"])
+
+    assert scores.mean == {"RR@10": 0.5, "RR": 0.5, "nDCG@1": 0.0}
+
+
+def test_a_judged_query_without_a_ranking_counts_as_0_in_the_mean() -> None:
+    run = Run({"q1": Ranking.of(["d"], [1.0]), "q2": Ranking.of([], [])})
+
+    scores = measure(run, [Judgement(q, "d", 1) for q in ("q1", "q2", "q3", "q4")])
+
+    assert scores.per_query["RR@10"] == {"q1": 1.0, "q2": 0.0, "q3": 0.0, "q4": 0.0}
+    assert scores.mean == dict.fromkeys(DEFAULT, 0.25)
+    assert scores.queries == 4
+
+
+def test_a_query_without_judgements_does_not_count() -> None:
+    run = run_of({"q1": {"d": 1.0}, "q2": {"d": 1.0}})
+
+    scores = measure(run, [Judgement("q1", "d", 1)])
+
+    assert scores.queries == 1
+    assert scores.mean == dict.fromkeys(DEFAULT, 1.0)
+
+
+def test_a_query_with_nothing_relevant_counts_as_0_as_in_trec_eval() -> None:
+    run = run_of({"q1": {"d": 1.0}, "q2": {"d": 1.0}})
+
+    scores = measure(run, [Judgement("q1", "d", 1), Judgement("q2", "d", 0)])
+
+    assert scores.mean == dict.fromkeys(DEFAULT, 0.5)
+
+
+def test_a_run_without_any_query_scores_0() -> None:
+    assert measure(Run({}), [Judgement("q", "d", 1)]).mean == dict.fromkeys(DEFAULT, 0.0)
+
+
+def test_counts_are_summed_and_not_averaged() -> None:
+    run = run_of({"q1": {"a": 2.0, "b": 1.0}, "q2": {"a": 1.0}})
+
+    scores = measure(run, [Judgement("q1", "a", 1), Judgement("q2", "a", 1)], ["NumRet"])
+
+    assert scores.mean == {"NumRet": 3.0}
+
+
+def test_an_evaluator_scores_one_run_after_the_other_and_remembers_none() -> None:
+    evaluator = Evaluator([Judgement("q", "d", 1)], ["RR@10", "nDCG@10"])
+    good, bad = run_of({"q": {"d": 1.0}}), run_of({"q": {"e": 1.0}})
+
+    assert evaluator.scores(good).mean == {"RR@10": 1.0, "nDCG@10": 1.0}
+    assert evaluator.scores(bad).mean == {"RR@10": 0.0, "nDCG@10": 0.0}
+    assert evaluator.scores(good).mean == {"RR@10": 1.0, "nDCG@10": 1.0}
+
+
+def test_judgements_may_be_repeated_if_they_agree() -> None:
+    same = [Judgement("q", "d", 1), Judgement("q", "d", 1)]
+
+    assert measure(run_of({"q": {"d": 1.0}}), same, ["R@10"]).mean == {"R@10": 1.0}
+
+
+def test_judgements_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(UserError, match="d is judged both 1 and 0 for query q"):
+        Evaluator([Judgement("q", "d", 1), Judgement("q", "d", 0)])
+
+
+def test_nothing_is_measured_without_judgements() -> None:
+    with pytest.raises(UserError, match="without judgements"):
+        Evaluator([])
+
+
+def test_measures_keep_their_order_and_each_comes_once() -> None:
+    assert list(map(str, parse(["R@100", "NDCG@10", "nDCG@10", "MRR@10"]))) == [
+        "R@100",
+        "nDCG@10",
+        "RR@10",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("ndcg@10", "Did you mean nDCG?"),
+        ("recal@100", "Did you mean Recall?"),
+        ("mmr@10", "Did you mean MRR?"),
+        ("quality", "Known: AP, "),
+    ],
+)
+def test_a_misspelt_measure_is_answered_with_the_nearest(name: str, hint: str) -> None:
+    with pytest.raises(
+        UserError, match=rf"No measure is called {name}\. {hint}".replace("?", r"\?")
+    ):
+        parse([name])
+
+
+@pytest.mark.parametrize("name", ["", "nDCG@10 R@100", "nDCG@-1", "P@[1]", "P(**{'a':1})@2", "1+1"])
+def test_what_is_not_written_as_a_measure_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match="is not written as a measure is, such as nDCG@10"):
+        parse([name])
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("R", "its cutoff is missing"),
+        ("P@1.5", r"its cutoff is 1\.5"),
+        ("nDCG@0", "its cutoff is 0 and must be a whole number from 1"),  # would end the process
+        ("P@True", "its cutoff is True and must be a whole number from 1"),
+        ("P@99999999999999999999", "must be a whole number from 1"),
+        ("AP(rel=0)", "its rel is 0 and must be a whole number from 1"),
+        ("nDCG(depth=3)@10", "it has no parameter depth; it has cutoff"),
+        ("alpha_nDCG@10", "none of pytrec_eval, .* computes it"),
+        ("RR(judged_only=True)@10", "none of pytrec_eval, .* computes it"),
+    ],
+)
+def test_a_measure_that_cannot_be_computed_says_why(name: str, problem: str) -> None:
+    with pytest.raises(UserError, match=f"cannot be measured: .*{problem}"):
+        parse([name])
+
+
+def test_no_measure_at_all_is_refused() -> None:
+    with pytest.raises(UserError, match="No measure was asked for"):
+        parse([])

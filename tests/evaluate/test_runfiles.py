@@ -1,0 +1,170 @@
+import gzip
+from pathlib import Path
+
+import pytest
+import pytrec_eval
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from m2dr.errors import UserError
+from m2dr.evaluate.runfiles import read_run, write_run
+from m2dr.records.run import Ranking, Run
+
+FLOAT32_EXTREMES = [3.4028234663852886e38, -3.4028234663852886e38, 1.401298464324817e-45, -0.0]
+SCORES = st.one_of(
+    st.floats(width=32, allow_nan=False),
+    st.sampled_from([0.0, 1.0, 1.0000001192092896, float("inf"), *FLOAT32_EXTREMES]),
+)
+WORDS = st.text(
+    st.characters(exclude_categories=["Cs", "Zs", "Zl", "Zp", "Cc"]), min_size=1, max_size=4
+)
+RUNS = st.builds(
+    Run,
+    st.dictionaries(
+        WORDS,
+        st.dictionaries(WORDS, SCORES, min_size=1, max_size=8).map(
+            lambda found: Ranking.of(list(found), found.values())
+        ),
+        max_size=4,
+    ),
+)
+# Each example overwrites the file of the one before, so one folder serves them all.
+one_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@one_folder
+@given(run=RUNS)
+@pytest.mark.parametrize("name", ["run.txt", "run.txt.gz"])
+def test_reading_what_was_written_gives_the_same_run(name: str, run: Run, tmp_path: Path) -> None:
+    write_run(run, tmp_path / name)
+
+    assert read_run(tmp_path / name) == run
+
+
+@one_folder
+@given(run=RUNS)
+def test_trec_eval_ranks_the_file_as_the_run_does(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "run.txt"
+    write_run(run, path)
+
+    with path.open(encoding="utf-8", newline="\n") as file:
+        found = pytrec_eval.parse_run(file)
+    relevant = {f"{q} {d}": {d: 1} for q in found for d in found[q]}
+    evaluator = pytrec_eval.RelevanceEvaluator(relevant, {"recip_rank"})
+    measured = evaluator.evaluate({f"{q} {d}": found[q] for q in found for d in found[q]})
+    ranks = {pair: round(1 / measured[pair]["recip_rank"]) for pair in measured}
+    assert ranks == {
+        f"{query} {docid}": rank
+        for query, ranking in run.rankings.items()
+        for rank, docid in enumerate(ranking.docids, start=1)
+    }
+
+
+def test_a_run_file_has_the_six_columns_of_trec(tmp_path: Path) -> None:
+    path = tmp_path / "run.txt"
+
+    write_run(Run({"q1": Ranking.of(["d1", "d2"], [0.5, 1.25])}), path, tag="mine")
+
+    assert path.read_text() == "q1 Q0 d2 1 1.25 mine\nq1 Q0 d1 2 0.5 mine\n"
+
+
+def test_a_query_that_found_nothing_has_no_line(tmp_path: Path) -> None:
+    path = tmp_path / "run.txt"
+
+    write_run(Run({"q1": Ranking.of([], []), "q2": Ranking.of(["d"], [1.0])}), path)
+
+    assert list(read_run(path).rankings) == ["q2"]
+
+
+def test_a_compressed_run_has_the_same_bytes_every_time(tmp_path: Path) -> None:
+    run = Run({"q": Ranking.of(["d"], [1.0])})
+
+    write_run(run, tmp_path / "a.gz")
+    write_run(run, tmp_path / "b.gz")
+
+    assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
+    assert gzip.decompress((tmp_path / "a.gz").read_bytes()) == b"q Q0 d 1 1 m2dr\n"
+
+
+def test_the_order_of_lines_and_the_rank_column_decide_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "run.txt"
+    path.write_text("q Q0 a 1 0.5 x\np Q0 a 1 2 x\nq\tQ0\tb\t2\t0.5\tx\r\nq Q0 c 3 7e-1 x")
+
+    run = read_run(path)
+
+    assert run.rankings["q"] == Ranking.of(["c", "b", "a"], [0.7, 0.5, 0.5])
+    assert run.rankings["p"].docids == ("a",)
+
+
+GOOD = "q Q0 d1 1 2.5 x\n"
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        ("q Q0 d2 2 1.5", "5 columns instead of 6"),
+        ("q Q0 d 2 2 1.5 x", "7 columns instead of 6"),
+        ("\n", "0 columns instead of 6"),
+        ("q Q0 d2 2 high x", "rank and score are not two numbers: 2 high"),
+        ("q Q0 d2 1.5 2 x", "rank and score are not two numbers: 1.5 2"),
+        ("q Q0 d2 2 nan x", "the score is not a number"),
+        ("q Q0 d1 2 1.5 x", "document d1 is listed twice for query q"),
+        (b"q Q0 \xff 2 1.5 x", "can't decode byte 0xff"),
+    ],
+)
+def test_a_malformed_line_is_refused_with_its_place_and_reason(
+    bad: str | bytes, reason: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.txt"
+    path.write_bytes(GOOD.encode() + (bad.encode() if isinstance(bad, str) else bad))
+
+    with pytest.raises(UserError, match=rf"run\.txt, line 2: .*{reason}"):
+        read_run(path)
+
+
+def test_a_run_file_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"There is no run file .*absent\.txt"):
+        read_run(tmp_path / "absent.txt")
+
+
+def test_a_folder_is_not_a_run_file(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot be read as a run file"):
+        read_run(tmp_path)
+
+
+@pytest.mark.parametrize("kept", [0.5, 0.999], ids=["half", "all but the check sum"])
+def test_a_compressed_run_that_was_cut_off_is_refused(kept: float, tmp_path: Path) -> None:
+    path = tmp_path / "run.txt.gz"
+    docids = [f"document-{i * 7919 % 5000}" for i in range(5000)]
+    write_run(Run({"q": Ranking.of(docids, range(5000))}), path)
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * kept)])
+
+    with pytest.raises(UserError, match=r"run\.txt\.gz cannot be read as a run file after line"):
+        read_run(path)
+
+
+@pytest.mark.parametrize(
+    "word", ["", "two words", "tab\tbed", "line\n", "half\ud800", "\0", "a\u00a0b"]
+)
+@pytest.mark.parametrize("place", ["query id", "document id", "tag"])
+def test_what_no_column_can_hold_is_refused_before_a_file_appears(
+    place: str, word: str, tmp_path: Path
+) -> None:
+    words = {"query id": "q", "document id": "d", "tag": "m2dr"} | {place: word}
+    run = Run({words["query id"]: Ranking((words["document id"],), (1.0,))})
+
+    with pytest.raises(UserError, match=f"The {place} .* cannot stand in a run file"):
+        write_run(run, tmp_path / "run.txt", tag=words["tag"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_document_ranked_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="d is ranked twice for query q"):
+        write_run(Run({"q": Ranking(("d", "d"), (2.0, 1.0))}), tmp_path / "run.txt")
+
+
+def test_an_id_may_hold_a_no_break_space_of_another_writer(tmp_path: Path) -> None:
+    path = tmp_path / "run.txt"
+    path.write_text("q Q0 New\u00a0York 1 2.5 x\n", encoding="utf-8")
+
+    assert read_run(path).rankings["q"].docids == ("New\u00a0York",)

@@ -1,0 +1,282 @@
+import errno
+import sys
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from m2dr.errors import UserError
+from m2dr.index import engines
+from m2dr.index.engines import ENGINES, Engine, build_index, open_index
+from m2dr.index.layout import index_folder
+from m2dr.index.store import Store
+from m2dr.index.vectors import prefixes
+
+Floats = NDArray[np.float32]
+
+
+@pytest.fixture(params=ENGINES.values(), ids=list(ENGINES))
+def engine(request: pytest.FixtureRequest) -> Engine:
+    return request.param
+
+
+@pytest.fixture
+def queries() -> Floats:
+    return np.random.default_rng(7).normal(size=(5, 16)).astype(np.float32)
+
+
+def scan(store: Store, queries: Floats, dim: int) -> NDArray[np.float64]:
+    """Scores [Q, documents] of a full scan in float64."""
+    left = queries[:, :dim].astype(np.float64)
+    right = store.rows(range(store.documents))[:, :dim].astype(np.float64)
+    if store.manifest.label.similarity == "cosine":
+        left /= np.linalg.norm(left, axis=1, keepdims=True)
+        right /= np.linalg.norm(right, axis=1, keepdims=True)
+    return left @ right.T
+
+
+@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+@pytest.mark.parametrize("dim", [1, 8, 16])
+def test_an_index_of_a_prefix_scores_by_that_prefix_alone(
+    tmp_path: Path, build, vectors: Floats, queries: Floats, engine: Engine, dim: int, similarity
+) -> None:
+    store = build(tmp_path, vectors, similarity=similarity)
+
+    index = open_index(build_index(store, dim, engine.name))
+    scores, rows = index.search(queries, k=7)
+
+    expected = scan(store, queries, dim)
+    found = np.take_along_axis(expected, rows, axis=1)
+    np.testing.assert_allclose(scores, found, rtol=1e-5, atol=1e-6)
+    if engine.exact:
+        best = -np.sort(-expected, axis=1)[:, :7]
+        np.testing.assert_allclose(scores, best, rtol=1e-5, atol=1e-6)
+
+
+def test_queries_may_come_cut_or_whole(store: Store, queries: Floats, engine: Engine) -> None:
+    index = open_index(build_index(store, 8, engine.name))
+
+    whole, cut = index.search(queries, 3), index.search(queries[:, :8], 3)
+
+    np.testing.assert_array_equal(whole[0], cut[0])
+    np.testing.assert_array_equal(whole[1], cut[1])
+
+
+def test_the_folder_holds_what_pyserini_opens(store: Store) -> None:
+    folder = build_index(store, 8)
+
+    index = faiss.read_index(str(folder / "index"))
+    assert (index.ntotal, index.d, index.metric_type) == (35, 8, faiss.METRIC_INNER_PRODUCT)
+    assert (folder / "docid").read_text().split() == list(store.docids)
+    assert sorted(path.name for path in folder.iterdir()) == ["docid", "index", "manifest.json"]
+
+
+def test_the_manifest_says_what_the_index_was_cut_from(store: Store) -> None:
+    manifest = open_index(build_index(store, 8)).manifest
+
+    assert (manifest.corpus, manifest.documents, manifest.layer) == ("tiny", 35, 6)
+    assert (manifest.dim, manifest.engine, manifest.similarity) == (8, "flat", "cosine")
+    assert (manifest.label, manifest.store) == (store.manifest.label, store.manifest.digest)
+
+
+def test_more_documents_than_there_are_cannot_be_found(store: Store, queries: Floats) -> None:
+    scores, rows = open_index(build_index(store, 8)).search(queries, k=1000)
+
+    assert scores.shape == rows.shape == (5, 35)
+    np.testing.assert_array_equal(np.sort(rows, axis=1), np.tile(np.arange(35), (5, 1)))
+
+
+def test_no_queries_find_nothing(store: Store) -> None:
+    scores, rows = open_index(build_index(store, 8)).search(np.empty((0, 16), np.float32), k=3)
+
+    assert scores.shape == rows.shape == (0, 3)
+
+
+def test_building_tells_how_many_documents_were_added(store: Store) -> None:
+    told: list[int] = []
+
+    build_index(store, 8, progress=told.append)
+
+    assert told == [10, 10, 10, 5]
+
+
+def test_an_index_that_is_already_built_is_left_alone(store: Store) -> None:
+    before = (build_index(store, 8) / "index").stat().st_mtime_ns
+    told: list[int] = []
+
+    folder = build_index(store, 8, progress=told.append)
+
+    assert (folder / "index").stat().st_mtime_ns == before
+    assert told == []
+
+
+@pytest.mark.parametrize("name", ["index", "docid", "manifest.json"])
+def test_an_index_with_a_damaged_file_is_built_again(store: Store, name: str) -> None:
+    folder = build_index(store, 8)
+    whole = (folder / name).read_bytes()
+    (folder / name).write_bytes(whole[:-1] + b"?")
+
+    build_index(store, 8)
+
+    assert (folder / name).read_bytes() == whole
+
+
+def test_an_index_of_an_older_store_is_refused_and_built_again(
+    tmp_path: Path, build, vectors: Floats
+) -> None:
+    folder = build_index(build(tmp_path / "layer-06", vectors), 8)
+    (tmp_path / "layer-06" / "store.json").unlink()
+    store = build(tmp_path / "layer-06", -vectors)
+
+    with pytest.raises(UserError, match="encoded anew since.*--layer 6 --dim 8"):
+        open_index(folder)
+    assert open_index(build_index(store, 8)).manifest.store == store.manifest.digest
+
+
+def test_an_index_may_lie_without_its_store(tmp_path: Path, store: Store, queries: Floats) -> None:
+    index = open_index(build_index(store, 8, folder=tmp_path / "shipped"))
+
+    assert index.docids[3] == "d3"
+    assert index.search(queries, 1)[0].shape == (5, 1)
+
+
+@pytest.mark.parametrize("dim", [-1, 0, 17])
+def test_a_dim_that_the_store_does_not_have_is_refused(store: Store, dim: int) -> None:
+    with pytest.raises(UserError, match=f"dimension {dim} was asked for.*from 1 to 16"):
+        build_index(store, dim)
+
+
+def test_a_misspelt_engine_is_refused_with_the_nearest(store: Store) -> None:
+    with pytest.raises(UserError, match="no engine 'flatt'. Did you mean flat?"):
+        build_index(store, 8, "flatt")
+
+
+def test_a_dimension_without_an_index_is_refused_with_the_command_that_builds_it(
+    store: Store,
+) -> None:
+    build_index(store, 16)
+    build_index(store, 8)
+
+    expected = "no finished index; there are dims 8, 16. .*m2dr index corpus --layer 6 --dim 4"
+    with pytest.raises(UserError, match=expected):
+        open_index(index_folder(store.folder, 4))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda data: data[:100], "has 100 bytes, and 1165 were written"),
+        (lambda data: data + b"0", "has 1166 bytes"),
+        (lambda data: data[:-1] + b"?", "its sha256 differs"),
+        (lambda _: None, "is missing"),
+    ],
+)
+def test_an_index_file_that_is_not_the_one_written_is_refused(store, change, reason: str) -> None:
+    path = build_index(store, 8) / "index"
+    data = change(path.read_bytes())
+    path.unlink() if data is None else path.write_bytes(data)
+
+    with pytest.raises(UserError, match=f"{reason}.*m2dr index corpus --layer 6 --dim 8"):
+        open_index(path.parent)
+
+
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        (lambda data: b"IxFI" + b"\xff" * (len(data) - 4), "cannot be read by FAISS"),
+        (lambda data: data[:4] + b"\x04" + data[5:], "cannot be read by FAISS|coordinates"),
+    ],
+)
+def test_a_damaged_index_too_large_to_hash_is_still_refused(
+    store: Store, monkeypatch: pytest.MonkeyPatch, written, reason: str
+) -> None:
+    monkeypatch.setattr(engines, "HASHED_BYTES", 0)
+    path = build_index(store, 8) / "index"
+    path.write_bytes(written(path.read_bytes()))
+
+    with pytest.raises(UserError, match=reason):
+        open_index(path.parent)
+
+
+def test_a_full_disk_leaves_no_index_behind(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = build_index(store, 8)
+    (folder / "docid").write_text("damaged")
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(faiss, "PyCallbackIOWriter", lambda _: faiss_writer(refuse))
+        with pytest.raises(UserError, match="index cannot be written: No space left"):
+            build_index(store, 8)
+    with pytest.raises(UserError, match="holds no finished index"):
+        open_index(folder)
+
+
+faiss_writer = faiss.PyCallbackIOWriter  # as it is before a test replaces it
+
+
+@pytest.mark.parametrize(
+    ("shape", "value", "reason"),
+    [
+        ((2, 7), 0.0, r"shape \[2, 7\] were given, and 8"),
+        ((8,), 0.0, r"shape \[8\]"),
+        ((2, 8), np.nan, "query 0 is not finite"),
+    ],
+)
+def test_queries_that_cannot_be_compared_are_refused(
+    store: Store, shape: tuple[int, ...], value: float, reason: str
+) -> None:
+    index = open_index(build_index(store, 8))
+
+    with pytest.raises(UserError, match=reason):
+        index.search(np.full(shape, value, np.float32), 3)
+
+
+def test_fewer_than_one_document_cannot_be_asked_for(store: Store, queries: Floats) -> None:
+    with pytest.raises(UserError, match="0 documents per query"):
+        open_index(build_index(store, 8)).search(queries, 0)
+
+
+def test_without_faiss_a_sentence_names_what_to_install(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+
+    with pytest.raises(UserError, match=r"pip install 'm2dr\[cpu\]'.*'m2dr\[gpu\]'"):
+        build_index(store, 8)
+
+
+def test_small_batches_of_queries_go_through_blas(store: Store) -> None:
+    faiss.cvar.distance_compute_blas_threshold = 20
+
+    open_index(build_index(store, 8))
+
+    assert faiss.cvar.distance_compute_blas_threshold == 1
+
+
+def test_a_vector_of_length_zero_stays_as_it_is() -> None:
+    cut = prefixes(np.array([[0.0, 0.0, 5.0], [1e-30, 0.0, 5.0]]), 2, "cosine")
+
+    np.testing.assert_array_equal(cut, [[0.0, 0.0], [1.0, 0.0]])
+
+
+@settings(max_examples=50)
+@given(dim=st.integers(1, 6), seed=st.integers(0, 999))
+def test_cutting_comes_before_normalising(dim: int, seed: int) -> None:
+    vectors = np.random.default_rng(seed).normal(size=(4, 6)).astype(np.float32)
+    others = replace_tail(vectors, dim)
+
+    np.testing.assert_array_equal(prefixes(vectors, dim, "cosine"), prefixes(others, dim, "cosine"))
+    np.testing.assert_allclose(np.linalg.norm(prefixes(vectors, dim, "cosine"), axis=1), 1, 1e-6)
+
+
+def replace_tail(vectors: Floats, dim: int) -> Floats:
+    """The same prefix, other coordinates behind it."""
+    others = vectors.copy()
+    others[:, dim:] = 9.0
+    return others

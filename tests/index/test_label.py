@@ -1,0 +1,96 @@
+from dataclasses import replace
+
+import pytest
+
+from m2dr.errors import UserError
+from m2dr.index.label import Label
+from m2dr.records.cut import Cut
+
+
+def test_queries_of_the_same_model_are_accepted_wherever_the_model_lies(label: Label) -> None:
+    label.accept(replace(label, model="elsewhere", cuts=()), "tiny")
+
+
+def test_queries_of_another_model_are_refused_with_both_models_named(label: Label) -> None:
+    other = replace(label, fingerprint="f" * 64, model="models/second")
+
+    expected = (
+        r"tiny were encoded by model 0123456789ab \(models/first\), and the queries come from "
+        r"model ffffffffffff \(models/second\).*m2dr index corpus"
+    )
+    with pytest.raises(UserError, match=expected):
+        label.accept(other, "tiny")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("similarity", "dot"),
+        ("pooling", "cls"),
+        ("query_prefix", ""),
+        ("document_prefix", "passage: "),
+        ("query_length", 64),
+        ("document_length", 256),
+        ("document_layer", "last"),
+    ],
+)
+def test_queries_encoded_otherwise_are_refused_with_both_values(
+    label: Label, field: str, value: str | int
+) -> None:
+    with pytest.raises(UserError, match=f"{field} {getattr(label, field)!r} against {value!r}"):
+        label.accept(replace(label, **{field: value}), "tiny")
+
+
+def test_all_differences_are_told_at_once(label: Label) -> None:
+    with pytest.raises(UserError, match=r"pooling .* against .*, similarity .* against"):
+        label.accept(replace(label, pooling="cls", similarity="dot"), "tiny")
+
+
+def test_trained_cuts_of_one_layer_give_no_warning(label: Label) -> None:
+    assert label.warnings(Cut(6, 16), Cut(6, 16)) == []
+
+
+def test_an_untrained_dim_is_named_with_the_dims_that_were_trained(label: Label) -> None:
+    assert label.warnings(Cut(6, 12), Cut(6, 12)) == [
+        "Cut L6D12 was not trained (dims 8, 16 of that layer were): expect worse rankings."
+    ]
+
+
+def test_an_untrained_layer_is_named_with_the_layers_that_were_trained(label: Label) -> None:
+    assert label.warnings(Cut(3, 8), Cut(3, 8)) == [
+        "Cut L3D8 was not trained (layers 1, 6 were): expect near random rankings."
+    ]
+
+
+def test_an_untrained_cut_of_the_documents_is_named_too(label: Label) -> None:
+    last = replace(label, cuts=((1, 8), (6, 16)), document_layer="last")
+
+    (warning,) = last.warnings(Cut(1, 8), Cut(6, 8))
+
+    assert warning.startswith("Cut L6D8 was not trained (dims 16 of that layer were)")
+
+
+def test_a_model_of_unknown_training_is_not_accused(label: Label) -> None:
+    assert replace(label, cuts=()).warnings(Cut(3, 5), Cut(3, 5)) == []
+
+
+def test_a_shallow_query_is_warned_of_documents_that_are_not_aligned_with_it(
+    label: Label,
+) -> None:
+    (warning,) = label.warnings(Cut(1, 8), Cut(6, 8))
+
+    assert "not aligned" in warning
+    assert warning.endswith("m2dr index corpus --layer 1")
+
+
+def test_a_shallow_query_may_search_documents_of_the_last_layer_where_it_was_trained_to(
+    label: Label,
+) -> None:
+    assert replace(label, document_layer="last").warnings(Cut(1, 8), Cut(6, 8)) == []
+
+
+def test_shallow_documents_of_a_model_with_fixed_documents_are_named(label: Label) -> None:
+    (warning,) = replace(label, document_layer="last").warnings(Cut(1, 8), Cut(1, 8))
+
+    assert "against documents of layer 6" in warning
+    assert warning.endswith("m2dr index corpus --layer 6")

@@ -1,0 +1,154 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from m2dr.errors import UserError
+from m2dr.index.jsonfile import read_json, write_json
+from m2dr.index.label import Label
+from m2dr.index.layout import store_folder
+from m2dr.index.manifest import IndexManifest, PartialStore, Shard, StoreManifest, StorePlan
+from m2dr.records.cut import Cut
+
+texts = st.text(st.characters(codec="utf-8"))
+counts = st.integers(1, 2**53)
+labels = st.builds(Label, texts, cuts=st.lists(st.tuples(counts, counts)).map(tuple))
+plans = st.builds(StorePlan, layer=counts, width=counts, label=labels, shard_rows=counts)
+partials = st.builds(PartialStore, plan=plans, shards=st.lists(st.builds(Shard)).map(tuple))
+
+
+@pytest.fixture
+def manifest(label: Label) -> IndexManifest:
+    return IndexManifest("tiny", 35, 6, 8, "flat", "cosine", label, 10, "aa", "bb", "cc")
+
+
+@given(partial=partials)
+def test_what_is_written_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory, partial: PartialStore
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "round-trip.json"
+
+    write_json(path, partial)
+
+    assert read_json(path, PartialStore, "Nothing to do") == partial
+
+
+def test_a_manifest_is_sorted_and_indented(tmp_path: Path, manifest: IndexManifest) -> None:
+    manifest.write(tmp_path)
+
+    text = (tmp_path / "manifest.json").read_text()
+    assert text == json.dumps(json.loads(text), indent=2, sort_keys=True) + "\n"
+    assert IndexManifest.read(tmp_path) == manifest
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"format": 1,\n "dim": }', r"manifest\.json line 2, is not JSON"),
+        ("[]", "holds no JSON object"),
+        ('{"format": 2}', "has format 2, and this m2dr reads format 1"),
+        ("{}", "has format None"),
+        ('{"format": 1}', "lacks 'bytes', lacks 'corpus'"),
+    ],
+)
+def test_a_malformed_manifest_is_named_with_the_reason_and_the_command(
+    tmp_path: Path, text: str, reason: str
+) -> None:
+    folder = tmp_path / "layer-06" / "dim-8"
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text(text)
+
+    with pytest.raises(UserError, match=rf"{reason}.*m2dr index corpus --layer 6 --dim 8"):
+        IndexManifest.read(folder)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("dim", "8", "dim = '8' where int belongs"),
+        ("dim", True, "dim = True where int belongs"),
+        ("similarity", "l2", "similarity = 'l2', which is none of dot, cosine"),
+        ("label", None, "label = None where an object belongs"),
+        ("labels", 1, "has an unknown 'labels'"),
+    ],
+)
+def test_a_field_that_is_not_what_it_should_be_is_named(
+    tmp_path: Path, manifest: IndexManifest, field: str, value: object, reason: str
+) -> None:
+    manifest.write(tmp_path)
+    table = json.loads((tmp_path / "manifest.json").read_text())
+    (tmp_path / "manifest.json").write_text(json.dumps(table | {field: value}))
+
+    with pytest.raises(UserError, match=reason):
+        IndexManifest.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("cuts", "reason"),
+    [
+        ([[6]], r"label\.cuts\[0\] = \[6\] where 2 values belong"),
+        ([[6, "x"]], r"label\.cuts\[0\]\[1\] = 'x' where int belongs"),
+        (6, r"label\.cuts = 6 where a list belongs"),
+    ],
+)
+def test_a_nested_value_is_named_by_its_place(
+    tmp_path: Path, manifest: IndexManifest, cuts: object, reason: str
+) -> None:
+    manifest.write(tmp_path)
+    table = json.loads((tmp_path / "manifest.json").read_text())
+    table["label"]["cuts"] = cuts
+    (tmp_path / "manifest.json").write_text(json.dumps(table))
+
+    with pytest.raises(UserError, match=reason):
+        IndexManifest.read(tmp_path)
+
+
+def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "store.json").write_bytes(b"{\xff}")
+
+    with pytest.raises(UserError, match=r"store\.json is not UTF-8 \(byte 1\)"):
+        StoreManifest.read(tmp_path)
+
+
+def test_an_index_refuses_queries_of_another_dim_with_the_command_that_builds_theirs(
+    manifest: IndexManifest, label: Label
+) -> None:
+    manifest.accept(label, Cut(1, 8))
+
+    with pytest.raises(UserError, match="dimension 16 .* m2dr index corpus --layer 6 --dim 16"):
+        manifest.accept(label, Cut(1, 16))
+
+
+def test_an_index_refuses_queries_of_another_model(manifest: IndexManifest, label: Label) -> None:
+    with pytest.raises(UserError, match="come from model ffffffffffff"):
+        manifest.accept(replace(label, fingerprint="f" * 64), Cut(6, 8))
+
+
+def test_an_index_warns_of_a_query_layer_that_its_documents_are_not_aligned_with(
+    manifest: IndexManifest,
+) -> None:
+    assert manifest.warnings(Cut(6, 8)) == []
+    assert "not aligned" in manifest.warnings(Cut(1, 8))[0]
+
+
+@pytest.mark.parametrize("corpus", ["", "/etc", "../up", "a/../../b"])
+def test_a_corpus_name_that_leaves_the_folder_of_indexes_is_refused(corpus: str) -> None:
+    with pytest.raises(UserError, match="cannot name a corpus"):
+        store_folder(Path("indexes"), corpus, "0" * 64, 6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"dtype": "f8"}, "cannot be stored as 'f8'. Known: f16, f32"),
+        ({"width": 0}, "at least one layer, coordinate and row"),
+    ],
+)
+def test_an_impossible_plan_is_refused(
+    plan: StorePlan, settings: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(UserError, match=reason):
+        replace(plan, **settings)

@@ -1,0 +1,193 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel
+
+from m2dr.errors import UserError
+from m2dr.model.backbones import BACKBONES, backbone_of, cut_config
+from m2dr.model.checkpoint import load, read_card, save
+from m2dr.model.export import export_cut
+from m2dr.records.cut import Cut
+
+IDS = torch.tensor([[2, 7, 9, 11, 20, 3], [2, 8, 3, 0, 0, 0]])
+MASK = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]])
+
+
+@pytest.mark.parametrize("layer", [1, 3, 4])
+@pytest.mark.parametrize("model_type", BACKBONES)
+def test_layer_n_is_what_a_backbone_of_n_blocks_says(
+    model_type: str, layer: int, backbone: Callable[[str], Path]
+) -> None:
+    folder = backbone(model_type)
+    encoder, _ = load(folder)
+    shallow = AutoModel.from_pretrained(
+        folder, config=cut_config(encoder.transformer.config, layer), dtype=torch.float32
+    ).eval()
+
+    with torch.inference_mode():
+        found = encoder(IDS, MASK)[layer - 1]
+        states = shallow(input_ids=IDS, attention_mask=MASK).last_hidden_state
+
+    rows = MASK.sum(dim=1) - 1 if encoder.card.pooling == "last" else torch.zeros(2, dtype=int)
+    torch.testing.assert_close(found, states[torch.arange(2), rows], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("layer", [1, 2, 4])
+@pytest.mark.parametrize("model_type", BACKBONES)
+def test_a_cut_encoder_holds_its_blocks_alone_and_says_what_the_whole_one_says(
+    model_type: str, layer: int, backbone: Callable[[str], Path]
+) -> None:
+    whole, _ = load(backbone(model_type))
+    cut, _ = load(backbone(model_type), layer=layer)
+
+    assert len(backbone_of(cut.transformer.config).blocks_of(cut.transformer)) == layer
+    with torch.inference_mode():
+        torch.testing.assert_close(cut(IDS, MASK), whole(IDS, MASK)[:layer], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("model_type", BACKBONES)
+def test_saving_loading_and_exporting_keep_every_vector(
+    model_type: str, backbone: Callable[[str], Path], tmp_path: Path
+) -> None:
+    encoder, tokenizer = load(backbone(model_type))
+    with torch.inference_mode():
+        expected = encoder(IDS, MASK)
+
+    save(encoder, tokenizer, encoder.card, tmp_path / "saved")
+    exported = export_cut(tmp_path / "saved", 2, tmp_path / "cut")
+
+    with torch.inference_mode():
+        again = load(tmp_path / "saved")[0](IDS, MASK)
+        shallow = load(tmp_path / "cut")[0]
+        torch.testing.assert_close(again, expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(shallow(IDS, MASK), expected[:2], atol=1e-5, rtol=1e-5)
+    assert (exported.layers, shallow.blocks) == (2, 2)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "last"])
+@pytest.mark.parametrize("model_type", BACKBONES)
+def test_padding_changes_nothing(
+    model_type: str, pooling: str, backbone: Callable[[str], Path]
+) -> None:
+    from dataclasses import replace
+
+    encoder, _ = load(backbone(model_type))
+    encoder.card = replace(encoder.card, pooling=pooling)
+
+    with torch.inference_mode():
+        together = encoder(IDS, MASK)[:, 1]
+        alone = encoder(IDS[1:, :3], MASK[1:, :3])[:, 0]
+
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "last"])
+def test_sentence_transformers_opens_a_model_folder_and_gives_the_same_vectors(
+    pooling: str, backbone: Callable[[str], Path], tmp_path: Path
+) -> None:
+    from dataclasses import replace
+
+    from sentence_transformers import SentenceTransformer
+
+    encoder, tokenizer = load(backbone("bert"))
+    encoder.card = replace(
+        encoder.card, pooling=pooling, similarity="cosine", query_prefix="read ", document_length=9
+    )
+    card = save(encoder, tokenizer, encoder.card, tmp_path)
+    texts = ["open the file", "a list of numbers and a class of text and a line of words"]
+
+    theirs = SentenceTransformer(str(tmp_path), truncate_dim=8)
+    ids = tokenizer([f"read {text}" for text in texts], card.document_length)
+    longest = max(map(len, ids))
+    padded = np.array([row + [0] * (longest - len(row)) for row in ids])
+    mask = np.array([[1] * len(row) + [0] * (longest - len(row)) for row in ids])
+    ours = encoder.embed(padded, mask)[-1, :, :8]
+
+    np.testing.assert_allclose(theirs.encode(texts, prompt_name="query"), ours, atol=1e-5)
+    assert theirs.similarity_fn_name == "cosine"
+
+
+def test_transformers_opens_a_model_folder_with_all_its_weights(
+    backbone: Callable[[str], Path], tmp_path: Path
+) -> None:
+    encoder, tokenizer = load(backbone("qwen3"))
+    save(encoder, tokenizer, encoder.card, tmp_path)
+
+    model, report = AutoModel.from_pretrained(tmp_path, output_loading_info=True)
+
+    assert not report["missing_keys"]
+    assert model.config.num_hidden_layers == 4
+
+
+def test_there_is_no_pickle_in_a_model_folder(
+    backbone: Callable[[str], Path], tmp_path: Path
+) -> None:
+    encoder, tokenizer = load(backbone("bert"))
+
+    save(encoder, tokenizer, encoder.card, tmp_path)
+
+    kinds = {path.suffix for path in tmp_path.rglob("*") if path.is_file()}
+    assert kinds <= {".json", ".safetensors", ".txt", ".jinja"}
+
+
+def test_a_layer_that_the_encoder_does_not_have_is_refused(
+    backbone: Callable[[str], Path],
+) -> None:
+    with pytest.raises(UserError, match="Layer 5 was asked for; this encoder has 1 to 4"):
+        load(backbone("bert"), layer=5)
+    with pytest.raises(UserError, match="Layer 14 was asked for; this encoder has 4"):
+        read_card(backbone("bert")).check(Cut(14, 8))
+
+
+def test_weights_that_are_not_the_cards_are_refused(
+    backbone: Callable[[str], Path], tmp_path: Path
+) -> None:
+    encoder, tokenizer = load(backbone("bert"))
+    save(encoder, tokenizer, encoder.card, tmp_path)
+    weights = tmp_path / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+
+    with pytest.raises(UserError, match="fingerprint .* one of them was changed"):
+        read_card(tmp_path)
+
+
+def test_weights_with_fewer_blocks_than_the_configuration_are_refused(
+    backbone: Callable[[str], Path], tmp_path: Path
+) -> None:
+    import json
+    import shutil
+
+    folder = tmp_path / "model"
+    shutil.copytree(backbone("bert"), folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 6}))
+
+    with pytest.raises(UserError, match=r"lack \d+ tensors .* encoder.layer.4"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("./nowhere", "There is no model folder ./nowhere"),
+        ("someone/no-such-model", "as a Hugging Face id it cannot be fetched"),
+    ],
+)
+def test_a_model_that_is_not_there_is_named(name: str, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        read_card(name)
+
+
+def test_a_damaged_card_is_named(backbone: Callable[[str], Path], tmp_path: Path) -> None:
+    encoder, tokenizer = load(backbone("bert"))
+    save(encoder, tokenizer, encoder.card, tmp_path)
+    card = tmp_path / "m2dr.json"
+    card.write_text(card.read_text()[:-20])
+
+    with pytest.raises(UserError, match="m2dr.json is damaged"):
+        read_card(tmp_path)

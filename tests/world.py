@@ -1,0 +1,83 @@
+"""The tiny world: one small encoder per architecture, and a corpus of a few sentences."""
+
+import json
+from pathlib import Path
+
+TEXT = "the a file line list path read write open close number text string class module"
+WORDS = TEXT.split()
+
+
+def configurations() -> dict[str, object]:
+    """Four blocks of each architecture, 32 wide."""
+    import transformers as hf
+
+    shape = {
+        "vocab_size": 64,
+        "hidden_size": 32,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "intermediate_size": 48,
+        "pad_token_id": 0,
+    }
+    decoder = {**shape, "num_key_value_heads": 2, "bos_token_id": 2, "eos_token_id": 3}
+    long = {**shape, "max_position_embeddings": 66}
+    return {
+        "bert": hf.BertConfig(**shape),
+        "roberta": hf.RobertaConfig(**long),
+        "xlm-roberta": hf.XLMRobertaConfig(**long),
+        "distilbert": hf.DistilBertConfig(
+            vocab_size=64, dim=32, n_layers=4, n_heads=4, hidden_dim=48
+        ),
+        "mpnet": hf.MPNetConfig(**{**long, "pad_token_id": 1}),
+        "modernbert": hf.ModernBertConfig(
+            **shape, local_attention=4, cls_token_id=2, sep_token_id=3, bos_token_id=2,
+            eos_token_id=3, global_attn_every_n_layers=2,
+        ),
+        "llama": hf.LlamaConfig(**decoder),
+        "qwen2": hf.Qwen2Config(**decoder),
+        "qwen3": hf.Qwen3Config(**decoder, head_dim=8),
+    }  # fmt: skip
+
+
+def make_backbone(folder: Path, model_type: str = "bert", seed: int = 13) -> Path:
+    """A backbone's folder as the hub would give it: random weights, a real tokenizer."""
+    import torch
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import AutoModel, PreTrainedTokenizerFast
+
+    torch.manual_seed(seed)
+    AutoModel.from_config(configurations()[model_type]).save_pretrained(folder)
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    letters = [chr(c) for c in range(ord("a"), ord("z") + 1)]
+    vocabulary = special + WORDS + letters + [f"##{c}" for c in letters]
+    words = {word: i for i, word in enumerate(dict.fromkeys(vocabulary)) if i < 64}
+    tokenizer = Tokenizer(models.WordPiece(words, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]",
+        sep_token="[SEP]", model_max_length=64,
+    ).save_pretrained(folder)  # fmt: skip
+    return folder
+
+
+def make_corpus(folder: Path, documents: int = 40) -> Path:
+    """A BEIR folder whose queries share their words with one document each."""
+    import random
+
+    generator = random.Random(13)
+    texts = [" ".join(generator.choices(WORDS, k=8)) for _ in range(documents)]
+    corpus = [{"_id": f"d{i}", "title": f"{t.split()[0]}", "text": t} for i, t in enumerate(texts)]
+    queries = [{"_id": f"q{i}", "text": " ".join(t.split()[:3])} for i, t in enumerate(texts)]
+    (folder / "qrels").mkdir(parents=True)
+    for name, rows in (("corpus", corpus), ("queries", queries)):
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / f"{name}.jsonl").write_text(lines)
+    thirds = {"train": range(0, 24), "dev": range(24, 32), "test": range(32, documents)}
+    for split, numbers in thirds.items():
+        rows = "".join(f"q{i}\td{i}\t1\n" for i in numbers)
+        (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + rows)
+    return folder
