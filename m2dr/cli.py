@@ -172,6 +172,13 @@ def index() -> None:
     help="Repeatable; every layer the model was trained to search, by default.",
 )
 @click.option("--engine", default="flat", show_default=True, help="How to search.")
+@click.option(
+    "--shard-rows",
+    type=click.IntRange(min=1),
+    default=4096,
+    show_default=True,
+    help="Documents per file of vectors: what an interruption can cost.",
+)
 @_ROOT
 @click.option("--resume", is_flag=True, help="Go on after an interruption; the default.")
 @click.option("--overwrite", is_flag=True, help="Encode again from the first document.")

@@ -52,7 +52,7 @@ class TrainSettings:
     epochs: float = 0.0  # passes over the queries; above 0 it overrules steps
     batch_queries: int = 32  # per step and process
     negatives: int = 0  # per query, beside the other documents of the batch
-    negative_source: Literal["given", "random"] = "given"  # given: random ones fill up
+    negative_source: Literal["auto", "given", "random"] = "auto"  # auto: given where there are any
     accumulate: int = 1  # batches per step; each has only its own in-batch negatives
     learning_rate: float = 1e-4
     schedule: Literal["linear", "cosine"] = "linear"

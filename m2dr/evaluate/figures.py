@@ -23,8 +23,8 @@ _MIDTONE = 0.45  # of the palette: from there on black is easier to read on it t
 _DPI = 200
 _ACROSS = 3  # panels side by side; a fourth would shrink below what print can bear
 # Names come from users: a dollar sign in one is a dollar sign, never the start of a formula.
-_STROKE: dict[str, Any] = {"marker": "o", "markersize": 3.5, "linewidth": 1.5}
 _PLAIN: dict[str, Any] = {"parse_math": False}
+_STROKE: dict[str, Any] = {"marker": "o", "markersize": 3.5, "linewidth": 1.5}  # sizes in points
 
 
 def quality_over_dims(grids: Sequence[Grid], measure: str, path: Path) -> None:

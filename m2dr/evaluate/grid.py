@@ -149,4 +149,4 @@ def shown(value: float) -> str:
     >>> shown(0.31594), shown(-0.02), shown(1.0)
     ('.3159', '-.0200', '1.0000')
     """
-    return f"{value:.4f}".replace("0.", ".", 1) if abs(value) < 0.99995 else f"{value:.4f}"
+    return f"{value:.4f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.4f}"

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 Judged = Mapping[str, Mapping[str, int]]  # query id -> document id -> relevance
 
-_HIGHEST = 1_000_000  # relevance; far above any scale, far below what memory bears
-
 DEFAULT = ("nDCG@10", "RR@10", "R@100", "R@1000")
 
 # Who computes, in order of preference. Left out: gdeval, which starts Perl and wants numbers as
 # query ids, and whatever needs subtopics or packages that m2dr does not install.
 _PROVIDERS = ("pytrec_eval", "msmarco", "judged", "compat")
+
+_HIGHEST = 1_000_000  # relevance; far above any scale, far below what memory bears
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,17 @@ class Evaluator:
         coded = [{self._codes[q][d]: level for d, level in judged[q].items()} for q in judged]
         self._plans = _plans(self.measures, {str(i): levels for i, levels in enumerate(coded)})
 
+    @property
+    def depth(self) -> int | None:
+        """The rank below which no measure looks; None when one looks to the end."""
+        depths = [depth for depth, _ in self._plans]
+        return None if None in depths else max(depth for depth in depths if depth is not None)
+
+    @property
+    def queries(self) -> int:
+        """How many queries the means are over."""
+        return len(self._codes)
+
     def scores(self, run: Run) -> Scores:
         """Measure `run`, whose order alone matters: ties were broken when it was made."""
         found: dict[str, dict[str, float]] = {str(measure): {} for measure in self.measures}
@@ -79,22 +90,20 @@ class Evaluator:
         """Query number -> code of a document -> minus its rank.
 
         That is a score without ties, whose order is the rank: providers break ties each in its own
-        way, and the one of RR@10 in the opposite one to ours.
+        way, and the one of RR@10 in the opposite one to ours. A query that found nothing is left
+        out, which makes it 0; the one of Judged@10 would divide by its length.
         """
         longest = max((len(ranking.docids) for ranking in run.rankings.values()), default=0)
         ranks = range(longest if depth is None else min(longest, depth))
         scores = [float(-rank) for rank in ranks]  # exact as float32 below 16 million
         unjudged = [f"u{rank}" for rank in ranks]
-        return {
-            str(i): {
-                codes.get(docid, other): score
-                for docid, other, score in zip(
-                    run.rankings[query].docids, unjudged, scores, strict=False
-                )
-            }
-            for i, (query, codes) in enumerate(self._codes.items())
-            if query in run.rankings
-        }
+        coded = {}
+        for i, (query, codes) in enumerate(self._codes.items()):
+            docids = run.rankings[query].docids if query in run.rankings else ()
+            ranked = zip(docids, unjudged, scores, strict=False)
+            if docids:
+                coded[str(i)] = {codes.get(docid, other): score for docid, other, score in ranked}
+        return coded
 
 
 def measure(run: Run, judgements: Iterable[Judgement], names: Sequence[str] = DEFAULT) -> Scores:

@@ -22,15 +22,15 @@ def encode(docids: Iterable[str]) -> bytes:
     >>> encode(["d1", "d2"])
     b'd1\nd2\n'
     """
-    lines = []
+    lines = bytearray()
     for row, docid in enumerate(docids):
         if not docid or "\n" in docid or "\r" in docid:
             raise UserError(
                 f"Document {row} has the id {docid!r}: an id is one line, and not empty. "
                 f"Change it in the corpus."
             )
-        lines.append(f"{docid}\n")
-    return "".join(lines).encode()
+        lines += f"{docid}\n".encode()
+    return bytes(lines)
 
 
 def digest(docids: Iterable[str]) -> str:
@@ -44,10 +44,13 @@ class Docids(Sequence[str]):
     >>> docids = Docids(b"d1\nd2\n")
     >>> len(docids), docids[1], docids.take([1, 0])
     (2, 'd2', ['d2', 'd1'])
+
+    Attributes:
+        data: as the file holds them.
     """
 
     def __init__(self, data: bytes) -> None:
-        self._data = data
+        self.data = data
         breaks = np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE)
         self._starts = np.concatenate([[0], breaks + 1])  # one more than there are docids
 
@@ -64,7 +67,7 @@ class Docids(Sequence[str]):
         if not -len(self) <= row < len(self):
             raise IndexError(f"Row {row} was asked for; there are {len(self)} docids.")
         row = row % len(self)
-        return self._data[self._starts[row] : self._starts[row + 1] - 1].decode()
+        return self.data[self._starts[row] : self._starts[row + 1] - 1].decode()
 
     def take(self, rows: Iterable[int]) -> list[str]:
         """Return the docids of `rows`, in that order."""

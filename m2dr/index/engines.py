@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.errors import UserError, nearest
-from m2dr.index.docids import Docids, encode, read_docids
-from m2dr.index.files import aside, remove, sha256, write_whole, writing
+from m2dr.index.docids import Docids, read_docids
+from m2dr.index.files import ASIDE, aside, remove, sha256, write_whole, writing
 from m2dr.index.layout import (
     INDEX,
     INDEX_DOCIDS,
@@ -80,8 +80,6 @@ class Index:
         """Search as `search` does, with what `prepare` returned."""
         check_depth(k)
         k = min(k, self.manifest.documents)
-        if not len(prepared):
-            return np.empty((0, k), np.float32), np.empty((0, k), np.int64)
         scores, rows = self.faiss.search(prepared, k)
         return scores, rows
 
@@ -125,9 +123,8 @@ def build_index(
     with writing(target):
         target.mkdir(parents=True, exist_ok=True)
     # Without a manifest nobody takes the files below for an index while they are replaced.
-    remove(target, MANIFEST, "*.tmp")
-    docids = encode(store.docids)
-    write_whole(target / INDEX_DOCIDS, docids)
+    remove(target, MANIFEST, f"*{ASIDE}")
+    write_whole(target / INDEX_DOCIDS, store.docids.data)
     _write(_filled(store, dim, row, progress), target / INDEX)
     _manifest(store, dim, engine, target / INDEX).write(target)
     return target

@@ -107,7 +107,7 @@ def prefix_runs(
     return {
         dim: Run(
             {
-                name: Ranking.of(docids.take(query_rows), query_scores, k, drop.get(name, ""))
+                name: Ranking.of(docids.take(query_rows), query_scores, k, drop.get(name))
                 for name, query_scores, query_rows in zip(query_ids, scores, rows, strict=True)
             }
         )
@@ -242,7 +242,8 @@ class _Scan:
 
 def _keys(scores: Tensor, places: Tensor) -> Tensor:
     """Scores (float32) and places (below 2**32) as int64 that sort by score, then by place."""
-    # Adding zero turns -0 into 0. Bits of a float sort as integers once a negative's are flipped.
+    # Adding zero turns -0, which a product too small for float32 leaves, into 0. The bits of a
+    # float sort as an integer once those of the negatives are flipped.
     bits = (scores + 0.0).view(torch.int32)
     return (_flipped(bits).long() << 32) | places
 

@@ -60,7 +60,7 @@ def search_ranked(
         for name, found in zip(pending, _search(index, pending, wanted, fetch), strict=True):
             if found.complete:
                 docids = index.docids.take(found.rows)
-                rankings[name] = Ranking.of(docids, found.scores, k, drop.get(name, ""))
+                rankings[name] = Ranking.of(docids, found.scores, k, drop.get(name))
             else:
                 again[name] = pending[name]
         pending, fetch = again, fetch * _WIDER

@@ -50,8 +50,9 @@ def trains_in_bf16(name: str, device: torch.device) -> bool:
 
 def set_dropout(encoder: nn.Module, share: float | None) -> None:
     """Drop that share of activations in training; None leaves the backbone as it is."""
-    for module in encoder.modules() if share is not None else ():
-        if isinstance(module, nn.Dropout):
-            module.p = float(share or 0.0)
-        if isinstance(getattr(module, "attention_dropout", None), float):
-            module.attention_dropout = float(share or 0.0)
+    if share is None:
+        return
+    for module in encoder.modules():
+        name = "p" if isinstance(module, nn.Dropout) else "attention_dropout"
+        if isinstance(getattr(module, name, None), float):
+            setattr(module, name, share)

@@ -17,7 +17,11 @@ class Ranking:
 
     @classmethod
     def of(
-        cls, docids: Sequence[str], scores: Iterable[float], k: int | None = None, drop: str = ""
+        cls,
+        docids: Sequence[str],
+        scores: Iterable[float],
+        k: int | None = None,
+        drop: str | None = None,
     ) -> "Ranking":
         """Rank by score descending, then docid descending, as trec_eval reads a run.
 
@@ -29,9 +33,17 @@ class Ranking:
             k: keep that many; all when None.
             drop: a docid to leave out, such as the query's own document.
 
+        Raises:
+            UserError: a docid is repeated, a score is not a number, or `k` is below 0.
+
         >>> Ranking.of(["a", "c", "b"], [1.0, 1.0, 2.0]).docids
         ('b', 'c', 'a')
         """
+        if k is not None and k < 0:
+            raise UserError(f"A ranking cannot hold {k} documents.")
+        if len(set(docids)) != len(docids):
+            repeated = next(docid for docid in docids if docids.count(docid) > 1)
+            raise UserError(f"Document {repeated!r} comes twice in one ranking.")
         single = array("f", scores)
         if any(map(isnan, single)):
             raise UserError("A score is not a number, so documents cannot be ranked by it.")

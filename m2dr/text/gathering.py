@@ -1,6 +1,6 @@
 """Training rows that carry their own texts, gathered into a data set without repeated texts."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -8,7 +8,6 @@ from m2dr.errors import UserError
 from m2dr.records.texts import Document, Judgement, Query
 from m2dr.text.collection import Asked, Dataset, Negatives, Split
 from m2dr.text.corpora import MemoryCorpus
-from m2dr.text.lines import Line
 
 # Per query, as many given negatives are kept. A group draws some ten of them, and official files
 # give up to a thousand: 400 million ids, which no memory holds.
@@ -18,7 +17,6 @@ NEGATIVES_KEPT = 64
 class Row(NamedTuple):
     """One line of a training file; an id may be empty, and is then made from the text."""
 
-    line: Line
     split: str
     query: Query
     positives: tuple[Document, ...]
@@ -57,30 +55,50 @@ class _Gathered:
         return list(self.queries.values()), list(self.judgements.values())
 
 
+class _Names:
+    """Ids by what they name: the wanted one, or with a number where that names another thing."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._ids: dict[tuple[str, str], str] = {}
+        self._taken: set[str] = set()
+        self._uses: Counter[str] = Counter()
+
+    def of(self, thing: tuple[str, str], wanted: str) -> str:
+        """The id of a thing, by the first name that it was wanted under; made up when empty."""
+        if thing not in self._ids:
+            name = candidate = wanted or f"{self._prefix}{len(self._ids)}"
+            while candidate in self._taken:
+                self._uses[name] += 1
+                candidate = f"{name}~{self._uses[name] + 1}"
+            self._taken.add(candidate)
+            self._ids[thing] = candidate
+        return self._ids[thing]
+
+
 class Gathering:
-    """Rows seen so far. The same title and text are one document, under the first id given."""
+    """Rows seen so far. The same title and text are one document, under the first id given.
+
+    In such files an id is a label that nothing else refers to, and published ones reuse it for
+    other texts (MedQuAD does, in one row of four): the later text is told apart as `id~2`.
+    """
 
     def __init__(self) -> None:
         self.documents: dict[str, Document] = {}
-        self._docids: dict[tuple[str, str], str] = {}  # (title, text) → docid
-        self._queries: dict[str, Query] = {}
-        self._query_ids: dict[str, str] = {}  # text → id, of queries given without one
+        self._docids = _Names("d")
+        self._query_ids = _Names("q")
         self._splits: dict[str, _Gathered] = {}
 
     def add(self, row: Row) -> None:
-        """Take in one row.
-
-        Raises:
-            UserError: its ids stand for other texts already.
-        """
-        query = self._query(row.line, row.query)
+        """Take in one row."""
+        query_id = self._query_ids.of((row.query.id, row.query.text), row.query.id)
         split = self._splits.setdefault(row.split, _Gathered())
-        split.queries[query.id] = query
+        split.queries[query_id] = Query(query_id, row.query.text)
         for document in row.positives:
-            docid = self._document(row.line, document)
-            split.judgements[query.id, docid] = Judgement(query.id, docid, 1)
+            docid = self._keep(document)
+            split.judgements[query_id, docid] = Judgement(query_id, docid, 1)
         for document in row.negatives:
-            split.negatives.add(query.id, self._document(row.line, document))
+            split.negatives.add(query_id, self._keep(document))
 
     def dataset(self, name: str, order: Iterable[str] = ()) -> Dataset:
         """What was gathered; splits in this order first, then as they came.
@@ -90,28 +108,14 @@ class Gathering:
         """
         if not self.documents:
             raise UserError(f"{name} holds no document.")
-        names = dict.fromkeys([split for split in order if split in self._splits])
+        first = [split for split in order if split in self._splits]
         splits = {
             split: Split(self._splits[split].asked, self._splits[split].negatives.mapping)
-            for split in {**names, **dict.fromkeys(self._splits)}
+            for split in dict.fromkeys([*first, *self._splits])
         }
         return Dataset(name, MemoryCorpus(self.documents.values()), splits)
 
-    def _document(self, line: Line, document: Document) -> str:
-        text = (document.title, document.text)
-        known = self._docids.get(text)
-        if known is not None:
-            return known
-        docid = document.id or f"d{len(self.documents)}"
-        if docid in self.documents:
-            raise line.error(f"document id {docid!r} stands for another text above.")
-        self.documents[docid] = Document(docid, document.text, document.title)
-        self._docids[text] = docid
+    def _keep(self, document: Document) -> str:
+        docid = self._docids.of((document.title, document.text), document.id)
+        self.documents.setdefault(docid, Document(docid, document.text, document.title))
         return docid
-
-    def _query(self, line: Line, query: Query) -> Query:
-        query_id = query.id or self._query_ids.setdefault(query.text, f"q{len(self._query_ids)}")
-        known = self._queries.setdefault(query_id, Query(query_id, query.text))
-        if known.text != query.text:
-            raise line.error(f"query id {query_id!r} stands for another text above.")
-        return known

@@ -3,7 +3,7 @@
 # Shapes in this file: B groups of a batch, N = B + all their negatives documents.
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Literal
 
 import numpy as np
@@ -66,9 +66,8 @@ class Groups:
     def __getitem__(self, i: int) -> Group:
         query = self._queries[i]  # raises IndexError past the end, which ends a `for`
         i %= len(self)
-        positive = self._positive(query, i)
         generator = default_rng([self._seed, self._epoch, i])
-        return Group(query, positive, tuple(self._negatives(query, positive, generator)))
+        return Group(query, self._positive(query, i), tuple(self._negatives(query, generator)))
 
     def set_epoch(self, epoch: int) -> None:
         """Draw anew; epochs count from 0."""
@@ -77,11 +76,11 @@ class Groups:
     def _positive(self, query: Query, i: int) -> Document:
         docids = self._relevant[query.id]
         turn, place = divmod(self._epoch, len(docids))
-        # Another stream than that of the negatives: its seed has one number more.
+        # Another stream than that of the negatives, whose seed has no fourth number.
         order = default_rng([self._seed, turn, i, len(docids)]).permutation(len(docids))
         return self._dataset.document(docids[int(order[place])])
 
-    def _negatives(self, query: Query, positive: Document, generator: Generator) -> list[Document]:
+    def _negatives(self, query: Query, generator: Generator) -> list[Document]:
         barred = self._barred(query)
         given = [docid for docid in self._given.get(query.id, ()) if docid not in barred]
         chosen = generator.permutation(len(given))[: self._wanted]
@@ -145,20 +144,31 @@ def clashes(groups: Sequence[Group], known: Mapping[str, frozenset[str]]) -> NDA
         [B, N], columns as in `documents_of`; False at column b of query b, its own positive.
     """
     documents = documents_of(groups)
-    contents = np.array(_codes([document.content for document in documents]))  # [N]
+    ids = _Codes([document.id for document in documents])
+    contents = _Codes([document.content for document in documents])
     answers: dict[str, set[str]] = defaultdict(set)  # query text → docids
     for group in groups:
         answers[group.query.text] |= {group.positive.id, *known.get(group.query.id, ())}
     masks: dict[str, NDArray[np.bool_]] = {}
     for text, docids in answers.items():
-        by_id = np.array([document.id in docids for document in documents])
-        masks[text] = np.isin(contents, contents[by_id])  # the same id reads the same
-    mask = np.array([masks[group.query.text] for group in groups]).reshape(-1, len(documents))
+        by_id = ids.among(docids & ids.numbers.keys())
+        read = {documents[column].content for column in np.flatnonzero(by_id)}
+        masks[text] = by_id | contents.among(read)
+    mask = np.zeros((len(groups), len(documents)), dtype=np.bool_)
+    for row, group in enumerate(groups):
+        mask[row] = masks[group.query.text]
     np.fill_diagonal(mask, val=False)
     return mask
 
 
-def _codes(texts: Sequence[str]) -> list[int]:
-    """Equal numbers for equal texts."""
-    numbers: dict[str, int] = {}
-    return [numbers.setdefault(text, len(numbers)) for text in texts]
+class _Codes:
+    """Strings of N columns as numbers, so that columns are compared at once."""
+
+    def __init__(self, strings: Sequence[str]) -> None:
+        self.numbers: dict[str, int] = {}
+        codes = [self.numbers.setdefault(string, len(self.numbers)) for string in strings]
+        self._codes = np.array(codes, dtype=np.int64)  # [N]
+
+    def among(self, strings: Set[str]) -> NDArray[np.bool_]:
+        """[N]: whether the string of each column is one of these, all of them known."""
+        return np.isin(self._codes, [self.numbers[string] for string in strings])

@@ -37,7 +37,7 @@ def open_irds(name: str) -> Dataset:
     if not found.has_docs():
         raise UserError(f"ir_datasets has no documents under {wanted!r}. Give an id below it.")
     splits = {
-        split: _split(catalogue.load(name), name) for split, name in _below(catalogue, wanted)
+        split: _split(catalogue.load(child), child) for split, child in _judged(catalogue, wanted)
     }
     aliases = {wanted: _split_in(wanted)} if found.has_qrels() else {}
     name = catalogue.docs_parent_id(wanted).replace("/", "-")
@@ -45,13 +45,18 @@ def open_irds(name: str) -> Dataset:
 
 
 def _catalogue() -> Untyped:
-    if not sys.stderr.isatty():
-        os.environ.setdefault("IR_DATASETS_DL_DISABLE_PBAR", "true")
     import ir_datasets
 
-    # It logs every step of a download to stderr; its progress bars, which vanish, may stay.
+    # It logs every step to stderr. Its progress bars vanish from a terminal, but not from a file.
     ir_datasets.log.easy().logger().setLevel(logging.CRITICAL)
+    if not sys.stderr.isatty():
+        os.environ.setdefault("IR_DATASETS_DL_DISABLE_PBAR", "true")
+        ir_datasets.log.Logger.pbar = _without_bar  # the only way to switch these off
     return ir_datasets
+
+
+def _without_bar(_logger: Untyped, items: Untyped, *_: object, **__: object) -> Untyped:
+    return items
 
 
 def _load(catalogue: Untyped, wanted: str) -> Untyped:
@@ -64,7 +69,7 @@ def _load(catalogue: Untyped, wanted: str) -> Untyped:
         raise UserError(f"ir_datasets has no data set {wanted!r}. {hint}") from None
 
 
-def _below(catalogue: Untyped, wanted: str) -> Iterator[tuple[str, str]]:
+def _judged(catalogue: Untyped, wanted: str) -> Iterator[tuple[str, str]]:
     """Splits with the ids that judge them: the id itself, else those one step below."""
     if catalogue.load(wanted).has_qrels():
         yield _split_in(wanted), wanted

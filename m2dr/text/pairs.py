@@ -55,7 +55,7 @@ def _pair(line: Line) -> TrainingRow:
     document = Document(docid, text, optional_string(line, row, "title"))
     negatives = _documents(line, row, _NEGATIVES)
     split = split_of(text, SHARES, _SEED)
-    return TrainingRow(line, split, _query(line, row), (document,), negatives)
+    return TrainingRow(split, _query(line, row), (document,), negatives)
 
 
 def group_row(line: Line) -> TrainingRow:
@@ -69,7 +69,7 @@ def group_row(line: Line) -> TrainingRow:
     if not positives:
         raise line.error(f"has no positive document under any of {', '.join(_POSITIVES)}.")
     split = split_in(line.path)
-    return TrainingRow(line, split, _query(line, row), positives, _documents(line, row, _NEGATIVES))
+    return TrainingRow(split, _query(line, row), positives, _documents(line, row, _NEGATIVES))
 
 
 def split_in(path: Path) -> str:

@@ -45,7 +45,7 @@ def text_triples(path: Path) -> Iterator[Row]:
             filled(line, text, "one of the three texts") for text in _three(line, "\t")
         )
         answers, does_not = (Document("", text) for text in (positive, negative))
-        yield Row(line, split, Query("", query), (answers,), (does_not,))
+        yield Row(split, Query("", query), (answers,), (does_not,))
 
 
 def id_triples(path: Path) -> Iterator[tuple[Line, IdTriple]]:

@@ -58,6 +58,11 @@ class Plan:
     save_steps: int
     evaluate_steps: int  # 0: never
 
+    @property
+    def examples(self) -> int:
+        """Groups that one process reads."""
+        return self.steps * self.batch_queries * self.accumulate
+
     def arguments(self) -> TrainingArguments:
         """The same in the words of transformers."""
         evaluate = self.evaluate_steps > 0

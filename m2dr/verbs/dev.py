@@ -6,12 +6,13 @@ from statistics import fmean
 import numpy as np
 
 from m2dr.evaluate.measures import Evaluator
+from m2dr.index.docids import Docids, encode
 from m2dr.index.exact import prefix_runs
 from m2dr.model.checkpoint import Tokenizer
 from m2dr.model.encoder import Encoder
 from m2dr.records.texts import Document, Judgement, Query
 from m2dr.settings import TrainSettings
-from m2dr.text.datasets import Dataset
+from m2dr.text.collection import Dataset
 from m2dr.verbs.encoding import embed_texts
 from m2dr.verbs.models import document_layer
 
@@ -60,8 +61,8 @@ class DevSet:
             runs = prefix_runs(
                 [query.id for query in self.queries],
                 vectors,
-                [document.id for document in self.documents],
                 [(0, block)],
+                Docids(encode(document.id for document in self.documents)),
                 dims,
                 k=10,
                 similarity=card.similarity,

@@ -10,7 +10,7 @@ from m2dr.errors import UserError
 from m2dr.evaluate.figures import quality_over_dims
 from m2dr.evaluate.grid import Grid
 from m2dr.evaluate.measures import DEFAULT, Evaluator
-from m2dr.evaluate.report import read_json, write_csv, write_json
+from m2dr.evaluate.report import text_comparison, text_table, write_csv, write_json
 from m2dr.evaluate.runfiles import write_run
 from m2dr.index.exact import prefix_runs
 from m2dr.index.store import Store
@@ -19,7 +19,8 @@ from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.records.card import ModelCard
 from m2dr.records.cut import Cut
 from m2dr.records.run import Run
-from m2dr.text.datasets import Dataset, open_dataset
+from m2dr.text.collection import Dataset
+from m2dr.text.datasets import open_dataset
 from m2dr.verbs.encoding import embed_texts
 from m2dr.verbs.index import INDEXES, IndexRequest, encode_corpus
 from m2dr.verbs.models import cuts_of, document_layer, newest_model, usual_dims
@@ -147,9 +148,12 @@ def _runs(
                 advance(1)
 
 
-def read_grids(paths: Sequence[Path]) -> list[Grid]:
-    """Grids of earlier evaluations."""
-    return [read_json(path) for path in paths]
+def tables(grids: Sequence[Grid]) -> str:
+    """Each measure as a table; several models stand under each other at each layer."""
+    measures = grids[0].measures
+    if len(grids) == 1:
+        return "\n\n".join(text_table(grids[0], measure) for measure in measures)
+    return "\n\n".join(text_comparison(grids, measure) for measure in measures)
 
 
 def _names(models: Sequence[str]) -> list[str]:

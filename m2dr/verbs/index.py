@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from m2dr.errors import Interrupted, UserError
-from m2dr.index.engines import ENGINES, build_index
+from m2dr.index.engines import build_index
 from m2dr.index.layout import index_folder, store_folder
 from m2dr.index.manifest import StorePlan
 from m2dr.index.store import Store, open_store
@@ -19,7 +19,8 @@ from m2dr.model.encoder import Encoder
 from m2dr.records.card import ModelCard
 from m2dr.records.cut import Cut
 from m2dr.records.texts import Document
-from m2dr.text.datasets import Dataset, open_dataset
+from m2dr.text.collection import Dataset
+from m2dr.text.datasets import open_dataset
 from m2dr.text.tokens import windows
 from m2dr.verbs.encoding import embed_texts
 from m2dr.verbs.models import label_of, newest_model
@@ -65,11 +66,10 @@ def index_corpus(request: IndexRequest) -> IndexReport:
     for layer, dim in [(layer, dim) for layer in layers for dim in dims]:
         card.check(Cut(layer, dim))
     stores = encode_corpus(request, model, card, layers)
-    engine = ENGINES[request.engine]
     jobs = [(store, dim) for store in stores for dim in sorted(set(dims))]
     with progress("Indexing", len(jobs), "indexes") as advance:
         for store, dim in jobs:
-            build_index(store, dim, engine)
+            build_index(store, dim, request.engine)
             advance(1)
     folders = tuple(index_folder(store.folder, dim) for store, dim in jobs)
     held = {path for store in stores for path in store.folder.glob("vectors-*")}

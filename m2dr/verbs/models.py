@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from m2dr.errors import UserError
-from m2dr.index.manifest import Label
+from m2dr.index.label import Label
 from m2dr.records.card import ModelCard
 from m2dr.records.cut import Cut
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from m2dr.errors import UserError
+from m2dr.evaluate.runfiles import write_run
 from m2dr.index.engines import Index, open_index
 from m2dr.index.inventory import built_dims, stored_layers
 from m2dr.index.layout import index_folder, store_folder
@@ -17,6 +18,7 @@ from m2dr.records.cut import Cut
 from m2dr.records.run import Run
 from m2dr.records.texts import Query
 from m2dr.text.datasets import open_dataset
+from m2dr.text.topics import read_topics
 from m2dr.verbs.encoding import embed_tokens, tokenize
 from m2dr.verbs.index import INDEXES
 from m2dr.verbs.models import document_layer, label_of, newest_model
@@ -128,3 +130,10 @@ def _open(request: SearchRequest, corpus: str, card: ModelCard, query_layer: int
     store = store_folder(request.root, corpus, card.fingerprint, layer)
     dims = built_dims(store)
     return open_index(index_folder(store, request.dim or max(dims, default=card.width)))
+
+
+def search_topics(searcher: Searcher, topics: Path, run_file: Path, k: int) -> Run:
+    """Rank for the queries of a file, and write the TREC run."""
+    run = searcher.run(read_topics(topics), k)
+    write_run(run, run_file)
+    return run

@@ -13,7 +13,8 @@ from m2dr.model.devices import choose_device, set_dropout, trains_in_bf16
 from m2dr.records.card import ModelCard
 from m2dr.records.texts import Group
 from m2dr.settings import TrainSettings
-from m2dr.text.datasets import Dataset, open_dataset
+from m2dr.text.collection import Dataset
+from m2dr.text.datasets import open_dataset
 from m2dr.text.groups import Groups
 from m2dr.train.trainer import Batch, Examples, Plan, Trainer, last_whole_checkpoint
 from m2dr.verbs.batches import make_batch
@@ -48,9 +49,7 @@ def train(
     begun = time.monotonic()
     recipe, device = recipe_of(settings), choose_device(settings.device)
     dataset = open_dataset(settings.corpus)
-    groups = Groups(
-        dataset, settings.split, settings.negatives, settings.negative_source, settings.seed
-    )
+    groups = _groups(dataset, settings)
     dev = _dev(dataset, settings)
     encoder, tokenizer = checkpoint.load(settings.backbone, recipe.card.layers, device)
     encoder.card = recipe.card
@@ -64,10 +63,14 @@ def train(
     say(f"Training {recipe.variant.name} on {dataset.name}: {plan.steps} steps on {kind}")
     say(f"  {len(groups)} queries, {plan.batch_queries} per step, into {folder}")
 
+    def example(epoch: int, place: int) -> Group:
+        groups.set_epoch(epoch)
+        return groups[place]
+
     def batch(chosen: Sequence[Group]) -> Batch:
         return make_batch(recipe.card, tokenizer, chosen, groups.known_positives)
 
-    examples = Examples(len(groups), groups.at, plan.examples * _processes(), settings.seed)
+    examples = Examples(len(groups), example, plan.examples * _processes(), settings.seed)
     quality = (lambda: dev.quality(encoder, tokenizer)) if dev else None
     with progress("Training", plan.steps, "steps") as advance:
         trainer = Trainer(
@@ -77,6 +80,13 @@ def train(
     card = checkpoint.save(encoder.eval(), tokenizer, recipe.card, folder)
     clear(folder)
     return _report(trainer, folder, card, plan.steps, time.monotonic() - begun)
+
+
+def _groups(dataset: Dataset, settings: TrainSettings) -> Groups:
+    source = settings.negative_source
+    if source == "auto":
+        source = "given" if dataset.negatives(settings.split) else "random"
+    return Groups(dataset, settings.split, settings.negatives, source, settings.seed)
 
 
 def _dev(dataset: Dataset, settings: TrainSettings) -> DevSet | None:

@@ -31,6 +31,17 @@ def test_until_the_block_ends_the_name_is_not_taken(tmp_path: Path) -> None:
     assert path.read_text() == "new"
 
 
+def test_whoever_reads_the_old_file_reads_it_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "table.txt"
+    write_text(path, "old")
+
+    with path.open() as reader:
+        write_text(path, "new")
+        read = reader.read()
+
+    assert read == "old"
+
+
 def test_folders_on_the_way_are_made(tmp_path: Path) -> None:
     path = tmp_path / "results" / "pydocs" / "table.txt"
 

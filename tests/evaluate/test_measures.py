@@ -38,7 +38,7 @@ def trec_eval(found: Found, judged: Judged, names: Sequence[str]) -> dict[str, d
 def worlds(draw: st.DrawFn) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, int]]]:
     """A few queries over up to 1,200 documents, with many ties and every kind of gap."""
     rng = random.Random(draw(st.integers(0, 10**6)))
-    documents = [f"d{i}" for i in range(draw(st.sampled_from([1, 3, 15, 120, 1200])))]
+    documents = [f"d{i}" for i in range(draw(st.sampled_from([1, 3, 15, 15, 30, 120, 1200])))]
     levels = draw(st.sampled_from([2, 5, 1000]))
     found, judged = {}, {}
     for query in draw(st.lists(st.sampled_from(QUERIES), unique=True)):
@@ -46,7 +46,7 @@ def worlds(draw: st.DrawFn) -> tuple[dict[str, dict[str, float]], dict[str, dict
         found[query] = {docid: rng.randrange(levels) / 7 for docid in some}
     for query in draw(st.lists(st.sampled_from(QUERIES), unique=True, min_size=1)):
         some = rng.sample(documents, rng.randint(1, min(len(documents), 30)))
-        judged[query] = {docid: rng.choice([-2, -1, 0, 0, 1, 1, 2, 3]) for docid in some}
+        judged[query] = {docid: rng.choice([-1, 0, 0, 1, 1, 2, 3]) for docid in some}
     return found, judged
 
 
@@ -127,6 +127,31 @@ def test_a_query_with_nothing_relevant_counts_as_0_as_in_trec_eval() -> None:
     assert scores.mean == dict.fromkeys(DEFAULT, 0.5)
 
 
+@pytest.mark.parametrize("level", [-1, -2, -100])
+def test_levels_below_0_are_never_relevant_and_never_fatal(level: int) -> None:
+    # pytrec_eval itself ends the process when a query has nothing but -2.
+    run = run_of({"q1": {"a": 2.0, "b": 1.0}, "q2": {"a": 1.0}})
+    judged = [Judgement("q1", "a", level), Judgement("q1", "b", 2), Judgement("q2", "a", level)]
+
+    scores = measure(run, judged, ["RR@10", "R@10", "nDCG@1"])
+
+    assert scores.mean == {"RR@10": 0.25, "R@10": 0.5, "nDCG@1": 0.0}
+
+
+@pytest.mark.parametrize("odd", ["no query", "half\ud800", "zero\0byte", "", "x" * 300, "日本"])
+def test_any_text_may_be_an_id(odd: str) -> None:
+    run = Run({odd: Ranking((odd + "b", odd + "a"), (2.0, 1.0))})
+
+    scores = measure(run, [Judgement(odd, odd + "a", 1)], ["RR", "RR@10"])
+
+    assert scores.per_query == {"RR": {odd: 0.5}, "RR@10": {odd: 0.5}}
+
+
+def test_a_relevance_that_must_be_another_column_is_refused() -> None:
+    with pytest.raises(UserError, match="is judged 7187158 for query q, which is no degree"):
+        Evaluator([Judgement("q", "d", 7187158)])
+
+
 def test_a_run_without_any_query_scores_0() -> None:
     assert measure(Run({}), [Judgement("q", "d", 1)]).mean == dict.fromkeys(DEFAULT, 0.0)
 
@@ -146,6 +171,19 @@ def test_an_evaluator_scores_one_run_after_the_other_and_remembers_none() -> Non
     assert evaluator.scores(good).mean == {"RR@10": 1.0, "nDCG@10": 1.0}
     assert evaluator.scores(bad).mean == {"RR@10": 0.0, "nDCG@10": 0.0}
     assert evaluator.scores(good).mean == {"RR@10": 1.0, "nDCG@10": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("names", "depth"),
+    [
+        (["RR@10"], 10),
+        (["nDCG@10", "RR@20", "R@5"], 20),
+        (["nDCG@10", "AP"], None),
+        (["P(judged_only=True)@5"], None),
+    ],
+)
+def test_an_evaluator_says_how_deep_a_ranking_must_go(names: list[str], depth: int | None) -> None:
+    assert Evaluator([Judgement("q", "d", 1)], names).depth == depth
 
 
 def test_judgements_may_be_repeated_if_they_agree() -> None:
@@ -177,6 +215,7 @@ def test_measures_keep_their_order_and_each_comes_once() -> None:
     [
         ("ndcg@10", "Did you mean nDCG?"),
         ("recal@100", "Did you mean Recall?"),
+        ("RECAL@100", "Did you mean Recall?"),
         ("mmr@10", "Did you mean MRR?"),
         ("quality", "Known: AP, "),
     ],

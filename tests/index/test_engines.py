@@ -185,19 +185,22 @@ def test_an_index_file_that_is_not_the_one_written_is_refused(store, change, rea
 
 
 @pytest.mark.parametrize(
-    ("written", "reason"),
-    [
-        (lambda data: b"IxFI" + b"\xff" * (len(data) - 4), "cannot be read by FAISS"),
-        (lambda data: data[:4] + b"\x04" + data[5:], "cannot be read by FAISS|coordinates"),
-    ],
+    ("dim", "reason"), [(None, "cannot be read by FAISS"), (4, "holds 70 vectors of 4 coordinates")]
 )
 def test_a_damaged_index_too_large_to_hash_is_still_refused(
-    store: Store, monkeypatch: pytest.MonkeyPatch, written, reason: str
+    store: Store, monkeypatch: pytest.MonkeyPatch, dim: int | None, reason: str
 ) -> None:
     monkeypatch.setattr(engines, "HASHED_BYTES", 0)
     path = build_index(store, 8) / "index"
-    path.write_bytes(written(path.read_bytes()))
+    size = path.stat().st_size
+    if dim is None:
+        path.write_bytes(b"IxFI" + b"\xff" * (size - 4))
+    else:
+        other = faiss.IndexFlatIP(dim)
+        other.add(np.ones((35 * 8 // dim, dim), np.float32))
+        faiss.write_index(other, str(path))
 
+    assert path.stat().st_size == size
     with pytest.raises(UserError, match=reason):
         open_index(path.parent)
 

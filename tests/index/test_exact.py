@@ -116,19 +116,31 @@ def test_a_scan_tells_how_many_documents_it_has_read() -> None:
 
 
 def test_reduced_precision_allowed_elsewhere_does_not_reach_the_scores() -> None:
-    rng = np.random.default_rng(3)
-    vectors = rng.normal(size=(640, 256)).astype(np.float32)
-    queries = rng.normal(size=(64, 256)).astype(np.float32)
-    before = torch.backends.mkldnn.matmul.fp32_precision
-    torch.backends.mkldnn.matmul.fp32_precision = "bf16"
-    try:
-        scores, _ = prefix_top_k(queries, blocks(vectors, 640), [256], 3, "cosine")[256]
-        assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"
-    finally:
-        torch.backends.mkldnn.matmul.fp32_precision = before
+    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
+    vectors, seen = np.ones((2, 2), np.float32), []
 
-    expected = -np.sort(-naive(queries, vectors, 256, "cosine"), axis=1)[:, :3]
-    np.testing.assert_allclose(scores, expected, atol=1e-6)
+    def look(_: int) -> None:
+        seen.extend(backend.fp32_precision for backend in backends)
+
+    before = [backend.fp32_precision for backend in backends]
+    try:
+        for backend in backends:
+            backend.fp32_precision = "tf32"
+        prefix_top_k(vectors, blocks(vectors, 2), [2], 1, "cosine", progress=look)
+        after = [backend.fp32_precision for backend in backends]
+    finally:
+        for backend, precision in zip(backends, before, strict=True):
+            backend.fp32_precision = precision
+
+    assert (seen, after) == (["ieee", "ieee"], ["tf32", "tf32"])
+
+
+def test_a_score_too_small_for_a_float_ties_with_zero_whatever_its_sign() -> None:
+    vectors = np.array([[1e-39], [0.0]], np.float32)
+
+    scores, rows = prefix_top_k(-np.ones((1, 1)), blocks(vectors, 2), [1], 2, "cosine")[1]
+
+    assert (scores.tolist(), rows.tolist()) == ([[0, 0]], [[0, 1]])
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from m2dr.errors import UserError
@@ -25,6 +25,7 @@ def manifest(label: Label) -> IndexManifest:
     return IndexManifest("tiny", 35, 6, 8, "flat", "cosine", label, 10, "aa", "bb", "cc")
 
 
+@settings(max_examples=40, deadline=None)
 @given(partial=partials)
 def test_what_is_written_is_read_back(
     tmp_path_factory: pytest.TempPathFactory, partial: PartialStore
@@ -132,6 +133,15 @@ def test_an_index_warns_of_a_query_layer_that_its_documents_are_not_aligned_with
 ) -> None:
     assert manifest.warnings(Cut(6, 8)) == []
     assert "not aligned" in manifest.warnings(Cut(1, 8))[0]
+
+
+def test_where_the_model_lies_is_no_part_of_what_identifies_a_store(label: Label) -> None:
+    first = StoreManifest("tiny", 35, 6, 16, "f16", 10, label, (), "aa", "bb")
+    moved = replace(first, label=replace(label, model="elsewhere"))
+    longer = replace(first, texts="cc")
+
+    assert first.digest == moved.digest
+    assert first.digest != longer.digest
 
 
 @pytest.mark.parametrize("corpus", ["", "/etc", "../up", "a/../../b"])

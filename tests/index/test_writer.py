@@ -80,6 +80,18 @@ def test_a_run_stopped_anywhere_and_resumed_ends_with_the_bytes_of_one_that_was_
     assert digests(tmp_path / "resumed") == digests(tmp_path / "whole")
 
 
+def test_a_model_that_has_moved_meanwhile_makes_no_difference(
+    tmp_path: Path, plan: StorePlan, vectors: Floats
+) -> None:
+    encode(tmp_path / "whole", plan, vectors, DOCIDS)
+    StoreWriter(tmp_path / "resumed", plan).write(0, DOCIDS[:10], vectors[:10], texts="texts 0")
+
+    moved = replace(plan, label=replace(plan.label, model="elsewhere"))
+    encode(tmp_path / "resumed", moved, vectors, DOCIDS)
+
+    assert digests(tmp_path / "resumed") == digests(tmp_path / "whole")
+
+
 def test_a_finished_folder_holds_these_files_and_no_others(
     tmp_path: Path, plan: StorePlan, vectors: Floats
 ) -> None:
@@ -325,7 +337,7 @@ def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path, plan: StoreP
         StoreWriter(tmp_path / "file" / "layer-06", plan)
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(
     documents=st.integers(1, 40),
     shard_rows=st.integers(1, 45),

@@ -87,3 +87,13 @@ def test_scores_and_docids_of_different_number_are_a_bug() -> None:
 
 def test_a_run_counts_queries_even_those_that_found_nothing() -> None:
     assert len(Run({"q1": Ranking.of([], []), "q2": Ranking.of(["d"], [1.0])})) == 2
+
+
+def test_a_document_that_comes_twice_is_refused() -> None:
+    with pytest.raises(UserError, match="Document 'd1' comes twice in one ranking"):
+        Ranking.of(["d1", "d2", "d1"], [3.0, 2.0, 1.0])
+
+
+def test_fewer_than_no_documents_are_refused() -> None:
+    with pytest.raises(UserError, match="cannot hold -1 documents"):
+        Ranking.of(["d1"], [1.0], k=-1)

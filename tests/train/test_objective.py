@@ -66,9 +66,7 @@ def naive_align(x: Tensor, k: int, target: Tensor) -> Tensor:
     return mse_loss(x[:, :k], target) + kl_div(student, teacher, reduction="batchmean")
 
 
-def naive_loss(
-    variant: Variant, q: Tensor, d: Tensor, excluded: Tensor, similarity: str
-) -> Tensor:
+def naive_loss(variant: Variant, q: Tensor, d: Tensor, excluded: Tensor, similarity: str) -> Tensor:
     """ALGORITHMS: 2dmse and its variants as one formula per field, no work shared."""
     dims = {"none": (), "one": (4,), "many": DIMS}[variant.prefixes]
 

@@ -1,0 +1,322 @@
+"""Mistakes are sentences with exit code 2; help is fast and loads nothing."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from shell import m2dr as run_process
+
+from m2dr.cli import main
+
+
+def run(*words: str | Path) -> Result:
+    return CliRunner().invoke(main, list(map(str, words)))
+
+
+def refused(*words: str | Path) -> str:
+    """What is said about a mistake: nothing but a sentence, and exit code 2."""
+    result = run(*words)
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    return result.stderr
+
+
+@pytest.fixture
+def broken(tiny_corpus: Path, tmp_path: Path) -> Path:
+    """A copy of the tiny corpus to be spoilt."""
+    return Path(shutil.copytree(tiny_corpus, tmp_path / "broken"))
+
+
+@pytest.fixture(scope="module")
+def indexed(
+    tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path, tiny_corpus: Path
+) -> Path:
+    """Indexes of the tiny corpus by the tiny backbone, untrained."""
+    root = tmp_path_factory.mktemp("indexes")
+    result = run(
+        "index", "corpus", "--corpus", tiny_corpus, "--model", tiny_backbone, "--dim", "8",
+        "--layer", "2", "--indexes", root,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    return root
+
+
+def test_help_answers_in_a_third_of_a_second_without_loading_torch() -> None:
+    seconds = []
+    for _ in range(5):
+        begun = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-m", "m2dr", "--help"], capture_output=True, check=True
+        )
+        seconds.append(time.perf_counter() - begun)
+        assert b"Train one encoder" in done.stdout
+    assert min(seconds) < 0.3
+    code = "import m2dr.cli, sys; print({'torch', 'numpy', 'faiss', 'transformers'} & set(sys.modules))"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, text=True
+    )
+    assert loaded.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["trian"], "There is no command 'trian'. Did you mean train?"),
+        (["train", "--variant", "ful-dim"], "'ful-dim' is not one of"),
+        (["train", "--set", "temprature=1"], "unknown setting 'temprature' (Did you mean temperature?)"),
+        (["train", "--set", "steps"], "--set takes key=value"),
+        (["train", "--set", "steps=many"], "steps = 'many' is not a whole number"),
+        (["train", "--set", "variant=ful-dim"], "unknown variant 'ful-dim' (Did you mean full-dim?)"),
+        (["train", "--set", "learning_rate=0", "--set", "warmup=2"], "learning_rate must be above 0; warmup"),
+        (["train", "--config", "nowhere.toml"], "The settings file nowhere.toml cannot be read"),
+        (["train", "--layers", "2,x"], "'x' is not a whole number from 1"),
+        (["train", "--dims", "0"], "'0' is not a whole number from 1"),
+        (["train", "--variant", "plain", "--dims", "8"], "trains no prefixes, so dims = [8] would do nothing"),
+        (["train", "--variant", "2dmse", "--dims", "8,16"], "trains one prefix"),
+        (["train", "--variant", "plain", "--layers", "2"], "trains no shallow layers"),
+        (["train", "--layers", "7"], "Layer 7 was asked for; this encoder has 4"),
+        (["train", "--dims", "64"], "Dim 64 was asked for; this backbone has 32"),
+        (["train", "--device", "gpu"], "--device gpu names no device"),
+        (["train", "--corpus", "nowhere/else"], "There is no data set 'nowhere/else'"),
+        (["train", "--corpus", "pydoc"], "Did you mean pydocs?"),
+        (["train", "--set", "split=tain"], "tain"),
+        (["train", "--backbone", "./nowhere"], "There is no model folder ./nowhere"),
+        (["train", "--resume"], "was never begun"),
+        (["index", "corpus", "--layer", "9"], "Layer 9 was asked for; this encoder has 4"),
+        (["index", "corpus", "--dim", "33"], "Dim 33 was asked for; an embedding of this encoder has 32"),
+        (["index", "corpus", "--resume", "--overwrite"], "give one of them"),
+        (["index", "corpus", "--engine", "flatt"], "Did you mean flat?"),
+        (["search", "read"], "There is no index of tiny by model"),
+        (["search"], "Nothing to search for"),
+        (["search", "--topics", "t.tsv"], "give both"),
+        (["evaluate", "beir", "--corpus", "CORPUS", "--split", "tets"], "tets"),
+        (["evaluate", "beir", "--corpus", "CORPUS", "--measure", "ndcg"], "nDCG"),
+        (["evaluate", "beir", "--corpus", "CORPUS", "--dims", "40"], "Dim 40 was asked for"),
+        (["export", "--layer", "5", "--out", "small"], "Layer 5 was asked for; this encoder has 1 to 4"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_sentence(
+    words: list[str],
+    sentence: str,
+    tiny_backbone: Path,
+    tiny_corpus: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = [str(tiny_corpus) if word == "CORPUS" else word for word in words]
+    verb = words[0]
+    if verb == "train" and "--backbone" not in words:
+        words += ["--backbone", str(tiny_backbone)]
+    if verb in ("train", "index", "search") and "--corpus" not in words:
+        words += ["--corpus", str(tiny_corpus)]
+    if verb in ("index", "search", "evaluate", "export"):
+        words += ["--model", str(tiny_backbone)]
+
+    told = refused(*words)
+
+    assert sentence in " ".join(told.split())
+    assert not (tmp_path / "models").exists()
+
+
+def spoil(path: Path, line: int, text: str) -> None:
+    lines = path.read_text().splitlines()
+    lines[line - 1] = text
+    path.write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "sentence"),
+    [
+        ("corpus.jsonl", "{not json", "corpus.jsonl, line 3: is not JSON"),
+        ("corpus.jsonl", '{"_id": "d0", "text": "again"}', "d0"),
+        ("corpus.jsonl", '{"_id": "a\\tb", "text": "tab"}', "holds whitespace"),
+        ("corpus.jsonl", '{"_id": "a\\nb", "text": "newline"}', "holds whitespace"),
+        ("corpus.jsonl", '{"text": "no id"}', "has no '_id'"),
+        ("qrels/test.tsv", "q33\tnowhere\t1", "nowhere"),
+        ("qrels/test.tsv", "q33\td33\tmuch", "line 3"),
+    ],
+)
+def test_a_malformed_line_is_named(
+    file: str, text: str, sentence: str, broken: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    spoil(broken / file, 3, text)
+
+    told = refused(
+        "evaluate", "beir", "--corpus", broken, "--model", tiny_backbone,
+        "--indexes", tmp_path / "i", "--out", tmp_path / "r",
+    )  # fmt: skip
+
+    assert sentence in told
+    assert not list(tmp_path.glob("i/**/store.json"))
+
+
+@pytest.mark.parametrize("spoilt", ["missing", "empty", "folder"])
+def test_a_corpus_that_is_none_is_named(
+    spoilt: str, broken: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    if spoilt == "missing":
+        (broken / "corpus.jsonl").unlink()
+    elif spoilt == "empty":
+        (broken / "corpus.jsonl").write_text("")
+    else:
+        broken = tmp_path
+
+    told = refused(
+        "index", "corpus", "--corpus", broken, "--model", tiny_backbone, "--indexes", tmp_path / "i"
+    )
+
+    assert "corpus.jsonl" in told
+    assert not list(tmp_path.glob("i/**/store.json"))
+
+
+@pytest.fixture
+def index_copy(indexed: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(indexed, tmp_path / "copy"))
+
+
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        ("dim-8/index", "cut"),
+        ("dim-8/index", "flip"),
+        ("dim-8/index", "remove"),
+        ("dim-8/docid", "cut"),
+        ("dim-8/manifest.json", "cut"),
+        ("dim-8/manifest.json", "remove"),
+    ],
+)
+def test_a_damaged_index_is_refused_with_the_command_that_builds_it(
+    file: str, damage: str, index_copy: Path, tiny_backbone: Path, tiny_corpus: Path
+) -> None:
+    path = next(index_copy.glob(f"tiny/*/layer-02/{file}"))
+    content = path.read_bytes()
+    if damage == "remove":
+        path.unlink()
+    elif damage == "cut":
+        path.write_bytes(content[: len(content) // 2])
+    else:
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+    told = refused(
+        "search", "--corpus", tiny_corpus, "--model", tiny_backbone, "--query-layer", "2", "--dim",
+        "8", "--indexes", index_copy, "read",
+    )  # fmt: skip
+
+    assert "m2dr index corpus --layer 2 --dim 8" in told
+
+
+def test_an_index_of_another_model_is_refused(
+    index_copy: Path, backbone, tiny_corpus: Path
+) -> None:
+    from m2dr.model.checkpoint import read_card
+
+    other = backbone("roberta")
+    home = next(index_copy.glob("tiny/*"))
+    home.rename(home.parent / read_card(other).fingerprint[:12])
+
+    told = refused(
+        "search", "--corpus", tiny_corpus, "--model", other, "--query-layer", "2", "--dim", "8",
+        "--indexes", index_copy, "read",
+    )  # fmt: skip
+
+    assert "were encoded by model" in told
+    assert "Search with the first model" in told
+
+
+def test_an_untrained_cut_is_named_as_such(
+    indexed: Path, tiny_backbone: Path, tiny_corpus: Path
+) -> None:
+    result = run(
+        "search", "--corpus", tiny_corpus, "--model", tiny_backbone, "--query-layer", "2", "--dim",
+        "8", "--indexes", indexed, "read",
+    )  # fmt: skip
+
+    assert result.exit_code == 0
+    assert "L2D8 was not trained" in result.stderr
+
+
+def test_a_folder_that_cannot_be_written_is_named(
+    tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+
+    told = refused(
+        "index", "corpus", "--corpus", tiny_corpus, "--model", tiny_backbone,
+        "--indexes", tmp_path / "file",
+    )  # fmt: skip
+
+    assert "file" in told
+
+
+def test_a_full_disk_is_a_sentence_and_leaves_no_finished_index(
+    tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import errno
+    import os
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    told = refused(
+        "index", "corpus", "--corpus", tiny_corpus, "--model", tiny_backbone,
+        "--indexes", tmp_path,
+    )  # fmt: skip
+    monkeypatch.undo()
+
+    assert "disk" in told.lower() or "space" in told.lower()
+    assert not list(tmp_path.glob("**/store.json"))
+
+
+def test_a_model_folder_is_never_overwritten_unasked(
+    tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+
+    told = refused("train", "--corpus", tiny_corpus, "--backbone", tiny_backbone, "--out", tmp_path)
+
+    assert "holds other files; choose another --out" in told
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    done = run_process("train", "--set", "stepz=1", "--debug", cwd=tmp_path)
+
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert "unknown setting 'stepz'" in done.stderr
+
+
+def test_explain_prints_the_terms_and_trains_nothing(
+    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    result = run("train", "--variant", "dims", "--backbone", tiny_backbone, "--explain")
+
+    assert result.exit_code == 0, result.output
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert ["L2D8", "contrastive", "0.5906"] in rows
+    assert ["L4D32", "contrastive", "1.0000"] in rows
+    assert not list(tmp_path.iterdir())
+
+
+def test_topics_with_a_repeated_id_are_refused(
+    indexed: Path, tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    topics = tmp_path / "topics.jsonl"
+    topics.write_text("".join(json.dumps({"_id": "q1", "text": t}) + "\n" for t in ("a", "b")))
+
+    told = refused(
+        "search", "--corpus", tiny_corpus, "--model", tiny_backbone, "--query-layer", "2",
+        "--indexes", indexed, "--topics", topics, "--run", tmp_path / "run.trec",
+    )  # fmt: skip
+
+    assert "topics.jsonl, line 2: the query id 'q1' was on an earlier line too" in told
+    assert not (tmp_path / "run.trec").exists()

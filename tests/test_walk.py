@@ -1,0 +1,166 @@
+"""Train, index, search, evaluate and export in a subprocess, on the tiny world."""
+
+import json
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pytest
+from shell import m2dr
+
+TRAIN = ("--set", "document_length=16", "--set", "query_length=8", "--set", "evaluate_steps=4")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path, tiny_corpus: Path) -> Path:
+    """A folder in which a model was trained and its documents indexed."""
+    folder = tmp_path_factory.mktemp("walk")
+    trained = m2dr(
+        "train", "--variant", "full-dim", "--corpus", tiny_corpus, "--backbone", tiny_backbone,
+        "--steps", "8", "--batch-queries", "6", *TRAIN, cwd=folder,
+    )  # fmt: skip
+    assert trained.returncode == 0, trained.stderr
+    assert "8 steps" in trained.stdout
+    indexed = m2dr(
+        "index", "corpus", "--dim", "8", "--dim", "16", "--corpus", tiny_corpus, cwd=folder
+    )
+    assert indexed.returncode == 0, indexed.stderr
+    assert "40 documents, 8 indexes" in indexed.stdout
+    return folder
+
+
+def test_training_leaves_a_model_its_log_and_no_checkpoints(place: Path) -> None:
+    folder = place / "models" / "tiny-full-dim"
+    card = json.loads((folder / "m2dr.json").read_text())
+
+    assert {(4, 32), (4, 16), (1, 16), (1, 32)} <= set(map(tuple, card["cuts"]))
+    assert (card["variant"], card["documents"]) == ("full-dim", "same")
+    assert list((folder / "tensorboard").glob("events.*"))
+    assert not (folder / "checkpoints").exists()
+
+
+def test_a_query_of_each_layer_finds_documents_with_their_times(
+    place: Path, tiny_corpus: Path
+) -> None:
+    found = m2dr(
+        "search", "--query-layer", "2", "--dim", "16", "-k", "3", "--corpus", tiny_corpus,
+        "read the file", cwd=place,
+    )  # fmt: skip
+
+    assert found.returncode == 0, found.stderr
+    assert [line.split()[0] for line in found.stdout.splitlines()[::2]] == ["1", "2", "3"]
+    assert "tokenise" in found.stderr
+    assert "encode" in found.stderr
+    assert "Warning" not in found.stderr
+
+
+def test_documents_of_another_layer_come_with_a_warning(place: Path, tiny_corpus: Path) -> None:
+    found = m2dr(
+        "search", "--query-layer", "2", "--layer", "4", "--dim", "16", "--corpus", tiny_corpus,
+        "read the file", cwd=place,
+    )  # fmt: skip
+
+    assert found.returncode == 0, found.stderr
+    assert "expect much worse or near random rankings" in found.stderr
+
+
+def test_faiss_alone_ranks_as_search_does(place: Path, tiny_corpus: Path) -> None:
+    topics = place / "topics.tsv"
+    topics.write_text("t1\tread the file\nt2\topen a list of numbers\n")
+    run = m2dr(
+        "search", "--query-layer", "3", "--dim", "16", "-k", "40", "--corpus", tiny_corpus,
+        "--topics", topics, "--run", "run.trec", cwd=place,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    from m2dr.model.checkpoint import load
+    from m2dr.verbs.encoding import embed_texts
+
+    encoder, tokenizer = load(place / "models" / "tiny-full-dim", layer=3)
+    texts = ["read the file", "open a list of numbers"]
+    queries = embed_texts(encoder, tokenizer, texts, "query", [3])[0][:, :16]
+    folder = next((place / "indexes" / "tiny").glob("*/layer-03/dim-16"))
+    docids = (folder / "docid").read_text().split()
+    scores, rows = faiss.read_index(str(folder / "index")).search(np.ascontiguousarray(queries), 40)
+
+    lines = [line.split() for line in (place / "run.trec").read_text().splitlines()]
+    for number, name in enumerate(("t1", "t2")):
+        ours = {line[2]: float(line[4]) for line in lines if line[0] == name}
+        theirs = dict(zip([docids[row] for row in rows[number]], scores[number], strict=True))
+        assert list(ours) == sorted(theirs, key=lambda d: (theirs[d], d), reverse=True)
+        assert ours == pytest.approx(theirs, abs=1e-4)
+
+
+def test_evaluation_writes_tables_runs_and_a_figure_that_pytrec_eval_confirms(
+    place: Path, tiny_corpus: Path
+) -> None:
+    import pytrec_eval
+
+    done = m2dr(
+        "evaluate", "beir", "--corpus", tiny_corpus, "--layers", "2,4", "--dims", "16,32",
+        "--runs", "all", cwd=place,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+    folder = place / "results" / "tiny" / "test"
+    grid = json.loads((folder / "tiny-full-dim" / "grid.json").read_text())
+    qrels = {f"q{i}": {f"d{i}": 1} for i in range(32, 40)}
+    evaluator = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10", "recall.100"})
+    assert len(grid["cells"]) == 4
+    for cell in grid["cells"]:
+        run: dict[str, dict[str, float]] = {}
+        path = folder / "tiny-full-dim" / "runs" / f"L{cell['layer']}D{cell['dim']}.trec"
+        for line in path.read_text().splitlines():
+            query, _, docid, _, score, _ = line.split()
+            run.setdefault(query, {})[docid] = float(score)
+        values = evaluator.evaluate(run).values()
+        assert np.mean([v["ndcg_cut_10"] for v in values]) == pytest.approx(
+            cell["measures"]["nDCG@10"], abs=1e-9
+        )
+        assert np.mean([v["recall_100"] for v in values]) == pytest.approx(
+            cell["measures"]["R@100"], abs=1e-9
+        )
+    pictures = [line for line in done.stdout.splitlines() if line.endswith(".png")]
+    assert len(pictures) == 4
+    assert all((place / picture).read_bytes().startswith(b"\x89PNG") for picture in pictures)
+
+
+def test_an_exported_cut_is_a_model_that_indexes_and_searches(
+    place: Path, tiny_corpus: Path
+) -> None:
+    exported = m2dr("export", "--layer", "2", "--out", "small", cwd=place)
+    assert exported.returncode == 0, exported.stderr
+
+    indexed = m2dr(
+        "index", "corpus", "--model", "small", "--layer", "2", "--dim", "16", "--corpus",
+        tiny_corpus, cwd=place,
+    )  # fmt: skip
+    assert indexed.returncode == 0, indexed.stderr
+    words = ("--corpus", tiny_corpus, "--dim", "16", "-k", "40", "read the file")
+    small = m2dr("search", "--model", "small", *words, cwd=place)
+    whole = m2dr(
+        "search", "--model", "models/tiny-full-dim", "--query-layer", "2", *words, cwd=place
+    )
+    assert small.stdout == whole.stdout
+
+
+def test_a_new_dim_is_cut_without_encoding(place: Path, tiny_corpus: Path) -> None:
+    done = m2dr("index", "corpus", "--dim", "4", "--layer", "3", "--corpus", tiny_corpus, cwd=place)
+
+    assert done.returncode == 0, done.stderr
+    assert "Encoding" not in done.stderr
+
+
+def test_the_same_seed_makes_the_same_model(
+    place: Path, tiny_backbone: Path, tiny_corpus: Path
+) -> None:
+    again = m2dr(
+        "train", "--variant", "full-dim", "--corpus", tiny_corpus, "--backbone", tiny_backbone,
+        "--steps", "8", "--batch-queries", "6", *TRAIN, "--out", "again", cwd=place,
+    )  # fmt: skip
+    assert again.returncode == 0, again.stderr
+
+    prints = [
+        json.loads((place / folder / "m2dr.json").read_text())["fingerprint"]
+        for folder in ("again", "models/tiny-full-dim")
+    ]
+    assert prints[0] == prints[1]

@@ -1,0 +1,143 @@
+import gzip
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from m2dr.errors import UserError
+from m2dr.text.fields import identifier
+from m2dr.text.lines import Line, LineTable, read_lines
+
+
+def first_word(line: Line) -> str:
+    return line.text.split(" ")[0]
+
+
+def table(path: Path) -> LineTable:
+    return LineTable(path, first_word)
+
+
+names = st.text(st.characters(categories=["L", "N"]), min_size=1)
+rests = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n"))
+
+
+@given(
+    records=st.lists(st.tuples(names, rests), unique_by=lambda record: record[0], min_size=1),
+    blanks=st.lists(st.booleans(), min_size=30, max_size=30),
+    ended=st.booleans(),
+)
+def test_a_line_is_found_by_its_id_and_by_its_row_whatever_stands_around_it(
+    records: list[tuple[str, str]],
+    blanks: list[bool],
+    ended: bool,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    path = tmp_path_factory.mktemp("lines") / "file"
+    texts, numbers = [], []
+    for record, blank in zip(records, [*blanks, *[False] * len(records)], strict=False):
+        texts += ["", " ".join(record)] if blank else [" ".join(record)]
+        numbers.append(len(texts))
+    path.write_bytes("\n".join(texts).encode() + (b"\n" if ended else b""))
+
+    found = table(path)
+
+    assert len(found) == len(records)
+    for row, (record, number) in enumerate(zip(records, numbers, strict=True)):
+        assert found.find(record[0]) == found.line(row) == Line(path, number, " ".join(record))
+        assert record[0] in found
+
+
+def test_an_absent_id_is_neither_in_the_table_nor_found(write) -> None:
+    found = table(write("file", "a 1", "b 2"))
+
+    assert "c" not in found
+    with pytest.raises(KeyError, match="c"):
+        found.find("c")
+
+
+def test_ids_of_the_same_hash_are_told_apart(write) -> None:
+    # Python's hash is salted for strings, so a clash is made by a string that hashes like another.
+    class Same(str):
+        __slots__ = ()
+
+        def __hash__(self) -> int:
+            return 7
+
+    found = LineTable(write("file", "a 1", "b 2", "c 3"), lambda line: Same(first_word(line)))
+
+    assert [found.find(Same(name)).text for name in "abc"] == ["a 1", "b 2", "c 3"]
+    with pytest.raises(KeyError, match="d"):
+        found.find(Same("d"))
+
+
+def test_a_repeated_id_is_refused_with_both_lines(write) -> None:
+    with pytest.raises(UserError, match=r"file, line 4: the id 'a' stands in line 1 already"):
+        table(write("file", "a 1", "b 2", "", "a 3"))
+
+
+def test_a_line_that_is_not_utf8_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"fine\nna\xefve\n")
+
+    with pytest.raises(UserError, match=r"file, line 2: is not UTF-8 \(byte 3"):
+        list(read_lines(path))
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_no_part_of_the_text(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"\xef\xbb\xbfa 1\r\nb 2\r\n")
+
+    assert [line.text for line in read_lines(path)] == ["a 1", "b 2"]
+    assert table(path).find("a").text == "a 1"
+
+
+def test_a_gzipped_file_that_was_cut_short_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "file.gz"
+    path.write_bytes(gzip.compress(b"some text\n" * 1000)[:-20])
+
+    with pytest.raises(UserError, match=r"file\.gz is not a whole gzip file"):
+        list(read_lines(path))
+
+
+def test_a_file_that_is_only_called_gz_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "file.gz"
+    path.write_bytes(b"plain text\n")
+
+    with pytest.raises(UserError, match=r"file\.gz is not a whole gzip file"):
+        list(read_lines(path))
+
+
+def test_an_absent_file_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nothing cannot be read: No such file"):
+        list(read_lines(tmp_path / "nothing"))
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("", "is empty"),
+        ("  ", "is empty"),
+        ("a b", "holds whitespace"),
+        ("a\tb", "holds whitespace"),
+        ("a\n", "holds whitespace"),
+        ("a\u2003b", "holds whitespace"),
+        (None, "not a string"),
+        (1.5, "not a string"),
+        (True, "not a string"),
+        ("\ud800", "half a surrogate pair"),
+    ],
+)
+def test_what_a_run_file_cannot_carry_is_no_id(value: object, reason: str) -> None:
+    with pytest.raises(UserError, match=f"file, line 3: the id .*{reason}"):
+        identifier(Line(Path("file"), 3, ""), value, "the id")
+
+
+def test_an_id_written_as_a_number_is_taken_as_its_digits() -> None:
+    assert identifier(Line(Path("file"), 1, ""), 4983, "the id") == "4983"
+
+
+@pytest.mark.parametrize("text", ["[1]", "{", "nonsense", "[" * 100_000, '"text"'])
+def test_a_line_that_is_no_json_object_is_named(text: str) -> None:
+    with pytest.raises(UserError, match=r"file, line 9: is not"):
+        Line(Path("file"), 9, text).json()
