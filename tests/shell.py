@@ -22,18 +22,24 @@ def m2dr(
     )  # fmt: skip
 
 
-def kill_when(
+def stopped_when(
     reached: Callable[[], bool], *words: str | Path, cwd: Path, how: signal.Signals = signal.SIGKILL
-) -> int:
-    """Start a command and send it a signal as soon as `reached()`; its exit code."""
-    process = subprocess.Popen(
-        [*COMMAND, *map(str, words)], cwd=cwd, env=ENVIRONMENT,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    deadline = time.monotonic() + 120
-    while not reached():
-        assert process.poll() is None, "it ended before it could be stopped"
-        assert time.monotonic() < deadline, "it never got that far"
-        time.sleep(0.005)
-    process.send_signal(how)
-    return process.wait(timeout=60)
+) -> tuple[int, str]:
+    """Start a command and send it a signal as soon as `reached()`; exit code, and what it told."""
+
+    def as_on_a_terminal() -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored below a shell's `&`
+
+    with (cwd / "told.txt").open("w") as told:
+        process = subprocess.Popen(
+            [*COMMAND, *map(str, words)], cwd=cwd, env=ENVIRONMENT, stderr=told,
+            stdout=subprocess.DEVNULL, preexec_fn=as_on_a_terminal,
+        )  # fmt: skip
+        deadline = time.monotonic() + 120
+        while not reached():
+            assert process.poll() is None, "it ended before it could be stopped"
+            assert time.monotonic() < deadline, "it never got that far"
+            time.sleep(0.002)
+        process.send_signal(how)
+        code = process.wait(timeout=60)
+    return code, (cwd / "told.txt").read_text()

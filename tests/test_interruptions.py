@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from shell import kill_when, m2dr
+from shell import m2dr, stopped_when
 from world import make_corpus
 
 
@@ -50,7 +50,8 @@ def test_encoding_killed_and_resumed_ends_with_the_same_bytes(
     def reached() -> bool:
         return len(list(tmp_path.glob("indexes/many/*/layer-02/vectors-*.f16"))) >= shards
 
-    assert kill_when(reached, *words, cwd=tmp_path) == -signal.SIGKILL
+    code, _ = stopped_when(reached, *words, cwd=tmp_path)
+    assert code == -signal.SIGKILL
     assert not list(tmp_path.glob("indexes/many/*/layer-04/store.json"))
     refused = m2dr("search", "--corpus", corpus, "--model", tiny_backbone, "read", cwd=tmp_path)
     assert refused.returncode == 2
@@ -96,7 +97,8 @@ def test_training_killed_and_resumed_ends_with_the_same_weights(
 ) -> None:
     words = train(tiny_corpus, tiny_backbone)
 
-    assert kill_when(after(step, tmp_path), *words, cwd=tmp_path) == -signal.SIGKILL
+    code, _ = stopped_when(after(step, tmp_path), *words, cwd=tmp_path)
+    assert code == -signal.SIGKILL
     refused = m2dr(*words, cwd=tmp_path)
     assert refused.returncode == 2
     assert "interrupted training; go on with --resume" in refused.stderr
@@ -107,21 +109,11 @@ def test_training_killed_and_resumed_ends_with_the_same_weights(
 
 
 def test_ctrl_c_says_how_to_go_on(tiny_corpus: Path, tiny_backbone: Path, tmp_path: Path) -> None:
-    import subprocess
-
-    from shell import COMMAND, ENVIRONMENT
-
     words = train(tiny_corpus, tiny_backbone)
-    process = subprocess.Popen(
-        [*COMMAND, *map(str, words)], cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE,
-        text=True,
-    )  # fmt: skip
-    while not after(10, tmp_path)():
-        assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=60)
 
-    assert process.returncode == 1
+    code, told = stopped_when(after(10, tmp_path), *words, cwd=tmp_path, how=signal.SIGINT)
+
+    assert code == 1
     assert "go on with: m2dr train --resume --out model" in told
     assert "Traceback" not in told
 
@@ -130,7 +122,7 @@ def test_resuming_with_other_settings_is_refused(
     tiny_corpus: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     words = train(tiny_corpus, tiny_backbone)
-    kill_when(after(10, tmp_path), *words, cwd=tmp_path)
+    stopped_when(after(10, tmp_path), *words, cwd=tmp_path)
 
     refused = m2dr("train", "--resume", "--out", "model", "--seed", "14", cwd=tmp_path)
 

@@ -27,9 +27,14 @@ def places() -> tuple[Path, ...]:
 
 
 def find_folder(name: str) -> Path | None:
-    """The folder that the name means, if it holds a corpus.jsonl."""
+    """The folder that the name means, if it holds what a BEIR folder holds.
+
+    One that lacks its corpus.jsonl alone is meant too, and `open_beir` says so.
+    """
     for folder in (Path(name), *(place / name for place in places())):
-        if _either(folder / "corpus.jsonl"):
+        if _either(folder / "corpus.jsonl") or (
+            (folder / "qrels").is_dir() and _either(folder / "queries.jsonl")
+        ):
             return folder
     return None
 
@@ -39,7 +44,7 @@ def open_beir(name: str) -> Dataset:
     folder = find_folder(name)
     corpus_path = folder and _either(folder / "corpus.jsonl")
     if not folder or not corpus_path:
-        raise UserError(f"There is no corpus.jsonl in {name}.")
+        raise UserError(f"There is no corpus.jsonl in {name}; a BEIR folder holds its documents.")
     corpus = open_corpus(corpus_path, _document)
     queries = _either(folder / "queries.jsonl") or folder / "queries.jsonl"
     qrels = [*(folder / "qrels").glob("*.tsv"), *(folder / "qrels").glob("*.tsv.gz")]

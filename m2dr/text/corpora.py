@@ -83,6 +83,10 @@ class FileCorpus:
         """See Corpus."""
         return self._parse(self._table.find(docid))
 
+    def __getstate__(self) -> dict[str, object]:
+        """What a data worker is sent: not the table, whose hashes hold in this process alone."""
+        return {"_path": self._path, "_parse": self._parse}
+
     @cached_property
     def _table(self) -> LineTable:
         return LineTable(self._path, lambda line: self._parse(line).id)

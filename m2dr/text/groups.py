@@ -70,7 +70,10 @@ class Groups:
         return Group(query, self._positive(query, i), tuple(self._negatives(query, generator)))
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw anew; epochs count from 0."""
+        """Draw anew; epochs count from 0.
+
+        To be called before an epoch's data workers start: one that lives on keeps the old epoch.
+        """
         self._epoch = epoch
 
     def _positive(self, query: Query, i: int) -> Document:
@@ -151,9 +154,8 @@ def clashes(groups: Sequence[Group], known: Mapping[str, frozenset[str]]) -> NDA
         answers[group.query.text] |= {group.positive.id, *known.get(group.query.id, ())}
     masks: dict[str, NDArray[np.bool_]] = {}
     for text, docids in answers.items():
-        by_id = ids.among(docids & ids.numbers.keys())
-        read = {documents[column].content for column in np.flatnonzero(by_id)}
-        masks[text] = by_id | contents.among(read)
+        answering = np.flatnonzero(ids.among(docids & ids.numbers.keys()))
+        masks[text] = contents.among({documents[column].content for column in answering})
     mask = np.zeros((len(groups), len(documents)), dtype=np.bool_)
     for row, group in enumerate(groups):
         mask[row] = masks[group.query.text]

@@ -92,26 +92,23 @@ def cache_folder() -> Path:
 
 
 def requirements(package: str) -> list[Distribution]:
-    """Installed packages that this one needs, directly or not, without extras; sorted by name.
+    """Installed packages that this one names as needed, without extras; sorted by name.
+
+    What those need in turn is left out: nobody asks m2dr for the documentation of sympy.
 
     Raises:
         UserError: the package itself is not installed, so nobody knows what it needs.
     """
+    try:
+        needs = distribution(package).requires or []
+    except PackageNotFoundError:
+        raise UserError(f"{package} is not installed, only copied: pip install it first.") from None
+    names = {re.split(r"[^\w.-]", need, maxsplit=1)[0] for need in needs if "extra ==" not in need}
     found: dict[str, Distribution] = {}
-    waiting, seen = [package], {package}
-    while waiting:
-        try:
-            current = distribution(waiting.pop())
-        except PackageNotFoundError:
-            continue  # needed on another system only
-        found[current.name] = current
-        needs = [need for need in current.requires or [] if "extra ==" not in need]
-        names = {re.split(r"[^\w.-]", need, maxsplit=1)[0].lower() for need in needs}
-        waiting += sorted(names - seen)
-        seen |= names
-    if package not in found:
-        raise UserError(f"{package} is not installed, only copied: pip install it first.")
-    return [found[name] for name in sorted(found) if name != package]
+    for name in names:
+        with suppress(PackageNotFoundError):  # needed on another system only
+            found[name] = distribution(name)
+    return [found[name] for name in sorted(found)]
 
 
 def _asked(chosen: list[Entry]) -> Asked:

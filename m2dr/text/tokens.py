@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 Ints = NDArray[np.int64]
 Item = TypeVar("Item")
 
-_DISTINCT = 512  # lengths that the exact search of split_by_length still finishes in milliseconds
+_DISTINCT = 256  # lengths; split_by_length takes time by its square, milliseconds here
 
 
 class Tokenizer(Protocol):
@@ -70,10 +70,11 @@ def buckets(lengths: ArrayLike, tokens_per_batch: int, longest_first: bool = Fal
     order = np.argsort(-tokens if longest_first else tokens, kind="stable")
     batches, start = [], 0
     while start < len(order):
+        # Longest first, all of these fit; shortest first, each is the longest up to itself.
         most = max(1, tokens_per_batch // int(tokens[order[start]]))
-        longest = np.maximum.accumulate(tokens[order[start : start + most]])
-        costs = longest * np.arange(1, len(longest) + 1)  # of the first 1, 2, … rows
-        rows = max(1, int(np.searchsorted(costs, tokens_per_batch, side="right")))
+        candidates = tokens[order[start : start + most]]
+        costs = candidates * np.arange(1, len(candidates) + 1)  # of the first 1, 2, … rows
+        rows = max(1, int(np.count_nonzero(costs <= tokens_per_batch)))
         batches.append(order[start : start + rows])
         start += rows
     return batches
@@ -83,12 +84,12 @@ def split_by_length(lengths: ArrayLike, parts: int) -> list[Ints]:
     """Row numbers in at most `parts` groups, so that padding each to its longest costs least.
 
     Exact, by dynamic programming over the distinct lengths: cutting inside a run of equal lengths
-    never helps. Above 512 distinct lengths they are first rounded up to a common step, which costs
+    never helps. Above 256 distinct lengths they are first rounded up to a common step, which costs
     at most one step of padding per row.
 
     Args:
         lengths: [rows] tokens of each text.
-        parts: groups allowed; fewer are returned where more would save nothing.
+        parts: groups allowed; fewer are returned where there are fewer distinct lengths.
 
     Returns:
         Row numbers by length, equal ones by row number; the groups from short to long.
@@ -133,9 +134,9 @@ def _best_ends(values: Ints, upto: Ints, parts: int) -> list[int]:
         upto: [u + 1] rows whose length is among the first 0, 1, … u values.
         parts: groups, from 1 to u.
     """
-    # cost[i, j]: tokens of one group that holds values i..j, padded to the longest, value j.
+    # cost[i, j]: tokens of one group that holds values i..j, padded to the longest, value j. Below
+    # the diagonal it takes back values j+1..i-1 for less than they cost, so it is never chosen.
     cost = (upto[1:] - upto[:-1, None]) * values  # [u, u]
-    cost[np.tril_indices(len(values), k=-1)] = np.iinfo(np.int64).max // 2
     best, choices = cost[0], []
     for _ in range(parts - 1):
         # One more group: it holds i..j, and the groups before it hold all values below i.
@@ -144,9 +145,6 @@ def _best_ends(values: Ints, upto: Ints, parts: int) -> list[int]:
         best = total.min(axis=0)
     ends, last = [len(values)], len(values) - 1
     for choice in reversed(choices):
-        first = int(choice[last])
-        if first == 0:
-            break
-        ends.append(first)
-        last = first - 1
+        ends.append(int(choice[last]))
+        last = ends[-1] - 1
     return [int(upto[end]) for end in reversed(ends)]

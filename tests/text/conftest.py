@@ -1,13 +1,21 @@
 """Small data sets, written where a test wants them."""
 
+import atexit
 import gzip
 import json
+import os
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 Write = Callable[..., Path]
+
+# ir_datasets reads this once, when it is imported: what lies in a person's home is not looked at.
+os.environ["IR_DATASETS_HOME"] = tempfile.mkdtemp(prefix="m2dr-irds-")
+atexit.register(shutil.rmtree, os.environ["IR_DATASETS_HOME"], ignore_errors=True)
 
 
 @pytest.fixture

@@ -1,5 +1,9 @@
+import subprocess
+import sys
 from collections.abc import Sequence
 from functools import partial
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +14,7 @@ from m2dr.errors import UserError
 from m2dr.records.texts import Document, Group, Judgement, Query
 from m2dr.text.collection import Dataset, Split
 from m2dr.text.corpora import MemoryCorpus
+from m2dr.text.datasets import open_dataset
 from m2dr.text.groups import Groups, Source, clashes, documents_of
 
 NO_GIVEN: dict[str, tuple[str, ...]] = {}
@@ -178,6 +183,21 @@ def test_reading_stops_after_the_last_group() -> None:
     assert groups[-1] == groups[0]
     with pytest.raises(IndexError, match="out of range"):
         groups[1]
+
+
+def test_a_data_worker_that_starts_afresh_reads_the_same_groups(beir: Path) -> None:
+    groups = Groups(open_dataset(str(beir)), "test", negatives=1, source="random", seed=13)
+    groups.set_epoch(3)
+    code = (
+        "import pickle, sys\n"
+        "sys.stdout.write(repr(pickle.load(sys.stdin.buffer)[0]))"  # as spawned workers do
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=ForkingPickler.dumps(groups), capture_output=True
+    )
+
+    assert done.stdout.decode() == repr(groups[0])
 
 
 def group(query: str, positive: str, *negatives: str, asks: str = "") -> Group:

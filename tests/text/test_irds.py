@@ -11,12 +11,6 @@ from m2dr.records.texts import Document, Judgement, Query
 from m2dr.text.datasets import open_dataset
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IR_DATASETS_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("IR_DATASETS_TMP", str(tmp_path / "tmp"))
-
-
 @pytest.fixture
 def local(write, monkeypatch: pytest.MonkeyPatch) -> str:
     """Two data sets over one corpus in the catalogue, made of local files."""

@@ -8,7 +8,7 @@ from m2dr.errors import UserError
 from m2dr.records.texts import Document, Judgement, Query
 from m2dr.text.collection import Dataset
 from m2dr.text.datasets import open_dataset
-from m2dr.text.gathering import Gathering, Row
+from m2dr.text.gathering import NEGATIVES_KEPT, Gathering, Row
 from m2dr.text.splitting import split_of
 
 HALVES = {"train": 0.5, "test": 0.5}
@@ -86,6 +86,14 @@ def test_negatives_of_a_pair_join_the_corpus_and_are_given(write) -> None:
     (split,) = dataset.splits
     assert dataset.negatives(split) == {"q0": ("d1", "d2")}
     assert [document.text for document in dataset.documents()] == ["yes", "no", "never"]
+
+
+def test_a_query_with_very_many_negatives_keeps_the_first_of_them(write) -> None:
+    row = {"query": "a", "positives": ["yes"], "negatives": [f"no {n}" for n in range(100)]}
+
+    dataset = open_dataset(str(write("groups.jsonl", row)))
+
+    assert dataset.negatives("train")["q0"] == tuple(f"d{n + 1}" for n in range(NEGATIVES_KEPT))
 
 
 def test_groups_of_other_toolkits_keep_their_ids_and_titles(write) -> None:

@@ -48,6 +48,11 @@ def test_batches_hold_every_row_once_and_keep_the_limit(
     assert positive == sorted(positive)
 
 
+@pytest.mark.parametrize("longest_first", [False, True])
+def test_a_batch_may_be_exactly_as_large_as_the_limit(longest_first: bool) -> None:
+    assert [batch.tolist() for batch in buckets([4, 4, 4, 4], 8, longest_first)] == [[0, 1], [2, 3]]
+
+
 @given(lengths=lengths_of_texts, limit=st.integers(1, 200), longest_first=st.booleans())
 def test_a_batch_is_closed_only_when_the_next_row_would_not_fit(
     lengths: list[int], limit: int, longest_first: bool
@@ -109,7 +114,7 @@ def test_very_many_distinct_lengths_cost_at_most_one_step_of_rounding_more() -> 
 
     fine = [split_by_length(lengths, parts) for parts in (2, 4)]
 
-    step = 8  # 4,000 / 512, rounded up
+    step = 16  # 4,000 / 256, rounded up
     for parts, groups in zip((2, 4), fine, strict=True):
         bounds = np.linspace(0, len(lengths), parts + 1).astype(int)
         even = np.split(np.argsort(lengths, kind="stable"), bounds[1:-1])

@@ -1,0 +1,48 @@
+from pathlib import Path
+
+import pytest
+
+from m2dr.errors import UserError
+from m2dr.settings import TrainSettings, read_train_settings
+
+CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.toml"))
+
+
+def test_options_overrule_words_and_words_overrule_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('steps = 1\nseed = 1\nvariant = "plain"\n')
+
+    settings = read_train_settings(path, ["seed=2", "variant=mrl"], {"variant": "dims"})
+
+    assert (settings.steps, settings.seed, settings.variant) == (1, 2, "dims")
+
+
+def test_a_setting_overrules_one_field_of_the_variant() -> None:
+    recipe = read_train_settings(None, ["variant=fixed-doc", "full_dim=true"]).recipe()
+
+    assert (recipe.documents, recipe.full_dim, recipe.align) == ("last", True, "pca")
+
+
+def test_everything_that_is_wrong_is_told_at_once() -> None:
+    with pytest.raises(UserError) as caught:
+        read_train_settings(None, ["stepz=1", "seed=x", "layers=3", "full_dim=1", "dtype=fp8"])
+
+    told = str(caught.value)
+    assert "unknown setting 'stepz' (Did you mean steps?)" in told
+    assert "seed = 'x' is not a whole number" in told
+    assert "layers = 3 is not a list of whole numbers" in told
+    assert "full_dim = 1 is not true or false" in told
+    assert "dtype = 'fp8' is not one of auto, fp32, bf16" in told
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_each_file_of_configs_is_read_whole(path: Path) -> None:
+    assert isinstance(read_train_settings(path), TrainSettings)
+
+
+def test_a_file_that_is_not_toml_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("steps = = 1\n")
+
+    with pytest.raises(UserError, match="run.toml is not TOML: .*line 1"):
+        read_train_settings(path)
