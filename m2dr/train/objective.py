@@ -93,7 +93,7 @@ class Objective:
     @cached_property
     def document_layers(self) -> tuple[int, ...]:
         """Layers whose documents are needed, increasing."""
-        return (self.whole.layer,) if self.documents_from_last else self.layers
+        return self.layers[-1:] if self.documents_from_last else self.layers
 
     @cached_property
     def dims(self) -> tuple[int, ...]:

@@ -32,8 +32,8 @@ BEST = "quality"  # what the dev measure is called in the trainer's state
 class Batch:
     """Token ids of a step, in parts of like length so that little is padding."""
 
-    queries: Sequence[Part]
-    documents: Sequence[Part]
+    texts: Sequence[Part]  # of the B queries and then the N documents
+    queries: int  # B
     excluded: NDArray[np.bool_]  # [B, N]
 
 
@@ -154,9 +154,12 @@ class Trainer(transformers.Trainer):
         self, model: nn.Module, inputs: Mapping[str, Any], *_: object, **__: object
     ) -> Tensor:
         """Nats per query of one batch."""
-        queries = embed(model, inputs["queries"], self._objective.layers)
-        documents = embed(model, inputs["documents"], self._objective.document_layers)
-        loss, parts = self._objective(queries, documents, inputs["excluded"])
+        asked, count = self._objective.layers, inputs["queries"]
+        vectors = embed(model, inputs["texts"], asked)  # [L, B + N, H]
+        sources = [asked.index(layer) for layer in self._objective.document_layers]
+        loss, parts = self._objective(
+            vectors[:, :count], vectors[sources, count:], inputs["excluded"]
+        )
         for name, part in parts.items():
             self._parts[name].append(part)
         return loss
@@ -246,11 +249,8 @@ def _tensorboard(folder: Path) -> list[TrainerCallback]:
 
 
 def _tensors(batch: Batch) -> dict[str, object]:
-    def parts(side: Sequence[Part]) -> list[list[Tensor]]:
-        return [[torch.from_numpy(array) for array in part] for part in side]
-
     return {
-        "queries": parts(batch.queries),
-        "documents": parts(batch.documents),
+        "texts": [[torch.from_numpy(array) for array in part] for part in batch.texts],
+        "queries": batch.queries,
         "excluded": torch.from_numpy(batch.excluded),
     }

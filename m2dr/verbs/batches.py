@@ -8,9 +8,11 @@ from m2dr.records.texts import Group
 from m2dr.text.groups import clashes, documents_of
 from m2dr.text.tokens import pad, split_by_length
 from m2dr.train.trainer import Batch, Part
-from m2dr.verbs.encoding import Side, tokenize
+from m2dr.verbs.encoding import tokenize
 
-PARTS = 4  # groups of like length that a side is encoded in: less padding, the same vectors
+# Texts are encoded in so many groups of like length: the first saves half of the tokens as padding,
+# and each costs one more pass over the gradient of the word embeddings.
+PARTS = 4
 
 
 def make_batch(
@@ -29,14 +31,8 @@ def make_batch(
     """
     queries = [group.query.text for group in groups]
     documents = [document.content for document in documents_of(groups)]
-    return Batch(
-        _parts(card, tokenizer, queries, "query"),
-        _parts(card, tokenizer, documents, "document"),
-        clashes(groups, known),
-    )
-
-
-def _parts(card: ModelCard, tokenizer: Tokenizer, texts: Sequence[str], side: Side) -> list[Part]:
-    rows = tokenize(card, tokenizer, texts, side)
-    chosen = split_by_length([len(row) for row in rows], PARTS)
-    return [(*pad([rows[i] for i in part], tokenizer.pad_id), part) for part in chosen]
+    rows = tokenize(card, tokenizer, queries, "query")
+    rows += tokenize(card, tokenizer, documents, "document")
+    parts = split_by_length([len(row) for row in rows], PARTS)
+    texts: list[Part] = [(*pad([rows[i] for i in part], tokenizer.pad_id), part) for part in parts]
+    return Batch(texts, len(queries), clashes(groups, known))
