@@ -1,0 +1,26 @@
+"""The house keeps its order: small files, short functions, no words of elsewhere."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCES = sorted((Path(__file__).parents[1] / "m2dr").rglob("*.py"))
+LONGEST_FILE, LONGEST_FUNCTION = 320, 45  # lines; the second without its docstring
+
+
+def statements(function: ast.FunctionDef) -> int:
+    """Lines of a function without its docstring and decorators."""
+    first = function.body[1] if ast.get_docstring(function) and len(function.body) > 1 else None
+    start = first.lineno if first else function.body[0].lineno
+    return (function.end_lineno or start) - start + 1
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
+def test_a_file_and_its_functions_fit_on_a_few_screens(path: Path) -> None:
+    text = path.read_text()
+
+    functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef)]
+
+    assert len(text.splitlines()) <= LONGEST_FILE or path.name == "cli.py"
+    assert not [f.name for f in functions if statements(f) > LONGEST_FUNCTION]
