@@ -22,6 +22,17 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
+def choose_training_device(name: str) -> torch.device:
+    """The same for training, which transformers' Trainer always puts on the first card."""
+    device = choose_device(name)
+    if device.index:
+        raise UserError(
+            f"--device {name}: training takes the first card it sees; choose another with "
+            f"CUDA_VISIBLE_DEVICES={device.index} and --device cuda."
+        )
+    return device
+
+
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     """`auto` is bf16 where the processor multiplies it natively, else fp32."""
     if name == "auto":

@@ -73,15 +73,28 @@ def read_entries(name: str, progress: Callable[[int], None] | None = None) -> li
         name: one of NAMES.
         progress: told 1 after each source file that was parsed.
     """
-    packages = [] if name == "pydocs:stdlib" else requirements("m2dr")
-    stamp = [_FORMAT, sys.version, [(package.name, package.version) for package in packages]]
-    digest = sha256(json.dumps(stamp).encode()).hexdigest()[:16]
-    path = cache_folder() / f"{name.replace(':', '-')}-{digest}.jsonl"
+    path = _cache_of(name)
     with suppress(UserError):  # absent, or damaged since it was written: parse again
         return _cached(path)
-    found = _parsed(packages, progress)
+    found = _parsed(_packages(name), progress)
     _keep(path, "".join(json.dumps(asdict(entry)) + "\n" for entry in found))
     return found
+
+
+def is_cached(name: str) -> bool:
+    """Whether opening this name needs no parsing."""
+    return name not in NAMES or _cache_of(name).exists()
+
+
+def _packages(name: str) -> list[Distribution]:
+    return [] if name == "pydocs:stdlib" else requirements("m2dr")
+
+
+def _cache_of(name: str) -> Path:
+    """The file that changes with Python, with any package's version and with what is kept."""
+    versions = [(package.name, package.version) for package in _packages(name)]
+    digest = sha256(json.dumps([_FORMAT, sys.version, versions]).encode()).hexdigest()[:16]
+    return cache_folder() / f"{name.replace(':', '-')}-{digest}.jsonl"
 
 
 def cache_folder() -> Path:

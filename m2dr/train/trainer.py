@@ -67,7 +67,7 @@ class Plan:
         """The same in the words of transformers."""
         evaluate = self.evaluate_steps > 0
         every = self.evaluate_steps if evaluate else self.save_steps
-        return TrainingArguments(
+        arguments = TrainingArguments(
             output_dir=str(self.folder),
             max_steps=self.steps,
             per_device_train_batch_size=self.batch_queries,
@@ -97,6 +97,10 @@ class Plan:
             disable_tqdm=True,
             report_to=[],
         )
+        if arguments.n_gpu > 1:
+            # nn.DataParallel would join the cards' [L, b, H] along L; torchrun uses every card.
+            arguments._n_gpu = 1
+        return arguments
 
 
 class Examples(Dataset[Group]):

@@ -20,7 +20,7 @@ from m2dr.records.card import ModelCard
 from m2dr.records.cut import Cut
 from m2dr.records.run import Run
 from m2dr.text.collection import Dataset
-from m2dr.text.datasets import open_dataset
+from m2dr.verbs.corpora import open_corpus
 from m2dr.verbs.encoding import embed_texts
 from m2dr.verbs.index import INDEXES, IndexRequest, encode_corpus
 from m2dr.verbs.models import cuts_of, document_layer, newest_model, usual_dims
@@ -62,7 +62,7 @@ class EvaluateReport:
 def evaluate(request: EvaluateRequest) -> EvaluateReport:
     """Measure every asked cut of every asked model; write tables, runs and figures."""
     begun = time.monotonic()
-    dataset = open_dataset(request.corpus)
+    dataset = open_corpus(request.corpus)
     models = request.models or (newest_model(),)
     names = _names(models)
     judgements = dataset.judgements(request.split)

@@ -20,8 +20,8 @@ from m2dr.records.card import ModelCard
 from m2dr.records.cut import Cut
 from m2dr.records.texts import Document
 from m2dr.text.collection import Dataset
-from m2dr.text.datasets import open_dataset
 from m2dr.text.tokens import windows
+from m2dr.verbs.corpora import open_corpus
 from m2dr.verbs.encoding import embed_texts
 from m2dr.verbs.models import label_of, newest_model
 from m2dr.verbs.progress import Advance, progress, say
@@ -91,7 +91,7 @@ def encode_corpus(
     Raises:
         Interrupted: Ctrl-C; the shards written so far are kept.
     """
-    dataset = open_dataset(request.corpus)
+    dataset = open_corpus(request.corpus)
     label = label_of(card, model)
     writers = []
     for layer in sorted(set(layers)):

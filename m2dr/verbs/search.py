@@ -17,8 +17,8 @@ from m2dr.records.card import ModelCard
 from m2dr.records.cut import Cut
 from m2dr.records.run import Run
 from m2dr.records.texts import Query
-from m2dr.text.datasets import open_dataset
 from m2dr.text.topics import read_topics
+from m2dr.verbs.corpora import open_corpus
 from m2dr.verbs.encoding import embed_tokens, tokenize
 from m2dr.verbs.index import INDEXES
 from m2dr.verbs.models import document_layer, label_of, newest_model
@@ -71,7 +71,7 @@ class Searcher:
         card = checkpoint.read_card(model)
         layer = request.query_layer or card.layers
         card.check(Cut(layer, request.dim or 1))
-        self._dataset = open_dataset(request.corpus)
+        self._dataset = open_corpus(request.corpus)
         self._index = _open(request, self._dataset.name, card, layer)
         self.cut = Cut(layer, self._index.manifest.dim)
         self._index.manifest.accept(label_of(card, model), self.cut)

@@ -9,15 +9,15 @@ from pathlib import Path
 
 from m2dr.errors import Interrupted, UserError
 from m2dr.model import checkpoint
-from m2dr.model.devices import choose_device, set_dropout, trains_in_bf16
+from m2dr.model.devices import choose_training_device, set_dropout, trains_in_bf16
 from m2dr.records.card import ModelCard
 from m2dr.records.texts import Group
 from m2dr.settings import TrainSettings
 from m2dr.text.collection import Dataset
-from m2dr.text.datasets import open_dataset
 from m2dr.text.groups import Groups
 from m2dr.train.trainer import Batch, Examples, Plan, Trainer, last_whole_checkpoint
 from m2dr.verbs.batches import make_batch
+from m2dr.verbs.corpora import open_corpus
 from m2dr.verbs.dev import DevSet
 from m2dr.verbs.progress import Advance, progress, say
 from m2dr.verbs.recipe import recipe_of
@@ -47,8 +47,8 @@ def train(
         Interrupted: Ctrl-C; what was trained until the last checkpoint is in the folder.
     """
     begun = time.monotonic()
-    recipe, device = recipe_of(settings), choose_device(settings.device)
-    dataset = open_dataset(settings.corpus)
+    recipe, device = recipe_of(settings), choose_training_device(settings.device)
+    dataset = open_corpus(settings.corpus)
     groups = _groups(dataset, settings)
     dev = _dev(dataset, settings)
     encoder, tokenizer = checkpoint.load(settings.backbone, recipe.card.layers, device)

@@ -1,0 +1,62 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from m2dr.errors import UserError
+from m2dr.model.checkpoint import load
+from m2dr.model.devices import choose_device, choose_dtype, choose_training_device, set_dropout
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("unit", "dtype"),
+    [("amx_bf16", torch.bfloat16), ("avx512_bf16", torch.bfloat16), ("avx2", torch.float32)],
+)
+def test_auto_takes_bf16_only_where_the_processor_multiplies_it(
+    unit: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {unit: True})
+
+    assert choose_dtype("auto", CPU) is dtype
+    assert choose_dtype("fp32", CPU) is torch.float32
+
+
+@pytest.mark.parametrize(
+    ("choose", "sentence"),
+    [
+        (lambda: choose_device("gpu"), "--device gpu names no device"),
+        (lambda: choose_dtype("fp16", CPU), "--dtype fp16 is no dtype. Did you mean"),
+    ],
+)
+def test_what_is_no_device_or_dtype_is_named(choose: Callable[[], object], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        choose()
+
+
+def test_cuda_without_a_card_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+    with pytest.raises(UserError, match="torch finds no CUDA card"):
+        choose_device("cuda")
+
+
+def test_training_names_the_way_to_another_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+    with pytest.raises(UserError, match="CUDA_VISIBLE_DEVICES=1 and --device cuda"):
+        choose_training_device("cuda:1")
+
+
+@pytest.mark.parametrize("model_type", ["bert", "modernbert", "qwen3", "distilbert"])
+def test_without_dropout_two_passes_agree(model_type: str, backbone: Callable[[str], Path]) -> None:
+    encoder, _ = load(backbone(model_type))
+    encoder.train()
+    ids = torch.arange(2, 20)[None]
+    set_dropout(encoder, 0.0)
+
+    first, second = encoder(ids, torch.ones_like(ids)), encoder(ids, torch.ones_like(ids))
+
+    torch.testing.assert_close(first, second, atol=0, rtol=0)
