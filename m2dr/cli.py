@@ -30,8 +30,6 @@ class Polite(click.Group):
         debug = "--debug" in words
         try:
             return super().main([word for word in words if word != "--debug"], **kwargs)
-        except KeyboardInterrupt:
-            _stop("Interrupted.", STOPPED)
         except Exception as error:
             sentence = str(error) if isinstance(error, UserError) else refusal_of(error)
             if debug or not sentence:
@@ -58,7 +56,7 @@ def _whole_numbers(
     """`2,4,6`, or an option given several times, as numbers from 1."""
     words = value.split(",") if isinstance(value, str) else (value or ())
     words = [word.strip() for part in words for word in str(part).split(",")]
-    bad = [word for word in words if not word.isdigit() or int(word) < 1]
+    bad = [word for word in words if not word.isdecimal() or int(word) < 1]
     if bad:
         raise click.BadParameter(f"{bad[0]!r} is not a whole number from 1.")
     return tuple(sorted({int(word) for word in words}))
@@ -107,7 +105,7 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--variant", type=click.Choice(list(VARIANTS)), help="The recipe.")
+@click.option("--variant", metavar="NAME", help=f"The recipe: {', '.join(VARIANTS)}.")
 @click.option("--corpus", help="What to train on; as for `m2dr index corpus`.")
 @click.option("--backbone", help="Hugging Face id or folder; minilm is built in.")
 @click.option("--layers", callback=_whole_numbers, help="Shallow layers to train, as 1,2,4.")
@@ -140,14 +138,19 @@ def train(
     settings = read_train_settings(config, words, given)  # a misspelt key fails before torch loads
     from m2dr.verbs import recipe, workplace
     from m2dr.verbs import train as verb
+    from m2dr.verbs.progress import is_first
 
     if only_explain:
         click.echo(recipe.explain(recipe.recipe_of(settings)))
         return
     folder = workplace.folder_of(settings, out)
+    if resume and overwrite:
+        raise UserError("--resume goes on and --overwrite begins again; give one of them.")
     if resume:
         settings, folder = workplace.resumed(config, words, given, out)
     report = verb.train(settings, folder, resume, overwrite)
+    if not is_first():
+        return
     dev = f", nDCG@10 {report.quality:.4f} on dev" if report.quality is not None else ""
     click.echo(
         f"{report.steps} steps in {report.seconds:,.0f} s, loss {report.first_loss:.3f} -> "
@@ -178,6 +181,13 @@ def index() -> None:
     default=4096,
     show_default=True,
     help="Documents per file of vectors: what an interruption can cost.",
+)
+@click.option(
+    "--store",
+    type=click.Choice(["f16", "f32"]),
+    default="f16",
+    show_default=True,
+    help="How vectors are kept.",
 )
 @_ROOT
 @click.option("--resume", is_flag=True, help="Go on after an interruption; the default.")
@@ -239,6 +249,8 @@ def search(
     """Search an index with a query; without one, ask for queries on a terminal."""
     if (topics is None) != (run_file is None):
         raise UserError("--topics names the queries and --run the file for the run; give both.")
+    if text is not None and topics is not None:
+        raise UserError("A query was given and --topics too; give one of them.")
     if text is None and topics is None and not sys.stdin.isatty():
         raise UserError('Nothing to search for: give a query, as in m2dr search "read a file".')
     from m2dr.verbs import search as verb
@@ -374,7 +386,8 @@ def export(model: str, layer: int, out: Path) -> None:
     from m2dr.verbs.export import export as verb
 
     card = verb(model, layer, out)
-    click.echo(f"{card.layers} layers, cuts {', '.join(map(str, card.cuts))}: {out}")
+    cuts = ", ".join(map(str, card.cuts)) or "none"
+    click.echo(f"{card.layers} layers, cuts trained: {cuts}; {out}")
 
 
 @main.command()

@@ -32,7 +32,13 @@ _REFUSALS = {
     errno.EACCES: "There is no permission",
     errno.EPERM: "There is no permission",
     errno.EROFS: "The disk is read-only",
+    errno.ENOTDIR: "A file stands where a folder should be",
+    errno.EEXIST: "Something of that name is there already",
+    errno.EISDIR: "A folder stands where a file should be",
+    errno.ENAMETOOLONG: "The name is too long",
 }
+_FULL = ("no space left", "os error 28", "storagefull", "inline_container", "file write failed")
+_NO_MEMORY = ("out of memory", "can't allocate memory", "defaultcpuallocator")
 
 
 def refusal_of(error: BaseException) -> str:
@@ -44,10 +50,12 @@ def refusal_of(error: BaseException) -> str:
     'The disk is full: /data/x. Nothing half-written counts; mend that and run the command again.'
     """
     words = str(error).lower()
-    full = "no space left" in words or "os error 28" in words or "storagefull" in words
+    full = any(word in words for word in _FULL)
     code = errno.ENOSPC if full else getattr(error, "errno", None)
+    if isinstance(error, MemoryError) or any(word in words for word in _NO_MEMORY):
+        return "There is not enough memory; take fewer queries per batch, or shorter texts."
     if code not in _REFUSALS:
-        return f"There is not enough memory ({error})." if isinstance(error, MemoryError) else ""
+        return ""
     where = f": {error.filename}" if isinstance(error, OSError) and error.filename else ""
     again = "Nothing half-written counts; mend that and run the command again."
     return f"{_REFUSALS[code]}{where}. {again}"

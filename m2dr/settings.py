@@ -4,6 +4,7 @@ import tomllib
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
@@ -48,7 +49,7 @@ class TrainSettings:
     document_length: int = 128  # the same
 
     # The run.
-    steps: int = 100  # optimiser steps
+    steps: int = 60  # optimiser steps; a first look, minutes on two cores
     epochs: float = 0.0  # passes over the queries; above 0 it overrules steps
     batch_queries: int = 32  # per step and process
     negatives: int = 0  # per query, beside the other documents of the batch
@@ -67,7 +68,7 @@ class TrainSettings:
     # What is looked at and kept.
     log_steps: int = 10
     save_steps: int = 25
-    evaluate_steps: int = 50  # 0: never
+    evaluate_steps: int = 30  # 0: never
     dev_queries: int = 100  # at most
     dev_documents: int = 500  # at most, those that answer the dev queries first
 
@@ -90,6 +91,7 @@ POSITIVE = (
     "dev_queries",
     "dev_documents",
 )
+NOT_NEGATIVE = ("epochs", "negatives", "evaluate_steps", "seed", "weight_decay", "max_grad_norm")
 
 
 def read_train_settings(
@@ -159,7 +161,7 @@ def _fits(value: object, hint: Hint) -> bool:
     if origin is tuple:
         return isinstance(value, list | tuple) and all(_fits(v, get_args(hint)[0]) for v in value)
     if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
+        return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, hint)
@@ -192,8 +194,9 @@ def _contradictions(settings: TrainSettings) -> list[str]:
         found.append("warmup is a share of the steps, from 0 to 1")
     if settings.temperature is not None and settings.temperature <= 0:
         found.append("temperature must be above 0")
-    if min(settings.negatives, settings.evaluate_steps, settings.seed) < 0:
-        found.append("negatives, evaluate_steps and seed cannot be below 0")
+    found += [f"{name} cannot be below 0" for name in NOT_NEGATIVE if getattr(settings, name) < 0]
+    if settings.seed >= 2**32:
+        found.append("seed must be below 4294967296")
     if settings.dropout is not None and not 0 <= settings.dropout < 1:
         found.append("dropout is a share, from 0 to below 1")
     return found

@@ -67,7 +67,7 @@ def test_help_answers_in_a_third_of_a_second_without_loading_torch() -> None:
     ("words", "sentence"),
     [
         (["trian"], "There is no command 'trian'. Did you mean train?"),
-        (["train", "--variant", "ful-dim"], "'ful-dim' is not one of"),
+        (["train", "--variant", "ful-dim"], "unknown variant 'ful-dim' (Did you mean full-dim?)"),
         (["train", "--set", "temprature=1"], "unknown setting 'temprature' (Did you mean temperature?)"),
         (["train", "--set", "steps"], "--set takes key=value"),
         (["train", "--set", "steps=many"], "steps = 'many' is not a whole number"),
@@ -87,6 +87,14 @@ def test_help_answers_in_a_third_of_a_second_without_loading_torch() -> None:
         (["train", "--set", "split=tain"], "tain"),
         (["train", "--backbone", "./nowhere"], "There is no model folder ./nowhere"),
         (["train", "--resume"], "was never begun"),
+        (["train", "--resume", "--overwrite"], "give one of them"),
+        (["train", "--set", "document_length=513"], "reads 512 tokens at most"),
+        (["train", "--set", "epochs=inf"], "epochs = inf is not a number"),
+        (["train", "--set", "epochs=-1.0"], "epochs cannot be below 0"),
+        (["train", "--seed", "99999999999"], "seed must be below 4294967296"),
+        (["train", "--dims", "²"], "'²' is not a whole number from 1"),
+        (["train", "--device", "meta"], "--device meta is not supported"),
+        (["search", "--topics", "t.tsv", "--run", "r.trec", "text"], "give one of them"),
         (["index", "corpus", "--layer", "9"], "Layer 9 was asked for; this encoder has 4"),
         (["index", "corpus", "--dim", "33"], "Dim 33 was asked for; an embedding of this encoder has 32"),
         (["index", "corpus", "--resume", "--overwrite"], "give one of them"),
@@ -283,6 +291,68 @@ def test_a_model_folder_is_never_overwritten_unasked(
 
     assert "holds other files; choose another --out" in told
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("words", [("train", "--out"), ("export", "--layer", "2", "--out")])
+def test_a_folder_below_a_file_is_a_sentence(
+    words: tuple[str, ...], tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    train = ("--corpus", tiny_corpus, "--backbone", tiny_backbone)
+    rest = train if words[0] == "train" else ("--model", tiny_backbone)
+
+    assert "A file stands where a folder should be" in refused(
+        *words, tmp_path / "file" / "x", *rest
+    )
+
+
+def test_a_corpus_that_changed_since_it_was_encoded_is_refused(
+    broken: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    words = (
+        "index", "corpus", "--corpus", broken, "--model", tiny_backbone, "--indexes", tmp_path,
+    )  # fmt: skip
+    assert run(*words).exit_code == 0
+    spoil(broken / "corpus.jsonl", 3, '{"_id": "d2", "text": "something else"}')
+
+    told = refused(*words)
+
+    assert "broken has changed since encoding began" in told
+    assert run(*words, "--overwrite").exit_code == 0
+
+
+def test_weights_beside_an_interrupted_training_are_no_model(
+    backbone, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(backbone("bert"), tmp_path / "model"))
+    (folder / "checkpoints").mkdir()
+
+    told = refused("index", "corpus", "--corpus", tiny_corpus, "--model", folder)
+
+    assert "holds a training that is not finished" in told
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "sentence"),
+    [
+        ("config.json", "{", "config.json cannot be read"),
+        ("config.json", "{}", "config.json cannot be read"),
+        ("config.json", '{"model_type": "clip"}', "whose blocks are not described"),
+        ("config_sentence_transformers.json", "{", "is not JSON"),
+        ("model.safetensors", "half", "cannot be loaded"),
+    ],
+)
+def test_a_damaged_backbone_is_a_sentence(
+    file: str, content: str, sentence: str, backbone, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(backbone("bert"), tmp_path / "model"))
+    (folder / file).write_text(content)
+
+    told = refused(
+        "index", "corpus", "--corpus", tiny_corpus, "--model", folder, "--indexes", tmp_path / "i"
+    )
+
+    assert sentence in told
 
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:

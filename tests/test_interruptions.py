@@ -128,3 +128,26 @@ def test_resuming_with_other_settings_is_refused(
 
     assert refused.returncode == 2
     assert "seed differ from the training begun in model" in refused.stderr
+
+
+def test_two_processes_of_torchrun_train_one_model(
+    tiny_corpus: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    import subprocess
+    import sys
+
+    from shell import ENVIRONMENT
+
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m"]
+    done = subprocess.run(
+        [*launch, *map(str, ("m2dr", *train(tiny_corpus, tiny_backbone)))],
+        cwd=tmp_path, env={**ENVIRONMENT, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
+        timeout=300, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert {"config.json", "m2dr.json", "model.safetensors"} <= {
+        path.name for path in (tmp_path / "model").iterdir()
+    }
+    assert done.stdout.count("40 steps") == 1
+    assert len(list((tmp_path / "model" / "tensorboard").iterdir())) == 1

@@ -24,7 +24,7 @@ class Label:
     query_length: int  # tokens, at most
     document_length: int  # tokens, at most
     document_layer: DocumentLayer  # which layer encodes documents for a shallow query
-    cuts: tuple[tuple[int, int], ...] = ()  # (layer, dim) pairs that were trained; none: unknown
+    cuts: tuple[tuple[int, int], ...] = ()  # (layer, dim) pairs that were trained
     model: str = ""  # where the model was found: a hint for people, never compared
 
     def differences(self, other: "Label") -> dict[str, tuple[str | int, str | int]]:
@@ -78,12 +78,14 @@ class Label:
 
     def _knows(self, cut: Cut) -> bool:
         """Whether it is known that `cut` was not trained."""
-        return bool(self.cuts) and (cut.layer, cut.dim) not in self.cuts
+        return (cut.layer, cut.dim) not in self.cuts
 
     def _untrained(self, cut: Cut) -> str:
         dims = sorted(dim for layer, dim in self.cuts if layer == cut.layer)
         layers = sorted({layer for layer, _ in self.cuts})
-        if dims:
+        if not layers:
+            worse, trained = "near random rankings", "no cut of this model was"
+        elif dims:
             worse, trained = "worse rankings", f"dims {_list(dims)} of that layer were"
         else:
             worse, trained = "near random rankings", f"layers {_list(layers)} were"

@@ -80,6 +80,8 @@ class StoreWriter:
         Raises:
             UserError: the corpus has changed since.
         """
+        if number >= self.written:
+            raise self._changed(f"{self.written} shards were encoded and the corpus has more")
         shard = self._shards[number]
         if (shard.docids, shard.texts) != (digest(docids), texts):
             raise self._changed(f"{shard.name} was encoded from other documents")
@@ -154,7 +156,11 @@ class StoreWriter:
             overflow = np.isfinite(vectors[row]).all()
             largest = np.abs(vectors[row]).max()
             told = f"reaches {largest:.3g}, too large for f16" if overflow else "is not finite"
-            remedy = "Store f32 instead" if overflow else "Look at the model's weights and dtype"
+            remedy = (
+                "Train with a norm, or divide the weights of the last one"
+                if overflow
+                else "Look at the model's weights and dtype"
+            )
             raise UserError(f"The vector of document {docids[row]!r} {told}. {remedy}.")
         return data
 
@@ -172,7 +178,7 @@ class StoreWriter:
     def _changed(self, what: str) -> UserError:
         return UserError(
             f"{self.folder}: {what}, so {self.plan.corpus} has changed since encoding began. "
-            f"Start afresh with: {store_command(self.folder)} --overwrite"
+            "Encode it again: the same m2dr index corpus with --overwrite."
         )
 
     def _manifest(self, documents: int, docids: str) -> StoreManifest:

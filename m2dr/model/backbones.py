@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 from operator import attrgetter
+from pathlib import Path
 from typing import Literal
 
 from torch import nn
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 
 from m2dr.errors import UserError
 
@@ -19,6 +20,7 @@ class Backbone:
     final_norm: str | None = None  # path to the norm behind the last block of a pre-norm backbone
     pooler: bool = False  # has a head on the first token that retrieval does not use
     causal: bool = False  # a token sees only those before it: pool the last one
+    reserved: int = 0  # positions of max_position_embeddings that no token can have
 
     def blocks_of(self, transformer: PreTrainedModel) -> nn.ModuleList:
         """The transformer blocks, in order."""
@@ -42,10 +44,10 @@ BACKBONES = {
     row.model_type: row
     for row in (
         Backbone("bert", "encoder.layer", pooler=True),
-        Backbone("roberta", "encoder.layer", pooler=True),
-        Backbone("xlm-roberta", "encoder.layer", pooler=True),
+        Backbone("roberta", "encoder.layer", pooler=True, reserved=2),
+        Backbone("xlm-roberta", "encoder.layer", pooler=True, reserved=2),
         Backbone("distilbert", "transformer.layer"),
-        Backbone("mpnet", "encoder.layer", pooler=True),
+        Backbone("mpnet", "encoder.layer", pooler=True, reserved=2),
         Backbone("modernbert", "layers", final_norm="final_norm"),
         Backbone("llama", "layers", final_norm="norm", causal=True),
         Backbone("qwen2", "layers", final_norm="norm", causal=True),
@@ -62,6 +64,26 @@ def backbone_of(config: PretrainedConfig) -> Backbone:
             f"m2dr knows {', '.join(BACKBONES)}. A new type is one row in m2dr/model/backbones.py."
         )
     return BACKBONES[config.model_type]
+
+
+def read_config(folder: Path) -> PretrainedConfig:
+    """The configuration of a backbone that m2dr knows.
+
+    Raises:
+        UserError: config.json is damaged, or of a type that has no row.
+    """
+    try:
+        config: PretrainedConfig = AutoConfig.from_pretrained(folder)
+    except (OSError, ValueError, KeyError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{folder / 'config.json'} cannot be read ({reason}).") from error
+    backbone_of(config)
+    return config
+
+
+def most_tokens(config: PretrainedConfig) -> int:
+    """How long a text may be, in tokens with the special ones."""
+    return int(config.max_position_embeddings) - backbone_of(config).reserved
 
 
 def cut_config(config: PretrainedConfig, layer: int) -> PretrainedConfig:

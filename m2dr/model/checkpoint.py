@@ -7,14 +7,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokenizerBase
+from safetensors import SafetensorError
+from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from m2dr.errors import UserError
-from m2dr.model.backbones import backbone_of, cut_config
+from m2dr.model.backbones import backbone_of, cut_config, read_config
 from m2dr.model.encoder import Encoder
 from m2dr.model.foreign import foreign_card, write_sentence_transformers_files
-from m2dr.model.places import CARD, find_folder, hash_weights
+from m2dr.model.places import ASIDE, CARD, find_folder, hash_weights
 from m2dr.records.card import FORMAT, ModelCard
 from m2dr.records.cut import Cut
 
@@ -67,7 +68,7 @@ def load(
     """
     _quieten_transformers()
     folder, card = find_folder(str(name)), read_card(name)
-    config = AutoConfig.from_pretrained(folder)
+    config = read_config(folder)
     if layer is not None:
         config = cut_config(config, layer)
     options = {"add_pooling_layer": False} if backbone_of(config).pooler else {}
@@ -76,7 +77,7 @@ def load(
             folder, config=config, dtype=dtype, output_loading_info=True, **options
         )
         tokenizer = AutoTokenizer.from_pretrained(folder)
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
+    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         raise UserError(
             f"The model in {folder} cannot be loaded: {_first_line(error)}. "
             "Train or download it again."
@@ -95,7 +96,7 @@ def save(encoder: Encoder, tokenizer: Tokenizer, card: ModelCard, folder: Path) 
     Returns:
         The card, with the fingerprint of the weights that were written.
     """
-    aside = folder / ".partial"
+    aside = folder / ASIDE
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     encoder.transformer.save_pretrained(aside)

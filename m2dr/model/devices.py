@@ -17,8 +17,13 @@ def choose_device(name: str) -> torch.device:
     except RuntimeError as error:
         hint = nearest(name, ["auto", "cpu", "cuda"])
         raise UserError(f"--device {name} names no device. {hint}") from error
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"--device {name} is not supported. {nearest(name, ['cpu', 'cuda'])}")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda was asked for; torch finds no CUDA card. Use --device cpu.")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        cards = torch.cuda.device_count()
+        raise UserError(f"--device {name} was asked for; torch finds {cards} cards, from cuda:0.")
     return device
 
 

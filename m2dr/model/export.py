@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from m2dr.errors import UserError
-from m2dr.model.checkpoint import load, save
+from m2dr.model.checkpoint import load, read_card, save
 from m2dr.records.card import ModelCard
 
 
@@ -14,11 +14,17 @@ def export_cut(model: str | Path, layer: int, folder: Path) -> ModelCard:
     A prefix needs no export: it is cut from the vectors.
 
     Raises:
-        UserError: the model has fewer blocks, or `folder` holds something.
+        UserError: the model has fewer blocks, needs the others for its documents, or `folder`
+            holds something.
     """
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty; choose another --out.")
+    card = read_card(model)
+    if card.documents == "last" and layer < card.layers:
+        raise UserError(
+            f"Documents of {model} come from layer {card.layers}, so its first {layer} blocks "
+            f"cannot encode any. Keep the model, and search with --query-layer {layer}."
+        )
     encoder, tokenizer = load(model, layer)
-    card = encoder.card
     cuts = tuple(cut for cut in card.cuts if cut.layer <= layer)
     return save(encoder, tokenizer, replace(card, layers=layer, cuts=cuts), folder)

@@ -4,9 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig
-
-from m2dr.model.backbones import backbone_of
+from m2dr.errors import UserError
+from m2dr.model.backbones import backbone_of, most_tokens, read_config
 from m2dr.records.card import ModelCard, Pooling, Similarity
 from m2dr.records.cut import Cut
 
@@ -22,11 +21,12 @@ MAX_LENGTH = 256  # tokens of a document, where the folder asks for nothing else
 
 def foreign_card(name: str, folder: Path) -> ModelCard:
     """The card of a backbone as it comes: whole, untrained at any cut, pooled as it asks to be."""
-    config = AutoConfig.from_pretrained(folder)
+    config = read_config(folder)
     layers, width = config.num_hidden_layers, config.hidden_size
     similarity = _similarity(folder)
     prompts = _read(folder / "config_sentence_transformers.json").get("prompts", {})
     length = _read(folder / "sentence_bert_config.json").get("max_seq_length") or MAX_LENGTH
+    length = min(length, most_tokens(config))
     return ModelCard(
         backbone=name,
         variant="untrained",
@@ -81,8 +81,11 @@ def _similarity(folder: Path) -> Similarity:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return table
+    try:
+        table = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON ({error}); get the model again.") from error
+    return table if isinstance(table, dict) else {}
 
 
 def _write(path: Path, content: object) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 from m2dr.errors import UserError
 
 CARD = "m2dr.json"
+CHECKPOINTS = "checkpoints"  # of a training that is not finished
+ASIDE = ".partial"  # a model that is being written
 BUILT_IN = "minilm"
 NEEDED = ["*.json", "*.txt", "*.model", "*.safetensors"]  # no pickles, no copies for other runtimes
 
@@ -38,12 +40,14 @@ def hash_weights(folder: Path) -> str:
 
 
 def _checked(folder: Path) -> Path:
+    unfinished = any((folder / name).exists() for name in (CHECKPOINTS, ASIDE))
+    if unfinished and not (folder / CARD).exists():
+        # Weights that lie beside them are an earlier model's.
+        raise UserError(
+            f"{folder} holds a training that is not finished; go on with: "
+            f"m2dr train --resume --out {folder}"
+        )
     if not (folder / "config.json").exists():
-        if (folder / "checkpoints").exists():
-            raise UserError(
-                f"{folder} holds a training that is not finished; go on with: "
-                f"m2dr train --resume --out {folder}"
-            )
         raise UserError(f"{folder} holds no model: there is no config.json in it.")
     if not any(folder.glob("*.safetensors")):
         raise UserError(f"{folder} has no weights as safetensors, the only format m2dr reads.")

@@ -43,11 +43,6 @@ class ModelCard:
         """Layers of the trained cuts, increasing."""
         return tuple(sorted({cut.layer for cut in self.cuts}))
 
-    @property
-    def dims_trained(self) -> tuple[int, ...]:
-        """Dims of the trained cuts, increasing."""
-        return tuple(sorted({cut.dim for cut in self.cuts}))
-
     def check(self, cut: Cut) -> Cut:
         """Return `cut`, refusing one that this encoder does not have."""
         if cut.layer > self.layers:
@@ -57,15 +52,6 @@ class ModelCard:
                 f"Dim {cut.dim} was asked for; an embedding of this encoder has {self.width}."
             )
         return cut
-
-    def untrained(self, cut: Cut) -> str:
-        """A sentence when `cut` was not trained, else nothing."""
-        if cut in self.cuts:
-            return ""
-        if self.variant == "untrained":
-            return f"{cut} is a cut of a backbone that was never trained to be cut."
-        names = ", ".join(map(str, self.cuts[:8])) + (", …" if len(self.cuts) > 8 else "")
-        return f"{cut} was not trained; variant {self.variant} trained {names}."
 
     def with_fingerprint(self, fingerprint: str) -> "ModelCard":
         """The same card for weights of this sha256."""

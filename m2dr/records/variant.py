@@ -7,7 +7,6 @@ DocumentLayer = Literal["same", "last"]
 Prefixes = Literal["none", "one", "many"]
 Alignment = Literal["none", "pca", "score"]
 Weights = Literal["log", "uniform"]
-Whole = Literal["full", "prefix"]
 
 
 @dataclass(frozen=True)

@@ -147,8 +147,10 @@ class Trainer(transformers.Trainer):
             train_dataset=examples,
             eval_dataset=examples if quality else None,  # never read: `evaluate` asks `quality`
             data_collator=lambda groups: _tensors(batch(groups)),
-            callbacks=[_Reporter(on_step), *_tensorboard(plan.logs)],
+            callbacks=[_Reporter(on_step, plan.save_steps)],
         )
+        if self.is_world_process_zero():
+            self.add_callback(_tensorboard(plan.logs))
         self.remove_callback(transformers.trainer_callback.PrinterCallback)
         self.loss_is_scaled_for_ga = False
         self._encoder, self._objective, self._quality = encoder, objective, quality
@@ -217,10 +219,12 @@ def _is_whole(checkpoint: Path) -> bool:
 
 
 class _Reporter(TrainerCallback):
-    """Tells the caller each step and what was logged last."""
+    """Tells the caller each step and what was logged last, and saves between evaluations too."""
 
-    def __init__(self, on_step: Callable[[int, Mapping[str, float]], None]) -> None:
-        self._on_step = on_step
+    def __init__(
+        self, on_step: Callable[[int, Mapping[str, float]], None], save_steps: int
+    ) -> None:
+        self._on_step, self._save_steps = on_step, save_steps
         self._last: Mapping[str, float] = {}
 
     def on_log(
@@ -237,19 +241,21 @@ class _Reporter(TrainerCallback):
         self,
         args: TrainingArguments,  # noqa: ARG002  # transformers passes these by position
         state: TrainerState,
-        control: TrainerControl,  # noqa: ARG002
+        control: TrainerControl,
         **_: object,
     ) -> None:
+        # transformers ties saving to evaluating when the best checkpoint is to be kept.
+        control.should_save |= state.global_step % self._save_steps == 0
         self._on_step(state.global_step, self._last)
 
 
-def _tensorboard(folder: Path) -> list[TrainerCallback]:
+def _tensorboard(folder: Path) -> TrainerCallback:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # tensorboard's imports warn of numpy's and protobuf's own
         from torch.utils.tensorboard import SummaryWriter
         from transformers.integrations.integration_utils import TensorBoardCallback
 
-        return [TensorBoardCallback(SummaryWriter(str(folder)))]  # type: ignore[no-untyped-call]  # transformers does not annotate it
+        return TensorBoardCallback(SummaryWriter(str(folder)))  # type: ignore[no-untyped-call]  # transformers does not annotate it
 
 
 def _tensors(batch: Batch) -> dict[str, object]:

@@ -140,7 +140,7 @@ def _runs(
                 [cut.dim for cut in cuts if cut.layer == layer],
                 k=depth,
                 similarity=card.similarity,
-                device=device.type,
+                device=str(device),
                 drop=drop,
             )
             for dim in list(found):
@@ -158,8 +158,9 @@ def tables(grids: Sequence[Grid]) -> str:
 
 def _names(models: Sequence[str]) -> list[str]:
     """What tables call each model: its folder's name, with more of the path where that repeats."""
+    places = [Path(model).resolve() if Path(model).is_dir() else Path(model) for model in models]
     for parts in range(1, 9):
-        names = ["-".join(Path(model).parts[-parts:]) for model in models]
+        names = ["-".join(part for part in place.parts[-parts:] if part != "/") for place in places]
         if len(set(names)) == len(names):
             return names
     raise UserError(f"The models {', '.join(models)} repeat; name each once.")

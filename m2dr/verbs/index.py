@@ -5,8 +5,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from m2dr.errors import Interrupted, UserError
+from m2dr.errors import Interrupted
 from m2dr.index.engines import build_index
 from m2dr.index.layout import index_folder, store_folder
 from m2dr.index.manifest import StorePlan
@@ -44,6 +45,7 @@ class IndexRequest:
     dtype: str = "auto"
     overwrite: bool = False
     shard_rows: int = SHARD_ROWS
+    store: Literal["f16", "f32"] = "f16"  # how vectors are kept
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def index_corpus(request: IndexRequest) -> IndexReport:
 
 def document_layers(card: ModelCard) -> tuple[int, ...]:
     """The layers whose documents some trained cut searches."""
-    return (card.layers,) if card.documents == "last" else card.layers_trained
+    return (card.layers,) if card.documents == "last" else card.layers_trained or (card.layers,)
 
 
 def encode_corpus(
@@ -96,18 +98,27 @@ def encode_corpus(
     writers = []
     for layer in sorted(set(layers)):
         folder = store_folder(request.root, dataset.name, card.fingerprint, layer)
-        plan = StorePlan(dataset.name, layer, card.width, label, shard_rows=request.shard_rows)
+        plan = StorePlan(dataset.name, layer, card.width, label, request.store, request.shard_rows)
         writers.append(StoreWriter(folder, plan, overwrite=request.overwrite))
     missing = [writer for writer in writers if not writer.finished]
+    _refuse_changed(dataset, [writer for writer in writers if writer.finished])
     if missing:
         _encode(request, model, dataset, missing)
-    stores = [open_store(writer.folder) for writer in writers]
-    if stores[0].documents != dataset.document_count:
-        raise UserError(
-            f"{dataset.name} now has {dataset.document_count} documents, and its store in "
-            f"{stores[0].folder} has {stores[0].documents}. Encode it again with --overwrite."
-        )
-    return stores
+    return [open_store(writer.folder) for writer in writers]
+
+
+def _refuse_changed(dataset: Dataset, writers: Sequence[StoreWriter]) -> None:
+    """Refuse finished stores whose corpus reads otherwise now."""
+    for rows in {writer.plan.shard_rows for writer in writers}:
+        alike = [writer for writer in writers if writer.plan.shard_rows == rows]
+        number = -1
+        for number, shard in enumerate(windows(dataset.documents(), rows)):
+            docids, digest = _digest(shard)
+            for writer in alike:
+                writer.check(number, docids, digest)
+        for writer in alike:
+            if writer.written != number + 1:
+                writer.check(number + 1, [], "")
 
 
 def _encode(
@@ -135,6 +146,12 @@ def _encode(
         writer.finish(docids)
 
 
+def _digest(documents: Sequence[Document]) -> tuple[list[str], str]:
+    """The docids of a shard, and the sha256 of what the encoder reads of it."""
+    texts = "\0".join(document.content for document in documents)
+    return [document.id for document in documents], hashlib.sha256(texts.encode()).hexdigest()
+
+
 def _shard(
     encoder: Encoder,
     tokenizer: Tokenizer,
@@ -144,9 +161,7 @@ def _shard(
     advance: Advance,
 ) -> None:
     """Encode one shard for the writers that lack it, and check it for the others."""
-    docids = [document.id for document in documents]
-    texts = [document.content for document in documents]
-    digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()
+    docids, digest = _digest(documents)
     lacking = [writer for writer in writers if writer.written <= number]
     for writer in writers:
         if writer not in lacking:
@@ -155,6 +170,7 @@ def _shard(
         advance(len(documents))
         return
     layers = [writer.plan.layer for writer in lacking]
+    texts = [document.content for document in documents]
     vectors = embed_texts(encoder, tokenizer, texts, "document", layers, advance)
     for writer, layer_vectors in zip(lacking, vectors, strict=True):
         writer.write(number, docids, layer_vectors, digest)

@@ -4,11 +4,11 @@ from pathlib import Path
 
 from m2dr.errors import UserError
 from m2dr.index.label import Label
+from m2dr.model.places import CARD
 from m2dr.records.card import ModelCard
 from m2dr.records.cut import Cut
 
 MODELS = Path("models")
-CARD = "m2dr.json"
 
 
 def newest_model(folder: Path = MODELS) -> str:

@@ -1,5 +1,6 @@
 """How far long work is: a bar on a terminal, plain lines elsewhere."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -20,14 +21,25 @@ def progress(what: str, total: int, unit: str) -> Iterator[Advance]:
         unit: what is counted, in the plural.
     """
     shown = _bar if sys.stderr.isatty() else _lines
-    with shown(what, total, unit) as advance:
+    with (shown if is_first() else _nothing)(what, total, unit) as advance:
         yield advance
 
 
 def say(text: str) -> None:
     """One line beside the result: progress, a choice made, a warning."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    if is_first():
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
+
+def is_first() -> bool:
+    """Whether this is the process that speaks and writes, of those that torchrun started."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+@contextmanager
+def _nothing(*_: object) -> Iterator[Advance]:
+    yield lambda _: None
 
 
 @contextmanager

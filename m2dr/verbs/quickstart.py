@@ -11,14 +11,14 @@ from m2dr.verbs.evaluate import EvaluateReport, EvaluateRequest, evaluate, table
 from m2dr.verbs.index import IndexRequest, index_corpus
 from m2dr.verbs.search import Searcher, SearchRequest
 from m2dr.verbs.train import train
-from m2dr.verbs.workplace import folder_of
+from m2dr.verbs.workplace import RECORD, folder_of, resumed
 
 Say = Callable[[str], None]
 
 CORPUS = "pydocs:stdlib"  # the standard library alone: minutes, not an hour, on two cores
 BACKBONE = "minilm"
-STEPS = 80
-WORDS = ("document_length=64", "dropout=0.0", "evaluate_steps=0")  # what two slow cores can afford
+STEPS = 60
+WORDS = ("learning_rate=7e-5", "dropout=0.0", "evaluate_steps=0")
 VARIANTS = ("full-dim", "plain")
 MEASURES = ("nDCG@10",)
 QUERIES = (
@@ -55,16 +55,21 @@ def _train(out: Path, variant: str, steps: int, say: Say) -> Path:
         f"{' '.join(f'--set {word}' for word in WORDS)} --out {folder}"
     )
     if (folder / "m2dr.json").exists():
-        say(f"{folder} is already trained; remove it to train again.")
+        say(f"Not run: {folder} is already trained. Remove it to train again.")
         return folder
-    begun = (folder / "training.json").exists()
+    begun = (folder / RECORD).exists()
+    if begun:
+        settings, folder = resumed(None, WORDS, options, folder)
     report = train(settings, folder, resume=begun)
     say(f"loss {report.first_loss:.3f} -> {report.last_loss:.3f} in {report.seconds:,.0f} s")
     return folder
 
 
 def _index(out: Path, model: Path, say: Say) -> None:
-    say(f"\n$ m2dr index corpus --dim {SMALL} --dim 384 --corpus {CORPUS} --model {model}")
+    say(
+        f"\n$ m2dr index corpus --dim {SMALL} --dim 384 --corpus {CORPUS} --model {model}"
+        f"{_indexes(out)}"
+    )
     report = index_corpus(IndexRequest(CORPUS, str(model), dims=(SMALL, 384), root=out / "indexes"))
     say(f"{report.documents:,} documents, {len(report.folders)} indexes in {report.seconds:,.0f} s")
 
@@ -73,7 +78,8 @@ def _evaluate(out: Path, models: Sequence[Path], say: Say) -> EvaluateReport:
     names = (BACKBONE, *map(str, reversed(models)))
     flags = " ".join(f"--model {name}" for name in names)
     measures = " ".join(f"--measure {name}" for name in MEASURES)
-    say(f"\n$ m2dr evaluate pydocs --corpus {CORPUS} {flags} {measures}")
+    place = f" --out {out / 'results'}" if out != Path() else ""
+    say(f"\n$ m2dr evaluate pydocs --corpus {CORPUS} {flags} {measures}{_indexes(out)}{place}")
     report = evaluate(
         EvaluateRequest(CORPUS, names, measures=MEASURES, root=out / "indexes", out=out / "results")
     )
@@ -107,14 +113,19 @@ def _search(out: Path, model: Path, say: Say) -> None:
         searcher.warm_up()
     for text in QUERIES:
         for searcher in (whole, small):
-            _answer(searcher, text, model, say)
+            _answer(searcher, text, f"--model {model}{_indexes(out)}", say)
 
 
-def _answer(searcher: Searcher, text: str, model: Path, say: Say) -> None:
+def _indexes(out: Path) -> str:
+    """The option that a person needs who works elsewhere."""
+    return f" --indexes {out / 'indexes'}" if out != Path() else ""
+
+
+def _answer(searcher: Searcher, text: str, flags: str, say: Say) -> None:
     cut: Cut = searcher.cut
     say(
         f"\n$ m2dr search --query-layer {cut.layer} --dim {cut.dim} --corpus {CORPUS} "
-        f'--model {model} -k 3 "{text}"'
+        f'{flags} -k 3 "{text}"'
     )
     answer = searcher.search(text, 3)
     for hit in answer.hits:

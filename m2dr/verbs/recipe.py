@@ -3,8 +3,10 @@
 from dataclasses import dataclass, replace
 
 from m2dr.errors import UserError
+from m2dr.model.backbones import most_tokens, read_config
 from m2dr.model.checkpoint import read_card
 from m2dr.model.foreign import TEMPERATURE
+from m2dr.model.places import find_folder
 from m2dr.records.card import ModelCard
 from m2dr.records.cut import Cut
 from m2dr.records.variant import Variant
@@ -31,6 +33,7 @@ def recipe_of(settings: TrainSettings) -> Recipe:
         UserError: layers or dims that the backbone does not have or the variant does not use.
     """
     variant, backbone = settings.recipe(), read_card(settings.backbone)
+    _refuse_long(settings, backbone)
     layers = _layers(settings, variant, backbone)
     last = layers[0] if variant.alone and layers else backbone.layers
     whole = Cut(last, backbone.width)
@@ -78,6 +81,16 @@ def explain(recipe: Recipe) -> str:
         f"similarity {recipe.card.similarity}, temperature {recipe.card.temperature:g}.",
     ]
     return "\n".join([*head, *(line.rstrip() for line in lines), f"{len(asked)} terms"])
+
+
+def _refuse_long(settings: TrainSettings, backbone: ModelCard) -> None:
+    longest = most_tokens(read_config(find_folder(settings.backbone)))
+    for name in ("query_length", "document_length"):
+        if getattr(settings, name) > longest:
+            raise UserError(
+                f"{name} = {getattr(settings, name)} was asked for; {backbone.backbone} reads "
+                f"{longest} tokens at most."
+            )
 
 
 def _layers(settings: TrainSettings, variant: Variant, backbone: ModelCard) -> tuple[int, ...]:

@@ -72,7 +72,7 @@ class Searcher:
         layer = request.query_layer or card.layers
         card.check(Cut(layer, request.dim or 1))
         self._dataset = open_corpus(request.corpus)
-        self._index = _open(request, self._dataset.name, card, layer)
+        self._index = _open(request, self._dataset.name, model, card, layer)
         self.cut = Cut(layer, self._index.manifest.dim)
         self._index.manifest.accept(label_of(card, model), self.cut)
         self.warnings = self._index.manifest.warnings(self.cut)
@@ -116,13 +116,15 @@ class Searcher:
         return search_ranked(self._index, ids, vectors, k, drop)
 
 
-def _open(request: SearchRequest, corpus: str, card: ModelCard, query_layer: int) -> Index:
+def _open(
+    request: SearchRequest, corpus: str, model: str, card: ModelCard, query_layer: int
+) -> Index:
     """The index that queries of a layer should search, or the nearest there is."""
     layers = stored_layers(request.root, corpus, card.fingerprint)
     if not layers:
         raise UserError(
             f"There is no index of {corpus} by model {card.fingerprint[:12]} in {request.root}/. "
-            "Build one with: m2dr index corpus --dim 128"
+            f"Build one with: m2dr index corpus --dim 128 --corpus {request.corpus} --model {model}"
         )
     layer = request.layer or document_layer(card, query_layer)
     if not request.layer and layer not in layers:

@@ -10,6 +10,7 @@ from pathlib import Path
 from m2dr.errors import Interrupted, UserError
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_training_device, set_dropout, trains_in_bf16
+from m2dr.model.places import CHECKPOINTS
 from m2dr.records.card import ModelCard
 from m2dr.records.texts import Group
 from m2dr.settings import TrainSettings
@@ -19,9 +20,9 @@ from m2dr.train.trainer import Batch, Examples, Plan, Trainer, last_whole_checkp
 from m2dr.verbs.batches import make_batch
 from m2dr.verbs.corpora import open_corpus
 from m2dr.verbs.dev import DevSet
-from m2dr.verbs.progress import Advance, progress, say
+from m2dr.verbs.progress import Advance, is_first, progress, say
 from m2dr.verbs.recipe import recipe_of
-from m2dr.verbs.workplace import CHECKPOINTS, LOGS, clear, enough_space, open_workplace
+from m2dr.verbs.workplace import LOGS, clear, enough_space, open_workplace
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,10 @@ def train(
     encoder, tokenizer = checkpoint.load(settings.backbone, recipe.card.layers, device)
     encoder.card = recipe.card
     set_dropout(encoder, settings.dropout)
-    enough_space(folder, sum(p.numel() for p in encoder.parameters()))
-    open_workplace(folder, settings, resume, overwrite)
+    if is_first():
+        if not resume:
+            enough_space(folder, sum(p.numel() for p in encoder.parameters()))
+        open_workplace(folder, settings, resume, overwrite)
 
     bf16 = trains_in_bf16(settings.dtype, device)
     plan = _plan(settings, len(groups), folder, bf16, device.type == "cpu", dev is not None)
@@ -77,8 +80,12 @@ def train(
             encoder, recipe.objective, plan, examples, batch, quality, _watch(advance)
         )
         _run(trainer, folder, resume, advance)
-    card = checkpoint.save(encoder.eval(), tokenizer, recipe.card, folder)
-    clear(folder)
+    card = recipe.card
+    trainer.accelerator.wait_for_everyone()
+    if is_first():
+        card = checkpoint.save(encoder.eval(), tokenizer, card, folder)
+        clear(folder)
+    trainer.accelerator.wait_for_everyone()
     return _report(trainer, folder, card, plan.steps, time.monotonic() - begun)
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from m2dr.errors import UserError
+from m2dr.model.places import CARD, CHECKPOINTS
 from m2dr.settings import TrainSettings, read_train_settings
-from m2dr.verbs.models import CARD, MODELS
+from m2dr.verbs.models import MODELS
 
 RECORD = "training.json"
-CHECKPOINTS = "checkpoints"
 LOGS = "tensorboard"
 BYTES_PER_PARAMETER = 12 * 3 + 8  # fp32 weights and two moments, in three checkpoints; the model
 
@@ -33,11 +33,9 @@ def resumed(
     """
     folder = folder_of(read_train_settings(config, words, options), out)
     saved = _read(folder)
-    merged = _plain(read_train_settings(config, words, {**saved, **_given(options)}))
-    for word in words:  # `--set` comes before options, and here it must not lose to the record
-        key = word.partition("=")[0].strip()
-        merged[key] = _plain(read_train_settings(None, [word]))[key]
-    changed = [key for key, value in merged.items() if value != saved[key]]
+    asked = _plain(read_train_settings(config, words, options))
+    default = _plain(TrainSettings())
+    changed = [key for key, value in asked.items() if value not in (default[key], saved[key])]
     if changed:
         raise UserError(
             f"--resume: {', '.join(changed)} differ from the training begun in {folder}. "
@@ -60,6 +58,7 @@ def open_workplace(folder: Path, settings: TrainSettings, resume: bool, overwrit
         raise UserError(f"{folder} holds {what}; {hint}.")
     if overwrite:
         clear(folder)
+        shutil.rmtree(folder / LOGS, ignore_errors=True)
         (folder / CARD).unlink(missing_ok=True)
     (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
     aside = folder / f"{RECORD}.tmp"
@@ -93,6 +92,8 @@ def _read(folder: Path) -> dict[str, Any]:
         table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(f"{path} is damaged ({error}); begin again with --overwrite.") from error
+    if table.keys() != _plain(TrainSettings()).keys():
+        raise UserError(f"{path} was written by another m2dr; begin again with --overwrite.")
     return table
 
 
@@ -100,7 +101,3 @@ def _plain(settings: TrainSettings) -> dict[str, Any]:
     """As JSON holds them: lists, not tuples."""
     table = asdict(settings).items()
     return {key: list(value) if isinstance(value, tuple) else value for key, value in table}
-
-
-def _given(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in options.items() if value is not None}

@@ -70,8 +70,13 @@ def test_an_untrained_cut_of_the_documents_is_named_too(label: Label) -> None:
     assert warning.startswith("Cut L6D8 was not trained (dims 16 of that layer were)")
 
 
-def test_a_model_of_unknown_training_is_not_accused(label: Label) -> None:
-    assert replace(label, cuts=()).warnings(Cut(3, 5), Cut(3, 5)) == []
+def test_a_model_of_which_no_cut_was_trained_is_told_so(label: Label) -> None:
+    (warning,) = replace(label, cuts=()).warnings(Cut(3, 5), Cut(3, 5))
+
+    assert (
+        warning
+        == "Cut L3D5 was not trained (no cut of this model was): expect near random rankings."
+    )
 
 
 def test_a_shallow_query_is_warned_of_documents_that_are_not_aligned_with_it(

@@ -45,6 +45,7 @@ def test_cuda_without_a_card_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_training_names_the_way_to_another_card(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
 
     with pytest.raises(UserError, match="CUDA_VISIBLE_DEVICES=1 and --device cuda"):
         choose_training_device("cuda:1")
