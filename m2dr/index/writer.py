@@ -157,9 +157,7 @@ class StoreWriter:
             largest = np.abs(vectors[row]).max()
             told = f"reaches {largest:.3g}, too large for f16" if overflow else "is not finite"
             remedy = (
-                "Train with a norm, or divide the weights of the last one"
-                if overflow
-                else "Look at the model's weights and dtype"
+                "Encode with --store f32" if overflow else "Look at the model's weights and dtype"
             )
             raise UserError(f"The vector of document {docids[row]!r} {told}. {remedy}.")
         return data

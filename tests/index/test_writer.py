@@ -250,7 +250,7 @@ def test_a_corpus_without_documents_is_refused(tmp_path: Path, plan: StorePlan) 
     [
         (np.nan, "'d3' is not finite"),
         (-np.inf, "'d3' is not finite"),
-        (-70000.0, r"'d3' reaches 7e\+04, too large for f16. Store f32"),
+        (-70000.0, r"'d3' reaches 7e\+04, too large for f16. Encode with --store f32"),
     ],
 )
 def test_a_value_that_the_store_cannot_hold_is_refused_with_its_document(
