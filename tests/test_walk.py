@@ -164,3 +164,31 @@ def test_the_same_seed_makes_the_same_model(
         for folder in ("again", "models/tiny-full-dim")
     ]
     assert prints[0] == prints[1]
+
+
+def test_one_index_serves_queries_of_every_layer_when_documents_are_fixed(
+    tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from click.testing import CliRunner
+
+    from m2dr.cli import main
+
+    def run(*words: str | Path) -> str:
+        result = CliRunner().invoke(main, list(map(str, words)))
+        assert result.exit_code == 0, result.output
+        assert "Warning" not in result.stderr
+        return result.stdout
+
+    monkeypatch.chdir(tmp_path)
+    corpus = ("--corpus", tiny_corpus)
+    run("train", "--variant", "fixed-doc", "--backbone", tiny_backbone, *corpus, "--steps", "3",
+        "--batch-queries", "4", *TRAIN)  # fmt: skip
+    indexed = run("index", "corpus", "--dim", "16", *corpus)
+    assert "1 indexes" in indexed
+    assert "layer-04" in indexed
+    for layer in ("1", "3", "4"):
+        assert run("search", "--query-layer", layer, "-k", "2", *corpus, "read").startswith("  1")
+    told = run("evaluate", "beir", *corpus, "--layers", "1,4", "--dims", "16")
+    assert "documents are encoded by layer 4 whatever the query's layer" in told
+    refused = CliRunner().invoke(main, ["export", "--layer", "2", "--out", "small"])
+    assert "Documents of models/tiny-fixed-doc come from layer 4" in refused.stderr
