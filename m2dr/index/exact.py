@@ -15,8 +15,8 @@ from torch import Tensor
 
 from m2dr.errors import UserError
 from m2dr.index.docids import Docids
-from m2dr.index.label import Similarity
 from m2dr.index.vectors import Floats, check_depth, check_queries
+from m2dr.records.card import Similarity
 from m2dr.records.run import Ranking, Run
 
 Found = tuple[NDArray[np.float32], NDArray[np.int64]]  # scores and rows, both [Q, k]

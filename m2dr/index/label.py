@@ -2,14 +2,12 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Literal
 
 from m2dr.errors import UserError
 from m2dr.index.layout import DIGITS
+from m2dr.records.card import Similarity
 from m2dr.records.cut import Cut
 from m2dr.records.variant import DocumentLayer
-
-Similarity = Literal["dot", "cosine"]
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from typing import Literal, get_args
 
 from m2dr.errors import UserError, nearest
 from m2dr.index.jsonfile import read_json, write_json
-from m2dr.index.label import Label, Similarity
+from m2dr.index.label import Label
 from m2dr.index.layout import MANIFEST, STORE, index_command, store_command
+from m2dr.records.card import Similarity
 from m2dr.records.cut import Cut
 
 Dtype = Literal["f16", "f32"]

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.errors import UserError
-from m2dr.index.label import Similarity
+from m2dr.records.card import Similarity
 
 Floats = NDArray[np.floating[Any]]
 

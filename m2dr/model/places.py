@@ -1,6 +1,7 @@
 """Where a model is: a folder, the built-in backbone, or an id of the hub."""
 
 import hashlib
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -31,8 +32,18 @@ def find_folder(name: str) -> Path:
 
 def hash_weights(folder: Path) -> str:
     """sha256 of the weights of a model folder."""
+    paths = sorted(folder.resolve().glob("*.safetensors"))
+    stats = [path.stat() for path in paths]
+    return _hash(
+        *((p, s.st_ino, s.st_size, s.st_mtime_ns) for p, s in zip(paths, stats, strict=True))
+    )
+
+
+@lru_cache(maxsize=8)
+def _hash(*files: tuple[Path, int, int, int]) -> str:
+    """Read once per process what a command asks of the card and again of the weights."""
     digest = hashlib.sha256()
-    for path in sorted(folder.glob("*.safetensors")):
+    for path, *_ in files:
         with path.open("rb") as file:
             while block := file.read(1 << 22):
                 digest.update(block)

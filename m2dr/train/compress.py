@@ -14,7 +14,7 @@ from torch import Tensor
 def compressed(vectors: Tensor, dim: int) -> Tensor:
     """Target of the longest prefix; the target of a shorter one is a prefix of it.
 
-    With A = softmax(XᵀX / √H) = U Σ Vᵀ the target is X · U[:, :D] Σ[:D, :D] (ESE, eq. 6 to 8).
+    With A = softmax(XᵀX / √H) = U Σ Vᵀ the target is X · U[:, :D] Σ[:D, :D] (ESE, eq. 3 to 5).
     The decomposition is exact, in float32 or better, and each component's largest entry is made
     positive: a randomised, sign-free one gives the same batch another target at each call.
 

@@ -42,7 +42,7 @@ def imitation(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def alignment(student: Tensor, teacher: Tensor) -> Tensor:
-    """MSE + KL of a prefix to its detached target (ESE, eq. 9; the retrieval paper, eq. 9 and 10).
+    """MSE + KL of a prefix to its detached target (ESE, eq. 6; Wang et al. 2024, eq. 10).
 
     Args:
         student: [B, D] prefixes of embeddings, or rows of scores.

@@ -63,7 +63,7 @@ def terms(
 
 
 def layer_weight(variant: Variant, layer: int, last: int) -> float:
-    """1 / (1 + ln l) below the last layer, which weighs 1 (2DMSE, eq. 8); or 1 for all."""
+    """1 / (1 + ln l) below the last layer, 1 at it (Wang et al. 2024, eq. 8); or 1 for all."""
     return 1.0 if layer == last or variant.weights == "uniform" else 1 / (1 + log(layer))
 
 
