@@ -13,6 +13,7 @@ from m2dr.errors import Interrupted, UserError, nearest, refusal_of
 from m2dr.records.variant import VARIANTS
 
 if TYPE_CHECKING:
+    from m2dr.settings import TrainSettings
     from m2dr.verbs.search import Answer, Searcher
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -122,6 +123,7 @@ def main() -> None:
 @click.option("--resume", is_flag=True, help="Go on with an interrupted training.")
 @click.option("--overwrite", is_flag=True, help="Begin again in a folder that is in use.")
 @click.option("--explain", "only_explain", is_flag=True, help="Print the terms; train nothing.")
+@click.option("--dry-run", "only_try", is_flag=True, help="Try a few steps, and forecast the rest.")
 def train(
     config: Path | None,
     words: tuple[str, ...],
@@ -129,6 +131,7 @@ def train(
     resume: bool,
     overwrite: bool,
     only_explain: bool,
+    only_try: bool,
     **options: Any,  # noqa: ANN401  # settings that have an option of their own
 ) -> None:
     """Train one encoder whose every layer and every prefix can retrieve."""
@@ -136,25 +139,112 @@ def train(
 
     given = {key: value for key, value in options.items() if value not in (None, ())}
     settings = read_train_settings(config, words, given)  # a misspelt key fails before torch loads
-    from m2dr.verbs import recipe, workplace
-    from m2dr.verbs import train as verb
-    from m2dr.verbs.progress import is_first
-
     if only_explain:
-        click.echo(recipe.explain(recipe.recipe_of(settings)))
+        _explain(settings)
         return
-    folder = workplace.folder_of(settings, out)
+    from m2dr.verbs import separate, workplace
+
+    if only_try:
+        from m2dr.verbs.dryrun import describe, dry_run
+
+        click.echo(describe(dry_run(separate.largest(settings))))
+        _say_how_many(settings)
+        return
+    from m2dr.verbs import train as verb
+
+    folder = workplace.folder_of(settings.corpus, settings.variant, out)
     if resume and overwrite:
         raise UserError("--resume goes on and --overwrite begins again; give one of them.")
     if resume:
-        settings, folder = workplace.resumed(config, words, given, out)
-    report = verb.train(settings, folder, resume, overwrite)
-    if not is_first():
+        settings = workplace.resumed(read_train_settings, folder, config, words, given)
+    if separate.asks_for_many(settings):
+        many = separate.train_separately(settings, folder, resume, overwrite)
+        _say_first(
+            f"{len(many.cuts)} models, {len(many.trained)} of them trained now in "
+            f"{many.seconds:,.0f} s: {many.folder}"
+        )
         return
-    dev = f", nDCG@10 {report.quality:.4f} on dev" if report.quality is not None else ""
-    click.echo(
+    report = verb.train(settings, folder, resume, overwrite)
+    quality = report.quality
+    dev = f", {report.measure} {quality:.4f} on dev" if quality is not None else ""
+    _say_first(
         f"{report.steps} steps in {report.seconds:,.0f} s, loss {report.first_loss:.3f} -> "
         f"{report.last_loss:.3f}{dev}: {report.folder}"
+    )
+
+
+def _explain(settings: "TrainSettings") -> None:
+    from m2dr.verbs.explain import explain
+    from m2dr.verbs.material import kind_of
+    from m2dr.verbs.recipe import recipe_of
+    from m2dr.verbs.separate import largest
+
+    one = largest(settings)
+    click.echo(explain(recipe_of(one, kind_of(one))))
+    _say_how_many(settings)
+
+
+def _say_how_many(settings: "TrainSettings") -> None:
+    from m2dr.verbs.separate import asks_for_many, cuts_asked
+
+    if asks_for_many(settings):
+        cuts = cuts_asked(settings)
+        click.echo(f"{len(cuts)} models, one for each cut; this is the largest, {cuts[-1]}.")
+
+
+def _say_first(line: str) -> None:
+    from m2dr.verbs.progress import is_first
+
+    if is_first():
+        click.echo(line)
+
+
+@main.command()
+@click.option("--corpus", help="What to read: as for train, or a .txt file of a text per line.")
+@click.option("--backbone", help="Hugging Face id or folder; minilm is built in.")
+@click.option("--steps", type=click.IntRange(min=1), help="Optimiser steps.")
+@click.option("--batch-texts", type=click.IntRange(min=1), help="Texts per step.")
+@click.option("--seed", type=click.IntRange(min=0), help="Same seed, same model.")
+@click.option("--device", help="auto, cpu, cuda or cuda:N.")
+@click.option("--dtype", help="auto, fp32 or bf16.")
+@click.option("--config", type=FILE, help="A TOML file of settings; see configs/.")
+@click.option("--set", "words", multiple=True, metavar="KEY=VALUE", help="Any setting; repeatable.")
+@click.option("--out", type=FOLDER, help="Folder of the backbone; models/CORPUS-smae by default.")
+@click.option("--resume", is_flag=True, help="Go on with an interrupted pre-training.")
+@click.option("--overwrite", is_flag=True, help="Begin again in a folder that is in use.")
+@click.option("--dry-run", "only_try", is_flag=True, help="Try a few steps, and forecast the rest.")
+def pretrain(
+    config: Path | None,
+    words: tuple[str, ...],
+    out: Path | None,
+    resume: bool,
+    overwrite: bool,
+    only_try: bool,
+    **options: Any,  # noqa: ANN401  # settings that have an option of their own
+) -> None:
+    """Make a backbone whose small cuts know words, as a start for m2dr train (SMAE)."""
+    from m2dr.settings import read_pretrain_settings
+
+    given = {key: value for key, value in options.items() if value is not None}
+    settings = read_pretrain_settings(config, words, given)
+    from m2dr.verbs import pretrain as verb
+    from m2dr.verbs import workplace
+
+    if only_try:
+        from m2dr.verbs.dryrun import describe
+
+        click.echo(describe(verb.dry_run(settings)))
+        return
+    folder = workplace.folder_of(settings.corpus, "smae", out)
+    if resume and overwrite:
+        raise UserError("--resume goes on and --overwrite begins again; give one of them.")
+    if resume:
+        settings = workplace.resumed(read_pretrain_settings, folder, config, words, given)
+    report = verb.pretrain(settings, folder, resume, overwrite)
+    _say_first(
+        f"{report.steps} steps in {report.seconds:,.0f} s, loss {report.first_loss:.3f} -> "
+        f"{report.last_loss:.3f}: {report.folder}; train it with: m2dr train --backbone "
+        f"{report.folder}"
     )
 
 
@@ -300,7 +390,7 @@ def evaluate() -> None:
     """Measure every cut of a model: table, CSV, JSON, runs and figure."""
 
 
-_EVALUATE = _options(
+_CUTS = _options(
     click.option(
         "--model",
         "models",
@@ -313,6 +403,16 @@ _EVALUATE = _options(
         callback=_whole_numbers,
         help="As 32,128; by default powers of two from 8, and the full width.",
     ),
+)
+_OUT = click.option(
+    "--out",
+    type=FOLDER,
+    default=Path("results"),
+    show_default=True,
+    help="Where tables, runs and figures go.",
+)
+_EVALUATE = _options(
+    _CUTS,
     click.option(
         "--measure",
         "measures",
@@ -327,13 +427,7 @@ _EVALUATE = _options(
         help="Whose TREC runs are written: the largest cut's, all.",
     ),
     _ROOT,
-    click.option(
-        "--out",
-        type=FOLDER,
-        default=Path("results"),
-        show_default=True,
-        help="Where tables, runs and figures go.",
-    ),
+    _OUT,
     _MACHINE,
 )
 
@@ -365,6 +459,36 @@ def pydocs(**request: Any) -> None:  # noqa: ANN401  # fields of EvaluateRequest
     _evaluate(**request)
 
 
+@evaluate.command()
+@click.option(
+    "--task",
+    "tasks",
+    multiple=True,
+    required=True,
+    help="A file of scored sentence pairs, or NAME for data/sts/NAME.tsv; repeatable.",
+)
+@_CUTS
+@click.option(
+    "--measure",
+    "measures",
+    type=click.Choice(["Spearman", "Pearson"], case_sensitive=False),
+    multiple=True,
+    help="What is printed and drawn, Spearman by default; files hold both. Repeatable.",
+)
+@_OUT
+@_MACHINE
+def sts(**request: Any) -> None:  # noqa: ANN401  # fields of StsRequest
+    """Sentence similarity: how far cosines agree with what people said of pairs."""
+    from m2dr.verbs.sts import StsRequest, evaluate_sts, tables
+
+    asked = StsRequest(**{key: value for key, value in request.items() if value != ()})
+    report = evaluate_sts(asked)
+    click.echo(tables(report, asked.measures))
+    click.echo(f"{report.seconds:,.0f} s; tables in {asked.out}")
+    for figure in report.figures:
+        click.echo(str(figure))
+
+
 def _evaluate(**fields: Any) -> None:  # noqa: ANN401  # fields of EvaluateRequest
     from m2dr.verbs.evaluate import EvaluateRequest, tables
     from m2dr.verbs.evaluate import evaluate as verb
@@ -375,6 +499,69 @@ def _evaluate(**fields: Any) -> None:  # noqa: ANN401  # fields of EvaluateReque
     click.echo(f"{report.seconds:,.0f} s; tables and runs in {report.folder}")
     for figure in report.figures:
         click.echo(str(figure))
+
+
+@main.command()
+@_CORPUS
+@click.option("--split", default="train", show_default=True, help="Whose queries.")
+@_MODEL
+@click.option(
+    "--with",
+    "by",
+    type=click.Choice(["model", "bm25"]),
+    default="model",
+    show_default=True,
+    help="Who ranks: a model by its own index, or BM25, which needs none.",
+)
+@click.option(
+    "--layer",
+    type=click.IntRange(min=1),
+    default=None,
+    help="Blocks that the queries run through; all by default.",
+)
+@click.option(
+    "--dim", type=click.IntRange(min=1), default=None, help="The longest that is built, by default."
+)
+@click.option(
+    "--depth",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="How many of the best documents are looked at.",
+)
+@click.option(
+    "--negatives",
+    type=click.IntRange(min=1),
+    default=16,
+    show_default=True,
+    help="Kept per query, the hardest first; m2dr train reads 64 at most.",
+)
+@click.option(
+    "--skip",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="So many of the best are passed over: nobody judged them, and they may answer.",
+)
+@click.option(
+    "--margin",
+    type=float,
+    default=0.95,
+    show_default=True,
+    help="Share of the answer's score that a negative may have; 0 for any.",
+)
+@click.option("--queries", type=click.IntRange(min=1), default=None, help="The first so many.")
+@click.option("--out", type=FILE, required=True, help="JSONL file of training groups.")
+@_ROOT
+@click.option("--overwrite", is_flag=True, help="Replace the file.")
+@_MACHINE
+def mine(**request: Any) -> None:  # noqa: ANN401  # fields of MineRequest
+    """Find hard negatives: documents that rank high and are not known to answer."""
+    from m2dr.verbs.mine import MineRequest
+    from m2dr.verbs.mine import mine as verb
+
+    given = {key: value for key, value in request.items() if value is not None}
+    click.echo(verb(MineRequest(**given)).line)
 
 
 @main.command()

@@ -105,7 +105,18 @@ def test_help_answers_in_a_third_of_a_second_without_loading_torch() -> None:
         (["evaluate", "beir", "--corpus", "CORPUS", "--split", "tets"], "tets"),
         (["evaluate", "beir", "--corpus", "CORPUS", "--measure", "ndcg"], "nDCG"),
         (["evaluate", "beir", "--corpus", "CORPUS", "--dims", "40"], "Dim 40 was asked for"),
+        (["evaluate", "sts"], "Missing option '--task'"),
+        (["evaluate", "sts", "--task", "nowhere.tsv"], "There is no task 'nowhere.tsv'"),
+        (["evaluate", "sts", "--task", "x", "--measure", "kendall"], "'kendall' is not one of 'spearman', 'pearson'"),
         (["export", "--layer", "5", "--out", "small"], "Layer 5 was asked for; this encoder has 1 to 4"),
+        (["mine", "--out", "g.jsonl"], "There is no index of tiny by"),
+        (["mine", "--out", "g.jsonl", "--layer", "5"], "Layer 5 was asked for; this encoder has 4"),
+        (["mine", "--out", "g.jsonl", "--corpus", "pydoc"], "Did you mean pydocs?"),
+        (["mine", "--out", "g.jsonl", "--split", "tain"], "has no split 'tain'. Did you mean train?"),
+        (["mine", "--out", "g.jsonl", "--margin", "1.5"], "--margin 1.5 was asked for; it is the share"),
+        (["mine", "--out", "g.jsonl", "--depth", "8"], "--depth 8 less --skip 0 leaves 8 candidates"),
+        (["mine", "--out", "g.jsonl", "--with", "bm25"], "leave them out with BM25"),
+        (["mine", "--out", "CORPUS/corpus.jsonl"], "corpus.jsonl exists; choose another --out"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_sentence(
@@ -117,13 +128,13 @@ def test_a_mistake_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = [str(tiny_corpus) if word == "CORPUS" else word for word in words]
+    words = [word.replace("CORPUS", str(tiny_corpus)) for word in words]
     verb = words[0]
     if verb == "train" and "--backbone" not in words:
         words += ["--backbone", str(tiny_backbone)]
-    if verb in ("train", "index", "search") and "--corpus" not in words:
+    if verb in ("train", "index", "search", "mine") and "--corpus" not in words:
         words += ["--corpus", str(tiny_corpus)]
-    if verb in ("index", "search", "evaluate", "export"):
+    if verb in ("index", "search", "evaluate", "export", "mine"):
         words += ["--model", str(tiny_backbone)]
 
     told = refused(*words)
@@ -287,7 +298,9 @@ def test_a_model_folder_is_never_overwritten_unasked(
 ) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
 
-    told = refused("train", "--corpus", tiny_corpus, "--backbone", tiny_backbone, "--out", tmp_path)
+    words = ("--corpus", tiny_corpus, "--backbone", tiny_backbone, "--batch-queries", "4")
+
+    told = refused("train", *words, "--out", tmp_path)
 
     assert "holds other files; choose another --out" in told
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
@@ -298,7 +311,7 @@ def test_a_folder_below_a_file_is_a_sentence(
     words: tuple[str, ...], tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("in the way")
-    train = ("--corpus", tiny_corpus, "--backbone", tiny_backbone)
+    train = ("--corpus", tiny_corpus, "--backbone", tiny_backbone, "--batch-queries", "4")
     rest = train if words[0] == "train" else ("--model", tiny_backbone)
 
     assert "A file stands where a folder should be" in refused(
@@ -390,3 +403,20 @@ def test_topics_with_a_repeated_id_are_refused(
 
     assert "topics.jsonl, line 2: the query id 'q1' was on an earlier line too" in told
     assert not (tmp_path / "run.trec").exists()
+
+
+def test_sentence_similarity_prints_a_table_and_where_the_figure_lies(
+    tiny_backbone: Path, tmp_path: Path
+) -> None:
+    rows = ["score\tsentence1\tsentence2", "5\tread\topen", "1\tlist\ttext", "3\tfile\tpath"]
+    (tmp_path / "pairs.tsv").write_text("\n".join(rows) + "\n")
+
+    result = run(
+        "evaluate", "sts", "--task", tmp_path / "pairs.tsv", "--model", tiny_backbone, "--layers",
+        "2,4", "--dims", "8", "--measure", "pearson", "--out", tmp_path / "r",
+    )  # fmt: skip
+
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0] == f"{tiny_backbone.name}: Pearson on pairs, 3 pairs, * best"
+    assert lines[-1] == str(tmp_path / "r" / "pairs" / f"{tiny_backbone.name}_Pearson.png")

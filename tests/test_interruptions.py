@@ -4,11 +4,20 @@ import hashlib
 import json
 import signal
 from collections.abc import Callable
+from dataclasses import asdict
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 from shell import m2dr, stopped_when
-from world import make_corpus
+from world import WORDS, make_corpus
+
+from m2dr.errors import Interrupted
+from m2dr.settings import TrainSettings
+from m2dr.verbs import train as verb
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -108,10 +117,13 @@ def test_training_killed_and_resumed_ends_with_the_same_weights(
     assert fingerprint_of(tmp_path) == fingerprint
 
 
-def test_ctrl_c_says_how_to_go_on(tiny_corpus: Path, tiny_backbone: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])  # Ctrl-C; a batch system
+def test_who_is_asked_to_stop_says_how_to_go_on(
+    how: signal.Signals, tiny_corpus: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
     words = train(tiny_corpus, tiny_backbone)
 
-    code, told = stopped_when(after(10, tmp_path), *words, cwd=tmp_path, how=signal.SIGINT)
+    code, told = stopped_when(after(10, tmp_path), *words, cwd=tmp_path, how=how)
 
     assert code == 1
     assert "go on with: m2dr train --resume --out model" in told
@@ -130,24 +142,92 @@ def test_resuming_with_other_settings_is_refused(
     assert "seed differ from the training begun in model" in refused.stderr
 
 
-def test_two_processes_of_torchrun_train_one_model(
-    tiny_corpus: Path, tiny_backbone: Path, tmp_path: Path
+# Each has more to go on from than weights and moments: draws, heads, projectors, dropout, batches
+# of a step that is under way, a best checkpoint.
+STATEFUL: dict[str, dict[str, Any]] = {
+    "2dmse-v1": {"variant": "2dmse-v1", "negatives": 1},
+    "elastic": {"variant": "elastic", "dropout": 0.2},
+    "mipic": {"variant": "mipic", "gradient_cache": 64},
+    "lora": {"variant": "dims", "lora_rank": 4},
+    "simcse": {"variant": "mrl", "corpus": "single.txt", "dropout": 0.2},
+    "dynamic": {"variant": "ese", "weights": "dynamic", "accumulate": 2},
+    "best": {"variant": "full-dim", "evaluate_steps": 2, "save_steps": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def settings_of(
+    tmp_path_factory: pytest.TempPathFactory, tiny_corpus: Path, tiny_backbone: Path
+) -> Callable[[str], TrainSettings]:
+    """Six steps of a case, on the tiny corpus unless it has a file of its own."""
+    texts = tmp_path_factory.mktemp("texts") / "single.txt"
+    texts.write_text("".join(f"{word} {next_}\n" for word, next_ in pairwise(WORDS)))
+
+    def get(case: str) -> TrainSettings:
+        usual = {
+            "corpus": str(tiny_corpus), "backbone": str(tiny_backbone), "steps": 6,
+            "batch_queries": 4, "save_steps": 2, "evaluate_steps": 0, "document_length": 16,
+            "device": "cpu",
+        }  # fmt: skip
+        fields = {**usual, **STATEFUL[case]}
+        if fields["corpus"] == texts.name:
+            fields["corpus"] = str(texts)
+        return TrainSettings(**fields)
+
+    return get
+
+
+@pytest.fixture(scope="module")
+def whole(
+    tmp_path_factory: pytest.TempPathFactory, settings_of: Callable[[str], TrainSettings]
+) -> Callable[[str], str]:
+    """The fingerprint of a case that was left alone."""
+    place = tmp_path_factory.mktemp("left-alone")
+
+    @cache
+    def get(case: str) -> str:
+        return verb.train(settings_of(case), place / case).card.fingerprint
+
+    return get
+
+
+@pytest.mark.parametrize("case", STATEFUL)
+def test_whatever_a_recipe_has_learned_or_drawn_is_gone_on_from(
+    case: str,
+    settings_of: Callable[[str], TrainSettings],
+    whole: Callable[[str], str],
+    tmp_path: Path,
 ) -> None:
-    import subprocess
-    import sys
+    expected = whole(case)
 
-    from shell import ENVIRONMENT
+    def stop(step: int, _: object) -> None:
+        if step == 5:
+            raise KeyboardInterrupt
 
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m"]
-    done = subprocess.run(
-        [*launch, *map(str, ("m2dr", *train(tiny_corpus, tiny_backbone)))],
-        cwd=tmp_path, env={**ENVIRONMENT, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
-        timeout=300, check=False,
-    )  # fmt: skip
+    with (
+        patch.object(verb, "_watch", lambda _: stop),
+        pytest.raises(Interrupted, match="stopped at step 5 of 6; go on with: m2dr train --resume"),
+    ):
+        verb.train(settings_of(case), tmp_path)
+    done = verb.train(settings_of(case), tmp_path, resume=True)
+
+    assert done.card.fingerprint == expected
+
+
+@pytest.mark.parametrize("case", ["mipic", "simcse"])
+def test_the_same_after_kill_9(
+    case: str,
+    settings_of: Callable[[str], TrainSettings],
+    whole: Callable[[str], str],
+    tmp_path: Path,
+) -> None:
+    settings = asdict(settings_of(case)).items()
+    changed = {k: v for k, v in settings if v != getattr(TrainSettings(), k)}
+    words = [word for k, v in changed.items() for word in ("--set", f"{k}={v}")]
+
+    code, _ = stopped_when(after(4, tmp_path), "train", *words, "--out", "model", cwd=tmp_path)
+    assert code == -signal.SIGKILL
+    done = m2dr("train", "--resume", "--out", "model", cwd=tmp_path)
 
     assert done.returncode == 0, done.stderr
-    assert {"config.json", "m2dr.json", "model.safetensors"} <= {
-        path.name for path in (tmp_path / "model").iterdir()
-    }
-    assert done.stdout.count("40 steps") == 1
-    assert len(list((tmp_path / "model" / "tensorboard").iterdir())) == 1
+    assert fingerprint_of(tmp_path) == whole(case)

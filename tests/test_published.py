@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from m2dr.verbs.evaluate import EvaluateRequest, evaluate
+from m2dr.verbs.sts import StsRequest, evaluate_sts
 
 
 @pytest.mark.slow
@@ -26,3 +27,27 @@ def test_the_untrained_backbone_scores_as_published(
 
     (cell,) = report.grids[0].cells.values()
     assert cell["nDCG@10"] == pytest.approx(published, abs=0.005)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "published"),
+    [
+        ("stsb-test", 0.820),
+        ("sick-test", 0.771),
+        ("sts12-test", 0.724),
+        ("sts13-test", 0.806),
+        ("sts14-test", 0.756),
+    ],
+)
+def test_the_untrained_backbone_orders_sentence_pairs_as_published(
+    task: str, published: float, data: Path, tmp_path: Path
+) -> None:
+    file = str(data / "sts" / f"{task}.tsv")
+
+    report = evaluate_sts(
+        StsRequest((file,), ("minilm",), layers=(6,), dims=(384,), out=tmp_path / "results")
+    )
+
+    (cell,) = report.tasks[0][0].cells.values()
+    assert cell["Spearman"] == pytest.approx(published, abs=0.003)

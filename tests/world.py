@@ -39,15 +39,20 @@ def configurations() -> dict[str, object]:
     }  # fmt: skip
 
 
-def make_backbone(folder: Path, model_type: str = "bert", seed: int = 13) -> Path:
-    """A backbone's folder as the hub would give it: random weights, a real tokenizer."""
+def make_backbone(
+    folder: Path, model_type: str = "bert", seed: int = 13, masks: bool = False
+) -> Path:
+    """A backbone's folder as the hub would give it: random weights, a real tokenizer.
+
+    With `masks` the tokenizer has a token that hides others, as masked language modelling needs it.
+    """
     import torch
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import AutoModel, PreTrainedTokenizerFast
 
     torch.manual_seed(seed)
     AutoModel.from_config(configurations()[model_type]).save_pretrained(folder)
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(["[MASK]"] if masks else [])]
     letters = [chr(c) for c in range(ord("a"), ord("z") + 1)]
     vocabulary = special + WORDS + letters + [f"##{c}" for c in letters]
     words = {word: i for i, word in enumerate(dict.fromkeys(vocabulary)) if i < 64}
@@ -59,8 +64,20 @@ def make_backbone(folder: Path, model_type: str = "bert", seed: int = 13) -> Pat
     )
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]",
-        sep_token="[SEP]", model_max_length=64,
+        sep_token="[SEP]", model_max_length=64, **({"mask_token": "[MASK]"} if masks else {}),
     ).save_pretrained(folder)  # fmt: skip
+    return folder
+
+
+def make_shape(folder: Path, layers: int, width: int) -> Path:
+    """A backbone's folder of any size: its configuration, and a file where weights would be."""
+    import torch
+    import transformers as hf
+    from safetensors.torch import save_file
+
+    shape = {"num_hidden_layers": layers, "hidden_size": width, "intermediate_size": 48}
+    hf.BertConfig(vocab_size=64, num_attention_heads=4, **shape).save_pretrained(folder)
+    save_file({"nothing": torch.zeros(1)}, folder / "model.safetensors")
     return folder
 
 

@@ -1,6 +1,6 @@
 """What every cut of one model is worth on one corpus."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum, isfinite
 
@@ -24,6 +24,7 @@ class Grid:
     queries: int  # how many the means are over
     cells: Mapping[Cut, Mapping[str, float]]  # cut -> measure -> mean
     notes: tuple[str, ...] = ()  # what a reader must know, e.g. "own document dropped"
+    unit: str = "queries"  # what `queries` counts; for sentence similarity it is "pairs"
 
     def __post_init__(self) -> None:
         if not self.cells or not self.measures:
@@ -61,9 +62,14 @@ class Grid:
         """The names of the measures, as every cell has them."""
         return tuple(next(iter(self.cells.values())))
 
+    @property
+    def place(self) -> str:
+        """Corpus and split, such as 'pydocs test'; a file of sentence pairs has no split."""
+        return f"{self.corpus} {self.split}" if self.split else self.corpus
+
     def heading(self, measure: str) -> str:
         """What a table or figure shows, such as 'RR@10 on pydocs test, 2234 queries'."""
-        return f"{measure} on {self.corpus} {self.split}, {self.queries} queries"
+        return f"{measure} on {self.place}, {self.queries} {self.unit}"
 
     def values(self, measure: str) -> dict[Cut, float]:
         """One measure of every cut, smallest layer first.
@@ -118,17 +124,44 @@ class Grid:
 
 def require_same_queries(grids: Iterable[Grid]) -> None:
     """Raise UserError unless there are `grids` and all were measured on the same queries."""
-    settings = {(grid.corpus, grid.split, grid.queries): grid.model for grid in grids}
+    settings = {(grid.place, grid.queries, grid.unit): grid.model for grid in grids}
     if not settings:
         raise UserError("No grid was given to show; pass the grid of at least one model.")
     if len(settings) > 1:
         found = "; ".join(
-            f"{model} on {queries} queries of {corpus} {split}"
-            for (corpus, split, queries), model in settings.items()
+            f"{model} on {queries} {unit} of {place}"
+            for (place, queries, unit), model in settings.items()
         )
         raise UserError(
-            f"Grids of different queries cannot be compared: {found}. Measure all on the same."
+            f"Grids of different texts cannot be compared: {found}. Measure all on the same."
         )
+
+
+def average(grids: Sequence[Grid]) -> Grid:
+    """The plain mean of one model over several corpora, each counted alike whatever its size.
+
+    Args:
+        grids: at least one, all of the same model, cuts and measures.
+    """
+    first = grids[0]
+    cells = {
+        cut: {
+            name: fsum(grid.cells[cut][name] for grid in grids) / len(grids)
+            for name in first.measures
+        }
+        for cut in first.cuts
+    }
+    places = [grid.place for grid in grids]
+    notes = dict.fromkeys(note for grid in grids for note in grid.notes)
+    return Grid(
+        first.model,
+        f"mean-of-{'+'.join(places)}",
+        "",
+        sum(grid.queries for grid in grids),
+        cells,
+        (*notes, f"the mean over {', '.join(places)}, each counted alike"),
+        first.unit,
+    )
 
 
 def require_distinct_names(grids: Iterable[Grid]) -> None:

@@ -77,7 +77,7 @@ def write_json(grid: Grid, path: Path) -> None:
         measures = {name: float(value) for name, value in grid.cells[cut].items()}
         cells.append({"layer": cut.layer, "dim": cut.dim, "measures": measures})
     head = {"format": FORMAT, "model": grid.model, "corpus": grid.corpus, "split": grid.split}
-    rest = {"queries": grid.queries, "notes": list(grid.notes), "cells": cells}
+    rest = {"queries": grid.queries, "unit": grid.unit, "notes": list(grid.notes), "cells": cells}
     write_text(path, json.dumps(head | rest, indent=2) + "\n")
 
 
@@ -147,7 +147,9 @@ def _grid(data: Any) -> Grid:  # noqa: ANN401 - anything may stand in a JSON fil
         cells[cut] = {name: _only(float, v, name) for name, v in cell["measures"].items()}
     words = [_only(str, data[key], key) for key in ("model", "corpus", "split")]
     notes = tuple(_only(str, note, "note") for note in data["notes"])
-    return Grid(words[0], words[1], words[2], _only(int, data["queries"], "queries"), cells, notes)
+    queries = _only(int, data["queries"], "queries")
+    unit = _only(str, data.get("unit", "queries"), "unit")  # older files count queries alone
+    return Grid(words[0], words[1], words[2], queries, cells, notes, unit)
 
 
 def _only(kind: type[T], value: object, what: str) -> T:

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import Literal
 
 from torch import nn
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 
 from m2dr.errors import UserError
+from m2dr.records.card import Attention, Pooling
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Backbone:
     blocks: str  # path to the list of transformer blocks
     final_norm: str | None = None  # path to the norm behind the last block of a pre-norm backbone
     pooler: bool = False  # has a head on the first token that retrieval does not use
-    causal: bool = False  # a token sees only those before it: pool the last one
+    causal: bool = False  # as it comes, a token sees only those before it
     reserved: int = 0  # positions of max_position_embeddings that no token can have
 
     def blocks_of(self, transformer: PreTrainedModel) -> nn.ModuleList:
@@ -33,11 +33,6 @@ class Backbone:
             return nn.Identity()
         norm: nn.Module = attrgetter(self.final_norm)(transformer)
         return norm
-
-    @property
-    def pooling(self) -> Literal["cls", "last"]:
-        """How a backbone that does not say otherwise is pooled."""
-        return "last" if self.causal else "cls"
 
 
 BACKBONES = {
@@ -79,6 +74,41 @@ def read_config(folder: Path) -> PretrainedConfig:
         raise UserError(f"{folder / 'config.json'} cannot be read ({reason}).") from error
     backbone_of(config)
     return config
+
+
+def attend(config: PretrainedConfig, attention: Attention | None) -> PretrainedConfig:
+    """Let the tokens of a causal backbone see each other both ways, or only backwards again.
+
+    `is_causal` is transformers' own field: its masks and its attention honour it, and config.json
+    keeps it, so that whoever opens the folder attends the same way.
+
+    Args:
+        config: changed in place and returned.
+        attention: None leaves the backbone's own way.
+
+    Raises:
+        UserError: a backbone whose tokens see each other cannot be made causal.
+    """
+    if backbone_of(config).causal:
+        if attention is not None:
+            config.is_causal = attention == "causal"
+    elif attention == "causal":
+        raise UserError(
+            f"attention = causal was asked for; the tokens of a {config.model_type} backbone see "
+            "each other both ways. Leave it out, or take a decoder such as llama or qwen3."
+        )
+    return config
+
+
+def usual_pooling(config: PretrainedConfig) -> Pooling:
+    """How a backbone that does not say otherwise is pooled.
+
+    The last token of a causal backbone has seen all others. Of one that attends both ways, the
+    mean is taken, as ESE does (Li et al. 2024, arXiv:2402.14776).
+    """
+    if not backbone_of(config).causal:
+        return "cls"
+    return "last" if getattr(config, "is_causal", True) else "mean"
 
 
 def most_tokens(config: PretrainedConfig) -> int:

@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -14,7 +14,8 @@ from transformers.utils import logging
 from m2dr.errors import UserError
 from m2dr.model.backbones import backbone_of, cut_config, read_config
 from m2dr.model.encoder import Encoder
-from m2dr.model.foreign import foreign_card, write_sentence_transformers_files
+from m2dr.model.foreign import DENSE, foreign_card, write_sentence_transformers_files
+from m2dr.model.heads import HEADS, last_head, load_heads, write_heads
 from m2dr.model.places import ASIDE, CARD, find_folder, hash_weights
 from m2dr.records.card import FORMAT, ModelCard
 from m2dr.records.cut import Cut
@@ -64,7 +65,7 @@ def load(
 
     Raises:
         UserError: no such folder or id, weights that are missing or do not fit the
-            configuration, fewer blocks than asked for.
+            configuration, fewer blocks than asked for, exit heads that cannot be read.
     """
     _quieten_transformers()
     folder, card = find_folder(str(name)), read_card(name)
@@ -87,24 +88,31 @@ def load(
             f"The weights in {folder} lack {len(report['missing_keys'])} tensors that config.json "
             f"promises, such as {min(report['missing_keys'])}; it is another model's, or damaged."
         )
-    return Encoder(transformer, card).to(device).eval(), Tokenizer(tokenizer)
+    encoder = Encoder(transformer, card)
+    if card.exit_head == "linear":
+        load_heads(encoder, folder)
+    return encoder.to(device).eval(), Tokenizer(tokenizer)
 
 
 def save(encoder: Encoder, tokenizer: Tokenizer, card: ModelCard, folder: Path) -> ModelCard:
     """Write a model folder: aside first, its card last; a folder with a card is a finished one.
 
     Returns:
-        The card, with the fingerprint of the weights that were written.
+        The card, with the fingerprint of the weights that were written, and with the exit heads
+        that the encoder really has.
     """
     aside = folder / ASIDE
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     encoder.transformer.save_pretrained(aside)
+    write_heads(encoder, aside)
     tokenizer.inner.save_pretrained(aside)
-    write_sentence_transformers_files(card, aside)
+    write_sentence_transformers_files(card, aside, last_head(encoder))
+    card = replace(card, exit_head="linear" if encoder.exit_heads else "none")
     card = card.with_fingerprint(hash_weights(aside))
     _write(card, aside / CARD)
     (folder / CARD).unlink(missing_ok=True)
+    _remove_weights(folder)
     for path in sorted(aside.iterdir(), key=lambda path: path.name == CARD):
         _replace(path, folder / path.name)
     aside.rmdir()
@@ -115,6 +123,13 @@ def _quieten_transformers() -> None:
     """No bar and no report while loading: what matters of the report is checked here."""
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # transformers does not annotate it
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # nor this
+
+
+def _remove_weights(folder: Path) -> None:
+    """An earlier model's weights, of which the new one may not have all files."""
+    for path in folder.glob("*.safetensors"):
+        path.unlink()
+    shutil.rmtree(folder / DENSE, ignore_errors=True)
 
 
 def _replace(source: Path, target: Path) -> None:
@@ -143,6 +158,11 @@ def _read(path: Path) -> ModelCard:
         raise UserError(
             f"{path} is damaged ({_first_line(error)}); train the model again."
         ) from error
+    if card.exit_head == "linear" and not (path.parent / HEADS).exists():
+        raise UserError(
+            f"{path.parent} lacks {HEADS}, and {path.name} says that the model has exit heads; "
+            "copy the whole folder again."
+        )
     found = hash_weights(path.parent)
     if found != card.fingerprint:
         raise UserError(

@@ -72,3 +72,13 @@ def set_dropout(encoder: nn.Module, share: float | None) -> None:
         name = "p" if isinstance(module, nn.Dropout) else "attention_dropout"
         if isinstance(getattr(module, name, None), float):
             setattr(module, name, share)
+
+
+def drops_out(encoder: nn.Module) -> bool:
+    """Whether two passes of one text in training differ."""
+    return any(
+        getattr(module, name, 0.0) > 0
+        for module in encoder.modules()
+        for name in (("p",) if isinstance(module, nn.Dropout) else ("attention_dropout",))
+        if isinstance(getattr(module, name, None), float)
+    )

@@ -3,7 +3,7 @@
 # Shapes in this room:
 #   L layers asked for, B texts, T tokens, H width.
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import torch
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from m2dr.errors import UserError
-from m2dr.model.backbones import backbone_of
-from m2dr.model.exits import listening, pool, watch
+from m2dr.model.backbones import attend, backbone_of
+from m2dr.model.exits import identity_head, listening, pool, through, watch
 from m2dr.records.card import ModelCard
 
 
@@ -28,6 +28,7 @@ class Encoder(nn.Module):
         super().__init__()
         backbone = backbone_of(transformer.config)
         self.transformer = transformer
+        self.exit_heads = nn.ModuleDict()  # by layer, as "3"
         self.card = card
         self.blocks = len(backbone.blocks_of(transformer))
         self._final_norm_of = backbone.final_norm_of
@@ -35,12 +36,59 @@ class Encoder(nn.Module):
         watch(backbone.blocks_of(transformer))
 
     @property
+    def card(self) -> ModelCard:
+        """What the model says of itself; how its tokens attend is settled by it."""
+        return self._card
+
+    @card.setter
+    def card(self, card: ModelCard) -> None:
+        attend(self.transformer.config, card.attention)
+        self._card = card
+
+    @property
     def device(self) -> torch.device:
         """Where the weights are."""
         return next(self.parameters()).device
 
+    def add_exit_heads(self, layers: Sequence[int]) -> None:
+        """Give each of these layers an exit head, an identity; one that has a head keeps it.
+
+        Raises:
+            UserError: a layer that is not loaded.
+        """
+        self._check(layers)
+        for layer in layers:
+            if str(layer) not in self.exit_heads:
+                width = self.transformer.config.hidden_size
+                self.exit_heads[str(layer)] = identity_head(width, self.device)
+
+    def checkpoint_blocks(self, on: bool) -> None:
+        """Keep only the input of each block in training, and run it again for its gradients.
+
+        Each block runs twice per step, and the activations of one at a time are in memory.
+
+        Raises:
+            UserError: transformers cannot do this for the backbone.
+        """
+        if not on:
+            self.transformer.activation_checkpointing_disable()  # type: ignore[no-untyped-call]  # transformers does not annotate it
+            return
+        if not self.transformer.supports_gradient_checkpointing:
+            raise UserError(
+                f"Gradient checkpointing was asked for; transformers has none for a backbone of "
+                f"type {self.transformer.config.model_type}. Leave it out, or take smaller batches."
+            )
+        self.transformer.activation_checkpointing_enable({"use_reentrant": False})
+        # Needed by the reentrant way alone; left in place, it asks for gradients of frozen words.
+        self.transformer.disable_input_require_grads()  # type: ignore[no-untyped-call]  # nor this
+
     def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, layers: Sequence[int] | None = None
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        layers: Sequence[int] | None = None,
+        tokens: Callable[[int, Tensor], None] | None = None,
+        token_layers: Collection[int] = (),
     ) -> Tensor:
         """Embed each text at each layer.
 
@@ -48,23 +96,40 @@ class Encoder(nn.Module):
             input_ids: [B, T].
             attention_mask: [B, T], 1 for a token and 0 for padding, which stands at the end.
             layers: which to return, increasing; all blocks when None.
+            tokens: is called with each layer of `token_layers` and the states of its tokens
+                [B, T, H], behind the final norm and before pooling, first layer first.
+            token_layers: of which layers, in any order.
 
         Returns:
-            [L, B, H] float32, not normalised; the state after `layers[i]` blocks at index i.
+            [L, B, H] float32, not normalised; the state after `layers[i]` blocks at index i, behind
+            the exit head of that layer where there is one.
         """
         wanted = tuple(layers or range(1, self.blocks + 1))
-        if wanted[-1] > self.blocks:
-            raise UserError(f"Layer {wanted[-1]} was asked for; {self.blocks} are loaded.")
+        self._check([*wanted, *token_layers])
         pooled: dict[int, Tensor] = {}
         norm = self._final_norm_of(self.transformer)
 
         def take(layer: int, states: Tensor) -> None:
+            rest = norm
+            if tokens is not None and layer in token_layers:
+                states, rest = norm(states), nn.Identity()
+                tokens(layer, states)
             if layer in wanted:
-                pooled[layer] = pool(states, attention_mask, self.card.pooling, norm)
+                vectors = pool(states, attention_mask, self.card.pooling, rest)
+                pooled[layer] = through(self._head_of(layer), vectors)
 
         with listening(take):
             self.transformer(input_ids=input_ids, attention_mask=attention_mask, **self._options)
         return torch.stack([pooled[layer] for layer in wanted])
+
+    def _head_of(self, layer: int) -> nn.Module:
+        name = str(layer)
+        return self.exit_heads[name] if name in self.exit_heads else nn.Identity()
+
+    def _check(self, layers: Sequence[int]) -> None:
+        for layer in layers:
+            if not 1 <= layer <= self.blocks:
+                raise UserError(f"Layer {layer} was asked for; {self.blocks} are loaded.")
 
     @torch.inference_mode()
     def embed(

@@ -1,10 +1,10 @@
-"""What leaves the encoder at a layer: token states, normed where the backbone is, then pooled."""
+"""What leaves the encoder at a layer: token states, normed, pooled, and through an exit head."""
 
 # Shapes in this room:
 #   L layers, B texts, T tokens, H width.
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
 
@@ -40,6 +40,25 @@ def pool(states: Tensor, mask: Tensor, pooling: Pooling, norm: nn.Module) -> Ten
     rows = torch.arange(len(states), device=states.device)
     pooled: Tensor = norm(states[rows, chosen])
     return pooled.float()
+
+
+def identity_head(width: int, device: torch.device) -> nn.Linear:
+    """One linear map of a shallow layer's vectors, H to H, that changes nothing before training.
+
+    It frees the states of a layer from having to be the embedding too: they feed the blocks behind.
+    """
+    head = nn.Linear(width, width, bias=False, device=device, dtype=torch.float32)
+    nn.init.eye_(head.weight)
+    return head
+
+
+def through(head: nn.Module, pooled: Tensor) -> Tensor:
+    """`pooled` [B, H] mapped by an exit head, in float32 whatever the blocks multiply in."""
+    kind = pooled.device.type
+    # Entered only where it changes something: a graph that is exported has no use for it.
+    with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
+        mapped: Tensor = head(pooled)
+    return mapped
 
 
 def watch(blocks: nn.ModuleList) -> None:

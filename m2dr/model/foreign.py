@@ -4,8 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import save_file
+from torch import Tensor
+
 from m2dr.errors import UserError
-from m2dr.model.backbones import backbone_of, most_tokens, read_config
+from m2dr.model.backbones import most_tokens, read_config, usual_pooling
 from m2dr.records.card import ModelCard, Pooling, Similarity
 from m2dr.records.cut import Cut
 
@@ -16,6 +19,7 @@ POOLING_FLAGS: dict[str, Pooling] = {
 }
 POOLING_NAMES: dict[str, Pooling] = {"cls": "cls", "mean": "mean", "lasttoken": "last"}
 TEMPERATURE: dict[Similarity, float] = {"dot": 1.0, "cosine": 0.05}
+DENSE = "2_Dense"  # folder of an exit head
 MAX_LENGTH = 256  # tokens of a document, where the folder asks for nothing else
 
 
@@ -34,7 +38,7 @@ def foreign_card(name: str, folder: Path) -> ModelCard:
         width=width,
         cuts=(Cut(layers, width),),
         documents="same",
-        pooling=_pooling(folder) or backbone_of(config).pooling,
+        pooling=_pooling(folder) or usual_pooling(config),
         similarity=similarity,
         temperature=TEMPERATURE[similarity],
         query_prefix=prompts.get("query") or "",
@@ -44,13 +48,23 @@ def foreign_card(name: str, folder: Path) -> ModelCard:
     )
 
 
-def write_sentence_transformers_files(card: ModelCard, folder: Path) -> None:
+def write_sentence_transformers_files(
+    card: ModelCard, folder: Path, head: Tensor | None = None
+) -> None:
     """What SentenceTransformer(folder) needs to give the same vectors.
+
+    Args:
+        card: says how to pool, what stands before a text and how long it may be.
+        folder: of the model.
+        head: [H, H], the exit head of the last layer in the folder, where it has one.
 
     There is no module that normalises: sentence-transformers cuts behind its modules, and a
     prefix must be cut first and normalised after. Its cosine does that by itself.
     """
     kinds = [("", "Transformer"), ("1_Pooling", "Pooling")]
+    if head is not None:
+        kinds.append((DENSE, "Dense"))
+        _write_dense(head, folder / DENSE)
     modules = [
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for i, (path, kind) in enumerate(kinds)
@@ -65,6 +79,19 @@ def write_sentence_transformers_files(card: ModelCard, folder: Path) -> None:
     _write(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": card.width, **flags})
     _write(folder / "config_sentence_transformers.json", settings)
     _write(folder / "sentence_bert_config.json", {"max_seq_length": card.document_length})
+
+
+def _write_dense(head: Tensor, folder: Path) -> None:
+    """An exit head as the module that sentence-transformers knows."""
+    height, width = head.shape
+    settings = {
+        "in_features": width,
+        "out_features": height,
+        "bias": False,
+        "activation_function": "torch.nn.modules.linear.Identity",
+    }
+    _write(folder / "config.json", settings)
+    save_file({"linear.weight": head.contiguous()}, folder / "model.safetensors")
 
 
 def _pooling(folder: Path) -> Pooling | None:

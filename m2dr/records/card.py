@@ -5,10 +5,11 @@ from typing import Literal
 
 from m2dr.errors import UserError
 from m2dr.records.cut import Cut
-from m2dr.records.variant import DocumentLayer
+from m2dr.records.variant import DocumentLayer, ExitHead
 
 Pooling = Literal["cls", "mean", "last"]
 Similarity = Literal["dot", "cosine"]
+Attention = Literal["causal", "bidirectional"]
 
 FORMAT = 1  # raise it when today's reader would misread yesterday's folder
 
@@ -30,6 +31,8 @@ class ModelCard:
     document_prefix: str = ""
     query_length: int = 64  # tokens, special ones included
     document_length: int = 256
+    exit_head: ExitHead = "none"  # what a shallow layer's vector passes before it is cut
+    attention: Attention | None = None  # None: the backbone's own way
     fingerprint: str = ""  # sha256 of the weights
     format: int = field(default=FORMAT)
 

@@ -1,5 +1,6 @@
 """How much of an encoder is used."""
 
+import re
 from dataclasses import dataclass
 
 from m2dr.errors import UserError
@@ -25,3 +26,15 @@ class Cut:
 
     def __str__(self) -> str:
         return f"L{self.layer}D{self.dim}"
+
+    @classmethod
+    def parse(cls, word: str) -> "Cut":
+        """The cut that a word such as L4D128 names.
+
+        >>> Cut.parse("L4D128")
+        Cut(layer=4, dim=128)
+        """
+        found = re.fullmatch(r"L(\d+)D(\d+)", word)
+        if not found:
+            raise UserError(f"{word!r} names no cut; layer 4 and dim 128 are written L4D128.")
+        return cls(int(found[1]), int(found[2]))

@@ -45,3 +45,12 @@ class Group:
     query: Query
     positive: Document
     negatives: tuple[Document, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two sentences and how alike they are: from 0, unrelated, to 1, the same."""
+
+    first: str
+    second: str
+    score: float

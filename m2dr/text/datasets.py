@@ -35,6 +35,12 @@ LOADERS = (
         pairs.open_jsonl,
     ),
     Loader(
+        "table",
+        "a .csv or .tsv file whose header names a query, a positive and any negatives",
+        pairs.recognises_table,
+        pairs.open_table,
+    ),
+    Loader(
         "triples",
         "a triples.*.tsv file of query, positive and negative texts",
         triples.recognises,

@@ -44,15 +44,8 @@ class Groups:
         self._wanted = 0 if source == "none" else negatives
         self._seed = seed
         self._epoch = 0
-        relevant: dict[str, list[str]] = defaultdict(list)  # query id → docids in file order
-        for judgement in dataset.judgements(split):
-            if judgement.relevance > 0:
-                relevant[judgement.query_id].append(judgement.document_id)
-        self._relevant = relevant
-        self._queries = [query for query in dataset.queries(split) if query.id in relevant]
-        if not self._queries:
-            raise UserError(f"{dataset.name}: no query of {split!r} has a relevant document.")
-        self.known_positives = _known_positives(self._queries, relevant)
+        self._queries, self._relevant = answered(dataset, split)
+        self.known_positives = known_positives(self._queries, self._relevant)
         self._given = dataset.negatives(split) if source == "given" and self._wanted else {}
         if source == "given" and self._wanted and not self._given:
             raise UserError(
@@ -115,7 +108,23 @@ class Groups:
             )
 
 
-def _known_positives(
+def answered(dataset: Dataset, split: str) -> tuple[list[Query], dict[str, list[str]]]:
+    """The queries with a relevant document, and by their ids those documents' ids in file order.
+
+    Raises:
+        UserError: there is no such split, or nothing in it is relevant.
+    """
+    relevant: dict[str, list[str]] = defaultdict(list)
+    for judgement in dataset.judgements(split):
+        if judgement.relevance > 0:
+            relevant[judgement.query_id].append(judgement.document_id)
+    queries = [query for query in dataset.queries(split) if query.id in relevant]
+    if not queries:
+        raise UserError(f"{dataset.name}: no query of {split!r} has a relevant document.")
+    return queries, dict(relevant)
+
+
+def known_positives(
     queries: Sequence[Query], relevant: Mapping[str, Sequence[str]]
 ) -> dict[str, frozenset[str]]:
     """By query id; queries of the same text share theirs, since what answers one answers all."""

@@ -1,28 +1,46 @@
-"""JSONL files of pairs (query, document) or of groups (query, positives, negatives)."""
+"""Files of pairs (query, document) or of groups (query, positives, negatives): JSONL or tables."""
 
+import json
+import re
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from m2dr.errors import UserError
 from m2dr.records.texts import Document, Query
 from m2dr.text.collection import Dataset
-from m2dr.text.fields import filled, optional_identifier, optional_string, string
+from m2dr.text.fields import Row, filled, optional_identifier, optional_string, string
 from m2dr.text.gathering import Gathering
 from m2dr.text.gathering import Row as TrainingRow
 from m2dr.text.lines import Line, read_lines
 from m2dr.text.splitting import split_of
-
-Row = dict[str, object]
+from m2dr.text.tables import header_of, kind_of, read_table
 
 SHARES = {"train": 0.96, "dev": 0.02, "test": 0.02}  # of the documents of a pair file
 _SEED = "pairs-1"  # another word is another split, and makes trained models incomparable
-_POSITIVES = ("positive_passages", "positives", "positive", "pos")
+# The first of each that a row has counts: m2dr's own names, Tevatron's, sentence-transformers'.
+ASKS = ("query", "anchor", "question", "query_text")
+POSITIVES = ("positive_passages", "positives", "positive", "pos", "answer")
 _NEGATIVES = ("negative_passages", "negatives", "negative", "neg")
+_NUMBERED = re.compile(r"neg(?:ative)?_?(\d+)")  # negative_1, negative_2, one text in each
+_BY_ID = re.compile(r"(?:positive|negative)_\w*ids")  # passages that stand in another file
 _SUFFIXES = (".jsonl", ".jsonl.gz")
+_TABLES = (".csv", ".tsv")
 
 
 def recognises(name: str) -> bool:
-    """Whether the name is such a file."""
+    """Whether the name is a JSONL file."""
     return name.endswith(_SUFFIXES) and Path(name).is_file()
+
+
+def recognises_table(name: str) -> bool:
+    """Whether the name is a table whose header names a query and what answers it."""
+    path = Path(name)
+    if kind_of(path) not in _TABLES or not path.is_file():
+        return False
+    header = header_of(path)
+    if header is None or set(ASKS).isdisjoint(header[1]):
+        return False
+    return not {"document", *POSITIVES}.isdisjoint(header[1])
 
 
 def open_jsonl(name: str) -> Dataset:
@@ -35,25 +53,40 @@ def open_jsonl(name: str) -> Dataset:
     first = next(read_lines(path), None)
     if first is None:
         raise UserError(f"{path} holds no line.")
-    keys = first.json().keys()
-    if not keys & {"document", *_POSITIVES}:
+    rows = ((line, _object(line)) for line in read_lines(path))
+    return _gathered(path, first, _object(first).keys(), rows)
+
+
+def open_table(name: str) -> Dataset:
+    """Read a table with a header into memory, as `open_jsonl` does; an empty negative is none."""
+    path = Path(name)
+    header = header_of(path)
+    if header is None:
+        raise UserError(f"{path} holds no line.")
+    return _gathered(path, *header, ((line, _without_gaps(row)) for line, row in read_table(path)))
+
+
+def _gathered(
+    path: Path, first: Line, keys: Collection[str], rows: Iterator[tuple[Line, Row]]
+) -> Dataset:
+    _refuse_ids(first, keys)
+    if {"document", *POSITIVES}.isdisjoint(keys):
         raise first.error(
-            f"has neither 'document' (pairs) nor {_POSITIVES[0]!r} (groups); "
+            f"has neither 'document' (pairs) nor {POSITIVES[0]!r} (groups); "
             f"its keys are {', '.join(map(repr, keys)) or 'none'}."
         )
     gathering = Gathering()
-    read = _pair if "document" in keys else group_row
-    for line in read_lines(path):
-        gathering.add(read(line))
-    return gathering.dataset(path.name.partition(".jsonl")[0], order=SHARES)
+    read = _pair if "document" in keys else _group
+    for line, row in rows:
+        gathering.add(read(line, row))
+    return gathering.dataset(path.name.removesuffix(".gz")[: -len(kind_of(path))], order=SHARES)
 
 
-def _pair(line: Line) -> TrainingRow:
-    row = line.json()
+def _pair(line: Line, row: Row) -> TrainingRow:
     text = filled(line, string(line, row, "document"), "'document'")
     docid = optional_identifier(line, row, ("document_id",))
     document = Document(docid, text, optional_string(line, row, "title"))
-    negatives = _documents(line, row, _NEGATIVES)
+    negatives = _negatives(line, row)
     split = split_of(text, SHARES, _SEED)
     return TrainingRow(split, _query(line, row), (document,), negatives)
 
@@ -61,15 +94,30 @@ def _pair(line: Line) -> TrainingRow:
 def group_row(line: Line) -> TrainingRow:
     """One group: a query, documents that answer it, documents that do not.
 
-    Besides plain strings it reads what other toolkits write: `query_id`, and passages of `docid`,
-    `title` and `text`.
+    Besides plain strings it reads what other toolkits write: `query_id` and passages of `docid`,
+    `title` and `text` (Tevatron); `anchor`, `positive`, `negative_1`, `negative_2`, or a list of
+    these texts without their names (sentence-transformers).
     """
-    row = line.json()
-    positives = _documents(line, row, _POSITIVES)
+    return _group(line, _object(line))
+
+
+def _group(line: Line, row: Row) -> TrainingRow:
+    _refuse_ids(line, row)
+    positives = _documents(line, row, POSITIVES)
     if not positives:
-        raise line.error(f"has no positive document under any of {', '.join(_POSITIVES)}.")
-    split = split_in(line.path)
-    return TrainingRow(split, _query(line, row), positives, _documents(line, row, _NEGATIVES))
+        raise line.error(f"has no positive document under any of {', '.join(POSITIVES)}.")
+    return TrainingRow(split_in(line.path), _query(line, row), positives, _negatives(line, row))
+
+
+def _refuse_ids(line: Line, keys: Collection[str]) -> None:
+    """Refuse what names its passages by id; an answer beside it is no passage."""
+    by_id = next((key for key in keys if _BY_ID.fullmatch(key)), None)
+    if by_id and {"document", *POSITIVES[:-1]}.isdisjoint(keys):
+        raise line.error(
+            f"names passages by id under {by_id!r}, and their texts stand in another file. m2dr "
+            "reads groups that hold them: objects of docid, title and text under "
+            f"{POSITIVES[0]!r} and {_NEGATIVES[0]!r}."
+        )
 
 
 def split_in(path: Path) -> str:
@@ -82,9 +130,43 @@ def split_in(path: Path) -> str:
     return next((word for word in words if word in SHARES), "train")
 
 
+def _object(line: Line) -> Row:
+    """The JSON object of a line; a list of texts is a query, its positive and its negatives."""
+    if not line.text.lstrip().startswith("["):
+        return line.json()
+    try:
+        texts = json.loads(line.text)
+    except (ValueError, RecursionError) as error:
+        raise line.error(f"is not JSON ({error}).") from None
+    other = next((text for text in texts if not isinstance(text, str)), None)
+    if other is not None or len(texts) < 2:
+        found = f"holds {other!r}" if other is not None else f"has {len(texts)} items"
+        raise line.error(
+            f"is a list that {found}; such a list is of texts: a query, a positive, negatives."
+        )
+    query, positive, *negatives = texts
+    return {ASKS[0]: query, POSITIVES[0]: positive, _NEGATIVES[0]: negatives}
+
+
+def _without_gaps(row: Row) -> Row:
+    return {key: cell for key, cell in row.items() if str(cell).strip() or not _is_negative(key)}
+
+
+def _is_negative(key: str) -> bool:
+    return key in _NEGATIVES or _NUMBERED.fullmatch(key) is not None
+
+
 def _query(line: Line, row: Row) -> Query:
     query_id = optional_identifier(line, row, ("query_id",))
-    return Query(query_id, filled(line, string(line, row, "query"), "'query'"))
+    key = next((key for key in ASKS if row.get(key) is not None), ASKS[0])
+    return Query(query_id, filled(line, string(line, row, key), repr(key)))
+
+
+def _negatives(line: Line, row: Row) -> tuple[Document, ...]:
+    """Those in a list and those in columns of their own, by number."""
+    numbers = {int(found[1]): key for key in row if (found := _NUMBERED.fullmatch(key))}
+    single = (_documents(line, row, (numbers[number],)) for number in sorted(numbers))
+    return (*_documents(line, row, _NEGATIVES), *(doc for docs in single for doc in docs))
 
 
 def _documents(line: Line, row: Row, keys: tuple[str, ...]) -> tuple[Document, ...]:

@@ -3,47 +3,104 @@
 # Shapes in this room:
 #   B vectors of a batch, H width, D coordinates kept.
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
 
+from m2dr.records.variant import Compression
+
 
 @torch.no_grad()
-def compressed(vectors: Tensor, dim: int) -> Tensor:
+def compressed(vectors: Tensor, dim: int, how: Compression = "dependencies") -> Tensor:
     """Target of the longest prefix; the target of a shorter one is a prefix of it.
 
-    With A = softmax(XᵀX / √H) = U Σ Vᵀ the target is X · U[:, :D] Σ[:D, :D] (ESE, eq. 3 to 5).
+    dependencies: with A = softmax(XᵀX / √H) = U Σ Vᵀ the target is X · U[:, :D] Σ[:D, :D] (ESE,
+    eq. 3 to 5). embeddings: X = U Σ Vᵀ itself is decomposed, the target is U[:, :D] Σ[:D, :D].
+    max-k: the target is X · M, where row i of M holds the D largest entries of row i of A.
+
     The decomposition is exact, in float32 or better, and each component's largest entry is made
     positive: a randomised, sign-free one gives the same batch another target at each call.
 
     Args:
         vectors: [B, H], not normalised.
         dim: the longest prefix that is to be aligned, D.
+        how: what is compressed; "none" has no target and is not asked for.
 
     Returns:
         [B, D], without gradient.
     """
     x = vectors.detach()
     x = x if x.dtype == torch.float64 else x.float()
-    relations = torch.softmax(x.mT @ x / x.shape[1] ** 0.5, dim=-1)  # [H, H]
-    with _one_thread(x.device):
-        components, strengths, _ = torch.linalg.svd(relations)
-    components, strengths = components[:, :dim], strengths[:dim]
+    relations = x if how == "embeddings" else _relations(x)
+    if not torch.isfinite(relations).all():
+        return _no_numbers(x, dim)
+    if how == "embeddings":
+        target = x @ _components(x, dim)  # X V = U Σ
+        return torch.nn.functional.pad(target, (0, dim - target.shape[1]))  # rank is B at most
+    if how == "max-k":
+        strongest: Tensor = x @ relations.topk(dim, dim=-1).values
+        return strongest
+    components, strengths, _ = torch.linalg.svd(relations)
+    exact: Tensor = x @ (_signed(components[:, :dim]) * strengths[:dim])
+    return exact
+
+
+def compressed_all(
+    batches: Sequence[Tensor], dim: int, how: Compression = "dependencies"
+) -> list[Tensor]:
+    """`compressed` of several batches; on a CPU side by side, one thread each.
+
+    A decomposition of a few hundred columns is quicker on one CPU thread than on two, and every
+    layer of both sides has one. One thread each is also what makes a target the same however many
+    there are.
+    """
+    if not batches or batches[0].device.type != "cpu":
+        return [compressed(batch, dim, how) for batch in batches]
+    return list(
+        _workers(torch.get_num_threads()).map(partial(compressed, dim=dim, how=how), batches)
+    )
+
+
+@lru_cache(maxsize=1)
+def _workers(count: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count, "compress", initializer=torch.set_num_threads, initargs=(1,))
+
+
+@torch.no_grad()
+def compressed_by_lottery(vectors: Tensor, dim: int) -> Tensor:
+    """The target as ESE's public code has it: of a randomised decomposition, signs as they come.
+
+    Args and result as `compressed`; two calls give two targets, from the global random state.
+    """
+    x = vectors.detach().float()
+    relations = _relations(x)
+    if not torch.isfinite(relations).all():
+        return _no_numbers(x, dim).to(vectors.dtype)
+    components, strengths, _ = torch.svd_lowrank(relations, q=dim)
+    target: Tensor = x @ (components * strengths)
+    return target.to(vectors.dtype)
+
+
+def _no_numbers(x: Tensor, dim: int) -> Tensor:
+    """For what cannot be decomposed: the loss comes out as no number, and says which part it is."""
+    return x.new_full((len(x), dim), torch.nan)
+
+
+def _relations(x: Tensor) -> Tensor:
+    """How much each coordinate depends on each other one: [H, H], rows sum to 1."""
+    return torch.softmax(x.mT @ x / x.shape[1] ** 0.5, dim=-1)
+
+
+def _components(x: Tensor, dim: int) -> Tensor:
+    """Right singular vectors of X, strongest first: [H, min(B, D)]."""
+    _, _, rows = torch.linalg.svd(x, full_matrices=False)
+    return _signed(rows[:dim].mT)
+
+
+def _signed(components: Tensor) -> Tensor:
+    """The largest entry of each column made positive."""
     largest = components.abs().argmax(dim=0, keepdim=True)
-    signs = components.gather(0, largest).sign()  # [1, D]
-    target: Tensor = x @ (components * signs * strengths)
-    return target
-
-
-@contextmanager
-def _one_thread(device: torch.device) -> Iterator[None]:
-    """A decomposition of a few hundred columns is quicker on one CPU thread than on two."""
-    threads = torch.get_num_threads()
-    if device.type == "cpu":
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+    return components * components.gather(0, largest).sign()

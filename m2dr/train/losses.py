@@ -20,8 +20,13 @@ def contrastive(scores: Tensor, excluded: Tensor, temperature: float) -> Tensor:
     Returns:
         [...] nats per query; log N when the scores say nothing and nothing is excluded.
     """
+    return surprises(scores, excluded, temperature).mean(dim=-1)
+
+
+def surprises(scores: Tensor, excluded: Tensor, temperature: float) -> Tensor:
+    """The same of each query alone: [..., B, N] to [..., B]."""
     logits = (scores / temperature).masked_fill(excluded, -torch.inf)
-    return (logits.logsumexp(dim=-1) - logits.diagonal(dim1=-2, dim2=-1)).mean(dim=-1)
+    return logits.logsumexp(dim=-1) - logits.diagonal(dim1=-2, dim2=-1)
 
 
 def imitation(student: Tensor, teacher: Tensor) -> Tensor:

@@ -5,6 +5,7 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,17 +33,53 @@ def prefix_scores(
     Returns:
         [L, K, B, N], before any temperature.
     """
-    spans = list(pairwise([0, *dims]))
-    blocks = [queries[..., a:b] @ documents[..., a:b].mT for a, b in spans]
-    dots = torch.stack(blocks, dim=-3).cumsum(dim=-3)
+    dots: Tensor = _PrefixDots.apply(queries, documents, tuple(dims))  # type: ignore[no-untyped-call]  # torch does not annotate it
     if similarity == "dot":
         return dots
-    query_norms = _inverse_norms(queries, spans)[..., :, None]  # [L, K, B, 1]
-    document_norms = _inverse_norms(documents, spans)[..., None, :]  # [L, K, 1, N]
+    query_norms = _inverse_norms(queries, dims)[..., :, None]  # [L, K, B, 1]
+    document_norms = _inverse_norms(documents, dims)[..., None, :]  # [L, K, 1, N]
     return dots * query_norms * document_norms
 
 
-def _inverse_norms(vectors: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
+class _PrefixDots(torch.autograd.Function):
+    """The running sum of dot products, and its gradient without a tensor of full width per block.
+
+    Coordinate h counts in every prefix that reaches it, so its gradient comes from the sum of the
+    scores' gradients over those prefixes: a running sum from the longest to the shortest.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, queries: Tensor, documents: Tensor, dims: tuple[int, ...]) -> Tensor:  # noqa: ANN401  # torch's own context
+        ctx.save_for_backward(queries, documents)
+        ctx.spans = list(pairwise([0, *dims]))
+        layers, (count, others) = len(queries), (queries.shape[1], documents.shape[1])
+        dots = queries.new_zeros(layers, len(dims), count, others)
+        right = documents.expand(layers, -1, -1)
+        for place, (start, stop) in enumerate(ctx.spans):
+            so_far = dots[:, max(place - 1, 0)]
+            left = queries[..., start:stop]
+            torch.baddbmm(so_far, left, right[..., start:stop].mT, out=dots[:, place])
+        return dots
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:  # noqa: ANN401  # the same
+        queries, documents = ctx.saved_tensors
+        for_queries, for_documents = torch.zeros_like(queries), torch.zeros_like(documents)
+        reaching = torch.zeros_like(gradient[:, 0])  # [L, B, N]
+        for place, (start, stop) in reversed(list(enumerate(ctx.spans))):
+            reaching += gradient[:, place]
+            for_queries[..., start:stop] = reaching @ documents[..., start:stop]
+            pulled = reaching.mT @ queries[..., start:stop]
+            for_documents[..., start:stop] = (
+                pulled if len(documents) == len(queries) else pulled.sum(dim=0, keepdim=True)
+            )
+        return for_queries, for_documents, None
+
+
+def _inverse_norms(vectors: Tensor, dims: Sequence[int]) -> Tensor:
     """1 / length of each prefix: [L, N, H] to [L, K, N]."""
-    squares = [vectors[..., a:b].square().sum(dim=-1) for a, b in spans]
+    sizes = [stop - start for start, stop in pairwise([0, *dims])]
+    rest = vectors.shape[-1] - dims[-1]
+    blocks = vectors.split([*sizes, rest], dim=-1)[: len(dims)]
+    squares = [block.square().sum(dim=-1) for block in blocks]
     return torch.stack(squares, dim=-2).cumsum(dim=-2).clamp(min=TINY).rsqrt()

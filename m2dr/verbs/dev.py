@@ -1,4 +1,4 @@
-"""Quality of a model in training: its trained cuts on a sample of the dev split."""
+"""Quality of a model in training: its trained cuts on a sample of the dev split, or dev pairs."""
 
 from dataclasses import dataclass
 from statistics import fmean
@@ -6,6 +6,7 @@ from statistics import fmean
 import numpy as np
 
 from m2dr.evaluate.measures import Evaluator
+from m2dr.evaluate.sentences import correlations, distinct, gold_scores
 from m2dr.index.docids import Docids, encode
 from m2dr.index.exact import prefix_runs
 from m2dr.model.checkpoint import Tokenizer
@@ -13,6 +14,7 @@ from m2dr.model.encoder import Encoder
 from m2dr.records.texts import Document, Judgement, Query
 from m2dr.settings import TrainSettings
 from m2dr.text.collection import Dataset
+from m2dr.text.sentences import Sentences
 from m2dr.verbs.encoding import embed_texts
 from m2dr.verbs.models import document_layer
 
@@ -68,4 +70,24 @@ class DevSet:
                 similarity=card.similarity,
             )
             found += [evaluator.scores(run).mean[MEASURE] for run in runs.values()]
+        return fmean(found)
+
+
+@dataclass(frozen=True)
+class DevPairs:
+    """Pairs of sentences with scores."""
+
+    sentences: Sentences
+
+    def quality(self, encoder: Encoder, tokenizer: Tokenizer) -> float:
+        """Mean Spearman correlation over every trained cut, from one pass over the sentences."""
+        card, pairs = encoder.card, self.sentences.pairs
+        gold = gold_scores(pairs, self.sentences.name)
+        texts, first, second = distinct(pairs)
+        vectors = embed_texts(encoder, tokenizer, texts, "document", card.layers_trained)
+        found = []
+        for layer, block in zip(card.layers_trained, vectors, strict=True):
+            dims = sorted(cut.dim for cut in card.cuts if cut.layer == layer)
+            by_dim = correlations(block, first, second, gold, dims)
+            found += [values["Spearman"] for values in by_dim.values()]
         return fmean(found)

@@ -23,7 +23,7 @@ from m2dr.text.collection import Dataset
 from m2dr.verbs.corpora import open_corpus
 from m2dr.verbs.encoding import embed_texts
 from m2dr.verbs.index import INDEXES, IndexRequest, encode_corpus
-from m2dr.verbs.models import cuts_of, document_layer, newest_model, usual_dims
+from m2dr.verbs.models import cuts_of, document_layer, names_of, newest_model, usual_dims
 from m2dr.verbs.progress import progress
 
 RESULTS = Path("results")
@@ -64,7 +64,7 @@ def evaluate(request: EvaluateRequest) -> EvaluateReport:
     begun = time.monotonic()
     dataset = open_corpus(request.corpus)
     models = request.models or (newest_model(),)
-    names = _names(models)
+    names = names_of(models)
     judgements = dataset.judgements(request.split)
     evaluator = Evaluator(judgements, request.measures)
     folder = request.out / dataset.name / request.split
@@ -154,16 +154,6 @@ def tables(grids: Sequence[Grid]) -> str:
     if len(grids) == 1:
         return "\n\n".join(text_table(grids[0], measure) for measure in measures)
     return "\n\n".join(text_comparison(grids, measure) for measure in measures)
-
-
-def _names(models: Sequence[str]) -> list[str]:
-    """What tables call each model: its folder's name, with more of the path where that repeats."""
-    places = [Path(model).resolve() if Path(model).is_dir() else Path(model) for model in models]
-    for parts in range(1, 9):
-        names = ["-".join(part for part in place.parts[-parts:] if part != "/") for place in places]
-        if len(set(names)) == len(names):
-            return names
-    raise UserError(f"The models {', '.join(models)} repeat; name each once.")
 
 
 def _kept(runs: Runs, cuts: Sequence[Cut]) -> set[Cut]:

@@ -1,5 +1,6 @@
 """Which model a command means, and how its vectors are labelled."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from m2dr.errors import UserError
@@ -57,3 +58,13 @@ def cuts_of(card: ModelCard, layers: tuple[int, ...], dims: tuple[int, ...]) -> 
     """Every layer with every dim, refusing what the encoder does not have."""
     found = {card.check(Cut(layer, dim)) for layer in layers for dim in dims}
     return tuple(sorted(found))
+
+
+def names_of(models: Sequence[str]) -> list[str]:
+    """What tables call each model: its folder's name, with more of the path where that repeats."""
+    places = [Path(model).resolve() if Path(model).is_dir() else Path(model) for model in models]
+    for parts in range(1, 9):
+        names = ["-".join(part for part in place.parts[-parts:] if part != "/") for place in places]
+        if len(set(names)) == len(names):
+            return names
+    raise UserError(f"The models {', '.join(models)} repeat; name each once.")

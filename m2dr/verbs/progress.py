@@ -37,6 +37,11 @@ def is_first() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
+def processes_asked() -> int:
+    """How many processes torchrun or accelerate started; each takes batches of its own."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 @contextmanager
 def _nothing(*_: object) -> Iterator[Advance]:
     yield lambda _: None

@@ -49,7 +49,7 @@ def quickstart(out: Path, steps: int | None, say: Say) -> EvaluateReport:
 def _train(out: Path, variant: str, steps: int, say: Say) -> Path:
     options = {"variant": variant, "corpus": CORPUS, "steps": steps}
     settings = read_train_settings(None, WORDS, options)
-    folder = out / folder_of(settings, None)
+    folder = out / folder_of(CORPUS, variant, None)
     say(
         f"\n$ m2dr train --variant {variant} --corpus {CORPUS} --steps {steps} "
         f"{' '.join(f'--set {word}' for word in WORDS)} --out {folder}"
@@ -59,7 +59,7 @@ def _train(out: Path, variant: str, steps: int, say: Say) -> Path:
         return folder
     begun = (folder / RECORD).exists()
     if begun:
-        settings, folder = resumed(None, WORDS, options, folder)
+        settings = resumed(read_train_settings, folder, None, WORDS, options)
     report = train(settings, folder, resume=begun)
     say(f"loss {report.first_loss:.3f} -> {report.last_loss:.3f} in {report.seconds:,.0f} s")
     return folder

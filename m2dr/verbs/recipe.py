@@ -1,20 +1,31 @@
 """Settings and a backbone become the recipe of one training: what is loaded, asked and written."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal, cast
 
 from m2dr.errors import UserError
-from m2dr.model.backbones import most_tokens, read_config
+from m2dr.model.backbones import attend, most_tokens, read_config, usual_pooling
 from m2dr.model.checkpoint import read_card
 from m2dr.model.foreign import TEMPERATURE
 from m2dr.model.places import find_folder
-from m2dr.records.card import ModelCard
+from m2dr.records.card import ModelCard, Similarity
 from m2dr.records.cut import Cut
-from m2dr.records.variant import Variant
+from m2dr.records.variant import Loss, Variant
 from m2dr.settings import TrainSettings
-from m2dr.train.objective import Objective, terms
+from m2dr.train.base import Weights
+from m2dr.train.chain import Chain, checkpoints_of, full_width
+from m2dr.train.objective import Objective, Setting
+from m2dr.train.terms import Asked, asked_of
+from m2dr.train.tokenwise import TokenRelations, shares_of
 from m2dr.verbs.models import usual_dims
 
+Kind = Literal["documents", "scored pairs", "sentences"]  # what a corpus holds
+
 USUAL_PREFIX = 128  # the retrieval paper's k
+STAIRS = 6  # cuts of a staircase, the whole included (Starbucks)
+SHORTEST_RELATED = 16  # no shorter prefix has token relations (MIPIC, A.5)
+OF_SENTENCES = ("simcse", "cosent", "angle")
 
 
 @dataclass(frozen=True)
@@ -23,64 +34,150 @@ class Recipe:
 
     variant: Variant
     card: ModelCard  # of the model to be: no fingerprint yet
-    objective: Objective
+    whole: Cut
+    choices: tuple[Asked, ...]  # what a step may ask
+    setting: Setting
+    related: tuple[int, ...]  # prefixes whose token relations are trained
+    path: tuple[Cut, ...]  # checkpoints of the chain, small to whole
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Every layer that some step trains, increasing."""
+        return tuple(sorted({layer for asked in self.choices for layer in asked.layers}))
+
+    def objective(self) -> Objective:
+        """What is computed: new parameters each time, the same for the same recipe."""
+        variant, whole = self.variant, self.whole
+        relations = chain = None
+        if variant.sia:
+            layers, shares = [cut.layer for cut in self.path], shares_of(len(self.related))
+            relations = TokenRelations(
+                layers,
+                self.related,
+                whole.dim,
+                self.setting.relations_temperature,
+                shares,
+                self.card.pooling,
+            )
+        if variant.pic:
+            chain = Chain(self.path, self.setting.chain_temperature)
+        return Objective(self.choices, whole, self.setting, relations, chain, 1 - variant.alpha)
 
 
-def recipe_of(settings: TrainSettings) -> Recipe:
-    """Settle every number that settings leave to the variant or to the backbone.
+def recipe_of(settings: TrainSettings, kind: Kind = "documents") -> Recipe:
+    """Settle every number that settings leave to the variant, the backbone or the corpus.
 
     Raises:
-        UserError: layers or dims that the backbone does not have or the variant does not use.
+        UserError: layers, dims or losses that the backbone does not have, the variant does not use
+            or the corpus does not serve.
     """
     variant, backbone = settings.recipe(), read_card(settings.backbone)
     _refuse_long(settings, backbone)
+    loss = _loss(settings, kind)
     layers = _layers(settings, variant, backbone)
     last = layers[0] if variant.alone and layers else backbone.layers
     whole = Cut(last, backbone.width)
     dims = _dims(settings, variant, whole)
+    stairs, path = _cuts(settings, variant, whole)
+    if loss == "angle":
+        _refuse_odd([*dims, *(cut.dim for cut in stairs), whole.dim])
     shallow = layers or tuple(range(1, last))
-    asked = terms(variant, [layer for layer in shallow if layer < last], dims, whole)
-    similarity = settings.similarity or backbone.similarity
-    objective = Objective(
-        asked,
+    choices = asked_of(
+        variant,
+        [layer for layer in shallow if layer < last],
+        dims,
         whole,
-        variant.documents == "last",
-        similarity,
-        settings.temperature or TEMPERATURE[similarity],
+        stairs,
+        together=kind != "documents",
+        faithful=settings.faithful and not variant.whole,  # ESE's code alone weighs otherwise
+        towards=[cut.layer for cut in path],
     )
-    card = replace(
+    related = [d for d in dims if d >= SHORTEST_RELATED] if variant.sia else []
+    if variant.sia and not related:
+        raise UserError(f"Token relations need prefixes of {SHORTEST_RELATED} and more; set dims.")
+    similarity = settings.similarity or _similarity(backbone, kind)
+    setting = Setting(
+        similarity=similarity,
+        temperature=settings.temperature or TEMPERATURE[similarity],
+        loss=loss,
+        loss_weights=cast(Weights, settings.loss_weights),
+        squares=variant.squares,
+        compress=variant.compress,
+        faithful=settings.faithful,
+        learned=tuple(range(1, last)) if variant.weights == "dynamic" else (),
+        relations_temperature=settings.relations_temperature,
+        chain_temperature=settings.chain_temperature,
+        seed=settings.seed,
+    )
+    card = _card(settings, variant, backbone, whole, choices, setting)
+    return Recipe(variant, card, whole, choices, setting, tuple(related), path)
+
+
+def _card(
+    settings: TrainSettings,
+    variant: Variant,
+    backbone: ModelCard,
+    whole: Cut,
+    choices: Sequence[Asked],
+    setting: Setting,
+) -> ModelCard:
+    """The card of the model to be."""
+    config = attend(read_config(find_folder(settings.backbone)), settings.attention)
+    pooling = usual_pooling(config) if settings.attention else backbone.pooling
+    below = any(asked.layers[0] < whole.layer for asked in choices)
+    return replace(
         backbone,
         backbone=settings.backbone,
         variant=variant.name,
-        layers=last,
-        cuts=objective.cuts,
+        layers=whole.layer,
+        cuts=tuple(sorted({cut for asked in choices for cut in asked.cuts})),
         documents=variant.documents,
-        pooling=settings.pooling or backbone.pooling,
-        similarity=similarity,
-        temperature=objective.temperature,
+        pooling=settings.pooling or pooling,
+        similarity=setting.similarity,
+        temperature=setting.temperature,
         query_prefix=_or(settings.query_prefix, backbone.query_prefix),
         document_prefix=_or(settings.document_prefix, backbone.document_prefix),
         query_length=settings.query_length,
         document_length=settings.document_length,
+        exit_head=variant.exit_head if below else backbone.exit_head,
+        attention=settings.attention or backbone.attention,
         fingerprint="",
     )
-    return Recipe(variant, card, objective)
 
 
-def explain(recipe: Recipe) -> str:
-    """The table of terms and weights of one step."""
-    asked = recipe.objective.terms
-    rows = [("cut", "asked", "weight"), *((str(t.cut), t.kind, f"{t.weight:.4f}") for t in asked)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
-    last = recipe.objective.documents_from_last
-    source = "the last layer" if last else "the query's layer"
-    head = [
-        f"{recipe.variant.name}: {recipe.variant.summary}",
-        f"Whole encoder {recipe.objective.whole}, documents from {source}, "
-        f"similarity {recipe.card.similarity}, temperature {recipe.card.temperature:g}.",
-    ]
-    return "\n".join([*head, *(line.rstrip() for line in lines), f"{len(asked)} terms"])
+def _loss(settings: TrainSettings, kind: Kind) -> Loss:
+    """The base loss: what was asked for, or what the corpus is made for."""
+    usual: dict[Kind, Loss] = {
+        "documents": "contrastive",
+        "scored pairs": "angle",
+        "sentences": "simcse",
+    }
+    loss = settings.loss or usual[kind]
+    if kind == "documents" and loss in OF_SENTENCES:
+        raise UserError(
+            f"loss = {loss} trains on sentences, and {settings.corpus} holds queries and documents."
+            " Leave loss out, or name a file of sentence pairs."
+        )
+    if kind == "sentences" and loss in ("cosent", "angle"):
+        raise UserError(
+            f"loss = {loss} needs pairs with scores, and {settings.corpus} holds single sentences. "
+            "Set loss=simcse, or name a file of scored pairs."
+        )
+    return loss
+
+
+def _similarity(backbone: ModelCard, kind: Kind) -> Similarity:
+    """Sentences are compared by cosine, whatever the backbone was made for."""
+    return backbone.similarity if kind == "documents" else "cosine"
+
+
+def _refuse_odd(dims: Sequence[int]) -> None:
+    odd = [dim for dim in dims if dim % 2]
+    if odd:
+        raise UserError(
+            f"loss = angle reads a prefix as complex numbers, half of it real, so dims = {odd} "
+            "must be even."
+        )
 
 
 def _refuse_long(settings: TrainSettings, backbone: ModelCard) -> None:
@@ -97,10 +194,10 @@ def _layers(settings: TrainSettings, variant: Variant, backbone: ModelCard) -> t
     layers = tuple(sorted(set(settings.layers)))
     for layer in layers:
         backbone.check(Cut(layer, 1))
-    if variant.alone and len(layers) > 1:
+    if layers and variant.staircase:
         raise UserError(
-            f"Variant {variant.name} trains one layer alone; layers = {list(layers)} names "
-            f"{len(layers)}. Train once per layer."
+            f"Variant {variant.name} trains a staircase of cuts, so layers = {list(layers)} would "
+            'do nothing. Set checkpoints instead, such as checkpoints=["L2D32"].'
         )
     if layers and not (variant.shallow or variant.alone):
         raise UserError(
@@ -115,9 +212,10 @@ def _dims(settings: TrainSettings, variant: Variant, whole: Cut) -> tuple[int, .
     if dims and dims[-1] > whole.dim:
         raise UserError(f"Dim {dims[-1]} was asked for; this backbone has {whole.dim} coordinates.")
     if dims and variant.prefixes == "none":
+        hint = "Set checkpoints instead." if variant.staircase else "Or set prefixes=one."
         raise UserError(
             f"Variant {variant.name} trains no prefixes, so dims = {list(dims)} would do nothing. "
-            "Leave it out, or set prefixes=one."
+            f"Leave it out. {hint}"
         )
     if len(dims) > 1 and variant.prefixes == "one":
         raise UserError(
@@ -132,11 +230,46 @@ def _dims(settings: TrainSettings, variant: Variant, whole: Cut) -> tuple[int, .
 def _usual(variant: Variant, width: int) -> tuple[int, ...]:
     """The prefixes of a recipe whose settings name none."""
     below = [dim for dim in usual_dims(width) if dim < width]
+    if variant.prefixes == "none":
+        return ()
     if not below:
         raise UserError(f"A width of {width} has no usual prefix; name one with dims=[…].")
     if variant.prefixes == "many":
-        return tuple(below)
+        return tuple(dim for dim in below if dim >= SHORTEST_RELATED or not variant.sia)
     return (max(dim for dim in below if dim <= USUAL_PREFIX),)
+
+
+def _cuts(
+    settings: TrainSettings, variant: Variant, whole: Cut
+) -> tuple[tuple[Cut, ...], tuple[Cut, ...]]:
+    """The cuts of a staircase below the whole, and the checkpoints of a chain."""
+    named = tuple(Cut.parse(word) for word in settings.checkpoints)
+    chained = variant.sia or variant.pic
+    if named and not (variant.staircase or chained):
+        raise UserError(
+            f"Variant {variant.name} has no checkpoints, so checkpoints = "
+            f"{list(settings.checkpoints)} would do nothing. Leave it out, or set staircase=true."
+        )
+    for cut in named:
+        if cut.layer > whole.layer or cut.dim > whole.dim:
+            raise UserError(f"Checkpoint {cut} was asked for; the whole encoder is {whole}.")
+    path: tuple[Cut, ...] = ()
+    if chained:
+        below = tuple(cut for cut in named if cut != whole)
+        path = (*below, whole) if named else checkpoints_of(whole.layer, whole.dim)
+        path = full_width(path) if variant.full_checkpoints else path
+    stairs: tuple[Cut, ...] = ()
+    if variant.staircase:
+        stairs = tuple(cut for cut in named if cut != whole) or stairs_of(whole)
+    return stairs, path
+
+
+def stairs_of(whole: Cut) -> tuple[Cut, ...]:
+    """Starbucks' cuts below the whole; scaled from (2, 32), (4, 64) … (10, 512) of (12, 768)."""
+    count = min(STAIRS, whole.layer)
+    dims = [dim for dim in usual_dims(whole.dim) if dim < whole.dim][1 - count :]
+    layers = [whole.layer * place // count for place in range(1, count)]
+    return tuple(Cut(layer, dim) for layer, dim in zip(layers[-len(dims) :], dims, strict=False))
 
 
 def _or(value: str | None, other: str) -> str:

@@ -1,27 +1,31 @@
 """`m2dr train`: a backbone, a corpus and a recipe become a model whose cuts retrieve."""
 
-import os
+import signal
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from math import ceil, isfinite
+from math import ceil
 from pathlib import Path
+from typing import Any
 
 from m2dr.errors import Interrupted, UserError
 from m2dr.model import checkpoint
-from m2dr.model.devices import choose_training_device, set_dropout, trains_in_bf16
+from m2dr.model.checkpoint import Tokenizer
+from m2dr.model.devices import choose_training_device, drops_out, set_dropout, trains_in_bf16
+from m2dr.model.encoder import Encoder
+from m2dr.model.lora import add_lora, merge_lora
 from m2dr.model.places import CHECKPOINTS
 from m2dr.records.card import ModelCard
-from m2dr.records.texts import Group
 from m2dr.settings import TrainSettings
-from m2dr.text.collection import Dataset
-from m2dr.text.groups import Groups
-from m2dr.train.trainer import Batch, Examples, Plan, Trainer, last_whole_checkpoint
-from m2dr.verbs.batches import make_batch
-from m2dr.verbs.corpora import open_corpus
-from m2dr.verbs.dev import DevSet
-from m2dr.verbs.progress import Advance, is_first, progress, say
-from m2dr.verbs.recipe import recipe_of
+from m2dr.train.checkpoints import last_whole_checkpoint, step_of
+from m2dr.train.learner import Learner
+from m2dr.train.plan import Examples, Plan
+from m2dr.train.trainer import Trainer
+from m2dr.verbs.material import Material, open_material, refuse_few
+from m2dr.verbs.progress import Advance, is_first, processes_asked, progress, say
+from m2dr.verbs.recipe import Recipe, recipe_of
 from m2dr.verbs.workplace import LOGS, clear, enough_space, open_workplace
 
 
@@ -34,8 +38,27 @@ class TrainReport:
     steps: int
     first_loss: float  # nats per query, summed over terms; the mean of the first log
     last_loss: float
-    quality: float | None  # of the kept checkpoint on the dev split: mean nDCG@10 over its cuts
+    quality: float | None  # of the kept checkpoint on the dev split: the mean over its cuts
+    measure: str  # what that is a mean of
     seconds: float
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything a training needs before its first step."""
+
+    settings: TrainSettings
+    material: Material
+    recipe: Recipe
+    encoder: Encoder
+    tokenizer: Tokenizer
+    learner: Learner
+    plan: Plan
+    examples: Examples[Any]
+
+    def batch(self, chosen: Any) -> dict[str, object]:  # noqa: ANN401  # groups or pairs
+        """The learner's arguments for some examples."""
+        return self.material.batch(self.recipe.card, self.tokenizer, chosen).tensors()
 
 
 def train(
@@ -48,68 +71,69 @@ def train(
         Interrupted: Ctrl-C; what was trained until the last checkpoint is in the folder.
     """
     begun = time.monotonic()
-    recipe, device = recipe_of(settings), choose_training_device(settings.device)
-    dataset = open_corpus(settings.corpus)
-    groups = _groups(dataset, settings)
-    dev = _dev(dataset, settings)
-    encoder, tokenizer = checkpoint.load(settings.backbone, recipe.card.layers, device)
-    encoder.card = recipe.card
-    set_dropout(encoder, settings.dropout)
+    setup = prepare(settings, folder)
+    encoder, plan, material = setup.encoder, setup.plan, setup.material
     if is_first():
         if not resume:
-            enough_space(folder, sum(p.numel() for p in encoder.parameters()))
+            enough_space(folder, sum(p.numel() for p in setup.learner.parameters()))
         open_workplace(folder, settings, resume, overwrite)
+    kind = f"{encoder.device.type} in {'bf16' if plan.bf16 else 'fp32'}"
+    say(f"Training {setup.recipe.variant.name} on {material.name}: {plan.steps} steps on {kind}")
+    say(f"  {material.count} {material.unit}, {plan.batch_queries} per step, into {folder}")
 
-    bf16 = trains_in_bf16(settings.dtype, device)
-    plan = _plan(settings, len(groups), folder, bf16, device.type == "cpu", dev is not None)
-    kind = f"{device.type} in {'bf16' if bf16 else 'fp32'}"
-    say(f"Training {recipe.variant.name} on {dataset.name}: {plan.steps} steps on {kind}")
-    say(f"  {len(groups)} queries, {plan.batch_queries} per step, into {folder}")
-
-    def example(epoch: int, place: int) -> Group:
-        groups.set_epoch(epoch)
-        return groups[place]
-
-    def batch(chosen: Sequence[Group]) -> Batch:
-        return make_batch(recipe.card, tokenizer, chosen, groups.known_positives)
-
-    examples = Examples(len(groups), example, plan.examples * _processes(), settings.seed)
-    quality = (lambda: dev.quality(encoder, tokenizer)) if dev else None
+    measure = material.quality
+    quality = (lambda: measure(encoder, setup.tokenizer)) if measure else None
     with progress("Training", plan.steps, "steps") as advance:
         trainer = Trainer(
-            encoder, recipe.objective, plan, examples, batch, quality, _watch(advance)
+            setup.learner, plan, setup.examples, setup.batch, quality, _watch(advance)
         )
-        _run(trainer, folder, resume, advance)
-    card = recipe.card
+        run(trainer, folder, resume, advance, "train")
+    card = setup.recipe.card
     trainer.accelerator.wait_for_everyone()
     if is_first():
-        card = checkpoint.save(encoder.eval(), tokenizer, card, folder)
+        if settings.lora_rank:
+            merge_lora(encoder)
+        card = checkpoint.save(encoder.eval(), setup.tokenizer, card, folder)
         clear(folder)
     trainer.accelerator.wait_for_everyone()
-    return _report(trainer, folder, card, plan.steps, time.monotonic() - begun)
+    return _report(trainer, folder, card, material, time.monotonic() - begun)
 
 
-def _groups(dataset: Dataset, settings: TrainSettings) -> Groups:
-    source = settings.negative_source
-    if source == "auto":
-        source = "given" if dataset.negatives(settings.split) else "random"
-    return Groups(dataset, settings.split, settings.negatives, source, settings.seed)
-
-
-def _dev(dataset: Dataset, settings: TrainSettings) -> DevSet | None:
-    if settings.evaluate_steps == 0:
-        return None
-    if settings.dev not in dataset.splits or settings.dev == settings.split:
-        say(f"{dataset.name} has no split {settings.dev!r}: the last checkpoint is kept.")
-        return None
-    return DevSet.of(dataset, settings)
+def prepare(settings: TrainSettings, folder: Path) -> Setup:
+    """Load, check and join what a training needs; nothing is written."""
+    device = choose_training_device(settings.device)
+    material = open_material(settings)
+    recipe = recipe_of(settings, material.kind)
+    refuse_few(settings, material)  # after what no other corpus would mend
+    encoder, tokenizer = checkpoint.load(settings.backbone, recipe.card.layers, device)
+    encoder.card = recipe.card
+    if recipe.card.exit_head == "linear":
+        encoder.add_exit_heads([layer for layer in recipe.layers if layer < recipe.whole.layer])
+    set_dropout(encoder, settings.dropout)
+    if recipe.setting.loss == "simcse" and not drops_out(encoder):
+        raise UserError(
+            "loss = simcse tells two views of a sentence apart by dropout alone, and there is none;"
+            " set dropout=0.1."
+        )
+    if settings.lora_rank:
+        rank, alpha, dropout = settings.lora_rank, settings.lora_alpha, settings.lora_dropout
+        add_lora(encoder, rank, alpha, dropout, settings.seed)
+    if settings.gradient_checkpointing:
+        encoder.checkpoint_blocks(on=True)
+    learner = Learner(encoder, recipe.objective(), cached=settings.gradient_cache > 0)
+    learner.to(device)
+    plan = _plan(settings, recipe, material, folder, encoder)
+    total = plan.examples * processes_asked()
+    examples: Examples[Any] = Examples(material.count, material.example, total, settings.seed)
+    return Setup(settings, material, recipe, encoder, tokenizer, learner, plan, examples)
 
 
 def _plan(
-    settings: TrainSettings, groups: int, folder: Path, bf16: bool, cpu: bool, evaluate: bool
+    settings: TrainSettings, recipe: Recipe, material: Material, folder: Path, encoder: Encoder
 ) -> Plan:
-    per_step = settings.batch_queries * settings.accumulate * _processes()
-    steps = ceil(settings.epochs * groups / per_step) if settings.epochs else settings.steps
+    per_step = settings.batch_queries * settings.accumulate * processes_asked()
+    passes = ceil(settings.epochs * material.count / per_step)
+    steps = passes if settings.epochs else settings.steps
     return Plan(
         folder=folder / CHECKPOINTS,
         logs=folder / LOGS,
@@ -117,57 +141,91 @@ def _plan(
         batch_queries=settings.batch_queries,
         accumulate=settings.accumulate,
         learning_rate=settings.learning_rate,
+        head_learning_rate=settings.head_learning_rate,
         schedule=settings.schedule,
         warmup=settings.warmup,
         weight_decay=settings.weight_decay,
         max_grad_norm=settings.max_grad_norm,
         seed=settings.seed,
-        bf16=bf16,
-        cpu=cpu,
+        bf16=trains_in_bf16(settings.dtype, encoder.device),
+        cpu=encoder.device.type == "cpu",
         log_steps=settings.log_steps,
         save_steps=settings.save_steps,
-        evaluate_steps=min(settings.evaluate_steps, steps) if evaluate else 0,
+        evaluate_steps=min(settings.evaluate_steps, steps) if material.quality else 0,
+        all_used=_all_used(recipe, encoder),
     )
 
 
-def _run(trainer: Trainer, folder: Path, resume: bool, advance: Advance) -> None:
+def _all_used(recipe: Recipe, encoder: Encoder) -> bool:
+    """Whether every step trains every parameter: all blocks, and the exit heads of each."""
+    heads = {int(layer) for layer in encoder.exit_heads}
+    return all(
+        asked.layers[-1] == encoder.blocks and heads <= set(asked.layers)
+        for asked in recipe.choices
+    )
+
+
+def run(trainer: Trainer, folder: Path, resume: bool, advance: Advance, verb: str) -> None:
     """Train to the end, from the last whole checkpoint when one is to be resumed."""
-    found = last_whole_checkpoint(folder / CHECKPOINTS) if resume else None
+    processes = processes_asked()
+    found = last_whole_checkpoint(folder / CHECKPOINTS, processes) if resume else None
     if resume:
-        step = int(found.name.split("-")[1]) if found else 0
+        step = step_of(found) if found else 0
         advance(step)
         say(f"Resuming after step {step}")
+    start = "torchrun … -m m2dr" if processes > 1 else "m2dr"
+    go_on = f"go on with: {start} {verb} --resume --out {folder}"
     try:
-        trainer.train(resume_from_checkpoint=str(found) if found else None)
+        with _asked_to_stop():
+            trainer.train(resume_from_checkpoint=str(found) if found else None)
     except KeyboardInterrupt:
         raise Interrupted(
             f"Training stopped at step {trainer.state.global_step} of {trainer.state.max_steps}; "
-            f"go on with: m2dr train --resume --out {folder}"
+            f"{go_on}"
         ) from None
+    except RuntimeError as error:
+        if processes == 1 or not _of_another_process(error):
+            raise
+        raise Interrupted(
+            f"Another process of this training was lost at step {trainer.state.global_step}; "
+            f"{go_on}"
+        ) from error
+
+
+@contextmanager
+def _asked_to_stop() -> Iterator[None]:
+    """Within it, SIGTERM is Ctrl-C.
+
+    A batch system sends it before it kills, and torchrun to those who are left of the lost.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread is told of signals
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _of_another_process(error: RuntimeError) -> bool:
+    """Whether gloo or NCCL says that who should have answered did not."""
+    said = str(error).lower()
+    words = ("connection closed by peer", "connection reset by peer", "gloo", "nccl", "timed out")
+    return any(word in said for word in words)
 
 
 def _watch(advance: Advance) -> Callable[[int, Mapping[str, float]], None]:
-    """Advance the bar, and stop a training whose loss is no number."""
-
-    def on_step(step: int, logs: Mapping[str, float]) -> None:
+    def on_step(_: int, __: Mapping[str, float]) -> None:
         advance(1)
-        if not isfinite(logs.get("loss", 0.0)):
-            raise UserError(
-                f"The loss is not a number by step {step}; lower learning_rate, or raise "
-                "temperature, and begin again with --overwrite."
-            )
 
     return on_step
 
 
 def _report(
-    trainer: Trainer, folder: Path, card: ModelCard, steps: int, seconds: float
+    trainer: Trainer, folder: Path, card: ModelCard, material: Material, seconds: float
 ) -> TrainReport:
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    quality = trainer.state.best_metric
-    return TrainReport(folder, card, steps, losses[0], losses[-1], quality, seconds)
-
-
-def _processes() -> int:
-    """How many processes torchrun or accelerate started; each takes batches of its own."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    quality, steps = trainer.state.best_metric, trainer.state.max_steps
+    measure = "nDCG@10" if material.kind == "documents" else "Spearman"
+    return TrainReport(folder, card, steps, losses[0], losses[-1], quality, measure, seconds)

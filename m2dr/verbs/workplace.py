@@ -2,49 +2,63 @@
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from m2dr.errors import UserError
 from m2dr.model.places import CARD, CHECKPOINTS
-from m2dr.settings import TrainSettings, read_train_settings
 from m2dr.verbs.models import MODELS
+from m2dr.verbs.progress import processes_asked
 
 RECORD = "training.json"
+PROCESSES = "processes"  # how many share the training; no setting, and kept beside them
 LOGS = "tensorboard"
 BYTES_PER_PARAMETER = 12 * 3 + 8  # fp32 weights and two moments, in three checkpoints; the model
+Settings = TypeVar("Settings", covariant=True)
 
 
-def folder_of(settings: TrainSettings, out: Path | None) -> Path:
-    """Where a training goes when nobody says where."""
-    corpus = Path(settings.corpus).name.replace(":", "-")
-    return out or MODELS / f"{corpus}-{settings.variant}"
+class Read(Protocol[Settings]):
+    """Settings from a file, words and options, as m2dr.settings reads them."""
+
+    def __call__(
+        self, path: Path | None, words: Sequence[str], options: Mapping[str, Any]
+    ) -> Settings:
+        """Read and check them."""
+        ...
+
+
+def folder_of(corpus: str, what: str, out: Path | None) -> Path:
+    """Where a training goes when nobody says where: models/CORPUS-WHAT."""
+    name = "-".join(Path(part).name.replace(":", "-") for part in corpus.split(","))
+    return out or MODELS / f"{name}-{what}"
 
 
 def resumed(
-    config: Path | None, words: Sequence[str], options: Mapping[str, Any], out: Path | None
-) -> tuple[TrainSettings, Path]:
-    """Settings and folder of the interrupted training that `--resume` means.
+    read: Read[Settings],
+    folder: Path,
+    config: Path | None,
+    words: Sequence[str],
+    options: Mapping[str, Any],
+) -> Settings:
+    """Settings of the interrupted training that `--resume` means.
 
     Raises:
         UserError: there is none, or what was given now is not what it was begun with.
     """
-    folder = folder_of(read_train_settings(config, words, options), out)
-    saved = _read(folder)
-    asked = _plain(read_train_settings(config, words, options))
-    default = _plain(TrainSettings())
+    asked, default = _plain(read(config, words, options)), _plain(read(None, (), {}))
+    saved = _read(folder, default.keys())
     changed = [key for key, value in asked.items() if value not in (default[key], saved[key])]
     if changed:
         raise UserError(
             f"--resume: {', '.join(changed)} differ from the training begun in {folder}. "
             "Leave them out, or begin again with --overwrite."
         )
-    return read_train_settings(None, (), saved), folder
+    return read(None, (), saved)
 
 
-def open_workplace(folder: Path, settings: TrainSettings, resume: bool, overwrite: bool) -> None:
+def open_workplace(folder: Path, settings: object, resume: bool, overwrite: bool) -> None:
     """Make the folder of a training, or refuse one that holds something worth keeping."""
     if resume:
         return
@@ -61,8 +75,35 @@ def open_workplace(folder: Path, settings: TrainSettings, resume: bool, overwrit
         shutil.rmtree(folder / LOGS, ignore_errors=True)
         (folder / CARD).unlink(missing_ok=True)
     (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+    _record(folder, settings)
+
+
+def begin_many(folder: Path, settings: object, resume: bool, overwrite: bool) -> None:
+    """The same for a folder of several models, each in a folder of its own."""
+    if resume:
+        return
+    inside = [path for path in folder.glob("*") if _is_ours(path)] if folder.exists() else []
+    if folder.exists() and any(folder.iterdir()) and not overwrite:
+        what = "an interrupted training" if (folder / RECORD).exists() else "trained models"
+        what = what if inside or (folder / RECORD).exists() else "other files"
+        raise UserError(
+            f"{folder} holds {what}; choose another --out"
+            f"{', or --overwrite them' if inside else ''}."
+        )
+    for path in inside:
+        shutil.rmtree(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    _record(folder, settings)
+
+
+def _is_ours(path: Path) -> bool:
+    return path.is_dir() and any((path / name).exists() for name in (CARD, RECORD))
+
+
+def _record(folder: Path, settings: object) -> None:
     aside = folder / f"{RECORD}.tmp"
-    aside.write_text(json.dumps(_plain(settings), indent=2) + "\n", encoding="utf-8")
+    table = {PROCESSES: processes_asked(), **_plain(settings)}
+    aside.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
     aside.replace(folder / RECORD)
 
 
@@ -83,7 +124,7 @@ def enough_space(folder: Path, parameters: int) -> None:
         )
 
 
-def _read(folder: Path) -> dict[str, Any]:
+def _read(folder: Path, keys: Collection[str]) -> dict[str, Any]:
     path = folder / RECORD
     if not path.exists():
         done = "is finished" if (folder / CARD).exists() else "was never begun"
@@ -92,12 +133,20 @@ def _read(folder: Path) -> dict[str, Any]:
         table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(f"{path} is damaged ({error}); begin again with --overwrite.") from error
-    if table.keys() != _plain(TrainSettings()).keys():
-        raise UserError(f"{path} was written by another m2dr; begin again with --overwrite.")
+    begun, asked = table.pop(PROCESSES, 1), processes_asked()
+    if table.keys() != set(keys):
+        raise UserError(
+            f"{path} was written by another command or another m2dr; begin again with --overwrite."
+        )
+    if begun != asked:  # a batch would be another one, and its negatives others
+        raise UserError(
+            f"--resume: {begun} processes began the training in {folder}, and {asked} would go on "
+            "with it. Start as many, or begin again with --overwrite."
+        )
     return table
 
 
-def _plain(settings: TrainSettings) -> dict[str, Any]:
+def _plain(settings: Any) -> dict[str, Any]:  # noqa: ANN401  # a dataclass of settings
     """As JSON holds them: lists, not tuples."""
     table = asdict(settings).items()
     return {key: list(value) if isinstance(value, tuple) else value for key, value in table}

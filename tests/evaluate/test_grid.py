@@ -3,7 +3,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from m2dr.errors import UserError
-from m2dr.evaluate.grid import Grid, require_distinct_names, require_same_queries, shown
+from m2dr.evaluate.grid import (
+    Grid,
+    average,
+    require_distinct_names,
+    require_same_queries,
+    shown,
+)
 from m2dr.records.cut import Cut
 
 CELLS = {Cut(1, 8): 0.25, Cut(1, 16): 0.5, Cut(2, 16): 0.75}
@@ -78,6 +84,33 @@ def test_grids_of_different_queries_are_not_compared() -> None:
 def test_no_grid_at_all_is_refused() -> None:
     with pytest.raises(UserError, match="No grid was given"):
         require_same_queries([])
+
+
+def test_a_heading_says_what_was_counted_and_leaves_out_a_split_that_there_is_not() -> None:
+    cells = {Cut(1, 8): {"Spearman": 0.5}}
+
+    assert grid().heading("RR@10") == "RR@10 on pydocs test, 9 queries"
+    pairs = Grid("mine", "stsb", "", 1379, cells, unit="pairs")
+    assert pairs.heading("Spearman") == "Spearman on stsb, 1379 pairs"
+
+
+def test_queries_are_not_compared_with_as_many_pairs() -> None:
+    pairs = Grid("yours", "pydocs", "test", 9, grid().cells, unit="pairs")
+
+    with pytest.raises(UserError, match="mine on 9 queries of pydocs test; yours on 9 pairs of"):
+        grid().difference(pairs, "RR@10")
+
+
+def test_an_average_counts_each_corpus_alike_and_keeps_every_note_once() -> None:
+    large = Grid("mine", "sick", "", 900, {Cut(1, 8): {"r": 0.25}}, ("both",), "pairs")
+    small = Grid("mine", "stsb", "", 100, {Cut(1, 8): {"r": 0.75}}, ("both", "one"), "pairs")
+
+    found = average([large, small])
+
+    assert found == Grid(
+        "mine", "mean-of-sick+stsb", "", 1000, {Cut(1, 8): {"r": 0.5}},
+        ("both", "one", "the mean over sick, stsb, each counted alike"), "pairs",
+    )  # fmt: skip
 
 
 def test_two_grids_of_one_name_are_refused() -> None:

@@ -30,6 +30,7 @@ GRIDS = st.builds(
         )
     ),
     notes=st.lists(WORDS, max_size=2).map(tuple),
+    unit=WORDS,
 )
 one_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -140,6 +141,7 @@ def broken_cell(**changes: object) -> str:
         (broken(format=2), "its format is 2 and this m2dr reads 1"),
         (broken(queries="9"), "its queries is '9' where int belongs"),
         (broken(queries=True), "its queries is True where int belongs"),
+        (broken(unit=1), "its unit is 1 where str belongs"),
         (broken(model=None), "its model is None where str belongs"),
         (broken(cells=[]), "is empty"),
         (broken(cells=3), "not iterable"),
@@ -159,6 +161,12 @@ def test_what_is_not_a_grid_is_refused_with_the_file_and_the_reason(
 
     with pytest.raises(UserError, match=rf"grid\.json.*{problem}"):
         read_json(path)
+
+
+def test_a_grid_file_that_does_not_say_what_it_counts_counts_queries(tmp_path: Path) -> None:
+    (tmp_path / "grid.json").write_text(broken())
+
+    assert read_json(tmp_path / "grid.json").unit == "queries"
 
 
 def test_a_grid_file_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:

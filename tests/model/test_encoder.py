@@ -1,19 +1,42 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
+from sentence_transformers import SentenceTransformer
+from torch import Tensor
 from transformers import AutoModel
 
 from m2dr.errors import UserError
 from m2dr.model.backbones import BACKBONES, backbone_of, cut_config
 from m2dr.model.checkpoint import load, read_card, save
+from m2dr.model.devices import set_dropout
+from m2dr.model.encoder import Encoder
 from m2dr.model.export import export_cut
 from m2dr.records.cut import Cut
 
 IDS = torch.tensor([[2, 7, 9, 11, 20, 3], [2, 8, 3, 0, 0, 0]])
 MASK = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]])
+TEXTS = ["open the file", "a list of numbers and a class of text and a line of words"]
+
+
+def add_trained_heads(encoder: Encoder, layers: Sequence[int]) -> None:
+    """Exit heads as a training would leave them: near the identity, and each different."""
+    generator = torch.Generator().manual_seed(13)
+    encoder.add_exit_heads(layers)
+    for head in encoder.exit_heads.parameters():
+        head.data += 0.1 * torch.randn(head.shape, generator=generator)
+
+
+def padded(rows: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Ids and mask [B, T] of rows of unlike length."""
+    longest = max(map(len, rows))
+    ids = np.array([[*row, *[0] * (longest - len(row))] for row in rows])
+    mask = np.array([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
+    return ids, mask
 
 
 @pytest.mark.parametrize("layer", [1, 3, 4])
@@ -48,22 +71,27 @@ def test_a_cut_encoder_holds_its_blocks_alone_and_says_what_the_whole_one_says(
         torch.testing.assert_close(cut(IDS, MASK), whole(IDS, MASK)[:layer], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("heads", [(), (1, 2, 3)], ids=["no-heads", "heads"])
 @pytest.mark.parametrize("model_type", BACKBONES)
 def test_saving_loading_and_exporting_keep_every_vector(
-    model_type: str, backbone: Callable[[str], Path], tmp_path: Path
+    model_type: str, heads: Sequence[int], backbone: Callable[[str], Path], tmp_path: Path
 ) -> None:
     encoder, tokenizer = load(backbone(model_type))
-    with torch.inference_mode():
-        expected = encoder(IDS, MASK)
+    add_trained_heads(encoder, heads)
+    ids, mask = padded(tokenizer(TEXTS, encoder.card.document_length))
+    expected = encoder.embed(ids, mask)
 
     save(encoder, tokenizer, encoder.card, tmp_path / "saved")
     exported = export_cut(tmp_path / "saved", 2, tmp_path / "cut")
 
-    with torch.inference_mode():
-        again = load(tmp_path / "saved")[0](IDS, MASK)
-        shallow = load(tmp_path / "cut")[0]
-        torch.testing.assert_close(again, expected, atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(shallow(IDS, MASK), expected[:2], atol=1e-5, rtol=1e-5)
+    again, part = load(tmp_path / "saved")[0], load(tmp_path / "saved", layer=2)[0]
+    shallow = load(tmp_path / "cut")[0]
+    np.testing.assert_allclose(again.embed(ids, mask), expected, atol=1e-5)
+    np.testing.assert_allclose(part.embed(ids, mask), expected[:2], atol=1e-5)
+    np.testing.assert_allclose(shallow.embed(ids, mask), expected[:2], atol=1e-5)
+    for folder, layer in (("saved", 4), ("cut", 2)) if heads else ():
+        theirs = SentenceTransformer(str(tmp_path / folder)).encode(TEXTS)
+        np.testing.assert_allclose(theirs, expected[layer - 1], atol=1e-5)
     assert (exported.layers, shallow.blocks) == (2, 2)
 
 
@@ -72,8 +100,6 @@ def test_saving_loading_and_exporting_keep_every_vector(
 def test_padding_changes_nothing(
     model_type: str, pooling: str, backbone: Callable[[str], Path]
 ) -> None:
-    from dataclasses import replace
-
     encoder, _ = load(backbone(model_type))
     encoder.card = replace(encoder.card, pooling=pooling)
 
@@ -88,25 +114,17 @@ def test_padding_changes_nothing(
 def test_sentence_transformers_opens_a_model_folder_and_gives_the_same_vectors(
     pooling: str, backbone: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    from dataclasses import replace
-
-    from sentence_transformers import SentenceTransformer
-
     encoder, tokenizer = load(backbone("bert"))
     encoder.card = replace(
         encoder.card, pooling=pooling, similarity="cosine", query_prefix="read ", document_length=9
     )
     card = save(encoder, tokenizer, encoder.card, tmp_path)
-    texts = ["open the file", "a list of numbers and a class of text and a line of words"]
 
     theirs = SentenceTransformer(str(tmp_path), truncate_dim=8)
-    ids = tokenizer([f"read {text}" for text in texts], card.document_length)
-    longest = max(map(len, ids))
-    padded = np.array([row + [0] * (longest - len(row)) for row in ids])
-    mask = np.array([[1] * len(row) + [0] * (longest - len(row)) for row in ids])
-    ours = encoder.embed(padded, mask)[-1, :, :8]
+    ids, mask = padded(tokenizer([f"read {text}" for text in TEXTS], card.document_length))
+    ours = encoder.embed(ids, mask)[-1, :, :8]
 
-    np.testing.assert_allclose(theirs.encode(texts, prompt_name="query"), ours, atol=1e-5)
+    np.testing.assert_allclose(theirs.encode(TEXTS, prompt_name="query"), ours, atol=1e-5)
     assert theirs.similarity_fn_name == "cosine"
 
 
@@ -131,6 +149,63 @@ def test_there_is_no_pickle_in_a_model_folder(
 
     kinds = {path.suffix for path in tmp_path.rglob("*") if path.is_file()}
     assert kinds <= {".json", ".safetensors", ".txt", ".jinja"}
+
+
+CHECKPOINTED = [name for name in BACKBONES if name != "mpnet"]
+
+
+@pytest.mark.parametrize("model_type", CHECKPOINTED)
+def test_checkpointed_blocks_give_the_same_vectors_and_gradients(
+    model_type: str, backbone: Callable[[str], Path]
+) -> None:
+    def step(checkpointed: bool) -> tuple[Tensor, list[int], dict[str, Tensor]]:
+        encoder, _ = load(backbone(model_type))
+        encoder.add_exit_heads([2])
+        set_dropout(encoder.train(), 0.3)
+        encoder.checkpoint_blocks(checkpointed)
+        torch.manual_seed(13)
+        heard: list[int] = []
+        vectors = encoder(IDS, MASK, None, lambda layer, _: heard.append(layer), [1, 2, 3, 4])
+        (vectors * torch.arange(32)).square().mean().backward()
+        return (
+            vectors,
+            heard,
+            {n: p.grad for n, p in encoder.named_parameters() if p.grad is not None},
+        )
+
+    (vectors, heard, gradients), plain = step(True), step(False)
+
+    assert heard == [1, 2, 3, 4]
+    torch.testing.assert_close(vectors, plain[0], atol=1e-6, rtol=1e-6)
+    assert gradients.keys() == plain[2].keys()
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, plain[2][name], atol=1e-4, rtol=1e-4)
+
+
+def test_checkpointed_blocks_run_once_more_and_only_until_switched_off(
+    backbone: Callable[[str], Path],
+) -> None:
+    encoder, _ = load(backbone("bert"))
+    encoder.train()
+    runs = []
+    encoder.transformer.encoder.layer[0].attention.register_forward_hook(lambda *_: runs.append(1))
+
+    encoder.checkpoint_blocks(True)
+    encoder(IDS, MASK).sum().backward()
+    assert len(runs) == 2
+    encoder.checkpoint_blocks(False)
+    encoder(IDS, MASK).sum().backward()
+    assert len(runs) == 3
+
+
+def test_checkpointing_that_transformers_lacks_is_refused(
+    backbone: Callable[[str], Path],
+) -> None:
+    encoder, _ = load(backbone("mpnet"))
+
+    with pytest.raises(UserError, match="transformers has none for a backbone of type mpnet"):
+        encoder.checkpoint_blocks(True)
+    encoder.checkpoint_blocks(False)
 
 
 def test_a_layer_that_the_encoder_does_not_have_is_refused(

@@ -1,21 +1,26 @@
+from dataclasses import fields
+
 import pytest
 
-from m2dr.records.variant import VARIANTS, Variant
+from m2dr.records.variant import CHOICES, VARIANTS, Variant
 
 ROWS = pytest.mark.parametrize("variant", VARIANTS.values(), ids=list(VARIANTS))
+PUBLISHED = {
+    "plain", "separate", "mrl", "2dmse-v1", "2dmse", "full-dim", "dims", "score", "fixed-doc",
+    "starbucks", "ese", "mipic",
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "name", ["plain", "separate", "mrl", "2dmse", "full-dim", "dims", "score", "fixed-doc"]
-)
-def test_each_published_recipe_is_a_row(name: str) -> None:
-    assert VARIANTS[name].name == name
+def test_each_published_recipe_is_a_row_and_so_is_our_own() -> None:
+    assert VARIANTS.keys() == PUBLISHED | {"elastic"}
+    assert all(VARIANTS[name].name == name for name in VARIANTS)
 
 
 @ROWS
 def test_a_summary_is_one_sentence_for_a_help_page(variant: Variant) -> None:
     assert variant.summary.endswith(".")
-    assert len(variant.summary) < 80
+    assert variant.summary.count(". ") == 0
+    assert len(variant.summary) < 90
 
 
 def test_no_two_rows_are_the_same_recipe() -> None:
@@ -27,9 +32,15 @@ def test_no_two_rows_are_the_same_recipe() -> None:
     assert len(choices) == len(VARIANTS)
 
 
+def test_every_field_but_the_name_and_what_makes_a_separate_model_can_be_set() -> None:
+    assert {field.name for field in fields(Variant)} - set(CHOICES) == {"name", "summary", "alone"}
+
+
 @ROWS
-def test_what_imitates_has_a_short_prefix_to_imitate_with(variant: Variant) -> None:
-    assert variant.align == "none" or variant.prefixes != "none"
+def test_what_imitates_has_a_cut_below_the_whole_to_imitate_with(variant: Variant) -> None:
+    below = variant.prefixes != "none" or variant.staircase or variant.full_dim
+
+    assert variant.align == "none" or below
 
 
 @ROWS
@@ -39,18 +50,41 @@ def test_full_width_and_last_layer_documents_are_said_of_shallow_layers_alone(
     assert variant.shallow or not (variant.full_dim or variant.documents == "last")
 
 
+@ROWS
+def test_shares_are_shares_and_weights_are_not_below_0(variant: Variant) -> None:
+    assert 0 < variant.alpha <= 1
+    assert variant.share > 0
+    assert variant.align_weight >= 0
+
+
+@ROWS
+def test_what_is_not_the_loss_of_a_cut_has_the_rest_of_alpha(variant: Variant) -> None:
+    assert (variant.alpha < 1) == (variant.sia or variant.pic)
+
+
 @pytest.mark.parametrize(
-    ("name", "changed"),
+    ("base", "name", "changed"),
     [
-        ("full-dim", {"full_dim": True}),
-        ("dims", {"prefixes": "many"}),
-        ("score", {"align": "score"}),
-        ("fixed-doc", {"documents": "last"}),
+        ("2dmse", "full-dim", {"full_dim": True}),
+        ("2dmse", "dims", {"prefixes": "many"}),
+        ("2dmse", "score", {"align": "score"}),
+        ("2dmse", "fixed-doc", {"documents": "last"}),
+        ("2dmse", "ese", {"whole": False}),
+        ("mrl", "mipic", {"alpha": 0.4, "sia": True, "pic": True}),
     ],
 )
-def test_each_variant_of_2dmse_changes_one_choice(name: str, changed: dict[str, object]) -> None:
-    base, row = vars(VARIANTS["2dmse"]), vars(VARIANTS[name])
+def test_a_recipe_that_came_from_another_changes_these_choices(
+    base: str, name: str, changed: dict[str, object]
+) -> None:
+    before, after = vars(VARIANTS[base]), vars(VARIANTS[name])
 
-    differing = {key: row[key] for key in row if row[key] != base[key]}
+    differing = {key: after[key] for key in after if after[key] != before[key]}
 
-    assert differing == changed | {"name": name, "summary": row["summary"]}
+    assert differing == changed | {"name": name, "summary": after["summary"]}
+
+
+@pytest.mark.parametrize("name", ["2dmse-v1", "starbucks", "elastic"])
+def test_what_imitates_the_last_layer_or_the_whole_counts_all_layers_alike(name: str) -> None:
+    assert VARIANTS[name].teacher != "width"
+    assert VARIANTS[name].weights == "uniform"
+    assert not VARIANTS[name].squares

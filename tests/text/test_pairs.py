@@ -1,3 +1,4 @@
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -141,10 +142,118 @@ def test_a_group_without_a_positive_is_refused(write) -> None:
 
 
 def test_a_file_of_neither_pairs_nor_groups_is_refused(write) -> None:
-    path = write("other.jsonl", {"question": "a", "answer": "b"})
+    path = write("other.jsonl", {"question": "a", "options": "b"})
 
     with pytest.raises(UserError, match=r"other\.jsonl, line 1: has neither 'document' \(pairs\)"):
         open_dataset(str(path))
+
+
+def test_passages_of_tevatron_may_lack_titles_and_negatives(write) -> None:
+    row = {
+        "query_id": 7,
+        "query": None,
+        "query_text": "a",
+        "query_image": None,
+        "positive_passages": [
+            {"docid": "p1", "text": "yes"},
+            {"docid": 3, "text": "b", "title": None},
+        ],
+        "negative_passages": [],
+        "answer": None,
+    }
+
+    dataset = open_dataset(str(write("train.jsonl.gz", row)))
+
+    assert dataset.queries("train") == [Query("7", "a")]
+    assert list(dataset.documents()) == [Document("p1", "yes"), Document("3", "b")]
+    assert dataset.negatives("train") == {}
+
+
+@pytest.mark.parametrize("answer", [{}, {"answer": None}, {"answer": "Paris"}])
+def test_groups_that_name_their_passages_by_id_are_told_what_is_read(write, answer: dict) -> None:
+    row = {"query_id": "1", "query_text": "a", "positive_document_ids": ["4"], **answer}
+
+    with pytest.raises(
+        UserError,
+        match=r"ids\.jsonl, line 1: names passages by id under 'positive_document_ids'.*"
+        "docid, title and text under 'positive_passages'",
+    ):
+        open_dataset(str(write("ids.jsonl", row)))
+
+
+@pytest.mark.parametrize(
+    ("name", "negatives", "lines"),
+    [
+        ("a.jsonl", 1, [{"anchor": "a", "positive": "yes", "negative": "no"}]),
+        (
+            "b.jsonl.gz",
+            2,
+            [{"question": "a", "answer": "yes", "negative_2": "never", "negative_1": "no"}],
+        ),
+        ("c.jsonl", 2, [["a", "yes", "no", "never"]]),
+        ("d.jsonl", 2, [{"query": "a", "pos": ["yes"], "neg": ["no", "never"], "neg_scores": [1]}]),
+        ("e.jsonl", 0, [["a", "yes"]]),
+        ("f.tsv", 1, ["anchor\tpositive\tnegative", "a\tyes\tno"]),
+        ("g.csv", 2, ["Query,Positive,negative_1,negative_2", 'a,"yes",no,"never"']),
+        ("h.csv.gz", 2, ["negative_10,negative_9,anchor,positive", "never,no,a,yes"]),
+        ("i.csv", 1, ["query,positive,negative,negative_1,negative_2", "a,yes,, ,no"]),
+        ("j.tsv", 0, ["question\tanswer", "a\tyes"]),
+        ("triples.train.tsv", 1, ["query\tpositive\tnegative", "a\tyes\tno"]),
+    ],
+)
+def test_triplets_are_read_from_every_form_that_other_toolkits_write(
+    write, name: str, negatives: int, lines: list[object]
+) -> None:
+    dataset = open_dataset(str(write(name, *lines)))
+
+    assert dataset.name == name.removesuffix(".gz").rpartition(".")[0]
+    assert dataset.splits == ("train",)
+    assert [query.text for query in dataset.queries("train")] == ["a"]
+    assert [d.text for d in dataset.documents()] == ["yes", "no", "never"][: 1 + negatives]
+    assert [j.document_id for j in dataset.judgements("train")] == ["d0"]
+    assert sum(map(len, dataset.negatives("train").values())) == negatives
+
+
+def test_a_table_of_queries_and_documents_is_split_as_the_same_jsonl_is(write) -> None:
+    rows = [{"query": f"q {n}", "document": f"d {n}"} for n in range(300)]
+    table = write("a.tsv", "query\tdocument", *("\t".join(row.values()) for row in rows))
+
+    ours, theirs = (open_dataset(str(path)) for path in (table, write("a.jsonl", *rows)))
+
+    assert len(ours.splits) == 3
+    for split in ours.splits:
+        assert ours.judgements(split) == theirs.judgements(split)
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "reason"),
+    [
+        ("a.tsv", ["anchor\tpositive", "a\tb", "\tb"], "line 3: 'anchor' is empty"),
+        ("a.csv", ["anchor,positive", "a,b", "a,"], "line 3: a text of 'positive' is empty"),
+        ("a.csv", ["anchor,positive", "a,b", "a"], "line 3: has 1 columns, and the header has 2"),
+        ("a.jsonl", [["a"]], r"line 1: is a list that has 1 items; such a list is of texts"),
+        ("a.jsonl", [["a", "b"], [4, 5, 6]], "line 2: is a list that holds 4; such a list"),
+        ("a.jsonl", [["a", "b"], "[nonsense]"], "line 2: is not JSON"),
+        ("a.jsonl", [{"anchor": "a", "positive": "b"}, {"anchor": "a"}], "line 2: has no positive"),
+        ("a.jsonl", [{"positive": "b"}], "line 1: has no 'query'; its keys are 'positive'"),
+    ],
+)
+def test_a_wrong_triplet_is_named_by_file_and_line(
+    write, name: str, lines: list[object], reason: str
+) -> None:
+    with pytest.raises(UserError, match=rf"{re.escape(name)}, {reason}"):
+        open_dataset(str(write(name, *lines)))
+
+
+def test_a_table_of_a_header_alone_is_refused(write) -> None:
+    with pytest.raises(UserError, match="^a holds no document"):
+        open_dataset(str(write("a.csv", "anchor,positive")))
+
+
+def test_a_table_of_other_columns_is_no_data_set(write) -> None:
+    for lines in (["query\tid", "a\t1"], ["positive\tnegative", "a\tb"], []):
+        with pytest.raises(UserError, match=r"b\.tsv is not of a kind that m2dr reads"):
+            open_dataset(str(write("b.tsv", *lines)))
 
 
 def test_an_empty_file_is_refused(write) -> None:

@@ -1,169 +1,176 @@
-"""The papers' formulas, written with loops over layers and dims, referee every variant."""
+"""What every objective owes, whatever its terms are; the formulas are in test_recipes.py."""
 
+import random
+from collections import Counter
 from dataclasses import replace
 from math import log
 
+import numpy as np
 import pytest
 import torch
+from formulas import DIM, DIMS, SHALLOW, TAU, B, L, N
+from referee import WHOLE, batch, objective_of, sides_of
 from torch import Tensor
-from torch.nn.functional import cross_entropy, kl_div, mse_loss
 
-from m2dr.records.cut import Cut
+from m2dr.errors import UserError
 from m2dr.records.variant import VARIANTS, Variant
-from m2dr.train.compress import compressed
 from m2dr.train.losses import contrastive, imitation
-from m2dr.train.objective import Objective, Term, terms
+from m2dr.train.objective import Objective, Setting
+from m2dr.train.terms import Asked, asked_of
 
-L, B, N, H = 3, 4, 6, 16
-SHALLOW, DIMS, WHOLE = (1, 2), (2, 4, 8), Cut(L, H)
-TAU = 0.5
-
-
-def batch(seed: int = 13) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries [L, B, H], documents [L, N, H] and exclusions [B, N]."""
-    generator = torch.Generator().manual_seed(seed)
-    queries = torch.randn(L, B, H, generator=generator, dtype=torch.float64).requires_grad_()
-    documents = torch.randn(L, N, H, generator=generator, dtype=torch.float64).requires_grad_()
-    excluded = torch.rand(B, N, generator=generator) < 0.2
-    excluded[torch.arange(B), torch.arange(B)] = False
-    return queries, documents, excluded
+CHI_SQUARED = 26.1  # of nine equally likely outcomes, once in a thousand by chance alone
+V1 = asked_of(VARIANTS["2dmse-v1"], SHALLOW, DIMS, WHOLE)
 
 
-def naive_scores(q: Tensor, d: Tensor, k: int, similarity: str) -> Tensor:
-    q, d = q[:, :k], d[:, :k]
-    if similarity == "cosine":
-        q, d = q / q.norm(dim=1, keepdim=True), d / d.norm(dim=1, keepdim=True)
-    return q @ d.T
+def drawing(seed: int) -> Objective:
+    return Objective(V1, WHOLE, Setting("dot", TAU, seed=seed))
 
 
-def ce(scores: Tensor, excluded: Tensor) -> Tensor:
-    """Query by query, over the documents that count."""
-    losses = []
-    for b in range(B):
-        kept = [n for n in range(N) if not excluded[b, n]]
-        logits = scores[b, kept] / TAU
-        losses.append(cross_entropy(logits[None], torch.tensor([kept.index(b)])))
-    return torch.stack(losses).mean()
+def test_what_a_step_draws_depends_on_the_seed_and_the_step_alone() -> None:
+    forwards = [drawing(13).at(step) for step in range(50)]
+    resumed = drawing(13)
+    for library in (random, np.random, torch):  # which a resumed run has in any state
+        (library.manual_seed if library is torch else library.seed)(1)
+
+    backwards = [resumed.at(step) for step in reversed(range(50))]
+
+    assert backwards[::-1] == forwards
+    assert [drawing(14).at(step) for step in range(50)] != forwards
 
 
-def naive_target(x: Tensor, k: int) -> Tensor:
-    """X · U Σ from the eigenvectors of A Aᵀ, component by component."""
-    x = x.detach()
-    a = torch.softmax(x.T @ x / H**0.5, dim=-1)
-    squares, u = torch.linalg.eigh(a @ a.T)
-    columns = []
-    for j in range(k):
-        component = u[:, H - 1 - j]
-        if component[component.abs().argmax()] < 0:
-            component = -component
-        columns.append(x @ component * squares[H - 1 - j].clamp(min=0).sqrt())
-    return torch.stack(columns, dim=1)
+def test_every_layer_and_prefix_comes_up_as_often_as_any_other() -> None:
+    steps, objective = 6000, drawing(13)
+
+    counts = Counter((a.layers[0], a.dims[0]) for a in map(objective.at, range(steps)))
+
+    assert counts.keys() == {(layer, k) for layer in SHALLOW for k in DIMS}
+    fair = steps / len(counts)
+    spread = sum((count - fair) ** 2 / fair for count in counts.values())
+    assert spread < CHI_SQUARED
 
 
-def naive_align(x: Tensor, k: int, target: Tensor) -> Tensor:
-    student = torch.log_softmax(x[:, :k], dim=1)
-    teacher = torch.softmax(target, dim=1)
-    return mse_loss(x[:, :k], target) + kl_div(student, teacher, reduction="batchmean")
+def test_neighbouring_steps_draw_independently() -> None:
+    objective = drawing(13)
+
+    pairs = Counter((objective.at(s).layers[0], objective.at(s + 1).layers[0]) for s in range(1800))
+
+    fair = 1800 / len(SHALLOW) ** 2
+    spread = sum((pairs[a, b] - fair) ** 2 / fair for a in SHALLOW for b in SHALLOW)
+    assert spread < CHI_SQUARED
 
 
-def naive_loss(variant: Variant, q: Tensor, d: Tensor, excluded: Tensor, similarity: str) -> Tensor:
-    """ALGORITHMS: 2dmse and its variants as one formula per field, no work shared."""
-    dims = {"none": (), "one": (4,), "many": DIMS}[variant.prefixes]
+def test_a_recipe_that_draws_nothing_asks_the_same_at_each_step() -> None:
+    objective = objective_of("full-dim", batch())
 
-    def s(layer: int, k: int) -> Tensor:
-        source = L if variant.documents == "last" else layer
-        return naive_scores(q[layer - 1], d[source - 1], k, similarity)
-
-    def w(layer: int) -> float:
-        return 1.0 if layer == L or variant.weights == "uniform" else 1 / (1 + log(layer))
-
-    if variant.alone:
-        return ce(s(L, 4), excluded)
-    layers = (*SHALLOW, L) if variant.shallow else (L,)
-    loss = ce(s(L, H), excluded)
-    for layer in layers:
-        for k in dims:
-            loss = loss + w(layer) * ce(s(layer, k), excluded)
-            if variant.align == "pca":
-                x = q[layer - 1]
-                loss = loss + w(layer) * naive_align(x, k, naive_target(x, k))
-                if variant.documents == "same" or layer == L:
-                    y = d[layer - 1]
-                    loss = loss + w(layer) * naive_align(y, k, naive_target(y, k))
-            elif variant.align == "score":
-                teacher = s(layer, H).detach()
-                kl = kl_div(
-                    torch.log_softmax(s(layer, k) / TAU, dim=1),
-                    torch.softmax(teacher / TAU, dim=1),
-                    reduction="batchmean",
-                )
-                loss = loss + w(layer) * (mse_loss(s(layer, k), teacher) + kl)
-        if variant.full_dim and layer < L:
-            loss = loss + w(layer) * ce(s(layer, H), excluded)
-    return loss
+    assert objective.at(0) is objective.at(17)
 
 
-ROWS = {
-    **VARIANTS,
-    "fixed-doc and full-dim": replace(VARIANTS["fixed-doc"], full_dim=True),
-    "fixed-doc and dims": replace(VARIANTS["fixed-doc"], prefixes="many"),
-    "fixed-doc and score": replace(VARIANTS["fixed-doc"], align="score"),
-    "dims, full-dim, uniform, no alignment": replace(
-        VARIANTS["dims"], full_dim=True, weights="uniform", align="none"
-    ),
-    "mrl and score": replace(VARIANTS["mrl"], align="score"),
+def aligned(variant: Variant) -> Asked:
+    """One shallow cut's alignment and nothing else."""
+    (step,) = asked_of(variant, [2], [DIM], WHOLE)
+    kept = [t for t in step.terms if t.kind != "retrieve" and t.cut.layer == 2]
+    return Asked(tuple(kept), step.documents_from_last, (2, L))
+
+
+def gradients_of(variant: Variant) -> tuple[Tensor, Tensor]:
+    """Of the alignment of layer 2 at one prefix, to queries and documents [L, n, H]."""
+    paper, asked = batch(), aligned(variant)
+    setting = Setting("dot", TAU, squares=variant.squares, compress=variant.compress)
+    loss, _ = Objective([asked], WHOLE, setting)(asked, sides_of(asked, paper))
+    return torch.autograd.grad(loss, (paper.q, paper.d), materialize_grads=True)
+
+
+TEACHERS = {
+    f"{align}, {teacher}, {compress}, {'with' if squares else 'no'} squares": replace(
+        VARIANTS["2dmse"], align=align, teacher=teacher, compress=compress, squares=squares
+    )
+    for align, teacher, compress, squares in [
+        ("pca", "width", "dependencies", True),
+        ("pca", "width", "embeddings", True),
+        ("pca", "width", "max-k", False),
+        ("embedding", "depth", "dependencies", True),
+        ("embedding", "depth", "dependencies", False),
+        ("score", "width", "dependencies", True),
+        ("score", "depth", "dependencies", True),
+        ("score", "whole", "dependencies", True),
+        ("score", "whole", "dependencies", False),
+    ]
 }
 
 
-def objective_of(variant: Variant, similarity: str) -> Objective:
-    dims = (4,) if variant.prefixes == "one" else DIMS
-    asked = terms(variant, SHALLOW, dims, WHOLE)
-    return Objective(asked, WHOLE, variant.documents == "last", similarity, TAU)
-
-
-def stacks(objective: Objective, q: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
-    queries = q[[layer - 1 for layer in objective.layers]]
-    documents = d[[layer - 1 for layer in objective.document_layers]]
-    return queries, documents
-
-
-@pytest.mark.parametrize("similarity", ["dot", "cosine"])
-@pytest.mark.parametrize("variant", ROWS.values(), ids=list(ROWS))
-def test_loss_and_gradient_are_those_of_the_papers_formula(
-    variant: Variant, similarity: str
-) -> None:
-    q, d, excluded = batch()
-    objective = objective_of(variant, similarity)
-
-    loss, parts = objective(*stacks(objective, q, d), excluded)
-
-    expected = naive_loss(variant, q, d, excluded, similarity)
-    torch.testing.assert_close(loss, expected, atol=1e-8, rtol=1e-8)
-    torch.testing.assert_close(sum(parts.values()), expected.detach(), atol=1e-8, rtol=1e-8)
-    ours = torch.autograd.grad(loss, (q, d), allow_unused=True)
-    theirs = torch.autograd.grad(expected, (q, d), allow_unused=True)
-    for a, b in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(a, b, atol=1e-8, rtol=1e-8)
-
-
-def test_full_dim_adds_one_term_per_shallow_layer() -> None:
-    base = terms(VARIANTS["2dmse"], SHALLOW, (4,), WHOLE)
-    full = terms(VARIANTS["full-dim"], SHALLOW, (4,), WHOLE)
-
-    assert set(full) - set(base) == {
-        Term(Cut(layer, H), "contrastive", 1 / (1 + log(layer))) for layer in SHALLOW
-    }
+@pytest.mark.parametrize("variant", TEACHERS.values(), ids=list(TEACHERS))
+def test_who_is_imitated_learns_nothing_from_it(variant: Variant) -> None:
+    for gradient in gradients_of(variant):
+        assert (gradient[1, :, :DIM] != 0).all()  # layer 2 is the student
+        assert (gradient[1, :, DIM:] == 0).all()
+        assert (gradient[[0, 2, 3]] == 0).all()
 
 
 def test_documents_of_shallow_layers_get_no_gradient_when_documents_are_fixed() -> None:
-    q, d, excluded = batch()
-    objective = objective_of(VARIANTS["fixed-doc"], "dot")
+    for name in ("fixed-doc", "mipic"):
+        paper = batch()
+        paper.documents = "last"
+        objective = objective_of(name, paper, {"documents": "last"})
+        asked = objective.at(0)
 
-    loss, _ = objective(*stacks(objective, q, d), excluded)
-    loss.backward()
+        loss, _ = objective(asked, sides_of(asked, paper))
+        loss.backward()
 
-    assert d.grad[:-1].abs().sum() == 0
-    assert d.grad[-1].abs().sum() > 0
+        assert paper.d.grad[:-1].abs().sum() == 0
+        assert paper.d.grad[-1].abs().sum() > 0
+
+
+def score_part(faithful: bool) -> Tensor:
+    paper = batch()
+    objective = objective_of("score", paper, faithful=faithful)
+    asked = objective.at(0)
+    _, parts = objective(asked, sides_of(asked, paper))
+    return sum(part for name, part in parts.items() if name.endswith("align"))
+
+
+def test_the_score_loss_is_divided_by_queries_and_documents_in_the_public_code_alone() -> None:
+    """Which switches it off: it is 2e-4 of the cross entropy at the sizes of the paper."""
+    torch.testing.assert_close(score_part(faithful=False), score_part(faithful=True) * (B * N))
+
+
+def test_learned_weights_of_layers_that_are_not_asked_stay_as_they_are() -> None:
+    """Each would otherwise sink for ever, and the loss with it."""
+    paper = batch()
+    objective = objective_of("2dmse-v1", paper, {"weights": "dynamic"})
+
+    for asked in objective.choices:
+        loss, _ = objective(asked, sides_of(asked, paper))
+        (gradient,) = torch.autograd.grad(loss, objective.doubts)
+        assert [layer for layer in SHALLOW if gradient[layer - 1] != 0] == [asked.layers[0]]
+
+
+def test_a_learned_weight_settles_where_the_layer_costs_as_much_as_it_counts() -> None:
+    paper = batch("cosine")
+    objective = objective_of("ese", paper, {"weights": "dynamic"})
+    asked = objective.at(0)
+    _, parts = objective(asked, sides_of(asked, paper))
+    for layer in SHALLOW:
+        cost = sum(part for name, part in parts.items() if f"layer-{layer:02d}" in name)
+        cost = cost * objective.doubts[layer - 1].detach().exp()
+        objective.doubts.data[layer - 1] = cost.log()
+
+    loss, _ = objective(asked, sides_of(asked, paper))
+
+    (gradient,) = torch.autograd.grad(loss, objective.doubts)
+    torch.testing.assert_close(gradient, torch.zeros_like(gradient), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_loss_that_is_no_number_names_the_part_that_is_none(value: float) -> None:
+    paper = batch()
+    objective = objective_of("full-dim", paper)
+    asked = objective.at(0)
+    sides = sides_of(asked, paper)
+    broken = sides.queries.detach().clone()
+    broken[1] = value
+
+    with pytest.raises(UserError, match="not a number: its part layer-02/contrastive"):
+        objective(asked, replace(sides, queries=broken))
 
 
 def test_the_full_width_learns_nothing_from_being_imitated() -> None:
@@ -191,13 +198,3 @@ def test_an_excluded_document_is_no_negative() -> None:
     scores[:, -1] = 100.0
 
     torch.testing.assert_close(contrastive(scores, excluded, 1.0), torch.tensor(log(N - 1)))
-
-
-def test_the_compressed_target_is_the_same_at_each_call_and_for_each_shorter_prefix() -> None:
-    x = torch.randn(5, H, generator=torch.Generator().manual_seed(1))
-
-    first = compressed(x, 8)
-
-    torch.testing.assert_close(compressed(x, 8), first, atol=0, rtol=0)
-    torch.testing.assert_close(compressed(x, 3), first[:, :3])
-    assert not first.requires_grad

@@ -1,77 +1,101 @@
-import json
+"""What the subclass of transformers' Trainer adds, on a learner of two numbers."""
+
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from torch import Tensor, nn
 
-from m2dr.records.texts import Document, Group, Query
-from m2dr.train.trainer import Examples, embed, last_whole_checkpoint
-
-
-def named(epoch: int, place: int) -> Group:
-    return Group(Query(f"{epoch}", ""), Document(f"{place}", ""))
+from m2dr.errors import UserError
+from m2dr.train.checkpoints import last_whole_checkpoint
+from m2dr.train.plan import Examples, Plan
+from m2dr.train.trainer import Trainer
 
 
-def read(examples: Examples, positions: range) -> list[tuple[str, str]]:
-    return [(examples[i].query.id, examples[i].positive.id) for i in positions]
+class Learner(nn.Module):
+    """Draws one number to the examples; the other is an exit head's."""
+
+    def __init__(self, blow_up_at: int = -1) -> None:
+        super().__init__()
+        self.encoder = nn.ParameterDict({"weight": torch.zeros(1)})
+        self.exit_heads = nn.ParameterDict({"1": torch.zeros(1)})
+        self.steps: list[int] = []
+        self._blow_up_at = blow_up_at
+
+    def forward(self, values: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        self.steps.append(step)
+        loss = (self.encoder["weight"] + self.exit_heads["1"] - values).square().mean()
+        if step == self._blow_up_at:
+            loss = loss + 0 * torch.sqrt(self.encoder["weight"] - self.encoder["weight"]).sum()
+        return loss, {"near": loss.detach(), "far": torch.tensor(float(step))}
 
 
-def test_every_epoch_holds_every_group_once_in_an_order_of_its_own() -> None:
-    examples = Examples(groups=10, group=named, total=30, seed=13)
-
-    epochs = [read(examples, range(10 * epoch, 10 * epoch + 10)) for epoch in range(3)]
-
-    for number, epoch in enumerate(epochs):
-        assert sorted(epoch) == sorted((str(number), str(place)) for place in range(10))
-    orders = [tuple(place for _, place in epoch) for epoch in epochs]
-    assert len(set(orders)) == 3
-
-
-def test_a_position_holds_the_same_group_whatever_was_read_before() -> None:
-    straight = read(Examples(10, named, 30, seed=13), range(30))
-    backwards = read(Examples(10, named, 30, seed=13), range(29, -1, -1))
-
-    assert backwards[::-1] == straight
-    assert read(Examples(10, named, 30, seed=14), range(30)) != straight
+def plan(folder: Path, **more: object) -> Plan:
+    return Plan(
+        **{
+            **{
+                "folder": folder, "logs": folder / "logs", "steps": 6, "batch_queries": 2,
+                "accumulate": 1, "learning_rate": 1e-3, "head_learning_rate": 1e-2,
+                "schedule": "linear", "warmup": 0.0, "weight_decay": 0.0, "max_grad_norm": 1.0,
+                "seed": 13, "bf16": False, "cpu": True, "log_steps": 3, "save_steps": 2,
+                "evaluate_steps": 0,
+            },
+            **more,
+        }
+    )  # fmt: skip
 
 
-def test_a_batch_in_parts_comes_out_in_its_own_order() -> None:
-    def model(ids: torch.Tensor, _: torch.Tensor, layers: list[int]) -> torch.Tensor:
-        return ids[None, :, :1].float().expand(len(layers), -1, -1)
-
-    parts = [
-        (torch.tensor([[2], [0]]), torch.ones(2, 1), torch.tensor([2, 0])),
-        (torch.tensor([[1, 9]]), torch.ones(1, 2), torch.tensor([1])),
-    ]
-
-    vectors = embed(model, parts, [1, 2])
-
-    assert vectors.shape == (2, 3, 1)
-    assert vectors[0, :, 0].tolist() == [0, 1, 2]
+def batch(values: Sequence[float]) -> Mapping[str, object]:
+    return {"values": torch.tensor(values)}
 
 
-def make_checkpoint(folder: Path, step: int) -> Path:
-    path = folder / f"checkpoint-{step}"
-    path.mkdir(parents=True)
-    save_file({"weight": torch.zeros(4)}, path / "model.safetensors")
-    torch.save({"step": step}, path / "optimizer.pt")
-    (path / "trainer_state.json").write_text(json.dumps({"global_step": step}))
-    return path
+def trainer_of(learner: Learner, plan: Plan, told: list[tuple[int, dict[str, float]]]) -> Trainer:
+    total = plan.examples
+    examples = Examples(4, lambda epoch, place: float(10 * epoch + place), total, plan.seed)
+
+    def tell(step: int, logged: Mapping[str, float]) -> None:
+        told.append((step, dict(logged)))
+
+    return Trainer(learner, plan, examples, batch, None, tell)
 
 
-@pytest.mark.parametrize("file", ["model.safetensors", "optimizer.pt", "trainer_state.json"])
-@pytest.mark.parametrize("damage", ["missing", "cut"])
-def test_a_half_written_checkpoint_is_passed_over(file: str, damage: str, tmp_path: Path) -> None:
-    older, newer = make_checkpoint(tmp_path, 9), make_checkpoint(tmp_path, 10)
-    assert last_whole_checkpoint(tmp_path) == newer
-    content = (newer / file).read_bytes()
-    (newer / file).unlink()
-    if damage == "cut":
-        (newer / file).write_bytes(content[: len(content) // 2])
+def test_what_begins_untrained_has_a_learning_rate_of_its_own(tmp_path: Path) -> None:
+    trainer = trainer_of(Learner(), plan(tmp_path), [])
 
-    assert last_whole_checkpoint(tmp_path) == older
+    groups = trainer.create_optimizer().param_groups
+
+    rates = {group["lr"]: len(group["params"]) for group in groups}
+    assert rates == {1e-3: 1, 1e-2: 1}
 
 
-def test_without_checkpoints_there_is_none(tmp_path: Path) -> None:
-    assert last_whole_checkpoint(tmp_path / "nowhere") is None
+def test_each_step_is_numbered_and_told_with_the_means_of_the_parts(tmp_path: Path) -> None:
+    learner, told = Learner(), []
+
+    trainer_of(learner, plan(tmp_path), told).train()
+
+    assert learner.steps == list(range(6))
+    assert [step for step, _ in told] == [1, 2, 3, 4, 5, 6]
+    assert told[-1][1]["far"] == pytest.approx((1 + 2) / 2)  # logged after steps 1, 3 and 6
+    assert last_whole_checkpoint(tmp_path).name == "checkpoint-6"
+
+
+def test_a_run_that_goes_on_numbers_its_steps_from_there_and_ends_the_same(tmp_path: Path) -> None:
+    straight, resumed = Learner(), Learner()
+    trainer_of(straight, plan(tmp_path), []).train()
+
+    again = trainer_of(resumed, plan(tmp_path), [])
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+
+    assert resumed.steps == [4, 5]
+    for a, b in zip(straight.parameters(), resumed.parameters(), strict=True):
+        torch.testing.assert_close(a, b, atol=0, rtol=0)
+
+
+def test_weights_that_are_no_numbers_are_never_kept(tmp_path: Path) -> None:
+    trainer = trainer_of(Learner(blow_up_at=2), plan(tmp_path), [])
+
+    with pytest.raises(UserError, match="encoder.weight are not numbers after step 4"):
+        trainer.train()
+
+    assert last_whole_checkpoint(tmp_path).name == "checkpoint-2"

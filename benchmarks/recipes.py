@@ -1,0 +1,289 @@
+"""Train every recipe on the same real data for the same budget, and measure all its cuts.
+
+    python benchmarks/recipes.py retrieval --data DATA --out RESULTS --seeds 3
+    python benchmarks/recipes.py sentences --data DATA --out RESULTS --seeds 3
+
+DATA holds beir/, msmarco/, pairs/ and sts/. One JSON per trained model goes to RESULTS, so that a
+run that was stopped goes on where it was; `recipes_table.py` makes the tables and figures.
+"""
+
+import argparse
+import gzip
+import json
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from m2dr.evaluate.measures import Evaluator
+from m2dr.evaluate.sentences import correlations, distinct, gold_scores
+from m2dr.index.docids import Docids, encode
+from m2dr.index.exact import prefix_runs
+from m2dr.model import checkpoint
+from m2dr.records.card import ModelCard
+from m2dr.records.texts import Document, Judgement, Query
+from m2dr.settings import TrainSettings, read_train_settings
+from m2dr.text.datasets import open_dataset
+from m2dr.text.sentences import open_sentences
+from m2dr.verbs.encoding import embed_texts
+from m2dr.verbs.models import document_layer, usual_dims
+from m2dr.verbs.train import train
+
+LAYERS = (1, 2, 3, 4, 5, 6)
+DIAGONAL = ("L1D16", "L2D32", "L3D64", "L4D128", "L5D256")  # and the whole, which `plain` trains
+MEASURE = "nDCG@10"
+ACL_ROWS = 20_000
+POSITIVES = 8  # per training query at most; NFCorpus has 43
+ANSWERS, DISTRACTORS = 800, 700  # documents of a task: judged relevant, and others
+
+RETRIEVAL = {
+    "plain": {},
+    "mrl": {},
+    "2dmse": {},
+    "full-dim": {},
+    "dims": {},
+    "score": {},
+    "fixed-doc": {},
+    "starbucks": {},
+    "elastic": {},
+    "full-dim + heads": {"variant": "full-dim", "exit_head": "linear"},
+}
+SENTENCES = {
+    "plain": {},
+    "mrl": {},
+    "2dmse-v1": {},
+    "2dmse-v1, no alignment": {"variant": "2dmse-v1", "align": "none"},
+    "2dmse-v1, no last layer": {"variant": "2dmse-v1", "whole": False},
+    "ese": {},
+    "ese, PCA of embeddings": {"variant": "ese", "compress": "embeddings"},
+    "ese, max-k": {"variant": "ese", "compress": "max-k"},
+    "ese, no compression": {"variant": "ese", "compress": "none"},
+    "ese, uniform weights": {"variant": "ese", "weights": "uniform"},
+    "ese, learned weights": {"variant": "ese", "weights": "dynamic"},
+    "mipic": {},
+    "mipic, no SIA": {"variant": "mipic", "sia": False},
+    "mipic, no PIC": {"variant": "mipic", "pic": False},
+    "mipic, full checkpoints": {"variant": "mipic", "full_checkpoints": True},
+}
+BUDGET = {
+    "batch_queries": 32,
+    "learning_rate": 1e-4,
+    "dropout": 0.0,
+    "query_length": 24,
+    "document_length": 48,
+    "evaluate_steps": 0,
+    "save_steps": 100_000,
+}
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a model is measured on: some queries and the documents they are searched in."""
+
+    name: str
+    queries: list[Query]
+    documents: list[Document]
+    judgements: list[Judgement]
+
+
+def retrieval_tasks(data: Path) -> Iterator[Task]:
+    """NFCorpus, SciFact and the two TREC deep learning tracks, each a sample of its documents."""
+    for name, split in (("nfcorpus", "test"), ("scifact", "test")):
+        yield _task(name, str(data / "beir" / name), split)
+    for split in ("dl19", "dl20"):
+        yield _task(split, str(data / "msmarco" / "passage-pool"), split)
+
+
+def _task(name: str, corpus: str, split: str) -> Task:
+    dataset = open_dataset(corpus)
+    judgements = dataset.judgements(split)
+    relevant = sorted({j.document_id for j in judgements if j.relevance > 0})
+    others = [docid for docid in dataset.document_ids() if docid not in set(relevant)]
+    drawn = random.Random(13).sample(others, min(DISTRACTORS, len(others)))
+    relevant = random.Random(13).sample(relevant, min(ANSWERS, len(relevant)))
+    kept = {*relevant, *drawn}
+    judged = [j for j in judgements if j.document_id in kept]
+    asked = {j.query_id for j in judged if j.relevance > 0}
+    queries = [query for query in dataset.queries(split) if query.id in asked]
+    judged = [j for j in judged if j.query_id in asked]
+    documents = [dataset.document(docid) for docid in sorted(kept)]
+    return Task(name, queries, documents, judged)
+
+
+def training_file(data: Path, out: Path) -> Path:
+    """NFCorpus train, SciFact train and a slice of ACL titles and abstracts, as one file."""
+    path = out / "train.jsonl"
+    if path.exists():
+        return path
+    draw, rows = random.Random(13), []
+    for name in ("nfcorpus", "scifact"):
+        dataset = open_dataset(str(data / "beir" / name))
+        found: dict[str, list[str]] = {}
+        for judgement in dataset.judgements("train"):
+            if judgement.relevance > 0:
+                found.setdefault(judgement.query_id, []).append(judgement.document_id)
+        for query in dataset.queries("train"):
+            chosen = found.get(query.id, [])
+            chosen = draw.sample(chosen, min(POSITIVES, len(chosen)))
+            positives = [dataset.document(docid) for docid in chosen]
+            texts = [
+                {"docid": f"{name}-{d.id}", "title": d.title, "text": d.text} for d in positives
+            ]
+            if texts:
+                row = {"query_id": f"{name}-{query.id}", "query": query.text}
+                rows.append({**row, "positive_passages": texts, "negative_passages": []})
+    with gzip.open(data / "pairs" / "acl-title-abstract.jsonl.gz", "rt", encoding="utf-8") as file:
+        lines = draw.sample(file.readlines(), ACL_ROWS)
+    for line in map(json.loads, lines):
+        text = {"docid": f"acl-{line['document_id']}", "title": "", "text": line["document"]}
+        row = {"query_id": f"acl-{line['query_id']}", "query": line["query"]}
+        rows.append({**row, "positive_passages": [text], "negative_passages": []})
+    out.mkdir(parents=True, exist_ok=True)
+    aside = path.with_suffix(".partial")
+    aside.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return aside.replace(path)
+
+
+def measure_retrieval(
+    model: Path | str, tasks: Sequence[Task], card: ModelCard
+) -> dict[str, object]:
+    """nDCG@10 of every layer and dim on every task."""
+    encoder, tokenizer = checkpoint.load(model)
+    encoder.card = card
+    dims, found = usual_dims(card.width), {}
+    layers = [layer for layer in LAYERS if layer <= card.layers]
+    for task in tasks:
+        sources = sorted({document_layer(card, layer) for layer in layers})
+        contents = [document.content for document in task.documents]
+        documents = embed_texts(encoder, tokenizer, contents, "document", sources)
+        texts = [query.text for query in task.queries]
+        queries = embed_texts(encoder, tokenizer, texts, "query", layers)
+        docids = Docids(encode(document.id for document in task.documents))
+        evaluator = Evaluator(task.judgements, [MEASURE])
+        ids = [query.id for query in task.queries]
+        for layer, vectors in zip(layers, queries, strict=True):
+            block = documents[sources.index(document_layer(card, layer))]
+            runs = prefix_runs(ids, vectors, [(0, block)], docids, dims, 10, card.similarity)
+            for dim, run in runs.items():
+                cells = found.setdefault(f"L{layer}D{dim}", {})
+                cells[task.name] = evaluator.scores(run).mean[MEASURE]
+    return {"cells": found}
+
+
+def measure_sentences(
+    model: Path | str, files: Sequence[Path], card: ModelCard
+) -> dict[str, object]:
+    """Spearman's correlation of every layer and dim on every file."""
+    encoder, tokenizer = checkpoint.load(model)
+    encoder.card = card
+    found: dict[str, dict[str, float]] = {}
+    for file in files:
+        sentences = open_sentences(str(file))
+        gold = gold_scores(sentences.pairs, sentences.name)
+        texts, first, second = distinct(sentences.pairs)
+        layers = [layer for layer in LAYERS if layer <= card.layers]
+        blocks = embed_texts(encoder, tokenizer, texts, "document", layers)
+        for layer, block in zip(layers, blocks, strict=True):
+            by_dim = correlations(block, first, second, gold, usual_dims(card.width))
+            for dim, values in by_dim.items():
+                found.setdefault(f"L{layer}D{dim}", {})[file.stem] = values["Spearman"]
+    return {"cells": found}
+
+
+def run_one(
+    out: Path,
+    name: str,
+    seed: int,
+    settings: dict[str, object],
+    measure: Callable[[Path, ModelCard], dict[str, object]],
+) -> None:
+    """Train one model, measure it, keep the numbers and drop the weights; nothing if it is done."""
+    path = out / f"{name.replace(' ', '_').replace(',', '')}-{seed}.json"
+    if path.exists():
+        return
+    table = {"variant": name, **BUDGET, "backbone": "minilm", **settings, "seed": seed}
+    chosen: TrainSettings = read_train_settings(None, (), table)
+    folder, begun = out / "model", time.monotonic()
+    shutil.rmtree(folder, ignore_errors=True)
+    report = train(chosen, folder, overwrite=True)
+    trained = time.monotonic() - begun
+    found = measure(folder, report.card)
+    table |= {"name": name, "seed": seed, "train_seconds": trained, "last_loss": report.last_loss}
+    aside = path.with_suffix(".partial")
+    aside.write_text(json.dumps({"settings": table, **found}, indent=1), encoding="utf-8")
+    aside.replace(path)
+    print(
+        f"{name} seed {seed}: {trained:.0f} s, {time.monotonic() - begun:.0f} s in all", flush=True
+    )
+
+
+def retrieval(arguments: argparse.Namespace) -> None:
+    """All recipes, then separate models on the diagonal, seed by seed."""
+    out: Path = arguments.out / "retrieval"
+    corpus = training_file(arguments.data, out)
+    tasks = list(retrieval_tasks(arguments.data))
+    common = {"corpus": str(corpus), "steps": arguments.steps}
+    if not (out / "untrained-0.json").exists():
+        card = checkpoint.read_card("minilm")
+        found = measure_retrieval("minilm", tasks, _as_budgeted(card))
+        table = {"settings": {"name": "untrained", "seed": 0}, **found}
+        (out / "untrained-0.json").write_text(json.dumps(table), encoding="utf-8")
+    for seed in range(13, 13 + arguments.seeds):
+        for name, changes in RETRIEVAL.items():
+            run_one(
+                out, name, seed, common | changes, lambda f, card: measure_retrieval(f, tasks, card)
+            )
+        for cut in DIAGONAL:
+            layer, dim = (int(number) for number in cut[1:].split("D"))
+            alone = {"variant": "separate", "layers": [layer], "dims": [dim]}
+            run_one(
+                out,
+                f"separate {cut}",
+                seed,
+                common | alone,
+                lambda f, card: measure_retrieval(f, tasks, card),
+            )
+
+
+def _as_budgeted(card: ModelCard) -> ModelCard:
+    from dataclasses import replace
+
+    lengths = {"query_length": BUDGET["query_length"], "document_length": BUDGET["document_length"]}
+    return replace(card, **lengths)
+
+
+def sentences(arguments: argparse.Namespace) -> None:
+    """All recipes for pairs of sentences, with their ablations, seed by seed."""
+    out: Path = arguments.out / "sentences"
+    out.mkdir(parents=True, exist_ok=True)
+    folder = arguments.data / "sts"
+    files = [folder / f"{name}-test.tsv" for name in ("stsb", "sick", "sts12", "sts13", "sts14")]
+    corpus = f"{folder / 'stsb-train.tsv'},{folder / 'sick-train.tsv'}"
+    common = {"corpus": corpus, "steps": arguments.steps}
+    if not (out / "untrained-0.json").exists():
+        found = measure_sentences("minilm", files, _as_budgeted(checkpoint.read_card("minilm")))
+        table = {"settings": {"name": "untrained", "seed": 0}, **found}
+        (out / "untrained-0.json").write_text(json.dumps(table), encoding="utf-8")
+    for seed in range(13, 13 + arguments.seeds):
+        for name, changes in SENTENCES.items():
+            run_one(
+                out, name, seed, common | changes, lambda f, card: measure_sentences(f, files, card)
+            )
+
+
+def main() -> None:
+    """Read the command line and run."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=["retrieval", "sentences"])
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=60)
+    arguments = parser.parse_args()
+    {"retrieval": retrieval, "sentences": sentences}[arguments.what](arguments)
+
+
+if __name__ == "__main__":
+    main()

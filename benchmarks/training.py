@@ -1,0 +1,315 @@
+"""What a training step costs: the loss alone, and whole steps against each other and a peer.
+
+    python benchmarks/training.py loss  > benchmarks/training_loss_HOST.md
+    python benchmarks/training.py steps > benchmarks/training_steps_HOST.md
+    python benchmarks/training.py cache > benchmarks/training_cache_HOST.md
+
+`loss` runs each case in a process of its own, so that its peak memory is its own. `steps` runs one
+step of every candidate in turn, round after round, and compares within a round: what else the
+machine does then hits all of them. `cache` trains on a large batch in a process that may not have
+more than 4 GiB. Needs the extras quickstart and compare.
+"""
+
+import argparse
+import json
+import platform
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median, quantiles
+
+import torch
+from torch import Tensor
+
+from m2dr.settings import read_train_settings
+from m2dr.train.losses import contrastive
+from m2dr.train.scores import prefix_scores
+from m2dr.verbs.train import prepare
+
+LAYERS, WIDTH, DIMS = 12, 768, (32, 64, 128, 256, 512, 768)
+DOCUMENTS = 8  # of each query: one positive, seven negatives
+CORPUS = "pydocs:stdlib"
+
+
+def machine() -> str:
+    """What the figures were measured on."""
+    flags = [name for name, has in torch.cpu.get_capabilities().items() if has is True]
+    return (
+        f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, "
+        f"{', '.join(flag for flag in flags if flag.startswith(('avx', 'amx')))}, fp32"
+    )
+
+
+def ours(queries: Tensor, documents: Tensor, excluded: Tensor) -> Tensor:
+    """Every prefix from one product, block by block."""
+    return contrastive(prefix_scores(queries, documents, DIMS, "dot"), excluded, 1.0).sum()
+
+
+def naive(queries: Tensor, documents: Tensor, excluded: Tensor) -> Tensor:
+    """The product of every coordinate, [L, B, N, H], summed up to each prefix."""
+    products = queries[:, :, None, :] * documents[:, None, :, :]
+    total = queries.new_zeros(())
+    for dim in DIMS:
+        total = total + contrastive(products[..., :dim].sum(dim=-1), excluded, 1.0).sum()
+    return total
+
+
+WAYS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {"ours": ours, "naive": naive}
+
+
+def run_loss(way: str, batch: int, times: int) -> dict[str, float]:
+    """Seconds of forward and backward, and bytes at the peak above what was there before."""
+    torch.manual_seed(13)
+    queries = torch.randn(LAYERS, batch, WIDTH, requires_grad=True)
+    documents = torch.randn(LAYERS, DOCUMENTS * batch, WIDTH, requires_grad=True)
+    excluded = torch.zeros(batch, DOCUMENTS * batch, dtype=torch.bool)
+    small = (queries[:, :2].detach().requires_grad_(), documents[:, :4].detach())
+    WAYS[way](*small, excluded[:2, :4]).backward()  # the libraries' own memory is not the loss's
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = []
+    for _ in range(times):
+        queries.grad = documents.grad = None
+        begun = time.perf_counter()
+        loss = WAYS[way](queries, documents, excluded)
+        loss.backward()
+        found.append(time.perf_counter() - begun)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    return {"seconds": median(found), "mib": peak / 1024, "loss": float(loss.detach())}
+
+
+def loss_table() -> None:
+    """Each case in a process of its own, in turn."""
+    print(
+        f"# The loss at {LAYERS} layers × {len(DIMS)} dims of {WIDTH}\n\n{machine()}. Forward and"
+    )
+    print("backward of the contrastive loss at every cut; the median of 5 processes each.\n")
+    print("| queries | documents | way | seconds | peak MiB | times slower | times the memory |")
+    print("|---|---|---|---|---|---|---|")
+    for batch in (32, 128):
+        rounds = [{way: _alone(way, batch) for way in WAYS} for _ in range(5 if batch < 100 else 3)]
+        best = {way: _medians([one[way] for one in rounds]) for way in WAYS}
+        for way, found in best.items():
+            slower = found["seconds"] / best["ours"]["seconds"]
+            more = found["mib"] / best["ours"]["mib"]
+            print(
+                f"| {batch} | {DOCUMENTS * batch} | {way} | {found['seconds']:.3f} | "
+                f"{found['mib']:,.0f} | {slower:.1f} | {more:.1f} |"
+            )
+        same = abs(best["ours"]["loss"] - best["naive"]["loss"]) / abs(best["naive"]["loss"])
+        print(f"\nLosses differ by {same:.1e} of themselves at {batch} queries.\n")
+
+
+def _alone(way: str, batch: int) -> dict[str, float]:
+    words = [sys.executable, __file__, "one", "--way", way, "--batch", str(batch)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)  # noqa: S603  # ourselves
+    table: dict[str, float] = json.loads(done.stdout)
+    return table
+
+
+def _medians(rows: list[dict[str, float]]) -> dict[str, float]:
+    return {key: median(row[key] for row in rows) for key in rows[0]}
+
+
+Step = Callable[[], None]
+STEPS = {
+    "plain": {"variant": "plain"},
+    "mrl": {"variant": "mrl"},
+    "full-dim": {"variant": "full-dim"},
+    "dims": {"variant": "dims"},
+    "elastic": {"variant": "elastic"},
+    "ese": {"variant": "ese"},
+    "mipic": {"variant": "mipic"},
+    "2dmse-v1": {"variant": "2dmse-v1"},
+}
+
+
+def m2dr_step(changes: dict[str, object], batch: int, lengths: tuple[int, int]) -> Step:
+    """One whole step: texts to tokens, forward, backward, optimiser."""
+    table = {
+        "corpus": CORPUS,
+        "backbone": "minilm",
+        "batch_queries": batch,
+        "dropout": 0.0,
+        "evaluate_steps": 0,
+        "query_length": lengths[0],
+        "document_length": lengths[1],
+        **changes,
+    }
+    setup = prepare(read_train_settings(None, (), table), Path("nowhere"))
+    learner = setup.learner.train()
+    optimiser = torch.optim.AdamW(learner.parameters(), lr=1e-6, fused=True)
+    chosen = [setup.examples[i] for i in range(batch)]
+
+    def step() -> None:
+        loss, _ = learner(**setup.batch(chosen))
+        loss.backward()
+        optimiser.step()
+        optimiser.zero_grad()
+
+    return step
+
+
+def peer_steps(batch: int, lengths: tuple[int, int]) -> dict[str, Step]:
+    """The same batch through sentence-transformers' losses."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.losses import (
+        AdaptiveLayerLoss,
+        Matryoshka2dLoss,
+        MultipleNegativesRankingLoss,
+    )
+
+    from m2dr.model.places import find_folder
+
+    settings = read_train_settings(
+        None, (), {"corpus": CORPUS, "batch_queries": batch, "evaluate_steps": 0}
+    )
+    setup = prepare(settings, Path("nowhere"))
+    chosen = [setup.examples[i] for i in range(batch)]
+    sides = (
+        ([group.query.text for group in chosen], lengths[0]),
+        ([group.positive.content for group in chosen], lengths[1]),
+    )
+    dims = [384, 256, 128, 64, 32, 16, 8]
+
+    def made(wrap: Callable[[SentenceTransformer, torch.nn.Module], torch.nn.Module]) -> Step:
+        model = SentenceTransformer(str(find_folder("minilm")), device="cpu")
+        for module in model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
+        loss = wrap(model, MultipleNegativesRankingLoss(model)).train()
+        optimiser = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
+
+        def step() -> None:
+            features = []
+            for texts, length in sides:
+                model.max_seq_length = length
+                features.append(model.preprocess(texts))
+            value = loss(features, torch.zeros(batch))
+            value.backward()
+            optimiser.step()
+            optimiser.zero_grad()
+
+        return step
+
+    return {
+        "sentence-transformers, plain": made(lambda _, loss: loss),
+        "sentence-transformers, Matryoshka2dLoss": made(
+            lambda model, loss: Matryoshka2dLoss(model, loss, matryoshka_dims=dims)
+        ),
+        "sentence-transformers, AdaptiveLayerLoss(n_layers_per_step=-1)": made(
+            lambda model, loss: AdaptiveLayerLoss(model, loss, n_layers_per_step=-1)
+        ),
+    }
+
+
+def steps_table(rounds: int, batch: int, lengths: tuple[int, int]) -> None:
+    """One step of each in turn, and ratios within a round."""
+    candidates = {name: m2dr_step(changes, batch, lengths) for name, changes in STEPS.items()}
+    candidates |= peer_steps(batch, lengths)
+    for step in candidates.values():
+        step()
+    found: dict[str, list[float]] = {name: [] for name in candidates}
+    for _ in range(rounds):
+        for name, step in candidates.items():
+            begun = time.perf_counter()
+            step()
+            found[name].append(time.perf_counter() - begun)
+    print(f"# A training step, {batch} pairs of {CORPUS}\n\n{machine()}. MiniLM, queries of up to")
+    print(f"{lengths[0]} and documents of up to {lengths[1]} tokens, no dropout. Median of")
+    print(f"{rounds} rounds; ratios within a round, with their quartiles.\n")
+    print("| step | seconds | to plain | to mrl |\n|---|---|---|---|")
+    for name, times in found.items():
+        cells = [_ratio(times, found[base]) for base in ("plain", "mrl")]
+        print(f"| {name} | {median(times):.2f} | {' | '.join(cells)} |")
+    pairs = (
+        ("sentence-transformers, Matryoshka2dLoss", "2dmse-v1"),
+        ("sentence-transformers, Matryoshka2dLoss", "elastic"),
+        ("sentence-transformers, AdaptiveLayerLoss(n_layers_per_step=-1)", "full-dim"),
+        ("sentence-transformers, AdaptiveLayerLoss(n_layers_per_step=-1)", "elastic"),
+        ("sentence-transformers, plain", "plain"),
+    )
+    print("\n| peer | against | times slower |\n|---|---|---|")
+    for peer, own in pairs:
+        print(f"| {peer} | {own} | {_ratio(found[peer], found[own])} |")
+
+
+def _ratio(times: list[float], base: list[float]) -> str:
+    ratios = [a / b for a, b in zip(times, base, strict=True)]
+    low, middle, high = quantiles(ratios, n=4)
+    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
+
+
+def cache_table(batch: int, steps: int) -> None:
+    """The loss curve of a large batch under a memory limit, and without caching and limit."""
+    curves = {}
+    for name, words in (
+        ("cached, 4 GiB", ["--held", "4096", "--limit", str(4 << 30)]),
+        ("all at once, no limit", ["--held", "0", "--limit", "0"]),
+    ):
+        asked = ["--batch", str(batch), "--steps", str(steps), *words]
+        command = [sys.executable, __file__, "curve", *asked]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
+        curves[name] = json.loads(done.stdout)
+    print(f"# {batch} pairs in one batch\n\n{machine()}. full-dim on MiniLM, no dropout, documents")
+    print("of up to 128 tokens.\n\n| way | peak resident GiB | loss by step |\n|---|---|---|")
+    for name, found in curves.items():
+        losses = " ".join(f"{loss:.6f}" for loss in found["losses"])
+        print(f"| {name} | {found['gib']:.2f} | {losses} |")
+    a, b = (found["losses"] for found in curves.values())
+    print(f"\nLargest difference: {max(abs(x - y) / y for x, y in zip(a, b, strict=True)):.1e}")
+
+
+def curve(batch: int, steps: int, held: int, limit: int) -> None:
+    """Train some steps; prints losses and peak memory."""
+    if limit:
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    table = {
+        "variant": "full-dim",
+        "corpus": CORPUS,
+        "batch_queries": batch,
+        "dropout": 0.0,
+        "evaluate_steps": 0,
+        "gradient_cache": held,
+    }
+    setup = prepare(read_train_settings(None, (), table), Path("nowhere"))
+    optimiser = torch.optim.AdamW(setup.learner.train().parameters(), lr=1e-4, fused=True)
+    losses = []
+    for step in range(steps):
+        chosen = [setup.examples[step * batch + i] for i in range(batch)]
+        loss, _ = setup.learner(**setup.batch(chosen), step=step)
+        loss.backward()
+        optimiser.step()
+        optimiser.zero_grad()
+        losses.append(float(loss.detach()))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
+    print(json.dumps({"losses": losses, "gib": peak}))
+
+
+def main() -> None:
+    """Read the command line and measure."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=["loss", "steps", "cache", "one", "curve"])
+    parser.add_argument("--way", choices=list(WAYS), default="ours")
+    parser.add_argument("--batch", type=int, default=0)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--held", type=int, default=0)
+    parser.add_argument("--limit", type=int, default=0)
+    a = parser.parse_args()
+    if a.what == "one":
+        print(json.dumps(run_loss(a.way, a.batch, times=3 if a.batch < 100 else 1)))
+    elif a.what == "curve":
+        curve(a.batch, a.steps, a.held, a.limit)
+    elif a.what == "loss":
+        loss_table()
+    elif a.what == "cache":
+        cache_table(a.batch or 512, a.steps)
+    else:
+        steps_table(a.rounds, a.batch or 32, (64, 128))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""Train a few small matrices beside each linear layer instead of the layer itself.
+
+Hu et al. 2021 (arXiv:2106.09685): W x becomes W x + (alpha / rank) B A x, with A [rank, in] random
+and B [out, rank] zero before training, so that nothing changes at first.
+"""
+
+from importlib.util import find_spec
+
+import torch
+from torch import nn
+
+from m2dr.errors import UserError
+from m2dr.model.backbones import backbone_of
+from m2dr.model.encoder import Encoder
+
+
+def add_lora(encoder: Encoder, rank: int, alpha: int, dropout: float, seed: int = 13) -> None:
+    """Give every linear layer of the blocks its two small matrices, and freeze all else.
+
+    Exit heads stay trainable. The blocks remain the same modules, so what watches them stays.
+
+    Args:
+        encoder: changed in place.
+        rank: rows of A.
+        alpha: the update counts alpha / rank.
+        dropout: share of the coordinates of x that A does not see in training.
+        seed: of A; no other draw is disturbed.
+
+    Raises:
+        UserError: peft is not installed.
+    """
+    if find_spec("peft") is None:
+        raise UserError(
+            "LoRA needs peft, which is in the extra lora; install it with: "
+            "pip install 'm2dr[lora]', or leave lora out."
+        )
+    from peft import LoraConfig, inject_adapter_in_model
+
+    transformer = encoder.transformer
+    backbone = backbone_of(transformer.config)
+    parts = backbone.blocks_of(transformer).named_modules(prefix=backbone.blocks)
+    targets = [name for name, part in parts if isinstance(part, nn.Linear)]
+    config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules=targets)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        inject_adapter_in_model(config, transformer)
+
+
+def merge_lora(encoder: Encoder) -> None:
+    """Add the small matrices to the layers that they stand beside, and take them away.
+
+    What is left is the plain backbone, all of it trainable again.
+    """
+    from peft.tuners.lora import LoraLayer
+
+    transformer = encoder.transformer
+    wrapped = [(n, m) for n, m in transformer.named_modules() if isinstance(m, LoraLayer)]
+    for name, module in wrapped:
+        module.merge()
+        transformer.set_submodule(name, module.get_base_layer())
+    if wrapped:
+        del transformer.peft_config
+    transformer.requires_grad_(True)

@@ -1,0 +1,106 @@
+"""A TOML file plus key=value, read once and checked whole."""
+
+import tomllib
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from math import isfinite
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from m2dr.errors import UserError, nearest
+
+Hint: TypeAlias = Any  # what get_type_hints returns: a class, or a form of typing
+Settings = TypeVar("Settings")
+
+
+def read_settings(
+    kind: type[Settings],
+    contradictions: Callable[[Settings], list[str]],
+    path: Path | None,
+    words: Sequence[str] = (),
+    options: Mapping[str, Any] | None = None,
+) -> Settings:
+    """Settings from a TOML file, then `key=value` words, then command-line options.
+
+    Args:
+        kind: a dataclass; its fields are the keys.
+        contradictions: what is wrong although every value alone is of the right kind.
+        path: a file of `key = value` lines; the defaults alone when None.
+        words: each as `--set` takes it; the value is TOML, or a bare word.
+        options: values that were given as options of their own; None is not given.
+
+    Raises:
+        UserError: everything that is wrong, at once.
+    """
+    table: dict[str, Any] = _read_toml(path) if path else {}
+    table |= dict(_parse_word(word) for word in words)
+    table |= {key: value for key, value in (options or {}).items() if value is not None}
+    problems = _problems(table, kind)
+    if not problems:
+        lists = {key: tuple(value) for key, value in table.items() if isinstance(value, list)}
+        settings = kind(**{**table, **lists})
+        problems = contradictions(settings)
+    if problems:
+        where = f"{path}: " if path else "Settings: "
+        raise UserError(where + "; ".join(problems) + ".")
+    return settings
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"The settings file {path} cannot be read: {error.strerror}.") from error
+    except ValueError as error:  # TOML and UTF-8 mistakes
+        raise UserError(f"{path} is not TOML: {error}.") from error
+
+
+def _parse_word(word: str) -> tuple[str, Any]:
+    key, equals, text = word.partition("=")
+    if not equals:
+        raise UserError(f"--set takes key=value, such as steps=50; found {word!r}.")
+    try:
+        return key.strip(), tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), text.strip()  # a bare word, such as cosine
+
+
+def _problems(table: Mapping[str, Any], kind: type) -> list[str]:
+    hints = get_type_hints(kind)
+    known = [field.name for field in fields(kind)]
+    found = []
+    for key, value in table.items():
+        if key not in known:
+            found.append(f"unknown setting {key!r} ({nearest(key, known).rstrip('.')})")
+        elif not _fits(value, hints[key]):
+            found.append(f"{key} = {value!r} is not {_describe(hints[key])}")
+    return found
+
+
+def _fits(value: object, hint: Hint) -> bool:
+    origin: Any = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, part) for part in get_args(hint))
+    if origin is Literal:
+        return value in get_args(hint)
+    if origin is tuple:
+        return isinstance(value, list | tuple) and all(_fits(v, get_args(hint)[0]) for v in value)
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+def _describe(hint: Hint) -> str:
+    origin: Any = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_describe(p) for p in get_args(hint) if p is not types.NoneType)
+    if origin is Literal:
+        return f"one of {', '.join(map(str, get_args(hint)))}"
+    if origin is tuple:
+        words = {int: "whole numbers", float: "numbers", str: "texts"}
+        return f"a list of {words[get_args(hint)[0]]}"
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+    return words.get(hint, str(hint))

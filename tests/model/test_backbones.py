@@ -1,0 +1,118 @@
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel
+
+from m2dr.errors import UserError
+from m2dr.model.backbones import BACKBONES, attend, read_config, usual_pooling
+from m2dr.model.checkpoint import load, read_card, save
+from m2dr.model.encoder import Encoder
+from m2dr.model.export import export_cut
+
+DECODERS = [name for name, row in BACKBONES.items() if row.causal]
+IDS = torch.tensor([[2, 7, 9, 11, 20, 3], [2, 8, 3, 0, 0, 0]])
+MASK = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]])
+TEXTS = ["open the file", "a list of numbers and a class of text and a line of words"]
+
+
+def both_ways(folder: Path) -> Encoder:
+    encoder, _ = load(folder)
+    encoder.card = replace(encoder.card, attention="bidirectional", pooling="cls")
+    return encoder
+
+
+@pytest.mark.parametrize("length", [6, 4], ids=["full", "padded"])
+@pytest.mark.parametrize("model_type", DECODERS)
+def test_a_later_token_changes_an_earlier_one_both_ways_alone(
+    model_type: str, length: int, backbone: Callable[[str], Path]
+) -> None:
+    mask = (torch.arange(6) < length).long()[None]
+    first, other = IDS[:1], IDS[:1].clone()
+    other[0, length - 1] = 30
+    encoder = both_ways(backbone(model_type)).train()
+
+    assert (encoder(first, mask) - encoder(other, mask)).abs().amax(dim=2).min() > 1e-4
+    encoder.card = replace(encoder.card, attention="causal")
+    torch.testing.assert_close(encoder(first, mask), encoder(other, mask), atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "last"])
+@pytest.mark.parametrize("model_type", DECODERS)
+def test_padding_changes_nothing_both_ways(
+    model_type: str, pooling: str, backbone: Callable[[str], Path]
+) -> None:
+    encoder = both_ways(backbone(model_type))
+    encoder.card = replace(encoder.card, pooling=pooling)
+
+    with torch.inference_mode():
+        together = encoder(IDS, MASK)[:, 1]
+        alone = encoder(IDS[1:, :3], MASK[1:, :3])[:, 0]
+
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("model_type", DECODERS)
+def test_whoever_opens_the_folder_attends_both_ways(
+    model_type: str, backbone: Callable[[str], Path], tmp_path: Path
+) -> None:
+    encoder, tokenizer = load(backbone(model_type))
+    encoder.card = replace(encoder.card, attention="bidirectional", pooling="mean")
+    with torch.inference_mode():
+        expected = encoder(IDS, MASK)
+    save(encoder, tokenizer, encoder.card, tmp_path / "whole")
+    export_cut(tmp_path / "whole", 2, tmp_path / "cut")
+
+    with torch.inference_mode():
+        again = load(tmp_path / "whole")[0](IDS, MASK)
+        cut = load(tmp_path / "cut")[0](IDS, MASK)
+        plain = AutoModel.from_pretrained(tmp_path / "whole").eval()
+        states = plain(input_ids=IDS[:1]).last_hidden_state  # without a mask: the other code path
+    torch.testing.assert_close(again, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(cut, expected[:2], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(states.mean(dim=1), expected[-1, :1], atol=1e-5, rtol=1e-5)
+    theirs = SentenceTransformer(str(tmp_path / "whole"))
+    rows = tokenizer(TEXTS, 256)
+    ours = [encoder.embed(np.array([row]), np.ones((1, len(row)), int))[-1, 0] for row in rows]
+    np.testing.assert_allclose(theirs.encode(TEXTS), ours, atol=1e-5)
+    np.testing.assert_allclose(theirs.encode(TEXTS[:1]), ours[:1], atol=1e-5)
+
+
+def test_a_backbone_that_sees_both_ways_cannot_be_made_causal(
+    backbone: Callable[[str], Path],
+) -> None:
+    config = read_config(backbone("bert"))
+
+    assert attend(config, "bidirectional") is config
+    with pytest.raises(UserError, match="attention = causal was asked for; .* bert backbone"):
+        attend(config, "causal")
+
+
+@pytest.mark.parametrize(
+    ("model_type", "attention", "pooling"),
+    [
+        ("bert", None, "cls"),
+        ("bert", "bidirectional", "cls"),
+        ("qwen3", None, "last"),
+        ("qwen3", "causal", "last"),
+        ("qwen3", "bidirectional", "mean"),
+    ],
+)
+def test_pooling_follows_what_a_token_has_seen(
+    model_type: str, attention: str | None, pooling: str, backbone: Callable[[str], Path]
+) -> None:
+    assert usual_pooling(attend(read_config(backbone(model_type)), attention)) == pooling
+
+
+def test_a_foreign_decoder_that_sees_both_ways_is_pooled_by_its_mean(
+    backbone: Callable[[str], Path], tmp_path: Path
+) -> None:
+    model = AutoModel.from_pretrained(backbone("qwen3"))
+    model.config.is_causal = False
+    model.save_pretrained(tmp_path)
+
+    assert read_card(tmp_path).pooling == "mean"

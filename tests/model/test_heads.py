@@ -1,0 +1,192 @@
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel
+
+from m2dr.errors import UserError
+from m2dr.model.checkpoint import load, read_card, save
+from m2dr.model.encoder import Encoder
+from m2dr.model.export import export_cut
+from m2dr.model.places import hash_weights
+
+IDS = torch.tensor([[2, 7, 9, 11, 20, 3], [2, 8, 3, 0, 0, 0]])
+MASK = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]])
+
+
+@pytest.fixture
+def encoder(backbone: Callable[[str], Path]) -> Encoder:
+    return load(backbone("bert"))[0]
+
+
+@pytest.fixture
+def headed(backbone: Callable[[str], Path], tmp_path: Path) -> Path:
+    """A model folder with random heads on layers 1 and 3 of 4."""
+    encoder, tokenizer = load(backbone("bert"))
+    encoder.add_exit_heads([1, 3])
+    for number, head in enumerate(encoder.exit_heads.parameters()):
+        torch.nn.init.normal_(head, generator=torch.Generator().manual_seed(number))
+    save(encoder, tokenizer, encoder.card, tmp_path / "headed")
+    return tmp_path / "headed"
+
+
+def test_a_head_changes_nothing_before_training(encoder: Encoder) -> None:
+    before = encoder(IDS, MASK)
+
+    encoder.add_exit_heads([1, 2, 3])
+
+    torch.testing.assert_close(encoder(IDS, MASK), before, atol=0, rtol=0)
+
+
+def test_a_head_maps_the_vectors_of_its_layer_and_no_others(encoder: Encoder) -> None:
+    before = encoder(IDS, MASK).detach()
+    encoder.add_exit_heads([1, 3])
+    weight = torch.randn(32, 32, generator=torch.Generator().manual_seed(1))
+    encoder.exit_heads["3"].weight.data = weight
+
+    after = encoder(IDS, MASK).detach()
+
+    naive = [[sum(float(w) * float(x) for w, x in zip(row, vector, strict=True)) for row in weight]
+             for vector in before[2]]  # fmt: skip
+    torch.testing.assert_close(after[2], torch.tensor(naive), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(after[[0, 1, 3]], before[[0, 1, 3]], atol=0, rtol=0)
+
+
+def test_a_head_multiplies_in_float32_under_autocast(encoder: Encoder) -> None:
+    encoder.add_exit_heads([1])
+    torch.nn.init.normal_(encoder.exit_heads["1"].weight)
+    with torch.autocast("cpu", torch.bfloat16):
+        mapped = encoder(IDS, MASK, [1])
+        weight = encoder.exit_heads.pop("1").weight
+        pooled = encoder(IDS, MASK, [1])
+
+    torch.testing.assert_close(mapped, pooled @ weight.T, atol=1e-5, rtol=1e-5)
+
+
+def test_a_trained_head_is_not_made_anew(encoder: Encoder) -> None:
+    encoder.add_exit_heads([2])
+    encoder.exit_heads["2"].weight.data *= 3
+
+    encoder.add_exit_heads([1, 2])
+
+    torch.testing.assert_close(encoder.exit_heads["2"].weight, 3 * torch.eye(32))
+    assert set(encoder.exit_heads) == {"1", "2"}
+
+
+def test_a_head_of_a_layer_that_is_not_loaded_is_refused(encoder: Encoder) -> None:
+    with pytest.raises(UserError, match="Layer 5 was asked for; 4 are loaded"):
+        encoder.add_exit_heads([5])
+
+
+def test_the_card_says_what_the_folder_holds_and_the_fingerprint_covers_it(headed: Path) -> None:
+    assert read_card(headed).exit_head == "linear"
+    assert set(load_file(headed / "exit_heads.safetensors")) == {
+        "exit_heads.1.weight",
+        "exit_heads.3.weight",
+    }
+    before = hash_weights(headed)
+
+    heads = load_file(headed / "exit_heads.safetensors")
+    heads["exit_heads.1.weight"] += 1
+    save_file(heads, headed / "exit_heads.safetensors")
+
+    assert hash_weights(headed) != before
+    with pytest.raises(UserError, match="one of them was changed"):
+        load(headed)
+
+
+def test_a_cut_encoder_holds_the_heads_of_its_blocks_alone(headed: Path) -> None:
+    whole, _ = load(headed)
+    cut, _ = load(headed, layer=2)
+
+    assert set(cut.exit_heads) == {"1"}
+    torch.testing.assert_close(cut(IDS, MASK), whole(IDS, MASK)[:2], atol=1e-5, rtol=1e-5)
+
+
+def test_transformers_opens_a_folder_with_heads_as_it_is(headed: Path) -> None:
+    plain, report = AutoModel.from_pretrained(headed, output_loading_info=True)
+
+    states = plain.eval()(input_ids=IDS, attention_mask=MASK).last_hidden_state
+    torch.testing.assert_close(states[:, 0], load(headed)[0](IDS, MASK)[3], atol=1e-5, rtol=1e-5)
+    assert not report["unexpected_keys"]
+
+
+def test_only_a_cut_with_a_head_of_its_own_has_a_dense_module(headed: Path, tmp_path: Path) -> None:
+    for layer in (2, 3):
+        export_cut(headed, layer, tmp_path / str(layer))
+
+    assert not (headed / "2_Dense").exists()
+    assert not (tmp_path / "2" / "2_Dense").exists()
+    settings = json.loads((tmp_path / "3" / "2_Dense" / "config.json").read_text())
+    assert (settings["in_features"], settings["out_features"], settings["bias"]) == (32, 32, False)
+    assert read_card(tmp_path / "3").layers == 3
+
+
+def test_a_cut_below_the_first_head_is_a_model_without_heads(
+    backbone: Callable[[str], Path], tmp_path: Path
+) -> None:
+    encoder, tokenizer = load(backbone("bert"))
+    encoder.add_exit_heads([3])
+    save(encoder, tokenizer, encoder.card, tmp_path / "whole")
+
+    card = export_cut(tmp_path / "whole", 2, tmp_path / "cut")
+
+    assert card.exit_head == "none"
+    assert not load(tmp_path / "cut")[0].exit_heads
+
+
+def test_a_model_without_heads_leaves_none_of_an_earlier_one_behind(
+    headed: Path, tmp_path: Path, backbone: Callable[[str], Path]
+) -> None:
+    export_cut(headed, 3, tmp_path / "cut")
+    encoder, tokenizer = load(backbone("bert"))
+
+    save(encoder, tokenizer, encoder.card, tmp_path / "cut")
+
+    assert load(tmp_path / "cut")[0].card.exit_head == "none"
+    assert not list((tmp_path / "cut").glob("**/*Dense*"))
+
+
+def test_heads_that_are_missing_are_named(headed: Path) -> None:
+    (headed / "exit_heads.safetensors").unlink()
+
+    with pytest.raises(UserError, match="lacks exit_heads.safetensors.* copy the whole folder"):
+        load(headed)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"\x00", "exit_heads.safetensors cannot be read"),
+        ({"elsewhere.1": torch.eye(32)}, "exit_heads.safetensors cannot be read"),
+        ({"exit_heads.1.weight": torch.eye(8)}, r"layer 1 .* is \[8, 8\]; .* have 32 coordinates"),
+    ],
+)
+def test_heads_that_are_damaged_are_named(headed: Path, content: object, sentence: str) -> None:
+    path = headed / "exit_heads.safetensors"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        save_file(content, path)
+    card = json.loads((headed / "m2dr.json").read_text())
+    (headed / "m2dr.json").write_text(json.dumps({**card, "fingerprint": hash_weights(headed)}))
+
+    with pytest.raises(UserError, match=sentence):
+        load(headed)
+
+
+def test_a_card_from_before_there_were_heads_still_loads(
+    backbone: Callable[[str], Path], tmp_path: Path
+) -> None:
+    encoder, tokenizer = load(backbone("bert"))
+    written = save(encoder, tokenizer, encoder.card, tmp_path)
+    card = json.loads((tmp_path / "m2dr.json").read_text())
+    del card["exit_head"], card["attention"]
+    (tmp_path / "m2dr.json").write_text(json.dumps(card))
+
+    assert read_card(tmp_path) == replace(written, exit_head="none", attention=None)
+    assert not load(tmp_path)[0].exit_heads

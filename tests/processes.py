@@ -1,0 +1,151 @@
+"""Trainings of the tiny world that several processes share, or one process does alone.
+
+Run by torchrun with a folder to work in, how many queries a batch has, and which cases to train.
+It ends by kill -9 of all processes, in the middle of a training.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from safetensors.torch import save_file
+from transformers import TrainingArguments
+from world import WORDS
+
+from m2dr import cli
+from m2dr.settings import TrainSettings
+from m2dr.train.plan import Examples, Plan
+from m2dr.train.trainer import Trainer
+from m2dr.verbs import train as verb
+
+STEPS = 3
+# What a log holds that is another one for another batch size, or at another time.
+CLOCKS = ("epoch", "train_runtime", "train_samples_per_second", "train_steps_per_second")
+CASES: dict[str, dict[str, Any]] = {
+    "full-dim": {"variant": "full-dim", "dims": (8,), "negatives": 1, "learning_rate": 1e-4},
+    "elastic": {"variant": "elastic", "learning_rate": 3.0, "head_learning_rate": 3.0},
+    "mipic": {"variant": "mipic", "learning_rate": 1e-2, "head_learning_rate": 1e-2},
+    "angle": {
+        "corpus": "scored.tsv", "variant": "ese", "dims": (8,), "loss": "angle",
+        "learning_rate": 1e-4,
+    },
+    "dynamic": {
+        "variant": "dims", "weights": "dynamic", "dims": (8, 16), "accumulate": 2,
+        "learning_rate": 1e-4,
+    },
+    "2dmse-v1": {
+        "variant": "2dmse-v1", "negatives": 1, "gradient_cache": 64, "gradient_checkpointing": True,
+        "exit_head": "linear", "learning_rate": 1e-2,
+    },
+}  # fmt: skip
+
+
+def settings_of(case: str, place: Path, batch_queries: int) -> TrainSettings:
+    fields = {"corpus": "tiny", **CASES[case]}
+    fields["corpus"] = str(place / fields["corpus"])
+    return TrainSettings(
+        backbone=str(place / "backbone"), batch_queries=batch_queries, steps=STEPS, log_steps=1,
+        save_steps=2, evaluate_steps=0, dropout=0.0, warmup=0.0, max_grad_norm=1e9, device="cpu",
+        dtype="fp32", **fields,
+    )  # fmt: skip
+
+
+def undisturbed_settings(place: Path) -> tuple[str | Path, ...]:
+    """As words of `m2dr train`: with dropout, and a step that AdamW takes."""
+    return (
+        "--variant", "elastic", "--corpus", place / "tiny", "--backbone", place / "backbone",
+        "--steps", "12", "--batch-queries", "4", "--device", "cpu", "--set", "save_steps=2",
+        "--set", "evaluate_steps=0", "--set", "dropout=0.3",
+    )  # fmt: skip
+
+
+def make_pairs(path: Path) -> Path:
+    """Forty pairs of sentences with scores from 0 to 5."""
+    draw = random.Random(13)
+    texts = [" ".join(draw.choices(WORDS, k=draw.randint(3, 9))) for _ in range(80)]
+    rows = [f"{texts[i]}\t{texts[i + 40]}\t{i % 6}" for i in range(40)]
+    path.write_text("\n".join(["sentence1\tsentence2\tscore", *rows]) + "\n")
+    return path
+
+
+def trained(case: str, place: Path, folder: Path, batch_queries: int) -> None:
+    """Train a case as `m2dr train` does, and write what became of it into `folder`.
+
+    The optimiser is plain gradient descent, whose steps are the gradients: Adam's would be the same
+    for gradients that are wrong by a factor.
+    """
+    read: list[int] = []
+    logs: list[dict[str, float]] = []
+    setups: list[verb.Setup] = []
+
+    class Read(Examples[Any]):
+        def __getitem__(self, position: int) -> object:
+            read.append(position)
+            return super().__getitem__(position)
+
+    class Told(Trainer):
+        def log(self, entry: dict[str, float], start_time: float | None = None) -> None:
+            super().log(entry, start_time)
+            logs.append({k: v for k, v in self.state.log_history[-1].items() if k not in CLOCKS})
+
+    usual_arguments, usual_prepare = Plan.arguments, verb.prepare
+
+    def descending(plan: Plan) -> TrainingArguments:
+        arguments = usual_arguments(plan)
+        arguments.optim = "sgd"
+        return arguments
+
+    def prepared(settings: TrainSettings, folder: Path) -> verb.Setup:
+        setups.append(usual_prepare(settings, folder))
+        return setups[-1]
+
+    with (
+        patch.object(verb, "Examples", Read),
+        patch.object(verb, "Trainer", Told),
+        patch.object(verb, "prepare", prepared),
+        patch.object(Plan, "arguments", descending),
+    ):
+        verb.train(settings_of(case, place, batch_queries), folder)
+    (folder / "read.json").write_text(json.dumps(read))
+    (folder / "logs.json").write_text(json.dumps(logs))
+    state = {n: p.detach().clone() for n, p in setups[0].learner.named_parameters()}
+    save_file(state, folder / "learner.safetensors")
+
+
+def stopped(folder: Path, step: int) -> None:
+    """Go on with a training, or begin it, and kill this process as that step ends."""
+
+    def watch(_: object) -> Callable[[int, object], None]:
+        def on_step(done: int, _: object) -> None:
+            if done == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        return on_step
+
+    with patch.object(verb, "_watch", watch):
+        begin(folder)
+
+
+def begin(folder: Path) -> None:
+    """As a person would, without anything of this file: in two processes one folder."""
+    words = ("train", *undisturbed_settings(folder.parent), "--out", folder)
+    cli.main([str(word) for word in words], standalone_mode=False)
+
+
+def main(words: Sequence[str]) -> None:
+    """Each process trains each case in a folder of its own, so that what it writes is seen."""
+    place, batch_queries, cases = Path(words[0]), int(words[1]), words[2:]
+    for case in cases:
+        trained(case, place, place / f"rank-{os.environ['RANK']}" / case, batch_queries)
+    begin(place / "undisturbed")
+    stopped(place / "killed", step=7)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,104 @@
+"""A batch, the objective of a recipe on it, and the verdict: same loss, same gradients."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from formulas import DIM, DIMS, PATH, RELATIONS_TAU, SHALLOW, STAIRS, TAU, B, H, L, N, Paper
+from torch import Tensor
+
+from m2dr.records.cut import Cut
+from m2dr.records.variant import VARIANTS
+from m2dr.train.chain import Chain
+from m2dr.train.objective import Objective, Setting, Sides
+from m2dr.train.terms import Asked, asked_of
+
+WHOLE = Cut(L, H)
+SCORES = [0.9, 0.1, 0.8, 0.45, 0.9]  # of sentence pairs; from .8 on they are alike
+CLOSE = {"atol": 1e-8, "rtol": 1e-8}
+
+
+def draw(shape: tuple[int, ...], seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
+
+
+def batch(similarity: str = "dot", loss: str = "contrastive", documents: str = "same") -> Paper:
+    """Queries and documents, or sentence pairs with scores; some of them no negatives."""
+    pairs = loss != "contrastive"
+    rows, columns = (len(SCORES), len(SCORES)) if pairs else (B, N)
+    labels = {"contrastive": None, "simcse": [1.0] * rows}.get(loss, SCORES)
+    excluded = torch.rand(rows, columns, generator=torch.Generator().manual_seed(2)) < 0.2
+    excluded[0, -1] = True
+    excluded.fill_diagonal_(False)
+    return Paper(
+        draw((L, rows, H), 13),
+        draw((L, columns, H), 14),
+        excluded,
+        labels,
+        similarity,
+        loss,
+        parts=(1.0, 0.5, 2.0),
+        documents=documents,
+        together=pairs,
+    )
+
+
+def objective_of(
+    name: str, paper: Paper, changes: Mapping[str, object] | None = None, faithful: bool = False
+) -> Objective:
+    """The objective of a row with some of its fields changed; its parameters go to the paper."""
+    variant = replace(VARIANTS[name], **(changes or {}))
+    choices = asked_of(
+        variant,
+        SHALLOW,
+        (DIM,) if variant.prefixes == "one" else DIMS,
+        WHOLE,
+        [Cut(*stair) for stair in STAIRS] if variant.staircase else (),
+        paper.together,
+        faithful and not variant.whole,
+        [layer for layer, _ in PATH] if variant.pic else (),
+    )
+    setting = Setting(
+        paper.similarity,
+        TAU,
+        paper.loss,
+        paper.parts,
+        variant.squares,
+        variant.compress,
+        faithful,
+        SHALLOW if variant.weights == "dynamic" else (),
+        seed=13,
+    )
+    path = [Cut(layer, H if variant.full_checkpoints else dim) for layer, dim in PATH]
+    chain = Chain(path, RELATIONS_TAU).double() if variant.pic else None
+    objective = Objective(choices, WHOLE, setting, None, chain, 1 - variant.alpha)
+    if objective.doubts is not None:
+        objective.doubts.data = torch.tensor([0.3, -0.2, 0.1], dtype=torch.float64)
+        paper.doubts = objective.doubts
+    paper.projectors = list(chain.projectors) if chain else ()
+    return objective
+
+
+def sides_of(asked: Asked, paper: Paper) -> Sides:
+    rows = [layer - 1 for layer in asked.layers]
+    labels = None if paper.labels is None else torch.tensor(paper.labels)
+    return Sides(paper.q[rows], paper.d[rows], paper.excluded, labels)
+
+
+def agree(objective: Objective, asked: Asked, paper: Paper, expected: Tensor) -> None:
+    """Loss, the sum of its parts and all gradients, to 1e-8."""
+    loss, parts = objective(asked, sides_of(asked, paper))
+
+    torch.testing.assert_close(loss, expected, **CLOSE)
+    torch.testing.assert_close(sum(parts.values()), expected.detach(), **CLOSE)
+    same_gradients(loss, expected, [paper.q, paper.d, *objective.parameters()])
+
+
+def same_gradients(loss: Tensor, expected: Tensor, leaves: list[Tensor]) -> None:
+    ours, theirs = (
+        torch.autograd.grad(side, leaves, allow_unused=True, materialize_grads=True)
+        for side in (loss, expected)
+    )
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, **CLOSE)

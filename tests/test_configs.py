@@ -1,0 +1,178 @@
+"""Every file of configs/ is read whole, makes the recipe that its head tells of, and can be tried."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from shell import m2dr
+from world import make_backbone, make_shape
+
+from m2dr.cli import main
+from m2dr.records.cut import Cut
+from m2dr.settings import read_pretrain_settings, read_train_settings
+from m2dr.verbs.explain import explain
+from m2dr.verbs.recipe import Kind, recipe_of
+from m2dr.verbs.separate import cuts_asked, largest
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+README = (CONFIGS / "README.md").read_text()
+FILES = {path.stem: path for path in sorted(CONFIGS.glob("*.toml"))}
+PRETRAIN = "starbucks-smae"
+TRAIN = [name for name in FILES if name != PRETRAIN]
+SWAPS = {
+    name: re.findall(r"`([^`]+)`", swaps)
+    for name, swaps in re.findall(r"^\| `([^`]+)\.toml` .*\|([^|]*)\|$", README, re.MULTILINE)
+}
+BERT, MINILM = (12, 768), (6, 384)
+SHAPES = {
+    "minilm": MINILM,
+    "bert-base-uncased": BERT,
+    "BAAI/bge-base-en-v1.5": BERT,
+    "WhereIsAI/UAE-Large-V1": (24, 1024),
+    "Qwen/Qwen1.5-0.5B": (24, 1024),
+    "huawei-noah/TinyBERT_General_6L_768D": (6, 768),
+    "BAAI/bge-m3": (24, 1024),
+    "Qwen/Qwen3-Embedding-0.6B": (28, 1024),
+}  # blocks and width
+KINDS: dict[str, Kind] = {"nli": "scored pairs", "mipic": "sentences"}
+Shape = Callable[[tuple[int, int]], str]
+
+
+@pytest.fixture(scope="module")
+def shape(tmp_path_factory: pytest.TempPathFactory) -> Shape:
+    """The folder of a backbone of some blocks and width."""
+    made: dict[tuple[int, int], Path] = {}
+
+    def get(size: tuple[int, int]) -> str:
+        if size not in made:
+            made[size] = make_shape(tmp_path_factory.mktemp("shape"), *size)
+        return str(made[size])
+
+    return get
+
+
+def kind_of(name: str) -> Kind:
+    """What the corpus of a file holds; triples are queries and documents."""
+    if read_train_settings(FILES[name]).negatives:
+        return "documents"
+    return next((kind for word, kind in KINDS.items() if word in name.split("-")), "documents")
+
+
+@pytest.mark.parametrize("name", TRAIN)
+def test_each_file_makes_the_recipe_that_its_head_tells_of(name: str, shape: Shape) -> None:
+    settings = read_train_settings(FILES[name])
+    settings = replace(settings, backbone=shape(SHAPES[settings.backbone]))
+
+    recipe = recipe_of(largest(settings), kind_of(name))
+    recipe.objective()
+
+    told = re.search(
+        r"^# --explain: (?:(\d+) models, each of )?(.+)\.$", FILES[name].read_text(), re.M
+    )
+    if told is None:
+        assert "# Source:" not in FILES[name].read_text(), "an experiment tells its number of terms"
+        return
+    assert explain(recipe).splitlines()[-1] == told[2]
+    assert len(cuts_asked(settings)) == int(told[1] or 1) or not recipe.variant.alone
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_each_file_can_be_tried_on_the_built_in_backbone(name: str, shape: Shape) -> None:
+    words = [*SWAPS[name], f"backbone={shape(MINILM)}", "corpus=pydocs"]
+
+    if name == PRETRAIN:
+        read_pretrain_settings(FILES[name], words)
+    else:
+        recipe_of(read_train_settings(FILES[name], words), "documents").objective()
+
+
+def test_the_readme_names_each_file_once() -> None:
+    named = re.findall(r"^\| `([^`]+)\.toml`", README, re.MULTILINE)
+
+    assert sorted(named) == sorted(FILES)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_result_is_left_to_a_default_that_may_change(name: str) -> None:
+    """A published experiment is complete: what decides its result stands in the file."""
+    text = FILES[name].read_text()
+    if "# Source:" not in text:
+        return
+    shared = {"backbone", "corpus", "learning_rate", "schedule", "warmup", "weight_decay", "seed"}
+    lengths = {"length"} if name == PRETRAIN else {"query_length", "document_length"}
+    compared = set() if name == PRETRAIN else {"variant", "pooling", "similarity", "temperature"}
+
+    stated = set(re.findall(r"^([a-z_]+) = ", text, re.MULTILINE))
+
+    assert not (shared | lengths | compared) - stated
+    assert stated & {"epochs", "steps"}
+
+
+@pytest.mark.parametrize("name", TRAIN)
+def test_an_aim_by_layer_and_dim_is_a_whole_grid(name: str) -> None:
+    rows = re.findall(r"^# +(\d+)((?: +\.\d+)+)$", FILES[name].read_text(), re.MULTILINE)
+
+    if rows:
+        assert [int(layer) for layer, _ in rows] == [2, 4, 6, 8, 10, 12]
+        assert {len(values.split()) for _, values in rows} == {8}
+
+
+def test_the_published_checkpoints_of_mipic_are_those_of_the_code(shape: Shape) -> None:
+    for name in (name for name in TRAIN if name.startswith("mipic") and "tiny" not in name):
+        settings = read_train_settings(FILES[name])
+        settings = replace(settings, backbone=shape(SHAPES[settings.backbone]))
+
+        named = recipe_of(settings, "sentences").path
+        usual = recipe_of(replace(settings, checkpoints=()), "sentences").path
+
+        assert named == usual
+
+
+def test_starbucks_trains_the_cuts_that_it_was_pretrained_for() -> None:
+    tuned = read_train_settings(FILES["starbucks-srl-msmarco"])
+    pretrained = read_pretrain_settings(FILES[PRETRAIN])
+
+    assert tuned.checkpoints == pretrained.checkpoints
+    assert Cut.parse(tuned.checkpoints[-1]) == Cut(*BERT)
+
+
+def test_a_training_is_tried_with_another_backbone_and_corpus(
+    tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    done = m2dr(
+        "train", "--config", FILES["retrieval-paper-full-dim"], "--dry-run", "--set", f"backbone={tiny_backbone}",
+        "--set", f"corpus={tiny_corpus}", "--set", "batch_queries=4", "--set", "dims=[]", cwd=tmp_path,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert "18 steps of 4 queries" in done.stdout  # 3 epochs of 24 queries
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_pretraining_is_tried_with_another_backbone_and_corpus(
+    tiny_corpus: Path, tmp_path: Path
+) -> None:
+    backbone = make_backbone(tmp_path / "backbone", masks=True)
+    (tmp_path / "here").mkdir()
+
+    done = m2dr(
+        "pretrain", "--config", FILES[PRETRAIN], "--dry-run", "--set", f"backbone={backbone}",
+        "--set", f"corpus={tiny_corpus}", "--set", "batch_texts=4", "--set", "checkpoints=[]",
+        cwd=tmp_path / "here",
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert "5 steps of 8 texts" in done.stdout  # an epoch of 40 documents, 2 batches a step
+    assert not list((tmp_path / "here").iterdir())
+
+
+def test_of_many_models_the_largest_is_explained(shape: Shape) -> None:
+    path, backbone = str(FILES["retrieval-paper-separate"]), f"backbone={shape(BERT)}"
+
+    done = CliRunner().invoke(main, ["train", "--config", path, "--explain", "--set", backbone])
+
+    assert done.exit_code == 0, done.output
+    assert "48 models, one for each cut; this is the largest, L12D768." in done.output

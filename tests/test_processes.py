@@ -1,0 +1,188 @@
+"""Several processes train the model that one would; one that is lost stops all, and nothing else."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from processes import CASES, STEPS, make_pairs, trained
+from safetensors.torch import load_file
+from shell import ENVIRONMENT
+from torch import Tensor
+from world import make_backbone, make_corpus
+
+from m2dr.errors import UserError
+from m2dr.model.checkpoint import load
+from m2dr.settings import TrainSettings, read_train_settings
+from m2dr.verbs.workplace import open_workplace, resumed
+
+TESTS = Path(__file__).parent
+B = 4  # queries per step and process
+LAUNCH = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+ALONE = {**ENVIRONMENT, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{TESTS.parent}:{TESTS}"}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A backbone, a corpus, pairs, and what two processes made of them.
+
+    That is each case, in rank-0 and rank-1; a training that was left alone, in undisturbed; and the
+    same one up to its seventh step, when both processes were killed, in killed.
+    """
+    place = tmp_path_factory.mktemp("processes")
+    make_backbone(place / "backbone")
+    make_corpus(place / "tiny")
+    make_pairs(place / "scored.tsv")
+    words = [str(word) for word in (TESTS / "processes.py", place, B, *CASES)]
+    with (place / "told.txt").open("w") as told, (place / "said.txt").open("w") as said:
+        subprocess.run(
+            [*LAUNCH, *words], env=ALONE, stdout=said, stderr=told, timeout=300, check=False
+        )
+    assert (place / "killed" / "checkpoints").exists(), (place / "told.txt").read_text()
+    return place
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request: pytest.FixtureRequest, place: Path) -> str:
+    """A case that one process has trained alone, too, on batches twice as large."""
+    name: str = request.param
+    trained(name, place, place / "alone" / name, 2 * B)
+    return name
+
+
+def learned(folder: Path) -> dict[str, Tensor]:
+    return load_file(folder / "learner.safetensors")
+
+
+def distance(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+    """Between the weights that both have."""
+    gaps = [(one[name] - other[name]).square().sum() for name in one.keys() & other.keys()]
+    return float(torch.stack(gaps).sum().sqrt())
+
+
+def test_two_processes_learn_what_one_does_from_batches_twice_as_large(
+    case: str, place: Path
+) -> None:
+    alone, first, second = (learned(place / who / case) for who in ("alone", "rank-0", "rank-1"))
+    begun = {f"encoder.{n}": value for n, value in load(place / "backbone")[0].state_dict().items()}
+
+    assert alone.keys() == first.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    for name, value in alone.items():
+        torch.testing.assert_close(first[name], value, rtol=0, atol=1e-5, msg=name)
+    assert distance(alone, begun) > 1e-3  # far enough for the next steps to be of another model
+    assert distance(first, alone) < 1e-3 * distance(alone, begun)
+
+
+def test_the_loss_that_is_told_is_that_of_the_whole_batch(case: str, place: Path) -> None:
+    alone, together = (
+        json.loads((place / who / case / "logs.json").read_text()) for who in ("alone", "rank-0")
+    )
+
+    assert len(together) == len(alone) >= STEPS
+    for found, expected in zip(together, alone, strict=True):
+        assert found == pytest.approx(expected, rel=1e-4)
+
+
+def test_two_processes_read_together_what_one_reads(case: str, place: Path) -> None:
+    alone, *ranks = (
+        json.loads((place / who / case / "read.json").read_text())
+        for who in ("alone", "rank-0", "rank-1")
+    )
+
+    assert not set(ranks[0]) & set(ranks[1])
+    for start in range(0, len(ranks[0]), B):  # batch by batch
+        both = ranks[0][start : start + B] + ranks[1][start : start + B]
+        assert sorted(both) == alone[2 * start : 2 * (start + B)]
+
+
+def test_of_two_processes_the_first_one_writes(place: Path) -> None:
+    by_second = {path.name for path in (place / "rank-1").rglob("*") if path.is_file()}
+
+    # The last three are written by this test's own script.
+    own = {"learner.safetensors", "logs.json", "read.json"}
+    assert by_second == {"rng_state_1.pth"} | own
+
+
+def test_two_processes_train_one_model_and_tell_it_once(place: Path) -> None:
+    model = place / "undisturbed"
+
+    written = {path.name for path in model.iterdir()}
+    assert {"config.json", "m2dr.json", "model.safetensors", "exit_heads.safetensors"} <= written
+    assert (place / "said.txt").read_text().count("12 steps") == 1
+    assert len(list((model / "tensorboard").iterdir())) == 1
+
+
+@contextmanager
+def torchrun(*words: str | Path, cwd: Path) -> Iterator[subprocess.Popen[str]]:
+    """`m2dr` in two processes; what each of them tells is in a file of its own below `cwd`/told."""
+    launch = [*LAUNCH, "--redirects", "3", "--log-dir", str(cwd / "told"), "-m", "m2dr"]
+    process = subprocess.Popen(
+        [*launch, *map(str, words)], cwd=cwd, env=ALONE, text=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    with process:
+        yield process
+
+
+def wait_for(reached: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while not reached():
+        assert process.poll() is None, "it ended before it could be stopped"
+        assert time.monotonic() < deadline, "it never got that far"
+        time.sleep(0.002)
+
+
+def workers(process: subprocess.Popen[str]) -> dict[str, psutil.Process]:
+    """By rank."""
+    found = psutil.Process(process.pid).children(recursive=True)
+    return {w.environ()["RANK"]: w for w in found if "RANK" in w.environ()}
+
+
+def told(cwd: Path) -> str:
+    """On the standard errors of all processes."""
+    return "".join(path.read_text() for path in sorted((cwd / "told").rglob("stderr.log")))
+
+
+def fingerprint_of(folder: Path) -> str:
+    found: str = json.loads((folder / "m2dr.json").read_text())["fingerprint"]
+    return found
+
+
+def test_a_training_survives_the_loss_of_both_processes_and_then_of_one(place: Path) -> None:
+    model, cwd = place / "killed", place
+    checkpoints = {path.name for path in (model / "checkpoints").iterdir()}
+    assert checkpoints == {"checkpoint-4", "checkpoint-6"}
+    words = ("train", "--resume", "--out", model)
+
+    with torchrun(*words, cwd=cwd) as process:
+        wait_for((model / "checkpoints" / "checkpoint-8").exists, process)
+        workers(process)["1"].kill()
+        code = process.wait(timeout=60)
+    assert code != 0
+    assert told(cwd).count(f"go on with: torchrun … -m m2dr train --resume --out {model}") == 1
+    assert "Traceback" not in told(cwd)
+
+    with torchrun(*words, cwd=cwd) as process:
+        assert process.wait(timeout=200) == 0, told(cwd)
+    assert told(cwd).count("Resuming after step 6") == 1
+    assert fingerprint_of(model) == fingerprint_of(place / "undisturbed")
+
+
+def test_another_number_of_processes_does_not_go_on_with_a_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    open_workplace(tmp_path, TrainSettings(steps=7), resume=False, overwrite=False)
+
+    assert resumed(read_train_settings, tmp_path, None, [], {}).steps == 7
+
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    with pytest.raises(UserError, match=r"2 processes began the training in .* and 1 would go on"):
+        resumed(read_train_settings, tmp_path, None, [], {})

@@ -1,0 +1,169 @@
+"""Trainings beside the main path, as a person runs them: many cuts, a trial, words alone."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+from shell import m2dr, stopped_when
+from world import TEXT, WORDS, make_backbone
+
+from m2dr.errors import UserError
+from m2dr.settings import read_pretrain_settings
+from m2dr.verbs.pretrain import pretrain
+
+SHORT = ("--set", "query_length=16", "--set", "document_length=16", "--set", "evaluate_steps=0")
+
+
+def train(corpus: Path, backbone: Path) -> tuple[str | Path, ...]:
+    return (
+        "train", "--corpus", corpus, "--backbone", backbone, "--steps", "6", "--batch-queries",
+        "4", "--set", "save_steps=1", *SHORT,
+    )  # fmt: skip
+
+
+def test_separate_models_are_trained_one_by_one_and_go_on_after_a_kill(
+    tiny_corpus: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    words = (
+        *train(tiny_corpus, tiny_backbone), "--variant", "separate", "--layers", "1,2", "--dims",
+        "8,16", "--out", "bars",
+    )  # fmt: skip
+    second = tmp_path / "bars" / "L1D16" / "checkpoints" / "checkpoint-2" / "trainer_state.json"
+    code, _ = stopped_when(second.exists, *words, cwd=tmp_path)
+    assert code == -signal.SIGKILL
+    first = load_file(tmp_path / "bars" / "L1D8" / "model.safetensors")
+    refused = m2dr(*words, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "holds an interrupted training" in refused.stderr
+
+    done = m2dr("train", "--resume", "--out", "bars", cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert "L1D8: trained already (1 of 4)" in done.stderr
+    assert "4 models, 3 of them trained now" in done.stdout
+    for cut, layers in (("L1D8", 1), ("L1D16", 1), ("L2D8", 2), ("L2D16", 2)):
+        card = json.loads((tmp_path / "bars" / cut / "m2dr.json").read_text())
+        assert (card["layers"], card["cuts"]) == (layers, [[layers, int(cut.split("D")[1])]])
+    assert not (tmp_path / "bars" / "training.json").exists()
+    again = load_file(tmp_path / "bars" / "L1D8" / "model.safetensors")
+    assert all((first[name] == again[name]).all() for name in first)
+
+
+def test_one_cut_of_many_is_the_model_that_is_trained_alone(
+    tiny_corpus: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    words = (*train(tiny_corpus, tiny_backbone), "--variant", "separate", "--dims", "8")
+    many = m2dr(*words, "--layers", "1,2", "--out", "many", cwd=tmp_path)
+    one = m2dr(*words, "--layers", "2", "--out", "one", cwd=tmp_path)
+    assert many.returncode == one.returncode == 0, many.stderr + one.stderr
+
+    ours = load_file(tmp_path / "many" / "L2D8" / "model.safetensors")
+    theirs = load_file(tmp_path / "one" / "model.safetensors")
+
+    assert all((ours[name] == theirs[name]).all() for name in theirs)
+
+
+def test_a_trial_tells_what_a_training_takes_and_writes_nothing(
+    tiny_corpus: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    words = (*train(tiny_corpus, tiny_backbone), "--variant", "elastic", "--dry-run")
+
+    done = m2dr(*words, "--set", "epochs=10", cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("60 steps of 4 queries on cpu in fp32")  # 10 × 24 / 4
+    assert "tokens per second" in lines[1]
+    assert "GB of memory" in lines[2]
+    assert lines[3] == "Nothing was written."
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def masking_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny backbone with a tokenizer that has a mask."""
+    from transformers import AutoTokenizer
+
+    folder = make_backbone(tmp_path_factory.mktemp("masking") / "tiny")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.mask_token = "[UNK]"
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("texts") / "texts.txt"
+    path.write_text("".join(f"{' '.join(WORDS[i % 9 : i % 9 + 6])} {TEXT}\n" for i in range(9)))
+    return path
+
+
+def test_a_pretrained_folder_is_a_backbone_and_a_killed_one_goes_on_bit_for_bit(
+    masking_backbone: Path, texts: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    words = (
+        "pretrain", "--corpus", texts, "--backbone", masking_backbone, "--steps", "6",
+        "--batch-texts", "4", "--set", "length=16", "--set", "save_steps=1",
+        "--set", 'checkpoints=["L1D8", "L2D16"]',
+    )  # fmt: skip
+    whole = m2dr(*words, "--out", "whole", cwd=tmp_path)
+    assert whole.returncode == 0, whole.stderr
+    assert "a fresh one is trained along" in whole.stderr
+    third = tmp_path / "cut" / "checkpoints" / "checkpoint-3" / "trainer_state.json"
+    code, _ = stopped_when(third.exists, *words, "--out", "cut", cwd=tmp_path)
+    assert code == -signal.SIGKILL
+    done = m2dr("pretrain", "--resume", "--out", "cut", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+    ours = load_file(tmp_path / "cut" / "model.safetensors")
+    theirs = load_file(tmp_path / "whole" / "model.safetensors")
+    before = load_file(masking_backbone / "model.safetensors")
+    assert all((ours[name] == theirs[name]).all() for name in theirs)
+    assert any((theirs[name] != before[name]).any() for name in theirs)
+    trained = m2dr(*train(tiny_corpus, tmp_path / "whole"), "--out", "next", cwd=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["backbone={plain}"], "cannot guess hidden words"),
+        (["batch_texts=10"], "batch_texts = 10 was asked for; .* has 9 texts"),
+        (["length=100000"], "length = 100000 was asked for; .* reads 512 tokens"),
+        (["encoder_mask=1.5"], "encoder_mask is a share, between 0 and 1"),
+        (["encode_mask=.1"], "unknown setting 'encode_mask'"),
+        (["checkpoints=[1]"], "is not a list of texts"),
+        (['checkpoints=["L9D8"]'], "Layer 9 was asked for; this encoder has 4"),
+    ],
+)
+def test_a_mistake_in_pretraining_is_refused_before_anything_is_written(
+    words: list[str],
+    sentence: str,
+    masking_backbone: Path,
+    tiny_backbone: Path,
+    texts: Path,
+    tmp_path: Path,
+) -> None:
+    table = {
+        "backbone": str(masking_backbone),
+        "corpus": str(texts),
+        "batch_texts": 4,
+        "length": 16,
+    }
+    usual = [f"{key}={json.dumps(value)}" for key, value in table.items()]
+    given = [word.format(plain=tiny_backbone) for word in words]
+
+    with pytest.raises(UserError, match=sentence):
+        pretrain(read_pretrain_settings(None, [*usual, *given]), tmp_path / "out")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_resuming_a_pretraining_that_was_never_begun_is_one_sentence(tmp_path: Path) -> None:
+    done = m2dr("pretrain", "--resume", cwd=tmp_path)
+
+    assert done.returncode == 2
+    assert "was never begun" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

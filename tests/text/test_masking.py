@@ -1,0 +1,43 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from m2dr.text.masking import mask_tokens
+
+MASK, WORDS, SPECIAL = 4, 50, {0, 2, 3, 4}
+
+rows = st.lists(st.integers(5, WORDS - 1), max_size=60).map(lambda middle: [2, *middle, 3])
+
+
+@given(rows, st.floats(0.01, 0.99), st.integers(0, 2**32 - 1))
+def test_only_the_places_to_guess_are_changed_and_no_special_token_is_one(
+    row: list[int], share: float, seed: int
+) -> None:
+    shown, places = mask_tokens(row, share, MASK, WORDS, SPECIAL, np.random.default_rng(seed))
+
+    others = np.setdiff1d(np.arange(len(row)), places)
+    assert [shown[i] for i in others] == [row[i] for i in others]
+    assert not {row[i] for i in places} & SPECIAL
+    able = len(row) - 2
+    assert len(set(places.tolist())) == len(places) == min(able, max(1, round(share * able)))
+
+
+@given(rows, st.integers(0, 2**32 - 1))
+def test_the_same_draw_hides_the_same_tokens(row: list[int], seed: int) -> None:
+    first, second = (
+        mask_tokens(row, 0.4, MASK, WORDS, SPECIAL, np.random.default_rng(seed)) for _ in range(2)
+    )
+
+    assert first[0] == second[0]
+    assert first[1].tolist() == second[1].tolist()
+
+
+def test_eight_of_ten_hidden_tokens_are_masks_one_is_kept_and_one_swapped() -> None:
+    row = [2, *([7] * 20_000), 3]
+
+    shown, places = mask_tokens(row, 0.5, MASK, WORDS, SPECIAL, np.random.default_rng(13))
+
+    hidden = np.array(shown)[places]
+    assert len(places) == 10_000
+    assert abs(np.mean(hidden == MASK) - 0.8) < 0.02
+    assert abs(np.mean(hidden == 7) - 0.1) < 0.02

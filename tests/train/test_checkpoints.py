@@ -1,0 +1,44 @@
+"""A checkpoint counts when it was written to its end."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from m2dr.train.checkpoints import last_whole_checkpoint, step_of
+
+
+def make_checkpoint(folder: Path, step: int) -> Path:
+    path = folder / f"checkpoint-{step}"
+    path.mkdir(parents=True)
+    save_file({"weight": torch.zeros(4)}, path / "model.safetensors")
+    torch.save({"step": step}, path / "optimizer.pt")
+    (path / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    return path
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "optimizer.pt", "trainer_state.json"])
+@pytest.mark.parametrize("damage", ["missing", "cut"])
+def test_a_half_written_checkpoint_is_passed_over(file: str, damage: str, tmp_path: Path) -> None:
+    older, newer = make_checkpoint(tmp_path, 9), make_checkpoint(tmp_path, 10)
+    assert last_whole_checkpoint(tmp_path) == newer
+    content = (newer / file).read_bytes()
+    (newer / file).unlink()
+    if damage == "cut":
+        (newer / file).write_bytes(content[: len(content) // 2])
+
+    assert last_whole_checkpoint(tmp_path) == older
+
+
+def test_the_newest_is_the_one_with_most_steps_not_the_last_by_name(tmp_path: Path) -> None:
+    newest = make_checkpoint(tmp_path, 100)
+    make_checkpoint(tmp_path, 99)
+
+    assert last_whole_checkpoint(tmp_path) == newest
+    assert step_of(newest) == 100
+
+
+def test_without_checkpoints_there_is_none(tmp_path: Path) -> None:
+    assert last_whole_checkpoint(tmp_path / "nowhere") is None

@@ -1,0 +1,113 @@
+"""Naive decompositions in float64 referee the compressed targets, which never change by themselves."""
+
+import pytest
+import torch
+from formulas import of_dependencies, of_embeddings, of_strongest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from m2dr.records.variant import Compression
+from m2dr.train.compress import compressed, compressed_all, compressed_by_lottery
+
+WAYS: dict[Compression, object] = {
+    "dependencies": of_dependencies,
+    "embeddings": of_embeddings,
+    "max-k": of_strongest,
+}
+HOW = pytest.mark.parametrize("how", WAYS)
+
+
+def draw(rows: int, width: int, seed: int = 1) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, width, generator=generator, dtype=torch.float64)
+
+
+@HOW
+@pytest.mark.parametrize("rows", [3, 12, 40], ids=["fewer texts than dims", "some", "many"])
+def test_a_target_is_what_its_decomposition_says(how: Compression, rows: int) -> None:
+    x = draw(rows, 12)
+
+    found = compressed(x, 8, how)
+
+    torch.testing.assert_close(found, WAYS[how](x, 8), atol=1e-8, rtol=1e-8)
+
+
+@HOW
+def test_a_shorter_prefix_has_the_beginning_of_the_same_target(how: Compression) -> None:
+    x = draw(5, 16)
+
+    torch.testing.assert_close(compressed(x, 3, how), compressed(x, 8, how)[:, :3])
+
+
+@given(order=st.permutations(range(6)), how=st.sampled_from(list(WAYS)))
+@settings(deadline=None, max_examples=20)
+def test_the_order_of_the_texts_is_that_of_their_targets(
+    order: list[int], how: Compression
+) -> None:
+    x = draw(6, 10)
+
+    torch.testing.assert_close(compressed(x[order], 4, how), compressed(x, 4, how)[order])
+
+
+@HOW
+def test_the_same_texts_have_the_same_target_whatever_was_drawn_before(how: Compression) -> None:
+    """The public code's decomposition is randomised: another target at each call."""
+    x = draw(5, 32).float()
+    torch.manual_seed(1)
+    first = compressed(x, 8, how)
+    torch.manual_seed(2)
+    before = torch.get_rng_state()
+
+    second = compressed(x, 8, how)
+
+    torch.testing.assert_close(second, first, atol=0, rtol=0)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_public_codes_target_is_another_one_at_each_call() -> None:
+    x = draw(5, 64).float()
+
+    torch.manual_seed(1)
+    first, second, other = (compressed_by_lottery(x, 8) for _ in range(3))
+
+    assert min((first - second).norm(), (first - other).norm()) > 0.3 * first.norm()
+
+
+def test_each_components_largest_entry_is_positive() -> None:
+    """So that small changes of the texts never turn a component round."""
+    x = draw(16, 16)
+
+    components = torch.linalg.solve(x, compressed(x, 8))  # U Σ, since X is square
+
+    largest = components.gather(0, components.abs().argmax(dim=0, keepdim=True))
+    assert (largest > 0).all()
+
+
+@HOW
+def test_a_target_has_no_gradient(how: Compression) -> None:
+    x = draw(5, 16).requires_grad_()
+
+    assert not compressed(x, 8, how).requires_grad
+    assert not compressed_by_lottery(x, 8).requires_grad
+
+
+@HOW
+def test_half_precision_is_left_before_anything_is_decomposed(how: Compression) -> None:
+    x = draw(6, 16).bfloat16()
+
+    found = compressed(x, 4, how)
+
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, compressed(x.float(), 4, how))
+
+
+@HOW
+def test_several_batches_at_once_have_the_targets_of_each(how: Compression) -> None:
+    batches = [draw(5, 16, seed) for seed in range(5)]
+
+    found = compressed_all(batches, 4, how)
+
+    for batch, target in zip(batches, found, strict=True):
+        torch.testing.assert_close(target, compressed(batch, 4, how), atol=1e-12, rtol=1e-10)
+    assert compressed_all([], 4, how) == []

@@ -1,0 +1,90 @@
+"""Which example stands where in a training, whatever was read before."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from m2dr.records.texts import Document, Group, Query
+from m2dr.train.plan import BEST, Examples, Plan
+
+
+def named(epoch: int, place: int) -> Group:
+    return Group(Query(f"{epoch}", ""), Document(f"{place}", ""))
+
+
+def read(examples: Examples[Group], positions: range) -> list[tuple[str, str]]:
+    return [(examples[i].query.id, examples[i].positive.id) for i in positions]
+
+
+def test_every_epoch_holds_every_example_once_in_an_order_of_its_own() -> None:
+    examples = Examples(count=10, example=named, total=30, seed=13)
+
+    epochs = [read(examples, range(10 * epoch, 10 * epoch + 10)) for epoch in range(3)]
+
+    for number, epoch in enumerate(epochs):
+        assert sorted(epoch) == sorted((str(number), str(place)) for place in range(10))
+    orders = [tuple(place for _, place in epoch) for epoch in epochs]
+    assert len(set(orders)) == 3
+
+
+@given(order=st.permutations(range(30)), seed=st.integers(0, 2**32 - 1))
+def test_a_position_holds_the_same_example_whatever_was_read_before(
+    order: list[int], seed: int
+) -> None:
+    straight = read(Examples(10, named, 30, seed), range(30))
+    other = Examples(10, named, 30, seed)
+
+    found = {i: read(other, range(i, i + 1))[0] for i in order}
+
+    assert [found[i] for i in range(30)] == straight
+
+
+def test_another_seed_is_another_order() -> None:
+    assert read(Examples(10, named, 30, 13), range(30)) != read(
+        Examples(10, named, 30, 14), range(30)
+    )
+
+
+PLAN = Plan(
+    folder=Path("out"),
+    logs=Path("logs"),
+    steps=40,
+    batch_queries=8,
+    accumulate=2,
+    learning_rate=1e-4,
+    head_learning_rate=1e-3,
+    schedule="cosine",
+    warmup=0.1,
+    weight_decay=0.01,
+    max_grad_norm=1.0,
+    seed=13,
+    bf16=False,
+    cpu=True,
+    log_steps=10,
+    save_steps=5,
+    evaluate_steps=20,
+)
+
+
+def test_a_process_reads_its_batches_of_every_step() -> None:
+    assert PLAN.examples == 40 * 8 * 2
+
+
+def test_a_plan_says_the_same_in_the_words_of_transformers() -> None:
+    said = PLAN.arguments()
+
+    assert (said.max_steps, said.warmup_steps, said.lr_scheduler_type) == (40, 4, "cosine")
+    assert (said.per_device_train_batch_size, said.gradient_accumulation_steps) == (8, 2)
+    assert said.train_sampling_strategy == "sequential"  # Examples shuffles
+    assert said.metric_for_best_model == BEST
+    assert said.n_gpu <= 1
+
+
+@pytest.mark.parametrize(("all_used", "searched"), [(True, False), (False, True)])
+def test_parameters_that_a_draw_leaves_out_are_searched_for_only_where_there_are_draws(
+    all_used: bool, searched: bool
+) -> None:
+    assert replace(PLAN, all_used=all_used).arguments().ddp_find_unused_parameters is searched

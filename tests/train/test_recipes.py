@@ -1,0 +1,93 @@
+"""Every row of VARIANTS is refereed by its paper's formula, written out naively."""
+
+from collections.abc import Callable
+
+import pytest
+from formulas import DIMS, SHALLOW, H, L, Paper
+from recipes import ROWS, first_two_dmse, four
+from referee import agree, batch, objective_of
+from torch import Tensor
+
+from m2dr.records.variant import VARIANTS
+
+SIMILARITIES = pytest.mark.parametrize("similarity", ["dot", "cosine"])
+Draw = Callable[[Paper, int, int], Tensor]
+
+
+def test_every_row_has_a_formula() -> None:
+    assert ROWS.keys() | {"2dmse-v1"} == VARIANTS.keys()
+
+
+@SIMILARITIES
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_is_its_papers_formula(name: str, similarity: str) -> None:
+    paper = batch(similarity, documents=VARIANTS[name].documents)
+    objective = objective_of(name, paper)
+
+    agree(objective, objective.at(0), paper, ROWS[name](paper))
+
+
+SIDES = ["mrl", "full-dim", "score", "fixed-doc", "starbucks", "ese", "mipic", "elastic"]
+
+
+@SIMILARITIES
+@pytest.mark.parametrize("loss", ["mnr", "simcse", "cosent", "angle"])
+@pytest.mark.parametrize("name", SIDES)
+def test_a_row_is_its_formula_with_any_loss_of_sentence_pairs(
+    name: str, loss: str, similarity: str
+) -> None:
+    paper = batch(similarity, loss, VARIANTS[name].documents)
+    objective = objective_of(name, paper)
+
+    agree(objective, objective.at(0), paper, ROWS[name](paper))
+
+
+def by_scores(p: Paper, layer: int, k: int) -> Tensor:
+    wide = p.score_align((layer, H), (L, H), squares=False)
+    return four(p, layer, k) + wide + p.score_align((layer, k), (L, k), squares=False)
+
+
+def learned(p: Paper, layer: int, k: int) -> Tensor:
+    """Whatever is asked of the layer that was drawn is doubted; no other layer has a say."""
+    last = p.ce(L, H) + p.ce(L, k)
+    doubt = p.doubts[layer - 1]
+    return last + (-doubt).exp() * (first_two_dmse(p, layer, k) - last) + doubt
+
+
+DRAWS: dict[str, tuple[dict[str, object], Draw]] = {
+    "as published": ({}, first_two_dmse),
+    "no alignment": ({"align": "none"}, four),
+    "no last layer": (
+        {"whole": False},
+        lambda p, layer, k: first_two_dmse(p, layer, k) - p.ce(L, H),
+    ),
+    "lambda": (
+        {"align_weight": 0.5},
+        lambda p, layer, k: (first_two_dmse(p, layer, k) + four(p, layer, k)) / 2,
+    ),
+    "by scores": ({"align": "score"}, by_scores),
+    "fixed documents": ({"documents": "last"}, first_two_dmse),
+    "learned weights": ({"weights": "dynamic"}, learned),
+}
+
+
+@SIMILARITIES
+@pytest.mark.parametrize("case", DRAWS)
+def test_each_draw_of_the_first_2dmse_is_its_papers_formula(case: str, similarity: str) -> None:
+    changes, formula = DRAWS[case]
+    paper = batch(similarity, documents=str(changes.get("documents", "same")))
+    objective = objective_of("2dmse-v1", paper, changes)
+    drawn = [(layer, k) for layer in SHALLOW for k in DIMS]
+
+    for asked, (layer, k) in zip(objective.choices, drawn, strict=True):
+        agree(objective, asked, paper, formula(paper, layer, k))
+
+
+@pytest.mark.parametrize("loss", ["simcse", "angle"])
+def test_the_first_2dmse_takes_both_sentences_of_a_pair_as_one_batch(loss: str) -> None:
+    paper = batch("cosine", loss)
+    objective = objective_of("2dmse-v1", paper)
+    drawn = [(layer, k) for layer in SHALLOW for k in DIMS]
+
+    for asked, (layer, k) in zip(objective.choices, drawn, strict=True):
+        agree(objective, asked, paper, first_two_dmse(paper, layer, k))
