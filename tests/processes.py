@@ -1,7 +1,8 @@
 """Trainings of the tiny world that several processes share, or one process does alone.
 
 Run by torchrun with a folder to work in, how many queries a batch has, and which cases to train.
-It ends by kill -9 of all processes, in the middle of a training.
+It ends by kill -9 of all processes, in the middle of a training. With ACCELERATE_USE_FSDP it only
+trains once, each process with a share of the weights.
 """
 
 import json
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from accelerate.state import DistributedType, PartialState
 from safetensors.torch import save_file
 from transformers import TrainingArguments
 from world import WORDS
@@ -57,11 +59,11 @@ def settings_of(case: str, place: Path, batch_queries: int) -> TrainSettings:
 
 
 def undisturbed_settings(place: Path) -> tuple[str | Path, ...]:
-    """As words of `m2dr train`: with dropout, and a step that AdamW takes."""
+    """As words of `m2dr train`: with dropout, a look at the dev split, and steps of AdamW."""
     return (
         "--variant", "elastic", "--corpus", place / "tiny", "--backbone", place / "backbone",
         "--steps", "12", "--batch-queries", "4", "--device", "cpu", "--set", "save_steps=2",
-        "--set", "evaluate_steps=0", "--set", "dropout=0.3",
+        "--set", "evaluate_steps=4", "--set", "dropout=0.3",
     )  # fmt: skip
 
 
@@ -138,9 +140,28 @@ def begin(folder: Path) -> None:
     cli.main([str(word) for word in words], standalone_mode=False)
 
 
+def shard_on_cpu() -> None:
+    """accelerate shards on accelerators alone, and leaves FSDP out elsewhere without a word.
+
+    The processor is passed off as one; what is sharded, gathered and reduced is torch's own.
+    """
+    usual = PartialState.__init__
+
+    def disguised(self: PartialState, *arguments: Any, **options: Any) -> None:  # noqa: ANN401  # accelerate's
+        usual(self, *arguments, **options)
+        if self.distributed_type == DistributedType.MULTI_CPU:
+            self.distributed_type = DistributedType.MULTI_XPU
+
+    PartialState.__init__ = disguised
+
+
 def main(words: Sequence[str]) -> None:
     """Each process trains each case in a folder of its own, so that what it writes is seen."""
     place, batch_queries, cases = Path(words[0]), int(words[1]), words[2:]
+    if "ACCELERATE_USE_FSDP" in os.environ:
+        shard_on_cpu()
+        begin(place / "sharded")
+        return
     for case in cases:
         trained(case, place, place / f"rank-{os.environ['RANK']}" / case, batch_queries)
     begin(place / "undisturbed")

@@ -1,5 +1,7 @@
 """Which processor runs the encoder, and in which number format."""
 
+import os
+
 import torch
 from torch import nn
 
@@ -28,13 +30,18 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_training_device(name: str) -> torch.device:
-    """The same for training, which transformers' Trainer always puts on the first card."""
+    """The same for training, which transformers' Trainer always puts on the first card.
+
+    Of several processes that torchrun starts, each has the card of its own number.
+    """
     device = choose_device(name)
     if device.index:
         raise UserError(
             f"--device {name}: training takes the first card it sees; choose another with "
             f"CUDA_VISIBLE_DEVICES={device.index} and --device cuda."
         )
+    if device.type == "cuda" and "LOCAL_RANK" in os.environ:
+        return choose_device(f"cuda:{os.environ['LOCAL_RANK']}")
     return device
 
 

@@ -25,6 +25,8 @@ def _is_whole(checkpoint: Path) -> bool:
     """The state is written last; weights and optimiser are checked by their own tables."""
     try:
         state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+        if state.get("global_step") != step_of(checkpoint):
+            return False
         weights = checkpoint / "model.safetensors"
         with weights.open("rb") as file:
             header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
@@ -32,5 +34,6 @@ def _is_whole(checkpoint: Path) -> bool:
     except (OSError, ValueError):
         return False
     ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-    optimiser = zipfile.is_zipfile(checkpoint / "optimizer.pt")
-    return state.get("global_step") == step_of(checkpoint) and body == max(ends) and optimiser
+    beside = (["optimizer.pt"], ["optimizer.bin", "pytorch_model_fsdp.bin"])  # the last of FSDP
+    optimiser = any(all(zipfile.is_zipfile(checkpoint / n) for n in names) for names in beside)
+    return body == max(ends) and optimiser

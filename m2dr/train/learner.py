@@ -55,6 +55,10 @@ class Learner(nn.Module):
     def __init__(self, encoder: nn.Module, objective: Objective, cached: bool = False) -> None:
         super().__init__()
         self.encoder, self.objective, self._cached = encoder, objective, cached
+        # What FSDP gathers at a time: a block; and the encoder, which is called by itself to be
+        # evaluated. By the names of their classes, as transformers and accelerate have it.
+        blocks = getattr(getattr(encoder, "transformer", None), "_no_split_modules", None)
+        self._no_split_modules = [type(encoder).__name__, *(blocks or [])]
 
     def forward(
         self,

@@ -80,6 +80,6 @@ def _inverse_norms(vectors: Tensor, dims: Sequence[int]) -> Tensor:
     """1 / length of each prefix: [L, N, H] to [L, K, N]."""
     sizes = [stop - start for start, stop in pairwise([0, *dims])]
     rest = vectors.shape[-1] - dims[-1]
-    blocks = vectors.split([*sizes, rest], dim=-1)[: len(dims)]
+    blocks = torch.split(vectors, [*sizes, rest], dim=-1)[: len(dims)]
     squares = [block.square().sum(dim=-1) for block in blocks]
     return torch.stack(squares, dim=-2).cumsum(dim=-2).clamp(min=TINY).rsqrt()

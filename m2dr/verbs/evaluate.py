@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from m2dr.errors import UserError
 from m2dr.evaluate.figures import quality_over_dims
 from m2dr.evaluate.grid import Grid
 from m2dr.evaluate.measures import DEFAULT, Evaluator

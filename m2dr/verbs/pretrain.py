@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,10 +12,10 @@ from m2dr.errors import UserError
 from m2dr.model import checkpoint
 from m2dr.model.backbones import most_tokens, read_config
 from m2dr.model.checkpoint import Tokenizer
-from m2dr.model.devices import choose_training_device, set_dropout, trains_in_bf16
+from m2dr.model.devices import choose_training_device, set_dropout
 from m2dr.model.encoder import Encoder
 from m2dr.model.mlm import drop_words, masked_head, understands_masks, words_of
-from m2dr.model.places import CHECKPOINTS, find_folder
+from m2dr.model.places import find_folder
 from m2dr.records.card import ModelCard
 from m2dr.records.cut import Cut
 from m2dr.settings import PretrainSettings
@@ -29,10 +28,11 @@ from m2dr.train.trainer import Trainer
 from m2dr.train.trial import try_steps
 from m2dr.verbs.corpora import open_corpus
 from m2dr.verbs.dryrun import TRIED, Forecast
+from m2dr.verbs.plans import plan_of
 from m2dr.verbs.progress import is_first, processes_asked, progress, say
 from m2dr.verbs.recipe import stairs_of
 from m2dr.verbs.train import run
-from m2dr.verbs.workplace import LOGS, clear, enough_space, open_workplace
+from m2dr.verbs.workplace import clear, enough_space, open_workplace
 
 
 class Text(NamedTuple):
@@ -166,7 +166,7 @@ def _prepare(settings: PretrainSettings, folder: Path) -> _Setup:
     learner = MaskedAutoencoder(encoder, decoder.transformer, head, words_of(encoder), cuts).to(
         device
     )
-    plan = _plan(settings, count, folder, device.type)
+    plan = plan_of(settings, settings.batch_texts, count, encoder, folder)
     total = plan.examples * processes_asked()
     examples = Examples(
         count, lambda epoch, place: Text(read(place), epoch, place), total, settings.seed
@@ -192,26 +192,3 @@ def _check(settings: PretrainSettings) -> None:
             f"length = {settings.length} was asked for; {settings.backbone} reads {longest} tokens "
             "at most."
         )
-
-
-def _plan(settings: PretrainSettings, count: int, folder: Path, device: str) -> Plan:
-    per_step = settings.batch_texts * settings.accumulate * processes_asked()
-    return Plan(
-        folder=folder / CHECKPOINTS,
-        logs=folder / LOGS,
-        steps=ceil(settings.epochs * count / per_step) if settings.epochs else settings.steps,
-        batch_queries=settings.batch_texts,
-        accumulate=settings.accumulate,
-        learning_rate=settings.learning_rate,
-        head_learning_rate=settings.head_learning_rate,
-        schedule=settings.schedule,
-        warmup=settings.warmup,
-        weight_decay=settings.weight_decay,
-        max_grad_norm=settings.max_grad_norm,
-        seed=settings.seed,
-        bf16=trains_in_bf16(settings.dtype, choose_training_device(device)),
-        cpu=device == "cpu",
-        log_steps=settings.log_steps,
-        save_steps=settings.save_steps,
-        evaluate_steps=0,
-    )

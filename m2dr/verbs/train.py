@@ -6,14 +6,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import ceil
 from pathlib import Path
 from typing import Any
 
 from m2dr.errors import Interrupted, UserError
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import Tokenizer
-from m2dr.model.devices import choose_training_device, drops_out, set_dropout, trains_in_bf16
+from m2dr.model.devices import choose_training_device, drops_out, set_dropout
 from m2dr.model.encoder import Encoder
 from m2dr.model.lora import add_lora, merge_lora
 from m2dr.model.places import CHECKPOINTS
@@ -24,9 +23,10 @@ from m2dr.train.learner import Learner
 from m2dr.train.plan import Examples, Plan
 from m2dr.train.trainer import Trainer
 from m2dr.verbs.material import Material, open_material, refuse_few
+from m2dr.verbs.plans import plan_of
 from m2dr.verbs.progress import Advance, is_first, processes_asked, progress, say
 from m2dr.verbs.recipe import Recipe, recipe_of
-from m2dr.verbs.workplace import LOGS, clear, enough_space, open_workplace
+from m2dr.verbs.workplace import clear, enough_space, open_workplace
 
 
 @dataclass(frozen=True)
@@ -122,38 +122,14 @@ def prepare(settings: TrainSettings, folder: Path) -> Setup:
         encoder.checkpoint_blocks(on=True)
     learner = Learner(encoder, recipe.objective(), cached=settings.gradient_cache > 0)
     learner.to(device)
-    plan = _plan(settings, recipe, material, folder, encoder)
+    evaluate = settings.evaluate_steps if material.quality else 0
+    used = _all_used(recipe, encoder)
+    plan = plan_of(
+        settings, settings.batch_queries, material.count, encoder, folder, evaluate, used
+    )
     total = plan.examples * processes_asked()
     examples: Examples[Any] = Examples(material.count, material.example, total, settings.seed)
     return Setup(settings, material, recipe, encoder, tokenizer, learner, plan, examples)
-
-
-def _plan(
-    settings: TrainSettings, recipe: Recipe, material: Material, folder: Path, encoder: Encoder
-) -> Plan:
-    per_step = settings.batch_queries * settings.accumulate * processes_asked()
-    passes = ceil(settings.epochs * material.count / per_step)
-    steps = passes if settings.epochs else settings.steps
-    return Plan(
-        folder=folder / CHECKPOINTS,
-        logs=folder / LOGS,
-        steps=steps,
-        batch_queries=settings.batch_queries,
-        accumulate=settings.accumulate,
-        learning_rate=settings.learning_rate,
-        head_learning_rate=settings.head_learning_rate,
-        schedule=settings.schedule,
-        warmup=settings.warmup,
-        weight_decay=settings.weight_decay,
-        max_grad_norm=settings.max_grad_norm,
-        seed=settings.seed,
-        bf16=trains_in_bf16(settings.dtype, encoder.device),
-        cpu=encoder.device.type == "cpu",
-        log_steps=settings.log_steps,
-        save_steps=settings.save_steps,
-        evaluate_steps=min(settings.evaluate_steps, steps) if material.quality else 0,
-        all_used=_all_used(recipe, encoder),
-    )
 
 
 def _all_used(recipe: Recipe, encoder: Encoder) -> bool:
@@ -178,6 +154,7 @@ def run(trainer: Trainer, folder: Path, resume: bool, advance: Advance, verb: st
     try:
         with _asked_to_stop():
             trainer.train(resume_from_checkpoint=str(found) if found else None)
+            trainer.assemble()
     except KeyboardInterrupt:
         raise Interrupted(
             f"Training stopped at step {trainer.state.global_step} of {trainer.state.max_steps}; "

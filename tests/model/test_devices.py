@@ -43,6 +43,20 @@ def test_cuda_without_a_card_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
         choose_device("cuda")
 
 
+def test_each_process_of_torchrun_trains_on_a_card_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+
+    assert choose_training_device("auto") == torch.device("cuda", 1)
+
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(UserError, match="cuda:2 was asked for; torch finds 2 cards"):
+        choose_training_device("auto")
+
+
 def test_training_names_the_way_to_another_card(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

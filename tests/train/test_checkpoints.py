@@ -42,3 +42,30 @@ def test_the_newest_is_the_one_with_most_steps_not_the_last_by_name(tmp_path: Pa
 
 def test_without_checkpoints_there_is_none(tmp_path: Path) -> None:
     assert last_whole_checkpoint(tmp_path / "nowhere") is None
+
+
+def test_of_several_processes_each_must_have_written_its_random_state(tmp_path: Path) -> None:
+    older, newer = make_checkpoint(tmp_path, 9), make_checkpoint(tmp_path, 10)
+    for rank in range(2):
+        torch.save({"cpu": rank}, older / f"rng_state_{rank}.pth")
+    torch.save({"cpu": 0}, newer / "rng_state_0.pth")
+
+    assert last_whole_checkpoint(tmp_path, processes=2) == older
+
+    torch.save({"cpu": 1}, newer / "rng_state_1.pth")
+    assert last_whole_checkpoint(tmp_path, processes=2) == newer
+    assert last_whole_checkpoint(tmp_path, processes=3) is None
+
+
+@pytest.mark.parametrize("missing", ["optimizer.bin", "pytorch_model_fsdp.bin"])
+def test_a_checkpoint_of_shared_weights_holds_them_and_its_optimiser(
+    missing: str, tmp_path: Path
+) -> None:
+    path = make_checkpoint(tmp_path, 9)
+    (path / "optimizer.pt").rename(path / "optimizer.bin")
+    torch.save({"weight": 0}, path / "pytorch_model_fsdp.bin")
+    assert last_whole_checkpoint(tmp_path) == path
+
+    (path / missing).unlink()
+
+    assert last_whole_checkpoint(tmp_path) is None

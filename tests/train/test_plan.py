@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from m2dr.records.texts import Document, Group, Query
@@ -31,6 +31,7 @@ def test_every_epoch_holds_every_example_once_in_an_order_of_its_own() -> None:
 
 
 @given(order=st.permutations(range(30)), seed=st.integers(0, 2**32 - 1))
+@settings(deadline=None, max_examples=25)
 def test_a_position_holds_the_same_example_whatever_was_read_before(
     order: list[int], seed: int
 ) -> None:
