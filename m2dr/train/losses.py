@@ -5,7 +5,6 @@
 
 import torch
 from torch import Tensor
-from torch.nn.functional import mse_loss
 
 
 def contrastive(scores: Tensor, excluded: Tensor, temperature: float) -> Tensor:
@@ -35,34 +34,45 @@ def imitation(student: Tensor, teacher: Tensor) -> Tensor:
     The teacher is detached: a short prefix learns from a longer one, never the reverse.
 
     Args:
-        student: [B, D] logits.
+        student: [..., B, D] logits.
         teacher: the same shape.
 
     Returns:
-        [] mean over the B rows.
+        [...] mean over the B rows.
     """
     log_student = torch.log_softmax(student, dim=-1)
     log_teacher = torch.log_softmax(teacher.detach(), dim=-1)
-    return (log_teacher.exp() * (log_teacher - log_student)).sum(dim=-1).mean()
+    return (log_teacher.exp() * (log_teacher - log_student)).sum(dim=-1).mean(dim=-1)
 
 
 def alignment(student: Tensor, teacher: Tensor) -> Tensor:
     """MSE + KL of a prefix to its detached target (ESE, eq. 6; Wang et al. 2024, eq. 10).
 
     Args:
-        student: [B, D] prefixes of embeddings, or rows of scores.
+        student: [..., B, D] prefixes of embeddings, or rows of scores.
         teacher: the same shape.
+
+    Returns:
+        [...].
     """
-    return mse_loss(student, teacher.detach()) + imitation(student, teacher)
+    return _squares(student, teacher) + imitation(student, teacher)
 
 
 def score_alignment(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     """MSE of scores + KL of their softmax, to the detached scores of the full width.
 
     Args:
-        student: [B, N] scores of a prefix.
-        teacher: [B, N] scores of the full width of the same layer.
+        student: [..., B, N] scores of a prefix.
+        teacher: [..., B, N] scores of the full width of the same layer.
         temperature: divides the scores inside the softmax; in their unit.
+
+    Returns:
+        [...].
     """
-    error = mse_loss(student, teacher.detach())
+    error = _squares(student, teacher)
     return error + imitation(student / temperature, teacher / temperature)
+
+
+def _squares(student: Tensor, teacher: Tensor) -> Tensor:
+    """Mean squared error of each [B, D]."""
+    return (student - teacher.detach()).square().mean(dim=(-2, -1))

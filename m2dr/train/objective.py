@@ -4,8 +4,9 @@
 #   L layers, B queries, N documents, H width, K prefix lengths.
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -102,21 +103,22 @@ class Objective(nn.Module):
         Raises:
             UserError: a part is not a number.
         """
-        parts: dict[str, Tensor] = defaultdict(lambda: sides.queries.new_zeros(()))
-        for term, value in _Step(asked, self.setting, sides).values():
-            kind = self.setting.loss if term.kind == "retrieve" else term.kind.split()[0]
-            name = f"layer-{term.cut.layer:02d}/{kind}"
-            parts[name] = parts[name] + term.weight * self._counted(value, term.cut.layer)
+        groups = list(_Step(asked, self.setting, sides).values())
+        terms = [term for group, _ in groups for term in group]
+        values = torch.cat([value for _, value in groups])  # one per term
+        counted = values * self._weights(terms, values)
+        parts = _summed(counted.detach(), [self._name(term) for term in terms])
+        beside: dict[str, Tensor] = {}
         if self.doubts is not None:
             # Of the layers that this step asks: any other would sink for nothing.
-            parts["doubt"] = self.doubts[self._doubted(asked)].sum()
+            beside["doubt"] = self.doubts[self._doubted(asked)].sum()
         if self.chain is not None:
-            parts["chain"] = self._extra * self.chain(*self._texts(asked, sides))
-        total = torch.stack(list(parts.values())).sum()
-        found = {name: part.detach() for name, part in parts.items()}
+            beside["chain"] = self._extra * self.chain(*self._texts(asked, sides))
+        total = torch.stack([counted.sum(), *beside.values()]).sum()
+        parts |= {name: part.detach() for name, part in beside.items()}
         if not torch.isfinite(total.detach()):
-            raise not_a_number(found)
-        return total, found
+            raise not_a_number(parts)
+        return total, parts
 
     def related(self, losses: Tensor) -> Tensor:
         """The weighted mean of the token relations of each text: [B] to []."""
@@ -135,10 +137,27 @@ class Objective(nn.Module):
         trained = {term.cut.layer for term in asked.terms}
         return [i for i, layer in enumerate(self.setting.learned) if layer in trained]
 
-    def _counted(self, value: Tensor, layer: int) -> Tensor:
-        if self.doubts is None or layer not in self.setting.learned:
-            return value
-        return value * torch.exp(-self.doubts[self.setting.learned.index(layer)])
+    def _weights(self, terms: Sequence[Term], values: Tensor) -> Tensor:
+        """What each term counts: one number per term."""
+        weights = values.new_tensor([term.weight for term in terms])
+        if self.doubts is None:
+            return weights
+        # Layers whose weight is not learned look up the 0 that is appended.
+        place = {layer: i for i, layer in enumerate(self.setting.learned)}
+        doubts = torch.cat([self.doubts, self.doubts.new_zeros(1)])
+        return weights * torch.exp(-doubts[[place.get(term.cut.layer, -1) for term in terms]])
+
+    def _name(self, term: Term) -> str:
+        kind = self.setting.loss if term.kind == "retrieve" else term.kind.split()[0]
+        return f"layer-{term.cut.layer:02d}/{kind}"
+
+
+def _summed(values: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
+    """The sum of the values of each name, [] each."""
+    order = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    places = torch.tensor([order[name] for name in names], device=values.device)
+    sums = values.new_zeros(len(order)).index_add(0, places, values)
+    return dict(zip(order, sums, strict=True))
 
 
 def not_a_number(parts: Mapping[str, Tensor]) -> UserError:
@@ -159,12 +178,10 @@ class _Step:
     setting: Setting
     sides: Sides
 
-    def values(self) -> Iterator[tuple[Term, Tensor]]:
-        """Each term with its value before weighting."""
+    def values(self) -> Iterator[tuple[Sequence[Term], Tensor]]:
+        """Terms of one kind together, with the value of each before weighting."""
         asked, setting, sides = self.asked, self.setting, self.sides
-        row = {layer: i for i, layer in enumerate(asked.layers)}
-        column = {dim: i for i, dim in enumerate(asked.dims)}
-        sources = [row[layer] for layer in asked.document_layers]
+        sources = [asked.layers.index(layer) for layer in asked.document_layers]
         documents = sides.documents[sources]
         scores = prefix_scores(sides.queries, documents, asked.dims, setting.similarity)
         surprise = base_losses(
@@ -176,44 +193,67 @@ class _Step:
             sides.labels,
             setting.temperature,
         )  # [L, K]
-        targets = self._targets()
+        kinds: dict[tuple[str, int], list[Term]] = defaultdict(list)
         for term in asked.terms:
-            at = (row[term.cut.layer], column[term.cut.dim])
-            if term.kind == "retrieve":
-                yield term, surprise[at]
-            elif term.kind == "align scores" and term.teacher is not None:
-                teacher = scores[row[term.teacher.layer], column[term.teacher.dim]]
-                yield term, self._score_alignment(scores[at], teacher)
-            elif term.kind.startswith("imitate") and term.teacher is not None:
-                student = self._vectors(term.kind, term.cut.layer)[:, : term.cut.dim]
-                above = self._vectors(term.kind, term.teacher.layer)[:, : term.cut.dim]
-                yield (
-                    term,
-                    alignment(student, above) if setting.squares else imitation(student, above),
-                )
+            # Vectors of one prefix length are stacked over layers; scores over all cuts.
+            of_scores = term.kind in ("retrieve", "align scores")
+            kinds[term.kind, 0 if of_scores else term.cut.dim].append(term)
+        targets = self._targets()
+        for (kind, _), terms in kinds.items():
+            if kind == "retrieve":
+                yield terms, surprise[self._places(term.cut for term in terms)]
+            elif kind == "align scores":
+                taught = scores[self._places(term.cut for term in terms)]  # [n, B, N]
+                teaching = scores.detach()[self._places(_teacher(term) for term in terms)]
+                yield terms, self._score_alignment(taught, teaching)
             else:
-                student = self._vectors(term.kind, term.cut.layer)[:, : term.cut.dim]
-                target = targets[term.kind, term.cut.layer][:, : term.cut.dim]
-                yield (
-                    term,
-                    alignment(student, target) if setting.squares else imitation(student, target),
-                )
+                yield terms, self._alignment(terms, targets)
 
-    def _score_alignment(self, student: Tensor, teacher: Tensor) -> Tensor:
+    def _places(self, cuts: Iterable[Cut]) -> tuple[list[int], list[int]]:
+        """Rows and columns of some cuts in [L, K, …]."""
+        places = [(self.asked.layers.index(c.layer), self.asked.dims.index(c.dim)) for c in cuts]
+        return [row for row, _ in places], [column for _, column in places]
+
+    def _alignment(
+        self, terms: Sequence[Term], targets: Mapping[tuple[str, int], Tensor]
+    ) -> Tensor:
+        """Of terms of one kind and one prefix length: one value each."""
+        kind, dim = terms[0].kind, terms[0].cut.dim
+        students = torch.stack([self._vectors(kind, term.cut.layer)[:, :dim] for term in terms])
+        above = [
+            self._vectors(kind, term.teacher.layer)
+            if term.teacher
+            else targets[kind, term.cut.layer]
+            for term in terms
+        ]
+        teachers = torch.stack([vectors.detach()[:, :dim] for vectors in above])
+        if self.setting.squares:
+            return alignment(students, teachers)
+        return imitation(students, teachers)
+
+    def _score_alignment(self, students: Tensor, teachers: Tensor) -> Tensor:
+        """[n, B, N] twice to [n]."""
         tau = self.setting.temperature
         if not self.setting.squares:
-            return imitation(student / tau, teacher / tau)
-        value = score_alignment(student, teacher, tau)
+            return imitation(students / tau, teachers / tau)
+        values = score_alignment(students, teachers, tau)
         # The public code of the score-focused recipe divides by B · N once more.
-        return value / student.numel() if self.setting.faithful else value
+        return values / students[0].numel() if self.setting.faithful else values
 
     def _vectors(self, kind: str, layer: int) -> Tensor:
         """[B, H] of the side that a kind names, at a layer."""
-        place = self.asked.layers.index(layer)
-        queries, documents = self.sides.queries[place], self.sides.documents[place]
-        sides = {"queries": queries, "documents": documents}
+        queries, documents = self._by_layer
         side = kind.split()[1]
-        return sides[side] if side in sides else torch.cat([queries, documents])
+        if side == "texts":
+            place = self.asked.layers.index(layer)
+            return torch.cat([queries[place], documents[place]])
+        return (queries if side == "queries" else documents)[self.asked.layers.index(layer)]
+
+    @cached_property
+    def _by_layer(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        # Taken apart at once, so that the gradient is put together at once: indexing would make a
+        # tensor of all layers for each.
+        return self.sides.queries.unbind(), self.sides.documents.unbind()
 
     def _targets(self) -> dict[tuple[str, int], Tensor]:
         """The compressed target of every side and layer that is aligned with one."""
@@ -229,3 +269,7 @@ class _Step:
         if self.setting.faithful and how == "dependencies":
             return dict(zip(keys, (compressed_by_lottery(b, dim) for b in batches), strict=True))
         return dict(zip(keys, compressed_all(batches, dim, how), strict=True))
+
+
+def _teacher(term: Term) -> Cut:
+    return term.teacher or term.cut
