@@ -2,11 +2,13 @@
 
     python benchmarks/training.py loss  > benchmarks/training_loss_HOST.md
     python benchmarks/training.py steps > benchmarks/training_steps_HOST.md
+    python benchmarks/training.py objective > benchmarks/training_objective_HOST.md
     python benchmarks/training.py cache > benchmarks/training_cache_HOST.md
 
 `loss` runs each case in a process of its own, so that its peak memory is its own. `steps` runs one
 step of every candidate in turn, round after round, and compares within a round: what else the
-machine does then hits all of them. `cache` trains on a large batch in a process that may not have
+machine does then hits all of them. `objective` times what differs between them, the loss and its
+gradient on given vectors, which a busy machine blurs less. `cache` trains on a large batch in a process that may not have
 more than 4 GiB. Needs the extras quickstart and compare.
 """
 
@@ -236,6 +238,29 @@ def steps_table(rounds: int, batch: int, lengths: tuple[int, int]) -> None:
         print(f"| {peer} | {own} | {_ratio(found[peer], found[own])} |")
 
 
+def objective_table(rounds: int, batch: int) -> None:
+    """The loss and its gradient on vectors [L, B, H] of MiniLM's shape."""
+    from m2dr.train.objective import Sides
+    from m2dr.verbs.recipe import recipe_of
+
+    print(f"# The loss of each recipe, {batch} pairs, 6 layers of 384\n\n{machine()}. Forward and")
+    print(f"backward on given vectors; median of {rounds}, with quartiles.\n")
+    print("| recipe | milliseconds |\n|---|---|")
+    for name, changes in STEPS.items():
+        objective = recipe_of(read_train_settings(None, (), dict(changes))).objective()
+        asked, shape = objective.at(0), (len(objective.at(0).layers), batch, 384)
+        torch.manual_seed(13)
+        vectors = [torch.randn(shape, requires_grad=True) for _ in range(2)]
+        sides = Sides(*vectors, torch.zeros(batch, batch, dtype=torch.bool))
+        times = []
+        for _ in range(rounds):
+            begun = time.perf_counter()
+            objective(asked, sides)[0].backward()
+            times.append(1000 * (time.perf_counter() - begun))
+        low, middle, high = quantiles(times, n=4)
+        print(f"| {name} | {middle:.1f} ({low:.1f} to {high:.1f}) |")
+
+
 def _ratio(times: list[float], base: list[float]) -> str:
     ratios = [a / b for a, b in zip(times, base, strict=True)]
     low, middle, high = quantiles(ratios, n=4)
@@ -291,7 +316,7 @@ def curve(batch: int, steps: int, held: int, limit: int) -> None:
 def main() -> None:
     """Read the command line and measure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["loss", "steps", "cache", "one", "curve"])
+    parser.add_argument("what", choices=["loss", "steps", "objective", "cache", "one", "curve"])
     parser.add_argument("--way", choices=list(WAYS), default="ours")
     parser.add_argument("--batch", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=7)
@@ -305,6 +330,8 @@ def main() -> None:
         curve(a.batch, a.steps, a.held, a.limit)
     elif a.what == "loss":
         loss_table()
+    elif a.what == "objective":
+        objective_table(max(a.rounds, 21), a.batch or 32)
     elif a.what == "cache":
         cache_table(a.batch or 512, a.steps)
     else:
