@@ -8,8 +8,8 @@
 `loss` runs each case in a process of its own, so that its peak memory is its own. `steps` runs one
 step of every candidate in turn, round after round, and compares within a round: what else the
 machine does then hits all of them. `objective` times what differs between them, the loss and its
-gradient on given vectors, which a busy machine blurs less. `cache` trains on a large batch in a process that may not have
-more than 4 GiB. Needs the extras quickstart and compare.
+gradient on given vectors, which a busy machine blurs less. `cache` trains on a large batch in a
+process that may not have more than 4 GiB. Needs the extras quickstart and compare.
 """
 
 import argparse
