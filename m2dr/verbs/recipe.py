@@ -92,6 +92,7 @@ def recipe_of(settings: TrainSettings, kind: Kind = "documents") -> Recipe:
         faithful=settings.faithful and not variant.whole,  # ESE's code alone weighs otherwise
         towards=[cut.layer for cut in path],
     )
+    _refuse_idle(settings, choices, whole)
     related = [d for d in dims if d >= SHORTEST_RELATED] if variant.sia else []
     if variant.sia and not related:
         raise UserError(f"Token relations need prefixes of {SHORTEST_RELATED} and more; set dims.")
@@ -143,6 +144,29 @@ def _card(
         attention=settings.attention or backbone.attention,
         fingerprint="",
     )
+
+
+def _refuse_idle(settings: TrainSettings, choices: Sequence[Asked], whole: Cut) -> None:
+    """A setting that was given and changes nothing is a mistake, and looks like a result."""
+    terms = [term for asked in choices for term in asked.terms]
+    shallow = any(term.cut.layer < whole.layer for term in terms)
+    taught = any(term.kind != "retrieve" for term in terms)
+    below = any(term.cut != whole for term in terms)
+    idle = {
+        "align": settings.align not in (None, "none") and not taught,
+        "documents": settings.documents == "last" and not shallow,
+        "weights": settings.weights not in (None, "log") and not shallow,
+        "exit_head": settings.exit_head == "linear" and not shallow,
+        "layers": bool(settings.layers) and not shallow and not settings.recipe().alone,
+        "share": settings.share not in (None, 1.0) and not below,
+    }
+    for name in (name for name, nothing in idle.items() if nothing):
+        value = getattr(settings, name)
+        shown = list(value) if isinstance(value, tuple) else value
+        raise UserError(
+            f"{name} = {shown} was asked for; {settings.variant} trains no cut that it would change"
+            f" (see --explain). Leave it out, or train more cuts, as with shallow=true."
+        )
 
 
 def _loss(settings: TrainSettings, kind: Kind) -> Loss:
@@ -266,10 +290,10 @@ def _cuts(
 
 def stairs_of(whole: Cut) -> tuple[Cut, ...]:
     """Starbucks' cuts below the whole; scaled from (2, 32), (4, 64) … (10, 512) of (12, 768)."""
-    count = min(STAIRS, whole.layer)
-    dims = [dim for dim in usual_dims(whole.dim) if dim < whole.dim][1 - count :]
-    layers = [whole.layer * place // count for place in range(1, count)]
-    return tuple(Cut(layer, dim) for layer, dim in zip(layers[-len(dims) :], dims, strict=False))
+    below = [dim for dim in usual_dims(whole.dim) if dim < whole.dim]
+    dims = below[max(0, len(below) - min(STAIRS, whole.layer) + 1) :]
+    layers = [whole.layer * place // (len(dims) + 1) for place in range(1, len(dims) + 1)]
+    return tuple(Cut(layer, dim) for layer, dim in zip(layers, dims, strict=True))
 
 
 def _or(value: str | None, other: str) -> str:

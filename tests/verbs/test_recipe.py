@@ -1,0 +1,73 @@
+"""Settings meet a backbone: what is trained, and what is refused before anything is loaded."""
+
+from pathlib import Path
+
+import pytest
+
+from m2dr.errors import UserError
+from m2dr.settings import read_train_settings
+from m2dr.verbs.recipe import Kind, Recipe, recipe_of
+
+
+def made(backbone: Path, *words: str, kind: Kind = "documents") -> Recipe:
+    return recipe_of(read_train_settings(None, [f'backbone="{backbone}"', *words]), kind)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["variant=plain", "align=score"], "align = score was asked for; plain trains no cut"),
+        (["variant=mrl", "documents=last"], "documents = last was asked for; mrl trains no cut"),
+        (["variant=mrl", "exit_head=linear"], "exit_head = linear was asked for"),
+        (["variant=mrl", "weights=uniform"], "weights = uniform was asked for"),
+        (["variant=plain", "share=0.5"], "share = 0.5 was asked for"),
+        (["variant=2dmse", "layers=[4]"], r"layers = \[4\] was asked for; 2dmse trains no cut"),
+        (["variant=starbucks", "layers=[1]"], "Set checkpoints instead"),
+        (["variant=mrl", 'checkpoints=["L1D8"]'], "Variant mrl has no checkpoints"),
+        (["variant=starbucks", 'checkpoints=["L9D8"]'], "Checkpoint L9D8 was asked for; the whole"),
+        (["variant=mrl", "loss=angle"], "loss = angle trains on sentences"),
+        (["variant=mipic", "dims=[8]"], "Token relations need prefixes of 16 and more"),
+    ],
+)
+def test_a_setting_that_would_do_nothing_is_refused(
+    words: list[str], sentence: str, tiny_backbone: Path
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        made(tiny_backbone, *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "sentence"),
+    [
+        (["variant=mrl", "dims=[3]"], "scored pairs", r"dims = \[3\] must be even"),
+        (["variant=mrl", "loss=cosent"], "sentences", "needs pairs with scores"),
+    ],
+)
+def test_a_loss_that_the_sentences_cannot_serve_is_refused(
+    words: list[str], kind: Kind, sentence: str, tiny_backbone: Path
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        made(tiny_backbone, *words, kind=kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "loss"),
+    [("documents", "contrastive"), ("scored pairs", "angle"), ("sentences", "simcse")],
+)
+def test_the_corpus_decides_the_loss_where_nobody_does(
+    kind: Kind, loss: str, tiny_backbone: Path
+) -> None:
+    assert made(tiny_backbone, "variant=plain", kind=kind).setting.loss == loss
+
+
+def test_a_staircase_is_scaled_to_the_backbone(tiny_backbone: Path) -> None:
+    recipe = made(tiny_backbone, "variant=starbucks")
+
+    assert [str(cut) for cut in recipe.card.cuts] == ["L1D8", "L2D16", "L4D32"]
+
+
+def test_sentences_are_compared_by_cosine_whatever_the_backbone_was_made_for(
+    tiny_backbone: Path,
+) -> None:
+    assert made(tiny_backbone, "variant=plain").card.similarity == "dot"
+    assert made(tiny_backbone, "variant=plain", kind="scored pairs").card.similarity == "cosine"
