@@ -95,6 +95,24 @@ _ROOT = click.option(
 )
 
 
+_RUN = _options(
+    click.option("--backbone", help="Hugging Face id or folder; minilm is built in."),
+    click.option("--steps", type=click.IntRange(min=1), help="Optimiser steps."),
+    click.option("--seed", type=click.IntRange(min=0), help="Same seed, same model."),
+    click.option("--device", help="auto, cpu, cuda or cuda:N."),
+    click.option("--dtype", help="auto, fp32 or bf16."),
+    click.option("--config", type=FILE, help="A TOML file of settings; see configs/."),
+    click.option(
+        "--set", "words", multiple=True, metavar="KEY=VALUE", help="Any setting; repeatable."
+    ),
+    click.option("--resume", is_flag=True, help="Go on with an interrupted one."),
+    click.option("--overwrite", is_flag=True, help="Begin again in a folder that is in use."),
+    click.option(
+        "--dry-run", "only_try", is_flag=True, help="Try a few steps, and forecast the rest."
+    ),
+)
+
+
 @click.group(cls=Polite, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 @click.option("--debug", is_flag=True, expose_value=False, help="Show an error's traceback.")
@@ -108,22 +126,13 @@ def main() -> None:
 @main.command()
 @click.option("--variant", metavar="NAME", help=f"The recipe: {', '.join(VARIANTS)}.")
 @click.option("--corpus", help="What to train on; as for `m2dr index corpus`.")
-@click.option("--backbone", help="Hugging Face id or folder; minilm is built in.")
 @click.option("--layers", callback=_whole_numbers, help="Shallow layers to train, as 1,2,4.")
 @click.option("--dims", callback=_whole_numbers, help="Prefixes to train, as 32,128.")
-@click.option("--steps", type=click.IntRange(min=1), help="Optimiser steps.")
 @click.option("--batch-queries", type=click.IntRange(min=1), help="Queries per step.")
 @click.option("--negatives", type=click.IntRange(min=0), help="Negatives per query.")
-@click.option("--seed", type=click.IntRange(min=0), help="Same seed, same model.")
-@click.option("--device", help="auto, cpu, cuda or cuda:N.")
-@click.option("--dtype", help="auto, fp32 or bf16.")
-@click.option("--config", type=FILE, help="A TOML file of settings; see configs/.")
-@click.option("--set", "words", multiple=True, metavar="KEY=VALUE", help="Any setting; repeatable.")
 @click.option("--out", type=FOLDER, help="Model folder; models/CORPUS-VARIANT by default.")
-@click.option("--resume", is_flag=True, help="Go on with an interrupted training.")
-@click.option("--overwrite", is_flag=True, help="Begin again in a folder that is in use.")
 @click.option("--explain", "only_explain", is_flag=True, help="Print the terms; train nothing.")
-@click.option("--dry-run", "only_try", is_flag=True, help="Try a few steps, and forecast the rest.")
+@_RUN
 def train(
     config: Path | None,
     words: tuple[str, ...],
@@ -153,8 +162,7 @@ def train(
     from m2dr.verbs import train as verb
 
     folder = workplace.folder_of(settings.corpus, settings.variant, out)
-    if resume and overwrite:
-        raise UserError("--resume goes on and --overwrite begins again; give one of them.")
+    _refuse_both(resume, overwrite)
     if resume:
         settings = workplace.resumed(read_train_settings, folder, config, words, given)
     if separate.asks_for_many(settings):
@@ -201,18 +209,9 @@ def _say_first(line: str) -> None:
 
 @main.command()
 @click.option("--corpus", help="What to read: as for train, or a .txt file of a text per line.")
-@click.option("--backbone", help="Hugging Face id or folder; minilm is built in.")
-@click.option("--steps", type=click.IntRange(min=1), help="Optimiser steps.")
 @click.option("--batch-texts", type=click.IntRange(min=1), help="Texts per step.")
-@click.option("--seed", type=click.IntRange(min=0), help="Same seed, same model.")
-@click.option("--device", help="auto, cpu, cuda or cuda:N.")
-@click.option("--dtype", help="auto, fp32 or bf16.")
-@click.option("--config", type=FILE, help="A TOML file of settings; see configs/.")
-@click.option("--set", "words", multiple=True, metavar="KEY=VALUE", help="Any setting; repeatable.")
 @click.option("--out", type=FOLDER, help="Folder of the backbone; models/CORPUS-smae by default.")
-@click.option("--resume", is_flag=True, help="Go on with an interrupted pre-training.")
-@click.option("--overwrite", is_flag=True, help="Begin again in a folder that is in use.")
-@click.option("--dry-run", "only_try", is_flag=True, help="Try a few steps, and forecast the rest.")
+@_RUN
 def pretrain(
     config: Path | None,
     words: tuple[str, ...],
@@ -236,8 +235,7 @@ def pretrain(
         click.echo(describe(verb.dry_run(settings)))
         return
     folder = workplace.folder_of(settings.corpus, "smae", out)
-    if resume and overwrite:
-        raise UserError("--resume goes on and --overwrite begins again; give one of them.")
+    _refuse_both(resume, overwrite)
     if resume:
         settings = workplace.resumed(read_pretrain_settings, folder, config, words, given)
     report = verb.pretrain(settings, folder, resume, overwrite)
@@ -246,6 +244,11 @@ def pretrain(
         f"{report.last_loss:.3f}: {report.folder}; train it with: m2dr train --backbone "
         f"{report.folder}"
     )
+
+
+def _refuse_both(resume: bool, overwrite: bool) -> None:
+    if resume and overwrite:
+        raise UserError("--resume goes on and --overwrite begins again; give one of them.")
 
 
 @main.group()
@@ -287,8 +290,7 @@ def corpus(resume: bool, **request: Any) -> None:  # noqa: ANN401  # fields of I
     """Write a store per layer and an index per dim: indexes/CORPUS/MODEL/layer-NN/dim-K."""
     from m2dr.verbs.index import IndexRequest, index_corpus
 
-    if resume and request["overwrite"]:
-        raise UserError("--resume goes on and --overwrite begins again; give one of them.")
+    _refuse_both(resume, request["overwrite"])
     report = index_corpus(IndexRequest(**request))
     for folder in report.folders:
         click.echo(str(folder))

@@ -55,8 +55,8 @@ def _checked(folder: Path) -> Path:
     if unfinished and not (folder / CARD).exists():
         # Weights that lie beside them are an earlier model's.
         raise UserError(
-            f"{folder} holds a training that is not finished; go on with: "
-            f"m2dr train --resume --out {folder}"
+            f"{folder} holds a training that is not finished; go on with the command that began "
+            f"it: m2dr train (or pretrain) --resume --out {folder}"
         )
     if not (folder / "config.json").exists():
         raise UserError(f"{folder} holds no model: there is no config.json in it.")

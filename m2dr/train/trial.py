@@ -14,7 +14,7 @@ from torch import nn
 
 from m2dr.train.plan import Example, Examples, Plan
 
-WARM_UP, MEASURED = 1, 3  # steps; the first one allocates
+TRIED = 4  # steps at most; the first one allocates and does not count
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def try_steps(
     trained = [p for p in learner.train().parameters() if p.requires_grad]
     optimiser = torch.optim.AdamW(trained, lr=plan.learning_rate, fused=True)
     times, sizes, loss = [], [], 0.0
-    for step in range(min(WARM_UP + MEASURED, plan.steps)):
+    for step in range(min(TRIED, plan.steps)):
         begun, real, padded, loss = time.perf_counter(), 0, 0, 0.0
         for part in range(plan.accumulate):
             start = (step * plan.accumulate + part) * plan.batch_queries
@@ -62,7 +62,7 @@ def try_steps(
         sizes.append((real, padded))
         advance(1)
     return Trial(
-        seconds=median(times[WARM_UP:] or times),
+        seconds=median(times[1:] or times),
         tokens=median(real for real, _ in sizes),
         padded=median(padded for _, padded in sizes),
         memory=_memory(device),

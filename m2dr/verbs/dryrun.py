@@ -1,15 +1,18 @@
 """`m2dr train --dry-run`: what a training would take, from a few of its real steps."""
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from m2dr.settings import TrainSettings
-from m2dr.train.trial import Trial, try_steps
+from m2dr.train.learner import Learner
+from m2dr.train.plan import Example, Examples, Plan
+from m2dr.train.smae import MaskedAutoencoder
+from m2dr.train.trial import TRIED, Trial, try_steps
 from m2dr.verbs.progress import processes_asked, progress
 from m2dr.verbs.train import prepare
 from m2dr.verbs.workplace import BYTES_PER_PARAMETER
-
-TRIED = 4  # steps at most
 
 
 @dataclass(frozen=True)
@@ -30,14 +33,25 @@ def dry_run(settings: TrainSettings) -> Forecast:
         UserError: what the training itself would raise before or in its first steps.
     """
     setup = prepare(settings, Path())
-    plan = setup.plan
+    unit = setup.material.unit
+    return forecast(setup.learner, setup.plan, setup.examples, setup.batch, unit)
+
+
+def forecast(
+    learner: Learner | MaskedAutoencoder,
+    plan: Plan,
+    examples: Examples[Example],
+    batch: Callable[[Sequence[Example]], Mapping[str, Any]],
+    unit: str,
+) -> Forecast:
+    """Run the first steps of a training, and tell what they took."""
     with progress("Trying", min(TRIED, plan.steps), "steps") as advance:
-        trial = try_steps(setup.learner, plan, setup.examples, setup.batch, advance)
+        trial = try_steps(learner, plan, examples, batch, advance)
     return Forecast(
         steps=plan.steps,
         examples=plan.batch_queries * plan.accumulate * processes_asked(),
-        unit=setup.material.unit,
-        device=f"{setup.encoder.device.type} in {'bf16' if plan.bf16 else 'fp32'}",
+        unit=unit,
+        device=f"{'cpu' if plan.cpu else 'cuda'} in {'bf16' if plan.bf16 else 'fp32'}",
         trial=trial,
     )
 

@@ -25,9 +25,8 @@ from m2dr.text.tokens import pad
 from m2dr.train.plan import Examples, Plan
 from m2dr.train.smae import Hidden, MaskedAutoencoder, masked_batch
 from m2dr.train.trainer import Trainer
-from m2dr.train.trial import try_steps
 from m2dr.verbs.corpora import open_corpus
-from m2dr.verbs.dryrun import TRIED, Forecast
+from m2dr.verbs.dryrun import Forecast, forecast
 from m2dr.verbs.plans import plan_of
 from m2dr.verbs.progress import is_first, processes_asked, progress, say
 from m2dr.verbs.recipe import stairs_of
@@ -128,12 +127,7 @@ def pretrain(
 def dry_run(settings: PretrainSettings) -> Forecast:
     """Load everything, run a few real steps, and forecast the rest; nothing is written."""
     setup = _prepare(settings, Path())
-    plan = setup.plan
-    with progress("Trying", min(TRIED, plan.steps), "steps") as advance:
-        trial = try_steps(setup.learner, plan, setup.examples, setup.batch, advance)
-    examples = plan.batch_queries * plan.accumulate * processes_asked()
-    device = f"{setup.encoder.device.type} in {'bf16' if plan.bf16 else 'fp32'}"
-    return Forecast(plan.steps, examples, "texts", device, trial)
+    return forecast(setup.learner, setup.plan, setup.examples, setup.batch, "texts")
 
 
 def _prepare(settings: PretrainSettings, folder: Path) -> _Setup:
