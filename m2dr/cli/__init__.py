@@ -1,0 +1,28 @@
+"""argv in, lines out. click lives here; whatever needs a test lives below."""
+
+import os
+
+import click
+
+from m2dr import __version__
+from m2dr.cli.evaluating import evaluate
+from m2dr.cli.indexing import index
+from m2dr.cli.making import export, quickstart
+from m2dr.cli.mining import mine
+from m2dr.cli.polite import Polite
+from m2dr.cli.searching import search
+from m2dr.cli.training import pretrain, train
+
+
+@click.group(cls=Polite, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+@click.option("--debug", is_flag=True, expose_value=False, help="Show an error's traceback.")
+def main() -> None:
+    """Train one encoder, cut it to any layer and any dim, and search with what is left."""
+    # Read when OpenMP loads: waiting threads that spin take the cores from those that work.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+
+
+for command in (train, pretrain, index, search, evaluate, mine, export, quickstart):
+    main.add_command(command)

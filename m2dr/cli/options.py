@@ -1,0 +1,86 @@
+"""Options that several commands share."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from m2dr.errors import UserError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+FOLDER = click.Path(path_type=Path, file_okay=False)
+FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+def whole_numbers(
+    _: click.Context, __: click.Parameter, value: str | Sequence[str] | None
+) -> tuple[int, ...]:
+    """`2,4,6`, or an option given several times, as numbers from 1."""
+    words = value.split(",") if isinstance(value, str) else (value or ())
+    words = [word.strip() for part in words for word in str(part).split(",")]
+    bad = [word for word in words if not word.isdecimal() or int(word) < 1]
+    if bad:
+        raise click.BadParameter(f"{bad[0]!r} is not a whole number from 1.")
+    return tuple(sorted({int(word) for word in words}))
+
+
+def options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Several options as one decorator, in the order of the help."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+MACHINE = options(
+    click.option("--device", default="auto", help="auto, cpu, cuda or cuda:N."),
+    click.option("--dtype", default="auto", help="auto, fp32 or bf16."),
+)
+MODEL = click.option("--model", default="", help="Folder or id; the newest of models/ by default.")
+CORPUS = click.option(
+    "--corpus",
+    default="pydocs",
+    show_default=True,
+    help="pydocs, a folder in BEIR or MS MARCO layout, a JSONL file of pairs, or irds:ID.",
+)
+ROOT = click.option(
+    "--indexes",
+    "root",
+    type=FOLDER,
+    default=Path("indexes"),
+    show_default=True,
+    help="Where indexes lie.",
+)
+
+
+OUT = click.option(
+    "--out",
+    type=FOLDER,
+    default=Path("results"),
+    show_default=True,
+    help="Where tables, runs and figures go.",
+)
+CUTS = options(
+    click.option(
+        "--model",
+        "models",
+        multiple=True,
+        help="Repeatable, to compare; the newest of models/ by default.",
+    ),
+    click.option("--layers", callback=whole_numbers, help="As 2,4,6; all by default."),
+    click.option(
+        "--dims",
+        callback=whole_numbers,
+        help="As 32,128; by default powers of two from 8, and the full width.",
+    ),
+)
+
+
+def refuse_both(resume: bool, overwrite: bool) -> None:
+    """Raise UserError when both were given."""
+    if resume and overwrite:
+        raise UserError("--resume goes on and --overwrite begins again; give one of them.")
