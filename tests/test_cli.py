@@ -101,6 +101,12 @@ def test_help_answers_in_a_third_of_a_second_without_loading_torch() -> None:
         (["index", "corpus", "--engine", "flatt"], "Did you mean flat?"),
         (["search", "read"], "There is no index of tiny by model"),
         (["search"], "Nothing to search for"),
+        (["search", " "], "The query is empty; give it a word"),
+        (["search", "read", "--runtime", "onxx"], "There is no index of tiny by model"),
+        (["search", "read", "--set", "nprobe"], "--set takes name=number, such as nprobe=32, not 'nprobe'"),
+        (["search", "read", "--index", "nowhere"], "nowhere holds no finished index and no store"),
+        (["search", "read", "--index", "milvus:"], "names no server"),
+        (["search", "--topics", "t.tsv", "--run", "r.trec"], "t.tsv cannot be read"),
         (["search", "--topics", "t.tsv"], "give both"),
         (["evaluate", "beir", "--corpus", "CORPUS", "--split", "tets"], "tets"),
         (["evaluate", "beir", "--corpus", "CORPUS", "--measure", "ndcg"], "nDCG"),
@@ -420,3 +426,84 @@ def test_sentence_similarity_prints_a_table_and_where_the_figure_lies(
     lines = result.stdout.splitlines()
     assert lines[0] == f"{tiny_backbone.name}: Pearson on pairs, 3 pairs, * best"
     assert lines[-1] == str(tmp_path / "r" / "pairs" / f"{tiny_backbone.name}_Pearson.png")
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"", "t.tsv holds no queries"),
+        (b"q1\tread\nq2\tcaf\xe9\n", "t.tsv, line 2: is not UTF-8 (byte 7 of the line)"),
+        (b"q1\t \n", "t.tsv, line 1"),
+        (b"q 1\tread\n", "holds whitespace, which run files cannot carry"),
+    ],
+)
+def test_topics_that_cannot_be_searched_are_named(
+    content: bytes, sentence: str, indexed: Path, tiny_backbone: Path, tiny_corpus: Path,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    (tmp_path / "t.tsv").write_bytes(content)
+
+    told = refused(
+        "search", "--corpus", tiny_corpus, "--model", tiny_backbone, "--query-layer", "2",
+        "--indexes", indexed, "--topics", tmp_path / "t.tsv", "--run", tmp_path / "r.trec",
+    )  # fmt: skip
+
+    assert sentence in told
+    assert not (tmp_path / "r.trec").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--dim", "16"), "Build it with: m2dr index corpus --layer 2 --dim 16 or search the"),
+        (("--dim", "8", "--runtime", "onxx"), "There is no runtime 'onxx'. Did you mean onnx?"),
+        (("--dim", "8", "--runtime", "onnx", "--dtype", "bf16"), "multiplies in fp32, not in bf16"),
+        (("--dim", "8", "--set", "nprobe=4"), "has no search-time setting 'nprobe'"),
+        (("--funnel", "8:x"), "The funnel '8:x' ends in '8:x', not in a dim"),
+        (("--funnel", "8:20,32", "--dim", "8"), "--funnel ends at dim 32 and --dim 8"),
+        (("--funnel", "8:20,32", "--engine", "flat"), "give one of them"),
+        (("--engine", "exact", "--set", "nprobe=4"), "this way to search has none"),
+    ],
+)
+def test_a_way_to_search_that_is_none_is_named(
+    words: tuple[str, ...], sentence: str, indexed: Path, tiny_backbone: Path, tiny_corpus: Path
+) -> None:
+    told = refused(
+        "search", "--corpus", tiny_corpus, "--model", tiny_backbone, "--query-layer", "2",
+        "--indexes", indexed, *words, "read",
+    )  # fmt: skip
+
+    assert sentence in told
+
+
+def test_more_documents_than_there_are_and_a_long_query_are_said_once(
+    indexed: Path, tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    topics = tmp_path / "t.tsv"
+    topics.write_text("a\tread\nb\t" + "read " * 999 + "\nc\t" + "file " * 999 + "\n")
+
+    result = run(
+        "search", "--corpus", tiny_corpus, "--model", tiny_backbone, "--query-layer", "2", "--dim",
+        "16", "--engine", "exact", "--indexes", indexed, "--topics", topics, "--run",
+        tmp_path / "r.trec", "-k", "99", "--report",
+    )  # fmt: skip
+
+    assert result.exit_code == 0, result.output
+    assert result.stderr.count("99 documents per query were asked for, and tiny holds 40") == 1
+    assert result.stderr.count("2 of 3 queries are longer than") == 1
+    assert len((tmp_path / "r.trec").read_text().splitlines()) == 3 * 40
+    assert "recall@40 1.0000 of a full scan over 3 queries" in result.stdout
+
+
+def test_an_index_of_a_newer_format_is_refused(
+    index_copy: Path, tiny_backbone: Path, tiny_corpus: Path
+) -> None:
+    manifest = next(index_copy.glob("tiny/*/layer-02/dim-8/manifest.json"))
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": 99}))
+
+    told = refused(
+        "search", "--corpus", tiny_corpus, "--model", tiny_backbone, "--query-layer", "2", "--dim",
+        "8", "--indexes", index_copy, "read",
+    )  # fmt: skip
+
+    assert "has format 99, and this m2dr reads format" in told

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from m2dr.verbs.classification import ClassificationRequest, evaluate_classification
 from m2dr.verbs.evaluate import EvaluateRequest, evaluate
 from m2dr.verbs.sts import StsRequest, evaluate_sts
 
@@ -15,7 +16,7 @@ def test_the_untrained_backbone_scores_as_published(
 ) -> None:
     report = evaluate(
         EvaluateRequest(
-            str(data / "beir" / corpus),
+            (str(data / "beir" / corpus),),
             ("minilm",),
             layers=(6,),
             dims=(384,),
@@ -35,6 +36,7 @@ def test_the_untrained_backbone_scores_as_published(
     [
         ("stsb-test", 0.820),
         ("sick-test", 0.771),
+        ("sick-train,sick-dev,sick-test", 0.776),
         ("sts12-test", 0.724),
         ("sts13-test", 0.806),
         ("sts14-test", 0.756),
@@ -43,11 +45,27 @@ def test_the_untrained_backbone_scores_as_published(
 def test_the_untrained_backbone_orders_sentence_pairs_as_published(
     task: str, published: float, data: Path, tmp_path: Path
 ) -> None:
-    file = str(data / "sts" / f"{task}.tsv")
+    files = ",".join(str(data / "sts" / f"{name}.tsv") for name in task.split(","))
 
     report = evaluate_sts(
-        StsRequest((file,), ("minilm",), layers=(6,), dims=(384,), out=tmp_path / "results")
+        StsRequest((files,), ("minilm",), layers=(6,), dims=(384,), out=tmp_path / "results")
     )
 
     (cell,) = report.tasks[0][0].cells.values()
     assert cell["Spearman"] == pytest.approx(published, abs=0.003)
+
+
+@pytest.mark.slow
+def test_the_untrained_backbone_tells_classes_apart_as_published(
+    data: Path, tmp_path: Path
+) -> None:
+    task = str(data / "classification" / "banking77")
+
+    report = evaluate_classification(
+        ClassificationRequest(
+            (task,), ("minilm",), layers=(6,), dims=(384,), out=tmp_path / "results"
+        )
+    )
+
+    (cell,) = report.tasks[0][0].cells.values()
+    assert cell["Accuracy"] == pytest.approx(0.80, abs=0.01)

@@ -69,6 +69,23 @@ def make_backbone(
     return folder
 
 
+def make_model(backbone: Path, folder: Path, **card: object) -> Path:
+    """A model whose vectors differ so much that rounding decides no rank; fields of its card."""
+    from dataclasses import replace
+
+    import torch
+
+    from m2dr.model import checkpoint
+
+    encoder, tokenizer = checkpoint.load(backbone)
+    with torch.no_grad():
+        for weights in encoder.transformer.parameters():
+            weights.mul_(8 if weights.dim() > 1 else 1)
+    encoder.card = replace(encoder.card, **{"pooling": "mean", **card})
+    checkpoint.save(encoder, tokenizer, encoder.card, folder)
+    return folder
+
+
 def make_shape(folder: Path, layers: int, width: int) -> Path:
     """A backbone's folder of any size: its configuration, and a file where weights would be."""
     import torch

@@ -1,10 +1,12 @@
 """`m2dr evaluate`: one command per kind of data."""
 
+from collections.abc import Callable
 from typing import Any
 
 import click
 
-from m2dr.cli.options import CUTS, MACHINE, OUT, ROOT, options
+from m2dr.cli.options import CUTS, MACHINE, OUT, ROOT, Command, options
+from m2dr.cli.tasks import classification, mteb, pairs, sts
 
 
 @click.group()
@@ -15,10 +17,16 @@ def evaluate() -> None:
 _EVALUATE = options(
     CUTS,
     click.option(
+        "--documents",
+        default="trained",
+        show_default=True,
+        help="Whose layer's documents are searched: trained, same, last, cross (each), or a layer.",
+    ),
+    click.option(
         "--measure",
         "measures",
         multiple=True,
-        help="As ir_measures writes them; repeatable. nDCG@10 RR@10 R@100 R@1000.",
+        help="As ir_measures writes them; repeatable. What is usual on the data by default.",
     ),
     click.option(
         "--runs",
@@ -27,14 +35,35 @@ _EVALUATE = options(
         show_default=True,
         help="Whose TREC runs are written: the largest cut's, all.",
     ),
+    click.option("--again", is_flag=True, help="Measure again what was measured before."),
+    click.option(
+        "--against",
+        multiple=True,
+        help="A baseline: a folder of results, a cut FOLDER@L6D384, or a TREC run. Repeatable.",
+    ),
+    click.option("--costs", is_flag=True, help="Time each cut, too: latency, bytes, documents/s."),
+    click.option("--grid", is_flag=True, hidden=True, expose_value=False),  # it always does
     ROOT,
     OUT,
     MACHINE,
 )
 
 
+def _corpus(what: str, default: str | None = None) -> Callable[[Command], Command]:
+    """`--corpus`, repeatable; for several the mean comes last."""
+    return click.option(
+        "--corpus",
+        "corpora",
+        multiple=True,
+        default=(default,) if default else (),
+        show_default=default is not None,
+        help=f"{what} Repeatable; the mean over several comes last.",
+    )
+
+
 @evaluate.command()
-@click.option("--corpus", required=True, help="A folder in BEIR layout, or the name of one.")
+@_corpus("A folder in BEIR layout, or the name of one.")
+@click.option("--suite", default="", help="beir13: its 13 public sets, those that are here.")
 @click.option("--split", default="test", show_default=True)
 @_EVALUATE
 def beir(**request: Any) -> None:  # noqa: ANN401  # fields of EvaluateRequest
@@ -43,7 +72,7 @@ def beir(**request: Any) -> None:  # noqa: ANN401  # fields of EvaluateRequest
 
 
 @evaluate.command()
-@click.option("--corpus", required=True, help="A folder of MS MARCO files, or in BEIR layout.")
+@_corpus("A folder of MS MARCO files, or in BEIR layout.")
 @click.option("--split", default="dev.small", show_default=True, help="As in qrels.SPLIT.tsv.")
 @_EVALUATE
 def msmarco(**request: Any) -> None:  # noqa: ANN401  # fields of EvaluateRequest
@@ -52,7 +81,17 @@ def msmarco(**request: Any) -> None:  # noqa: ANN401  # fields of EvaluateReques
 
 
 @evaluate.command()
-@click.option("--corpus", default="pydocs", show_default=True, help="pydocs or pydocs:stdlib.")
+@_corpus("irds:ID of the catalogue of ir_datasets, such as irds:beir/scifact/test.")
+@click.option("--split", default="test", show_default=True, help="train, dev or test.")
+@_EVALUATE
+def irds(corpora: tuple[str, ...], **request: Any) -> None:  # noqa: ANN401  # as above
+    """A data set of the catalogue of ir_datasets, downloaded when first used."""
+    named = tuple(one if one.startswith("irds:") else f"irds:{one}" for one in corpora)
+    _evaluate(corpora=named, **request)
+
+
+@evaluate.command()
+@_corpus("pydocs or pydocs:stdlib.", "pydocs")
 @click.option("--split", default="test", show_default=True)
 @_EVALUATE
 def pydocs(**request: Any) -> None:  # noqa: ANN401  # fields of EvaluateRequest
@@ -60,43 +99,24 @@ def pydocs(**request: Any) -> None:  # noqa: ANN401  # fields of EvaluateRequest
     _evaluate(**request)
 
 
-@evaluate.command()
-@click.option(
-    "--task",
-    "tasks",
-    multiple=True,
-    required=True,
-    help="A file of scored sentence pairs, or NAME for data/sts/NAME.tsv; repeatable.",
-)
-@CUTS
-@click.option(
-    "--measure",
-    "measures",
-    type=click.Choice(["Spearman", "Pearson"], case_sensitive=False),
-    multiple=True,
-    help="What is printed and drawn, Spearman by default; files hold both. Repeatable.",
-)
-@OUT
-@MACHINE
-def sts(**request: Any) -> None:  # noqa: ANN401  # fields of StsRequest
-    """Sentence similarity: how far cosines agree with what people said of pairs."""
-    from m2dr.verbs.sts import StsRequest, evaluate_sts, tables
-
-    asked = StsRequest(**{key: value for key, value in request.items() if value != ()})
-    report = evaluate_sts(asked)
-    click.echo(tables(report, asked.measures))
-    click.echo(f"{report.seconds:,.0f} s; tables in {asked.out}")
-    for figure in report.figures:
-        click.echo(str(figure))
-
-
-def _evaluate(**fields: Any) -> None:  # noqa: ANN401  # fields of EvaluateRequest
-    from m2dr.verbs.evaluate import EvaluateRequest, tables
+def _evaluate(against: tuple[str, ...], costs: bool, **fields: Any) -> None:  # noqa: ANN401  # fields of EvaluateRequest
+    from m2dr.verbs import alongside
+    from m2dr.verbs.evaluate import EvaluateRequest, told
     from m2dr.verbs.evaluate import evaluate as verb
 
     given = {key: value for key, value in fields.items() if value not in ((), None)}
-    report = verb(EvaluateRequest(**given))
-    click.echo(tables(report.grids))
+    request = EvaluateRequest(**given)
+    report = verb(request)
+    alongside.keep_record(request, report)
+    click.echo(told(report))
+    for table in alongside.compared(request, report, against) if against else ():
+        click.echo(f"\n{table}")
+    if costs:
+        alongside.measure_all_costs(request, report)
     click.echo(f"{report.seconds:,.0f} s; tables and runs in {report.folder}")
     for figure in report.figures:
         click.echo(str(figure))
+
+
+for command in (sts, classification, pairs, mteb):
+    evaluate.add_command(command)

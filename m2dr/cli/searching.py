@@ -6,11 +6,29 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from m2dr.cli.options import CORPUS, FILE, MACHINE, MODEL, ROOT
+from m2dr.cli.options import CORPUS, FILE, MACHINE, MODEL, ROOT, options
 from m2dr.errors import UserError
 
 if TYPE_CHECKING:
+    from m2dr.records.texts import Query
     from m2dr.verbs.search import Answer, Searcher
+
+WAYS = options(
+    click.option(
+        "--engine", default="", help="An engine that was built, or exact, which needs none."
+    ),
+    click.option(
+        "--funnel", default="", help="Shortlists by growing prefixes: 32:1000,128:100,384."
+    ),
+    click.option("--index", default="", help="milvus:URI, or the folder of an index."),
+    click.option("--set", "knobs", multiple=True, help="Of the engine, as nprobe=32; repeatable."),
+    click.option(
+        "--runtime",
+        default="torch",
+        show_default=True,
+        help="What encodes queries: torch, onnx, openvino, or auto for the fastest here.",
+    ),
+)
 
 
 @click.command()
@@ -40,8 +58,12 @@ if TYPE_CHECKING:
     show_default=True,
     help="Documents per query; 1000 is usual with --run.",
 )
+@WAYS
 @click.option("--topics", type=FILE, help="Queries: id<tab>text lines, or JSONL.")
 @click.option("--run", "run_file", type=FILE, help="Where the TREC run of --topics goes.")
+@click.option(
+    "--report", is_flag=True, help="Say what the way to search lost against a full scan, and saved."
+)
 @ROOT
 @MACHINE
 def search(
@@ -49,6 +71,8 @@ def search(
     k: int,
     topics: Path | None,
     run_file: Path | None,
+    report: bool,
+    knobs: tuple[str, ...],
     **request: Any,  # noqa: ANN401  # fields of SearchRequest
 ) -> None:
     """Search an index with a query; without one, ask for queries on a terminal."""
@@ -58,22 +82,35 @@ def search(
         raise UserError("A query was given and --topics too; give one of them.")
     if text is None and topics is None and not sys.stdin.isatty():
         raise UserError('Nothing to search for: give a query, as in m2dr search "read a file".')
+    if text is not None and not text.strip():
+        raise UserError('The query is empty; give it a word, as in m2dr search "read a file".')
     from m2dr.verbs import search as verb
+    from m2dr.verbs.opening import parse_knobs
 
     asked = {key: value for key, value in request.items() if value is not None}
-    searcher = verb.Searcher(verb.SearchRequest(**asked))
+    queries = verb.read_topics(topics) if topics else None  # a mistake in it is told at once
+    searcher = verb.Searcher(verb.SearchRequest(**asked, knobs=parse_knobs(knobs)))
     click.echo(searcher.describe, err=True)
     for warning in searcher.warnings:
         click.echo(f"Warning: {warning}", err=True)
-    if topics and run_file:
-        run = verb.search_topics(searcher, topics, run_file, k)
+    if queries is not None and run_file:
+        run = verb.search_topics(searcher, queries, run_file, k)
         click.echo(f"{len(run)} queries: {run_file}")
+        _report(searcher, queries, k, report)
         return
     searcher.warm_up()
     if text is not None:
         _show(searcher.search(text, k))
+        _report(searcher, verb.as_queries([text]), k, report)
     else:
         _prompt(searcher, k)
+
+
+def _report(searcher: "Searcher", queries: "list[Query]", k: int, wanted: bool) -> None:
+    if wanted:
+        from m2dr.verbs.comparing import compare_with_scan
+
+        click.echo(str(compare_with_scan(searcher, queries, k)))
 
 
 def _prompt(searcher: "Searcher", k: int) -> None:
@@ -90,7 +127,7 @@ def _prompt(searcher: "Searcher", k: int) -> None:
 
 def _show(answer: "Answer") -> None:
     for hit in answer.hits:
-        snippet = " ".join(hit.snippet.split())
+        snippet = " ".join(hit.text.split())
         short = snippet if len(snippet) <= 100 else snippet[:99] + "…"
         click.echo(f"{hit.rank:>3}  {hit.score:>8.4f}  {hit.docid}\n     {short}")
     click.echo(

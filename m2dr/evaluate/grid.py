@@ -25,6 +25,7 @@ class Grid:
     cells: Mapping[Cut, Mapping[str, float]]  # cut -> measure -> mean
     notes: tuple[str, ...] = ()  # what a reader must know, e.g. "own document dropped"
     unit: str = "queries"  # what `queries` counts; for sentence similarity it is "pairs"
+    alarms: tuple[str, ...] = ()  # sentences that say what looks wrong and what it may mean
 
     def __post_init__(self) -> None:
         if not self.cells or not self.measures:
@@ -137,11 +138,12 @@ def require_same_queries(grids: Iterable[Grid]) -> None:
         )
 
 
-def average(grids: Sequence[Grid]) -> Grid:
+def average(grids: Sequence[Grid], corpus: str = "") -> Grid:
     """The plain mean of one model over several corpora, each counted alike whatever its size.
 
     Args:
         grids: at least one, all of the same model, cuts and measures.
+        corpus: what they are together; their names when empty.
     """
     first = grids[0]
     cells = {
@@ -155,7 +157,7 @@ def average(grids: Sequence[Grid]) -> Grid:
     notes = dict.fromkeys(note for grid in grids for note in grid.notes)
     return Grid(
         first.model,
-        f"mean-of-{'+'.join(places)}",
+        corpus or f"mean-of-{'+'.join(places)}",
         "",
         sum(grid.queries for grid in grids),
         cells,

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from math import fsum
 from typing import TYPE_CHECKING
 
 from m2dr.errors import UserError, nearest
@@ -45,6 +46,10 @@ class Evaluator:
     counts as 0 (trec_eval -c), and one that has no judgement does not count. A query whose
     judgements are all 0 or below does count, as 0, as in trec_eval and pytrec_eval. A negative
     relevance is what it is to trec_eval: in the pool, and not judged.
+
+    Attributes:
+        measures: each once, in the order asked.
+        judged: query id -> document id -> relevance; a negative one is -1.
     """
 
     def __init__(self, judgements: Iterable[Judgement], names: Sequence[str] = DEFAULT) -> None:
@@ -58,7 +63,7 @@ class Evaluator:
             UserError: a measure is unknown, there is no judgement, or two contradict each other.
         """
         self.measures = parse(names)
-        judged = _by_query(judgements)
+        self.judged = judged = _by_query(judgements)
         self._codes = {query: _codes(judged[query]) for query in judged}
         coded = [{self._codes[q][d]: level for d, level in judged[q].items()} for q in judged]
         self._plans = _plans(self.measures, {str(i): levels for i, levels in enumerate(coded)})
@@ -129,6 +134,12 @@ def parse(names: Sequence[str]) -> tuple["Measure", ...]:
     if not names:
         raise UserError(f"No measure was asked for; name at least one, such as {DEFAULT[0]}.")
     return tuple(dict.fromkeys(map(_parse_one, names)))
+
+
+def overall(name: str, values: Sequence[float]) -> float:
+    """What a measure is over all queries: the mean; a sum for counts such as NumRet."""
+    total = fsum(values)
+    return total if str(parse([name])[0].NAME).startswith("Num") else total / max(1, len(values))
 
 
 def _parse_one(name: str) -> "Measure":

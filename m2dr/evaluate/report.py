@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -58,6 +58,37 @@ def text_comparison(grids: Sequence[Grid], measure: str) -> str:
     return "\n".join([title, *_aligned(rows, left={1}), *_notes(grids)])
 
 
+def text_cross(model: str, grids: Mapping[int, Grid], dim: int, measure: str) -> str:
+    """Layers of the queries down, layers of the documents across, at one dim.
+
+    Args:
+        model: how the table calls it.
+        grids: document layer -> grid of that model, whose cuts are those of the queries.
+        dim: that all of them have.
+        measure: that all of them hold.
+    """
+    first = next(iter(grids.values()))
+    values = {layer: grid.values(measure) for layer, grid in grids.items()}
+    top = max(value for held in values.values() for cut, value in held.items() if cut.dim == dim)
+    rows = [["queries", *map(str, grids)]]
+    for layer in first.layers:
+        rows.append([str(layer), *(_cell(values[one].get(Cut(layer, dim)), top) for one in grids)])
+    title = f"{model}: {first.heading(measure)}, dim {dim}, documents by layer across, * best"
+    return "\n".join([title, *_aligned(rows)])
+
+
+def write_cross(grids: Mapping[int, Grid], dim: int, path: Path) -> None:
+    """The same for all measures as CSV: one line per query layer, document layer and measure."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["corpus", "split", "query_layer", "document_layer", "dim", "measure", "value"])
+    for layer, grid in grids.items():
+        for cut in [cut for cut in grid.cuts if cut.dim == dim]:
+            head = (grid.corpus, grid.split, cut.layer, layer, dim)
+            table.writerows([*head, name, value] for name, value in grid.cells[cut].items())
+    write_text(path, text.getvalue())
+
+
 def write_csv(grids: Iterable[Grid], path: Path) -> None:
     """One line per model, cut and measure, with all the digits there are."""
     text = io.StringIO()
@@ -77,7 +108,8 @@ def write_json(grid: Grid, path: Path) -> None:
         measures = {name: float(value) for name, value in grid.cells[cut].items()}
         cells.append({"layer": cut.layer, "dim": cut.dim, "measures": measures})
     head = {"format": FORMAT, "model": grid.model, "corpus": grid.corpus, "split": grid.split}
-    rest = {"queries": grid.queries, "unit": grid.unit, "notes": list(grid.notes), "cells": cells}
+    told = {"notes": list(grid.notes), "alarms": list(grid.alarms)}
+    rest = {"queries": grid.queries, "unit": grid.unit, **told, "cells": cells}
     write_text(path, json.dumps(head | rest, indent=2) + "\n")
 
 
@@ -149,7 +181,8 @@ def _grid(data: Any) -> Grid:  # noqa: ANN401 - anything may stand in a JSON fil
     notes = tuple(_only(str, note, "note") for note in data["notes"])
     queries = _only(int, data["queries"], "queries")
     unit = _only(str, data.get("unit", "queries"), "unit")  # older files count queries alone
-    return Grid(words[0], words[1], words[2], queries, cells, notes, unit)
+    alarms = tuple(_only(str, one, "alarm") for one in data.get("alarms", []))
+    return Grid(words[0], words[1], words[2], queries, cells, notes, unit, alarms)
 
 
 def _only(kind: type[T], value: object, what: str) -> T:

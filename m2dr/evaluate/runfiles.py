@@ -1,4 +1,4 @@
-"""Run ↔ TREC run file: `query Q0 document rank score tag`, one line per document."""
+"""Run ↔ TREC run file: `query Q0 document rank score tag`; judgements → TREC qrels file."""
 
 import gzip
 import re
@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import IO, cast
 
 from m2dr.errors import UserError
-from m2dr.evaluate.aside import aside
+from m2dr.evaluate.aside import aside, write_text
 from m2dr.records.run import Ranking, Run
+from m2dr.records.texts import Judgement
 
 # What no column can hold: white space ends it, a zero byte ends it for programs in C, and half a
 # surrogate pair has no UTF-8.
@@ -77,6 +78,22 @@ def read_run(path: Path) -> Run:
     return Run({query: Ranking.of(list(docids[query]), scores[query]) for query in docids})
 
 
+def write_qrels(judgements: Iterable[Judgement], path: Path) -> None:
+    """Write `query 0 document relevance`, one line each, as trec_eval reads judgements.
+
+    Columns part at a tab, which trec_eval and pyserini take for white space like any other.
+
+    Raises:
+        UserError: an id is empty or has white space in it.
+    """
+    lines = []
+    for one in judgements:
+        _require_word(one.query_id, "query id")
+        _require_word(one.document_id, "document id")
+        lines.append(f"{one.query_id}\t0\t{one.document_id}\t{one.relevance}\n")
+    write_text(path, "".join(lines))
+
+
 def _lines(run: Run, tag: str) -> Iterator[bytes]:
     """The lines of one query at a time."""
     for query, ranking in run.rankings.items():
@@ -102,8 +119,8 @@ def _require_distinct(query: str, docids: Iterable[str]) -> None:
 def _require_word(text: str, what: str) -> None:
     if not text or _NO_WORD.search(text):
         raise UserError(
-            f"The {what} {text!r} cannot stand in a run file, where white space parts the columns; "
-            f"give it a name of one word."
+            f"The {what} {text!r} cannot stand in a run file or a qrels file, where white space "
+            f"parts the columns; give it a name of one word."
         )
 
 

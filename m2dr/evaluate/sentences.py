@@ -52,10 +52,10 @@ def gold_scores(pairs: Sequence[Pair], name: str) -> Floats:
     return gold
 
 
-def prefix_cosines(
+def prefix_products(
     vectors: NDArray[np.float32], first: Rows, second: Rows, dims: Sequence[int]
-) -> Floats:
-    """Cosine of both sentences of each pair at each prefix length.
+) -> tuple[Floats, Floats]:
+    """Dot product and cosine of both sentences of each pair at each prefix length.
 
     A longer prefix only adds coordinates, so dot products and squared norms are running sums of
     blocks: every prefix is cut first and normalised after, and all cost one pass.
@@ -67,7 +67,7 @@ def prefix_cosines(
         dims: the K prefix lengths, increasing, none above H.
 
     Returns:
-        [K, P]; 0 where a prefix has no length.
+        Dot products and cosines, both [K, P]; a cosine is 0 where a prefix has no length.
     """
     dots, lefts, rights = (np.zeros((len(dims), len(first))) for _ in range(3))
     for i, (start, stop) in enumerate(pairwise([0, *dims])):
@@ -80,8 +80,32 @@ def prefix_cosines(
     # of exactly 1, and all such pairs are the tie that they should be.
     norms = np.sqrt(lefts.cumsum(axis=0) * rights.cumsum(axis=0))
     cosines: Floats = np.zeros_like(norms)
-    np.divide(dots.cumsum(axis=0), norms, out=cosines, where=norms > 0)
-    return cosines
+    dots = dots.cumsum(axis=0)
+    np.divide(dots, norms, out=cosines, where=norms > 0)
+    return dots, cosines
+
+
+def prefix_cosines(
+    vectors: NDArray[np.float32], first: Rows, second: Rows, dims: Sequence[int]
+) -> Floats:
+    """The cosines [K, P] alone, of what `prefix_products` takes."""
+    return prefix_products(vectors, first, second, dims)[1]
+
+
+def require_finite(vectors: NDArray[np.float32]) -> None:
+    """Refuse vectors [N, H] of which a value is not a number.
+
+    Ranks, thresholds and fits would hide it: in an order it has a place like any other.
+
+    Raises:
+        UserError: with how many there are.
+    """
+    odd = int((~np.isfinite(vectors).all(axis=1)).sum())
+    if odd:
+        raise UserError(
+            f"The vectors of {odd} of {len(vectors)} sentences hold values that are not numbers; "
+            f"measure again with --dtype fp32, and if that does not help, train the model again."
+        )
 
 
 def ranks(values: Floats) -> Floats:
@@ -133,13 +157,7 @@ def correlations(
     Raises:
         UserError: a vector holds what is not a number.
     """
-    # Ranks would hide it: a value that is no number has a place in the order like any other.
-    odd = int((~np.isfinite(vectors).all(axis=1)).sum())
-    if odd:
-        raise UserError(
-            f"The vectors of {odd} of {len(vectors)} sentences hold values that are not numbers; "
-            f"measure again with --dtype fp32, and if that does not help, train the model again."
-        )
+    require_finite(vectors)
     cosines = prefix_cosines(vectors, first, second, dims)
     return {
         dim: {name: correlation(row, gold) for name, correlation in CORRELATIONS.items()}

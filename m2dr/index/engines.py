@@ -1,17 +1,13 @@
-"""Engines as rows: one prefix of a store becomes an index that FAISS searches."""
+"""A prefix of a store becomes an index that FAISS searches: built once, opened many times."""
 
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from m2dr.errors import UserError, nearest
-from m2dr.index.docids import Docids, read_docids
+from m2dr.errors import UserError
+from m2dr.index.docids import read_docids
 from m2dr.index.files import ASIDE, aside, remove, sha256, write_whole, writing
+from m2dr.index.inventory import built_indexes
 from m2dr.index.layout import (
     INDEX,
     INDEX_DOCIDS,
@@ -20,73 +16,43 @@ from m2dr.index.layout import (
     index_command,
     index_folder,
 )
+from m2dr.index.library import load_faiss
+from m2dr.index.making import Handle, empty_index, filled_index
 from m2dr.index.manifest import IndexManifest, StoreManifest
-from m2dr.index.store import Store
-from m2dr.index.vectors import Floats, check_depth, check_queries, prefixes
+from m2dr.index.opened import Index
+from m2dr.index.recipes import ENGINES, Engine, Recipe, engine_of, factory_name
+from m2dr.index.signs import Signs
+from m2dr.index.store import Store, open_store
+from m2dr.records.card import Similarity
+
+__all__ = [
+    "ENGINES",
+    "Engine",
+    "Index",
+    "build_index",
+    "check_engine",
+    "factory_name",
+    "open_index",
+]
 
 # Above this the digest of an index is not computed each time it is opened; its size always is.
 HASHED_BYTES = 64 * 2**20
 
 
-@dataclass(frozen=True)
-class Engine:
-    """One way to search. A new one is a row of ENGINES, and the tests run over all rows."""
+def check_engine(engine: str, factory: str, dim: int, similarity: Similarity) -> None:
+    """Refuse an engine that cannot be made, before anything is encoded for it.
 
-    name: str
-    recipe: str  # of faiss.index_factory
-    exact: bool  # agrees with a full scan, score for score
-
-
-ENGINES = {engine.name: engine for engine in (Engine("flat", "Flat", exact=True),)}
-
-
-@dataclass(frozen=True)
-class Index:
-    """An index of one prefix, open for search."""
-
-    manifest: IndexManifest
-    docids: Docids
-    engine: Engine
-    faiss: Any  # faiss.Index, which has no type stubs
-
-    def prepare(self, queries: Floats) -> NDArray[np.float32]:
-        """Queries [Q, at least dim], not normalised, as the engine compares them: [Q, dim].
-
-        Raises:
-            UserError: they are too short, or not finite.
-        """
-        check_queries(queries, self.manifest.dim)
-        return prefixes(queries, self.manifest.dim, self.manifest.similarity)
-
-    def search(self, queries: Floats, k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Search for the best `k` documents, or for all when there are fewer.
-
-        Args:
-            queries: [Q, at least dim], not normalised.
-            k: how many documents for each.
-
-        Returns:
-            Scores and rows, [Q, min(k, documents)], best first, ties in any order. An engine that
-            is not exact may find fewer: the row is then -1, which is no document.
-
-        Raises:
-            UserError: the queries are too short or not finite, or k is below 1.
-        """
-        return self.scan(self.prepare(queries), k)
-
-    def scan(
-        self, prepared: NDArray[np.float32], k: int
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Search as `search` does, with what `prepare` returned."""
-        check_depth(k)
-        k = min(k, self.manifest.documents)
-        scores, rows = self.faiss.search(prepared, k)
-        return scores, rows
-
-    def vectors(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the documents' vectors as the engine holds them, [n, dim]."""
-        found: NDArray[np.float32] = self.faiss.reconstruct_batch(rows)
-        return found
+    Raises:
+        UserError: there is no such engine, FAISS cannot make it at that dim, or it ranks
+            otherwise than the similarity asks.
+    """
+    row = engine_of(engine, factory)
+    if row.l2 and similarity != "cosine":
+        raise UserError(
+            f"Engine {row.name} ranks by distance, which agrees with cosine alone, and the "
+            f"similarity of this model is {similarity}. Choose flat."
+        )
+    empty_index(row, row.recipe(10**6, dim), dim)
 
 
 def build_index(
@@ -95,82 +61,103 @@ def build_index(
     engine: str = "flat",
     folder: Path | None = None,
     progress: Callable[[int], None] | None = None,
+    factory: str = "",
+    workers: int = 1,
 ) -> Path:
     """Index the first `dim` coordinates of a store; at once when that is already done.
+
+    The same store, dim and engine give the same bytes each time.
 
     Args:
         store: whose vectors are cut, then normalised if the similarity is cosine.
         dim: coordinates to keep.
         engine: a name in ENGINES.
-        folder: holds the index as `dim-<dim>`; the store's own when None.
+        folder: holds the index as `dim-<dim>`, with `-<engine>` for all but flat; the store's own
+            when None.
         progress: told how many documents were added, again and again.
+        factory: a string that FAISS's index factory reads, instead of an engine.
+        workers: threads that build a graph, 0 for all; with more than one, its bytes differ from
+            build to build.
 
     Returns:
         The folder of the index.
 
     Raises:
-        UserError: the store has no such dim, there is no such engine, or the disk refuses.
+        UserError: the store has no such dim, there is no such engine, FAISS refuses the recipe, or
+            the disk refuses.
     """
-    row = _engine(engine)
     if not 1 <= dim <= store.width:
         raise UserError(
             f"An index of dimension {dim} was asked for, and {store.folder} holds vectors of "
             f"{store.width}. Choose a dim from 1 to {store.width}."
         )
-    target = index_folder(folder or store.folder, dim)
-    if _is_built(target, store.manifest.digest, engine):
+    check_engine(engine, factory, dim, store.manifest.label.similarity)
+    row = engine_of(engine, factory)
+    target = index_folder(folder or store.folder, dim, row.name)
+    if _is_built(target, store.manifest.digest, row.name):
         return target
+    recipe = row.recipe(store.documents, dim)
     with writing(target):
         target.mkdir(parents=True, exist_ok=True)
     # Without a manifest nobody takes the files below for an index while they are replaced.
     remove(target, MANIFEST, f"*{ASIDE}")
     write_whole(target / INDEX_DOCIDS, store.docids.data)
-    _write(_filled(store, dim, row, progress), target / INDEX)
-    _manifest(store, dim, engine, target / INDEX).write(target)
+    _write(filled_index(store, dim, row, recipe, workers, progress), target / INDEX)
+    _manifest(store, dim, row, recipe, target / INDEX).write(target)
     return target
 
 
-def open_index(folder: Path) -> Index:
+def open_index(
+    folder: Path, store: Store | None = None, knobs: Mapping[str, int] | None = None
+) -> Index:
     """Open the index in `folder`, once its files are known to be those that were written.
 
+    Args:
+        folder: of the index.
+        store: that it was cut from, to rescore candidates with; the one beside it when None.
+        knobs: `nprobe`, `efSearch` or `rescore`, instead of those in the manifest.
+
     Raises:
-        UserError: there is no index, a file is missing or has changed, or the vectors that it was
-            cut from have been encoded anew since.
+        UserError: there is no index, a file is missing or has changed, the vectors that it was
+            cut from have been encoded anew since, or the store to rescore with has gone.
     """
     if not (folder / MANIFEST).exists():
         raise _absent(folder)
     manifest = IndexManifest.read(folder)
-    engine = _engine(manifest.engine)
+    row = _row_of(manifest)
     _refuse_stale(folder, manifest)
     _refuse_changed(folder / INDEX, manifest)
     docids = read_docids(folder / INDEX_DOCIDS, manifest.documents, manifest.docids)
     try:
-        index = _faiss().read_index(str(folder / INDEX))
+        handle = _read(folder / INDEX, row, manifest.dim)
     except RuntimeError as error:
         raise _damaged(folder / INDEX, "cannot be read by FAISS") from error
-    if (index.ntotal, index.d) != (manifest.documents, manifest.dim):
-        raise _damaged(folder / INDEX, f"holds {index.ntotal} vectors of {index.d} coordinates")
-    return Index(manifest, docids, engine, index)
+    if (handle.ntotal, handle.d) != (manifest.documents, manifest.dim):
+        raise _damaged(folder / INDEX, f"holds {handle.ntotal} vectors of {handle.d} coordinates")
+    chosen = {**dict(manifest.knobs), **(knobs or {})}
+    if store is None and chosen.get("rescore", 0) > 0 and not row.exact:
+        store = _beside(folder, manifest)
+    elif store is not None and store.manifest.digest != manifest.store:
+        raise UserError(f"{folder} was not cut from the vectors in {store.folder}. Give its own.")
+    return Index(manifest, docids, row, handle).with_knobs(chosen, store)
 
 
-def _faiss() -> Any:  # noqa: ANN401 - faiss has no type stubs
-    """Import FAISS where it is used: --help must not wait for it."""
+def _row_of(manifest: IndexManifest) -> Engine:
+    """The row that made an index: one of ENGINES, or the user's factory string."""
+    if manifest.factory and manifest.engine == factory_name(manifest.factory):
+        return engine_of("", manifest.factory)
+    return engine_of(manifest.engine)
+
+
+def _beside(folder: Path, manifest: IndexManifest) -> Store:
+    """The store that an index was cut from."""
     try:
-        import faiss
-    except ImportError as error:
+        return open_store(folder.parent)
+    except UserError as error:
         raise UserError(
-            "Searching an index needs FAISS, and it is not installed. "
-            "Install it with: pip install 'm2dr[cpu]', or 'm2dr[gpu]' for an NVIDIA card"
+            f"Engine {manifest.engine} rescores its candidates with the vectors beside it, and "
+            f"they have gone: {error} Or search with rescore set to 0."
         ) from error
-    # FAISS scores small batches one vector at a time; BLAS takes 100 queries 13 times as fast.
-    faiss.cvar.distance_compute_blas_threshold = 1
-    return faiss
-
-
-def _engine(name: str) -> Engine:
-    if name not in ENGINES:
-        raise UserError(f"There is no engine {name!r}. {nearest(name, ENGINES)}")
-    return ENGINES[name]
 
 
 def _is_built(folder: Path, store: str, engine: str) -> bool:
@@ -184,45 +171,41 @@ def _is_built(folder: Path, store: str, engine: str) -> bool:
     return (manifest.store, manifest.engine) == (store, engine)
 
 
-def _filled(store: Store, dim: int, engine: Engine, progress: Callable[[int], None] | None) -> Any:  # noqa: ANN401 - faiss has no type stubs
-    """A faiss.Index of the store's prefixes; at most one block is held beside it."""
-    faiss = _faiss()
-    index = faiss.index_factory(dim, engine.recipe, faiss.METRIC_INNER_PRODUCT)
-    _reserve(index, store.documents)
-    for _, block in store.blocks():
-        index.add(prefixes(block, dim, store.manifest.label.similarity))
-        if progress:
-            progress(len(block))
-    return index
-
-
-def _reserve(index: Any, documents: int) -> None:  # noqa: ANN401 - faiss has no type stubs
-    """Take the memory of a flat index at once; growing, it would hold its vectors twice."""
-    if hasattr(index, "codes"):
-        index.codes.resize(documents * index.code_size)
-        index.codes.resize(0)
+def _read(path: Path, engine: Engine, dim: int) -> Handle:
+    faiss = load_faiss()
+    if engine.kind == "signs":
+        return Signs(faiss.read_index_binary(str(path)), dim)
+    return faiss.read_index(str(path))
 
 
 def _write(index: Any, path: Path) -> None:  # noqa: ANN401 - faiss has no type stubs
-    faiss = _faiss()
+    faiss = load_faiss()
     with aside(path) as temporary, temporary.open("wb") as file:
         # Through Python's own file: a full disk is then an OSError, not words in a RuntimeError.
-        faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))
+        writer = faiss.PyCallbackIOWriter(file.write)
+        if isinstance(index, Signs):
+            faiss.write_index_binary(index.binary, writer)
+        else:
+            faiss.write_index(index, writer)
 
 
-def _manifest(store: Store, dim: int, engine: str, path: Path) -> IndexManifest:
+def _manifest(store: Store, dim: int, engine: Engine, recipe: Recipe, path: Path) -> IndexManifest:
     return IndexManifest(
         corpus=store.manifest.corpus,
         documents=store.documents,
         layer=store.layer,
         dim=dim,
-        engine=engine,
+        engine=engine.name,
         similarity=store.manifest.label.similarity,
         label=store.manifest.label,
         bytes=path.stat().st_size,
         sha256=sha256(path),
         docids=store.manifest.docids,
         store=store.manifest.digest,
+        factory=recipe.factory,
+        knobs=recipe.knobs,
+        reader="read_index_binary" if engine.kind == "signs" else "read_index",
+        notes=recipe.notes,
     )
 
 
@@ -252,10 +235,12 @@ def _damaged(path: Path, what: str) -> UserError:
 
 
 def _absent(folder: Path) -> UserError:
-    """Say which dims are there instead."""
-    names = (path.parent.name for path in folder.parent.glob(f"dim-*/{MANIFEST}"))
-    dims = sorted(int(name[4:]) for name in names if re.fullmatch(r"dim-\d+", name))
+    """Say what is there instead."""
+    built = built_indexes(folder.parent)
+    dims = sorted({index.dim for index in built if index.engine == "flat"})
     there = f"; there are dims {', '.join(map(str, dims))}" if dims else ""
+    others = [index.folder.name for index in built if index.engine != "flat"]
+    there += f"; there are {', '.join(others)}" if others else ""
     return UserError(
         f"{folder} holds no finished index{there}. Build it with: {index_command(folder)}"
     )

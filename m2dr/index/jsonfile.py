@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     Record = TypeVar("Record", bound=DataclassInstance)
 
 FORMAT = 1  # raise it when today's reader would misread yesterday's file
+LATER = {"later": True}  # metadata of a field with a default: yesterday's file may lack it
 
 
 class _MismatchError(ValueError):
@@ -26,9 +27,13 @@ def write_json(path: Path, record: "DataclassInstance") -> None:
     Raises:
         UserError: the system refused to write.
     """
+    write_whole(path, f"{dump(record, indent=2)}\n".encode())
+
+
+def dump(record: "DataclassInstance", indent: int | None = None) -> str:
+    """Return `record` and the format number as JSON."""
     table = {"format": FORMAT, **asdict(record)}
-    text = json.dumps(table, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
-    write_whole(path, f"{text}\n".encode())
+    return json.dumps(table, indent=indent, sort_keys=True, ensure_ascii=False, allow_nan=False)
 
 
 def read_json(path: Path, kind: "type[Record]", remedy: str) -> "Record":
@@ -43,17 +48,35 @@ def read_json(path: Path, kind: "type[Record]", remedy: str) -> "Record":
         UserError: the file is missing, is not JSON, has another format, or lacks a field.
     """
     try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-        return _checked(table, kind)
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         problem = f"cannot be read ({error.strerror or error})"
-    except json.JSONDecodeError as error:
-        problem = f"line {error.lineno}, is not JSON ({error.msg})"
     except UnicodeDecodeError as error:
         problem = f"is not UTF-8 (byte {error.start})"
+    else:
+        return parse(text, kind, str(path), remedy)
+    raise UserError(f"{path} {problem}. {remedy}.")
+
+
+def parse(text: str, kind: "type[Record]", where: str, remedy: str) -> "Record":
+    """Read what `dump` returned.
+
+    Args:
+        text: JSON.
+        kind: the dataclass that it holds.
+        where: where the text was found, the subject of the sentence that refuses it.
+        remedy: what to do when it cannot be used; a sentence without its full stop.
+
+    Raises:
+        UserError: the text is not JSON, has another format, or lacks a field.
+    """
+    try:
+        return _checked(json.loads(text), kind)
+    except json.JSONDecodeError as error:
+        problem = f"line {error.lineno}, is not JSON ({error.msg})"
     except _MismatchError as error:
         problem = str(error)
-    raise UserError(f"{path} {problem}. {remedy}.")
+    raise UserError(f"{where} {problem}. {remedy}.")
 
 
 def _checked(table: object, kind: "type[Record]") -> "Record":
@@ -87,13 +110,14 @@ def _decode_record(value: object, hint: "type[DataclassInstance]", where: str) -
     if not isinstance(value, dict):
         raise _MismatchError(f"has {where} = {value!r} where an object belongs")
     names = {field.name for field in fields(hint)}
-    problems = [f"lacks {name!r}" for name in sorted(names - value.keys())]
+    needed = {field.name for field in fields(hint) if not field.metadata.get("later")}
+    problems = [f"lacks {name!r}" for name in sorted(needed - value.keys())]
     problems += [f"has an unknown {name!r}" for name in sorted(value.keys() - names)]
     if problems:
         raise _MismatchError(", ".join(problems) + (f" in {where}" if where else ""))
     hints = get_type_hints(hint)
     prefix = f"{where}." if where else ""
-    return hint(**{name: _decode(value[name], hints[name], prefix + name) for name in names})
+    return hint(**{name: _decode(value[name], hints[name], prefix + name) for name in value})
 
 
 def _decode_tuple(value: object, hints: tuple[object, ...], where: str) -> tuple[object, ...]:

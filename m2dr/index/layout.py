@@ -26,9 +26,28 @@ def store_folder(root: Path, corpus: str, fingerprint: str, layer: int) -> Path:
     return root.joinpath(*parts, fingerprint[:DIGITS], f"layer-{layer:02d}")
 
 
-def index_folder(store: Path, dim: int) -> Path:
-    """Where the index of one prefix lies, beside the vectors it is cut from."""
-    return store / f"dim-{dim}"
+def index_folder(store: Path, dim: int, engine: str = "flat") -> Path:
+    """Where the index of one prefix lies, beside the vectors it is cut from.
+
+    Args:
+        store: its folder.
+        dim: coordinates kept.
+        engine: a row of ENGINES, or `recipes.factory_name` of a factory string.
+
+    >>> index_folder(Path("layer-06"), 128, "hnsw").as_posix()
+    'layer-06/dim-128-hnsw'
+    """
+    return store / (f"dim-{dim}" if engine == "flat" else f"dim-{dim}-{engine}")
+
+
+def index_parts(folder: Path) -> tuple[int, str] | None:
+    """Dim and engine that `index_folder` put into a name; None for any other folder.
+
+    >>> index_parts(Path("layer-06/dim-128-hnsw"))
+    (128, 'hnsw')
+    """
+    found = re.fullmatch(r"dim-([1-9]\d*)(?:-([a-z0-9-]+))?", folder.name)
+    return (int(found[1]), found[2] or "flat") if found else None
 
 
 def store_command(folder: Path) -> str:
@@ -46,6 +65,13 @@ def index_command(folder: Path) -> str:
 
     >>> index_command(Path("indexes/pydocs/0123456789ab/layer-06/dim-128"))
     'm2dr index corpus --layer 6 --dim 128'
+    >>> index_command(Path("layer-06/dim-128-hnsw"))
+    'm2dr index corpus --layer 6 --dim 128 --engine hnsw'
     """
-    dim = re.fullmatch(r"dim-(\d+)", folder.name)
-    return store_command(folder.parent) + (f" --dim {dim[1]}" if dim else "")
+    parts = index_parts(folder)
+    if parts is None:
+        return store_command(folder.parent)
+    engine = "" if parts[1] == "flat" else f" --engine {parts[1]}"
+    if re.search(r"-[0-9a-f]{8}$", engine):  # only its maker knows the string behind that name
+        engine = " --factory STRING"
+    return f"{store_command(folder.parent)} --dim {parts[0]}{engine}"

@@ -2,18 +2,18 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal, get_args
 
 from m2dr.errors import UserError, nearest
-from m2dr.index.jsonfile import read_json, write_json
+from m2dr.index.jsonfile import LATER, read_json, write_json
 from m2dr.index.label import Label
 from m2dr.index.layout import MANIFEST, STORE, index_command, store_command
 from m2dr.records.card import Similarity
 from m2dr.records.cut import Cut
 
-Dtype = Literal["f16", "f32"]
+Dtype = Literal["f16", "f32", "int8"]
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,9 @@ class StorePlan:
 
 @dataclass(frozen=True)
 class PartialStore:
-    """store.partial.json: a store whose encoding goes on. Rewritten after each shard."""
+    """store.partial.json: a store whose encoding goes on; each shard has a record of its own."""
 
     plan: StorePlan
-    shards: tuple[Shard, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -130,6 +129,14 @@ class IndexManifest:
     sha256: str  # of the index file
     docids: str  # sha256 of the docid file
     store: str  # digest of the store that it was cut from
+    # Fields that came later: a file that lacks them reads as these say.
+    factory: str = field(default="Flat", metadata=LATER)  # what FAISS made it from
+    # What searching starts from, by name.
+    knobs: tuple[tuple[str, int], ...] = field(default=(), metadata=LATER)
+    # The function of FAISS that opens the index file.
+    reader: str = field(default="read_index", metadata=LATER)
+    # How it differs from what the engine usually builds.
+    notes: tuple[str, ...] = field(default=(), metadata=LATER)
 
     def accept(self, queries: Label, query: Cut) -> None:
         """Raise UserError unless the `query` cut of that label may search this index."""

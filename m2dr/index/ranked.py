@@ -2,16 +2,61 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.index.engines import Index
+from m2dr.index.docids import Docids
 from m2dr.index.vectors import Floats, check_depth
 from m2dr.records.run import Ranking, Run
 
 _SLACK = 16  # documents fetched beyond k, so that few queries must be searched again
 _WIDER = 4  # times as many for those
+
+
+class Scanned(Protocol):
+    """What is asked of an index to rank with it; `opened.Index` is one."""
+
+    @property
+    def docids(self) -> Docids:
+        """In row order."""
+        ...
+
+    @property
+    def documents(self) -> int:
+        """How many there are."""
+        ...
+
+    @property
+    def exact(self) -> bool:
+        """Whether `scan` misses nothing, and `score` may correct what it rounds."""
+        ...
+
+    @property
+    def rescore(self) -> int:
+        """How many candidates per wanted document `candidates` takes; 0: `scan` decides."""
+        ...
+
+    def prepare(self, queries: Floats) -> NDArray[np.float32]:
+        """Queries as the engine compares them, [Q, dim]."""
+        ...
+
+    def scan(
+        self, prepared: NDArray[np.float32], k: int
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Scores and rows [Q, k], best first; row -1 is no document."""
+        ...
+
+    def score(self, query: NDArray[np.float32], rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Exact scores of rows, [n]."""
+        ...
+
+    def candidates(
+        self, prepared: NDArray[np.float32], k: int
+    ) -> list[tuple[NDArray[np.float32], NDArray[np.int64]]]:
+        """Per query, exact scores and rows of what the engine proposes."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -24,7 +69,7 @@ class _Found:
 
 
 def search_ranked(
-    index: Index,
+    index: Scanned,
     query_ids: Sequence[str],
     queries: Floats,
     k: int,
@@ -39,6 +84,9 @@ def search_ranked(
     one and the same vector differently at different rows, and then copies of a document would
     rank by the order in which they were added.
 
+    An engine that is not exact ranks what it found; one that rescores, what it proposed, by the
+    exact scores.
+
     Args:
         index: open.
         query_ids: Q of them.
@@ -51,8 +99,10 @@ def search_ranked(
     """
     check_depth(k)
     drop = drop or {}
-    wanted = min(k + bool(drop), index.manifest.documents)
+    wanted = min(k + bool(drop), index.documents)
     fetch = wanted + _SLACK
+    if index.rescore:
+        return _rescored(index, query_ids, queries, k, drop)
     rankings: dict[str, Ranking] = {}
     pending = dict(zip(query_ids, index.prepare(queries), strict=True))
     while pending:
@@ -67,8 +117,20 @@ def search_ranked(
     return Run({name: rankings[name] for name in query_ids})
 
 
+def _rescored(
+    index: Scanned, query_ids: Sequence[str], queries: Floats, k: int, drop: Mapping[str, str]
+) -> Run:
+    found = index.candidates(index.prepare(queries), min(k + bool(drop), index.documents))
+    return Run(
+        {
+            name: Ranking.of(index.docids.take(rows), scores, k, drop.get(name))
+            for name, (scores, rows) in zip(query_ids, found, strict=True)
+        }
+    )
+
+
 def _search(
-    index: Index, queries: Mapping[str, NDArray[np.float32]], wanted: int, fetch: int
+    index: Scanned, queries: Mapping[str, NDArray[np.float32]], wanted: int, fetch: int
 ) -> list[_Found]:
     prepared = np.stack(list(queries.values()))
     scores, rows = index.scan(prepared, fetch)
@@ -79,7 +141,7 @@ def _search(
 
 
 def _judged(
-    index: Index,
+    index: Scanned,
     query: NDArray[np.float32],
     wanted: int,
     scores: NDArray[np.float32],
@@ -94,7 +156,7 @@ def _judged(
         scores: [n] by the engine, descending.
         rows: [n]; -1 is no document.
     """
-    everything = len(rows) == index.manifest.documents or rows[-1] < 0
+    everything = len(rows) == index.documents or rows[-1] < 0
     lowest = scores[-1]
     scores, rows = scores[rows >= 0], rows[rows >= 0]
     if len(rows) <= wanted and everything:
@@ -108,14 +170,10 @@ def _judged(
 
 
 def _exact(
-    index: Index,
+    index: Scanned,
     query: NDArray[np.float32],
     rows: NDArray[np.int64],
     scores: NDArray[np.float32],
 ) -> NDArray[np.float32]:
     """Scores [n] that do not depend on the row at which a vector lies."""
-    if not index.engine.exact or not len(rows):
-        return scores
-    vectors = index.vectors(rows).astype(np.float64)
-    again = np.einsum("nd,d->n", vectors, query.astype(np.float64))
-    return np.asarray(again, np.float32)
+    return index.score(query, rows) if index.exact and len(rows) else scores

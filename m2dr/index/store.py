@@ -6,26 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from m2dr.errors import UserError
 from m2dr.index.docids import Docids, read_docids
 from m2dr.index.files import sha256
+from m2dr.index.formats import FORMATS
 from m2dr.index.jsonfile import read_json
 from m2dr.index.layout import DOCIDS, PARTIAL, STORE, store_command
-from m2dr.index.manifest import PartialStore, Shard, StoreManifest, StorePlan
-
-Floats = NDArray[np.floating[Any]]
-
-DTYPES: dict[str, np.dtype[np.floating[Any]]] = {
-    "f16": np.dtype("<f2"),
-    "f32": np.dtype("<f4"),
-}  # little-endian on every machine
+from m2dr.index.manifest import PartialStore, Shard, StoreManifest
+from m2dr.index.shards import Shards, has_size
+from m2dr.index.vectors import Floats
 
 
 @dataclass(frozen=True)
 class Store:
-    """The vectors of one layer: [documents, width] in the store's dtype, not normalised."""
+    """The vectors of one layer: [documents, width], not normalised."""
 
     folder: Path
     manifest: StoreManifest
@@ -49,13 +45,14 @@ class Store:
     def blocks(self, rows: int = 8192) -> Iterator[tuple[int, Floats]]:
         """Yield each stretch of at most `rows` documents with the row it starts at.
 
-        A block is a read-only view [n, width] of a file, and none crosses a shard's end.
+        A block [n, width] is a read-only view of a file, or float32 where the store holds int8;
+        none crosses a shard's end.
         """
         start = 0
         for shard in self.manifest.shards:
             vectors = self._open(shard)
             for first in range(0, shard.rows, rows):
-                yield start + first, vectors[first : first + rows]
+                yield start + first, vectors(slice(first, min(first + rows, shard.rows)))
             start += shard.rows
 
     def rows(self, ids: ArrayLike) -> Floats:
@@ -63,12 +60,12 @@ class Store:
         wanted = np.asarray(ids, np.int64)
         if wanted.size and not 0 <= wanted.min() <= wanted.max() < self.documents:
             raise IndexError(f"Rows {wanted} were asked for; there are {self.documents}.")
-        found = np.empty((len(wanted), self.width), DTYPES[self.manifest.dtype])
+        found = np.empty((len(wanted), self.width), FORMATS[self.manifest.dtype].read_as)
         start = 0
         for shard in self.manifest.shards:
             here = np.flatnonzero((start <= wanted) & (wanted < start + shard.rows))
             if here.size:
-                found[here] = self._open(shard)[wanted[here] - start]
+                found[here] = self._open(shard)(wanted[here] - start)
             start += shard.rows
         return found
 
@@ -81,18 +78,24 @@ class Store:
         Raises:
             UserError: a shard has changed.
         """
+        for problem in self.problems(progress):
+            raise UserError(problem)
+
+    def problems(self, progress: Callable[[int], None] | None = None) -> Iterator[str]:
+        """The same, with a sentence for each shard that has changed."""
         for shard in self.manifest.shards:
-            if sha256(self.folder / shard.name) != shard.sha256:
-                raise UserError(
-                    f"{self.folder / shard.name} is not the file that was written. Restore it, or "
-                    f"start afresh with: {store_command(self.folder)} --overwrite"
+            path = self.folder / shard.name
+            if sha256(path) != shard.sha256:
+                yield (
+                    f"{path} is not the file that was written. Restore it, or start afresh with: "
+                    f"{store_command(self.folder)} --overwrite"
                 )
-            if progress:
+            elif progress:
                 progress(shard.rows)
 
-    def _open(self, shard: Shard) -> Floats:
-        shape, dtype = (shard.rows, self.width), DTYPES[self.manifest.dtype]
-        return np.memmap(self.folder / shard.name, dtype, mode="r", shape=shape)
+    def _open(self, shard: Shard) -> Callable[[Any], Floats]:
+        path = self.folder / shard.name
+        return FORMATS[self.manifest.dtype].reader(path, shard.rows, self.width)
 
 
 def open_store(folder: Path) -> Store:
@@ -120,16 +123,11 @@ def _unfinished(folder: Path) -> UserError:
             f"{folder} holds no store of documents. Make one with: {store_command(folder)}"
         )
     remedy = f"Start afresh with: {store_command(folder)} --overwrite"
-    partial = read_json(folder / PARTIAL, PartialStore, remedy)
-    rows = sum(shard.rows for shard in partial.shards)
+    plan = read_json(folder / PARTIAL, PartialStore, remedy).plan
+    shards = Shards(folder, plan)
+    written = [shards.read(number) for number in shards.numbers()]
+    rows = sum(shard.rows for shard in written)
     return UserError(
-        f"{folder} is half-written: {len(partial.shards)} shards with {rows} documents of "
-        f"{partial.plan.corpus}. Go on from there with: {store_command(folder)} --resume"
+        f"{folder} is half-written: {len(written)} shards with {rows} documents of "
+        f"{plan.corpus}. Go on from there with: {store_command(folder)} --resume"
     )
-
-
-def has_size(folder: Path, shard: Shard, plan: StorePlan) -> bool:
-    """Whether the file of `shard` is there, whole."""
-    path = folder / shard.name
-    size = shard.rows * plan.width * DTYPES[plan.dtype].itemsize
-    return path.is_file() and path.stat().st_size == size

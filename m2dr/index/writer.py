@@ -1,27 +1,30 @@
-"""Vectors to disk, once per layer: shard by shard, so that encoding resumes where it stopped."""
+"""A store from its first shard to its last record; an interruption costs only what was begun."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from m2dr.errors import UserError
-from m2dr.index.docids import digest, encode
+from m2dr.index.docids import Docids, digest
 from m2dr.index.files import ASIDE, remove, write_whole, writing
 from m2dr.index.jsonfile import read_json, write_json
 from m2dr.index.layout import DOCIDS, PARTIAL, STORE, store_command
 from m2dr.index.manifest import PartialStore, Shard, StoreManifest, StorePlan
-from m2dr.index.store import DTYPES, Floats, has_size
+from m2dr.index.shards import RECORDS, Shards, forget
+from m2dr.index.vectors import Floats
 
 
 class StoreWriter:
-    """Writes a store shard by shard; after an interruption, another writer goes on.
+    """Opens a store to be written, and finishes it; its shards may be written by others.
 
-    The folder holds `store.partial.json` until `finish`, and `store.json` from then on.
+    The folder holds `store.partial.json` until `finish`, and `store.json` from then on. Of several
+    processes that write shards, one alone has a writer: it holds the folder's `lock`.
 
     Attributes:
         plan: what the folder holds; the `shard_rows` of a finished store are its own.
+        shards: those of a store that is not finished.
         finished: nothing is left to write.
     """
 
@@ -43,85 +46,113 @@ class StoreWriter:
         if overwrite:
             # store.json first: from then on the folder is no finished store.
             remove(folder, STORE)
-            remove(folder, PARTIAL, DOCIDS, "vectors-*")
+            remove(folder, PARTIAL, DOCIDS, *RECORDS, "vectors-*")
         remove(folder, f"*{ASIDE}")
-        self.finished = (folder / STORE).exists()
-        self._shards = self._finished_shards() if self.finished else self._partial_shards()
+        self.finished = is_finished(folder)
+        self._manifest = self._finished_manifest() if self.finished else None
+        if not self.finished:
+            self._open_partial()
+        self.shards = Shards(folder, self.plan)
+
+    def has(self, number: int) -> bool:
+        """Whether a shard is there, whole."""
+        if self._manifest:
+            return number < len(self._manifest.shards)
+        return self.shards.has(number)
+
+    def numbers(self) -> list[int]:
+        """The shards that are there, increasing."""
+        return list(range(len(self._manifest.shards))) if self._manifest else self.shards.numbers()
 
     @property
     def written(self) -> int:
-        """How many shards are complete on disk: the number of the next one."""
-        return len(self._shards)
+        """How many shards are there from the first one on, without a gap."""
+        there = self.numbers()
+        return next((n for n in range(len(there)) if there[n] != n), len(there))
 
     def write(self, number: int, docids: Sequence[str], vectors: Floats, texts: str) -> None:
-        """Write the next shard, and then that it is written.
-
-        Args:
-            number: of the shard; `written`, as shards are written in order.
-            docids: n of them, `plan.shard_rows` in every shard but the last.
-            vectors: [n, plan.width] float32, not normalised.
-            texts: a digest of what was encoded, to be compared by `check`.
-
-        Raises:
-            UserError: a value is not finite or too large for the dtype, or the disk refuses.
-        """
-        self._expect(number, len(docids), vectors)
-        name = f"vectors-{number:05d}.{self.plan.dtype}"
-        data = self._converted(vectors, docids).reshape(-1).view(np.uint8).data
-        sha256 = hashlib.sha256(data).hexdigest()
-        shard = Shard(name, len(docids), sha256, digest(docids), texts)
-        write_whole(self.folder / name, data)
-        self._shards = (*self._shards, shard)
-        write_json(self.folder / PARTIAL, PartialStore(self.plan, self._shards))
+        """Write one shard in this process, as `Shards.write` does."""
+        if self.finished:
+            raise ValueError(f"{self.folder} is finished.")
+        self.shards.write(number, docids, vectors, texts)
 
     def check(self, number: int, docids: Sequence[str], texts: str) -> None:
         """Refuse to go on when shard `number` on disk was encoded from other documents.
 
+        Args:
+            number: of a shard that is there.
+            docids: those that it would be encoded from now.
+            texts: a digest of what it would be encoded from.
+
         Raises:
             UserError: the corpus has changed since.
         """
-        if number >= self.written:
-            raise self._changed(f"{self.written} shards were encoded and the corpus has more")
-        shard = self._shards[number]
+        shard = self._manifest.shards[number] if self._manifest else self.shards.read(number)
         if (shard.docids, shard.texts) != (digest(docids), texts):
             raise self._changed(f"{shard.name} was encoded from other documents")
 
-    def finish(self, docids: Sequence[str]) -> None:
+    def expect(self, documents: int) -> int:
+        """Refuse to go on when more was written than `documents` make; how many shards they make.
+
+        Raises:
+            UserError: the corpus has changed since.
+        """
+        shards = -(-documents // self.plan.shard_rows)
+        found = self._manifest.documents if self._manifest else documents
+        there = self.numbers()
+        if found != documents or (there and there[-1] >= shards):
+            rows = found if self._manifest else (there[-1]) * self.plan.shard_rows + 1
+            more = "" if self._manifest else "at least "
+            raise self._changed(
+                f"{more}{rows} documents were encoded and the corpus has {documents}"
+            )
+        return shards
+
+    def finish(self, documents: int) -> None:
         """Write docids.txt and then store.json: the store is finished.
 
         Args:
-            docids: of all documents, in the order in which they were written.
+            documents: how many the corpus has.
 
         Raises:
-            UserError: they are not those of the shards, one comes twice, or the disk refuses.
+            UserError: there are none, a docid comes twice, or the disk refuses.
+            ValueError: the caller's mistake, shards are missing.
         """
-        if not self._shards:
+        if not documents:
             raise UserError(f"The corpus {self.plan.corpus} has no documents to search.")
-        self._match(docids)
-        _refuse_repeats(docids)
-        lines = encode(docids)
+        numbers = range(self.expect(documents))
+        missing = sorted(set(numbers) - set(self.numbers()))
+        if missing:
+            raise ValueError(f"Shards {missing} of {self.folder} are not written.")
+        shards = tuple(self.shards.read(number) for number in numbers)
+        if sum(shard.rows for shard in shards) != documents:
+            raise ValueError(f"The shards of {self.folder} do not hold {documents} documents.")
+        lines = b"".join(self.shards.docids(number) for number in numbers)
+        _refuse_repeats(Docids(lines))
         write_whole(self.folder / DOCIDS, lines)
-        self._manifest(len(docids), hashlib.sha256(lines).hexdigest()).write(self.folder)
+        self._made(shards, documents, hashlib.sha256(lines).hexdigest()).write(self.folder)
         self.finished = True
-        self._tidy()
+        forget(self.folder, shards)
+        remove(self.folder, PARTIAL)
 
-    def _finished_shards(self) -> tuple[Shard, ...]:
+    def _finished_manifest(self) -> StoreManifest:
         manifest = StoreManifest.read(self.folder)
         self._same(manifest.plan, ignore="shard_rows")
         self.plan = manifest.plan
-        remove(self.folder, PARTIAL)  # when the last writer was stopped just before doing so
-        return manifest.shards
+        # What is left when the last writer was stopped just before it had tidied up.
+        remove(self.folder, PARTIAL, *RECORDS)
+        return manifest
 
-    def _partial_shards(self) -> tuple[Shard, ...]:
-        """Return the leading shards that are recorded and whole; what follows is written again."""
+    def _open_partial(self) -> None:
+        """Take the plan that is there, or write this one down; without a plan, no record counts."""
         if not (self.folder / PARTIAL).exists():
-            return ()
+            remove(self.folder, *RECORDS)
+            write_json(self.folder / PARTIAL, PartialStore(self.plan))
+            return
         remedy = f"Start afresh with: {store_command(self.folder)} --overwrite"
-        partial = read_json(self.folder / PARTIAL, PartialStore, remedy)
-        self._same(partial.plan)
-        self.plan = partial.plan
-        whole = [has_size(self.folder, shard, self.plan) for shard in partial.shards]
-        return partial.shards[: [*whole, False].index(False)]
+        plan = read_json(self.folder / PARTIAL, PartialStore, remedy).plan
+        self._same(plan)
+        self.plan = plan
 
     def _same(self, found: StorePlan, ignore: str = "") -> None:
         differences = found.differences(self.plan)
@@ -136,51 +167,14 @@ class StoreWriter:
                 f"or start afresh with: {store_command(self.folder)} --overwrite"
             )
 
-    def _expect(self, number: int, rows: int, vectors: Floats) -> None:
-        """Raise ValueError, which is the caller's mistake, when a shard is out of turn."""
-        if self.finished or number != self.written:
-            raise ValueError(f"Shard {number} is out of turn: {self.written} are written.")
-        if vectors.shape != (rows, self.plan.width):
-            raise ValueError(f"{rows} documents of {self.plan.width} floats, not {vectors.shape}.")
-        last = self._shards[-1].rows if self._shards else self.plan.shard_rows
-        if last != self.plan.shard_rows or not 0 < rows <= self.plan.shard_rows:
-            raise ValueError(f"Every shard but the last has {self.plan.shard_rows} rows.")
-
-    def _converted(self, vectors: Floats, docids: Sequence[str]) -> Floats:
-        """Vectors [n, width] in the dtype of the store."""
-        with np.errstate(over="ignore"):
-            data = np.ascontiguousarray(vectors, DTYPES[self.plan.dtype])
-        bad = np.flatnonzero(~np.isfinite(data).all(axis=1))
-        if bad.size:
-            row = int(bad[0])
-            overflow = np.isfinite(vectors[row]).all()
-            largest = np.abs(vectors[row]).max()
-            told = f"reaches {largest:.3g}, too large for f16" if overflow else "is not finite"
-            remedy = (
-                "Encode with --store f32" if overflow else "Look at the model's weights and dtype"
-            )
-            raise UserError(f"The vector of document {docids[row]!r} {told}. {remedy}.")
-        return data
-
-    def _match(self, docids: Sequence[str]) -> None:
-        """Refuse docids that are not those of the shards, row by row."""
-        rows = sum(shard.rows for shard in self._shards)
-        if rows != len(docids):
-            raise self._changed(f"{rows} documents were encoded and the corpus has {len(docids)}")
-        start = 0
-        for shard in self._shards:
-            if digest(docids[start : start + shard.rows]) != shard.docids:
-                raise self._changed(f"{shard.name} was encoded from other documents")
-            start += shard.rows
-
     def _changed(self, what: str) -> UserError:
         return UserError(
             f"{self.folder}: {what}, so {self.plan.corpus} has changed since encoding began. "
             "Encode it again: the same m2dr index corpus with --overwrite."
         )
 
-    def _manifest(self, documents: int, docids: str) -> StoreManifest:
-        texts = "".join(shard.texts for shard in self._shards)
+    def _made(self, shards: tuple[Shard, ...], documents: int, docids: str) -> StoreManifest:
+        texts = "".join(shard.texts for shard in shards)
         return StoreManifest(
             corpus=self.plan.corpus,
             documents=documents,
@@ -189,26 +183,29 @@ class StoreWriter:
             dtype=self.plan.dtype,
             shard_rows=self.plan.shard_rows,
             label=self.plan.label,
-            shards=self._shards,
+            shards=shards,
             docids=docids,
             texts=hashlib.sha256(texts.encode()).hexdigest(),
         )
 
-    def _tidy(self) -> None:
-        """Remove the partial record, and shards of an earlier attempt that are in no record."""
-        named = {shard.name for shard in self._shards}
-        stray = [path.name for path in self.folder.glob("vectors-*") if path.name not in named]
-        remove(self.folder, PARTIAL, *stray)
+
+def is_finished(folder: Path) -> bool:
+    """Whether a folder says that it holds a whole store."""
+    return (folder / STORE).exists()
 
 
-def _refuse_repeats(docids: Iterable[str]) -> None:
+def _refuse_repeats(docids: Docids) -> None:
     """Refuse a docid that comes twice; by hashes first, which are 8 bytes each."""
-    hashes = np.fromiter(map(hash, docids), np.int64)
-    unique, counts = np.unique(hashes, return_counts=True)
-    suspects = set(unique[counts > 1].tolist())
+    hashes = np.fromiter(map(hash, _each(docids)), np.int64, len(docids))
+    hashes.sort()
+    suspects = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
     seen = set()
-    for docid in docids if suspects else ():
+    for docid in _each(docids) if suspects else ():
         if docid in seen:
             raise UserError(f"The docid {docid!r} comes twice. Give each document its own id.")
         if hash(docid) in suspects:
             seen.add(docid)
+
+
+def _each(docids: Docids) -> Iterator[str]:
+    return (docids[row] for row in range(len(docids)))

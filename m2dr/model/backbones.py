@@ -21,6 +21,7 @@ class Backbone:
     pooler: bool = False  # has a head on the first token that retrieval does not use
     causal: bool = False  # as it comes, a token sees only those before it
     reserved: int = 0  # positions of max_position_embeddings that no token can have
+    gated: bool = False  # the feed-forward part has a third matrix, which opens and closes
 
     def blocks_of(self, transformer: PreTrainedModel) -> nn.ModuleList:
         """The transformer blocks, in order."""
@@ -43,10 +44,10 @@ BACKBONES = {
         Backbone("xlm-roberta", "encoder.layer", pooler=True, reserved=2),
         Backbone("distilbert", "transformer.layer"),
         Backbone("mpnet", "encoder.layer", pooler=True, reserved=2),
-        Backbone("modernbert", "layers", final_norm="final_norm"),
-        Backbone("llama", "layers", final_norm="norm", causal=True),
-        Backbone("qwen2", "layers", final_norm="norm", causal=True),
-        Backbone("qwen3", "layers", final_norm="norm", causal=True),
+        Backbone("modernbert", "layers", final_norm="final_norm", gated=True),
+        Backbone("llama", "layers", final_norm="norm", causal=True, gated=True),
+        Backbone("qwen2", "layers", final_norm="norm", causal=True, gated=True),
+        Backbone("qwen3", "layers", final_norm="norm", causal=True, gated=True),
     )
 }
 

@@ -77,7 +77,7 @@ def load(
         transformer, report = AutoModel.from_pretrained(
             folder, config=config, dtype=dtype, output_loading_info=True, **options
         )
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer = load_tokenizer(folder)
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         raise UserError(
             f"The model in {folder} cannot be loaded: {_first_line(error)}. "
@@ -91,7 +91,12 @@ def load(
     encoder = Encoder(transformer, card)
     if card.exit_head == "linear":
         load_heads(encoder, folder)
-    return encoder.to(device).eval(), Tokenizer(tokenizer)
+    return encoder.to(device).eval(), tokenizer
+
+
+def load_tokenizer(name: str | Path) -> Tokenizer:
+    """The tokenizer of a model or a backbone, without its weights."""
+    return Tokenizer(AutoTokenizer.from_pretrained(find_folder(str(name))))
 
 
 def save(encoder: Encoder, tokenizer: Tokenizer, card: ModelCard, folder: Path) -> ModelCard:

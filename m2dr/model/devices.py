@@ -89,3 +89,29 @@ def drops_out(encoder: nn.Module) -> bool:
         for name in (("p",) if isinstance(module, nn.Dropout) else ("attention_dropout",))
         if isinstance(getattr(module, name, None), float)
     )
+
+
+def share_of_machine(name: str, number: int, workers: int) -> tuple[str, int]:
+    """What one of several processes on this machine may use: a device, and threads of a CPU.
+
+    Args:
+        name: the device that was asked for; on `auto` and `cuda` each process has a card.
+        number: of the process, from 0.
+        workers: how many there are.
+    """
+    threads = max(1, torch.get_num_threads() // workers)
+    if choose_device(name).type == "cuda" and ":" not in name:
+        return f"cuda:{number % torch.cuda.device_count()}", threads
+    return name, threads
+
+
+def use_threads(count: int) -> None:
+    """Let torch, in this process, use that many threads of the CPU."""
+    torch.set_num_threads(count)
+
+
+def own_device(name: str) -> str:
+    """The device of this process: of several that torchrun started, each has a card of its own."""
+    if "LOCAL_RANK" in os.environ and ":" not in name and choose_device(name).type == "cuda":
+        return f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
+    return name

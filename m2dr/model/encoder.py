@@ -3,7 +3,8 @@
 # Shapes in this room:
 #   L layers asked for, B texts, T tokens, H width.
 
-from collections.abc import Callable, Collection, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -15,6 +16,8 @@ from m2dr.errors import UserError
 from m2dr.model.backbones import attend, backbone_of
 from m2dr.model.exits import identity_head, listening, pool, through, watch
 from m2dr.records.card import ModelCard
+
+IN_FLIGHT = 2  # batches that a card has been sent and whose vectors are not read yet
 
 
 class Encoder(nn.Module):
@@ -85,7 +88,7 @@ class Encoder(nn.Module):
     def forward(
         self,
         input_ids: Tensor,
-        attention_mask: Tensor,
+        attention_mask: Tensor | None,
         layers: Sequence[int] | None = None,
         tokens: Callable[[int, Tensor], None] | None = None,
         token_layers: Collection[int] = (),
@@ -94,7 +97,8 @@ class Encoder(nn.Module):
 
         Args:
             input_ids: [B, T].
-            attention_mask: [B, T], 1 for a token and 0 for padding, which stands at the end.
+            attention_mask: [B, T], 1 for a token and 0 for padding, which stands at the end; None
+                where nothing is padded, which saves a single query the work of masks.
             layers: which to return, increasing; all blocks when None.
             tokens: is called with each layer of `token_layers` and the states of its tokens
                 [B, T, H], behind the final norm and before pooling, first layer first.
@@ -139,7 +143,50 @@ class Encoder(nn.Module):
         layers: Sequence[int] | None = None,
     ) -> NDArray[np.float32]:
         """The same from arrays to arrays, without gradients: [B, T] twice to [L, B, H]."""
-        ids = torch.from_numpy(input_ids).to(self.device)
-        mask = torch.from_numpy(attention_mask).to(self.device)
+        device = self.device
+        ids = torch.from_numpy(input_ids).to(device)
+        mask = None if attention_mask.all() else torch.from_numpy(attention_mask).to(device)
         vectors: NDArray[np.float32] = self(ids, mask, layers).cpu().numpy()
         return vectors
+
+    @torch.inference_mode()
+    def embed_many(
+        self,
+        batches: Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]],
+        layers: Sequence[int] | None = None,
+    ) -> Iterator[NDArray[np.float32]]:
+        """What `embed` gives for each batch; a card is sent the next one before it is asked."""
+        under_way: deque[Callable[[], NDArray[np.float32]]] = deque()
+        for ids, mask in batches:
+            if self.device.type == "cuda":
+                under_way.append(self._begin(ids, mask, layers))
+            else:
+                yield self.embed(ids, mask, layers)
+            if len(under_way) > IN_FLIGHT:
+                yield under_way.popleft()()
+        while under_way:
+            yield under_way.popleft()()
+
+    def _begin(
+        self,
+        input_ids: NDArray[np.int64],
+        attention_mask: NDArray[np.int64],
+        layers: Sequence[int] | None,
+    ) -> Callable[[], NDArray[np.float32]]:
+        """Send a batch to the card without waiting for it; what is returned waits."""
+        padded = not attention_mask.all()  # asked here: to ask the card is to wait for it
+        ids = torch.from_numpy(input_ids).pin_memory().to(self.device, non_blocking=True)
+        mask = torch.from_numpy(attention_mask).pin_memory() if padded else None
+        sent = mask.to(self.device, non_blocking=True) if mask is not None else None
+        vectors = self(ids, sent, layers)
+        found = torch.empty(vectors.shape, dtype=vectors.dtype, pin_memory=True)
+        found.copy_(vectors, non_blocking=True)
+        done = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch does not annotate it
+        done.record(torch.cuda.current_stream(self.device))
+
+        def wait() -> NDArray[np.float32]:
+            done.synchronize()
+            read: NDArray[np.float32] = found.numpy()
+            return read
+
+        return wait

@@ -18,14 +18,14 @@ Exit = Callable[[int, Tensor], None]
 _exit: ContextVar[Exit | None] = ContextVar("exit", default=None)
 
 
-def pool(states: Tensor, mask: Tensor, pooling: Pooling, norm: nn.Module) -> Tensor:
+def pool(states: Tensor, mask: Tensor | None, pooling: Pooling, norm: nn.Module) -> Tensor:
     """One vector per text from the states of its tokens, in float32.
 
     A norm works on each token alone, so for a single token it is applied after choosing it.
 
     Args:
         states: [B, T, H] after a block.
-        mask: [B, T], 1 for a token and 0 for padding, which stands at the end.
+        mask: [B, T], 1 for a token and 0 for padding, which stands at the end; None for none.
         pooling: the first token, the mean of all, or the last one that is no padding.
         norm: the backbone's final norm, or the identity.
 
@@ -33,13 +33,24 @@ def pool(states: Tensor, mask: Tensor, pooling: Pooling, norm: nn.Module) -> Ten
         [B, H].
     """
     if pooling == "mean":
+        normed: Tensor = norm(states).float()
+        if mask is None:
+            return normed.mean(dim=1)
         shares = mask / mask.sum(dim=1, keepdim=True).clamp(min=1)
-        return torch.einsum("bt,bth->bh", shares.float(), norm(states).float())
-    last = (mask.sum(dim=1) - 1).clamp(min=0)
-    chosen = torch.zeros_like(last) if pooling == "cls" else last
-    rows = torch.arange(len(states), device=states.device)
-    pooled: Tensor = norm(states[rows, chosen])
+        return torch.einsum("bt,bth->bh", shares.float(), normed)
+    pooled: Tensor = norm(_chosen(states, mask, pooling))
     return pooled.float()
+
+
+def _chosen(states: Tensor, mask: Tensor | None, pooling: Pooling) -> Tensor:
+    """The state of one token per text, [B, H]."""
+    if pooling == "cls":
+        return states[:, 0]
+    if mask is None:
+        return states[:, -1]
+    last = (mask.sum(dim=1) - 1).clamp(min=0)
+    # By shape, not len(): that would fix the number of texts in a graph that is exported.
+    return states[torch.arange(states.shape[0], device=states.device), last]
 
 
 def identity_head(width: int, device: torch.device) -> nn.Linear:

@@ -3,45 +3,49 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Literal
 
+from m2dr.errors import UserError
 from m2dr.evaluate.figures import quality_over_dims
-from m2dr.evaluate.grid import Grid
-from m2dr.evaluate.measures import DEFAULT, Evaluator
-from m2dr.evaluate.report import text_comparison, text_table, write_csv, write_json
-from m2dr.evaluate.runfiles import write_run
-from m2dr.index.exact import prefix_runs
-from m2dr.index.store import Store
+from m2dr.evaluate.grid import Grid, average
+from m2dr.evaluate.report import (
+    text_comparison,
+    text_cross,
+    text_table,
+    write_cross,
+    write_csv,
+    write_json,
+)
+from m2dr.evaluate.usual import usual
 from m2dr.model import checkpoint
-from m2dr.model.devices import choose_device, choose_dtype
-from m2dr.records.card import ModelCard
-from m2dr.records.cut import Cut
-from m2dr.records.run import Run
-from m2dr.text.collection import Dataset
+from m2dr.model.devices import choose_device
 from m2dr.verbs.corpora import open_corpus
-from m2dr.verbs.encoding import embed_texts
 from m2dr.verbs.index import INDEXES, IndexRequest, encode_corpus
-from m2dr.verbs.models import cuts_of, document_layer, names_of, newest_model, usual_dims
-from m2dr.verbs.progress import progress
+from m2dr.verbs.measuring import Measuring, Runs
+from m2dr.verbs.models import cuts_of, names_of, newest_model, usual_dims
+from m2dr.verbs.pairing import Pairing, pairings
+from m2dr.verbs.progress import say
+from m2dr.verbs.ranking import Ranker, Task
+from m2dr.verbs.suites import SUITES, corpora_of
 
 RESULTS = Path("results")
-DEEPEST = 1000  # documents of a ranking where no measure says how deep it looks
-
-Runs = Literal["whole", "all", "none"]
 
 
 @dataclass(frozen=True)
 class EvaluateRequest:
     """What `m2dr evaluate` was asked."""
 
-    corpus: str
+    corpora: tuple[str, ...] = ()  # names that `m2dr.text.datasets` knows
     models: tuple[str, ...] = ()  # empty: the newest trained one
     split: str = "test"
+    suite: str = ""  # in place of, or beside, the corpora
     layers: tuple[int, ...] = ()  # empty: all
     dims: tuple[int, ...] = ()  # empty: powers of two from 8, and the full width
-    measures: tuple[str, ...] = DEFAULT
+    documents: str = "trained"  # whose documents are searched: see m2dr.verbs.pairing
+    measures: tuple[str, ...] = ()  # empty: what is usual on the corpus and split
     runs: Runs = "whole"  # which cuts' runs are written
+    again: bool = False  # measure again what was measured before
     root: Path = INDEXES
     out: Path = RESULTS
     device: str = "auto"
@@ -49,102 +53,160 @@ class EvaluateRequest:
 
 
 @dataclass(frozen=True)
+class Place:
+    """What was found on one corpus."""
+
+    grids: tuple[Grid, ...]  # of each model one; with crossed layers one per layer of documents
+    crosses: Mapping[str, Mapping[int, Grid]]  # model -> layer of documents -> grid; if crossed
+    usual: str  # what the measures are usual on; empty when they were asked for
+    folder: Path
+    figures: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
 class EvaluateReport:
     """What was found, and where it lies."""
 
-    grids: tuple[Grid, ...]
-    folder: Path
-    figures: tuple[Path, ...]
+    corpora: tuple[str, ...]  # as they were named
+    places: tuple[Place, ...]  # one for each
+    means: tuple[Grid, ...]  # over several corpora, of each model
+    out: Path
     seconds: float
+
+    @property
+    def grids(self) -> tuple[Grid, ...]:
+        """Those of the first corpus."""
+        return self.places[0].grids
+
+    @property
+    def folder(self) -> Path:
+        """Where tables and runs lie."""
+        return self.places[0].folder if len(self.places) == 1 else self.out
+
+    @property
+    def figures(self) -> tuple[Path, ...]:
+        """Those of all corpora."""
+        return tuple(chain.from_iterable(place.figures for place in self.places))
 
 
 def evaluate(request: EvaluateRequest) -> EvaluateReport:
-    """Measure every asked cut of every asked model; write tables, runs and figures."""
+    """Measure every asked cut of every asked model on every corpus; write tables, runs, figures.
+
+    What was measured before, of the same model, documents, queries and judgements, is not
+    measured again.
+
+    Raises:
+        UserError: a corpus, split, model, measure or cut is not there; before any weight is
+            loaded, as far as it can be known.
+    """
     begun = time.monotonic()
-    dataset = open_corpus(request.corpus)
+    corpora = (*request.corpora, *(corpora_of(request.suite) if request.suite else ()))
+    if not corpora:
+        raise UserError(
+            f"No corpus was asked for; give --corpus, or --suite {' or '.join(SUITES)}."
+        )
     models = request.models or (newest_model(),)
     names = names_of(models)
-    judgements = dataset.judgements(request.split)
-    evaluator = Evaluator(judgements, request.measures)
+    places = tuple(_place(request, corpus, models, names) for corpus in corpora)
+    means = tuple(_means(request, places)) if len(places) > 1 else ()
+    return EvaluateReport(corpora, places, means, request.out, time.monotonic() - begun)
+
+
+def _place(
+    request: EvaluateRequest, corpus: str, models: Sequence[str], names: Sequence[str]
+) -> Place:
+    dataset = open_corpus(corpus)
+    custom = usual(f"{_spoken(corpus)} {dataset.name}", request.split)
+    task = Task(dataset, request.split, request.measures or custom.measures)
     folder = request.out / dataset.name / request.split
-    grids = []
+    found: list[Grid] = []
+    crosses: dict[str, dict[int, Grid]] = {}
     for model, name in zip(models, names, strict=True):
-        grid = _grid(request, dataset, evaluator, model, name, folder / name)
-        write_json(grid, folder / name / "grid.json")
-        write_csv([grid], folder / name / "grid.csv")
-        grids.append(grid)
+        grids = list(_grids(request, corpus, task, model, name))
+        found += grids
+        if request.documents == "cross":
+            crosses[name] = dict(zip(_layers(request, model), grids, strict=True))
+            for dim in grids[0].dims:
+                write_cross(crosses[name], dim, folder / f"{name}.cross" / f"dim-{dim}.csv")
     figures = []
-    for measure in grids[0].measures:
-        figures.append(folder / f"{'-'.join(names)}_{_plain(measure)}.png")
-        quality_over_dims(grids, measure, figures[-1])
-    return EvaluateReport(tuple(grids), folder, tuple(figures), time.monotonic() - begun)
+    for measure in found[0].measures if not crosses else ():
+        figures.append(folder / f"{'-'.join(grid.model for grid in found)}_{_plain(measure)}.png")
+        quality_over_dims(found, measure, figures[-1])
+    known = "" if request.measures else custom.name
+    return Place(tuple(found), crosses, known, folder, tuple(figures))
 
 
-def _grid(
-    request: EvaluateRequest,
-    dataset: Dataset,
-    evaluator: Evaluator,
-    model: str,
-    name: str,
-    folder: Path,
-) -> Grid:
+def _grids(
+    request: EvaluateRequest, corpus: str, task: Task, model: str, name: str
+) -> Iterator[Grid]:
+    """Of one model on one corpus, one for each way to pair layers; written as they come."""
     card = checkpoint.read_card(model)
-    layers = tuple(sorted(set(request.layers))) or tuple(range(1, card.layers + 1))
-    cuts = cuts_of(card, layers, request.dims or usual_dims(card.width))
-    sources = sorted({document_layer(card, layer) for layer in layers})
+    layers = _layers(request, model)
+    dims = tuple(sorted(set(request.dims or usual_dims(card.width))))
+    cuts_of(card, layers, dims)
+    asked = pairings(card, layers, request.documents)
+    ranker = _ranker(request, corpus, task, model, dims, asked)
+    measuring = Measuring(ranker, request.runs, request.again)
+    for pairing in asked:
+        folder = request.out / task.dataset.name / task.split / f"{name}{pairing.suffix}"
+        grid = measuring.grid(f"{name}{pairing.suffix}", pairing, folder)
+        write_json(grid, folder / "grid.json")
+        write_csv([grid], folder / "grid.csv")
+        yield grid
+
+
+def _ranker(
+    request: EvaluateRequest,
+    corpus: str,
+    task: Task,
+    model: str,
+    dims: tuple[int, ...],
+    asked: Sequence[Pairing],
+) -> Ranker:
+    """Encode what documents are not yet encoded, at every layer that a pairing wants.
+
+    The judgements are read first: a split that cannot be measured costs no encoding.
+    """
+    task.require()
+    card = checkpoint.read_card(model)
+    sources = sorted({layer for pairing in asked for layer in pairing.layers.values()})
     index = IndexRequest(
-        request.corpus, model, root=request.root, device=request.device, dtype=request.dtype
+        corpus, model, root=request.root, device=request.device, dtype=request.dtype
     )
     stores = dict(zip(sources, encode_corpus(index, model, card, sources), strict=True))
-    cells = {}
-    kept = _kept(request.runs, cuts)
-    for cut, run in _runs(request, dataset, model, card, cuts, stores, evaluator.depth or DEEPEST):
-        cells[cut] = evaluator.scores(run).mean
-        if cut in kept:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_run(run, folder / "runs" / f"{cut}.trec", tag=_tag(name))
-    return Grid(
-        name, dataset.name, request.split, evaluator.queries, cells, _notes(dataset, card, cuts)
+    device = str(choose_device(request.device))
+    return Ranker(task, model, card, stores, dims, device, request.dtype)
+
+
+def _layers(request: EvaluateRequest, model: str) -> tuple[int, ...]:
+    return tuple(sorted(set(request.layers))) or tuple(
+        range(1, checkpoint.read_card(model).layers + 1)
     )
 
 
-def _runs(
-    request: EvaluateRequest,
-    dataset: Dataset,
-    model: str,
-    card: ModelCard,
-    cuts: Sequence[Cut],
-    stores: Mapping[int, Store],
-    depth: int,
-) -> Iterator[tuple[Cut, Run]]:
-    """Rankings of every cut, layer by layer: all dims of one from a single pass over its store."""
-    device = choose_device(request.device)
-    layers = sorted({cut.layer for cut in cuts})
-    encoder, tokenizer = checkpoint.load(
-        model, max(layers), device, choose_dtype(request.dtype, device)
-    )
-    queries = dataset.queries(request.split)
-    ids, texts = [query.id for query in queries], [query.text for query in queries]
-    with progress("Encoding", len(texts), "queries") as advance:
-        vectors = embed_texts(encoder, tokenizer, texts, "query", layers, advance)
-    drop = {name: name for name in ids} if dataset.drops_own_document else None
-    with progress("Ranking", len(cuts), "cuts") as advance:
-        for layer, layer_vectors in zip(layers, vectors, strict=True):
-            store = stores[document_layer(card, layer)]
-            found = prefix_runs(
-                ids,
-                layer_vectors,
-                store.blocks(),
-                store.docids,
-                [cut.dim for cut in cuts if cut.layer == layer],
-                k=depth,
-                similarity=card.similarity,
-                device=str(device),
-                drop=drop,
-            )
-            for dim in list(found):
-                yield Cut(layer, dim), found.pop(dim)
-                advance(1)
+def _means(request: EvaluateRequest, places: Sequence[Place]) -> Iterator[Grid]:
+    """The plain mean over corpora of each model, where they have measures in common."""
+    common = [
+        name
+        for name in places[0].grids[0].measures
+        if all(name in place.grids[0].measures for place in places)
+    ]
+    if not common:
+        say("No measure is usual on all of these corpora, so there is no mean; give --measure.")
+        return
+    suite = request.suite and not request.corpora
+    name = f"{request.suite}-{len(places)}-of-{len(SUITES[request.suite])}" if suite else ""
+    for grids in zip(*(place.grids for place in places), strict=True):
+        mean = average([_only(grid, common) for grid in grids], name)
+        folder = request.out / mean.corpus.replace(" ", "-") / mean.model
+        write_json(mean, folder / "grid.json")
+        write_csv([mean], folder / "grid.csv")
+        yield mean
+
+
+def _only(grid: Grid, measures: Sequence[str]) -> Grid:
+    cells = {cut: {name: held[name] for name in measures} for cut, held in grid.cells.items()}
+    return Grid(grid.model, grid.corpus, grid.split, grid.queries, cells, grid.notes, grid.unit)
 
 
 def tables(grids: Sequence[Grid]) -> str:
@@ -155,23 +217,37 @@ def tables(grids: Sequence[Grid]) -> str:
     return "\n\n".join(text_comparison(grids, measure) for measure in measures)
 
 
-def _kept(runs: Runs, cuts: Sequence[Cut]) -> set[Cut]:
-    return {"all": set(cuts), "whole": {max(cuts)}, "none": set()}[runs]
+def told(report: EvaluateReport) -> str:
+    """The tables of all corpora, their means, and after the tables what looks wrong."""
+    parts = []
+    for place in report.places:
+        if place.usual:
+            names = ", ".join(place.grids[0].measures)
+            parts.append(f"Measures as is usual on {place.usual}: {names}")
+        parts.append(_crossed(place) if place.crosses else tables(place.grids))
+        alarms = [(grid.model, alarm) for grid in place.grids for alarm in grid.alarms]
+        parts.append("\n".join(f"Alarm ({model}): {alarm}" for model, alarm in alarms))
+    if report.means:
+        parts.append(tables(report.means))
+    return "\n\n".join(part for part in parts if part)
 
 
-def _notes(dataset: Dataset, card: ModelCard, cuts: Sequence[Cut]) -> tuple[str, ...]:
-    found = []
-    if dataset.drops_own_document:
-        found.append("the query's own document is dropped from its ranking")
-    if card.documents == "last" and min(cuts).layer < card.layers:
-        found.append(f"documents are encoded by layer {card.layers} whatever the query's layer")
-    return tuple(found)
+def _crossed(place: Place) -> str:
+    """The first measure at every dim; files hold the others."""
+    measure = place.grids[0].measures[0]
+    return "\n\n".join(
+        text_cross(model, cross, dim, measure)
+        for model, cross in place.crosses.items()
+        for dim in next(iter(cross.values())).dims
+    )
+
+
+def _spoken(corpus: str) -> str:
+    """A corpus as its name or the last two parts of its folder call it."""
+    path = Path(corpus)
+    return "/".join(path.resolve().parts[-2:]) if path.exists() else corpus
 
 
 def _plain(measure: str) -> str:
     """A measure as a file name."""
     return "".join(char if char.isalnum() or char in "@.-" else "-" for char in measure)
-
-
-def _tag(name: str) -> str:
-    return "".join(char if char.isalnum() or char in "-_." else "-" for char in name)

@@ -12,16 +12,19 @@ LINE_EVERY = 10.0  # seconds between plain lines
 
 
 @contextmanager
-def progress(what: str, total: int, unit: str) -> Iterator[Advance]:
+def progress(
+    what: str, total: int, unit: str, detail: Callable[[], str] = lambda: ""
+) -> Iterator[Advance]:
     """Show rate and time left while the caller advances; nothing is shown for no work.
 
     Args:
         what: what is done, such as "Encoding".
         total: how many units there are.
         unit: what is counted, in the plural.
+        detail: what else there is to say just now, such as bytes written.
     """
     shown = _bar if sys.stderr.isatty() else _lines
-    with (shown if is_first() else _nothing)(what, total, unit) as advance:
+    with (shown if is_first() else _nothing)(what, total, unit, detail) as advance:
         yield advance
 
 
@@ -48,7 +51,7 @@ def _nothing(*_: object) -> Iterator[Advance]:
 
 
 @contextmanager
-def _bar(what: str, total: int, unit: str) -> Iterator[Advance]:
+def _bar(what: str, total: int, unit: str, detail: Callable[[], str]) -> Iterator[Advance]:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -73,13 +76,14 @@ def _bar(what: str, total: int, unit: str) -> Iterator[Advance]:
             nonlocal done
             done += count
             rate = done / max(time.monotonic() - begun, 1e-9)
-            bar.update(task, advance=count, rate=f"{rate:,.1f} {unit}/s")
+            told = f"{rate:,.1f} {unit}/s {detail()}".rstrip()
+            bar.update(task, advance=count, rate=told)
 
         yield advance
 
 
 @contextmanager
-def _lines(what: str, total: int, unit: str) -> Iterator[Advance]:
+def _lines(what: str, total: int, unit: str, detail: Callable[[], str]) -> Iterator[Advance]:
     begun, done, told = time.monotonic(), 0, time.monotonic()
 
     def advance(count: int) -> None:
@@ -89,7 +93,8 @@ def _lines(what: str, total: int, unit: str) -> Iterator[Advance]:
         if now - told >= LINE_EVERY and done < total:
             told, rate = now, done / (now - begun)
             left = (total - done) / rate if rate else 0
-            say(f"{what}: {done:,} of {total:,} {unit}, {rate:,.1f}/s, {left:,.0f} s left")
+            line = f"{what}: {done:,} of {total:,} {unit}, {rate:,.1f}/s, {left:,.0f} s left"
+            say(", ".join(part for part in (line, detail()) if part))
 
     yield advance
     spent = max(time.monotonic() - begun, 1e-9)

@@ -81,7 +81,9 @@ def _evaluate(out: Path, models: Sequence[Path], say: Say) -> EvaluateReport:
     place = f" --out {out / 'results'}" if out != Path() else ""
     say(f"\n$ m2dr evaluate pydocs --corpus {CORPUS} {flags} {measures}{_indexes(out)}{place}")
     report = evaluate(
-        EvaluateRequest(CORPUS, names, measures=MEASURES, root=out / "indexes", out=out / "results")
+        EvaluateRequest(
+            (CORPUS,), names, measures=MEASURES, root=out / "indexes", out=out / "results"
+        )
     )
     say(tables(report.grids))
     untrained, plain, elastic = report.grids

@@ -6,9 +6,10 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from m2dr.errors import UserError
-from m2dr.evaluate import figures
+from m2dr.evaluate import figures, style
 from m2dr.evaluate.figures import heat_map, quality_over_dims
 from m2dr.evaluate.grid import Grid
+from m2dr.evaluate.style import Look
 from m2dr.records.cut import Cut
 
 COARSE = 50  # dots per inch
@@ -30,12 +31,12 @@ def grid(
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """The figures that were made, to look at what is in them; coarse, to be quick."""
     made: list[Figure] = []
-    monkeypatch.setattr(figures, "_DPI", COARSE)
+    monkeypatch.setattr(style, "DPI", COARSE)
 
-    def keep(make: Callable[[float, float], Figure]) -> Callable[[float, float], Figure]:
-        return lambda width, height: made.append(make(width, height)) or made[-1]
+    def keep(make: Callable[[float, float, Look], Figure]) -> Callable[..., Figure]:
+        return lambda width, height, look: made.append(make(width, height, look)) or made[-1]
 
-    monkeypatch.setattr(figures, "_figure", keep(figures._figure))
+    monkeypatch.setattr(figures, "new_figure", keep(style.new_figure))
     return made
 
 

@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from m2dr.errors import UserError
 from m2dr.evaluate.grid import Grid
-from m2dr.evaluate.report import read_json, text_comparison, text_table, write_csv, write_json
+from m2dr.evaluate.report import (
+    read_json,
+    text_comparison,
+    text_cross,
+    text_table,
+    write_cross,
+    write_csv,
+    write_json,
+)
 from m2dr.records.cut import Cut
 
 # Python writes a carriage return in a cell without quotes, and then takes it for the end of a line.
@@ -31,6 +39,7 @@ GRIDS = st.builds(
     ),
     notes=st.lists(WORDS, max_size=2).map(tuple),
     unit=WORDS,
+    alarms=st.lists(WORDS, max_size=2).map(tuple),
 )
 one_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -120,6 +129,20 @@ def test_a_csv_names_its_columns(tmp_path: Path) -> None:
     ]
 
 
+def test_crossed_layers_have_queries_down_and_documents_across(tmp_path: Path) -> None:
+    grids = {2: grid("m.documents-02", {2: [0.1], 4: [0.2]}), 4: grid("m4", {2: [0.3], 4: [0.4]})}
+
+    write_cross(grids, 8, tmp_path / "dim-8.csv")
+
+    assert text_cross("m", grids, 8, "nDCG@10").splitlines() == [
+        "m: nDCG@10 on pydocs test, 2234 queries, dim 8, documents by layer across, * best",
+        "queries      2      4",
+        "      2  .1000  .3000",
+        "      4  .2000  .4000*",
+    ]
+    assert (tmp_path / "dim-8.csv").read_text().splitlines()[2] == "pydocs,test,4,2,8,nDCG@10,0.2"
+
+
 def broken(**changes: object) -> str:
     """A grid file that is right but for `changes`."""
     cells = [{"layer": 2, "dim": 8, "measures": {"RR@10": 0.5}}]
@@ -141,6 +164,7 @@ def broken_cell(**changes: object) -> str:
         (broken(format=2), "its format is 2 and this m2dr reads 1"),
         (broken(queries="9"), "its queries is '9' where int belongs"),
         (broken(queries=True), "its queries is True where int belongs"),
+        (broken(alarms=[1]), "its alarm is 1 where str belongs"),
         (broken(unit=1), "its unit is 1 where str belongs"),
         (broken(model=None), "its model is None where str belongs"),
         (broken(cells=[]), "is empty"),

@@ -55,7 +55,7 @@ def build(plan: StorePlan) -> Build:
         for number, start in enumerate(range(0, len(names), made.shard_rows)):
             rows = slice(start, start + made.shard_rows)
             writer.write(number, names[rows], vectors[rows], texts=f"texts {number}")
-        writer.finish(names)
+        writer.finish(len(names))
         return open_store(folder)
 
     return build

@@ -19,6 +19,11 @@ from m2dr.index.vectors import prefixes
 Floats = NDArray[np.float32]
 
 
+# How far a score of an engine that compresses may be off, here where lengths are below 8; `binary`
+# rescores by exact vectors.
+LOSS = {"flat-f16": 0.01, "int8": 0.2, "pq": 4, "opq": 4, "ivf-pq": 4}
+
+
 @pytest.fixture(params=ENGINES.values(), ids=list(ENGINES))
 def engine(request: pytest.FixtureRequest) -> Engine:
     return request.param
@@ -46,12 +51,18 @@ def test_an_index_of_a_prefix_scores_by_that_prefix_alone(
 ) -> None:
     store = build(tmp_path, vectors, similarity=similarity)
 
+    if engine.l2 and similarity == "dot":
+        pytest.skip("refused, see below")
+
     index = open_index(build_index(store, dim, engine.name))
     scores, rows = index.search(queries, k=7)
 
+    assert scores.shape == rows.shape == (5, 7)
     expected = scan(store, queries, dim)
+    if engine.l2:
+        expected = 2 * expected - 2  # |a - b|² of vectors of length one, negated
     found = np.take_along_axis(expected, rows, axis=1)
-    np.testing.assert_allclose(scores, found, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(scores, found, rtol=1e-5, atol=1e-6 + LOSS.get(engine.name, 0))
     if engine.exact:
         best = -np.sort(-expected, axis=1)[:, :7]
         np.testing.assert_allclose(scores, best, rtol=1e-5, atol=1e-6)
@@ -151,7 +162,9 @@ def test_a_dim_that_the_store_does_not_have_is_refused(store: Store, dim: int) -
 
 
 def test_a_misspelt_engine_is_refused_with_the_nearest(store: Store) -> None:
-    with pytest.raises(UserError, match="no engine 'flatt'. Did you mean flat?"):
+    with pytest.raises(
+        UserError, match="no engine 'flatt'. Did you mean flat\\?.*--factory STRING"
+    ):
         build_index(store, 8, "flatt")
 
 
@@ -259,7 +272,7 @@ def test_small_batches_of_queries_go_through_blas(store: Store) -> None:
 
     open_index(build_index(store, 8))
 
-    assert faiss.cvar.distance_compute_blas_threshold == 1
+    assert faiss.cvar.distance_compute_blas_threshold == 2
 
 
 def test_a_vector_of_length_zero_stays_as_it_is() -> None:

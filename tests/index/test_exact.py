@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,8 +9,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from m2dr.errors import UserError
-from m2dr.index import exact
-from m2dr.index.exact import prefix_top_k
+from m2dr.index.exact import ExactIndex, prefix_runs, prefix_top_k, scan
+from m2dr.index.exact import index as opened
+from m2dr.records.cut import Cut
 
 Floats = NDArray[np.float32]
 
@@ -59,21 +61,105 @@ def test_each_prefix_scores_as_numpy_does_in_float64(
         assert all(len(set(row)) == min(k, documents) for row in best.tolist())
 
 
-@pytest.mark.parametrize("budget", [1, 4 * 64 * 3, 2**20])
-def test_how_queries_are_divided_does_not_matter(
-    monkeypatch: pytest.MonkeyPatch, budget: int
+@pytest.mark.parametrize("chunk", [1, 3, 10])
+@pytest.mark.parametrize(("tile", "scores"), [(64, 1), (128, 1), (64, 10 * 64 * 3)])
+def test_how_queries_and_documents_are_divided_does_not_matter(
+    monkeypatch: pytest.MonkeyPatch, chunk: int, tile: int, scores: int
 ) -> None:
     rng = np.random.default_rng(3)
     vectors = rng.integers(-3, 4, size=(200, 8)).astype(np.float32)
     queries = rng.integers(-3, 4, size=(10, 8)).astype(np.float32)
     whole = prefix_top_k(queries, blocks(vectors, 64), [4, 8], 9, "dot")
-    monkeypatch.setattr(exact, "SCORES_BYTES", budget)
+    monkeypatch.setattr(scan, "PROCESSOR", scan.Sizes(chunk, scores, range(tile, tile), 192))
 
-    divided = prefix_top_k(queries, blocks(vectors, 64), [4, 8], 9, "dot")
+    divided = prefix_top_k(queries, blocks(vectors, 150), [4, 8], 9, "dot")
 
-    for dim, (scores, rows) in whole.items():
-        np.testing.assert_array_equal(divided[dim][0], scores)
-        np.testing.assert_array_equal(divided[dim][1], rows)
+    for dim, found in whole.items():
+        np.testing.assert_array_equal(divided[dim][0], found[0])
+        np.testing.assert_array_equal(divided[dim][1], found[1])
+
+
+@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+@pytest.mark.parametrize("count", [1, 2, 3, 50, 1030])
+@pytest.mark.parametrize(("dtype", "width"), [(np.float16, 48), (np.float32, 45)])
+def test_copies_of_a_document_tie_wherever_they_lie(
+    similarity: str, count: int, dtype: type, width: int
+) -> None:
+    rng = np.random.default_rng(count)
+    originals = rng.normal(size=(7, width)).astype(dtype)
+    documents = 1300 if count > 1000 else 5003
+    vectors = originals[rng.integers(0, 7, size=documents)]
+    queries = rng.normal(size=(count, width)).astype(np.float32)
+
+    found = prefix_top_k(queries, blocks(vectors, 4096), [13, width], documents, similarity)
+
+    for scores, _ in found.values():
+        assert all(len(set(row)) == 7 for row in scores.tolist())
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    documents=st.integers(1, 400),
+    distinct=st.integers(1, 4),
+    k=st.integers(1, 420),
+    similarity=st.sampled_from(["dot", "cosine"]),
+    ascending=st.booleans(),
+    seed=st.integers(0, 999),
+)
+def test_of_many_equal_scores_the_higher_places_come_first(
+    documents, distinct, k, similarity, ascending, seed
+) -> None:
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(-distinct, distinct + 1, size=documents)  # zero vectors among them
+    lengths = np.sort(lengths) if ascending else lengths
+    vectors = lengths[:, None].astype(np.float32)
+    places = rng.permutation(documents)
+    queries = np.array([[1.0], [-2.0], [0.0], [-0.0]], np.float32)
+
+    scores, rows = prefix_top_k(queries, blocks(vectors, 100), [1], k, similarity, places=places)[1]
+
+    for number, query in enumerate(queries[:, 0]):
+        unscaled = np.sign(lengths) * np.sign(query) if similarity == "cosine" else lengths * query
+        best = sorted(range(documents), key=lambda row: (unscaled[row], places[row]), reverse=True)
+        assert rows[number].tolist() == best[:k]
+        assert scores[number].tolist() == [unscaled[row] for row in best[:k]]
+        assert not np.signbit(scores[number][scores[number] == 0]).any()
+
+
+def test_documents_that_get_better_and_better_are_all_considered() -> None:
+    vectors = np.arange(20_000, dtype=np.float32)[:, None]
+
+    found = prefix_top_k(np.array([[1.0], [-1.0]]), blocks(vectors, 4096), [1], 300, "dot")[1][1]
+
+    assert found.tolist() == [list(range(19_999, 19_699, -1)), list(range(300))]
+
+
+def test_a_score_beyond_float32_is_refused_not_ranked() -> None:
+    vectors = np.array([[1e30, -1e30], [1, 1]], np.float32)
+
+    with pytest.raises(UserError, match="A score is not a number"):
+        prefix_top_k(np.full((1, 2), 1e30), blocks(vectors, 2), [2], 1, "dot")
+
+
+def test_endless_scores_tie() -> None:
+    vectors = np.array([[1e30], [1], [1e30]], np.float32)
+
+    scores, rows = prefix_top_k(np.full((1, 1), 1e30), blocks(vectors, 2), [1], 2, "dot")[1]
+
+    assert (scores.tolist(), rows.tolist()) == ([[np.inf, np.inf]], [[0, 2]])
+
+
+@pytest.mark.parametrize("size", [1e-20, 1e-30, 1e15])
+def test_the_length_of_tiny_and_huge_vectors_is_kept(size: float) -> None:
+    vectors = np.random.default_rng(0).normal(size=(50, 8)).astype(np.float32)
+    queries = vectors[:5] + 1
+    expected = naive(queries, vectors, 8, "cosine")
+
+    scores, rows = prefix_top_k(queries, [(0, vectors * np.float32(size))], [8], 50, "cosine")[8]
+
+    np.testing.assert_allclose(
+        scores, np.take_along_axis(expected, rows, axis=1), rtol=1e-5, atol=2e-6
+    )
 
 
 @pytest.mark.parametrize("empty", ["query", "document"])
@@ -168,7 +254,79 @@ def test_no_documents_and_no_queries_find_nothing() -> None:
     nobody = prefix_top_k(queries[:0], blocks(queries, 2), [3], 5, "dot")[3]
 
     assert nothing[0].shape == nothing[1].shape == (2, 0)
-    assert nobody[0].shape == nobody[1].shape == (0, 0)
+    assert nobody[0].shape == nobody[1].shape == (0, 2)
+
+
+@pytest.fixture(params=[0, 2**20], ids=["from files", "kept in memory"])
+def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(opened, "KEPT_BYTES", request.param)
+    return request.param
+
+
+@pytest.mark.usefixtures("kept")
+@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+@pytest.mark.parametrize("dim", [3, 16])
+def test_a_store_searched_as_it_lies_ranks_as_the_scan_of_all_dims(
+    tmp_path, build, similarity: str, dtype: str, dim: int
+) -> None:
+    rng = np.random.default_rng(dim)
+    vectors = np.repeat(rng.normal(size=(60, 16)), 3, axis=0).astype(np.float32)
+    vectors[7] = 0
+    names = [f"d{row}" for row in rng.permutation(len(vectors))]
+    store = build(tmp_path, vectors, names, similarity=similarity, dtype=dtype, shard_rows=70)
+    queries = rng.normal(size=(5, 16)).astype(np.float32)
+    ids, drop = [f"q{number}" for number in range(5)], {"q1": names[0]}
+    index = ExactIndex(store, dim)
+
+    for k in (1, 20, 500):
+        run = index.ranked(ids, queries, k, drop)
+        runs = prefix_runs(
+            ids, queries, store.blocks(), store.docids, [dim], k, similarity, drop=drop
+        )
+        assert run == runs[dim]
+        scores, rows = index.search(queries, k)
+        expected = naive(queries, store.rows(range(store.documents)), dim, similarity)
+        np.testing.assert_allclose(
+            scores, np.take_along_axis(expected, rows, axis=1), rtol=1e-5, atol=1e-5
+        )
+
+
+@pytest.mark.usefixtures("kept")
+def test_a_single_query_finds_what_a_batch_finds(store) -> None:
+    queries = np.random.default_rng(1).normal(size=(9, 16)).astype(np.float32)
+    index = ExactIndex(store, 12)
+
+    scores, rows = index.search(queries, 7)
+
+    for number in range(9):
+        alone = index.search(queries[number : number + 1], 7)
+        np.testing.assert_allclose(alone[0][0], scores[number], atol=2e-6)
+        np.testing.assert_array_equal(alone[1][0], rows[number])
+
+
+def test_a_store_opened_for_search_says_what_it_is(store) -> None:
+    index = ExactIndex(store, 8)
+
+    assert (index.corpus, index.documents, index.layer, index.dim) == ("tiny", 35, 6, 8)
+    index.accept(store.manifest.label, Cut(6, 8))
+    assert index.warnings(Cut(6, 8)) == []
+    assert "L6D9 was not trained" in ExactIndex(store, 9).warnings(Cut(6, 9))[0]
+
+
+def test_a_store_refuses_what_it_cannot_compare(store) -> None:
+    index, label = ExactIndex(store, 8), store.manifest.label
+
+    with pytest.raises(UserError, match="Dim 17 was asked for, and .* holds vectors of 16"):
+        ExactIndex(store, 17)
+    with pytest.raises(UserError, match="Queries of dimension 16 .* opened at dimension 8"):
+        index.accept(label, Cut(6, 16))
+    with pytest.raises(UserError, match="were encoded by model"):
+        index.accept(replace(label, fingerprint="f" * 64), Cut(6, 8))
+    with pytest.raises(UserError, match="0 documents per query"):
+        index.ranked(["q"], np.ones((1, 16), np.float32), 0)
+    with pytest.raises(UserError, match="Query vectors of shape .* and 8 coordinates"):
+        index.search(np.ones((1, 4), np.float32), 1)
 
 
 @pytest.mark.gpu

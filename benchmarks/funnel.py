@@ -1,0 +1,87 @@
+"""What funnels find and save: recall of the exact result against multiply-adds, as a table.
+
+    python benchmarks/funnel.py --store indexes/pool/0123456789ab/layer-06 --model models/dims \
+        --corpus DATA/msmarco/passage-pool --split dl19 32:1000,128:100,384 64:200,384
+
+STORE holds the documents of a corpus encoded by MODEL (`m2dr index corpus`), whose queries are
+encoded at the layer of the store. Recall is of the exact result at full width.
+"""
+
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from m2dr.index.exact import ExactIndex
+from m2dr.index.funnel import FunnelIndex
+from m2dr.index.stages import Funnel
+from m2dr.index.store import Store, open_store
+from m2dr.model import checkpoint
+from m2dr.text.datasets import open_dataset
+from m2dr.verbs.encoding import embed_texts
+
+USUAL = (
+    "32:1000,384",
+    "64:200,384",
+    "64:1000,384",
+    "128:100,384",
+    "32:1000,128:100,384",
+    "64:500,128:100,384",
+    "16:2000,64:500,384",
+)
+
+
+def encoded(arguments: argparse.Namespace, store: Store) -> NDArray[np.float32]:
+    """The queries of a split, [Q, H]."""
+    encoder, tokenizer = checkpoint.load(arguments.model, store.layer)
+    queries = open_dataset(arguments.corpus).queries(arguments.split)[: arguments.queries]
+    texts = [query.text for query in queries]
+    vectors: NDArray[np.float32] = embed_texts(encoder, tokenizer, texts, "query", [store.layer])[0]
+    return vectors
+
+
+def milliseconds(index: ExactIndex | FunnelIndex, queries: NDArray[np.float32], k: int) -> float:
+    """Of one query, searched alone; the first is not counted."""
+    index.search(queries[:1], k)
+    asked = queries[: min(50, len(queries))]
+    begun = time.perf_counter()
+    for number in range(len(asked)):
+        index.search(asked[number : number + 1], k)
+    return 1000 * (time.perf_counter() - begun) / len(asked)
+
+
+def main() -> None:
+    """Read the command line and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("funnels", nargs="*", default=USUAL)
+    parser.add_argument("--store", type=Path, required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--corpus", required=True)
+    parser.add_argument("--split", default="test")
+    parser.add_argument("--queries", type=int, default=1000, help="At most.")
+    parser.add_argument("--k", type=int, default=10)
+    arguments = parser.parse_args()
+    store, k = open_store(arguments.store), arguments.k
+    queries = encoded(arguments, store)
+    scan = milliseconds(ExactIndex(store, store.width), queries, k)
+    print(
+        f"{store.documents:,} documents of {store.manifest.corpus}, layer {store.layer}, "
+        f"{len(queries)} queries; a full scan takes {scan:.2f} ms per query.\n\n"
+        f"| funnel | recall@{k} | multiply-adds | times fewer | ms per query |\n"
+        "|---|---|---|---|---|"
+    )
+    for word in arguments.funnels:
+        index = FunnelIndex(store, Funnel.parse(word))
+        report = index.report(queries, k)
+        taken = milliseconds(index, queries, k)
+        print(
+            f"| {word} | {report.recall:.4f} | {report.spent:,} | {report.saving:.1f} | "
+            f"{taken:.2f} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

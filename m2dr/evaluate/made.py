@@ -1,0 +1,45 @@
+"""How results were made: the command, what it named, and the versions that ran it."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from m2dr.errors import UserError
+from m2dr.evaluate.aside import write_text
+
+MADE = "made.json"
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a person needs to make the results of a folder again."""
+
+    command: str  # as a shell reads it; empty when results were made from Python
+    model: str  # folder or id
+    corpus: str  # as --corpus names it
+    split: str
+    fingerprint: str  # sha256 of the model's weights
+    versions: dict[str, str] = field(default_factory=dict)  # package -> version
+
+
+def write_made(made: Made, folder: Path) -> None:
+    """Write made.json beside a grid."""
+    write_text(folder / MADE, json.dumps(asdict(made), indent=2) + "\n")
+
+
+def read_made(folder: Path) -> Made | None:
+    """Read it back; None where an older evaluation kept none.
+
+    Raises:
+        UserError: the file is not what `write_made` writes.
+    """
+    path = folder / MADE
+    try:
+        return Made(**json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(
+            f"{path} does not say how these results were made ({error}); measure them again with "
+            f"--again."
+        ) from error

@@ -1,0 +1,165 @@
+"""A store searched as it lies, without an index file."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from m2dr.errors import UserError
+from m2dr.index.exact.best import Places
+from m2dr.index.exact.runs import Found, as_run, found, on
+from m2dr.index.exact.scan import Scan, sizes
+from m2dr.index.exact.tiles import Lengths, Tile, inverse_lengths, slices, tiles
+from m2dr.index.label import Label
+from m2dr.index.store import Store
+from m2dr.index.vectors import Floats, check_depth
+from m2dr.records.cut import Cut
+from m2dr.records.run import Run
+
+KEPT_BYTES = 128 * 2**20  # prefixes that take no more, as float32, stay in memory between queries
+_ROWS = 2**16  # of a view of the store
+
+
+class ExactIndex:
+    """The first coordinates of a store's vectors, every one of them compared with each query.
+
+    The vectors stay in their files, which the system maps and caches; a small store is held in
+    memory as well. Opening costs nothing; the first search also computes the lengths.
+
+    Attributes:
+        store: whose vectors they are.
+        dim: how many coordinates are compared.
+        device: of the products, as torch names it.
+    """
+
+    def __init__(self, store: Store, dim: int, device: str = "cpu") -> None:
+        """Open a store for search.
+
+        Raises:
+            UserError: its vectors are shorter than `dim`.
+        """
+        if not 1 <= dim <= store.width:
+            raise UserError(
+                f"Dim {dim} was asked for, and {store.folder} holds vectors of {store.width}. "
+                f"Choose a dim from 1 to {store.width}."
+            )
+        self.store, self.dim, self.device = store, dim, device
+
+    @property
+    def corpus(self) -> str:
+        """Whose documents they are."""
+        return self.store.manifest.corpus
+
+    @property
+    def documents(self) -> int:
+        """How many there are."""
+        return self.store.documents
+
+    @property
+    def layer(self) -> int:
+        """How many transformer blocks encoded them."""
+        return self.store.layer
+
+    def accept(self, queries: Label, query: Cut) -> None:
+        """Raise UserError unless the `query` cut of that label may search these documents."""
+        self.store.manifest.accept(queries)
+        if query.dim != self.dim:
+            raise UserError(
+                f"Queries of dimension {query.dim} were asked for, and {self.corpus} was opened "
+                f"at dimension {self.dim}. Open it at theirs: its vectors have {self.store.width}."
+            )
+
+    def warnings(self, query: Cut) -> list[str]:
+        """Say why rankings of `query` may be worse than this model can do."""
+        return self.store.manifest.label.warnings(query, Cut(self.layer, self.dim))
+
+    def search(self, queries: Tensor | Floats, k: int) -> Found:
+        """Search for the best `k` documents, or for all when there are fewer.
+
+        Args:
+            queries: [Q, at least dim], not normalised.
+            k: how many documents for each.
+
+        Returns:
+            Scores and rows, [Q, min(k, documents)], best first; of equal scores the higher docid.
+
+        Raises:
+            UserError: the queries are too short or not finite, or k is below 1.
+        """
+        check_depth(k)
+        similarity = self.store.manifest.label.similarity
+        vectors = on(queries, self.device, self.dim)
+        scan = Scan(vectors, (self.dim,), min(k, self.documents), similarity, self._places)
+        scan.read(self._tiles(scan.tile))
+        return found(scan, self.dim)
+
+    def ranked(
+        self,
+        query_ids: Sequence[str],
+        queries: Floats,
+        k: int,
+        drop: Mapping[str, str] | None = None,
+    ) -> Run:
+        """Rank the best `k` documents of each query: score descending, then docid descending.
+
+        Args:
+            query_ids: Q of them.
+            queries: [Q, at least dim], not normalised.
+            k: how many documents for each query.
+            drop: per query id, a docid to leave out, such as the query's own document.
+
+        Raises:
+            UserError: the queries are too short or not finite, or k is below 1.
+        """
+        check_depth(k)
+        drop = drop or {}
+        found = self.search(queries, k + bool(drop))
+        return as_run(query_ids, found, self.store.docids, k, drop)
+
+    def _tiles(self, size: int) -> Iterator[Tile]:
+        if 4 * self.dim * self.documents > KEPT_BYTES:
+            return tiles(self._blocks, size, (self.dim,), self.device, self._lengths)
+        return slices(self._kept, self.documents, size, self._lengths)
+
+    @property
+    def _blocks(self) -> Iterable[tuple[int, Floats]]:
+        if self.store.manifest.dtype == "int8":  # widened while it is read
+            return self.store.blocks()
+        return self._views
+
+    @cached_property
+    def _views(self) -> list[tuple[int, Floats]]:
+        """Views of the store's files, kept: to map them anew costs as much as to read them."""
+        return list(self.store.blocks(_ROWS))
+
+    @cached_property
+    def places(self) -> NDArray[np.int64]:
+        """Per row, where its docid stands when they are sorted; of equal scores, higher first."""
+        return self.store.docids.ranks()
+
+    @cached_property
+    def _places(self) -> Places:
+        return Places.of(self.places, self.device)
+
+    @cached_property
+    def _lengths(self) -> Lengths:
+        """One over the length of each prefix, for cosine."""
+        if self.store.manifest.label.similarity != "cosine":
+            return {}
+        every = torch.empty(self.documents, device=self.device)
+        for tile in tiles(self._blocks, 1024, (self.dim,), self.device, {}):
+            lengths = inverse_lengths(tile.vectors, (self.dim,))[self.dim]
+            every[tile.start : tile.start + tile.rows] = lengths[: tile.rows]
+        return {self.dim: every}
+
+    @cached_property
+    def _kept(self) -> Tensor:
+        """The prefixes [documents and zero rows up to any tile's end, dim], float32."""
+        beyond = sizes(self.device).tile.stop
+        every = torch.zeros(self.documents + beyond, self.dim, device=self.device)
+        for tile in tiles(self._blocks, 1024, (self.dim,), self.device, {}):
+            every[tile.start : tile.start + tile.rows] = tile.vectors[: tile.rows]
+        return every

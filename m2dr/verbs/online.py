@@ -1,0 +1,110 @@
+"""The online query encoder: texts become vectors of one layer, and it stays warm."""
+
+# Shapes in this file:
+#   N texts, H width.
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from m2dr.errors import UserError
+from m2dr.model.runtimes import SAMPLE, Opened, open_runtime
+from m2dr.text.pydocs import cache_folder
+from m2dr.text.tokens import buckets, pad
+from m2dr.verbs.encoding import TOKENS_PER_BATCH, TOKENS_PER_BATCH_CUDA
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+Tell = Callable[[str], None]
+
+_WARM_UPS = 3  # the first runs of torch allocate, and choose how to multiply
+
+
+class Warm(Generic[Key, Value]):
+    """The few things that were used last, each made once whichever thread asks first."""
+
+    def __init__(self, make: Callable[[Key], Value], most: int) -> None:
+        self._make, self._most = make, most
+        self._kept: OrderedDict[Key, Value] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Key) -> Value:
+        """What was made for `key`, or make it; what was not used for longest is let go."""
+        with self._lock:
+            if key not in self._kept:
+                self._kept[key] = self._make(key)
+            self._kept.move_to_end(key)
+            while len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+            return self._kept[key]
+
+
+@dataclass(frozen=True)
+class QueryEncoder:
+    """The first blocks of an encoder and their tokenizer. Safe to use from several threads."""
+
+    layer: int
+    opened: Opened
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def tokenize(self, texts: Sequence[str], tell: Tell) -> list[list[int]]:
+        """Token ids of each query, cut at the model's length, and told once when any was.
+
+        Raises:
+            UserError: a text is empty.
+        """
+        for number, text in enumerate(texts, start=1):
+            if not text.strip():
+                which = f"Query {number} of {len(texts)}" if len(texts) > 1 else "The query"
+                raise UserError(f"{which} is empty; give it a word to search for.")
+        card, tokenizer = self.opened.runtime.card, self.opened.tokenizer
+        prefixed = [card.query_prefix + text for text in texts]
+        with self.lock:  # a tokenizer keeps its last length inside: two threads would mix them up
+            # One token more than fits tells a text that was cut from one that just fits.
+            rows = tokenizer(prefixed, card.query_length + 1)
+            long = [number for number, row in enumerate(rows) if len(row) > card.query_length]
+            cut = tokenizer([prefixed[number] for number in long], card.query_length)
+        for number, row in zip(long, cut, strict=True):
+            rows[number] = row
+        if long:
+            of = f"{len(long)} of {len(texts)} queries are" if len(texts) > 1 else "The query is"
+            tell(f"{of} longer than {card.query_length} tokens; what follows these is not read.")
+        return rows
+
+    def embed(self, rows: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+        """[N, H] of token rows, in their order, not normalised."""
+        runtime, layers = self.opened.runtime, [self.layer]
+        if len(rows) == 1:  # by itself: sorting and padding one query costs as much as half a block
+            ids = np.array(rows, np.int64)
+            alone: NDArray[np.float32] = runtime.embed(ids, np.ones_like(ids), layers)[0]
+            return alone
+        vectors = np.empty((len(rows), runtime.card.width), np.float32)
+        budget = TOKENS_PER_BATCH_CUDA if runtime.device.type == "cuda" else TOKENS_PER_BATCH
+        for chosen in buckets([len(row) for row in rows], budget):
+            ids, mask = pad([rows[number] for number in chosen], self.opened.tokenizer.pad_id)
+            vectors[chosen] = runtime.embed(ids, mask, layers)[0]
+        return vectors
+
+    def warm_up(self) -> None:
+        """Run a few queries, so that the first that counts does not pay for loading libraries."""
+        for _ in range(_WARM_UPS):
+            self.embed(self.tokenize([SAMPLE], lambda _: None))
+
+
+def open_query_encoder(
+    model: str, layer: int, runtime: str, device: str, dtype: str, tell: Tell
+) -> QueryEncoder:
+    """Load the blocks that queries of a layer run through, and no others.
+
+    Raises:
+        UserError: as `open_runtime` does.
+    """
+    opened = open_runtime(runtime, model, layer, device, dtype, cache_folder())
+    if opened.note:
+        tell(opened.note)
+    return QueryEncoder(layer, opened)

@@ -1,0 +1,124 @@
+"""What a script of reproduction holds: models, how they are measured, and what was published."""
+
+from dataclasses import dataclass
+
+from m2dr.errors import UserError
+from m2dr.records.cut import Cut
+
+BERT, MINILM = (12, 768), (6, 384)  # blocks and width: of the papers, and at small scale
+SHALLOW, WHOLE = "shallow", "whole"  # cells beside cuts; see `Cell`
+DIMS = (8, 16, 32, 64, 128, 256, 512, 768)
+
+
+@dataclass(frozen=True)
+class Model:
+    """One training: a file of configs/ and what it changes in it."""
+
+    name: str  # its folder; scripts that share an --out share it
+    config: str  # stem of a file of configs/
+    changes: tuple[str, ...] = ()  # as `--set` takes them
+    small: tuple[str, ...] = ()  # more of them, at small scale
+    cut: str = ""  # of a separate model: the one that it is trained for, as published
+    small_cut: str = ""  # the same at small scale, where `scaled` says another
+    raw: bool = False  # the backbone of the file as it comes, not trained
+    paper_only: bool = False  # not tried at small scale
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cut of a model and what was published of it.
+
+    Beside cuts there are `whole`, and `shallow`: the mean over the measured layers below the
+    last, at full width, which the tables of ESE call ≺ Avg.
+    """
+
+    model: str
+    cut: str
+    value: float | None = None  # in the unit of the evaluation; None: said in words, not numbers
+    small_cut: str = ""  # at small scale, where `scaled` says another
+
+    def at(self, small: bool) -> str:
+        """The cut to look at."""
+        return (self.small_cut or scaled(self.cut)) if small else self.cut
+
+    def __str__(self) -> str:
+        return f"{self.model} {self.cut}"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What was published: the first cell is above the second."""
+
+    says: str
+    above: Cell
+    below: Cell
+    source: str
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What all models of an experiment are measured on."""
+
+    name: str
+    measure: str
+    unit: float = 1.0  # what the tables of the paper multiply a share by
+    corpus: str = ""  # of retrieval, below the folder of data
+    suite: str = ""  # in place of it
+    split: str = "test"
+    tasks: tuple[str, ...] = ()  # of sentences: files of DATA/sts
+    small: tuple[str, ...] = ()  # at small scale: collections, or files of DATA/sts
+    even: bool = False  # every second layer, as the retrieval paper; else the last twelve
+
+    @property
+    def searches(self) -> bool:
+        """Whether it is retrieval; else sentence similarity."""
+        return not self.tasks
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One published table or figure."""
+
+    name: str
+    title: str
+    evaluation: Evaluation
+    models: tuple[Model, ...]
+    claims: tuple[Claim, ...]
+
+
+def scaled(word: str) -> str:
+    """The cut of MiniLM that stands for one of BERT base: half the layers, a trained dim as it is.
+
+    The papers train the prefix 128, which fits both; 512 is the dim between it and the full width.
+
+    >>> scaled("L10D512"), scaled("L12D768"), scaled("L2D128"), scaled("shallow")
+    ('L5D256', 'L6D384', 'L1D128', 'shallow')
+    """
+    if word in (SHALLOW, WHOLE):
+        return word
+    cut = Cut.parse(word)
+    dims = {512: 256, 768: 384}
+    return str(Cut((cut.layer + 1) // 2, dims.get(cut.dim, cut.dim)))
+
+
+def chosen(experiment: Experiment, only: tuple[str, ...], small: bool) -> tuple[Model, ...]:
+    """The models to train.
+
+    Raises:
+        UserError: one that was asked for is not of this experiment, or not of this scale.
+    """
+    models = [model for model in experiment.models if not (small and model.paper_only)]
+    names = [model.name for model in models]
+    strange = [name for name in only if name not in names]
+    if strange:
+        raise UserError(
+            f"--only asks for {', '.join(strange)}, and {experiment.name} has "
+            f"{', '.join(names)}{' at small scale' if small else ''}; name some of these."
+        )
+    return tuple(model for model in models if not only or model.name in only)
+
+
+def checkable(experiment: Experiment, models: tuple[Model, ...]) -> tuple[Claim, ...]:
+    """The claims of which all models are there."""
+    names = {model.name for model in models}
+    return tuple(c for c in experiment.claims if {c.above.model, c.below.model} <= names)

@@ -1,0 +1,249 @@
+"""What every script of reproduction does: train, measure, compare; print and write what was found.
+
+    python scripts/reproduce/NAME.py --data DATA --out OUT [--small] [--only MODEL,MODEL]
+
+At the scale of the paper the files of configs/ are taken as they are. With --small the settings
+shrink to minutes on two cores, and only the signs of the claims are expected. A sign that is not
+seen is reported, and no failure: the exit code is 0 when all of it ran.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import NoReturn
+
+from claims import Claim, Evaluation, Experiment, Model, checkable, chosen
+from measuring import Measured, error_of_difference, measured
+from training import Scale, Trained, trained, write
+
+from m2dr.errors import Interrupted, UserError, refusal_of
+
+SEEN, NOT_SEEN, CLOSE = "seen", "not seen", "too close to tell"
+NOISE = 0.005  # of a correlation: what another seed changes without cause, at small scale
+ERRORS = 2.0  # standard errors within which a difference says nothing
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One claim, and what was found. All numbers in the unit of the evaluation."""
+
+    claim: Claim
+    cuts: tuple[str, str]
+    expected: tuple[float | None, float | None]
+    found: tuple[float, float]
+    error: float | None  # standard error of the difference found
+    verdict: str
+
+    @property
+    def wanted(self) -> float | None:
+        """The difference that was published."""
+        above, below = self.expected
+        return None if above is None or below is None else above - below
+
+    @property
+    def difference(self) -> float:
+        """The difference found."""
+        return self.found[0] - self.found[1]
+
+    @property
+    def drift(self) -> float | None:
+        """How far the two are apart."""
+        return None if self.wanted is None else self.difference - self.wanted
+
+
+def tell(text: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def judge(
+    claim: Claim, measures: Mapping[str, Measured], evaluation: Evaluation, small: bool
+) -> Outcome:
+    """Look at the two cells of a claim."""
+    cuts = (claim.above.at(small), claim.below.at(small))
+    above, below = measures[claim.above.model], measures[claim.below.model]
+    found = (above.cells[cuts[0]], below.cells[cuts[1]])
+    error = error_of_difference(above, cuts[0], below, cuts[1], evaluation.measure)
+    noise = ERRORS * error if error is not None else NOISE * small
+    apart = found[0] - found[1]
+    verdict = CLOSE if abs(apart) <= noise else SEEN if apart > 0 else NOT_SEEN
+    unit = evaluation.unit
+    return Outcome(
+        claim,
+        cuts,
+        (claim.above.value, claim.below.value),
+        (found[0] * unit, found[1] * unit),
+        None if error is None else error * unit,
+        verdict,
+    )
+
+
+def table(outcomes: Sequence[Outcome], small: bool) -> str:
+    """Expected, found and drift of every claim.
+
+    At small scale another model was measured on other data, so that the cells of the two columns
+    are not of one kind: only the sign of the difference is compared.
+    """
+    lines = [f"{'':42}{'expected':>10}{'found':>10}{'drift':>10}"]
+    for number, one in enumerate(outcomes, start=1):
+        lines.append(f"{number}. {one.claim.says} ({one.claim.source})")
+        cells = zip(
+            (one.claim.above, one.claim.below), one.cuts, one.expected, one.found, strict=True
+        )
+        for cell, cut, expected, found in cells:
+            name = f"{cell}, here {cut}" if cut != cell.cut else str(cell)
+            drift = None if small or expected is None else found - expected
+            lines.append(_line(name, (expected, found), drift))
+        end = f"   {one.verdict}"
+        if one.error is not None:
+            end += f" (standard error {one.error:.4f})"
+        signed = [_signed(one.wanted), _signed(one.difference), _signed(one.drift)]
+        lines.append(f"   {'difference':39}{''.join(f'{word:>10}' for word in signed)}{end}")
+    return "\n".join(lines)
+
+
+def _line(name: str, values: tuple[float | None, float], drift: float | None) -> str:
+    words = ["–" if value is None else f"{value:.4f}" for value in values]
+    return f"   {name:39}" + "".join(f"{word:>10}" for word in (*words, _signed(drift)))
+
+
+def _signed(value: float | None) -> str:
+    return "–" if value is None else f"{value:+.4f}"
+
+
+def reproduce(experiment: Experiment, scale: Scale, only: tuple[str, ...] = ()) -> list[Outcome]:
+    """Train, measure and compare one table or figure; print it, and write OUT/NAME.json.
+
+    Raises:
+        UserError: what it needs is not there, or OUT holds models of other settings.
+    """
+    begun = time.monotonic()
+    models = chosen(experiment, only, scale.small)
+    tell(f"{experiment.name}: {experiment.title}{' (small scale)' if scale.small else ''}")
+    made: dict[str, Trained] = {}
+    found: dict[str, Measured] = {}
+    for model in models:
+        made[model.name] = trained(model, scale)
+        path = made[model.name].path
+        found[model.name] = measured(model, path, experiment.evaluation, scale)
+        tell(_times(model.name, made[model.name], found[model.name]))
+    claims = checkable(experiment, models)
+    outcomes = [judge(claim, found, experiment.evaluation, scale.small) for claim in claims]
+    seconds = time.monotonic() - begun
+    tell(table(outcomes, scale.small))
+    for model in () if scale.small else models:
+        tell_grid(model, experiment.evaluation, found[model.name])
+    left = len(experiment.claims) - len(claims)
+    tell(f"{summary(outcomes, left)}; {seconds:.0f} s")
+    _write(experiment, scale, outcomes, made, found, seconds)
+    return outcomes
+
+
+def tell_grid(model: Model, evaluation: Evaluation, found: Measured) -> None:
+    """How far a whole grid is from the published one, where the package holds it."""
+    grid = published(evaluation, model)
+    drifts = {cut: found.cells[cut] - value for cut, value in grid.items() if cut in found.cells}
+    if drifts:
+        mean = fmean(abs(drift) for drift in drifts.values())
+        worst = max(drifts, key=lambda cut: abs(drifts[cut]))
+        tell(
+            f"  {model.name}: {len(drifts)} published cells, drift {mean:.4f} in the mean, "
+            f"{drifts[worst]:+.4f} at most, at {worst}"
+        )
+
+
+def _times(name: str, made: Trained, found: Measured) -> str:
+    training = f"trained in {made.seconds:.0f} s" if made.seconds else "as it comes"
+    training += "" if made.now or not made.seconds else " before"
+    return f"  {name}: {training}, measured in {found.seconds:.0f} s" + (
+        "" if found.now else " before"
+    )
+
+
+def summary(outcomes: Sequence[Outcome], left: int = 0) -> str:
+    """How many claims ended how.
+
+    >>> summary([], left=2)
+    'Of 0 published signs 0 seen, 0 not seen, 0 too close to tell; 2 not tried'
+    """
+    counts = [f"{sum(o.verdict == v for o in outcomes)} {v}" for v in (SEEN, NOT_SEEN, CLOSE)]
+    tried = f"Of {len(outcomes)} published signs {', '.join(counts)}"
+    return f"{tried}; {left} not tried" if left else tried
+
+
+def _write(
+    experiment: Experiment,
+    scale: Scale,
+    outcomes: Sequence[Outcome],
+    made: Mapping[str, Trained],
+    found: Mapping[str, Measured],
+    seconds: float,
+) -> None:
+    models = {
+        name: {"training": asdict(made[name]), "measured": {**asdict(one), "now": one.now}}
+        for name, one in found.items()
+    }
+    claims = [
+        {**asdict(o), "difference": o.difference, "wanted": o.wanted, "drift": o.drift}
+        for o in outcomes
+    ]
+    head = {"name": experiment.name, "title": experiment.title, "small": scale.small}
+    rest = {"measure": experiment.evaluation.measure, "unit": experiment.evaluation.unit}
+    table = {**head, **rest, "seconds": seconds, "claims": claims, "models": models}
+    write(scale.out / f"{experiment.name}.json", table)
+
+
+def parser(description: str) -> argparse.ArgumentParser:
+    """The options that all scripts have."""
+    made = argparse.ArgumentParser(description=description)
+    data = Path(os.environ.get("M2DR_DATA", "data"))
+    made.add_argument("--data", type=Path, default=data, help="folder of collections and tasks")
+    made.add_argument("--out", type=Path, default=Path("reproduced"), help="models and results")
+    made.add_argument("--small", action="store_true", help="minutes on two cores; signs alone")
+    made.add_argument("--only", default="", help="names, joined by commas")
+    made.add_argument("--steps", type=int, default=25, help="of each training, at small scale")
+    made.add_argument("--batch", type=int, default=32, help="queries per step, at small scale")
+    made.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    return made
+
+
+def scale_of(given: argparse.Namespace) -> Scale:
+    """What was asked; models and results of the two scales never share a folder.
+
+    Raises:
+        UserError: there is no such folder of data.
+    """
+    if not given.data.is_dir():
+        raise UserError(f"There is no folder of data {given.data}; name it with --data.")
+    out = given.out / ("small" if given.small else "paper")
+    return Scale(given.small, given.data, out, given.steps, given.batch, given.device)
+
+
+def names(words: str) -> tuple[str, ...]:
+    """Names joined by commas."""
+    return tuple(word for word in words.split(",") if word)
+
+
+def end(error: Exception) -> NoReturn:
+    """Say in a sentence what a person can fix, and end; any other error goes on."""
+    sentence = str(error) if isinstance(error, UserError) else refusal_of(error)
+    if not sentence:
+        raise error
+    sys.stderr.write(f"Error: {sentence}\n")
+    sys.exit(1 if isinstance(error, Interrupted) else 2)
+
+
+def main(experiment: Experiment) -> None:
+    """Read the command line and reproduce one table or figure."""
+    made = parser(f"Reproduce: {experiment.title}.")
+    given = made.parse_args()
+    try:
+        reproduce(experiment, scale_of(given), names(given.only))
+    except Exception as error:  # told in a sentence where a person can mend it
+        end(error)

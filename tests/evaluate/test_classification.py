@@ -1,0 +1,101 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from m2dr.errors import UserError
+from m2dr.evaluate.classification import (
+    MEASURES,
+    Regression,
+    few_of_each,
+    learn,
+    require_scikit_learn,
+)
+
+pytest.importorskip("sklearn")
+
+
+def world(seed: int = 13) -> tuple[np.ndarray, np.ndarray]:
+    """Three clouds of points, and which cloud each is of."""
+    generator = np.random.default_rng(seed)
+    labels = generator.integers(0, 3, size=60)
+    return (generator.normal(size=(60, 5)) + labels[:, None]).astype(np.float32), labels
+
+
+def test_draws_are_those_of_mteb() -> None:
+    tasks = pytest.importorskip("mteb.mocks.mock_tasks.classification")
+    from datasets import Dataset
+
+    labels = np.random.default_rng(3).choice(list("abcd"), size=50, p=[0.5, 0.3, 0.15, 0.05])
+    task = tasks.MockClassificationTask()
+    task.seed, task.samples_per_label = 42, 4
+    rows = Dataset.from_dict({"text": list(labels), "label": list(labels)})
+    places, expected = None, []
+    for number in range(3):
+        _, places, draw = task._undersample_data(rows, number, places)
+        expected.append(list(draw))
+
+    found = few_of_each(list(labels), samples=4, experiments=3, seed=42)
+
+    assert [draw.tolist() for draw in found] == expected
+
+
+def test_a_draw_has_a_few_rows_of_each_label_and_draws_differ() -> None:
+    labels = ["a"] * 10 + ["b"] * 2
+
+    first, second = few_of_each(labels, samples=3, experiments=2, seed=1)
+
+    for draw in (first, second):
+        assert sorted(labels[row] for row in draw) == ["a"] * 3 + ["b"] * 2
+        assert len(set(draw.tolist())) == 5
+    assert first.tolist() != second.tolist()
+    assert few_of_each(labels, 3, 2, seed=1)[1].tolist() == second.tolist()
+
+
+def test_measures_are_means_over_the_experiments() -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    vectors, labels = world()
+    test, test_labels = world(14)
+    draws = few_of_each([str(label) for label in labels], 4, 3, seed=5)
+
+    found = learn(vectors, labels, draws, test, test_labels, Regression(100, 5))
+
+    accuracies, f1s = [], []
+    for draw in draws:
+        guess = LogisticRegression(max_iter=100).fit(vectors[draw], labels[draw]).predict(test)
+        accuracies.append(np.mean(guess == test_labels))
+        by_class = []
+        for label in range(3):
+            hits = np.sum((guess == label) & (test_labels == label))
+            by_class.append(2 * hits / (np.sum(guess == label) + np.sum(test_labels == label)))
+        f1s.append(np.mean(by_class))
+    assert tuple(found.measures) == MEASURES
+    assert found.measures["Accuracy"] == pytest.approx(np.mean(accuracies))
+    assert found.measures["F1"] == pytest.approx(np.mean(f1s))
+    assert found.stopped == 0
+
+
+def test_fits_that_were_stopped_are_counted_and_warn_nobody() -> None:
+    vectors, labels = world()
+    draws = [np.arange(60), np.arange(30)]
+
+    found = learn(vectors, labels, draws, vectors, labels, Regression(iterations=1))
+
+    assert found.stopped == 2
+
+
+def test_without_scikit_learn_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.linear_model", None)
+
+    with pytest.raises(UserError, match=r'Install it with: pip install "m2dr\[tasks\]"'):
+        require_scikit_learn()
+
+
+def test_scikit_learn_loads_when_it_is_used() -> None:
+    told = "import m2dr.evaluate.classification, sys; print('sklearn' in sys.modules)"
+
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,139 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from m2dr.errors import UserError
+from m2dr.evaluate.costs import (
+    Cost,
+    Costs,
+    Shape,
+    bytes_per_document,
+    read_costs,
+    search_multiply_adds,
+    write_costs,
+)
+from m2dr.records.cut import Cut
+
+above = st.floats(1e-6, 1e12)
+whole = st.integers(1, 10**12)
+CELLS = {
+    Cut(1, 8): Cost(1.0, 2.0, 300.0, 32, 10_000, 500),
+    Cut(2, 8): Cost(1.5, 3.0, 150.0, 32, 20_000, 900),
+}
+COSTS = Costs(
+    "models/mine", "abc", "pydocs", Cut(2, 8), "same", 40, 8, 5.5, "f32", "x86_64, 2 cores", CELLS
+)  # fmt: skip
+
+
+@given(
+    width=st.integers(1, 6), inner=st.integers(1, 6), query=st.integers(1, 6), key=st.integers(1, 6),
+    gated=st.booleans(), tokens=st.integers(1, 5), layer=st.integers(1, 3), head=st.booleans(),
+)  # fmt: skip
+def test_multiply_adds_are_those_of_the_matrix_products_one_by_one(
+    width: int, inner: int, query: int, key: int, gated: bool, tokens: int, layer: int, head: bool
+) -> None:
+    products = [  # rows, common, columns
+        (tokens, width, query), (tokens, width, key), (tokens, width, key),
+        (tokens, query, tokens), (tokens, tokens, query), (tokens, query, width),
+        (tokens, width, inner), (tokens, inner, width), *([(tokens, width, inner)] if gated else []),
+    ]  # fmt: skip
+    block = sum(rows * common * columns for rows, common, columns in products)
+    shape = Shape(width, inner, query, key, gated, heads_at={layer} if head else ())
+
+    assert shape.encode(layer, tokens) == layer * block + (width * width if head else 0)
+
+
+def test_a_full_scan_costs_one_multiply_add_per_coordinate() -> None:
+    assert search_multiply_adds(1000, 64) == 64_000
+
+
+@pytest.mark.parametrize(
+    ("dim", "kept", "size"),
+    [(384, "f32", 1536), (384, "f16", 768), (384, "int8", 384), (9, "binary", 2), (8, "binary", 1)],
+)
+def test_bytes_are_those_of_the_coordinates_rounded_up(dim: int, kept: str, size: int) -> None:
+    assert bytes_per_document(dim, kept) == size
+
+
+def test_an_unknown_kind_of_coordinate_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UserError, match=r"No engine keeps coordinates as 'f23'\. Did you mean f32"):
+        bytes_per_document(8, "f23")
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    cells=st.dictionaries(
+        st.builds(Cut, st.integers(1, 40), st.integers(1, 4096)),
+        st.builds(Cost, above, above, above, whole, whole, whole),
+        min_size=1,
+        max_size=4,
+    ),
+    model=st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
+)
+def test_what_was_written_is_read_again(tmp_path: Path, cells: dict[Cut, Cost], model: str) -> None:
+    costs = replace(COSTS, model=model, cells=cells)
+
+    write_costs(costs, tmp_path)
+
+    assert read_costs(tmp_path) == costs
+
+
+def test_queries_search_the_documents_that_they_were_trained_with() -> None:
+    fixed = replace(COSTS, documents_from="last")
+
+    assert COSTS.document_layer(Cut(1, 8)) == 1
+    assert fixed.document_layer(Cut(1, 8)) == 2
+
+
+def test_costs_that_were_never_measured_are_answered_with_the_command(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"costs.json is missing.*--measure-costs"):
+        read_costs(tmp_path)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0, -1.0])
+def test_a_cost_that_is_no_number_above_zero_cannot_be_made(value: float) -> None:
+    with pytest.raises(UserError, match="latency_p50_ms is"):
+        Cost(value, 2.0, 300.0, 32, 10_000, 500)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ('"format": 1', '"format": 9', "its format is 9 and this m2dr reads 1"),
+        ('"format": 1', '"format": 1,,', "line 2: not JSON"),
+        ('"latency_p50_ms": 1.0', '"latency_p50_ms": NaN', "at L1D8, latency_p50_ms is nan"),
+        ('"latency_p50_ms": 1.0', '"latency_p50_ms": "1"', "costs that m2dr wrote"),
+        ('"latency_p50_ms": 1.0,', "", "it has no 'latency_p50_ms'"),
+        ('"layer": 2', '"layer": 1', "it holds the cut L1D8 twice"),
+        ('"layer": 2', '"layer": true', "a layer or dim is True"),
+        ('"fingerprint": "abc",', "", "it has no 'fingerprint'"),
+    ],
+)
+def test_a_damaged_file_is_named_with_what_is_wrong(
+    tmp_path: Path, old: str, new: str, problem: str
+) -> None:
+    path = write_costs(COSTS, tmp_path)
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new, 1))
+
+    with pytest.raises(UserError, match=f"costs.json.*{problem}"):
+        read_costs(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["[]", "3", '"x"', '{"format": 1, "cells": []}', "null"])
+def test_json_of_something_else_is_no_costs(tmp_path: Path, content: str) -> None:
+    (tmp_path / "costs.json").write_text(content)
+
+    with pytest.raises(UserError, match="does not hold costs that m2dr wrote"):
+        read_costs(tmp_path)
+
+
+def test_two_files_differ_line_by_line(tmp_path: Path) -> None:
+    lines = write_costs(COSTS, tmp_path).read_text().splitlines()
+
+    assert json.loads("\n".join(lines))["cells"][1]["layer"] == 2
+    assert len(lines) > 20

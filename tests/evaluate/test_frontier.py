@@ -1,0 +1,148 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from m2dr.evaluate.frontier import Budget, Candidate, frontier, nearest, pick, prices
+from m2dr.records.cut import Cut
+
+NAMES = ("latency", "bytes", "multiply_adds")
+few = st.sampled_from([0.5, 1.0, 1.5, 2.0, 4.0])  # so that ties are common
+tables = st.dictionaries(
+    st.builds(Cut, st.integers(1, 12), st.sampled_from([8, 16, 32, 64])),
+    st.tuples(st.sampled_from([0.1, 0.2, 0.3, 0.4]), few, few, few),
+    min_size=1,
+    max_size=20,
+).map(
+    lambda rows: [
+        Candidate(cut, quality, dict(zip(NAMES, costs, strict=True)))
+        for cut, (quality, *costs) in rows.items()
+    ]
+)
+budgets = st.builds(
+    Budget,
+    st.dictionaries(st.sampled_from(NAMES), st.sampled_from([0.5, 0.9, 1.2, 2.0, 9.0])),
+    st.none() | st.sampled_from([0.05, 0.15, 0.3, 0.5]),
+)
+
+
+def fits(one: Candidate, budget: Budget) -> bool:
+    cheap = all(one.costs[name] <= limit for name, limit in budget.ceilings.items())
+    return cheap and (budget.floor is None or one.quality >= budget.floor)
+
+
+@given(table=tables, names=st.sampled_from([NAMES[:1], NAMES[:2], NAMES]))
+def test_the_frontier_is_all_that_nothing_else_dominates(
+    table: list[Candidate], names: tuple[str, ...]
+) -> None:
+    expected = set()
+    for one in table:
+        beaten = False
+        for other in table:
+            no_worse = other.quality >= one.quality
+            better = other.quality > one.quality
+            for name in names:
+                no_worse = no_worse and other.costs[name] <= one.costs[name]
+                better = better or other.costs[name] < one.costs[name]
+            beaten = beaten or (no_worse and better)
+        if not beaten:
+            expected.add(one.cut)
+
+    found = frontier(table, names)
+
+    assert {one.cut for one in found} == expected
+    assert len(found) == len(expected)
+    assert [one.quality for one in found] == sorted((one.quality for one in found), reverse=True)
+
+
+@given(table=tables, budget=budgets)
+def test_the_picked_cut_is_that_of_a_search_through_the_table(
+    table: list[Candidate], budget: Budget
+) -> None:
+    most = [max(one.costs[name] for one in table) for name in NAMES[:2]]
+    cheapest_wins = budget.floor is not None and not budget.ceilings
+    expected, best = None, None
+    for one in sorted(table, key=lambda c: c.cut):
+        if not fits(one, budget):
+            continue
+        price = one.costs["latency"] / most[0] + one.costs["bytes"] / most[1]
+        rank = (-price, one.quality) if cheapest_wins else (one.quality, -price)
+        if best is None or rank > best:
+            expected, best = one, rank
+
+    assert pick(table, budget) == expected
+
+
+@given(table=tables, budget=budgets)
+def test_no_fitting_cut_is_as_good_and_cheaper_than_the_picked_one(
+    table: list[Candidate], budget: Budget
+) -> None:
+    chosen = pick(table, budget)
+
+    if chosen is not None:
+        rivals = [one for one in table if fits(one, budget)]
+        assert not [one for one in rivals if one.dominates(chosen, NAMES[:2])]
+
+
+@given(table=tables, budget=budgets)
+def test_the_order_of_the_table_changes_nothing(table: list[Candidate], budget: Budget) -> None:
+    backwards = table[::-1]
+
+    assert pick(backwards, budget) == pick(table, budget)
+    assert frontier(backwards) == frontier(table)
+    assert nearest(backwards, budget) == nearest(table, budget)
+
+
+@given(table=tables, budget=budgets)
+def test_a_cut_fits_exactly_when_it_misses_nothing(table: list[Candidate], budget: Budget) -> None:
+    for one in table:
+        assert (not budget.misses(one)) == fits(one, budget)
+
+
+def test_a_miss_is_told_as_a_share_of_its_limit() -> None:
+    one = Candidate(Cut(6, 64), 0.2, {"latency": 6.0, "bytes": 256})
+
+    found = Budget({"latency": 5.0, "bytes": 128}, floor=0.4).misses(one)
+
+    assert found == pytest.approx({"latency": 0.2, "bytes": 1.0, "quality": 0.5})
+
+
+def test_the_nearest_cuts_are_those_that_miss_least_and_the_better_of_equals() -> None:
+    table = [
+        Candidate(Cut(1, 8), 0.1, {"latency": 1.0}),
+        Candidate(Cut(2, 8), 0.2, {"latency": 2.0}),
+        Candidate(Cut(3, 8), 0.3, {"latency": 2.0}),
+        Candidate(Cut(4, 8), 0.4, {"latency": 3.0}),
+    ]
+
+    found = nearest(table, Budget({"latency": 0.5}), count=3)
+
+    assert [one.cut.layer for one in found] == [1, 3, 2]
+
+
+def test_with_neither_ceiling_nor_floor_the_best_is_picked_and_of_equals_the_cheaper() -> None:
+    table = [
+        Candidate(Cut(1, 8), 0.4, {"latency": 3.0, "bytes": 32}),
+        Candidate(Cut(2, 8), 0.4, {"latency": 2.0, "bytes": 32}),
+        Candidate(Cut(3, 8), 0.3, {"latency": 1.0, "bytes": 32}),
+    ]
+
+    assert pick(table, Budget()) == table[1]
+
+
+def test_a_price_counts_each_cost_by_its_share_of_the_highest() -> None:
+    table = [
+        Candidate(Cut(1, 8), 0.4, {"latency": 1.0, "bytes": 100}),
+        Candidate(Cut(2, 8), 0.4, {"latency": 4.0, "bytes": 50}),
+    ]
+
+    assert prices(table) == {Cut(1, 8): 1.25, Cut(2, 8): 1.5}
+
+
+def test_with_a_floor_and_a_ceiling_the_best_that_fits_is_picked() -> None:
+    table = [
+        Candidate(Cut(1, 8), 0.3, {"latency": 1.0, "bytes": 32}),
+        Candidate(Cut(2, 8), 0.4, {"latency": 2.0, "bytes": 32}),
+    ]
+
+    assert pick(table, Budget({"latency": 9.0}, floor=0.2)) == table[1]
+    assert pick(table, Budget(floor=0.2)) == table[0]

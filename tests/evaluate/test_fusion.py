@@ -1,0 +1,202 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from m2dr.errors import UserError
+from m2dr.evaluate.fusion import SCALES, interpolated, reciprocal_ranks
+from m2dr.records.run import Ranking, Run
+
+Pairs = list[tuple[str, float]]
+SCORES = st.one_of(st.floats(-1000, 1000, width=32), st.sampled_from([0.0, 1.0, 0.5, -3.0]))
+RUNS = st.builds(
+    Run,
+    st.dictionaries(
+        st.sampled_from(["q1", "q2", "q3"]),
+        st.dictionaries(st.sampled_from("abcdefgh"), SCORES, max_size=8).map(
+            lambda found: Ranking.of(list(found), found.values())
+        ),
+        max_size=3,
+    ),
+)
+MANY = st.lists(RUNS, min_size=2, max_size=4)
+
+
+def run(**queries: dict[str, float]) -> Run:
+    return Run({query: Ranking.of(list(d), d.values()) for query, d in queries.items()})
+
+
+def pairs(fused: Run, query: str = "q") -> Pairs:
+    ranking = fused.rankings[query]
+    return list(zip(ranking.docids, ranking.scores, strict=True))
+
+
+def naive_ranks(runs: list[Run], weights: list[float], offset: float, query: str) -> Pairs:
+    """Cormack et al. 2009, for every document looking it up in every run."""
+    found = []
+    for docid in {d for one in runs if query in one.rankings for d in one.rankings[query].docids}:
+        score = 0.0
+        for one, weight in zip(runs, weights, strict=True):
+            docids = one.rankings[query].docids if query in one.rankings else ()
+            for place in range(len(docids)):
+                if docids[place] == docid:
+                    score += weight / (offset + place + 1)
+        found.append((docid, score))
+    return found
+
+
+def naive_scaled(scale: str, scores: list[float], score: float | None) -> float:
+    """One document's share; None: the ranking does not hold it."""
+    if not scores:
+        return 0.0
+    worst = min(scores)
+    if scale == "none":
+        return worst if score is None else score
+    if scale == "min-max":
+        if score is None:
+            return 0.0
+        return 1.0 if max(scores) == worst else (score - worst) / (max(scores) - worst)
+    mean = math.fsum(scores) / len(scores)
+    deviation = math.sqrt(math.fsum((x - mean) ** 2 for x in scores) / len(scores))
+    return ((worst if score is None else score) - mean) / deviation if deviation else 0.0
+
+
+def naive_interpolated(runs: list[Run], weights: list[float], scale: str, query: str) -> Pairs:
+    found = []
+    for docid in {d for one in runs if query in one.rankings for d in one.rankings[query].docids}:
+        total = 0.0
+        for one, weight in zip(runs, weights, strict=True):
+            ranking = one.rankings.get(query, Ranking((), ()))
+            known = dict(zip(ranking.docids, ranking.scores, strict=True))
+            total += weight * naive_scaled(scale, list(known.values()), known.get(docid))
+        found.append((docid, total))
+    return found
+
+
+def same(fused: Run, query: str, expected: Pairs) -> None:
+    found = dict(pairs(fused, query))
+    assert found.keys() == dict(expected).keys()
+    for docid, score in expected:
+        assert found[docid] == pytest.approx(score, rel=1e-5, abs=1e-4)
+
+
+@given(runs=MANY, offset=st.sampled_from([0.0, 1.0, 60.0, 100.5]), data=st.data())
+def test_ranks_fuse_as_the_formula_says(runs: list[Run], offset: float, data) -> None:
+    weights = data.draw(st.lists(st.floats(0.1, 5), min_size=len(runs), max_size=len(runs)))
+
+    fused = reciprocal_ranks(runs, weights, offset=offset)
+
+    for query in fused.rankings:
+        same(fused, query, naive_ranks(runs, weights, offset, query))
+
+
+@given(runs=MANY, data=st.data())
+@pytest.mark.parametrize("scale", SCALES)
+def test_scores_fuse_as_the_formula_says(scale: str, runs: list[Run], data) -> None:
+    weights = data.draw(st.lists(st.floats(0.1, 1), min_size=len(runs), max_size=len(runs)))
+
+    fused = interpolated(runs, weights, scale=scale)
+
+    for query in fused.rankings:
+        same(fused, query, naive_interpolated(runs, weights, scale, query))
+
+
+@given(runs=MANY, k=st.integers(1, 9))
+@pytest.mark.parametrize("fuse", [reciprocal_ranks, interpolated])
+def test_a_fused_run_keeps_the_one_rule_for_ties(fuse, runs: list[Run], k: int) -> None:
+    whole, cut = fuse(runs), fuse(runs, k=k)
+
+    for query, ranking in whole.rankings.items():
+        ordered = sorted(zip(ranking.scores, ranking.docids, strict=True), reverse=True)
+        assert list(ranking.docids) == [docid for _, docid in ordered]
+        assert cut.rankings[query].docids == ranking.docids[:k]
+
+
+@given(runs=MANY)
+@pytest.mark.parametrize("fuse", [reciprocal_ranks, interpolated])
+def test_every_query_of_any_run_is_there(fuse, runs: list[Run]) -> None:
+    queries = dict.fromkeys(query for one in runs for query in one.rankings)
+
+    assert list(fuse(runs).rankings) == list(queries)
+
+
+@given(run=RUNS)
+def test_a_run_fused_with_itself_keeps_its_ranking(run: Run) -> None:
+    fused = reciprocal_ranks([run, run])
+
+    for query, ranking in run.rankings.items():
+        assert fused.rankings[query].docids == ranking.docids
+
+
+def test_the_ranks_of_two_runs_by_hand() -> None:
+    words = run(q={"a": 9.0, "b": 8.0, "c": 7.0})
+    dense = run(q={"c": 0.9, "d": 0.8})
+
+    fused = reciprocal_ranks([words, dense])
+
+    assert pairs(fused) == [
+        ("c", pytest.approx(1 / 63 + 1 / 61)),
+        ("a", pytest.approx(1 / 61)),
+        ("d", pytest.approx(1 / 62)),
+        ("b", pytest.approx(1 / 62)),
+    ]
+
+
+def test_the_scores_of_two_runs_by_hand() -> None:
+    words = run(q={"a": 9.0, "b": 8.0, "c": 7.0})
+    dense = run(q={"c": 0.9, "d": 0.8})
+
+    fused = interpolated([words, dense], [0.7, 0.3])
+
+    assert pairs(fused) == [
+        ("a", pytest.approx(0.7)),
+        ("b", pytest.approx(0.35)),
+        ("c", pytest.approx(0.3)),
+        ("d", 0.0),
+    ]
+
+
+def test_a_query_that_one_run_lacks_is_decided_by_the_other() -> None:
+    fused = interpolated([run(q={"a": 2.0, "b": 1.0}), run(p={"c": 1.0})])
+
+    assert pairs(fused, "q") == [("a", 0.5), ("b", 0.0)]
+    assert pairs(fused, "p") == [("c", 0.5)]
+
+
+@pytest.mark.parametrize("fuse", [reciprocal_ranks, interpolated])
+@pytest.mark.parametrize(
+    ("runs", "options", "reason"),
+    [
+        (1, {}, "1 runs were given, and fusing takes two"),
+        (0, {}, "0 runs were given"),
+        (2, {"k": 0}, "0 documents per query were asked for"),
+        (2, {"weights": [1.0]}, "1 weights were given for 2 runs"),
+        (2, {"weights": [0.0, 0.0]}, "give numbers from 0, not all of them 0"),
+        (2, {"weights": [1.0, -1.0]}, "The weights 1.0, -1.0 were given"),
+        (2, {"weights": [1.0, math.nan]}, "The weights 1.0, nan were given"),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_refused(fuse, runs: int, options, reason: str) -> None:
+    with pytest.raises(UserError, match=reason):
+        fuse([run(q={"a": 1.0})] * runs, **options)
+
+
+@pytest.mark.parametrize("offset", [-1.0, math.nan, math.inf])
+def test_an_offset_below_zero_is_refused(offset: float) -> None:
+    with pytest.raises(UserError, match="was given as the offset of ranks; give 0 or more"):
+        reciprocal_ranks([run(q={"a": 1.0})] * 2, offset=offset)
+
+
+def test_an_unknown_scale_names_the_nearest() -> None:
+    with pytest.raises(UserError, match="no scale 'minmax'. Did you mean min-max"):
+        interpolated([run(q={"a": 1.0})] * 2, scale="minmax")
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_an_infinite_score_has_no_scale(scale: str) -> None:
+    endless = run(q={"a": math.inf, "b": 1.0})
+
+    with pytest.raises(UserError, match="A score of query q is infinite .*fuse by ranks"):
+        interpolated([endless, endless], scale=scale)
+    assert reciprocal_ranks([endless, endless]).rankings["q"].docids == ("a", "b")

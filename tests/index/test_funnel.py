@@ -1,0 +1,240 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from m2dr.errors import UserError
+from m2dr.index import funnel as rooms
+from m2dr.index.engines import build_index, open_index
+from m2dr.index.exact import ExactIndex
+from m2dr.index.funnel import FunnelIndex
+from m2dr.index.stages import Funnel, Stage
+from m2dr.records.cut import Cut
+
+Floats = NDArray[np.float32]
+
+
+def scores_of(queries: Floats, vectors: Floats, dim: int, similarity: str) -> NDArray[np.float32]:
+    left, right = (array[:, :dim].astype(np.float64) for array in (queries, vectors))
+    products = left @ right.T
+    if similarity == "cosine":
+        lengths = np.outer(np.linalg.norm(left, axis=1), np.linalg.norm(right, axis=1))
+        products = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
+    return products.astype(np.float32) + np.float32(0)
+
+
+def naive(queries, vectors, docids, funnel: Funnel, k: int, similarity: str) -> list[list[str]]:
+    """One query after the other, one stage after the other."""
+    found = []
+    for number in range(len(queries)):
+        left = list(range(len(vectors)))
+        for dim, keep in [*((s.dim, s.keep) for s in funnel.stages), (funnel.dim, k)]:
+            scores = scores_of(queries, vectors, dim, similarity)[number]
+            left = sorted(left, key=lambda row: (scores[row], docids[row]), reverse=True)[:keep]
+        found.append([docids[row] for row in left])
+    return found
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    documents=st.integers(1, 60),
+    counts=st.lists(st.integers(1, 70), min_size=1, max_size=3),
+    k=st.integers(1, 70),
+    similarity=st.sampled_from(["dot", "cosine"]),
+    seed=st.integers(0, 999),
+)
+def test_a_funnel_finds_what_stage_after_stage_leaves(
+    tmp_path_factory, build, documents, counts, k, similarity, seed
+) -> None:
+    rng = np.random.default_rng(seed)
+    counts = sorted(counts, reverse=True)
+    stages = tuple(Stage(2 * number + 2, count) for number, count in enumerate(counts))
+    funnel, k = Funnel(stages, 8), min(k, counts[-1])
+    # Small whole numbers: products are exact, and many documents tie.
+    vectors = rng.integers(-1, 2, size=(documents, 8)).astype(np.float32)
+    queries = rng.integers(-1, 2, size=(3, 8)).astype(np.float32)
+    docids = [f"d{row}" for row in rng.permutation(documents)]
+    store = build(tmp_path_factory.mktemp("s"), vectors, docids, similarity=similarity)
+    if similarity == "cosine":  # of equal lengths, so that a rounded quotient decides nothing
+        vectors[vectors == 0], queries[queries == 0] = 1, -1
+        store = build(tmp_path_factory.mktemp("s"), vectors, docids, similarity=similarity)
+
+    run = FunnelIndex(store, funnel).ranked(["a", "b", "c"], queries, k)
+
+    found = [list(ranking.docids) for ranking in run.rankings.values()]
+    assert found == naive(queries, vectors, docids, funnel, k, similarity)
+
+
+@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+@pytest.mark.parametrize("word", ["4:35,16", "2:99,8:35,16"])
+def test_a_funnel_that_keeps_all_is_a_full_scan(
+    tmp_path, build, vectors: Floats, similarity: str, word: str
+) -> None:
+    store = build(tmp_path, vectors, similarity=similarity)
+    queries = np.random.default_rng(3).normal(size=(6, 16)).astype(np.float32)
+    funnel = FunnelIndex(store, Funnel.parse(word))
+
+    scores, rows = funnel.search(queries, 35)
+    exact_scores, exact_rows = ExactIndex(store, 16).search(queries, 35)
+
+    np.testing.assert_array_equal(rows, exact_rows)
+    np.testing.assert_allclose(scores, exact_scores, atol=3e-6)
+    assert funnel.report(queries, 10).recall == 1
+
+
+def test_shortlists_are_read_a_few_queries_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, store
+) -> None:
+    queries = np.random.default_rng(3).normal(size=(11, 16)).astype(np.float32)
+    funnel = FunnelIndex(store, Funnel.parse("4:20,8:10,16"))
+    whole = funnel.search(queries, 5)
+    most: list[int] = []
+    read = type(store).rows
+
+    def spy(self, ids) -> Floats:
+        most.append(len(ids))
+        return read(self, ids)
+
+    monkeypatch.setattr(type(store), "rows", spy)
+    monkeypatch.setattr(rooms, "_BYTES", 8 * 16 * 20 * 3)
+
+    divided = funnel.search(queries, 5)
+
+    assert max(most) == 3 * 20
+    for one, other in zip(whole, divided, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_report_counts_what_is_multiplied_and_found(store) -> None:
+    queries = np.random.default_rng(5).normal(size=(8, 16)).astype(np.float32)
+    funnel = FunnelIndex(store, Funnel.parse("4:20,8:10,16"))
+
+    report = funnel.report(queries, 5)
+
+    # 35 documents at 4, 20 at 8 begun anew, 10 by the 8 coordinates that are left.
+    assert report.stages == ((4, 35, 140), (8, 20, 160), (16, 10, 80))
+    assert (report.spent, report.full, report.k) == (380, 35 * 16, 5)
+    assert report.spent == funnel.multiply_adds
+    assert report.saving == pytest.approx(560 / 380)
+    _, rows = funnel.search(queries, 5)
+    _, best = ExactIndex(store, 16).search(queries, 5)
+    shared = [len(set(a) & set(b)) / 5 for a, b in zip(rows, best, strict=True)]
+    assert report.recall == pytest.approx(np.mean(shared))
+    assert 0 < report.recall < 1
+
+
+def test_another_index_may_make_the_first_shortlist(store) -> None:
+    queries = np.random.default_rng(6).normal(size=(5, 16)).astype(np.float32)
+    funnel = Funnel.parse("8:12,16")
+
+    faiss = FunnelIndex(store, funnel, open_index(build_index(store, 8))).search(queries, 4)
+    scan = FunnelIndex(store, funnel).search(queries, 4)
+
+    np.testing.assert_array_equal(faiss[1], scan[1])
+    np.testing.assert_array_equal(faiss[0], scan[0])
+
+
+class _Missing:
+    """An index that finds one document and fills up with none."""
+
+    def search(self, queries: Floats, k: int) -> tuple[Floats, NDArray[np.int64]]:
+        rows = np.full((len(queries), k), -1, np.int64)
+        rows[:, 0] = 3
+        return np.zeros(rows.shape, np.float32), rows
+
+
+def test_what_the_first_index_did_not_find_is_never_a_document(store) -> None:
+    funnel = FunnelIndex(store, Funnel.parse("4:9,8:7,16"), _Missing())
+
+    run = funnel.ranked(["q"], np.ones((1, 16), np.float32), 5)
+
+    assert run.rankings["q"].docids == ("d3",)
+
+
+def test_copies_tie_and_the_higher_docid_comes_first(tmp_path, build) -> None:
+    rng = np.random.default_rng(9)
+    vectors = np.repeat(rng.normal(size=(4, 16)), 25, axis=0).astype(np.float32)
+    docids = [f"d{row:03}" for row in rng.permutation(100)]
+    store = build(tmp_path, vectors, docids)
+
+    run = FunnelIndex(store, Funnel.parse("4:60,8:50,16")).ranked(["q"], vectors[:1], 25)
+
+    assert set(run.rankings["q"].scores) == {run.rankings["q"].scores[0]}
+    assert list(run.rankings["q"].docids) == sorted(docids[:25], reverse=True)
+
+
+def test_a_dropped_document_leaves_its_ranking_as_long(store) -> None:
+    queries = store.rows([4]).astype(np.float32)
+    index = FunnelIndex(store, Funnel.parse("4:20,16"))
+
+    run = index.ranked(["q"], queries, 5, {"q": "d4"})
+
+    assert len(run.rankings["q"].docids) == 5
+    assert "d4" not in run.rankings["q"].docids
+
+
+def test_no_queries_find_nothing(store) -> None:
+    index = FunnelIndex(store, Funnel.parse("4:20,16"))
+
+    assert len(index.ranked([], np.empty((0, 16), np.float32), 5)) == 0
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [
+        ("384", "One stage narrows nothing"),
+        ("32:1000,384:10", "ends in '384:10', not in a dim without a count"),
+        ("", "ends in '', not in a dim"),
+        ("32,384", "The stage '32' of the funnel '32,384' is not a dim and a count"),
+        ("32:many,384", "The stage '32:many'"),
+        ("32:-5,384", "The stage '32:-5'"),
+        ("128:1000,32:100,384", "Dims must grow in a funnel, and in .* 32 follows 128"),
+        ("32:1000,32", "Dims must grow in a funnel, and in .* 32 follows 32"),
+        ("32:100,128:1000,384", "Counts cannot grow in a funnel, .* 1000 documents .* of 100"),
+        ("32:0,384", "has a dim or a count below 1"),
+        ("0:5,384", "has a dim or a count below 1"),
+    ],
+)
+def test_a_word_that_names_no_funnel_is_refused(word: str, reason: str) -> None:
+    with pytest.raises(UserError, match=reason):
+        Funnel.parse(word)
+
+
+def test_a_funnel_is_read_as_it_is_written() -> None:
+    funnel = Funnel.parse("32:1000, 128:100, 384")
+
+    assert funnel.stages == (Stage(32, 1000), Stage(128, 100))
+    assert (funnel.dim, str(funnel)) == (384, "32:1000,128:100,384")
+
+
+def test_a_funnel_refuses_what_it_cannot_search(store) -> None:
+    index, label = FunnelIndex(store, Funnel.parse("4:20,16")), store.manifest.label
+    queries = np.ones((1, 16), np.float32)
+
+    with pytest.raises(UserError, match="ends at dim 17, and the vectors have 16"):
+        FunnelIndex(store, Funnel.parse("4:20,17"))
+    with pytest.raises(UserError, match="21 documents per query .* leaves 20"):
+        index.search(queries, 21)
+    with pytest.raises(UserError, match="0 documents per query"):
+        index.search(queries, 0)
+    with pytest.raises(UserError, match="query 0 is not finite"):
+        index.search(queries * np.nan, 1)
+    with pytest.raises(UserError, match="and 16 coordinates each"):
+        index.search(queries[:, :8], 1)
+    with pytest.raises(UserError, match="Queries of dimension 8 .* ends at 16"):
+        index.accept(label, Cut(6, 8))
+    with pytest.raises(UserError, match="were encoded by model"):
+        index.accept(replace(label, fingerprint="f" * 64), Cut(6, 16))
+
+
+def test_a_funnel_says_what_it_is_and_which_of_its_prefixes_were_not_trained(store) -> None:
+    index = FunnelIndex(store, Funnel.parse("4:20,8:10,16"))
+
+    assert (index.corpus, index.documents, index.layer, index.dim) == ("tiny", 35, 6, 16)
+    index.accept(store.manifest.label, Cut(6, 16))
+    assert [text.split(" (")[0] for text in index.warnings(Cut(6, 16))] == [
+        "Cut L6D4 was not trained"
+    ]

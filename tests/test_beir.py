@@ -1,0 +1,176 @@
+"""BEIR's own search and evaluation drive a cut of a model, and an index of it."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from world import make_corpus, make_model
+
+from m2dr.beir import Index, Model
+from m2dr.errors import UserError
+from m2dr.evaluate.measures import Evaluator
+from m2dr.model import checkpoint
+from m2dr.text.datasets import open_dataset
+from m2dr.verbs.index import IndexRequest, index_corpus
+from m2dr.verbs.search import Searcher, SearchRequest
+
+pytest.importorskip("beir")
+pytestmark = pytest.mark.filterwarnings("default")  # beir's own are not ours to mend
+
+MACHINE = {"device": "cpu", "dtype": "fp32"}
+Loaded = tuple[dict[str, dict[str, str]], dict[str, str], dict[str, dict[str, int]]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BEIR folder with graded judgements, several to a query."""
+    made = make_corpus(tmp_path_factory.mktemp("beir") / "toy", documents=60)
+    generator = random.Random(5)
+    rows = [f"q{i}\td{generator.randrange(60)}\t{generator.randint(0, 2)}" for i in range(30, 60)]
+    rows += [f"q{i}\td{i}\t2" for i in range(30, 60) if f"q{i}\td{i}\t0" not in rows]
+    judged = {tuple(row.split("\t")[:2]): row for row in rows}
+    lines = ["query-id\tcorpus-id\tscore", *judged.values()]
+    (made / "qrels" / "test.tsv").write_text("\n".join(lines) + "\n")
+    return made
+
+
+@pytest.fixture(scope="module")
+def loaded(folder: Path) -> Loaded:
+    from beir.datasets.data_loader import GenericDataLoader
+
+    return GenericDataLoader(str(folder)).load(split="test")
+
+
+@pytest.fixture(scope="module", params=["cosine", "dot"])
+def model(
+    request: pytest.FixtureRequest, tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, str]:
+    """A model with prefixes, and what BEIR calls its similarity."""
+    target = tmp_path_factory.mktemp("models") / request.param
+    make_model(tiny_backbone, target, similarity=request.param, query_prefix="open ")
+    return target, {"cosine": "cos_sim", "dot": "dot"}[request.param]
+
+
+def ndcg_by_m2dr(folder: Path, model: Path, root: Path) -> float:
+    where = {"root": root / "indexes", **MACHINE}
+    index_corpus(IndexRequest(str(folder), str(model), (8,), (2,), store="f32", **where))
+    searcher = Searcher(SearchRequest(str(folder), str(model), 2, 2, 8, **where))
+    dataset = open_dataset(str(folder))
+    run = searcher.run(dataset.queries("test"), k=10)
+    return Evaluator(dataset.judgements("test"), ["nDCG@10"]).scores(run).mean["nDCG@10"]
+
+
+def ndcg_by_beir(retriever: object, loaded: Loaded, score_function: str) -> float:
+    from beir.retrieval.evaluation import EvaluateRetrieval
+
+    corpus, queries, judgements = loaded
+    evaluation = EvaluateRetrieval(retriever, k_values=[10], score_function=score_function)
+    results = evaluation.retrieve(corpus, queries)
+    return evaluation.evaluate(judgements, results, evaluation.k_values)[0]["NDCG@10"]
+
+
+def test_exact_search_of_beir_with_a_model_scores_as_m2dr_does(
+    folder: Path, loaded: Loaded, model: tuple[Path, str], tmp_path: Path
+) -> None:
+    from beir.retrieval.search.dense import DenseRetrievalExactSearch
+
+    path, score_function = model
+    search = DenseRetrievalExactSearch(Model(str(path), 2, 8, **MACHINE), show_progress_bar=False)
+
+    found = ndcg_by_beir(search, loaded, score_function)
+
+    assert found == pytest.approx(ndcg_by_m2dr(folder, path, tmp_path), abs=1e-4)
+
+
+def test_evaluation_of_beir_with_an_index_scores_as_m2dr_does(
+    folder: Path, loaded: Loaded, model: tuple[Path, str], tmp_path: Path
+) -> None:
+    path, score_function = model
+    expected = ndcg_by_m2dr(folder, path, tmp_path)
+    index = Index(str(folder), str(path), 2, 8, root=tmp_path / "indexes", **MACHINE)
+
+    found = ndcg_by_beir(index, loaded, score_function)
+
+    assert found == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.fixture(scope="module")
+def own(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A folder whose queries have the ids of their documents, and an index of it."""
+    made = make_corpus(tmp_path_factory.mktemp("own") / "own", documents=12)
+    rows = [json.loads(line) for line in (made / "queries.jsonl").read_text().splitlines()]
+    lines = [json.dumps(row | {"_id": row["_id"].replace("q", "d")}) for row in rows]
+    (made / "queries.jsonl").write_text("\n".join(lines) + "\n")
+    (made / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nd1\td2\t1\nd3\td3\t1\n")
+    for split in ("train", "dev"):
+        (made / "qrels" / f"{split}.tsv").unlink()
+    root = made.parent / "indexes"
+    index_corpus(IndexRequest(str(made), str(tiny_backbone), (8,), (4,), root=root, **MACHINE))
+    return made, root
+
+
+@pytest.mark.parametrize("ignored", [True, False])
+def test_the_document_with_the_id_of_the_query_is_dropped_as_beir_does(
+    ignored: bool, own: tuple[Path, Path], tiny_backbone: Path
+) -> None:
+    folder, root = own
+    index = Index(
+        str(folder), str(tiny_backbone), dim=8, root=root, ignore_identical_ids=ignored, **MACHINE
+    )
+    corpus = {f"d{i}": {"title": "", "text": ""} for i in range(12)}
+
+    found = index.search(corpus, {"d1": "read the file", "x": "open"}, 11, "dot")
+
+    assert ("d1" in found["d1"]) != ignored or len(found["d1"]) == 11
+    assert ignored == ("d1" not in index.search(corpus, {"d1": "read"}, 12, "dot")["d1"])
+    assert len(found["x"]) == 11
+    scores = list(found["x"].values())
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_an_index_of_other_documents_is_refused(
+    own: tuple[Path, Path], tiny_backbone: Path
+) -> None:
+    folder, root = own
+    index = Index(str(folder), str(tiny_backbone), dim=8, root=root, **MACHINE)
+    other = {f"other-{i}": {"text": "x"} for i in range(12)}
+
+    with pytest.raises(UserError, match="BEIR was given 1 documents, and 12 are indexed"):
+        index.search({"d1": {"text": "x"}}, {"q": "read"}, 3, "dot")
+    with pytest.raises(UserError, match=r"The index holds the document 'd\d+', which the corpus"):
+        index.search(other, {"q": "read"}, 3, "dot")
+
+
+def test_scores_of_another_kind_are_refused(own: tuple[Path, Path], tiny_backbone: Path) -> None:
+    folder, root = own
+    index = Index(str(folder), str(tiny_backbone), dim=8, root=root, **MACHINE)
+
+    assert checkpoint.read_card(tiny_backbone).similarity == "dot"
+    with pytest.raises(UserError, match=r"by 'cos_sim', .* by dot; use .*score_function='dot'"):
+        index.search({}, {}, 3, "cos_sim")
+    with pytest.raises(UserError, match="by 'euclid', and this model compares by dot"):
+        index.search({}, {}, 3, "euclid")
+
+
+def test_a_cut_that_is_not_there_is_refused(own: tuple[Path, Path], tiny_backbone: Path) -> None:
+    folder, root = own
+
+    with pytest.raises(UserError, match="Layer 5 was asked for; this encoder has 4"):
+        Model(str(tiny_backbone), layer=5)
+    with pytest.raises(UserError, match="There is no index of own by model"):
+        Index(str(folder), str(tiny_backbone), root=root / "nowhere")
+
+
+def test_a_document_without_a_title_is_its_text(tiny_backbone: Path) -> None:
+    model = Model(str(tiny_backbone), 2, 8, **MACHINE)
+
+    rows = [
+        {"text": "read a file"},
+        {"title": "", "text": "read a file"},
+        {"title": "read", "text": "a file"},
+    ]
+    first, second, third = model.encode_corpus(rows, batch_size=2, convert_to_tensor=True)
+
+    assert first == pytest.approx(second)
+    assert first == pytest.approx(third, abs=1e-6)

@@ -1,0 +1,256 @@
+"""Encoding by several processes, killed and resumed, in bounded memory."""
+
+import hashlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from shell import COMMAND, ENVIRONMENT, m2dr
+from world import make_corpus
+
+QUICK = {**ENVIRONMENT, "OMP_NUM_THREADS": "1"}
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_corpus(tmp_path_factory.mktemp("many") / "many", documents=1500)
+
+
+def words(corpus: Path, backbone: Path, *more: str) -> tuple[str | Path, ...]:
+    return (
+        "index", "corpus", "--corpus", corpus, "--model", backbone, "--layers", "2,4", "--dim", "8",
+        "--shard-rows", "50", "--device", "cpu", *more,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def undisturbed(
+    tmp_path_factory: pytest.TempPathFactory, corpus: Path, tiny_backbone: Path
+) -> dict[str, str]:
+    place = tmp_path_factory.mktemp("undisturbed")
+    done = m2dr(*words(corpus, tiny_backbone), cwd=place)
+    assert done.returncode == 0, done.stderr
+    told = re.search(
+        r"Stages: tokenise .* run .* write .* MB of vectors\. The slowest is", done.stderr
+    )
+    assert told, done.stderr
+    return digests(place / "indexes")
+
+
+def started(place: Path, *words: str | Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*COMMAND, *map(str, words)], cwd=place, env=QUICK, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+
+
+def until(reached: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while not reached():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline, "it never got that far"
+        time.sleep(0.005)
+
+
+def records(place: Path) -> int:
+    return len(list(place.glob("indexes/many/*/layer-04/vectors-*.json")))
+
+
+def children(process: subprocess.Popen[str], mark: str) -> list[psutil.Process]:
+    """Descendants whose command line holds `mark`."""
+    found = []
+    for child in psutil.Process(process.pid).children(recursive=True):
+        try:
+            if mark in " ".join(child.cmdline()):
+                found.append(child)
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_encoding_killed_many_times_in_a_row_ends_with_the_same_bytes(
+    corpus: Path, tiny_backbone: Path, undisturbed: dict[str, str], tmp_path: Path
+) -> None:
+    script = Path(__file__).with_name("killing.py")
+
+    done = subprocess.run(
+        [sys.executable, script, corpus, tiny_backbone, tmp_path / "indexes", "16", "0.7"],
+        env=QUICK, capture_output=True, text=True, timeout=300, check=True,
+    )  # fmt: skip
+
+    killed, code = map(int, done.stdout.split()[-2:])
+    assert killed >= 8
+    assert code == 0, done.stderr
+    assert digests(tmp_path / "indexes") == undisturbed
+
+
+def test_what_a_killed_worker_leaves_the_others_take(
+    corpus: Path, tiny_backbone: Path, undisturbed: dict[str, str], tmp_path: Path
+) -> None:
+    process = started(tmp_path, *words(corpus, tiny_backbone, "--workers", "2"))
+
+    until(lambda: records(tmp_path) >= 2, process)
+    children(process, "spawn_main")[0].kill()
+    told, _ = process.communicate(timeout=120)
+
+    assert process.returncode == 0, told
+    assert "a worker ended (by kill -9" in told
+    assert digests(tmp_path / "indexes") == undisturbed
+
+
+def test_when_all_workers_are_killed_a_sentence_says_so_and_what_is_written_stays(
+    corpus: Path, tiny_backbone: Path, undisturbed: dict[str, str], tmp_path: Path
+) -> None:
+    process = started(tmp_path, *words(corpus, tiny_backbone, "--workers", "2"))
+
+    until(lambda: records(tmp_path) >= 2, process)
+    process.send_signal(signal.SIGSTOP)  # so that it hands out nothing between the two kills
+    for child in children(process, "spawn_main"):
+        child.kill()
+    process.send_signal(signal.SIGCONT)
+    told, _ = process.communicate(timeout=120)
+
+    assert process.returncode == 2
+    assert "All workers ended, the last one by kill -9" in told
+    assert "Traceback" not in told
+    assert records(tmp_path) >= 2
+    assert m2dr(*words(corpus, tiny_backbone), cwd=tmp_path).returncode == 0
+    assert digests(tmp_path / "indexes") == undisturbed
+
+
+def test_a_killed_parent_leaves_no_workers_behind(
+    corpus: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    process = started(tmp_path, *words(corpus, tiny_backbone, "--workers", "2"))
+    until(lambda: records(tmp_path) >= 1, process)
+    crew = children(process, "spawn_main")
+    assert crew
+
+    process.kill()
+    process.communicate(timeout=60)
+
+    _, alive = psutil.wait_procs(crew, timeout=20)
+    assert not alive
+
+
+@pytest.mark.slow  # starts several processes that each load torch
+def test_a_worker_killed_under_ray_is_replaced(
+    corpus: Path, tiny_backbone: Path, undisturbed: dict[str, str], tmp_path: Path
+) -> None:
+    pytest.importorskip("ray")
+    process = started(tmp_path, *words(corpus, tiny_backbone, "--on", "ray", "--workers", "2"))
+
+    until(lambda: records(tmp_path) >= 2, process)
+    crew = children(process, "ray::_shard")
+    assert crew
+    crew[0].kill()
+    told, _ = process.communicate(timeout=120)
+
+    assert process.returncode == 0, told
+    assert digests(tmp_path / "indexes") == undisturbed
+
+
+@pytest.mark.slow  # starts several processes that each load torch
+def test_processes_of_torchrun_share_the_shards(
+    corpus: Path, tiny_backbone: Path, undisturbed: dict[str, str], tmp_path: Path
+) -> None:
+    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "m2dr"]
+
+    done = subprocess.run(
+        [sys.executable, "-m", *torchrun, *map(str, words(corpus, tiny_backbone))],
+        cwd=tmp_path, env=QUICK, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("1,500 documents, 2 indexes") == 1
+    assert done.stderr.count("Encoding many at layers 2, 4") == 1
+    assert digests(tmp_path / "indexes") == undisturbed
+
+
+def test_the_second_of_two_writers_is_told_and_the_first_goes_on(
+    corpus: Path, tiny_backbone: Path, undisturbed: dict[str, str], tmp_path: Path
+) -> None:
+    first = started(tmp_path, *words(corpus, tiny_backbone))
+    until(lambda: records(tmp_path) >= 1, first)
+    first.send_signal(signal.SIGSTOP)
+
+    second = m2dr(*words(corpus, tiny_backbone, "--overwrite"), cwd=tmp_path)
+    first.send_signal(signal.SIGCONT)
+    told, _ = first.communicate(timeout=120)
+
+    assert second.returncode == 2
+    assert f"Another process, {first.pid}, is writing to" in second.stderr
+    assert "Traceback" not in second.stderr
+    assert first.returncode == 0, told
+    assert digests(tmp_path / "indexes") == undisturbed
+
+
+def test_ctrl_c_with_workers_ends_all_of_them_with_a_sentence(
+    corpus: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    process = started(tmp_path, *words(corpus, tiny_backbone, "--workers", "2"))
+    until(lambda: records(tmp_path) >= 1, process)
+    crew = children(process, "spawn_main")
+
+    process.send_signal(signal.SIGINT)
+    told, _ = process.communicate(timeout=60)
+
+    assert process.returncode == 1, told
+    assert re.search(
+        r"Encoding stopped after \d+ of 1500 documents; the same command goes on", told
+    )
+    assert "Traceback" not in told
+    _, alive = psutil.wait_procs(crew, timeout=20)
+    assert not alive
+
+
+PEAK = """
+import resource, sys
+from pathlib import Path
+from m2dr.verbs.index import IndexRequest, index_corpus
+index_corpus(IndexRequest(
+    sys.argv[1], sys.argv[2], layers=(4,), dims=(8,), root=Path(sys.argv[3]), device="cpu",
+    shard_rows=500))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_memory_does_not_grow_with_the_corpus(tiny_backbone: Path, tmp_path: Path) -> None:
+    peaks = []
+    for documents in (1_000, 8_000):
+        corpus = make_corpus(tmp_path / str(documents) / "many", documents)
+        done = subprocess.run(
+            [sys.executable, "-c", PEAK, corpus, tiny_backbone, tmp_path / f"i{documents}"],
+            env=QUICK, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        peaks.append(int(done.stdout.split()[-1]) / 1024)  # MB
+
+    small, large = peaks
+    assert large - small < 15  # 7,000 documents with their ids and tokens as Python objects take 20
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_may_not_be_written_to_is_a_sentence(
+    corpus: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "indexes").mkdir(mode=0o500)
+
+    done = m2dr(*words(corpus, tiny_backbone), cwd=tmp_path)
+
+    assert done.returncode == 2
+    assert "cannot be written" in done.stderr

@@ -1,0 +1,345 @@
+"""MTEB drives a cut of a model through its own evaluation, on tasks made here."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from shell import m2dr
+from world import WORDS, make_model
+
+from m2dr.errors import UserError
+from m2dr.evaluate.grid import Grid
+from m2dr.evaluate.measures import Evaluator
+from m2dr.model import checkpoint
+from m2dr.mteb import Encoder, MtebRequest, evaluate_mteb, run_task
+from m2dr.text.datasets import open_dataset
+from m2dr.verbs.classification import ClassificationRequest, evaluate_classification
+from m2dr.verbs.index import IndexRequest, index_corpus
+from m2dr.verbs.pairs import PairsRequest, evaluate_pairs
+from m2dr.verbs.search import Searcher, SearchRequest
+from m2dr.verbs.sts import StsRequest, evaluate_sts
+
+pytest.importorskip("mteb")
+pytestmark = pytest.mark.filterwarnings("default")  # mteb's and datasets' own are not ours to mend
+
+MACHINE = {"device": "cpu", "dtype": "fp32"}
+CUT = {"layers": (2,), "dims": (8,)}
+
+
+def texts(count: int, seed: int) -> list[str]:
+    generator = np.random.default_rng(seed)
+    return [" ".join(generator.choice(WORDS, size=6)) for _ in range(count)]
+
+
+def task_of(kind: str, type_: str, main_score: str, dataset: object) -> object:
+    """A task of MTEB whose data is at hand."""
+    from mteb import abstasks
+    from mteb.abstasks.task_metadata import TaskMetadata
+
+    description = TaskMetadata(
+        type=type_, name=f"Tiny{type_}", main_score=main_score, description="made for a test",
+        reference=None, dataset={"path": "none", "revision": "none"}, category="t2t",
+        eval_splits=["test"], eval_langs=["eng-Latn"], date=None, dialect=None, domains=None,
+        task_subtypes=None, license=None, annotations_creators=None, modalities=["text"],
+        sample_creation=None, bibtex_citation=None,
+    )  # fmt: skip
+
+    class Tiny(getattr(abstasks, kind)):
+        metadata = description
+
+        def load_data(self, *_: object, **__: object) -> None:
+            self.dataset = dataset
+            self.data_loaded = True
+
+    return Tiny()
+
+
+@pytest.fixture(scope="module")
+def lively(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tiny_backbone, tmp_path_factory.mktemp("models") / "lively")
+
+
+@pytest.fixture
+def encoder(lively: Path) -> Encoder:
+    return Encoder(str(lively), layer=2, dim=8, **MACHINE)
+
+
+def only(grid: Grid) -> dict[str, float]:
+    (cell,) = grid.cells.values()
+    return cell
+
+
+def test_sentence_similarity_scores_as_m2dr_does(
+    encoder: Encoder, lively: Path, tmp_path: Path
+) -> None:
+    from datasets import Dataset, DatasetDict
+
+    rows = {
+        "sentence1": texts(30, 1),
+        "sentence2": texts(30, 2),
+        "score": [i % 6 for i in range(30)],
+    }
+    task = task_of(
+        "AbsTaskSTS", "STS", "cosine_spearman", DatasetDict(test=Dataset.from_dict(rows))
+    )
+
+    (score,) = run_task(encoder, task, tmp_path / "mteb")
+
+    lines = [
+        "\t".join(rows),
+        *("\t".join(map(str, row)) for row in zip(*rows.values(), strict=True)),
+    ]
+    (tmp_path / "tiny.tsv").write_text("\n".join(lines) + "\n")
+    asked = StsRequest(
+        (str(tmp_path / "tiny.tsv"),), (str(lively),), out=tmp_path, **CUT, **MACHINE
+    )
+    assert score.value == pytest.approx(only(evaluate_sts(asked).tasks[0][0])["Spearman"], abs=1e-4)
+    assert (score.task, score.split, score.measure) == ("TinySTS", "test", "cosine_spearman")
+    held = json.loads((tmp_path / "mteb" / "TinySTS.json").read_text())
+    assert held["scores"]["test"][0]["main_score"] == pytest.approx(score.value, abs=1e-5)
+
+
+def test_pair_classification_scores_as_m2dr_does(
+    encoder: Encoder, lively: Path, tmp_path: Path
+) -> None:
+    from datasets import Dataset, DatasetDict
+
+    rows = {
+        "sentence1": texts(30, 3),
+        "sentence2": texts(30, 4),
+        "labels": [i % 2 for i in range(30)],
+    }
+    task = task_of(
+        "AbsTaskPairClassification", "PairClassification", "cosine_ap",
+        DatasetDict(test=Dataset.from_dict(rows)),
+    )  # fmt: skip
+
+    run_task(encoder, task, tmp_path / "mteb")
+
+    lines = [
+        json.dumps(dict(zip(rows, row, strict=True))) for row in zip(*rows.values(), strict=True)
+    ]
+    (tmp_path / "tiny.jsonl").write_text("\n".join(lines) + "\n")
+    asked = PairsRequest(
+        (str(tmp_path / "tiny.jsonl"),), (str(lively),), out=tmp_path, **CUT, **MACHINE
+    )
+    mine = only(evaluate_pairs(asked).tasks[0][0])
+    theirs = json.loads((tmp_path / "mteb" / "TinyPairClassification.json").read_text())["scores"][
+        "test"
+    ][0]
+    for ours, name in (
+        ("cosine-AP", "cosine_ap"),
+        ("cosine-Accuracy", "cosine_accuracy"),
+        ("cosine-F1", "cosine_f1"),
+        ("dot-AP", "dot_ap"),
+    ):
+        assert mine[ours] == pytest.approx(theirs[name], abs=1e-4)
+
+
+def test_classification_scores_as_m2dr_does(encoder: Encoder, lively: Path, tmp_path: Path) -> None:
+    from datasets import Dataset, DatasetDict
+
+    labels = [text.split()[0] < "n" for text in texts(60, 5)]
+    splits = {"train": (texts(60, 5)[:40], labels[:40]), "test": (texts(60, 5)[40:], labels[40:])}
+    (tmp_path / "tiny").mkdir()
+    dataset = DatasetDict()
+    for split, (words, classes) in splits.items():
+        numbers = [int(label) for label in classes]
+        dataset[split] = Dataset.from_dict({"text": words, "label": numbers})
+        lines = [f"{word}\t{number}" for word, number in zip(words, numbers, strict=True)]
+        (tmp_path / "tiny" / f"{split}.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
+
+    (score,) = run_task(
+        encoder, task_of("AbsTaskClassification", "Classification", "accuracy", dataset), tmp_path
+    )
+
+    asked = ClassificationRequest(
+        (str(tmp_path / "tiny"),), (str(lively),), out=tmp_path, **CUT, **MACHINE
+    )
+    assert score.value == pytest.approx(
+        only(evaluate_classification(asked).tasks[0][0])["Accuracy"]
+    )
+
+
+def test_retrieval_scores_as_m2dr_does(
+    tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    from datasets import Dataset
+
+    model = make_model(
+        tiny_backbone, tmp_path / "prefixed", query_prefix="open ", document_prefix="close "
+    )
+    rows = {
+        name: [
+            json.loads(line) for line in (tiny_corpus / f"{name}.jsonl").read_text().splitlines()
+        ]
+        for name in ("corpus", "queries")
+    }
+    judged = [
+        line.split("\t")
+        for line in (tiny_corpus / "qrels" / "test.tsv").read_text().splitlines()[1:]
+    ]
+    asked = {query for query, _, _ in judged}
+    split = {
+        "corpus": Dataset.from_list([{"id": r["_id"], "title": r["title"], "text": r["text"]} for r in rows["corpus"]]),
+        "queries": Dataset.from_list([{"id": r["_id"], "text": r["text"]} for r in rows["queries"] if r["_id"] in asked]),
+        "relevant_docs": {query: {docid: int(level)} for query, docid, level in judged},
+        "top_ranked": None,
+    }  # fmt: skip
+    task = task_of("AbsTaskRetrieval", "Retrieval", "ndcg_at_10", {"default": {"test": split}})
+
+    (score,) = run_task(Encoder(str(model), 2, 8, **MACHINE), task, tmp_path / "mteb")
+
+    where = {"root": tmp_path / "indexes", **MACHINE}
+    index_corpus(IndexRequest(str(tiny_corpus), str(model), (8,), (2,), store="f32", **where))
+    searcher = Searcher(SearchRequest(str(tiny_corpus), str(model), 2, 2, 8, **where))
+    data = open_dataset(str(tiny_corpus))
+    run = searcher.run(data.queries("test"), k=10)
+    mine = Evaluator(data.judgements("test"), ["nDCG@10"]).scores(run).mean["nDCG@10"]
+    assert score.value == pytest.approx(mine, abs=1e-4)
+
+
+def test_each_side_has_its_own_prefix_and_layer(
+    tiny_backbone: Path, lively: Path, tmp_path: Path
+) -> None:
+    from mteb.types import PromptType
+
+    model = make_model(
+        tiny_backbone, tmp_path / "prefixed", query_prefix="open ", document_prefix="close "
+    )
+    encoder, plain = (
+        Encoder(str(model), 2, 8, **MACHINE),
+        Encoder(str(lively), 2, 8, **MACHINE),
+    )
+
+    sides = {
+        side: encoder.encode([{"text": ["read"]}], prompt_type=side)
+        for side in (PromptType.query, PromptType.document, None)
+    }
+
+    np.testing.assert_allclose(
+        sides[PromptType.query], plain.encode([{"text": ["open read"]}]), atol=1e-6
+    )
+    np.testing.assert_allclose(sides[None], plain.encode([{"text": ["close read"]}]), atol=1e-6)
+    np.testing.assert_array_equal(sides[None], sides[PromptType.document])
+
+
+def test_documents_of_a_model_trained_for_it_come_from_its_last_layer(
+    lively: Path, tmp_path: Path
+) -> None:
+    whole, tokenizer = checkpoint.load(lively)
+    checkpoint.save(whole, tokenizer, replace(whole.card, documents="last"), tmp_path / "fixed")
+    encoder, last = (Encoder(str(tmp_path / "fixed"), layer, 8, **MACHINE) for layer in (2, 4))
+    batch = [{"text": ["read", "open a file"]}]
+
+    found = encoder.encode(batch, prompt_type="document")
+
+    np.testing.assert_allclose(found, last.encode(batch), atol=1e-6)
+    assert not np.allclose(encoder.encode(batch), found, atol=1e-3)
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_similarity_is_the_models_own(similarity: str, lively: Path, tmp_path: Path) -> None:
+    whole, tokenizer = checkpoint.load(lively)
+    checkpoint.save(whole, tokenizer, replace(whole.card, similarity=similarity), tmp_path / "m")
+    encoder = Encoder(str(tmp_path / "m"), 4, 8, **MACHINE)
+
+    first, second = (encoder.encode([{"text": texts(4, seed)}]) for seed in (1, 2))
+    scores = encoder.similarity(first, second)
+
+    for i, a in enumerate(first):
+        for j, b in enumerate(second):
+            norm = np.linalg.norm(a) * np.linalg.norm(b) if similarity == "cosine" else 1
+            assert scores[i, j] == pytest.approx(a @ b / norm, abs=1e-6)
+    np.testing.assert_allclose(
+        encoder.similarity_pairwise(first, second), np.diag(scores), atol=1e-6
+    )
+    lengths = np.linalg.norm(first, axis=1)
+    assert np.allclose(lengths, 1) == (similarity == "cosine")
+
+
+def test_mteb_takes_it_for_an_encoder_and_knows_the_cut(encoder: Encoder) -> None:
+    from mteb.models.models_protocols import EncoderProtocol
+
+    assert isinstance(encoder, EncoderProtocol)
+    meta = encoder.mteb_model_meta
+    assert meta.name == "m2dr/lively-L2D8"
+    assert (meta.embed_dim, meta.similarity_fn_name.value) == (8, encoder.encoder.card.similarity)
+    assert meta.revision == encoder.encoder.card.fingerprint
+
+
+def test_inputs_without_text_are_refused(encoder: Encoder) -> None:
+    with pytest.raises(UserError, match="inputs without a text, and m2dr encodes text alone"):
+        encoder.encode([{"image": [0]}])
+
+
+def test_without_mteb_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mteb", None)
+
+    with pytest.raises(UserError, match=r'Install it with: pip install "m2dr\[mteb\]"'):
+        evaluate_mteb(MtebRequest(("STS12",)))
+
+
+@pytest.mark.parametrize(
+    ("task", "sentence"),
+    [
+        ("STSBenchmrk", r"MTEB has no task 'STSBenchmrk'\. Did you mean STSBenchmark\?"),
+        (
+            "STSBenchmark",
+            r"The data of MTEB's STSBenchmark could not be had \(.*\)\. It comes from",
+        ),
+    ],
+)
+def test_a_task_that_cannot_be_run_is_refused_before_a_weight_is_loaded(
+    task: str, sentence: str, lively: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(checkpoint, "load")
+
+    with pytest.raises(UserError, match=sentence):
+        evaluate_mteb(MtebRequest((task,), str(lively), out=tmp_path))
+
+
+def test_a_mistake_on_the_command_line_is_one_sentence(lively: Path, tmp_path: Path) -> None:
+    words = ("--task", "STS12", "--model", lively, "--layer", "9")
+
+    done = m2dr("evaluate", "mteb", *words, cwd=tmp_path)
+
+    assert done.returncode == 2
+    assert done.stderr == "Error: Layer 9 was asked for; this encoder has 4.\n"
+
+
+def test_the_command_prints_the_main_score(
+    lively: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from click.testing import CliRunner
+    from datasets import Dataset, DatasetDict
+
+    from m2dr import mteb as adapter
+    from m2dr.cli import main
+
+    rows = {"sentence1": texts(9, 1), "sentence2": texts(9, 2), "score": list(range(9))}
+    tiny = task_of(
+        "AbsTaskSTS", "STS", "cosine_spearman", DatasetDict(test=Dataset.from_dict(rows))
+    )
+    monkeypatch.setattr(adapter, "_task", lambda _: tiny)
+    words = [
+        "--task",
+        "TinySTS",
+        "--model",
+        str(lively),
+        "--dim",
+        "8",
+        "--out",
+        str(tmp_path),
+    ]
+
+    done = CliRunner().invoke(main, ["evaluate", "mteb", *words], catch_exceptions=False)
+
+    assert done.exit_code == 0
+    first, last = done.stdout.splitlines()
+    assert first.endswith("  cosine_spearman of TinySTS, split test")
+    assert last.startswith("L4D8 of lively, ")
+    assert (tmp_path / "mteb" / "lively" / "L4D8" / "TinySTS.json").exists()

@@ -1,0 +1,197 @@
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from world import configurations
+
+from m2dr.errors import UserError
+from m2dr.evaluate.costs import Costs, read_costs
+from m2dr.model.checkpoint import load, read_card, save
+from m2dr.records.cut import Cut
+from m2dr.verbs.costs import CostsRequest, measure_costs, shape_of
+from m2dr.verbs.timing import open_encoders, query_times
+
+TYPES = [
+    "bert", "roberta", "xlm-roberta", "distilbert", "mpnet", "modernbert", "llama", "qwen2", "qwen3"
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_multiply_adds_are_those_that_the_matrices_of_the_encoder_do(
+    model_type: str, backbone: Callable[[str], Path]
+) -> None:
+    encoder, _ = load(backbone(model_type))
+    tokens, done = 7, []
+
+    def count(module: torch.nn.Linear, inputs: tuple[torch.Tensor, ...], _: object) -> None:
+        done.append(inputs[0].numel() * module.out_features)
+
+    for module in encoder.modules():
+        if isinstance(module, torch.nn.Linear):
+            module.register_forward_hook(count)
+    encoder.embed(np.full((1, tokens), 5), np.ones((1, tokens), np.int64))
+
+    config = configurations()[model_type]
+    heads, size = config.num_attention_heads, getattr(config, "head_dim", None) or 8
+    attention = 4 * 2 * tokens * tokens * heads * size  # four blocks: scores, and weighted sums
+    assert shape_of(encoder).encode(4, tokens) == sum(done) + attention
+
+
+def test_heads_may_be_wider_together_than_the_encoder(backbone: Callable[[str], Path]) -> None:
+    encoder, _ = load(backbone("qwen3"))
+    encoder.transformer.config.head_dim = 16
+
+    shape = shape_of(encoder)
+
+    assert (shape.width, shape.query_width, shape.key_width) == (32, 4 * 16, 2 * 16)
+
+
+def test_an_exit_head_costs_its_own_layer_one_matrix(
+    backbone: Callable[[str], Path], tmp_path: Path
+) -> None:
+    encoder, tokenizer = load(backbone("bert"))
+    without = shape_of(encoder).encode(2, 5)
+    encoder.add_exit_heads([2])
+    save(encoder, tokenizer, replace(encoder.card, exit_head="linear"), tmp_path)
+
+    shape = shape_of(load(tmp_path)[0])
+
+    assert shape.encode(2, 5) == without + 32 * 32
+    assert shape.encode(4, 5) == 2 * without
+
+
+@pytest.fixture(scope="module")
+def measured(
+    tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path, tiny_corpus: Path
+) -> tuple[CostsRequest, Path, Costs]:
+    folder = tmp_path_factory.mktemp("costs")
+    request = CostsRequest(
+        str(tiny_backbone), str(tiny_corpus), layers=(1, 3), dims=(8, 32), queries=4, documents=6,
+        rounds=2, root=folder / "indexes",
+    )  # fmt: skip
+    return request, folder / "results", measure_costs(request, folder / "results")
+
+
+def test_every_cut_asked_for_is_measured_and_kept(
+    measured: tuple[CostsRequest, Path, Costs],
+) -> None:
+    request, folder, costs = measured
+
+    assert read_costs(folder) == costs
+    assert costs.cuts == (Cut(1, 8), Cut(1, 32), Cut(3, 8), Cut(3, 32))
+    assert (costs.documents, costs.queries, costs.whole) == (40, 4, Cut(4, 32))
+    assert (costs.model, costs.corpus) == (request.model, request.corpus)
+    assert costs.query_tokens == 5  # three words, and two special tokens
+    assert all(cell.latency_p50_ms <= cell.latency_p95_ms for cell in costs.cells.values())
+
+
+def test_bytes_and_work_follow_from_the_cut(measured: tuple[CostsRequest, Path, Costs]) -> None:
+    request, _, costs = measured
+    shape = shape_of(load(request.model)[0])
+
+    for cut, cell in costs.cells.items():
+        assert cell.bytes_per_document == 4 * cut.dim
+        assert cell.multiply_adds == shape.encode(cut.layer, 5) + 40 * cut.dim
+
+
+def test_the_memory_of_a_cut_is_that_of_its_own_blocks(
+    measured: tuple[CostsRequest, Path, Costs],
+) -> None:
+    request, _, costs = measured
+
+    for layer in (1, 3):
+        alone = load(request.model, layer)[0]
+        expected = sum(parameter.numel() for parameter in alone.parameters())
+        assert costs.cells[Cut(layer, 8)].parameters == expected
+
+
+def test_measuring_leaves_no_index_behind(measured: tuple[CostsRequest, Path, Costs]) -> None:
+    request, _, _ = measured
+
+    assert not list(request.root.glob("**/dim-*"))
+
+
+def test_documents_of_the_last_layer_are_timed_there_whatever_the_query_asks(
+    tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    encoder, tokenizer = load(tiny_backbone)
+    save(encoder, tokenizer, replace(encoder.card, documents="last"), tmp_path / "model")
+
+    costs = measure_costs(
+        CostsRequest(
+            str(tmp_path / "model"), str(tiny_corpus), layers=(1, 2), dims=(8,), queries=2,
+            documents=4, rounds=1, root=tmp_path,
+        )
+    )  # fmt: skip
+
+    assert costs.document_layer(Cut(1, 8)) == 4
+    one, two = (costs.cells[Cut(layer, 8)].documents_per_second for layer in (1, 2))
+    assert one == two
+    assert not (tmp_path / "costs.json").exists()
+
+
+def test_cut_encoders_share_their_weights_and_give_the_vectors_of_the_whole(
+    tiny_backbone: Path,
+) -> None:
+    encoders = open_encoders(str(tiny_backbone), [1, 2, 4], "cpu", "fp32")
+    whole = dict(encoders.deepest.named_parameters())
+    ids, mask = np.array([[2, 7, 9, 3]]), np.ones((1, 4), np.int64)
+
+    for layer in (1, 2):
+        cut = encoders.by_layer[layer]
+        assert cut.blocks == layer
+        for name, parameter in cut.named_parameters():
+            assert parameter.data_ptr() == whole[name].data_ptr()
+        expected = encoders.deepest.embed(ids, mask, [layer])
+        np.testing.assert_allclose(cut.embed(ids, mask, [layer]), expected, atol=1e-6)
+
+
+def test_a_query_costs_its_encoding_and_its_search(
+    tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent = {("encode", 1): 0.001, ("encode", 2): 0.002, ("search", 8): 0.01, ("search", 16): 0.02}
+    monkeypatch.setattr(
+        "m2dr.verbs.timing._seconds", lambda step, of, query: spent[step.__name__, of] * (query + 1)
+    )
+    monkeypatch.setattr("m2dr.verbs.timing.search_ranked", lambda *_: None)
+    encoders = open_encoders(str(tiny_backbone), [1, 2], "cpu", "fp32")
+
+    times = query_times(encoders, [1, 2], {8: None, 16: None}, ["read", "write"], rounds=3)
+
+    assert {cut: row.tolist() for cut, row in times.items()} == {
+        Cut(1, 8): pytest.approx([11, 22]),
+        Cut(1, 16): pytest.approx([21, 42]),
+        Cut(2, 8): pytest.approx([12, 24]),
+        Cut(2, 16): pytest.approx([22, 44]),
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"layers": (9,)}, "Layer 9 was asked for; this encoder has 4"),
+        ({"dims": (64,)}, "Dim 64 was asked for"),
+        ({"split": "tset"}, "has no split 'tset'"),
+        ({"corpus": "nowhere"}, "There is no data set 'nowhere'"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_any_weight_is_loaded(
+    tiny_backbone: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, object], problem: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("m2dr.verbs.costs.open_encoders", lambda *_: pytest.fail("it was loaded"))
+    request = replace(CostsRequest(str(tiny_backbone), str(tiny_corpus)), **changes)
+
+    with pytest.raises(UserError, match=problem):
+        measure_costs(request)
+
+
+def test_the_card_of_a_backbone_is_what_costs_are_kept_with(
+    measured: tuple[CostsRequest, Path, Costs],
+) -> None:
+    request, _, costs = measured
+
+    assert costs.fingerprint == read_card(request.model).fingerprint
