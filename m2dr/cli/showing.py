@@ -132,8 +132,7 @@ def _request(
     dtype: str,
     **rest: Any,  # noqa: ANN401  # the other fields of FiguresRequest
 ) -> "FiguresRequest":
-    from m2dr.verbs.evaluate import RESULTS
-    from m2dr.verbs.figures import FiguresRequest
+    from m2dr.verbs.figures import RESULTS, FiguresRequest
     from m2dr.verbs.overlaps import OverlapRequest
 
     overlap = OverlapRequest(

@@ -1,6 +1,7 @@
 """Grids as pictures: every layer of a model as a line, or every cut as a coloured cell."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,16 @@ if TYPE_CHECKING:
 _MIDTONE = 0.45  # of the palette: from there on black is easier to read on it than white
 _ACROSS = 3  # panels side by side; a fourth would shrink below what print can bear
 _STROKE: dict[str, Any] = {"marker": "o", "markersize": 3.5, "linewidth": 1.5}  # sizes in points
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure that is drawn when it is wanted."""
+
+    name: str  # fit to name a file
+    caption: str
+    draw: Callable[[Look], "Figure"]
+    tabular: bool = False  # it shows what a table shows too
 
 
 def quality_over_dims(grids: Sequence[Grid], measure: str, path: Path) -> None:

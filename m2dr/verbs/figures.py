@@ -1,14 +1,13 @@
 """`m2dr figures`: the papers' pictures from whatever evaluations left."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from m2dr.errors import UserError
 from m2dr.evaluate.curves import draw_gap_to, draw_gap_to_whole, draw_quality
-from m2dr.evaluate.figures import draw_heat_map, draw_quality_over_dims
+from m2dr.evaluate.figures import Picture, draw_heat_map, draw_quality_over_dims
 from m2dr.evaluate.findings import Finding, by_place, find, joined_grid
 from m2dr.evaluate.frontier import BYTES, LATENCY
 from m2dr.evaluate.grid import Grid
@@ -16,12 +15,9 @@ from m2dr.evaluate.overlap import draw_overlap
 from m2dr.evaluate.published import Published, published
 from m2dr.evaluate.style import LIGHT, LOOKS, Look, save
 from m2dr.evaluate.tradeoff import draw_tradeoff
-from m2dr.verbs.evaluate import RESULTS
 from m2dr.verbs.overlaps import OverlapRequest, overlaps
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+RESULTS = Path("results")  # where `m2dr evaluate` writes
 SEPARATE = "separate"
 
 
@@ -37,16 +33,6 @@ class FiguresRequest:
     separate: Path | None = None  # results of models trained for one cut each
     published: tuple[str, ...] = ()  # SET or SET:RECIPE,RECIPE
     overlap: OverlapRequest = field(default_factory=OverlapRequest)
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A figure that is drawn when it is wanted."""
-
-    name: str  # fit to name a file
-    caption: str
-    draw: Callable[[Look], "Figure"]
-    tabular: bool = False  # it shows what a table shows too
 
 
 @dataclass(frozen=True)

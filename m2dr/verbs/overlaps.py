@@ -4,10 +4,7 @@ from dataclasses import dataclass
 
 from m2dr.errors import UserError
 from m2dr.evaluate.overlap import Overlap, overlap
-from m2dr.model import checkpoint
-from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.verbs.corpora import open_corpus
-from m2dr.verbs.encoding import embed_texts
 from m2dr.verbs.models import names_of
 from m2dr.verbs.progress import progress
 
@@ -34,6 +31,11 @@ def overlaps(request: OverlapRequest) -> list[Overlap]:
     """
     if not request.models:
         return []
+    # Most figures need no encoder, and need not wait for torch to load.
+    from m2dr.model import checkpoint
+    from m2dr.model.devices import choose_device, choose_dtype
+    from m2dr.verbs.encoding import embed_texts
+
     if request.texts < 3:
         raise UserError(f"{request.texts} texts were asked for; an overlap needs 3 or more.")
     dataset = open_corpus(request.corpus)

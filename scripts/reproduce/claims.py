@@ -22,6 +22,7 @@ class Model:
     small_cut: str = ""  # the same at small scale, where `scaled` says another
     raw: bool = False  # the backbone of the file as it comes, not trained
     paper_only: bool = False  # not tried at small scale
+    published: str = ""  # what the published set of an evaluation calls it
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ class Evaluation:
     tasks: tuple[str, ...] = ()  # of sentences: files of DATA/sts
     small: tuple[str, ...] = ()  # at small scale: collections, or files of DATA/sts
     even: bool = False  # every second layer, as the retrieval paper; else the last twelve
+    published: str = ""  # the set of m2dr.evaluate.published that holds whole grids of it
 
     @property
     def searches(self) -> bool:

@@ -22,6 +22,7 @@ from measuring import Measured, error_of_difference, measured
 from training import Scale, Trained, trained, write
 
 from m2dr.errors import Interrupted, UserError, refusal_of
+from m2dr.evaluate.published import published_sets
 
 SEEN, NOT_SEEN, CLOSE = "seen", "not seen", "too close to tell"
 NOISE = 0.005  # of a correlation: what another seed changes without cause, at small scale
@@ -147,7 +148,9 @@ def reproduce(experiment: Experiment, scale: Scale, only: tuple[str, ...] = ()) 
 
 def tell_grid(model: Model, evaluation: Evaluation, found: Measured) -> None:
     """How far a whole grid is from the published one, where the package holds it."""
-    grid = published(evaluation, model)
+    sets = {one.recipe: one for one in published_sets().get(evaluation.published, ())}
+    known = sets.get(model.published)
+    grid = {str(cut): value for cut, value in known.cells.items()} if known else {}
     drifts = {cut: found.cells[cut] - value for cut, value in grid.items() if cut in found.cells}
     if drifts:
         mean = fmean(abs(drift) for drift in drifts.values())
@@ -239,10 +242,10 @@ def end(error: Exception) -> NoReturn:
     sys.exit(1 if isinstance(error, Interrupted) else 2)
 
 
-def main(experiment: Experiment) -> None:
-    """Read the command line and reproduce one table or figure."""
+def main(experiment: Experiment, words: Sequence[str] | None = None) -> None:
+    """Reproduce one table or figure, as the command line (or `words`) asks."""
     made = parser(f"Reproduce: {experiment.title}.")
-    given = made.parse_args()
+    given = made.parse_args(words)
     try:
         reproduce(experiment, scale_of(given), names(given.only))
     except Exception as error:  # told in a sentence where a person can mend it

@@ -246,8 +246,13 @@ def options() -> argparse.ArgumentParser:
     return made
 
 
-if __name__ == "__main__":
+def main(words: Sequence[str] | None = None) -> None:
+    """Do what the command line (or `words`) asks."""
     try:
-        run(options().parse_args())
+        run(options().parse_args(words))
     except Exception as error:  # told in a sentence where a person can mend it
         end(error)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,15 +1,18 @@
 """Starbucks: the diagonal of cuts on MS MARCO, against separate models and 2DMSE."""
 
+from dataclasses import replace
+
 from catalogue import MSMARCO, PLAIN, separate
 from claims import Cell, Claim, Experiment, Model
 from common import main
 
 TABLE = "ielab/Starbucks, README, table A1"
-SRL = Model("starbucks", "starbucks-srl-msmarco")
+SRL = Model("starbucks", "starbucks-srl-msmarco", published="srl")
 SMAE = Model(
     "starbucks-smae",
     "starbucks-srl-msmarco",
     changes=("backbone=ielabgroup/bert-base-uncased-fineweb100bt-smae",),
+    published="smae-srl",
     paper_only=True,  # some dozen steps of pre-training teach nothing
 )
 # The table does not say which 2DMSE it compares with. .1589 at L2D32 needs a form that trains 32,
@@ -19,7 +22,7 @@ TWO_D = Model("2dmse-v1-msmarco", "retrieval-paper-2dmse", changes=("variant=2dm
 EXPERIMENT = Experiment(
     "starbucks",
     "the diagonal from L2D32 to L12D768, RR@10 on MS MARCO",
-    MSMARCO,
+    replace(MSMARCO, published="starbucks-msmarco"),
     (PLAIN, SRL, SMAE, TWO_D, separate("L2D32", "L1D16"), separate("L10D512")),
     (
         Claim(

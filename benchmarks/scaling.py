@@ -1,0 +1,89 @@
+"""What a corpus of any size costs, from rates measured on one machine: bytes, hours, machines.
+
+    python benchmarks/scaling.py --documents-per-second 40 --scan-rate 5e9 > table.md
+
+Encoding hours are documents over the measured rate, on one such machine and shared by several; a
+scan's latency is documents × dim over the measured multiply-adds per second of one query alone. A
+card's hours, never measured here, come from arithmetic: the multiply-adds of a document over a
+share of the card's rate, both of which are printed.
+"""
+
+import argparse
+from collections.abc import Iterator
+
+from m2dr.evaluate.costs import bytes_per_document
+
+CORPORA = {
+    "1 M": 1_000_000,
+    "8.8 M (MS MARCO)": 8_841_823,
+    "100 M": 100_000_000,
+    "1 B": 1_000_000_000,
+}
+KEPT = {"flat": "f32", "flat-f16": "f16", "int8": "int8", "binary": "binary"}
+WHOLE = 384  # coordinates of the store
+
+
+def size(count: float) -> str:
+    """Bytes as people say them."""
+    for unit, one in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if count >= one:
+            return f"{count / one:,.1f} {unit}"
+    return f"{count:,.0f} B"
+
+
+def hours(seconds: float) -> str:
+    """A duration as people say it."""
+    if seconds < 120:
+        return f"{seconds:,.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:,.0f} min"
+    return f"{seconds / 3600:,.0f} h" if seconds < 48 * 3600 else f"{seconds / 86400:,.0f} days"
+
+
+def rows(arguments: argparse.Namespace) -> Iterator[str]:
+    """The tables, line by line."""
+    card = arguments.card_rate * 1e12 * arguments.card_share / (2 * arguments.multiply_adds)
+    yield (
+        f"Measured: {arguments.documents_per_second:,.0f} documents/s of {arguments.tokens} tokens "
+        f"on {arguments.machine}; a scan for one query: {arguments.scan_rate:.3g} multiply-adds/s."
+    )
+    yield (
+        f"Arithmetic: {arguments.multiply_adds / 1e9:.2f} G multiply-adds per document, so a card "
+        f"of {arguments.card_rate:,.0f} TFLOP/s at {arguments.card_share:.0%} would encode "
+        f"{card:,.0f} documents/s, if texts can be read and tokenised as fast."
+    )
+    yield ""
+    yield "| documents | store, f16 | encode, this machine | 16 of them | one card | 8 cards |"
+    yield "|---|---|---|---|---|---|"
+    for name, count in CORPORA.items():
+        here = count / arguments.documents_per_second
+        there = count / card
+        cells = (hours(here), hours(here / 16), hours(there), hours(there / 8))
+        yield f"| {name} | {size(2 * WHOLE * count)} | {' | '.join(cells)} |"
+    yield ""
+    yield "| documents | dim | flat | flat-f16 | int8 | binary | one scan by this machine |"
+    yield "|---|---|---|---|---|---|---|"
+    for name, count in CORPORA.items():
+        for dim in (384, 128, 32):
+            sizes = [size(count * bytes_per_document(dim, kept)) for kept in KEPT.values()]
+            scan = 1000 * count * dim / arguments.scan_rate
+            shown = f"{scan:,.0f} ms" if scan < 10_000 else hours(scan / 1000)
+            yield f"| {name} | {dim} | {' | '.join(sizes)} | {shown} |"
+
+
+def main() -> None:
+    """Read the command line and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--documents-per-second", type=float, required=True)
+    parser.add_argument("--scan-rate", type=float, required=True, help="multiply-adds per second")
+    parser.add_argument("--tokens", type=int, default=256, help="of a document, at most")
+    parser.add_argument("--machine", default="two CPU cores with AVX2, fp32")
+    parser.add_argument("--multiply-adds", type=float, default=2.1e9, help="of one document")
+    parser.add_argument("--card-rate", type=float, default=990, help="bf16 TFLOP/s of the card")
+    parser.add_argument("--card-share", type=float, default=0.3)
+    for line in rows(parser.parse_args()):
+        print(line)
+
+
+if __name__ == "__main__":
+    main()
