@@ -12,22 +12,14 @@ from m2dr.evaluate.comparison import FORMAT as COMPARISON_FORMAT
 from m2dr.evaluate.comparison import Comparison
 from m2dr.evaluate.costs import COSTS, Costs, read_costs
 from m2dr.evaluate.grid import Grid, require_distinct_names, require_same_queries
+from m2dr.evaluate.made import Made, read_made
 from m2dr.evaluate.report import read_json
 from m2dr.evaluate.significance import Paired
 from m2dr.records.cut import Cut
 
 T = TypeVar("T")
 GRID = "grid.json"
-COMMANDS = "commands.json"
 _AGAINST = "*-against-*.json"
-
-
-@dataclass(frozen=True)
-class Commands:
-    """What made a folder of results, where somebody wrote it down."""
-
-    commands: tuple[str, ...] = ()
-    versions: tuple[tuple[str, str], ...] = ()  # package, version
 
 
 @dataclass(frozen=True)
@@ -38,7 +30,7 @@ class Finding:
     grid: Grid
     costs: Costs | None  # None where they were not measured
     comparisons: tuple[Comparison, ...]
-    made_by: Commands
+    made: Made | None  # None where nobody wrote it down
 
 
 def find(folders: Sequence[Path]) -> tuple[Finding, ...]:
@@ -103,15 +95,6 @@ def read_comparison(path: Path) -> Comparison:
     return _parsed(path, "a comparison", _comparison)
 
 
-def read_commands(folder: Path) -> Commands:
-    """What made the results in `folder`; empty where nobody wrote it down.
-
-    The file holds `commands`, a list of lines, and `versions`, package -> version.
-    """
-    path = folder / COMMANDS
-    return _parsed(path, "a record of commands", _commands) if path.exists() else Commands()
-
-
 def _grids_in(folder: Path) -> list[Path]:
     if (folder / GRID).is_file():
         return [folder / GRID]
@@ -131,7 +114,7 @@ def _read(folder: Path) -> Finding:
         read_json(folder / GRID),
         read_costs(folder) if (folder / COSTS).exists() else None,
         tuple(read_comparison(path) for path in sorted(folder.glob(_AGAINST))),
-        read_commands(folder),
+        read_made(folder),
     )
 
 
@@ -159,14 +142,6 @@ def _comparison(data: Any) -> Comparison:  # noqa: ANN401 - anything may stand i
         values={cut: float(row["value"]) for cut, row in rows.items()},
         cells={cut: Paired(**{name: row[name] for name in names}) for cut, row in rows.items()},
         notes=tuple(map(str, data["notes"])),
-    )
-
-
-def _commands(data: Any) -> Commands:  # noqa: ANN401 - as above
-    versions = dict(data.get("versions", {})).items()
-    return Commands(
-        tuple(map(str, data["commands"])),
-        tuple((str(name), str(version)) for name, version in versions),
     )
 
 

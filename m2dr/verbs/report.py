@@ -11,6 +11,7 @@ from pathlib import Path
 from m2dr.errors import UserError
 from m2dr.evaluate.aside import write_text
 from m2dr.evaluate.findings import Finding
+from m2dr.evaluate.made import MADE
 from m2dr.evaluate.overlap import draw_overlap
 from m2dr.evaluate.page import Content, PlaceContent, Shown, html_page
 from m2dr.evaluate.style import LIGHT
@@ -18,10 +19,10 @@ from m2dr.model.places import CARD
 from m2dr.verbs.figures import FiguresRequest, Pictured, measures_of, picture
 from m2dr.verbs.models import MODELS
 from m2dr.verbs.overlaps import overlaps
-from m2dr.verbs.workplace import RECORD
+from m2dr.verbs.workplace import RECORD, SETTINGS
 
 _PACKAGES = ("m2dr", "torch", "transformers", "faiss-cpu", "faiss-gpu", "numpy", "ir-measures")
-_SHEETS = (CARD, RECORD, "settings.json")  # what a model folder may say of how it was made
+_SHEETS = (CARD, RECORD, SETTINGS)  # what a model folder may say of how it was made
 _LONG = 400  # letters of a value that a table shows
 
 
@@ -65,7 +66,7 @@ def write_report(request: ReportRequest) -> PageReport:
         figures=tuple(_overlap(request.figures)),
         models=models,
         versions=_versions(findings),
-        commands=tuple(dict.fromkeys(line for one in findings for line in one.made_by.commands)),
+        commands=tuple(dict.fromkeys(one.made.command for one in findings if one.made)),
         written=f"Written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by m2dr.",
         notes=notes,
     )
@@ -97,9 +98,13 @@ def _overlap(request: FiguresRequest) -> Iterator[Shown]:
 def _sheets(finding: Finding, models: Path) -> dict[str, dict[str, str]]:
     """What the folder of a model says of it; nothing where there is no folder."""
     name = finding.grid.model.partition(".documents-")[0]
-    places = [models / name, *([Path(finding.costs.model)] if finding.costs else [])]
+    made = finding.made or finding.costs  # both know the model's folder
+    places = [*([Path(made.model)] if made and made.model else []), models / name]
     folder = next((place for place in places if (place / CARD).is_file()), None)
     found = {}
+    if finding.made:
+        told = {"corpus": finding.made.corpus, "fingerprint": finding.made.fingerprint}
+        found[MADE] = {"model": finding.made.model, **told}
     if finding.costs:
         found["costs.json"] = {
             "model": finding.costs.model,
@@ -134,13 +139,15 @@ def _versions(findings: Sequence[Finding]) -> dict[str, str]:
             found[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found | {name: held for one in findings for name, held in one.made_by.versions}
+    for one in findings:
+        found |= one.made.versions if one.made else {}
+    return found
 
 
 def _notes(models: Mapping[str, object], findings: Sequence[Finding]) -> Iterator[str]:
     unknown = [name for name, sheets in models.items() if not sheets]
     if unknown:
         yield f"no model folder was found of {', '.join(unknown)}, so their settings are not here"
-    silent = [str(one.folder) for one in findings if not one.made_by.commands]
+    silent = [str(one.folder) for one in findings if not one.made]
     if silent:
         yield f"the results do not record the commands that made them: {', '.join(silent)}"

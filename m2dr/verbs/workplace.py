@@ -13,6 +13,7 @@ from m2dr.verbs.models import MODELS
 from m2dr.verbs.progress import processes_asked
 
 RECORD = "training.json"
+SETTINGS = "settings.json"  # the same when the training is finished: what made the model
 PROCESSES = "processes"  # how many share the training; no setting, and kept beside them
 LOGS = "tensorboard"
 BYTES_PER_PARAMETER = 12 * 3 + 8  # fp32 weights and two moments, in three checkpoints; the model
@@ -73,7 +74,8 @@ def open_workplace(folder: Path, settings: object, resume: bool, overwrite: bool
     if overwrite:
         clear(folder)
         shutil.rmtree(folder / LOGS, ignore_errors=True)
-        (folder / CARD).unlink(missing_ok=True)
+        for name in (CARD, SETTINGS):
+            (folder / name).unlink(missing_ok=True)
     (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
     _record(folder, settings)
 
@@ -108,9 +110,10 @@ def _record(folder: Path, settings: object) -> None:
 
 
 def clear(folder: Path) -> None:
-    """Remove what only an unfinished training needs; the log of the losses stays."""
+    """Remove what only an unfinished training needs; its settings and the log of losses stay."""
     shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
-    (folder / RECORD).unlink(missing_ok=True)
+    if (folder / RECORD).exists():
+        (folder / RECORD).replace(folder / SETTINGS)
 
 
 def enough_space(folder: Path, parameters: int) -> None:

@@ -20,6 +20,7 @@ from m2dr.evaluate.comparison import write_comparison
 from m2dr.evaluate.costs import Cost, Costs, write_costs
 from m2dr.evaluate.findings import find, joined_grid, read_comparison
 from m2dr.evaluate.grid import Grid, shown
+from m2dr.evaluate.made import Made, write_made
 from m2dr.evaluate.report import write_json
 from m2dr.evaluate.scores import QueryScores, write_scores
 from m2dr.records.cut import Cut
@@ -200,9 +201,8 @@ def test_comparisons_costs_alarms_notes_settings_and_versions_are_there(results:
     models = results.parent / "models" / "plain"
     models.mkdir(parents=True)
     (models / "m2dr.json").write_text(json.dumps({"variant": "plain", "fingerprint": "f00"}))
-    (results / "corpus/test/plain/commands.json").write_text(
-        json.dumps({"commands": ["m2dr evaluate --corpus <c>"], "versions": {"torch": "9.9"}})
-    )
+    made = Made("m2dr evaluate --corpus <c>", "", "c", "test", "f00", {"torch": "9.9"})
+    write_made(made, results / "corpus/test/plain")
     out = results.parent / "report.html"
 
     report = write_report(
