@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -61,8 +62,7 @@ def test_one_flipped_bit_is_found(folder: Path, tiny_corpus: Path, name: str, re
 
     assert found.exit_code == 2
     assert "WRONG" in found.output
-    with pytest.raises(AssertionError, match=reason):
-        assert not problems(folder, tiny_corpus)
+    assert re.search(reason, problems(folder, tiny_corpus), re.DOTALL)
 
 
 @pytest.mark.parametrize("how", ["missing", "cut off"])
