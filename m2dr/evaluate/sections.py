@@ -21,7 +21,7 @@ def heat_tables(grids: Sequence[Grid], measure: str) -> str:
 
 def comparison_tables(comparisons: Sequence[Comparison]) -> str:
     """Values with their marks, and the differences under them."""
-    return tag("div", *map(_comparison_table, comparisons), class_="tables")
+    return tag("div", *map(_comparison_table, comparisons), class_="tables wide")
 
 
 def alarms_and_notes(grids: Sequence[Grid]) -> str:

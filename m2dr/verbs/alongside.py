@@ -51,8 +51,10 @@ def compared(
     """Each model's table against each baseline, with marks; JSON and CSV beside each grid."""
     for place in report.places:
         for _, folder in _folders(request, place.folder):
-            asked = CompareRequest(folder=folder, against=against, measures=request.measures)
-            yield comparison_tables(compare_folders(asked).comparisons)
+            others = tuple(one for one in against if Path(one).resolve() != folder.resolve())
+            if others:  # a model is no baseline of its own
+                asked = CompareRequest(folder=folder, against=others, measures=request.measures)
+                yield comparison_tables(compare_folders(asked).comparisons)
 
 
 def package_versions() -> dict[str, str]:
