@@ -92,6 +92,7 @@ class Scan:
         shape = (len(self._chunks[0]), self._span * self.tile)
         kept = self._dims if self._span > 1 else self._dims[-1:]
         self._scores = {dim: queries.new_full(shape, -torch.inf) for dim in kept}
+        self._scaled = queries.new_empty(self.tile, self._dims[0])  # of one dim and many queries
 
     def read(self, tiles: Iterable[Tile], progress: Callable[[int], None] | None = None) -> None:
         """Compare all queries with all documents.
@@ -138,6 +139,9 @@ class Scan:
         return {dim: chunk.new_ones(len(chunk)) for dim in self._dims}
 
     def _compare(self, queries: Tensor, best: dict[int, Best], tile: Tile, columns: slice) -> None:
+        if len(self._dims) == 1 and self._span == 1:
+            self._compare_once(queries, best[self._dims[0]], tile)
+            return
         products = queries.new_empty(len(queries), len(tile.vectors))
         for start, stop in pairwise((0, *self._dims)):
             left, right = queries[:, start:stop], tile.vectors[:, start:stop].mT
@@ -151,10 +155,25 @@ class Scan:
                 torch.mul(products, tile.inverse[stop], out=scores)
             else:
                 scores.copy_(products)
-            if tile.rows < self.tile:
-                scores[:, tile.rows :] = -torch.inf
+            self._close(scores, tile)
             if self._span == 1:
                 self._collect(best[stop], scores)
+
+    def _compare_once(self, queries: Tensor, best: Best, tile: Tile) -> None:
+        """One dim of many queries: documents are scaled, which are fewer than the scores."""
+        (dim,) = self._dims
+        documents = tile.vectors[:, :dim]
+        if self._cosine:
+            documents = torch.mul(documents, tile.inverse[dim][:, None], out=self._scaled)
+        scores = self._scores[dim][: len(queries)]
+        torch.mm(queries[:, :dim], documents.mT, out=scores)
+        self._close(scores, tile)
+        self._collect(best, scores)
+
+    def _close(self, scores: Tensor, tile: Tile) -> None:
+        """Rows beyond the last document are found by nobody."""
+        if tile.rows < self.tile:
+            scores[:, tile.rows :] = -torch.inf
 
     def _collect(self, best: Best, scores: Tensor) -> None:
         """Add the documents whose scores [C, n] reach the bar."""
