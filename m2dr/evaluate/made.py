@@ -1,13 +1,16 @@
 """How results were made: the command, what it named, and the versions that ran it."""
 
 import json
+import platform
 from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from m2dr.errors import UserError
 from m2dr.evaluate.aside import write_text
 
 MADE = "made.json"
+_PACKAGES = ("m2dr", "torch", "transformers", "faiss-cpu", "faiss-gpu", "numpy", "ir-measures")
 
 
 @dataclass(frozen=True)
@@ -43,3 +46,14 @@ def read_made(folder: Path) -> Made | None:
             f"{path} does not say how these results were made ({error}); measure them again with "
             f"--again."
         ) from error
+
+
+def package_versions() -> dict[str, str]:
+    """Python and the installed packages that a number may depend on."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

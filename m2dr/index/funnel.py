@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from m2dr.errors import UserError
 from m2dr.index.exact import ExactIndex
 from m2dr.index.label import Label
+from m2dr.index.ranked import as_run
 from m2dr.index.stages import Funnel
 from m2dr.index.store import Store
 from m2dr.index.vectors import Floats, check_depth, check_queries
 from m2dr.records.cut import Cut
-from m2dr.records.run import Ranking, Run
+from m2dr.records.run import Run
 
 _BYTES = 64 * 2**20  # of the vectors of shortlists that are read at once
 
@@ -181,14 +182,7 @@ class FunnelIndex:
         check_depth(k)
         drop = drop or {}
         found = self.search(queries, k + bool(drop))
-        return Run(
-            {
-                name: Ranking.of(
-                    self.store.docids.take(rows[rows >= 0]), scores[rows >= 0], k, drop.get(name)
-                )
-                for name, scores, rows in zip(query_ids, *found, strict=True)
-            }
-        )
+        return as_run(query_ids, found, self.store.docids, k, drop)
 
     def report(self, queries: Floats, k: int) -> FunnelReport:
         """Compare with the exact result at full width, for queries [Q, H]."""

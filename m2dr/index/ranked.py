@@ -177,3 +177,22 @@ def _exact(
 ) -> NDArray[np.float32]:
     """Scores [n] that do not depend on the row at which a vector lies."""
     return index.score(query, rows) if index.exact and len(rows) else scores
+
+
+def as_run(
+    query_ids: Sequence[str],
+    found: tuple[NDArray[np.float32], NDArray[np.int64]],
+    docids: Docids,
+    k: int,
+    drop: Mapping[str, str],
+) -> Run:
+    """Scores and rows [Q, any] as rankings of at most `k` documents, without those to drop.
+
+    A row of -1 is no document.
+    """
+    return Run(
+        {
+            name: Ranking.of(docids.take(rows[rows >= 0]), scores[rows >= 0], k, drop.get(name))
+            for name, scores, rows in zip(query_ids, *found, strict=True)
+        }
+    )

@@ -3,18 +3,15 @@
 import shlex
 import sys
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from m2dr.evaluate.made import Made, write_made
+from m2dr.evaluate.made import Made, package_versions, write_made
 from m2dr.model import checkpoint
 from m2dr.verbs.against import CompareRequest, compare_folders
 from m2dr.verbs.against import tables as comparison_tables
 from m2dr.verbs.costs import CostsRequest, measure_costs
 from m2dr.verbs.evaluate import EvaluateReport, EvaluateRequest
 from m2dr.verbs.models import names_of, newest_model
-
-_SHOWN = ("m2dr", "torch", "transformers", "numpy", "faiss-cpu", "faiss-gpu", "ir-measures")
 
 
 def keep_record(request: EvaluateRequest, report: EvaluateReport) -> None:
@@ -55,17 +52,6 @@ def compared(
             if others:  # a model is no baseline of its own
                 asked = CompareRequest(folder=folder, against=others, measures=request.measures)
                 yield comparison_tables(compare_folders(asked).comparisons)
-
-
-def package_versions() -> dict[str, str]:
-    """Python and the packages that a number may depend on."""
-    found = {"python": ".".join(map(str, sys.version_info[:3]))}
-    for name in _SHOWN:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def _folders(request: EvaluateRequest, folder: Path) -> Iterator[tuple[str, Path]]:

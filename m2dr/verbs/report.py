@@ -1,17 +1,15 @@
 """`m2dr report`: one page with tables, figures, settings, versions and the commands behind them."""
 
 import json
-import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from m2dr.errors import UserError
 from m2dr.evaluate.aside import write_text
 from m2dr.evaluate.findings import Finding
-from m2dr.evaluate.made import MADE
+from m2dr.evaluate.made import MADE, package_versions
 from m2dr.evaluate.overlap import draw_overlap
 from m2dr.evaluate.page import Content, PlaceContent, Shown, html_page
 from m2dr.evaluate.style import LIGHT
@@ -21,7 +19,6 @@ from m2dr.verbs.models import MODELS
 from m2dr.verbs.overlaps import overlaps
 from m2dr.verbs.workplace import RECORD, SETTINGS
 
-_PACKAGES = ("m2dr", "torch", "transformers", "faiss-cpu", "faiss-gpu", "numpy", "ir-measures")
 _SHEETS = (CARD, RECORD, SETTINGS)  # what a model folder may say of how it was made
 _LONG = 400  # letters of a value that a table shows
 
@@ -133,12 +130,7 @@ def _short(value: object) -> str:
 
 def _versions(findings: Sequence[Finding]) -> dict[str, str]:
     """Those that the results record, else those of this environment."""
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
+    found = package_versions()
     for one in findings:
         found |= one.made.versions if one.made else {}
     return found

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from m2dr.errors import UserError
 from m2dr.index.exact.best import Places
-from m2dr.index.exact.runs import Found, as_run, found, on
+from m2dr.index.exact.runs import Found, found, on
 from m2dr.index.exact.scan import Scan, sizes
 from m2dr.index.exact.tiles import Lengths, Tile, inverse_lengths, slices, tiles
 from m2dr.index.label import Label
+from m2dr.index.ranked import as_run
 from m2dr.index.store import Store
 from m2dr.index.vectors import Floats, check_depth
 from m2dr.records.cut import Cut

@@ -12,9 +12,10 @@ from m2dr.index.docids import Docids
 from m2dr.index.exact.best import Places
 from m2dr.index.exact.scan import Scan
 from m2dr.index.exact.tiles import Lengths, tiles
+from m2dr.index.ranked import as_run
 from m2dr.index.vectors import Floats, check_depth, check_queries
 from m2dr.records.card import Similarity
-from m2dr.records.run import Ranking, Run
+from m2dr.records.run import Run
 
 Found = tuple[NDArray[np.float32], NDArray[np.int64]]  # scores and rows, both [Q, k]
 
@@ -95,18 +96,6 @@ def prefix_runs(
         queries, blocks, dims, k + bool(drop), similarity, device, docids.ranks(), progress
     )
     return {dim: as_run(query_ids, found, docids, k, drop) for dim, found in by_dim.items()}
-
-
-def as_run(
-    query_ids: Sequence[str], found: Found, docids: Docids, k: int, drop: Mapping[str, str]
-) -> Run:
-    """Scores and rows as rankings of at most `k` documents, without those to drop."""
-    return Run(
-        {
-            name: Ranking.of(docids.take(rows), scores, k, drop.get(name))
-            for name, scores, rows in zip(query_ids, *found, strict=True)
-        }
-    )
 
 
 def on(queries: Tensor | Floats, device: str, dim: int) -> Tensor:
