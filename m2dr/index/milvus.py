@@ -1,6 +1,7 @@
 """Milvus, a cluster or a local file of Milvus Lite: the one door to pymilvus."""
 
 import logging
+import logging.config
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -220,7 +221,8 @@ def _check_address(uri: str, where: str, create: bool) -> None:
 def _pymilvus() -> Any:  # noqa: ANN401 - pymilvus has no type stubs
     """Import pymilvus where it is used; it takes seconds, and logs what is a sentence here."""
     try:
-        import pymilvus
+        with _logging_left_alone():
+            import pymilvus
     except ImportError as error:
         raise UserError(
             "Milvus needs pymilvus, and it is not installed. "
@@ -229,3 +231,18 @@ def _pymilvus() -> Any:  # noqa: ANN401 - pymilvus has no type stubs
     for name in ("pymilvus", "milvus_lite", "grpc"):  # the server of a local file logs as grpc
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     return pymilvus
+
+
+@contextmanager
+def _logging_left_alone() -> Iterator[None]:
+    """Ignore the logging that an import sets up.
+
+    pymilvus gives logging a whole new configuration, which closes the handlers of everyone else,
+    and with those of absl the stream that they write to.
+    """
+    configure = logging.config.dictConfig
+    logging.config.dictConfig = lambda config: None  # noqa: ARG005 - callers may name it
+    try:
+        yield
+    finally:
+        logging.config.dictConfig = configure

@@ -10,28 +10,34 @@ from m2dr.model import checkpoint
 from m2dr.verbs.against import CompareRequest, compare_folders
 from m2dr.verbs.against import tables as comparison_tables
 from m2dr.verbs.costs import CostsRequest, measure_costs
-from m2dr.verbs.evaluate import EvaluateReport, EvaluateRequest
-from m2dr.verbs.models import names_of, newest_model
+from m2dr.verbs.evaluate import EvaluateReport, EvaluateRequest, Place
 
 
 def keep_record(request: EvaluateRequest, report: EvaluateReport) -> None:
     """Write beside each grid how it was made."""
-    for place, corpus in zip(report.places, report.corpora, strict=True):
-        for model, folder in _folders(request, place.folder):
+    for place in report.places:
+        for model, folder in _folders(place):
             card = checkpoint.read_card(model)
-            made = Made(
-                _command(), model, corpus, request.split, card.fingerprint, package_versions()
+            write_made(
+                Made(
+                    command=_command(),
+                    model=model,
+                    corpus=place.corpus,
+                    split=request.split,
+                    fingerprint=card.fingerprint,
+                    versions=package_versions(),
+                ),
+                folder,
             )
-            write_made(made, folder)
 
 
 def measure_all_costs(request: EvaluateRequest, report: EvaluateReport) -> None:
     """Measure what each cut of each model costs on this machine; costs.json beside each grid."""
-    for place, corpus in zip(report.places, report.corpora, strict=True):
-        for model, folder in _folders(request, place.folder):
+    for place in report.places:
+        for model, folder in _folders(place):
             asked = CostsRequest(
                 model=model,
-                corpus=corpus,
+                corpus=place.corpus,
                 split=request.split,
                 layers=request.layers,
                 dims=request.dims,
@@ -47,20 +53,17 @@ def compared(
 ) -> Iterator[str]:
     """Each model's table against each baseline, with marks; JSON and CSV beside each grid."""
     for place in report.places:
-        for _, folder in _folders(request, place.folder):
+        for _, folder in _folders(place):
             others = tuple(one for one in against if Path(one).resolve() != folder.resolve())
             if others:  # a model is no baseline of its own
                 asked = CompareRequest(folder=folder, against=others, measures=request.measures)
                 yield comparison_tables(compare_folders(asked).comparisons)
 
 
-def _folders(request: EvaluateRequest, folder: Path) -> Iterator[tuple[str, Path]]:
-    """Each model and the folder of its own results, pairings of other layers included."""
-    models = request.models or (newest_model(),)
-    for model, name in zip(models, names_of(models), strict=True):
-        for found in sorted(folder.glob(f"{name}*/grid.json")):
-            if found.parent.name == name or found.parent.name.startswith(f"{name}.documents"):
-                yield model, found.parent
+def _folders(place: Place) -> Iterator[tuple[str, Path]]:
+    """The model of each grid, and the folder that it lies in."""
+    for model, grid in zip(place.models, place.grids, strict=True):
+        yield model, place.folder / grid.model
 
 
 def _command() -> str:

@@ -56,6 +56,8 @@ class EvaluateRequest:
 class Place:
     """What was found on one corpus."""
 
+    corpus: str  # as it was named
+    models: tuple[str, ...]  # of each grid, as it was named
     grids: tuple[Grid, ...]  # of each model one; with crossed layers one per layer of documents
     crosses: Mapping[str, Mapping[int, Grid]]  # model -> layer of documents -> grid; if crossed
     usual: str  # what the measures are usual on; empty when they were asked for
@@ -67,8 +69,7 @@ class Place:
 class EvaluateReport:
     """What was found, and where it lies."""
 
-    corpora: tuple[str, ...]  # as they were named
-    places: tuple[Place, ...]  # one for each
+    places: tuple[Place, ...]  # one for each corpus
     means: tuple[Grid, ...]  # over several corpora, of each model
     out: Path
     seconds: float
@@ -109,7 +110,7 @@ def evaluate(request: EvaluateRequest) -> EvaluateReport:
     names = names_of(models)
     places = tuple(_place(request, corpus, models, names) for corpus in corpora)
     means = tuple(_means(request, places)) if len(places) > 1 else ()
-    return EvaluateReport(corpora, places, means, request.out, time.monotonic() - begun)
+    return EvaluateReport(places, means, request.out, time.monotonic() - begun)
 
 
 def _place(
@@ -120,10 +121,12 @@ def _place(
     task = Task(dataset, request.split, request.measures or custom.measures)
     folder = request.out / dataset.name / request.split
     found: list[Grid] = []
+    named: list[str] = []
     crosses: dict[str, dict[int, Grid]] = {}
     for model, name in zip(models, names, strict=True):
         grids = list(_grids(request, corpus, task, model, name))
         found += grids
+        named += [model] * len(grids)
         if request.documents == "cross":
             crosses[name] = dict(zip(_layers(request, model), grids, strict=True))
             for dim in grids[0].dims:
@@ -133,7 +136,7 @@ def _place(
         figures.append(folder / f"{'-'.join(grid.model for grid in found)}_{_plain(measure)}.png")
         quality_over_dims(found, measure, figures[-1])
     known = "" if request.measures else custom.name
-    return Place(tuple(found), crosses, known, folder, tuple(figures))
+    return Place(corpus, tuple(named), tuple(found), crosses, known, folder, tuple(figures))
 
 
 def _grids(

@@ -1,4 +1,6 @@
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -351,3 +353,13 @@ def test_pushing_in_small_batches_writes_the_same(
     assert max(told) == 4
     assert sum(told) == 35
     same(opened(uri, store, 16).ranked(["q0"], queries[:1], 35), naive(store, queries[:1], 16, 35))
+
+
+def test_connecting_closes_nobodys_log(tmp_path: Path) -> None:
+    program = (
+        "import logging, sys; handler = logging.FileHandler(sys.argv[1]);"
+        "from m2dr.index.milvus import Server; Server(sys.argv[2], create=True).close();"
+        "assert handler.stream is not None, 'closed'; assert not handler.stream.closed"
+    )
+
+    subprocess.run([sys.executable, "-c", program, tmp_path / "log", tmp_path / "a.db"], check=True)
