@@ -66,7 +66,9 @@ class Evaluator:
         self.judged = judged = _by_query(judgements)
         self._codes = {query: _codes(judged[query]) for query in judged}
         coded = [{self._codes[q][d]: level for d, level in judged[q].items()} for q in judged]
-        self._plans = _plans(self.measures, {str(i): levels for i, levels in enumerate(coded)})
+        self._plans = _plans(
+            self.measures, {str(i): _bounded(levels) for i, levels in enumerate(coded)}
+        )
 
     @property
     def depth(self) -> int | None:
@@ -235,6 +237,15 @@ def _codes(docids: Iterable[str]) -> dict[str, str]:
     of the name "no query" the score 0.
     """
     return {docid: f"j{place}" for place, docid in enumerate(docids)}
+
+
+def _bounded(levels: Mapping[str, int]) -> Mapping[str, int]:
+    """Levels of a query, with one of 0 at least, of a document that nobody finds.
+
+    It changes no measure; without it pytrec_eval reads outside its memory, often forever, when
+    every judgement of a query is negative.
+    """
+    return levels if max(levels.values()) >= 0 else {**levels, "none": 0}
 
 
 def _plans(measures: Sequence["Measure"], judged: Judged) -> list[tuple[int | None, "Provided"]]:

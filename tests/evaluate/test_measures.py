@@ -1,10 +1,10 @@
-import random
-from collections.abc import Mapping, Sequence
+import inspect
+import subprocess
+import sys
 
 import pytest
-import pytrec_eval
 from hypothesis import given
-from hypothesis import strategies as st
+from trec import Judged, World, run_of, trec_eval, worlds
 
 from m2dr.errors import UserError
 from m2dr.evaluate.measures import DEFAULT, Evaluator, measure, parse
@@ -13,13 +13,6 @@ from m2dr.records.texts import Judgement
 
 # Ours -> what trec_eval calls it. RR@10 has no name there: recip_rank of the ten best documents.
 TREC = {"nDCG@10": "ndcg_cut_10", "R@100": "recall_100", "R@1000": "recall_1000"}
-QUERIES = [f"q{i}" for i in range(6)]
-Found = Mapping[str, Mapping[str, float]]
-Judged = Mapping[str, Mapping[str, int]]
-
-
-def run_of(found: Found) -> Run:
-    return Run({q: Ranking.of(list(docs), docs.values()) for q, docs in found.items()})
 
 
 def judgements(judged: Judged) -> list[Judgement]:
@@ -28,31 +21,9 @@ def judgements(judged: Judged) -> list[Judgement]:
     ]
 
 
-def trec_eval(found: Found, judged: Judged, names: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Per query, with 0 for a judged query that was not found, as trec_eval -c counts it."""
-    evaluator = pytrec_eval.RelevanceEvaluator(judged, names)
-    return dict.fromkeys(judged, dict.fromkeys(names, 0.0)) | evaluator.evaluate(found)
-
-
-@st.composite
-def worlds(draw: st.DrawFn) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, int]]]:
-    """A few queries over up to 1,200 documents, with many ties and every kind of gap."""
-    rng = random.Random(draw(st.integers(0, 10**6)))
-    documents = [f"d{i}" for i in range(draw(st.sampled_from([1, 3, 15, 15, 30, 120, 1200])))]
-    levels = draw(st.sampled_from([2, 5, 1000]))
-    found, judged = {}, {}
-    for query in draw(st.lists(st.sampled_from(QUERIES), unique=True)):
-        some = rng.sample(documents, rng.randint(0, len(documents)))
-        found[query] = {docid: rng.randrange(levels) / 7 for docid in some}
-    for query in draw(st.lists(st.sampled_from(QUERIES), unique=True, min_size=1)):
-        some = rng.sample(documents, rng.randint(1, min(len(documents), 30)))
-        judged[query] = {docid: rng.choice([-1, 0, 0, 1, 1, 2, 3]) for docid in some}
-    return found, judged
-
-
 @given(world=worlds())
 def test_measures_are_those_of_pytrec_eval_on_the_raw_scores(
-    world: tuple[dict[str, dict[str, float]], dict[str, dict[str, int]]],
+    world: World,
 ) -> None:
     found, judged = world
 
@@ -67,7 +38,7 @@ def test_measures_are_those_of_pytrec_eval_on_the_raw_scores(
 
 @given(world=worlds())
 def test_rr_at_10_is_the_reciprocal_rank_of_trec_eval_unless_below_1_10(
-    world: tuple[dict[str, dict[str, float]], dict[str, dict[str, int]]],
+    world: World,
 ) -> None:
     found, judged = world
 
@@ -81,7 +52,7 @@ def test_rr_at_10_is_the_reciprocal_rank_of_trec_eval_unless_below_1_10(
 
 @given(world=worlds())
 def test_measured_together_or_alone_a_measure_is_the_same(
-    world: tuple[dict[str, dict[str, float]], dict[str, dict[str, int]]],
+    world: World,
 ) -> None:
     found, judged = world
     names = ("AP", "nDCG@3", "P(rel=2)@5", "R(judged_only=True)@5", "RR", "RR@2", "Judged@4")
@@ -129,13 +100,31 @@ def test_a_query_with_nothing_relevant_counts_as_0_as_in_trec_eval() -> None:
 
 @pytest.mark.parametrize("level", [-1, -2, -100])
 def test_levels_below_0_are_never_relevant_and_never_fatal(level: int) -> None:
-    # pytrec_eval itself ends the process when a query has nothing but -2.
+    # pytrec_eval itself ends the process when a query has nothing but -2, and may hang at -1.
     run = run_of({"q1": {"a": 2.0, "b": 1.0}, "q2": {"a": 1.0}})
     judged = [Judgement("q1", "a", level), Judgement("q1", "b", 2), Judgement("q2", "a", level)]
 
     scores = measure(run, judged, ["RR@10", "R@10", "nDCG@1"])
 
     assert scores.mean == {"RR@10": 0.25, "R@10": 0.5, "nDCG@1": 0.0}
+
+
+def test_judgements_that_are_all_negative_are_measured_and_not_waited_for() -> None:
+    program = """
+        from m2dr.evaluate.measures import measure
+        from m2dr.records.run import Ranking, Run
+        from m2dr.records.texts import Judgement
+
+        for documents in [*range(1, 30)] * 70:
+            docids = [f"d{number}" for number in range(documents)]
+            run = Run(dict.fromkeys("qr", Ranking.of(docids, range(documents))))
+            judged = [Judgement("q", docid, -1) for docid in docids]
+            judged += [Judgement("r", docid, len(docid)) for docid in docids]
+            assert measure(run, judged, ["nDCG@10", "nDCG"]).per_query["nDCG"]["q"] == 0
+    """
+
+    # In a process of its own: nothing in Python interrupts pytrec_eval.
+    subprocess.run([sys.executable, "-c", inspect.cleandoc(program)], timeout=60, check=True)
 
 
 @pytest.mark.parametrize("odd", ["no query", "half\ud800", "zero\0byte", "", "x" * 300, "日本"])

@@ -1,16 +1,15 @@
 """Measures of many queries at once, against pytrec_eval on the run file and naive formulas."""
 
 import math
-import random
 from collections.abc import Mapping
 from pathlib import Path
 
 import ir_measures
 import numpy as np
 import pytest
-import pytrec_eval
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from trec import Judged, World, run_of, trec_eval, worlds
 
 from m2dr.evaluate.measures import overall
 from m2dr.evaluate.ranks import takes, without
@@ -36,33 +35,9 @@ TREC = {
     "Success@1": (1, "success_1"),
     "Bpref": (1, "bpref"),  # has no formula here: a provider computes it
 }
-Found = Mapping[str, Mapping[str, float]]
-Judged = Mapping[str, Mapping[str, int]]
-World = tuple[dict[str, dict[str, float]], dict[str, dict[str, int]]]
 one_folder = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50
 )
-
-
-@st.composite
-def worlds(draw: st.DrawFn) -> World:
-    """Queries over some documents: ties, empty rankings, judged ones that nobody asked."""
-    rng = random.Random(draw(st.integers(0, 10**6)))
-    documents = [f"d{i}" for i in range(draw(st.sampled_from([1, 3, 15, 15, 30, 120, 1200])))]
-    levels = draw(st.sampled_from([2, 5, 1000]))
-    queries = [f"q{i}" for i in range(6)]
-    found, judged = {}, {}
-    for query in draw(st.lists(st.sampled_from(queries), unique=True)):
-        some = rng.sample(documents, rng.randint(0, len(documents)))
-        found[query] = {docid: rng.randrange(levels) / 7 for docid in some}
-    for query in draw(st.lists(st.sampled_from(queries), unique=True, min_size=1)):
-        some = rng.sample([*documents, "gone"], rng.randint(1, min(len(documents), 30)))
-        judged[query] = {docid: rng.choice([-1, 0, 0, 1, 1, 2, 3]) for docid in some}
-    return found, judged
-
-
-def run_of(found: Found) -> Run:
-    return Run({q: Ranking.of(list(docs), docs.values()) for q, docs in found.items()})
 
 
 def by_rows(run: Run, judged: Judged, names: tuple[str, ...]) -> dict[str, dict[str, float]]:
@@ -102,12 +77,9 @@ def test_every_measure_is_that_of_pytrec_eval_on_the_written_run(
     values = by_rows(run, judged, tuple(TREC))
 
     names = [theirs for _, theirs in TREC.values()]
-    trec = {
-        level: pytrec_eval.RelevanceEvaluator(judged, names, relevance_level=level).evaluate(raw)
-        for level in (1, 2)
-    }
+    trec = {level: trec_eval(raw, judged, names, level) for level in (1, 2)}
     for ours, (level, theirs) in TREC.items():
-        expected = {query: trec[level].get(query, {}).get(theirs, 0.0) for query in judged}
+        expected = {query: trec[level][query][theirs] for query in judged}
         assert values[ours] == pytest.approx(expected, abs=1e-9), ours
         mean = sum(expected.values()) / len(judged)
         assert overall(ours, list(values[ours].values())) == pytest.approx(mean, abs=1e-9)
