@@ -32,7 +32,7 @@ from m2dr.text.datasets import open_dataset
 from m2dr.text.ragged import Ragged
 from m2dr.text.tokens import buckets
 from m2dr.verbs.encoding import TOKENS_PER_BATCH, embed_texts, embed_tokens, tokenize
-from m2dr.verbs.index import IndexRequest, encode_corpus
+from m2dr.verbs.indexing.index import IndexRequest, encode_corpus
 
 TOKENS = 256
 Timed = dict[str, list[float]]

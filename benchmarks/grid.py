@@ -2,13 +2,14 @@
 
     python benchmarks/grid.py --documents 20000 > benchmarks/grid_HOST.md
 
-SciFact, NFCorpus and the MS MARCO pool, read from $M2DR_DATA; of a larger corpus the judged
-documents and others up to `--documents` are taken. Every measurement is a process of its own that
-loads the model, encodes documents and queries, ranks, measures and writes tables and runs; ours
-alternate, `grid` and `last` (the last layer at full width alone), so that what else the machine
-does hits both. The peer is sentence-transformers' InformationRetrievalEvaluator, its encoder cut to
-the layer and `truncate_dim` given, run at the cuts of `--peer-cuts`; the time of a whole grid is
-theirs scaled: to each layer the time of the nearest measured one, in proportion to its blocks.
+SciFact, NFCorpus and the MS MARCO pool, read from $M2DR_DATA; of a larger corpus the first queries
+whose judged documents fit are taken, and others up to `--documents`. Every measurement is a
+process of its own that loads the model, encodes documents and queries, ranks, measures and writes
+tables and runs; ours alternate, `grid` and `last` (the last layer at full width alone), so that
+what else the machine does hits both. The peer is sentence-transformers'
+InformationRetrievalEvaluator, its encoder cut to the layer and `truncate_dim` given, run at the
+cuts of `--peer-cuts`; the time of a whole grid is theirs scaled: to each layer the time of the
+nearest measured one, in proportion to its blocks.
 Needs the extras quickstart, cpu and compare.
 """
 
@@ -36,14 +37,22 @@ CORPORA = {
 
 
 def sample(name: str, documents: int, queries: int, folder: Path) -> Path:
-    """A corpus of at most so many documents, those judged for the kept queries first."""
+    """A corpus of at most so many documents, with all that are judged for its queries."""
     source, split = CORPORA[name]
     place = folder / name
     (place / "qrels").mkdir(parents=True)
     head, *rows = (DATA / source / "qrels" / f"{split}.tsv").read_text().splitlines()
-    asked = list(dict.fromkeys(row.split("\t")[0] for row in rows))[:queries]
-    rows = [row for row in rows if row.split("\t")[0] in set(asked)]
-    judged = {row.split("\t")[1] for row in rows}
+    of_query: dict[str, list[str]] = {}
+    for row in rows:
+        of_query.setdefault(row.split("\t")[0], []).append(row)
+    judged: set[str] = set()
+    asked: list[str] = []
+    for query, judgements in of_query.items():
+        wanted = judged | {row.split("\t")[1] for row in judgements}
+        if len(asked) < queries and len(wanted) <= documents:
+            judged = wanted
+            asked.append(query)
+    rows = [row for query in asked for row in of_query[query]]
     lines = (DATA / source / "corpus.jsonl").read_text().splitlines()
     ids = [json.loads(line)["_id"] for line in lines]
     others = [i for i, docid in enumerate(ids) if docid not in judged]
@@ -57,7 +66,7 @@ def sample(name: str, documents: int, queries: int, folder: Path) -> Path:
 
 def ours(place: Path, cuts: str) -> None:
     """One evaluation from nothing, in this process."""
-    from m2dr.verbs.evaluate import EvaluateRequest, evaluate
+    from m2dr.verbs.evaluating.evaluate import EvaluateRequest, evaluate
 
     asked = {"layers": LAYERS, "dims": DIMS} if cuts == "grid" else {"layers": (6,), "dims": (384,)}
     with tempfile.TemporaryDirectory() as out:

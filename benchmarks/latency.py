@@ -29,7 +29,7 @@ from m2dr.model.runtimes import KINDS, open_runtime
 from m2dr.text.datasets import open_dataset
 from m2dr.text.pydocs import cache_folder
 from m2dr.verbs.encoding import embed_texts
-from m2dr.verbs.online import QueryEncoder
+from m2dr.verbs.searching.online import QueryEncoder
 
 Vectors = NDArray[np.float32]
 Way = Callable[[str], object]

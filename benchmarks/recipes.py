@@ -29,7 +29,7 @@ from m2dr.text.datasets import open_dataset
 from m2dr.text.sentences import open_sentences
 from m2dr.verbs.encoding import embed_texts
 from m2dr.verbs.models import document_layer, usual_dims
-from m2dr.verbs.train import train
+from m2dr.verbs.training.train import train
 
 LAYERS = (1, 2, 3, 4, 5, 6)
 DIAGONAL = ("L1D16", "L2D32", "L3D64", "L4D128", "L5D256")  # and the whole, which `plain` trains

@@ -29,7 +29,7 @@ from torch import Tensor
 from m2dr.settings import read_train_settings
 from m2dr.train.losses import contrastive
 from m2dr.train.scores import prefix_scores
-from m2dr.verbs.train import prepare
+from m2dr.verbs.training.train import prepare
 
 LAYERS, WIDTH, DIMS = 12, 768, (32, 64, 128, 256, 512, 768)
 DOCUMENTS = 8  # of each query: one positive, seven negatives
@@ -243,7 +243,7 @@ def steps_table(rounds: int, batch: int, lengths: tuple[int, int]) -> None:
 def objective_table(rounds: int, batch: int) -> None:
     """The loss and its gradient on vectors [L, B, H] of MiniLM's shape."""
     from m2dr.train.objective import Sides
-    from m2dr.verbs.recipe import recipe_of
+    from m2dr.verbs.training.recipe import recipe_of
 
     print(f"# The loss of each recipe, {batch} pairs, 6 layers of 384\n\n{machine()}. Forward and")
     print(f"backward on given vectors; median of {rounds}, with quartiles.\n")

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from m2dr.verbs.library import OpenIndex, open_index
+    from m2dr.verbs.searching.library import OpenIndex, open_index
 
 __all__ = ["OpenIndex", "__version__", "open_index"]
 __version__ = "0.1.0"
@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> object:
     """What searches from Python, imported when it is first asked for: torch takes seconds."""
     if name in ("OpenIndex", "open_index"):
-        from m2dr.verbs import library
+        from m2dr.verbs.searching import library
 
         return getattr(library, name)
     raise AttributeError(f"module 'm2dr' has no attribute {name!r}")

@@ -14,10 +14,10 @@ from m2dr.model import checkpoint
 from m2dr.records.run import Ranking
 from m2dr.records.texts import Document, Query
 from m2dr.verbs.corpora import open_corpus
-from m2dr.verbs.cutencoder import CutEncoder
-from m2dr.verbs.index import INDEXES
+from m2dr.verbs.evaluating.cutencoder import CutEncoder
+from m2dr.verbs.indexing.index import INDEXES
 from m2dr.verbs.models import newest_model
-from m2dr.verbs.search import Searcher, SearchRequest
+from m2dr.verbs.searching.search import Searcher, SearchRequest
 
 Corpus = Mapping[str, Mapping[str, str]]  # docid -> title and text, as BEIR's loader gives it
 Results = dict[str, dict[str, float]]  # query id -> docid -> score

@@ -18,8 +18,8 @@ from m2dr.errors import UserError, nearest
 from m2dr.evaluate.aside import aside
 from m2dr.model import checkpoint
 from m2dr.records.cut import Cut
-from m2dr.verbs.cutencoder import CutEncoder, asked_cut
-from m2dr.verbs.evaluate import RESULTS
+from m2dr.verbs.evaluating.cutencoder import CutEncoder, asked_cut
+from m2dr.verbs.evaluating.evaluate import RESULTS
 from m2dr.verbs.models import newest_model
 
 Vectors = NDArray[np.float32]

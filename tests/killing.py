@@ -14,7 +14,7 @@ from pathlib import Path
 
 os.environ["MKL_CBWR"] = "AUTO,STRICT"  # as the command line does
 
-from m2dr.verbs.index import IndexRequest, index_corpus  # noqa: E402  # MKL reads it once
+from m2dr.verbs.indexing.index import IndexRequest, index_corpus  # noqa: E402  # MKL reads it once
 
 
 def attempt(request: IndexRequest) -> int:

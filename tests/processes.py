@@ -24,7 +24,7 @@ from m2dr import cli
 from m2dr.settings import TrainSettings
 from m2dr.train.plan import Examples, Plan
 from m2dr.train.trainer import Trainer
-from m2dr.verbs import train as verb
+from m2dr.verbs.training import train as verb
 
 STEPS = 3
 # What a log holds that is another one for another batch size, or at another time.

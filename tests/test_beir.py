@@ -12,8 +12,8 @@ from m2dr.errors import UserError
 from m2dr.evaluate.measures import Evaluator
 from m2dr.model import checkpoint
 from m2dr.text.datasets import open_dataset
-from m2dr.verbs.index import IndexRequest, index_corpus
-from m2dr.verbs.search import Searcher, SearchRequest
+from m2dr.verbs.indexing.index import IndexRequest, index_corpus
+from m2dr.verbs.searching.search import Searcher, SearchRequest
 
 pytest.importorskip("beir")
 pytestmark = pytest.mark.filterwarnings("default")  # beir's own are not ours to mend

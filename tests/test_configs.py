@@ -13,9 +13,9 @@ from world import make_backbone, make_shape
 from m2dr.cli import main
 from m2dr.records.cut import Cut
 from m2dr.settings import read_pretrain_settings, read_train_settings
-from m2dr.verbs.explain import explain
-from m2dr.verbs.recipe import Kind, recipe_of
-from m2dr.verbs.separate import cuts_asked, largest
+from m2dr.verbs.training.explain import explain
+from m2dr.verbs.training.recipe import Kind, recipe_of
+from m2dr.verbs.training.separate import cuts_asked, largest
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 README = (CONFIGS / "README.md").read_text()

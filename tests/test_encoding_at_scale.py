@@ -222,7 +222,7 @@ def test_ctrl_c_with_workers_ends_all_of_them_with_a_sentence(
 PEAK = """
 import resource, sys
 from pathlib import Path
-from m2dr.verbs.index import IndexRequest, index_corpus
+from m2dr.verbs.indexing.index import IndexRequest, index_corpus
 index_corpus(IndexRequest(
     sys.argv[1], sys.argv[2], layers=(4,), dims=(8,), root=Path(sys.argv[3]), device="cpu",
     shard_rows=500))

@@ -17,7 +17,7 @@ from world import WORDS, make_corpus
 
 from m2dr.errors import Interrupted
 from m2dr.settings import TrainSettings
-from m2dr.verbs import train as verb
+from m2dr.verbs.training import train as verb
 
 
 def digests(folder: Path) -> dict[str, str]:

@@ -16,11 +16,11 @@ from m2dr.evaluate.measures import Evaluator
 from m2dr.model import checkpoint
 from m2dr.mteb import Encoder, MtebRequest, evaluate_mteb, run_task
 from m2dr.text.datasets import open_dataset
-from m2dr.verbs.classification import ClassificationRequest, evaluate_classification
-from m2dr.verbs.index import IndexRequest, index_corpus
-from m2dr.verbs.pairs import PairsRequest, evaluate_pairs
-from m2dr.verbs.search import Searcher, SearchRequest
-from m2dr.verbs.sts import StsRequest, evaluate_sts
+from m2dr.verbs.evaluating.classification import ClassificationRequest, evaluate_classification
+from m2dr.verbs.evaluating.pairs import PairsRequest, evaluate_pairs
+from m2dr.verbs.evaluating.sts import StsRequest, evaluate_sts
+from m2dr.verbs.indexing.index import IndexRequest, index_corpus
+from m2dr.verbs.searching.search import Searcher, SearchRequest
 
 pytest.importorskip("mteb")
 pytestmark = pytest.mark.filterwarnings("default")  # mteb's and datasets' own are not ours to mend

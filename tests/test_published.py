@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from m2dr.verbs.classification import ClassificationRequest, evaluate_classification
-from m2dr.verbs.evaluate import EvaluateRequest, evaluate
-from m2dr.verbs.sts import StsRequest, evaluate_sts
+from m2dr.verbs.evaluating.classification import ClassificationRequest, evaluate_classification
+from m2dr.verbs.evaluating.evaluate import EvaluateRequest, evaluate
+from m2dr.verbs.evaluating.sts import StsRequest, evaluate_sts
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ from m2dr.evaluate.published import published_sets  # noqa: E402  # the same
 from m2dr.records.cut import Cut  # noqa: E402  # the same
 from m2dr.records.run import Ranking, Run  # noqa: E402  # the same
 from m2dr.verbs.models import usual_dims  # noqa: E402  # the same
-from m2dr.verbs.recipe import Kind, recipe_of  # noqa: E402  # the same
+from m2dr.verbs.training.recipe import Kind, recipe_of  # noqa: E402  # the same
 
 EXPERIMENTS = everything.EXPERIMENTS
 BLOCKS = {"ese-uae": 24, "ese-qwen": 24, "mipic-tiny": 6}  # where not 12

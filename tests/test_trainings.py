@@ -11,7 +11,7 @@ from world import TEXT, WORDS, make_backbone
 
 from m2dr.errors import UserError
 from m2dr.settings import read_pretrain_settings
-from m2dr.verbs.pretrain import pretrain
+from m2dr.verbs.training.pretrain import pretrain
 
 SHORT = ("--set", "query_length=16", "--set", "document_length=16", "--set", "evaluate_steps=0")
 

@@ -100,9 +100,9 @@ def pydocs(**request: Any) -> None:  # noqa: ANN401  # fields of EvaluateRequest
 
 
 def _evaluate(against: tuple[str, ...], costs: bool, **fields: Any) -> None:  # noqa: ANN401  # fields of EvaluateRequest
-    from m2dr.verbs import alongside
-    from m2dr.verbs.evaluate import EvaluateRequest, told
-    from m2dr.verbs.evaluate import evaluate as verb
+    from m2dr.verbs.evaluating import alongside
+    from m2dr.verbs.evaluating.evaluate import EvaluateRequest, told
+    from m2dr.verbs.evaluating.evaluate import evaluate as verb
 
     given = {key: value for key, value in fields.items() if value not in ((), None)}
     request = EvaluateRequest(**given)

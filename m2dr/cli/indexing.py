@@ -72,7 +72,7 @@ def index() -> None:
 @MACHINE
 def corpus(resume: bool, **request: Any) -> None:  # noqa: ANN401  # fields of IndexRequest
     """Write a store per layer and an index per dim: indexes/CORPUS/MODEL/layer-NN/dim-K."""
-    from m2dr.verbs.index import IndexRequest, index_corpus
+    from m2dr.verbs.indexing.index import IndexRequest, index_corpus
 
     refuse_both(resume, request["overwrite"])
     report = index_corpus(IndexRequest(**request))
@@ -132,8 +132,8 @@ def verify(folders: tuple[Path, ...], **request: Any) -> None:  # noqa: ANN401  
 
     Ends with exit code 2 if anything is wrong.
     """
-    from m2dr.verbs.verify import VerifyRequest
-    from m2dr.verbs.verify import verify as verify_stores
+    from m2dr.verbs.indexing.verify import VerifyRequest
+    from m2dr.verbs.indexing.verify import verify as verify_stores
 
     verdicts = verify_stores(VerifyRequest(folders=folders, **request))
     for verdict in verdicts:

@@ -41,7 +41,7 @@ def push(to: str, **request: Any) -> None:  # noqa: ANN401, ARG001  # PushReques
     A collection is labelled with corpus, model, layer and dim, and other vectors are refused.
     Search it with m2dr search --index milvus:URI.
     """
-    from m2dr.verbs.push import PushRequest, push_indexes
+    from m2dr.verbs.indexing.push import PushRequest, push_indexes
 
     report = push_indexes(PushRequest(**request))
     for sent in report.collections:
@@ -96,7 +96,7 @@ def import_(**request: Any) -> None:  # noqa: ANN401  # fields of ImportRequest
     Queries of any model but --model are refused from then on. Give the same command with another
     --dim to index one more prefix. Pickles are not read.
     """
-    from m2dr.verbs.importing import ImportRequest, import_vectors
+    from m2dr.verbs.indexing.importing import ImportRequest, import_vectors
 
     given = {key: value for key, value in request.items() if value is not None}
     report = import_vectors(ImportRequest(**given))
@@ -119,8 +119,8 @@ def import_(**request: Any) -> None:  # noqa: ANN401  # fields of ImportRequest
 )
 def bm25(**request: Any) -> None:  # noqa: ANN401  # fields of Bm25Request
     """Rank by words alone: a TREC run to fuse with, or a bar to clear."""
-    from m2dr.verbs.bm25run import Bm25Request
-    from m2dr.verbs.bm25run import bm25 as verb
+    from m2dr.verbs.searching.bm25run import Bm25Request
+    from m2dr.verbs.searching.bm25run import bm25 as verb
 
     report = verb(Bm25Request(**request))
     if report.empty:
@@ -158,8 +158,8 @@ def bm25(**request: Any) -> None:  # noqa: ANN401  # fields of Bm25Request
 @click.option("--scale", help="min-max, z or none, of scores; min-max by default.")
 def fuse(runs: tuple[Path, ...], weights: str, **request: Any) -> None:  # noqa: ANN401  # FuseRequest
     """Make one TREC run of several, of m2dr or of any other tool."""
-    from m2dr.verbs.fuse import FuseRequest
-    from m2dr.verbs.fuse import fuse as verb
+    from m2dr.verbs.searching.fuse import FuseRequest
+    from m2dr.verbs.searching.fuse import fuse as verb
 
     report = verb(FuseRequest(runs=runs, weights=_numbers(weights), **request))
     for warning in report.warnings:

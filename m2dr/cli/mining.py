@@ -63,8 +63,8 @@ from m2dr.cli.options import CORPUS, FILE, MACHINE, MODEL, ROOT
 @MACHINE
 def mine(**request: Any) -> None:  # noqa: ANN401  # fields of MineRequest
     """Find hard negatives: documents that rank high and are not known to answer."""
-    from m2dr.verbs.mine import MineRequest
-    from m2dr.verbs.mine import mine as verb
+    from m2dr.verbs.mining.mine import MineRequest
+    from m2dr.verbs.mining.mine import mine as verb
 
     given = {key: value for key, value in request.items() if value is not None}
     click.echo(verb(MineRequest(**given)).line)

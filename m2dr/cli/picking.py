@@ -69,7 +69,7 @@ def compare(**request: Any) -> None:  # noqa: ANN401  # fields of CompareRequest
 
     FOLDER holds the results of one model, as results/pydocs/test/pydocs-full-dim.
     """
-    from m2dr.verbs.against import CompareRequest, compare_folders, tables
+    from m2dr.verbs.evaluating.against import CompareRequest, compare_folders, tables
 
     report = compare_folders(CompareRequest(**request))
     click.echo(tables(report.comparisons))
@@ -108,7 +108,7 @@ def pick(percentile: str, **request: Any) -> None:  # noqa: ANN401  # fields of 
     machine when they are not known yet.
     """
     from m2dr.evaluate.choice import choice_table
-    from m2dr.verbs.pick import PickRequest, commands, pick_cut
+    from m2dr.verbs.evaluating.pick import PickRequest, commands, pick_cut
 
     choice = pick_cut(PickRequest(percentile=int(percentile), **request))
     click.echo(choice_table(choice))

@@ -11,7 +11,7 @@ from m2dr.errors import UserError
 
 if TYPE_CHECKING:
     from m2dr.records.texts import Query
-    from m2dr.verbs.search import Answer, Searcher
+    from m2dr.verbs.searching.search import Answer, Searcher
 
 WAYS = options(
     click.option(
@@ -84,8 +84,8 @@ def search(
         raise UserError('Nothing to search for: give a query, as in m2dr search "read a file".')
     if text is not None and not text.strip():
         raise UserError('The query is empty; give it a word, as in m2dr search "read a file".')
-    from m2dr.verbs import search as verb
-    from m2dr.verbs.opening import parse_knobs
+    from m2dr.verbs.searching import search as verb
+    from m2dr.verbs.searching.opening import parse_knobs
 
     asked = {key: value for key, value in request.items() if value is not None}
     queries = verb.read_topics(topics) if topics else None  # a mistake in it is told at once
@@ -108,7 +108,7 @@ def search(
 
 def _report(searcher: "Searcher", queries: "list[Query]", k: int, wanted: bool) -> None:
     if wanted:
-        from m2dr.verbs.comparing import compare_with_scan
+        from m2dr.verbs.searching.comparing import compare_with_scan
 
         click.echo(str(compare_with_scan(searcher, queries, k)))
 

@@ -8,7 +8,7 @@ import click
 from m2dr.cli.options import FILE, FOLDER, MACHINE, options, whole_numbers
 
 if TYPE_CHECKING:
-    from m2dr.verbs.figures import FiguresRequest
+    from m2dr.verbs.evaluating.figures import FiguresRequest
 
 _WHAT = options(
     click.argument("results", nargs=-1, type=FOLDER),
@@ -87,7 +87,7 @@ def figures(out: Path, formats: tuple[str, ...], look: str, **what: Any) -> None
     RESULTS are folders that m2dr evaluate wrote: of one model, of several on one corpus, or
     results itself, which is the default.
     """
-    from m2dr.verbs.figures import draw_figures
+    from m2dr.verbs.evaluating.figures import draw_figures
 
     report = draw_figures(_request(out=out, formats=formats, look=look, **what))
     for note in report.notes:
@@ -113,7 +113,7 @@ def report(out: Path, title: str, models: Path, **what: Any) -> None:  # noqa: A
     RESULTS are folders that m2dr evaluate wrote: of one model, of several on one corpus, or
     results itself, which is the default. The page is one file, and needs no network to be read.
     """
-    from m2dr.verbs.report import ReportRequest, write_report
+    from m2dr.verbs.evaluating.report import ReportRequest, write_report
 
     done = write_report(ReportRequest(_request(**what), out, title, models))
     for note in done.notes:
@@ -132,8 +132,8 @@ def _request(
     dtype: str,
     **rest: Any,  # noqa: ANN401  # the other fields of FiguresRequest
 ) -> "FiguresRequest":
-    from m2dr.verbs.figures import RESULTS, FiguresRequest
-    from m2dr.verbs.overlaps import OverlapRequest
+    from m2dr.verbs.evaluating.figures import RESULTS, FiguresRequest
+    from m2dr.verbs.evaluating.overlaps import OverlapRequest
 
     overlap = OverlapRequest(
         overlap_models,

@@ -8,7 +8,7 @@ import click
 from m2dr.cli.options import CUTS, MACHINE, MODEL, OUT, Command, options
 
 if TYPE_CHECKING:
-    from m2dr.verbs.tasks import TaskReport, TaskRequest
+    from m2dr.verbs.evaluating.tasks import TaskReport, TaskRequest
 
 COUNT = click.IntRange(min=1)
 SPLIT = click.option("--split", help="Which rows, of files that hold several splits.")
@@ -36,7 +36,7 @@ def _measure(names: Sequence[str], default: str) -> Callable[[Command], Command]
 @_REST
 def sts(**request: Any) -> None:  # noqa: ANN401  # fields of StsRequest
     """Sentence similarity: how far cosines agree with what people said of pairs."""
-    from m2dr.verbs.sts import StsRequest, evaluate_sts
+    from m2dr.verbs.evaluating.sts import StsRequest, evaluate_sts
 
     asked = StsRequest(**_given(request))
     _show(asked, evaluate_sts(asked))
@@ -62,7 +62,7 @@ def sts(**request: Any) -> None:  # noqa: ANN401  # fields of StsRequest
 @_REST
 def classification(**request: Any) -> None:  # noqa: ANN401  # fields of ClassificationRequest
     """Text classification: a logistic regression on frozen vectors, accuracy and macro F1."""
-    from m2dr.verbs.classification import ClassificationRequest, evaluate_classification
+    from m2dr.verbs.evaluating.classification import ClassificationRequest, evaluate_classification
 
     asked = ClassificationRequest(**_given(request))
     _show(asked, evaluate_classification(asked))
@@ -77,7 +77,7 @@ def classification(**request: Any) -> None:  # noqa: ANN401  # fields of Classif
 @_REST
 def pairs(**request: Any) -> None:  # noqa: ANN401  # fields of PairsRequest
     """Pair classification: average precision, and accuracy and F1 at the best threshold."""
-    from m2dr.verbs.pairs import PairsRequest, evaluate_pairs
+    from m2dr.verbs.evaluating.pairs import PairsRequest, evaluate_pairs
 
     asked = PairsRequest(**_given(request))
     _show(asked, evaluate_pairs(asked))
@@ -105,7 +105,7 @@ def _given(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _show(asked: "TaskRequest", report: "TaskReport") -> None:
-    from m2dr.verbs.tasks import tables
+    from m2dr.verbs.evaluating.tasks import tables
 
     click.echo(tables(report, asked.measures))
     click.echo(f"{report.seconds:,.0f} s; tables in {asked.out}")

@@ -57,15 +57,16 @@ def train(
     if only_explain:
         _explain(settings)
         return
-    from m2dr.verbs import separate, workplace
+    from m2dr.verbs import workplace
+    from m2dr.verbs.training import separate
 
     if only_try:
-        from m2dr.verbs.dryrun import describe, dry_run
+        from m2dr.verbs.training.dryrun import describe, dry_run
 
         click.echo(describe(dry_run(separate.largest(settings))))
         _say_how_many(settings)
         return
-    from m2dr.verbs import train as verb
+    from m2dr.verbs.training import train as verb
 
     folder = workplace.folder_of(settings.corpus, settings.variant, out)
     refuse_both(resume, overwrite)
@@ -88,10 +89,10 @@ def train(
 
 
 def _explain(settings: "TrainSettings") -> None:
-    from m2dr.verbs.explain import explain
-    from m2dr.verbs.material import kind_of
-    from m2dr.verbs.recipe import recipe_of
-    from m2dr.verbs.separate import largest
+    from m2dr.verbs.training.explain import explain
+    from m2dr.verbs.training.material import kind_of
+    from m2dr.verbs.training.recipe import recipe_of
+    from m2dr.verbs.training.separate import largest
 
     one = largest(settings)
     click.echo(explain(recipe_of(one, kind_of(one))))
@@ -99,7 +100,7 @@ def _explain(settings: "TrainSettings") -> None:
 
 
 def _say_how_many(settings: "TrainSettings") -> None:
-    from m2dr.verbs.separate import asks_for_many, cuts_asked
+    from m2dr.verbs.training.separate import asks_for_many, cuts_asked
 
     if asks_for_many(settings):
         cuts = cuts_asked(settings)
@@ -132,11 +133,11 @@ def pretrain(
 
     given = {key: value for key, value in options.items() if value is not None}
     settings = read_pretrain_settings(config, words, given)
-    from m2dr.verbs import pretrain as verb
     from m2dr.verbs import workplace
+    from m2dr.verbs.training import pretrain as verb
 
     if only_try:
-        from m2dr.verbs.dryrun import describe
+        from m2dr.verbs.training.dryrun import describe
 
         click.echo(describe(verb.dry_run(settings)))
         return

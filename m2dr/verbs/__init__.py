@@ -1,1 +1,1 @@
-"""One file per command; joins the rooms and reads as the path."""
+"""One file per command, in a room per kind of work; joins the rooms below and reads as the path."""

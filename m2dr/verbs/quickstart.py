@@ -7,10 +7,10 @@ from statistics import fmean
 from m2dr.evaluate.grid import Grid
 from m2dr.records.cut import Cut
 from m2dr.settings import read_train_settings
-from m2dr.verbs.evaluate import EvaluateReport, EvaluateRequest, evaluate, tables
-from m2dr.verbs.index import IndexRequest, index_corpus
-from m2dr.verbs.search import Searcher, SearchRequest
-from m2dr.verbs.train import train
+from m2dr.verbs.evaluating.evaluate import EvaluateReport, EvaluateRequest, evaluate, tables
+from m2dr.verbs.indexing.index import IndexRequest, index_corpus
+from m2dr.verbs.searching.search import Searcher, SearchRequest
+from m2dr.verbs.training.train import train
 from m2dr.verbs.workplace import RECORD, folder_of, resumed
 
 Say = Callable[[str], None]

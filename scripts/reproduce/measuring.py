@@ -19,9 +19,9 @@ from m2dr.evaluate.grid import Grid
 from m2dr.evaluate.scores import read_scores
 from m2dr.model import checkpoint
 from m2dr.records.cut import Cut
-from m2dr.verbs.evaluate import EvaluateRequest, evaluate
-from m2dr.verbs.sts import StsRequest, evaluate_sts
-from m2dr.verbs.suites import SUITES
+from m2dr.verbs.evaluating.evaluate import EvaluateRequest, evaluate
+from m2dr.verbs.evaluating.sts import StsRequest, evaluate_sts
+from m2dr.verbs.evaluating.suites import SUITES
 
 LAYERS = 12  # the last ones, of which ESE reports means
 

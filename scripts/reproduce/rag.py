@@ -29,7 +29,7 @@ from m2dr.evaluate.runfiles import read_run
 from m2dr.model import checkpoint
 from m2dr.records.run import Run
 from m2dr.text.datasets import open_dataset
-from m2dr.verbs.evaluate import EvaluateRequest, evaluate
+from m2dr.verbs.evaluating.evaluate import EvaluateRequest, evaluate
 
 TextOf = Callable[[str], str]  # of a docid
 Cells = Mapping[str, Mapping[str, Mapping[str, float]]]  # model -> cut -> measure -> share

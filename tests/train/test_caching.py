@@ -15,7 +15,7 @@ from m2dr.model.checkpoint import load
 from m2dr.model.devices import set_dropout
 from m2dr.settings import TrainSettings
 from m2dr.train.learner import Learner
-from m2dr.verbs.recipe import Kind, recipe_of
+from m2dr.verbs.training.recipe import Kind, recipe_of
 
 B, N = 6, 10  # queries, documents: their positives and four more
 CASES: dict[str, tuple[Kind, dict[str, Any]]] = {

@@ -13,7 +13,7 @@ from m2dr.evaluate.grid import Grid
 from m2dr.evaluate.report import read_json, write_json
 from m2dr.evaluate.scores import QueryScores, write_scores
 from m2dr.records.cut import Cut
-from m2dr.verbs.against import CompareRequest, compare, compare_folders, tables
+from m2dr.verbs.evaluating.against import CompareRequest, compare, compare_folders, tables
 
 QUERIES = [f"q{i}" for i in range(30)]
 CUTS = (Cut(1, 8), Cut(2, 8))

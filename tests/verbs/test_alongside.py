@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from m2dr.cli import main
 from m2dr.evaluate.made import read_made
 from m2dr.model import checkpoint
-from m2dr.verbs import alongside
+from m2dr.verbs.evaluating import alongside
 
 
 @pytest.fixture

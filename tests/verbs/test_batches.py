@@ -11,8 +11,8 @@ from m2dr.model.checkpoint import Tokenizer, load
 from m2dr.records.card import ModelCard
 from m2dr.records.texts import Document, Group, Pair, Query
 from m2dr.train.learner import Batch
-from m2dr.verbs import batches
-from m2dr.verbs.batches import make_batch, make_pair_batch
+from m2dr.verbs.training import batches
+from m2dr.verbs.training.batches import make_batch, make_pair_batch
 
 Make = Callable[[list[Any]], Batch]
 

@@ -9,9 +9,9 @@ from world import WORDS
 from m2dr.errors import UserError
 from m2dr.model import checkpoint
 from m2dr.records.cut import Cut
-from m2dr.verbs.classification import ClassificationRequest, evaluate_classification
-from m2dr.verbs.cutencoder import CutEncoder
-from m2dr.verbs.tasks import tables
+from m2dr.verbs.evaluating.classification import ClassificationRequest, evaluate_classification
+from m2dr.verbs.evaluating.cutencoder import CutEncoder
+from m2dr.verbs.evaluating.tasks import tables
 
 pytest.importorskip("sklearn")
 
@@ -68,7 +68,7 @@ def test_every_cut_is_learnt_from_its_own_vectors(
 def test_texts_are_encoded_once_and_only_those_that_are_used(
     tiny_backbone: Path, task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from m2dr.verbs import tasks
+    from m2dr.verbs.evaluating import tasks
 
     seen, encode = [], tasks.embed_texts
 

@@ -11,8 +11,8 @@ from m2dr.errors import UserError
 from m2dr.evaluate.costs import Costs, read_costs
 from m2dr.model.checkpoint import load, read_card, save
 from m2dr.records.cut import Cut
-from m2dr.verbs.costs import CostsRequest, measure_costs, shape_of
-from m2dr.verbs.timing import open_encoders, query_times
+from m2dr.verbs.evaluating.costs import CostsRequest, measure_costs, shape_of
+from m2dr.verbs.evaluating.timing import open_encoders, query_times
 
 TYPES = [
     "bert", "roberta", "xlm-roberta", "distilbert", "mpnet", "modernbert", "llama", "qwen2", "qwen3"
@@ -154,9 +154,10 @@ def test_a_query_costs_its_encoding_and_its_search(
 ) -> None:
     spent = {("encode", 1): 0.001, ("encode", 2): 0.002, ("search", 8): 0.01, ("search", 16): 0.02}
     monkeypatch.setattr(
-        "m2dr.verbs.timing._seconds", lambda step, of, query: spent[step.__name__, of] * (query + 1)
+        "m2dr.verbs.evaluating.timing._seconds",
+        lambda step, of, query: spent[step.__name__, of] * (query + 1),
     )
-    monkeypatch.setattr("m2dr.verbs.timing.search_ranked", lambda *_: None)
+    monkeypatch.setattr("m2dr.verbs.evaluating.timing.search_ranked", lambda *_: None)
     encoders = open_encoders(str(tiny_backbone), [1, 2], "cpu", "fp32")
 
     times = query_times(encoders, [1, 2], {8: None, 16: None}, ["read", "write"], rounds=3)
@@ -182,7 +183,9 @@ def test_what_cannot_be_measured_is_refused_before_any_weight_is_loaded(
     tiny_backbone: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch,
     changes: dict[str, object], problem: str,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("m2dr.verbs.costs.open_encoders", lambda *_: pytest.fail("it was loaded"))
+    monkeypatch.setattr(
+        "m2dr.verbs.evaluating.costs.open_encoders", lambda *_: pytest.fail("it was loaded")
+    )
     request = replace(CostsRequest(str(tiny_backbone), str(tiny_corpus)), **changes)
 
     with pytest.raises(UserError, match=problem):

@@ -7,8 +7,8 @@ import pytest
 
 from m2dr.model.checkpoint import load
 from m2dr.records.texts import Document, Group, Query
-from m2dr.verbs.batches import make_batch
 from m2dr.verbs.encoding import embed_texts, tokenize
+from m2dr.verbs.training.batches import make_batch
 
 TEXTS = ["read", "a file and a list of numbers and text", "open the path", "x y z", "class"] * 9
 

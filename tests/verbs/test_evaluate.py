@@ -16,8 +16,8 @@ from m2dr.evaluate.runfiles import read_run
 from m2dr.evaluate.scores import read_scores
 from m2dr.records.cut import Cut
 from m2dr.text.qrels import read_judgements
-from m2dr.verbs import ranking
-from m2dr.verbs.evaluate import EvaluateReport, EvaluateRequest, evaluate, told
+from m2dr.verbs.evaluating import ranking
+from m2dr.verbs.evaluating.evaluate import EvaluateReport, EvaluateRequest, evaluate, told
 
 LAYERS, DIMS = (2, 4), (8, 16, 32)
 TREC = {"nDCG@10": "ndcg_cut_10", "R@100": "recall_100", "AP": "map", "Bpref": "bpref"}

@@ -23,7 +23,7 @@ from m2dr.records.texts import Query
 from m2dr.text.datasets import open_dataset
 from m2dr.verbs.encoding import embed_texts
 from m2dr.verbs.models import label_of
-from m2dr.verbs.search import Searcher, SearchRequest
+from m2dr.verbs.searching.search import Searcher, SearchRequest
 
 QUERIES = [Query(f"q{n}", text) for n, text in enumerate(["read the file", "close list", "path"])]
 
@@ -280,7 +280,7 @@ def test_nothing_appears_where_a_run_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_a_user_error_is_what_the_verbs_raise(tmp_path: Path) -> None:
-    from m2dr.verbs.fuse import FuseRequest, fuse
+    from m2dr.verbs.searching.fuse import FuseRequest, fuse
 
     with pytest.raises(UserError, match="There is no run file"):
         fuse(FuseRequest((tmp_path / "a", tmp_path / "b"), tmp_path / "out"))

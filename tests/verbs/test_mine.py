@@ -16,11 +16,11 @@ from m2dr.model.checkpoint import load, read_card
 from m2dr.records.texts import Group
 from m2dr.text.datasets import open_dataset
 from m2dr.text.groups import Groups
-from m2dr.verbs import candidates
-from m2dr.verbs import mine as verb
 from m2dr.verbs.encoding import embed_texts
-from m2dr.verbs.index import IndexRequest, index_corpus
-from m2dr.verbs.mine import MineRequest, highest, mine
+from m2dr.verbs.indexing.index import IndexRequest, index_corpus
+from m2dr.verbs.mining import candidates
+from m2dr.verbs.mining import mine as verb
+from m2dr.verbs.mining.mine import MineRequest, highest, mine
 
 Beir = Callable[..., Path]
 

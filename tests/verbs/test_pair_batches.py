@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from m2dr.records.card import ModelCard
 from m2dr.records.texts import Pair
-from m2dr.verbs.batches import make_pair_batch
+from m2dr.verbs.training.batches import make_pair_batch
 
 CARD = ModelCard("made up", "untrained", 2, 8, (), "same", "cls", "cosine", 0.05)
 

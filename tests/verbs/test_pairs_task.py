@@ -8,7 +8,7 @@ from world import WORDS, make_model
 from m2dr.errors import UserError
 from m2dr.evaluate.pairclasses import MEASURES
 from m2dr.records.cut import Cut
-from m2dr.verbs.pairs import PairsRequest, evaluate_pairs
+from m2dr.verbs.evaluating.pairs import PairsRequest, evaluate_pairs
 
 
 def write(path: Path, seed: int = 3) -> list[tuple[str, str, int]]:

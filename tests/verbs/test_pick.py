@@ -18,7 +18,7 @@ from m2dr.evaluate.costs import Cost, Costs, write_costs
 from m2dr.evaluate.grid import Grid
 from m2dr.evaluate.report import write_json
 from m2dr.records.cut import Cut
-from m2dr.verbs.pick import PickRequest, commands, pick_cut
+from m2dr.verbs.evaluating.pick import PickRequest, commands, pick_cut
 
 # layer, dim, nDCG@10, p50, p95: quality rises with both, latency with the layer alone
 TABLE = [

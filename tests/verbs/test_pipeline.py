@@ -9,10 +9,10 @@ from m2dr.index.label import Label
 from m2dr.index.manifest import StorePlan
 from m2dr.index.store import open_store
 from m2dr.text.datasets import open_dataset
-from m2dr.verbs import pipeline, ranks
-from m2dr.verbs.index import IndexRequest, index_corpus
-from m2dr.verbs.pipeline import Windows, overlapped
-from m2dr.verbs.tally import Tally
+from m2dr.verbs.indexing import pipeline, ranks
+from m2dr.verbs.indexing.index import IndexRequest, index_corpus
+from m2dr.verbs.indexing.pipeline import Windows, overlapped
+from m2dr.verbs.indexing.tally import Tally
 
 LABEL = Label("ab" * 32, "cosine", "cls", "", "", 32, 64, "same")
 

@@ -6,7 +6,7 @@ import pytest
 
 from m2dr.errors import UserError
 from m2dr.settings import read_train_settings
-from m2dr.verbs.recipe import Kind, Recipe, recipe_of
+from m2dr.verbs.training.recipe import Kind, Recipe, recipe_of
 
 
 def made(backbone: Path, *words: str, kind: Kind = "documents") -> Recipe:

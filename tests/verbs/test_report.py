@@ -24,10 +24,10 @@ from m2dr.evaluate.made import Made, write_made
 from m2dr.evaluate.report import write_json
 from m2dr.evaluate.scores import QueryScores, write_scores
 from m2dr.records.cut import Cut
-from m2dr.verbs.against import compare
-from m2dr.verbs.figures import FiguresRequest, draw_figures
-from m2dr.verbs.overlaps import OverlapRequest
-from m2dr.verbs.report import ReportRequest, write_report
+from m2dr.verbs.evaluating.against import compare
+from m2dr.verbs.evaluating.figures import FiguresRequest, draw_figures
+from m2dr.verbs.evaluating.overlaps import OverlapRequest
+from m2dr.verbs.evaluating.report import ReportRequest, write_report
 
 LAYERS, DIMS, QUERIES = (2, 4), (8, 16, 32), 12
 EVIL = "<script>alert('1')</script>&\"$x^2$"

@@ -12,11 +12,11 @@ import m2dr
 from m2dr.errors import UserError
 from m2dr.records.run import Ranking, Run
 from m2dr.records.texts import Query
-from m2dr.verbs import search as verb
-from m2dr.verbs.comparing import compare_with_scan
-from m2dr.verbs.index import IndexRequest, index_corpus
-from m2dr.verbs.online import Warm
-from m2dr.verbs.search import Searcher, SearchRequest
+from m2dr.verbs.indexing.index import IndexRequest, index_corpus
+from m2dr.verbs.searching import search as verb
+from m2dr.verbs.searching.comparing import compare_with_scan
+from m2dr.verbs.searching.online import Warm
+from m2dr.verbs.searching.search import Searcher, SearchRequest
 
 TEXTS = ["read a file", "open the list of numbers", "close"]
 

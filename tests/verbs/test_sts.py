@@ -11,8 +11,8 @@ import torch
 from m2dr.errors import UserError
 from m2dr.model import checkpoint
 from m2dr.records.cut import Cut
-from m2dr.verbs.sts import StsRequest, evaluate_sts
-from m2dr.verbs.tasks import find_task, tables
+from m2dr.verbs.evaluating.sts import StsRequest, evaluate_sts
+from m2dr.verbs.evaluating.tasks import find_task, tables
 
 stats = pytest.importorskip("scipy.stats")
 
@@ -84,7 +84,7 @@ def test_each_cut_correlates_as_its_own_cosines_do(
 def test_every_sentence_is_encoded_once_as_a_document(
     tiny_backbone: Path, task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from m2dr.verbs import tasks
+    from m2dr.verbs.evaluating import tasks
 
     seen, encode = [], tasks.embed_texts
 

@@ -9,8 +9,8 @@ from click.testing import CliRunner, Result
 from m2dr.cli import main
 from m2dr.errors import UserError
 from m2dr.index.store import open_store
-from m2dr.verbs.index import IndexRequest, index_corpus
-from m2dr.verbs.verify import VerifyRequest, verify
+from m2dr.verbs.indexing.index import IndexRequest, index_corpus
+from m2dr.verbs.indexing.verify import VerifyRequest, verify
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Grids, tasks, comparisons, costs, figures and reports."""

@@ -1,0 +1,175 @@
+"""`m2dr evaluate classification`: how well a linear classifier reads every cut's vectors."""
+
+# Shapes in this file:
+#   N distinct texts, H width.
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from m2dr.errors import UserError
+from m2dr.evaluate.classification import (
+    Ints,
+    Learnt,
+    Regression,
+    few_of_each,
+    learn,
+    require_scikit_learn,
+)
+from m2dr.evaluate.sentences import require_finite
+from m2dr.index.vectors import prefixes
+from m2dr.records.cut import Cut
+from m2dr.text.labelled import KINDS, Labelled, LabelledText, open_labelled
+from m2dr.verbs.evaluating.tasks import (
+    Encoded,
+    Measured,
+    Task,
+    TaskReport,
+    TaskRequest,
+    find_task,
+    measure_tasks,
+)
+from m2dr.verbs.progress import progress
+
+Protocol = Literal["mteb", "full"]
+KIND = "classification"
+WHAT = "a folder of train.csv and test.csv, a file of labelled texts with a column of splits"
+
+
+@dataclass(frozen=True)
+class ClassificationRequest(TaskRequest):
+    """What `m2dr evaluate classification` was asked."""
+
+    measures: tuple[str, ...] = ("Accuracy",)
+    split: str = "test"  # of the texts to be tested on
+    protocol: Protocol = "mteb"  # a few texts per label, drawn again and again; or all, once
+    samples: int = 8  # texts of each label in one experiment of MTEB's protocol
+    experiments: int = 10
+    iterations: int = 100  # of the fit, at most
+    seed: int = 42
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A task as rows of its distinct texts."""
+
+    train: Ints
+    train_labels: Ints
+    draws: Sequence[Ints]  # places in `train`, for each experiment
+    test: Ints
+    test_labels: Ints
+
+
+def evaluate_classification(request: ClassificationRequest) -> TaskReport:
+    """Measure every asked cut of every asked model on every task; write tables and figures.
+
+    A logistic regression is fitted on frozen vectors: cut, and then of length one where the model
+    compares by cosine, as its folder gives them in sentence-transformers. Texts are encoded as
+    documents are, once, at all layers, and only those that an experiment uses.
+
+    Raises:
+        UserError: scikit-learn is absent, a task is unknown or malformed, or an encoder lacks a
+            cut; before any weight is loaded.
+    """
+    if min(request.samples, request.experiments, request.iterations) < 1:
+        raise UserError("Samples, experiments and iterations count from 1; give at least one each.")
+    require_scikit_learn()
+    return measure_tasks(
+        request, lambda: [_open(request, name) for name in request.tasks], request.measures
+    )
+
+
+def _open(request: ClassificationRequest, name: str) -> Task:
+    labelled = open_labelled(find_task(name, KIND, WHAT, KINDS), request.split)
+    draws = _draws(request, labelled.train)
+    texts, rows = _rows(labelled, draws)
+    how = Regression(request.iterations, request.seed)
+    return Task(
+        labelled.name,
+        labelled.split,
+        texts,
+        len(labelled.test),
+        "texts",
+        lambda encoded: _measured(labelled.name, encoded, rows, how),
+        _protocol_notes(request, labelled),
+    )
+
+
+def _draws(request: ClassificationRequest, train: Sequence[LabelledText]) -> list[Ints]:
+    if request.protocol == "full":
+        return [np.arange(len(train))]
+    labels = [row.label for row in train]
+    return few_of_each(labels, request.samples, request.experiments, request.seed)
+
+
+def _rows(labelled: Labelled, draws: Sequence[Ints]) -> tuple[list[str], _Rows]:
+    """The distinct texts that some experiment uses, and where each row stands among them."""
+    used = np.unique(np.concatenate(draws))
+    train = [labelled.train[row] for row in used]
+    numbers = {label: i for i, label in enumerate(sorted({row.label for row in train}))}
+    places: dict[str, int] = {}
+    for row in (*train, *labelled.test):
+        places.setdefault(row.text, len(places))
+    (train_rows, train_labels), (test_rows, test_labels) = (
+        (
+            np.array([places[row.text] for row in rows], dtype=np.int64),
+            np.array([numbers[row.label] for row in rows], dtype=np.int64),
+        )
+        for rows in (train, labelled.test)
+    )
+    among = [np.searchsorted(used, draw) for draw in draws]
+    return list(places), _Rows(train_rows, train_labels, among, test_rows, test_labels)
+
+
+def _measured(name: str, encoded: Encoded, rows: _Rows, how: Regression) -> Measured:
+    found: dict[Cut, Learnt] = {}
+    fits = len(encoded.layers) * len(encoded.dims) * len(rows.draws)
+    with progress(f"Fitting {name}", fits, "classifiers") as advance:
+        for layer, vectors in zip(encoded.layers, encoded.vectors, strict=True):
+            require_finite(vectors)
+            for dim in encoded.dims:
+                cut = prefixes(vectors, dim, encoded.card.similarity)
+                found[Cut(layer, dim)] = _learnt(cut, rows, how)
+                advance(len(rows.draws))
+    cells = {cut: learnt.measures for cut, learnt in found.items()}
+    return Measured(cells, _fit_notes(found, len(rows.draws), how))
+
+
+def _learnt(vectors: NDArray[np.float32], rows: _Rows, how: Regression) -> Learnt:
+    """Classifiers on the vectors [N, dim] of one cut."""
+    return learn(
+        vectors[rows.train],
+        rows.train_labels,
+        rows.draws,
+        vectors[rows.test],
+        rows.test_labels,
+        how,
+    )
+
+
+def _fit_notes(found: Mapping[Cut, Learnt], experiments: int, how: Regression) -> tuple[str, ...]:
+    """Which fits were stopped: their scores are those of an unfinished classifier."""
+    stopped = {cut: learnt.stopped for cut, learnt in found.items() if learnt.stopped}
+    if not stopped:
+        return ()
+    where = ", ".join(f"{cut} {count}" for cut, count in sorted(stopped.items()))
+    return (
+        f"{sum(stopped.values())} of {len(found) * experiments} fits had not converged after "
+        f"{how.iterations} iterations: {where} of {experiments}",
+    )
+
+
+def _protocol_notes(request: ClassificationRequest, labelled: Labelled) -> tuple[str, ...]:
+    counts = Counter(row.label for row in labelled.train)
+    if request.protocol == "full":
+        return (f"one fit on all {len(labelled.train)} texts of the split train",)
+    note = (
+        f"the mean over {request.experiments} experiments with {request.samples} texts per label "
+        f"(MTEB's protocol, seed {request.seed})"
+    )
+    fewer = sum(count < request.samples for count in counts.values())
+    return (note, f"{fewer} labels have fewer texts than that") if fewer else (note,)

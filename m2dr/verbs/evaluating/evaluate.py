@@ -1,0 +1,256 @@
+"""`m2dr evaluate`: every cut of a model on a corpus, from one pass over its documents."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+from m2dr.errors import UserError
+from m2dr.evaluate.figures import quality_over_dims
+from m2dr.evaluate.grid import Grid, average
+from m2dr.evaluate.report import (
+    text_comparison,
+    text_cross,
+    text_table,
+    write_cross,
+    write_csv,
+    write_json,
+)
+from m2dr.evaluate.usual import usual
+from m2dr.model import checkpoint
+from m2dr.model.devices import choose_device
+from m2dr.verbs.corpora import open_corpus
+from m2dr.verbs.evaluating.measuring import Measuring, Runs
+from m2dr.verbs.evaluating.pairing import Pairing, pairings
+from m2dr.verbs.evaluating.ranking import Ranker, Task
+from m2dr.verbs.evaluating.suites import SUITES, corpora_of
+from m2dr.verbs.indexing.index import INDEXES, IndexRequest, encode_corpus
+from m2dr.verbs.models import cuts_of, names_of, newest_model, usual_dims
+from m2dr.verbs.progress import say
+
+RESULTS = Path("results")
+
+
+@dataclass(frozen=True)
+class EvaluateRequest:
+    """What `m2dr evaluate` was asked."""
+
+    corpora: tuple[str, ...] = ()  # names that `m2dr.text.datasets` knows
+    models: tuple[str, ...] = ()  # empty: the newest trained one
+    split: str = "test"
+    suite: str = ""  # in place of, or beside, the corpora
+    layers: tuple[int, ...] = ()  # empty: all
+    dims: tuple[int, ...] = ()  # empty: powers of two from 8, and the full width
+    documents: str = "trained"  # whose documents are searched: see m2dr.verbs.evaluating.pairing
+    measures: tuple[str, ...] = ()  # empty: what is usual on the corpus and split
+    runs: Runs = "whole"  # which cuts' runs are written
+    again: bool = False  # measure again what was measured before
+    root: Path = INDEXES
+    out: Path = RESULTS
+    device: str = "auto"
+    dtype: str = "auto"
+
+
+@dataclass(frozen=True)
+class Place:
+    """What was found on one corpus."""
+
+    corpus: str  # as it was named
+    models: tuple[str, ...]  # of each grid, as it was named
+    grids: tuple[Grid, ...]  # of each model one; with crossed layers one per layer of documents
+    crosses: Mapping[str, Mapping[int, Grid]]  # model -> layer of documents -> grid; if crossed
+    usual: str  # what the measures are usual on; empty when they were asked for
+    folder: Path
+    figures: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class EvaluateReport:
+    """What was found, and where it lies."""
+
+    places: tuple[Place, ...]  # one for each corpus
+    means: tuple[Grid, ...]  # over several corpora, of each model
+    out: Path
+    seconds: float
+
+    @property
+    def grids(self) -> tuple[Grid, ...]:
+        """Those of the first corpus."""
+        return self.places[0].grids
+
+    @property
+    def folder(self) -> Path:
+        """Where tables and runs lie."""
+        return self.places[0].folder if len(self.places) == 1 else self.out
+
+    @property
+    def figures(self) -> tuple[Path, ...]:
+        """Those of all corpora."""
+        return tuple(chain.from_iterable(place.figures for place in self.places))
+
+
+def evaluate(request: EvaluateRequest) -> EvaluateReport:
+    """Measure every asked cut of every asked model on every corpus; write tables, runs, figures.
+
+    What was measured before, of the same model, documents, queries and judgements, is not
+    measured again.
+
+    Raises:
+        UserError: a corpus, split, model, measure or cut is not there; before any weight is
+            loaded, as far as it can be known.
+    """
+    begun = time.monotonic()
+    corpora = (*request.corpora, *(corpora_of(request.suite) if request.suite else ()))
+    if not corpora:
+        raise UserError(
+            f"No corpus was asked for; give --corpus, or --suite {' or '.join(SUITES)}."
+        )
+    models = request.models or (newest_model(),)
+    names = names_of(models)
+    places = tuple(_place(request, corpus, models, names) for corpus in corpora)
+    means = tuple(_means(request, places)) if len(places) > 1 else ()
+    return EvaluateReport(places, means, request.out, time.monotonic() - begun)
+
+
+def _place(
+    request: EvaluateRequest, corpus: str, models: Sequence[str], names: Sequence[str]
+) -> Place:
+    dataset = open_corpus(corpus)
+    custom = usual(f"{_spoken(corpus)} {dataset.name}", request.split)
+    task = Task(dataset, request.split, request.measures or custom.measures)
+    folder = request.out / dataset.name / request.split
+    found: list[Grid] = []
+    named: list[str] = []
+    crosses: dict[str, dict[int, Grid]] = {}
+    for model, name in zip(models, names, strict=True):
+        grids = list(_grids(request, corpus, task, model, name))
+        found += grids
+        named += [model] * len(grids)
+        if request.documents == "cross":
+            crosses[name] = dict(zip(_layers(request, model), grids, strict=True))
+            for dim in grids[0].dims:
+                write_cross(crosses[name], dim, folder / f"{name}.cross" / f"dim-{dim}.csv")
+    figures = []
+    for measure in found[0].measures if not crosses else ():
+        figures.append(folder / f"{'-'.join(grid.model for grid in found)}_{_plain(measure)}.png")
+        quality_over_dims(found, measure, figures[-1])
+    known = "" if request.measures else custom.name
+    return Place(corpus, tuple(named), tuple(found), crosses, known, folder, tuple(figures))
+
+
+def _grids(
+    request: EvaluateRequest, corpus: str, task: Task, model: str, name: str
+) -> Iterator[Grid]:
+    """Of one model on one corpus, one for each way to pair layers; written as they come."""
+    card = checkpoint.read_card(model)
+    layers = _layers(request, model)
+    dims = tuple(sorted(set(request.dims or usual_dims(card.width))))
+    cuts_of(card, layers, dims)
+    asked = pairings(card, layers, request.documents)
+    ranker = _ranker(request, corpus, task, model, dims, asked)
+    measuring = Measuring(ranker, request.runs, request.again)
+    for pairing in asked:
+        folder = request.out / task.dataset.name / task.split / f"{name}{pairing.suffix}"
+        grid = measuring.grid(f"{name}{pairing.suffix}", pairing, folder)
+        write_json(grid, folder / "grid.json")
+        write_csv([grid], folder / "grid.csv")
+        yield grid
+
+
+def _ranker(
+    request: EvaluateRequest,
+    corpus: str,
+    task: Task,
+    model: str,
+    dims: tuple[int, ...],
+    asked: Sequence[Pairing],
+) -> Ranker:
+    """Encode what documents are not yet encoded, at every layer that a pairing wants.
+
+    The judgements are read first: a split that cannot be measured costs no encoding.
+    """
+    task.require()
+    card = checkpoint.read_card(model)
+    sources = sorted({layer for pairing in asked for layer in pairing.layers.values()})
+    index = IndexRequest(
+        corpus, model, root=request.root, device=request.device, dtype=request.dtype
+    )
+    stores = dict(zip(sources, encode_corpus(index, model, card, sources), strict=True))
+    device = str(choose_device(request.device))
+    return Ranker(task, model, card, stores, dims, device, request.dtype)
+
+
+def _layers(request: EvaluateRequest, model: str) -> tuple[int, ...]:
+    return tuple(sorted(set(request.layers))) or tuple(
+        range(1, checkpoint.read_card(model).layers + 1)
+    )
+
+
+def _means(request: EvaluateRequest, places: Sequence[Place]) -> Iterator[Grid]:
+    """The plain mean over corpora of each model, where they have measures in common."""
+    common = [
+        name
+        for name in places[0].grids[0].measures
+        if all(name in place.grids[0].measures for place in places)
+    ]
+    if not common:
+        say("No measure is usual on all of these corpora, so there is no mean; give --measure.")
+        return
+    suite = request.suite and not request.corpora
+    name = f"{request.suite}-{len(places)}-of-{len(SUITES[request.suite])}" if suite else ""
+    for grids in zip(*(place.grids for place in places), strict=True):
+        mean = average([_only(grid, common) for grid in grids], name)
+        folder = request.out / mean.corpus.replace(" ", "-") / mean.model
+        write_json(mean, folder / "grid.json")
+        write_csv([mean], folder / "grid.csv")
+        yield mean
+
+
+def _only(grid: Grid, measures: Sequence[str]) -> Grid:
+    cells = {cut: {name: held[name] for name in measures} for cut, held in grid.cells.items()}
+    return Grid(grid.model, grid.corpus, grid.split, grid.queries, cells, grid.notes, grid.unit)
+
+
+def tables(grids: Sequence[Grid]) -> str:
+    """Each measure as a table; several models stand under each other at each layer."""
+    measures = grids[0].measures
+    if len(grids) == 1:
+        return "\n\n".join(text_table(grids[0], measure) for measure in measures)
+    return "\n\n".join(text_comparison(grids, measure) for measure in measures)
+
+
+def told(report: EvaluateReport) -> str:
+    """The tables of all corpora, their means, and after the tables what looks wrong."""
+    parts = []
+    for place in report.places:
+        if place.usual:
+            names = ", ".join(place.grids[0].measures)
+            parts.append(f"Measures as is usual on {place.usual}: {names}")
+        parts.append(_crossed(place) if place.crosses else tables(place.grids))
+        alarms = [(grid.model, alarm) for grid in place.grids for alarm in grid.alarms]
+        parts.append("\n".join(f"Alarm ({model}): {alarm}" for model, alarm in alarms))
+    if report.means:
+        parts.append(tables(report.means))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _crossed(place: Place) -> str:
+    """The first measure at every dim; files hold the others."""
+    measure = place.grids[0].measures[0]
+    return "\n\n".join(
+        text_cross(model, cross, dim, measure)
+        for model, cross in place.crosses.items()
+        for dim in next(iter(cross.values())).dims
+    )
+
+
+def _spoken(corpus: str) -> str:
+    """A corpus as its name or the last two parts of its folder call it."""
+    path = Path(corpus)
+    return "/".join(path.resolve().parts[-2:]) if path.exists() else corpus
+
+
+def _plain(measure: str) -> str:
+    """A measure as a file name."""
+    return "".join(char if char.isalnum() or char in "@.-" else "-" for char in measure)

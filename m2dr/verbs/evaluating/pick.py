@@ -1,0 +1,173 @@
+"""`m2dr pick`: the best cut within a budget, and which cuts are worth having at all."""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from m2dr.errors import UserError
+from m2dr.evaluate.choice import WORK, Choice, costs_of, nothing_fits
+from m2dr.evaluate.costs import COSTS, Costs, read_costs
+from m2dr.evaluate.frontier import BYTES, LATENCY, Budget, Candidate, frontier, pick
+from m2dr.evaluate.grid import Grid
+from m2dr.evaluate.made import read_made
+from m2dr.records.cut import Cut
+from m2dr.verbs.evaluating.against import USUAL, grid_of
+from m2dr.verbs.evaluating.costs import CostsRequest, measure_costs
+from m2dr.verbs.indexing.index import INDEXES
+from m2dr.verbs.models import MODELS
+
+
+@dataclass(frozen=True)
+class PickRequest:
+    """What `m2dr pick` was asked."""
+
+    folder: Path  # of a grid: results/CORPUS/SPLIT/MODEL
+    latency_ms: float | None = None  # of one query, at most
+    percentile: int = 50  # of the queries that must be as fast; 50 or 95
+    bytes_per_document: float | None = None  # at most
+    multiply_adds: float | None = None  # of one query, at most
+    quality: float | None = None  # at least, as a share of the whole encoder's
+    at_least: tuple[str, float] | None = None  # measure and value, in place of `quality`
+    measure: str = ""  # empty: that of at_least, else nDCG@10 when held, else the grid's first
+    measure_costs: bool = False  # again, though they are known
+    model: str = ""  # for measuring; empty: models/NAME, NAME being the folder's
+    corpus: str = ""  # for measuring; empty: what the grid is called after
+    root: Path = INDEXES
+    device: str = "auto"
+    dtype: str = "auto"
+
+
+def pick_cut(request: PickRequest) -> Choice:
+    """Choose a cut of a grid.
+
+    With a ceiling on a cost, the one of best quality that fits; with a floor of quality alone, the
+    cheapest that is good enough; with neither, the best. Ties go to the cheaper.
+
+    Raises:
+        UserError: there is no grid, or its costs are not known and cannot be measured; or no cut
+            fits, with the nearest ones and what they lack.
+    """
+    grid = grid_of(request.folder)
+    measure = _measure(request, grid)
+    values = grid.values(measure)
+    whole = max(values)
+    if request.quality is not None and values[whole] <= 0:
+        raise UserError(
+            f"The {measure} of {grid.model} at {whole} is {values[whole]:g}, of which no share can "
+            f"be kept; give a floor as --at-least {measure}=VALUE."
+        )
+    costs = _costs(request, grid)
+    candidates = [
+        Candidate(cut, values[cut], costs_of(costs.cells[cut], request.percentile))
+        for cut in grid.cuts
+        if cut in costs.cells
+    ]
+    if not candidates:
+        raise UserError(
+            f"{request.folder / COSTS} knows none of the cuts of the grid. Measure them with: "
+            f"m2dr pick {request.folder} --measure-costs"
+        )
+    budget = _budget(request, values[whole])
+    chosen = pick(candidates, budget)
+    if chosen is None:
+        raise UserError(nothing_fits(candidates, budget, measure))
+    return Choice(
+        chosen=chosen,
+        frontier=tuple(frontier(candidates)),
+        candidates=tuple(candidates),
+        grid=grid,
+        costs=costs,
+        measure=measure,
+        percentile=request.percentile,
+        whole=whole,
+        budget=budget,
+        notes=tuple(_notes(grid, costs, whole, len(candidates))),
+    )
+
+
+def _measure(request: PickRequest, grid: Grid) -> str:
+    asked = request.at_least[0] if request.at_least else ""
+    if asked and request.measure and asked != request.measure:
+        raise UserError(
+            f"--at-least asks for {asked} and --measure for {request.measure}; a cut is picked by "
+            f"one measure."
+        )
+    if request.quality is not None and request.at_least:
+        raise UserError("--quality and --at-least both say how good a cut must be; give one.")
+    usual = USUAL if USUAL in grid.measures else grid.measures[0]
+    return request.measure or asked or usual
+
+
+def _budget(request: PickRequest, whole: float) -> Budget:
+    ceilings = {
+        LATENCY: request.latency_ms,
+        BYTES: request.bytes_per_document,
+        WORK: request.multiply_adds,
+    }
+    floor = request.at_least[1] if request.at_least else None
+    if request.quality is not None:
+        floor = request.quality * whole
+    return Budget({name: at for name, at in ceilings.items() if at is not None}, floor)
+
+
+def _costs(request: PickRequest, grid: Grid) -> Costs:
+    """The costs kept with the grid; measured now where there are none, or when asked to."""
+    kept = (request.folder / COSTS).exists()
+    if kept and not request.measure_costs:
+        return read_costs(request.folder)
+    known = read_costs(request.folder) if kept else read_made(request.folder)
+    asked = CostsRequest(
+        model=request.model or (known.model if known else _model(grid)),
+        corpus=request.corpus or (known.corpus if known else grid.corpus),
+        split=grid.split or "test",
+        layers=grid.layers,
+        dims=grid.dims,
+        root=request.root,
+        device=request.device,
+        dtype=request.dtype,
+    )
+    try:
+        return measure_costs(asked, request.folder)
+    except UserError as error:
+        raise UserError(
+            f"The costs of {request.folder} were to be measured, with --model {asked.model} "
+            f"--corpus {asked.corpus}, and could not be: {error}"
+        ) from error
+
+
+def _model(grid: Grid) -> str:
+    """The model of a grid by its name; another one's costs would pass for this one's."""
+    folder = MODELS / grid.model
+    if not folder.is_dir():
+        raise UserError(
+            f"The costs of {grid.model} were never measured, and there is no {folder} to measure; "
+            f"say where the model is with --model, and its corpus with --corpus."
+        )
+    return str(folder)
+
+
+def _notes(grid: Grid, costs: Costs, whole: Cut, compared: int) -> list[str]:
+    notes = []
+    if whole != costs.whole:
+        notes.append(
+            f"the grid does not reach the whole encoder, {costs.whole}; shares are of {whole}"
+        )
+    if compared < len(grid.cuts):
+        notes.append(f"costs of {len(grid.cuts) - compared} of {len(grid.cuts)} cuts are not known")
+    return notes
+
+
+def commands(choice: Choice) -> list[str]:
+    """How to use the chosen cut."""
+    costs, cut = choice.costs, choice.chosen.cut
+    layer, dim = str(cut.layer), str(cut.dim)
+    documents = str(costs.document_layer(cut))
+    where = ["--model", costs.model, "--corpus", costs.corpus]
+    found = [
+        ["index", "corpus", *where, "--layer", documents, "--dim", dim],
+        ["search", *where, "--query-layer", layer, "--layer", documents, "--dim", dim, "a query"],
+    ]
+    if costs.documents_from == "same" and cut.layer < costs.whole.layer:
+        out = f"{costs.model.rstrip('/')}-L{layer}"
+        found.insert(0, ["export", "--model", costs.model, "--layer", layer, "--out", out])
+    return [shlex.join(["m2dr", *words]) for words in found]

@@ -1,0 +1,259 @@
+"""What all sentence tasks share: texts are encoded once, and every cut is measured on them."""
+
+# Shapes in this file:
+#   L layers, N distinct texts, H width.
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from m2dr.errors import UserError, nearest
+from m2dr.evaluate.figures import quality_over_dims
+from m2dr.evaluate.grid import Grid, average
+from m2dr.evaluate.report import text_comparison, text_table, write_csv, write_json
+from m2dr.model import checkpoint
+from m2dr.model.devices import choose_device, choose_dtype
+from m2dr.records.card import ModelCard
+from m2dr.records.cut import Cut
+from m2dr.text.couples import paths_of
+from m2dr.verbs.encoding import embed_texts
+from m2dr.verbs.evaluating.evaluate import RESULTS
+from m2dr.verbs.models import cuts_of, names_of, newest_model, usual_dims
+from m2dr.verbs.progress import progress
+
+# The vectors [N, H] of a layer and the dims, to the measures of each dim.
+PerDim = Callable[[NDArray[np.float32], Sequence[int]], Mapping[int, Mapping[str, float]]]
+
+
+@dataclass(frozen=True)
+class TaskRequest:
+    """What every command for a sentence task is asked."""
+
+    tasks: tuple[str, ...]  # paths, or names of such where data usually lies
+    models: tuple[str, ...] = ()  # empty: the newest trained one
+    layers: tuple[int, ...] = ()  # empty: all
+    dims: tuple[int, ...] = ()  # empty: powers of two from 8, and the full width
+    measures: tuple[str, ...] = ()  # printed and drawn; files hold all
+    out: Path = RESULTS
+    device: str = "auto"
+    dtype: str = "auto"
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The texts of a task as one model sees them, at several layers."""
+
+    card: ModelCard
+    layers: Sequence[int]  # L of them, increasing
+    dims: Sequence[int]  # asked for at each layer, increasing
+    vectors: NDArray[np.float32]  # [L, N, H], not normalised
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What every cut is worth on one task."""
+
+    cells: Mapping[Cut, Mapping[str, float]]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Task:
+    """Texts, and how their vectors are measured."""
+
+    name: str
+    split: str  # empty where the files do not name one
+    texts: Sequence[str]  # N, each once
+    size: int  # what the measures are over, counted in `unit`
+    unit: str
+    measure: Callable[[Encoded], Measured]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TaskReport:
+    """What was found, and where it lies."""
+
+    tasks: tuple[tuple[Grid, ...], ...]  # of each task a grid per model; of several the mean last
+    figures: tuple[Path, ...]
+    seconds: float
+
+
+def measure_tasks(
+    request: TaskRequest, open_tasks: Callable[[], Sequence[Task]], measures: Sequence[str]
+) -> TaskReport:
+    """Measure every asked cut of every asked model on every task; write tables and figures.
+
+    Args:
+        request: what was asked.
+        open_tasks: reads them, and refuses what cannot be measured, before any weight is loaded.
+        measures: what is drawn.
+
+    Raises:
+        UserError: as `open_tasks`; two tasks would write to one folder; an encoder lacks a cut.
+    """
+    begun = time.monotonic()
+    tasks = open_tasks()
+    _require_distinct(tasks, request.tasks)
+    models = request.models or (newest_model(),)
+    names = names_of(models)
+    cuts = [_cuts(request, checkpoint.read_card(model)) for model in models]
+    by_model = [
+        list(_grids(request, tasks, model, name, wanted))
+        for model, name, wanted in zip(models, names, cuts, strict=True)
+    ]
+    by_task = tuple(zip(*by_model, strict=True))
+    figures = tuple(path for grids in by_task for path in _figures(request.out, grids, measures))
+    return TaskReport(by_task, figures, time.monotonic() - begun)
+
+
+def tables(report: TaskReport, measures: Sequence[str]) -> str:
+    """Each task as a table per measure; several models stand under each other at each layer."""
+    return "\n\n".join(
+        text_table(grids[0], measure) if len(grids) == 1 else text_comparison(grids, measure)
+        for grids in report.tasks
+        for measure in measures
+    )
+
+
+def layer_by_layer(encoded: Encoded, measure: PerDim) -> Measured:
+    """The cells of a task whose layers are measured one by one, all dims of one together."""
+    return Measured(
+        {
+            Cut(layer, dim): values
+            for layer, vectors in zip(encoded.layers, encoded.vectors, strict=True)
+            for dim, values in measure(vectors, encoded.dims).items()
+        }
+    )
+
+
+def find_task(name: str, kind: str, what: str, suffixes: Sequence[str] = (".tsv",)) -> Path:
+    """The file or folder that the name of a task means: a path, or a name where data usually lies.
+
+    Args:
+        name: as it was given.
+        kind: the folder of such tasks where data lies.
+        what: how the refusal calls a task, such as "a file of scored sentence pairs".
+        suffixes: of files that may be named without.
+
+    Raises:
+        UserError: there is none; with the nearest name that there is.
+    """
+    folders = [place / kind for place in _places()]
+    named = (folder / f"{name}{suffix}" for folder in folders for suffix in ("", *suffixes))
+    for path in (Path(name), *named):
+        if name.strip() and path.exists():
+            return path
+    beside = Path(name).parent
+    known = {path.name.removesuffix(path.suffix) for folder in folders for path in folder.glob("*")}
+    known |= {str(beside / path.name) for path in beside.glob("*") if path.is_file()}
+    hint = nearest(name, sorted(known))
+    raise UserError(
+        f"There is no task {name!r}. {f'{hint} ' if hint.startswith('Did') else ''}A task is "
+        f"{what}, or the name of NAME{suffixes[0]} in {', '.join(map(str, folders))}; "
+        f"$M2DR_DATA names another folder that holds {kind}/."
+    )
+
+
+def find_files(names: str, kind: str, what: str) -> str:
+    """The same of several files joined by commas, again joined by commas.
+
+    Raises:
+        UserError: one of them is not there.
+    """
+    parts = [str(path) for path in paths_of(names)] or [names]
+    return ",".join(str(find_task(part, kind, what)) for part in parts)
+
+
+def skipped_note(skipped: int) -> tuple[str, ...]:
+    """What a reader must know where no label was agreed on for some pairs."""
+    return (f"{skipped} pairs without a label are left out",) if skipped else ()
+
+
+def _places() -> tuple[Path, ...]:
+    given = os.environ.get("M2DR_DATA")
+    return (*((Path(given),) if given else ()), Path("data"), Path("datasets"))
+
+
+def _require_distinct(tasks: Sequence[Task], names: Sequence[str]) -> None:
+    """Results lie in folders by name, where one task would write over another."""
+    given: dict[str, str] = {}
+    for task, name in zip(tasks, names, strict=True):
+        if task.name in given:
+            raise UserError(
+                f"The tasks {given[task.name]} and {name} are both called {task.name}, and their "
+                f"results would lie in one folder; give each once, or rename a file."
+            )
+        given[task.name] = name
+
+
+def _cuts(request: TaskRequest, card: ModelCard) -> tuple[Cut, ...]:
+    layers = request.layers or tuple(range(1, card.layers + 1))
+    return cuts_of(card, layers, request.dims or usual_dims(card.width))
+
+
+def _grids(
+    request: TaskRequest, tasks: Sequence[Task], model: str, name: str, cuts: Sequence[Cut]
+) -> Iterator[Grid]:
+    """One model on each task, and the mean of several; each is written as soon as it is known."""
+    device = choose_device(request.device)
+    encoder, tokenizer = checkpoint.load(
+        model, max(cuts).layer, device, choose_dtype(request.dtype, device)
+    )
+    layers, dims = sorted({cut.layer for cut in cuts}), sorted({cut.dim for cut in cuts})
+    grids = []
+    for task in tasks:
+        with progress(f"Encoding {task.name}", len(task.texts), "sentences") as advance:
+            vectors = embed_texts(encoder, tokenizer, task.texts, "document", layers, advance)
+        found = task.measure(Encoded(encoder.card, layers, dims, vectors))
+        notes = (*_notes(encoder.card, cuts), *task.notes, *found.notes)
+        grids.append(
+            Grid(name, task.name, task.split, task.size, found.cells, notes, unit=task.unit)
+        )
+        yield _written(grids[-1], request.out)
+    if len(grids) > 1:
+        yield _written(average(grids), request.out)
+
+
+def _written(grid: Grid, out: Path) -> Grid:
+    folder = _folder(grid, out) / grid.model
+    write_json(grid, folder / "grid.json")
+    write_csv([grid], folder / "grid.csv")
+    return grid
+
+
+def _folder(grid: Grid, out: Path) -> Path:
+    return out / grid.corpus / grid.split
+
+
+def _notes(card: ModelCard, cuts: Sequence[Cut]) -> tuple[str, ...]:
+    """What a reader must know of the model: which of these cuts nobody trained."""
+    trained = [str(cut) for cut in cuts if cut in card.cuts]
+    untrained = [str(cut) for cut in cuts if cut not in card.cuts]
+    found = []
+    if untrained and not trained:
+        found.append("none of these cuts was trained: expect worse than the model can do")
+    elif len(trained) < len(untrained):
+        found.append(f"only these cuts were trained: {', '.join(trained)}")
+    elif untrained:
+        found.append(f"not trained: {', '.join(untrained)}")
+    if card.documents == "last" and min(cuts).layer < card.layers:
+        found.append(
+            f"all texts come from the layer of the cut, though documents were trained at layer "
+            f"{card.layers} alone"
+        )
+    return tuple(found)
+
+
+def _figures(out: Path, grids: Sequence[Grid], measures: Sequence[str]) -> Iterator[Path]:
+    """One figure per measure of what the models are worth on one task."""
+    models = "-".join(grid.model for grid in grids)
+    for measure in measures:
+        path = _folder(grids[0], out) / f"{models}_{measure}.png"
+        quality_over_dims(grids, measure, path)
+        yield path

@@ -1,0 +1,1 @@
+"""Corpora become stores and indexes, here, on several machines, or from elsewhere."""

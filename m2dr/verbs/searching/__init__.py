@@ -1,0 +1,1 @@
+"""Texts are searched for, by one warm encoder or by words."""

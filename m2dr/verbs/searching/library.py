@@ -1,0 +1,175 @@
+"""`m2dr.open_index`: search from Python, at any cut, with what was used last kept warm."""
+
+import threading
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import overload
+
+from m2dr.index.layout import MANIFEST, STORE
+from m2dr.verbs.indexing.index import INDEXES
+from m2dr.verbs.searching.online import QueryEncoder, Warm, open_query_encoder
+from m2dr.verbs.searching.opening import MILVUS, PYDOCS, Place, SearchRequest, find_place
+from m2dr.verbs.searching.search import Answer, Searcher
+
+_CUTS, _LAYERS = 8, 4  # indexes and encoders that are kept open
+
+
+class OpenIndex:
+    """Documents of one corpus by one model, at every layer and dim that is encoded.
+
+    Safe to use from several threads.
+    """
+
+    def __init__(self, request: SearchRequest) -> None:
+        """Open what the request names, and load its encoder.
+
+        Raises:
+            UserError: no such model, corpus or index, or they do not fit.
+        """
+        self._place = find_place(request)
+        self._encoders = Warm(self._load, _LAYERS)
+        self._searchers = Warm(self._open, _CUTS)
+        self._told: set[str] = set()
+        self._lock = threading.Lock()
+        self.searcher()
+
+    def searcher(self, layer: int = 0, dim: int = 0, document_layer: int = 0) -> Searcher:
+        """What searches at a cut, kept warm; each 0 is as `open_index` was told.
+
+        Raises:
+            UserError: there are no such documents, or this model's queries may not search them.
+        """
+        asked = self._place.request
+        # A layer named at opening is that of the documents; without one they follow the query.
+        searcher = self._searchers.get(
+            (layer or asked.query_layer, dim or asked.dim, document_layer or asked.layer)
+        )
+        for sentence in searcher.warnings:
+            self._warn(sentence)
+        return searcher
+
+    @overload
+    def search(  # type: ignore[overload-overlap]  # a str is a sequence too; this one is tried first
+        self, texts: str, *, layer: int = 0, dim: int = 0, document_layer: int = 0, k: int = 10
+    ) -> Answer: ...
+
+    @overload
+    def search(
+        self,
+        texts: Sequence[str],
+        *,
+        layer: int = 0,
+        dim: int = 0,
+        document_layer: int = 0,
+        k: int = 10,
+    ) -> list[Answer]: ...
+
+    def search(
+        self,
+        texts: str | Sequence[str],
+        *,
+        layer: int = 0,
+        dim: int = 0,
+        document_layer: int = 0,
+        k: int = 10,
+    ) -> Answer | list[Answer]:
+        """The best `k` documents of each query.
+
+        What makes rankings worse than the model can do is told by a Python warning, once.
+
+        Args:
+            texts: queries, or one of them.
+            layer: blocks that the queries run through.
+            dim: coordinates that are compared.
+            document_layer: of the documents; by default the one that the model trained queries
+                of `layer` to search.
+            k: documents per query.
+
+        Returns:
+            An answer per query, in their order; the answer itself where one string was given.
+
+        Raises:
+            UserError: a query is empty, or the cut has no documents; the sentence holds the
+                command that makes them.
+        """
+        searcher = self.searcher(layer, dim, document_layer)
+        if isinstance(texts, str):
+            return searcher.search(texts, k)
+        return searcher.answers(texts, k)
+
+    def _open(self, cut: tuple[int, int, int]) -> Searcher:
+        layer, dim, document_layer = cut
+        request = replace(self._place.request, query_layer=layer, dim=dim, layer=document_layer)
+        place = replace(self._place, request=request)
+        return Searcher(request, place, self._encoder_of, self._warn)
+
+    def _encoder_of(self, place: Place) -> QueryEncoder:
+        return self._encoders.get(place.query_layer)
+
+    def _load(self, layer: int) -> QueryEncoder:
+        asked = self._place.request
+        encoder = open_query_encoder(
+            self._place.model, layer, asked.runtime, asked.device, asked.dtype, lambda _: None
+        )
+        encoder.warm_up()
+        return encoder
+
+    def _warn(self, sentence: str) -> None:
+        with self._lock:
+            if sentence in self._told:
+                return
+            self._told.add(sentence)
+        warnings.warn(sentence, UserWarning, stacklevel=4)
+
+
+def open_index(
+    name: str | Path = PYDOCS,
+    *,
+    model: str = "",
+    corpus: str = "",
+    layer: int = 0,
+    dim: int = 0,
+    document_layer: int = 0,
+    engine: str = "",
+    funnel: str = "",
+    knobs: dict[str, int] | None = None,
+    runtime: str = "torch",
+    device: str = "auto",
+    dtype: str = "auto",
+    root: str | Path = INDEXES,
+) -> OpenIndex:
+    """Open documents that `m2dr index corpus` encoded, for search from Python.
+
+    Args:
+        name: a corpus, the folder of an index or a store, or milvus:URI.
+        model: folder or id; by default the newest of models/, or the one that made the folder.
+        corpus: whose texts hits show, where `name` is no corpus.
+        layer: blocks that queries run through, unless a search says otherwise; all by default.
+        dim: coordinates compared, unless a search says otherwise; the longest by default.
+        document_layer: of the documents, unless a search says otherwise.
+        engine: as `m2dr search --engine` takes it; flat where it is built.
+        funnel: as `m2dr search --funnel` takes it.
+        knobs: of the engine at search time, such as {"nprobe": 32}.
+        runtime: torch, onnx, openvino or auto.
+        device: as `m2dr search --device` takes it.
+        dtype: as `m2dr search --dtype` takes it.
+        root: where indexes lie.
+
+    Raises:
+        UserError: no such model, corpus or index, or they do not fit.
+    """
+    named = str(name)
+    place = Path(named)
+    is_index = named.startswith(MILVUS) or any(
+        (place / file).exists() for file in (MANIFEST, STORE)
+    )
+    return OpenIndex(
+        SearchRequest(
+            corpus=corpus or (PYDOCS if is_index else named), model=model, query_layer=layer,
+            layer=document_layer, dim=dim, root=Path(root), device=device, dtype=dtype,
+            engine=engine, funnel=funnel, index=named if is_index else "", runtime=runtime,
+            knobs=tuple((knobs or {}).items()),
+        )
+    )  # fmt: skip

@@ -1,0 +1,257 @@
+"""Which documents a search means, and by which way it goes through them."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from m2dr.errors import UserError
+from m2dr.index.cards import on_card
+from m2dr.index.engines import Index, open_index
+from m2dr.index.exact import ExactIndex
+from m2dr.index.funnel import FunnelIndex
+from m2dr.index.inventory import built_indexes
+from m2dr.index.layout import MANIFEST, STORE, index_command, index_folder, store_folder
+from m2dr.index.manifest import IndexManifest, StoreManifest
+from m2dr.index.searchable import Searchable
+from m2dr.index.stages import Funnel
+from m2dr.index.store import open_store
+from m2dr.model import checkpoint
+from m2dr.model.devices import choose_device
+from m2dr.records.card import ModelCard
+from m2dr.records.cut import Cut
+from m2dr.text.collection import Dataset
+from m2dr.verbs.corpora import open_corpus
+from m2dr.verbs.indexing.index import INDEXES
+from m2dr.verbs.models import document_layer, newest_model
+from m2dr.verbs.progress import say
+
+EXACT = "exact"  # no index at all: the store is scanned
+MILVUS = "milvus:"
+PYDOCS = "pydocs"
+
+
+@dataclass(frozen=True)
+class SearchRequest:
+    """What `m2dr search` was asked, but for the queries."""
+
+    corpus: str = PYDOCS
+    model: str = ""  # empty: the newest trained one, or the one that made `index`
+    query_layer: int = 0  # 0: all of the encoder
+    layer: int = 0  # of the documents; 0: the one that the model was trained to be searched by
+    dim: int = 0  # 0: the longest that is built
+    root: Path = INDEXES
+    device: str = "auto"
+    dtype: str = "auto"
+    engine: str = ""  # empty: flat where it is built
+    funnel: str = ""  # as 32:1000,128:100,384
+    index: str = ""  # milvus:URI, or the folder of an index or a store
+    runtime: str = "torch"
+    knobs: tuple[tuple[str, int], ...] = ()  # of the engine at search time, such as nprobe
+
+
+@dataclass(frozen=True)
+class Place:
+    """A request whose model and corpus are known, and where their stores lie."""
+
+    request: SearchRequest
+    model: str
+    corpus: str  # as stores name it
+    home: Path  # holds a store per layer
+    folder: Path | None = None  # an index that was named by its folder
+
+    @cached_property
+    def card(self) -> ModelCard:
+        """What the model says of itself."""
+        return checkpoint.read_card(self.model)
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """The texts of the documents.
+
+        Raises:
+            UserError: an index that was named by its folder tells its corpus's name alone.
+        """
+        try:
+            return open_corpus(self.request.corpus)
+        except UserError as error:
+            raise UserError(f"The texts of {self.corpus} are not at hand: {error}") from error
+
+    @property
+    def query_layer(self) -> int:
+        """How many blocks queries run through."""
+        return self.request.query_layer or self.card.layers
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Layers whose documents are encoded, increasing."""
+        names = (path.parent.name for path in self.home.glob(f"layer-*/{STORE}"))
+        found = (re.fullmatch(r"layer-(\d+)", name) for name in names)
+        return tuple(sorted(int(match[1]) for match in found if match))
+
+
+def find_place(request: SearchRequest) -> Place:
+    """Find the model and the stores of a request; no weight is loaded.
+
+    Raises:
+        UserError: there is no such model, corpus or folder.
+    """
+    if request.index and not request.index.startswith(MILVUS):
+        return _named(request, Path(request.index))
+    model = request.model or newest_model()
+    card = checkpoint.read_card(model)
+    card.check(Cut(request.query_layer or card.layers, request.dim or 1))
+    dataset = open_corpus(request.corpus)
+    home = store_folder(request.root, dataset.name, card.fingerprint, 1).parent
+    return Place(request, model, dataset.name, home)
+
+
+def _named(request: SearchRequest, folder: Path) -> Place:
+    """The place of an index, or of a store, that was named by its folder."""
+    manifest: IndexManifest | StoreManifest
+    if (folder / MANIFEST).exists():
+        manifest, store = IndexManifest.read(folder), folder.parent
+        request = replace(
+            request, dim=request.dim or manifest.dim, engine=request.engine or manifest.engine
+        )
+    elif (folder / STORE).exists():
+        manifest, store = StoreManifest.read(folder), folder
+    else:
+        raise UserError(
+            f"{folder} holds no finished index and no store. Name a folder such as "
+            "indexes/pydocs/MODEL/layer-04/dim-128, or a corpus that m2dr index corpus encoded."
+        )
+    model = request.model or manifest.label.model
+    corpus = manifest.corpus if request.corpus == PYDOCS else request.corpus
+    layer = request.layer or manifest.layer
+    request = replace(request, corpus=corpus, layer=layer, query_layer=request.query_layer or layer)
+    named = folder if isinstance(manifest, IndexManifest) else None
+    place = Place(request, model, manifest.corpus, store.parent, named)
+    place.card.check(Cut(place.query_layer, request.dim or 1))
+    return place
+
+
+def open_documents(place: Place) -> Searchable:
+    """Open the documents that queries of a layer should search, by the way that was asked.
+
+    Raises:
+        UserError: they are not encoded or not indexed; the sentence holds the command that does it.
+    """
+    request = place.request
+    if request.index.startswith(MILVUS):
+        return _collection(place)
+    store = store_of(place)
+    if request.funnel:
+        return _funnel(place, store)
+    if request.engine == EXACT:
+        _refuse_knobs(request)
+        dim = request.dim or place.card.width
+        return ExactIndex(open_store(store), dim, str(choose_device(request.device)))
+    return _on_device(open_index(_index(place, store), knobs=dict(request.knobs)), request, store)
+
+
+def _on_device(index: Index, request: SearchRequest, store: Path) -> Searchable:
+    """The index on a card where FAISS works there, else a full scan on the card, else as it is."""
+    device = choose_device(request.device)
+    if device.type == "cpu":
+        return index
+    moved = on_card(index, device.index or 0)
+    say(moved.reason)
+    if moved.index is not None:
+        return moved.index
+    if index.exact and not request.knobs and (store / STORE).exists():
+        say(f"The vectors are scanned on {device}.")
+        return ExactIndex(open_store(store), index.dim, str(device))
+    return index
+
+
+def store_of(place: Place) -> Path:
+    """The store that queries of a layer should search, or the nearest there is."""
+    request, card = place.request, place.card
+    if place.folder is not None and request.layer == IndexManifest.read(place.folder).layer:
+        return place.folder.parent  # an index may be copied without its store
+    layers = place.layers
+    if not layers:
+        raise UserError(
+            f"There is no index of {place.corpus} by model {card.fingerprint[:12]} in "
+            f"{request.root}/. Build one with: m2dr index corpus --dim 128 "
+            f"--corpus {request.corpus} --model {place.model}"
+        )
+    layer = request.layer or document_layer(card, place.query_layer)
+    if not request.layer and layer not in layers:
+        layer = max(layers)
+    return place.home / f"layer-{layer:02d}"
+
+
+def _index(place: Place, store: Path) -> Path:
+    """The folder of the index that was asked for, or of the best there is."""
+    if place.folder is not None:
+        made = IndexManifest.read(place.folder)
+        asked = (place.request.layer, place.request.dim, place.request.engine)
+        if asked == (made.layer, made.dim, made.engine):
+            return place.folder  # wherever it was copied to
+    request, built = place.request, built_indexes(store)
+    fitting = [
+        index
+        for index in built
+        if request.engine in ("", index.engine) and request.dim in (0, index.dim)
+    ]
+    if fitting:
+        # Flat before all others, and of those the longest.
+        return max(fitting, key=lambda index: (index.engine == "flat", index.dim)).folder
+    folder = index_folder(store, request.dim or place.card.width, request.engine or "flat")
+    there = ", ".join(f"{index.dim} ({index.engine})" for index in built)
+    raise UserError(
+        f"{folder} holds no finished index{f'; there are dims {there}' if there else ''}. Build it "
+        f"with: {index_command(folder)} or search the vectors without one: --engine {EXACT}"
+    )
+
+
+def _collection(place: Place) -> Searchable:
+    """The Milvus collection of a cut; the longest dim of the layer when none was asked."""
+    from m2dr.index.cluster import open_collection, pushed_cuts
+
+    request, card = place.request, place.card
+    _refuse_knobs(request)
+    uri = request.index.removeprefix(MILVUS)
+    if not uri:
+        raise UserError("--index milvus: names no server; give milvus:http://host:19530 or a file.")
+    layer, dim = request.layer or document_layer(card, place.query_layer), request.dim
+    if not dim:
+        cuts = pushed_cuts(uri, place.corpus, card.fingerprint)
+        dim = max((cut.dim for cut in cuts if cut.layer == layer), default=card.width)
+    return open_collection(uri, place.corpus, card.fingerprint, layer, dim)
+
+
+def _funnel(place: Place, store: Path) -> Searchable:
+    request = place.request
+    _refuse_knobs(request)
+    if request.engine:
+        raise UserError(f"--funnel and --engine {request.engine} were given; give one of them.")
+    funnel = Funnel.parse(request.funnel)
+    if request.dim not in (0, funnel.dim):
+        raise UserError(
+            f"--funnel ends at dim {funnel.dim} and --dim {request.dim} was asked for; "
+            "give one of them."
+        )
+    return FunnelIndex(open_store(store), funnel, device=str(choose_device(request.device)))
+
+
+def _refuse_knobs(request: SearchRequest) -> None:
+    if request.knobs:
+        names = ", ".join(name for name, _ in request.knobs)
+        raise UserError(f"--set {names} is for engines that have it; this way to search has none.")
+
+
+def parse_knobs(words: Sequence[str]) -> tuple[tuple[str, int], ...]:
+    """Settings such as nprobe=32.
+
+    >>> parse_knobs(["nprobe=32"])
+    (('nprobe', 32),)
+    """
+    found = [re.fullmatch(r"(\w+)=(\d+)", word) for word in words]
+    for word, match in zip(words, found, strict=True):
+        if match is None:
+            raise UserError(f"--set takes name=number, such as nprobe=32, not {word!r}.")
+    return tuple((match[1], int(match[2])) for match in found if match)

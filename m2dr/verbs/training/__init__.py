@@ -1,0 +1,1 @@
+"""Training runs, from a recipe to a model folder."""

@@ -1,0 +1,188 @@
+"""`m2dr pretrain`: texts alone make a backbone whose small cuts already know words (SMAE)."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from m2dr.errors import UserError
+from m2dr.model import checkpoint
+from m2dr.model.backbones import most_tokens, read_config
+from m2dr.model.checkpoint import Tokenizer
+from m2dr.model.devices import choose_training_device, set_dropout
+from m2dr.model.encoder import Encoder
+from m2dr.model.mlm import drop_words, masked_head, understands_masks, words_of
+from m2dr.model.places import find_folder
+from m2dr.records.card import ModelCard
+from m2dr.records.cut import Cut
+from m2dr.settings import PretrainSettings
+from m2dr.text.masking import mask_tokens
+from m2dr.text.sentences import open_sentences, recognises_sentences
+from m2dr.text.tokens import pad
+from m2dr.train.plan import Examples, Plan
+from m2dr.train.smae import Hidden, MaskedAutoencoder, masked_batch
+from m2dr.train.trainer import Trainer
+from m2dr.verbs.corpora import open_corpus
+from m2dr.verbs.progress import is_first, processes_asked, progress, say
+from m2dr.verbs.training.dryrun import Forecast, forecast
+from m2dr.verbs.training.plans import plan_of
+from m2dr.verbs.training.recipe import stairs_of
+from m2dr.verbs.training.train import run
+from m2dr.verbs.workplace import clear, enough_space, open_workplace
+
+
+class Text(NamedTuple):
+    """One text of a step; its masks depend on the seed, the epoch and the place alone."""
+
+    text: str
+    epoch: int
+    place: int
+
+
+@dataclass(frozen=True)
+class PretrainReport:
+    """What a pre-training did."""
+
+    folder: Path
+    card: ModelCard
+    steps: int
+    first_loss: float  # nats per hidden token; the mean of the first log
+    last_loss: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Setup:
+    """Everything a pre-training needs before its first step."""
+
+    settings: PretrainSettings
+    texts: int
+    card: ModelCard
+    encoder: Encoder
+    tokenizer: Tokenizer
+    learner: MaskedAutoencoder
+    plan: Plan
+    examples: Examples[Text]
+
+    def batch(self, chosen: Sequence[Text]) -> dict[str, object]:
+        """The learner's arguments for some texts."""
+        settings, inner = self.settings, self.tokenizer.inner
+        rows = self.tokenizer([text.text for text in chosen], settings.length)
+        special, words = set(inner.all_special_ids), len(inner)
+
+        def hidden(share: float, turn: int) -> Hidden:
+            found = []
+            for row, text in zip(rows, chosen, strict=True):
+                draw = np.random.default_rng([settings.seed, text.epoch, text.place, turn])
+                mask = int(inner.mask_token_id)
+                found.append(mask_tokens(row, share, mask, words, special, draw))
+            return found
+
+        for_encoder, for_decoder = (
+            hidden(settings.encoder_mask, 0),
+            hidden(settings.decoder_mask, 1),
+        )
+        return masked_batch(
+            rows, for_encoder, for_decoder, lambda some: pad(some, self.tokenizer.pad_id)
+        )
+
+
+def pretrain(
+    settings: PretrainSettings, folder: Path, resume: bool = False, overwrite: bool = False
+) -> PretrainReport:
+    """Train on hidden words as `settings` say, and write the backbone's folder.
+
+    Raises:
+        UserError: anything a person can fix, before the first step where it can be known.
+        Interrupted: Ctrl-C; what was trained until the last checkpoint is in the folder.
+    """
+    begun = time.monotonic()
+    setup = _prepare(settings, folder)
+    plan = setup.plan
+    if is_first():
+        if not resume:
+            enough_space(folder, sum(p.numel() for p in setup.learner.parameters()))
+        open_workplace(folder, settings, resume, overwrite)
+    cuts = " ".join(map(str, setup.learner.cuts))
+    say(f"Pre-training {cuts} of {settings.backbone}: {plan.steps} steps")
+    say(f"  {setup.texts} texts, {plan.batch_queries} per step, into {folder}")
+    with progress("Pre-training", plan.steps, "steps") as advance:
+        trainer = Trainer(
+            setup.learner, plan, setup.examples, setup.batch, None, lambda *_: advance(1)
+        )
+        run(trainer, folder, resume, advance, "pretrain")
+    card = setup.card
+    trainer.accelerator.wait_for_everyone()
+    if is_first():
+        card = checkpoint.save(setup.encoder.eval(), setup.tokenizer, card, folder)
+        clear(folder)
+    trainer.accelerator.wait_for_everyone()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return PretrainReport(folder, card, plan.steps, losses[0], losses[-1], time.monotonic() - begun)
+
+
+def dry_run(settings: PretrainSettings) -> Forecast:
+    """Load everything, run a few real steps, and forecast the rest; nothing is written."""
+    setup = _prepare(settings, Path())
+    return forecast(setup.learner, setup.plan, setup.examples, setup.batch, "texts")
+
+
+def _prepare(settings: PretrainSettings, folder: Path) -> _Setup:
+    device = choose_training_device(settings.device)
+    count, read = _texts(settings)
+    if settings.batch_texts > count:
+        raise UserError(
+            f"batch_texts = {settings.batch_texts} was asked for; {settings.corpus} has {count} "
+            "texts. Ask for fewer."
+        )
+    _check(settings)
+    encoder, tokenizer = checkpoint.load(settings.backbone, None, device)
+    if tokenizer.inner.mask_token_id is None or not understands_masks(settings.backbone):
+        raise UserError(
+            f"{settings.backbone} cannot guess hidden words: its tokens see only those before "
+            "them, or its tokenizer has no mask. Take an encoder such as bert-base-uncased."
+        )
+    decoder, _ = checkpoint.load(settings.backbone, 1, device)
+    drop_words(decoder)
+    head, pretrained = masked_head(settings.backbone)
+    if not pretrained:
+        say(f"{settings.backbone} has no head that guesses words: a fresh one is trained along.")
+    for part in (encoder, decoder):
+        set_dropout(part, settings.dropout)
+    whole = encoder.card.whole
+    named = tuple(Cut.parse(word) for word in settings.checkpoints)
+    for cut in named:
+        encoder.card.check(cut)
+    cuts = (*(cut for cut in named if cut != whole), whole) if named else (*stairs_of(whole), whole)
+    learner = MaskedAutoencoder(encoder, decoder.transformer, head, words_of(encoder), cuts).to(
+        device
+    )
+    plan = plan_of(settings, settings.batch_texts, count, encoder, folder)
+    total = plan.examples * processes_asked()
+    examples = Examples(
+        count, lambda epoch, place: Text(read(place), epoch, place), total, settings.seed
+    )
+    card = replace(encoder.card, backbone=settings.backbone, variant="smae", fingerprint="")
+    return _Setup(settings, count, card, encoder, tokenizer, learner, plan, examples)
+
+
+def _texts(settings: PretrainSettings) -> tuple[int, Callable[[int], str]]:
+    """How many texts there are, and the one at a place."""
+    if recognises_sentences(settings.corpus):
+        pairs = open_sentences(settings.corpus).pairs
+        texts = list(dict.fromkeys(t for pair in pairs for t in (pair.first, pair.second)))
+        return len(texts), texts.__getitem__
+    dataset = open_corpus(settings.corpus)
+    return dataset.document_count, lambda place: dataset.document_at(place).content
+
+
+def _check(settings: PretrainSettings) -> None:
+    longest = most_tokens(read_config(find_folder(settings.backbone)))
+    if settings.length > longest:
+        raise UserError(
+            f"length = {settings.length} was asked for; {settings.backbone} reads {longest} tokens "
+            "at most."
+        )

@@ -1,0 +1,208 @@
+"""`m2dr train`: a backbone, a corpus and a recipe become a model whose cuts retrieve."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from m2dr.errors import Interrupted, UserError
+from m2dr.model import checkpoint
+from m2dr.model.checkpoint import Tokenizer
+from m2dr.model.devices import choose_training_device, drops_out, set_dropout
+from m2dr.model.encoder import Encoder
+from m2dr.model.lora import add_lora, merge_lora
+from m2dr.model.places import CHECKPOINTS
+from m2dr.records.card import ModelCard
+from m2dr.settings import TrainSettings
+from m2dr.train.checkpoints import last_whole_checkpoint, step_of
+from m2dr.train.learner import Learner
+from m2dr.train.plan import Examples, Plan
+from m2dr.train.trainer import Trainer
+from m2dr.verbs.progress import Advance, is_first, processes_asked, progress, say
+from m2dr.verbs.training.material import Material, open_material, refuse_few
+from m2dr.verbs.training.plans import plan_of
+from m2dr.verbs.training.recipe import Recipe, recipe_of
+from m2dr.verbs.workplace import clear, enough_space, open_workplace
+
+
+@dataclass(frozen=True)
+class TrainReport:
+    """What a training did."""
+
+    folder: Path
+    card: ModelCard
+    steps: int
+    first_loss: float  # nats per query, summed over terms; the mean of the first log
+    last_loss: float
+    quality: float | None  # of the kept checkpoint on the dev split: the mean over its cuts
+    measure: str  # what that is a mean of
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything a training needs before its first step."""
+
+    settings: TrainSettings
+    material: Material
+    recipe: Recipe
+    encoder: Encoder
+    tokenizer: Tokenizer
+    learner: Learner
+    plan: Plan
+    examples: Examples[Any]
+
+    def batch(self, chosen: Any) -> dict[str, object]:  # noqa: ANN401  # groups or pairs
+        """The learner's arguments for some examples."""
+        return self.material.batch(self.recipe.card, self.tokenizer, chosen).tensors()
+
+
+def train(
+    settings: TrainSettings, folder: Path, resume: bool = False, overwrite: bool = False
+) -> TrainReport:
+    """Train as `settings` say, and write the model folder.
+
+    Raises:
+        UserError: anything a person can fix, before the first step where it can be known.
+        Interrupted: Ctrl-C; what was trained until the last checkpoint is in the folder.
+    """
+    begun = time.monotonic()
+    setup = prepare(settings, folder)
+    encoder, plan, material = setup.encoder, setup.plan, setup.material
+    if is_first():
+        if not resume:
+            enough_space(folder, sum(p.numel() for p in setup.learner.parameters()))
+        open_workplace(folder, settings, resume, overwrite)
+    kind = f"{encoder.device.type} in {'bf16' if plan.bf16 else 'fp32'}"
+    say(f"Training {setup.recipe.variant.name} on {material.name}: {plan.steps} steps on {kind}")
+    say(f"  {material.count} {material.unit}, {plan.batch_queries} per step, into {folder}")
+
+    measure = material.quality
+    quality = (lambda: measure(encoder, setup.tokenizer)) if measure else None
+    with progress("Training", plan.steps, "steps") as advance:
+        trainer = Trainer(
+            setup.learner, plan, setup.examples, setup.batch, quality, _watch(advance)
+        )
+        run(trainer, folder, resume, advance, "train")
+    card = setup.recipe.card
+    trainer.accelerator.wait_for_everyone()
+    if is_first():
+        if settings.lora_rank:
+            merge_lora(encoder)
+        card = checkpoint.save(encoder.eval(), setup.tokenizer, card, folder)
+        clear(folder)
+    trainer.accelerator.wait_for_everyone()
+    return _report(trainer, folder, card, material, time.monotonic() - begun)
+
+
+def prepare(settings: TrainSettings, folder: Path) -> Setup:
+    """Load, check and join what a training needs; nothing is written."""
+    device = choose_training_device(settings.device)
+    material = open_material(settings)
+    recipe = recipe_of(settings, material.kind)
+    refuse_few(settings, material)  # after what no other corpus would mend
+    encoder, tokenizer = checkpoint.load(settings.backbone, recipe.card.layers, device)
+    encoder.card = recipe.card
+    if recipe.card.exit_head == "linear":
+        encoder.add_exit_heads([layer for layer in recipe.layers if layer < recipe.whole.layer])
+    set_dropout(encoder, settings.dropout)
+    if recipe.setting.loss == "simcse" and not drops_out(encoder):
+        raise UserError(
+            "loss = simcse tells two views of a sentence apart by dropout alone, and there is none;"
+            " set dropout=0.1."
+        )
+    if settings.lora_rank:
+        rank, alpha, dropout = settings.lora_rank, settings.lora_alpha, settings.lora_dropout
+        add_lora(encoder, rank, alpha, dropout, settings.seed)
+    if settings.gradient_checkpointing:
+        encoder.checkpoint_blocks(on=True)
+    learner = Learner(encoder, recipe.objective(), cached=settings.gradient_cache > 0)
+    learner.to(device)
+    evaluate = settings.evaluate_steps if material.quality else 0
+    used = _all_used(recipe, encoder)
+    plan = plan_of(
+        settings, settings.batch_queries, material.count, encoder, folder, evaluate, used
+    )
+    total = plan.examples * processes_asked()
+    examples: Examples[Any] = Examples(material.count, material.example, total, settings.seed)
+    return Setup(settings, material, recipe, encoder, tokenizer, learner, plan, examples)
+
+
+def _all_used(recipe: Recipe, encoder: Encoder) -> bool:
+    """Whether every step trains every parameter: all blocks, and the exit heads of each."""
+    heads = {int(layer) for layer in encoder.exit_heads}
+    return all(
+        asked.layers[-1] == encoder.blocks and heads <= set(asked.layers)
+        for asked in recipe.choices
+    )
+
+
+def run(trainer: Trainer, folder: Path, resume: bool, advance: Advance, verb: str) -> None:
+    """Train to the end, from the last whole checkpoint when one is to be resumed."""
+    processes = processes_asked()
+    found = last_whole_checkpoint(folder / CHECKPOINTS, processes) if resume else None
+    if resume:
+        step = step_of(found) if found else 0
+        advance(step)
+        say(f"Resuming after step {step}")
+    start = "torchrun … -m m2dr" if processes > 1 else "m2dr"
+    go_on = f"go on with: {start} {verb} --resume --out {folder}"
+    try:
+        with _asked_to_stop():
+            trainer.train(resume_from_checkpoint=str(found) if found else None)
+            trainer.assemble()
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"Training stopped at step {trainer.state.global_step} of {trainer.state.max_steps}; "
+            f"{go_on}"
+        ) from None
+    except RuntimeError as error:
+        if processes == 1 or not _of_another_process(error):
+            raise
+        raise Interrupted(
+            f"Another process of this training was lost at step {trainer.state.global_step}; "
+            f"{go_on}"
+        ) from error
+
+
+@contextmanager
+def _asked_to_stop() -> Iterator[None]:
+    """Within it, SIGTERM is Ctrl-C.
+
+    A batch system sends it before it kills, and torchrun to those who are left of the lost.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread is told of signals
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _of_another_process(error: RuntimeError) -> bool:
+    """Whether gloo or NCCL says that who should have answered did not."""
+    said = str(error).lower()
+    words = ("connection closed by peer", "connection reset by peer", "gloo", "nccl", "timed out")
+    return any(word in said for word in words)
+
+
+def _watch(advance: Advance) -> Callable[[int, Mapping[str, float]], None]:
+    def on_step(_: int, __: Mapping[str, float]) -> None:
+        advance(1)
+
+    return on_step
+
+
+def _report(
+    trainer: Trainer, folder: Path, card: ModelCard, material: Material, seconds: float
+) -> TrainReport:
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    quality, steps = trainer.state.best_metric, trainer.state.max_steps
+    measure = "nDCG@10" if material.kind == "documents" else "Spearman"
+    return TrainReport(folder, card, steps, losses[0], losses[-1], quality, measure, seconds)
