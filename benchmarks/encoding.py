@@ -71,6 +71,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--sizes", type=int, nargs=2, default=(50_000, 500_000), help="of d")
+    parser.add_argument("--words", type=int, default=0, help="of each document of d; 0: all")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.child:
@@ -251,7 +252,8 @@ def _repeated(folder: Path, asked: argparse.Namespace, size: int) -> None:
     folder.mkdir()
     with (folder / "corpus.jsonl").open("w") as file:
         for number in range(size):
-            text = documents[number % len(documents)].text
+            words = documents[number % len(documents)].text.split(" ")
+            text = " ".join(words[: asked.words or None])
             file.write(json.dumps({"_id": f"MED-{number}", "text": text}) + "\n")
 
 

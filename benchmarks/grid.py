@@ -53,7 +53,7 @@ def sample(name: str, documents: int, queries: int, folder: Path) -> Path:
             judged = wanted
             asked.append(query)
     rows = [row for query in asked for row in of_query[query]]
-    lines = (DATA / source / "corpus.jsonl").read_text().splitlines()
+    lines = (DATA / source / "corpus.jsonl").read_text().rstrip("\n").split("\n")
     ids = [json.loads(line)["_id"] for line in lines]
     others = [i for i, docid in enumerate(ids) if docid not in judged]
     kept = set(others[: max(0, documents - len(judged))])
@@ -100,7 +100,7 @@ def peer(place: Path, cut: Cut) -> None:
 
 
 def _jsonl(path: Path) -> list[dict[str, str]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in path.read_text().rstrip("\n").split("\n")]
 
 
 def timed(*words: str) -> float:

@@ -47,12 +47,17 @@ def write(program: ExportedProgram, folder: Path) -> None:
 
 
 def open_graph(folder: Path, card: ModelCard, dtype: str) -> OnnxGraph:  # noqa: ARG001  # fp32 is all it has
-    """Open what `write` wrote, with every optimisation of graphs and as many threads as torch."""
+    """Open what `write` wrote, with every optimisation of graphs and as many threads as torch.
+
+    Threads sleep when they wait, because a query is followed by a search: ones that spin would take
+    the cores from it for milliseconds.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.intra_op_num_threads = torch.get_num_threads()
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3  # errors alone
     providers = ["CPUExecutionProvider"]
     session = onnxruntime.InferenceSession(str(folder / _FILE), options, providers=providers)
