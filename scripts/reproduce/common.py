@@ -210,7 +210,7 @@ def parser(description: str) -> argparse.ArgumentParser:
     made.add_argument("--out", type=Path, default=Path("reproduced"), help="models and results")
     made.add_argument("--small", action="store_true", help="minutes on two cores; signs alone")
     made.add_argument("--only", default="", help="names, joined by commas")
-    made.add_argument("--steps", type=int, default=25, help="of each training, at small scale")
+    made.add_argument("--steps", type=int, default=16, help="of each training, at small scale")
     made.add_argument("--batch", type=int, default=32, help="queries per step, at small scale")
     made.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     return made

@@ -48,7 +48,7 @@ class Scale:
     small: bool
     data: Path
     out: Path
-    steps: int = 25  # at small scale
+    steps: int = 16  # at small scale
     batch: int = 32  # the same; of sentences half of it
     device: str = "auto"
 
