@@ -249,7 +249,7 @@ def test_threads_of_onnx_sleep_when_they_wait(saved: Callable[[str], Path], cach
 
     options = opened.runtime.graph.session.get_session_options()
 
-    # Spinning ones made the search that follows a query three times as slow on two cores.
+    # Spinning ones take the cores from the search that follows a query.
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
 
 
