@@ -1,13 +1,11 @@
 """`m2dr evaluate pairs`: how well a threshold tells pairs that are alike from the others."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.evaluate.pairclasses import separations
-from m2dr.evaluate.sentences import distinct
 from m2dr.text.judged import open_classes
 from m2dr.text.labelled import split_file
 from m2dr.verbs.evaluating.tasks import (
@@ -16,9 +14,8 @@ from m2dr.verbs.evaluating.tasks import (
     TaskRequest,
     find_files,
     find_task,
-    layer_by_layer,
     measure_tasks,
-    skipped_note,
+    task_of_pairs,
 )
 
 KIND = "pair-classification"
@@ -56,18 +53,5 @@ def _open(names: str, split: str) -> Task:
         judged = open_classes(str(split_file(found, split or "test")))
     else:
         judged = open_classes(find_files(names, KIND, WHAT), split)
-    texts, first, second = distinct(judged.pairs)
-    alike = np.array([pair.score == 1 for pair in judged.pairs])
-
-    def measure(vectors: NDArray[np.float32], dims: Sequence[int]) -> dict[int, dict[str, float]]:
-        return separations(vectors, first, second, alike, dims)
-
-    return Task(
-        judged.name,
-        judged.split,
-        texts,
-        len(judged.pairs),
-        "pairs",
-        lambda encoded: layer_by_layer(encoded, measure),
-        skipped_note(judged.skipped),
-    )
+    alike: NDArray[np.bool_] = np.array([pair.score == 1 for pair in judged.pairs])
+    return task_of_pairs(judged, alike, separations)

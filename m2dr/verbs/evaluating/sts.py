@@ -1,21 +1,16 @@
 """`m2dr evaluate sts`: how well every cut of a model tells which sentences are alike."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from m2dr.evaluate.sentences import correlations, distinct, gold_scores
+from m2dr.evaluate.sentences import correlations, gold_scores
 from m2dr.text.judged import open_judged
 from m2dr.verbs.evaluating.tasks import (
     Task,
     TaskReport,
     TaskRequest,
     find_files,
-    layer_by_layer,
     measure_tasks,
-    skipped_note,
+    task_of_pairs,
 )
 
 WHAT = "a file of scored sentence pairs"
@@ -50,18 +45,4 @@ def evaluate_sts(request: StsRequest) -> TaskReport:
 def _open(names: str, split: str) -> Task:
     paths = find_files(names, "sts", WHAT)
     judged = open_judged(paths, split)
-    gold = gold_scores(judged.pairs, paths)
-    texts, first, second = distinct(judged.pairs)
-
-    def measure(vectors: NDArray[np.float32], dims: Sequence[int]) -> dict[int, dict[str, float]]:
-        return correlations(vectors, first, second, gold, dims)
-
-    return Task(
-        judged.name,
-        judged.split,
-        texts,
-        len(judged.pairs),
-        "pairs",
-        lambda encoded: layer_by_layer(encoded, measure),
-        skipped_note(judged.skipped),
-    )
+    return task_of_pairs(judged, gold_scores(judged.pairs, paths), correlations)

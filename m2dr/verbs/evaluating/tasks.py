@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +17,13 @@ from m2dr.errors import UserError, nearest
 from m2dr.evaluate.figures import quality_over_dims
 from m2dr.evaluate.grid import Grid, average
 from m2dr.evaluate.report import text_comparison, text_table, write_csv, write_json
+from m2dr.evaluate.sentences import Rows, distinct
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.records.card import ModelCard
 from m2dr.records.cut import Cut
 from m2dr.text.couples import paths_of
+from m2dr.text.judged import Judged
 from m2dr.verbs.encoding import embed_texts
 from m2dr.verbs.evaluating.evaluate import RESULTS
 from m2dr.verbs.models import cuts_of, names_of, newest_model, usual_dims
@@ -28,6 +31,11 @@ from m2dr.verbs.progress import progress
 
 # The vectors [N, H] of a layer and the dims, to the measures of each dim.
 PerDim = Callable[[NDArray[np.float32], Sequence[int]], Mapping[int, Mapping[str, float]]]
+# The same with both rows [P] of each pair, and what people said of it, [P].
+Gold = TypeVar("Gold", NDArray[np.float64], NDArray[np.bool_])
+OfPairs = Callable[
+    [NDArray[np.float32], Rows, Rows, Gold, Sequence[int]], Mapping[int, Mapping[str, float]]
+]
 
 
 @dataclass(frozen=True)
@@ -129,6 +137,32 @@ def layer_by_layer(encoded: Encoded, measure: PerDim) -> Measured:
             for layer, vectors in zip(encoded.layers, encoded.vectors, strict=True)
             for dim, values in measure(vectors, encoded.dims).items()
         }
+    )
+
+
+def task_of_pairs(judged: Judged, gold: Gold, values: OfPairs[Gold]) -> Task:
+    """A task of pairs of texts, each text encoded once.
+
+    Args:
+        judged: P pairs.
+        gold: [P], what people said of each.
+        values: measures them.
+    """
+    texts, first, second = distinct(judged.pairs)
+
+    def measure(
+        vectors: NDArray[np.float32], dims: Sequence[int]
+    ) -> Mapping[int, Mapping[str, float]]:
+        return values(vectors, first, second, gold, dims)
+
+    return Task(
+        judged.name,
+        judged.split,
+        texts,
+        len(judged.pairs),
+        "pairs",
+        lambda encoded: layer_by_layer(encoded, measure),
+        skipped_note(judged.skipped),
     )
 
 
