@@ -8,8 +8,9 @@ from m2dr.verbs.evaluating.classification import ClassificationRequest, evaluate
 from m2dr.verbs.evaluating.evaluate import EvaluateRequest, evaluate
 from m2dr.verbs.evaluating.sts import StsRequest, evaluate_sts
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 
-@pytest.mark.slow
+
 @pytest.mark.parametrize(("corpus", "published"), [("scifact", 0.645), ("nfcorpus", 0.316)])
 def test_the_untrained_backbone_scores_as_published(
     corpus: str, published: float, data: Path, tmp_path: Path
@@ -30,7 +31,6 @@ def test_the_untrained_backbone_scores_as_published(
     assert cell["nDCG@10"] == pytest.approx(published, abs=0.005)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "published"),
     [
@@ -55,7 +55,6 @@ def test_the_untrained_backbone_orders_sentence_pairs_as_published(
     assert cell["Spearman"] == pytest.approx(published, abs=0.003)
 
 
-@pytest.mark.slow
 def test_the_untrained_backbone_tells_classes_apart_as_published(
     data: Path, tmp_path: Path
 ) -> None:
