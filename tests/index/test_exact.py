@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from m2dr.errors import UserError
-from m2dr.index.exact import ExactIndex, prefix_runs, prefix_top_k, scan
+from m2dr.index.exact import ExactIndex, gathered, prefix_runs, prefix_top_k, scan
 from m2dr.index.exact import index as opened
+from m2dr.index.exact.best import Best
 from m2dr.records.cut import Cut
 
 Floats = NDArray[np.float32]
@@ -62,21 +63,38 @@ def test_each_prefix_scores_as_numpy_does_in_float64(
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 10])
-@pytest.mark.parametrize(("tile", "scores"), [(64, 1), (128, 1), (64, 10 * 64 * 3)])
+@pytest.mark.parametrize(("tile", "scores"), [(128, 1), (256, 1), (128, 10 * 128 * 3)])
 def test_how_queries_and_documents_are_divided_does_not_matter(
     monkeypatch: pytest.MonkeyPatch, chunk: int, tile: int, scores: int
 ) -> None:
     rng = np.random.default_rng(3)
-    vectors = rng.integers(-3, 4, size=(200, 8)).astype(np.float32)
+    vectors = rng.integers(-3, 4, size=(500, 8)).astype(np.float32)
     queries = rng.integers(-3, 4, size=(10, 8)).astype(np.float32)
     whole = prefix_top_k(queries, blocks(vectors, 64), [4, 8], 9, "dot")
-    monkeypatch.setattr(scan, "PROCESSOR", scan.Sizes(chunk, scores, range(tile, tile), 192))
+    monkeypatch.setattr(scan, "PROCESSOR", scan.Sizes(chunk, scores, range(tile, tile), 384))
 
     divided = prefix_top_k(queries, blocks(vectors, 150), [4, 8], 9, "dot")
 
     for dim, found in whole.items():
         np.testing.assert_array_equal(divided[dim][0], found[0])
         np.testing.assert_array_equal(divided[dim][1], found[1])
+
+
+def test_what_waits_to_be_looked_at_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = np.random.default_rng(5).normal(size=(9_000, 4)).astype(np.float32)
+    vectors[0] = 100  # after which little enters
+    whole = prefix_top_k(np.ones((2, 4)), blocks(vectors, 9_000), [2, 4], 1, "dot")
+    settled: list[int] = []
+    settle = Best._settle
+    monkeypatch.setattr(Best, "_settle", lambda best: (settled.append(1), settle(best)))
+    monkeypatch.setattr(gathered, "_PARTS", 3)
+    monkeypatch.setattr(scan, "PROCESSOR", scan.Sizes(2, 1, range(128, 128), 128))
+
+    found = prefix_top_k(np.ones((2, 4)), blocks(vectors, 9_000), [2, 4], 1, "dot")
+
+    assert len(settled) >= 2 * 9_000 // 128 // 3
+    for dim in (2, 4):
+        np.testing.assert_array_equal(found[dim][1], whole[dim][1])
 
 
 @pytest.mark.parametrize("similarity", ["dot", "cosine"])
@@ -91,7 +109,7 @@ def test_copies_of_a_document_tie_wherever_they_lie(
     vectors = originals[rng.integers(0, 7, size=documents)]
     queries = rng.normal(size=(count, width)).astype(np.float32)
 
-    found = prefix_top_k(queries, blocks(vectors, 4096), [13, width], documents, similarity)
+    found = prefix_top_k(queries, blocks(vectors, 4096), [13, 20, width], documents, similarity)
 
     for scores, _ in found.values():
         assert all(len(set(row)) == 7 for row in scores.tolist())
@@ -163,14 +181,15 @@ def test_the_length_of_tiny_and_huge_vectors_is_kept(size: float) -> None:
 
 
 @pytest.mark.parametrize("empty", ["query", "document"])
-def test_a_vector_of_length_zero_scores_zero_under_cosine(empty: str) -> None:
-    queries, vectors = np.ones((1, 4), np.float32), -np.ones((3, 4), np.float32)
-    (queries if empty == "query" else vectors)[:, :2] = 0
+@pytest.mark.parametrize("prefix", [2, 40])
+def test_a_vector_of_length_zero_scores_zero_under_cosine(empty: str, prefix: int) -> None:
+    queries, vectors = np.ones((1, 2 * prefix), np.float32), -np.ones((3, 2 * prefix), np.float32)
+    (queries if empty == "query" else vectors)[:, :prefix] = 0
 
-    found = prefix_top_k(queries, blocks(vectors, 2), [2, 4], 3, "cosine")
+    found = prefix_top_k(queries, blocks(vectors, 2), [prefix, 2 * prefix], 3, "cosine")
 
-    assert found[2][0].tolist() == [[0, 0, 0]]
-    assert (found[4][0] < -0.7).all()
+    assert found[prefix][0].tolist() == [[0, 0, 0]]
+    np.testing.assert_allclose(found[2 * prefix][0], -np.sqrt(0.5), rtol=1e-6)
 
 
 def test_of_equal_scores_the_lower_row_comes_first_unless_places_say_otherwise() -> None:

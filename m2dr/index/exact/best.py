@@ -1,8 +1,9 @@
 """The best documents so far of each query, as keys that sort by the rule for ties."""
 
 # Shapes in this file:
-#   C queries, N documents, m candidates: pairs of a query and a document.
+#   C queries, D dims, N documents, m candidates: a query, a dim and a document each.
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_SPARE = 128  # slots beyond k, at least: the more, the rarer and the costlier a tidying
+from m2dr.index.exact.gathered import RUN, Gathered, where
+
+_SPARE = 16  # slots beyond k, at least: the more, the rarer and the costlier a tidying
 _LOW = 0xFFFFFFFF  # the half of a key that holds the place among ties
 _NOTHING = torch.iinfo(torch.int64).min  # below every key
 # Of a bar against the score it stands for: more than float32 rounds a product and a quotient by.
@@ -45,95 +48,132 @@ class Places:
 
 
 class Best:
-    """The best k documents so far of C queries.
+    """The best k documents so far of C queries at each of D dims.
 
     Each is one int64: its score in the upper half, so that keys sort as scores do, and its place
     among ties in the lower. The best k keys are then the right k documents, however many of them
     share a score. Keys gather in spare slots and are tidied down to k when those are used up.
 
+    A query at a dim has one number: the dim's, times C, plus the query's.
+
     Attributes:
-        bar: [C, 1]. A document may be among the best k only when its unscaled score reaches it.
+        bar: [D, C]. A document may be among the best k only when its unscaled score reaches it.
     """
 
     def __init__(self, k: int, scales: Tensor, places: Places) -> None:
         """Begin with nothing found.
 
         Args:
-            k: how many documents for each query.
-            scales: [C], by which a query's unscaled scores are multiplied; none is negative.
+            k: how many documents for each query and dim.
+            scales: [D, C], by which unscaled scores are multiplied; none is negative.
             places: among documents of equal score.
         """
-        self._k, self._scales, self._places = k, scales, places
-        slots = k + max(k, _SPARE)
-        self._keys = scales.new_full((len(scales), slots), _NOTHING, dtype=torch.int64)
-        self._used = torch.zeros_like(scales, dtype=torch.int64)  # [C] slots
-        self.bar = scales.new_full((len(scales), 1), -torch.inf)
+        self._k, self._places = k, places
+        self._scales = scales.reshape(-1)
+        self._slots = k + max(k, _SPARE)
+        self._keys = torch.full(
+            (scales.numel(), self._slots), _NOTHING, dtype=torch.int64, device=scales.device
+        )
+        self._used = torch.zeros_like(self._scales, dtype=torch.int64)  # slots of each number
+        self._gathered = Gathered(*scales.shape)
+        self._begun: set[int] = set()  # dims
+        self.bar = torch.full_like(scales, -torch.inf)
 
-    def start(self, scores: Tensor) -> None:
-        """Set the bar where k of the unscaled scores [C, n] reach it; `add` them afterwards."""
-        if scores.shape[1] >= self._k:
-            kth = scores.topk(self._k, dim=1, sorted=False).values.amin(dim=1)
-            self._raise(slice(None), kth * self._scales)
-
-    def add(self, counts: Tensor, scores: Tensor, rows: Tensor) -> None:
-        """Take candidates in, ordered by query.
+    def compare(self, dim: int, scores: Tensor, rows: Sequence[range]) -> None:
+        """Consider documents that were not compared before.
 
         Args:
-            counts: [C], how many of the candidates are a query's.
-            scores: [m], unscaled.
-            rows: [m]; no row twice for one query, in all that is ever added.
+            dim: its number.
+            scores: [C, n], unscaled; as many columns for each tile, and as many in every call.
+            rows: of each tile's documents, which may be fewer than its columns.
+
+        Raises:
+            UserError: a score is not a number.
         """
-        keys = _keys(scores * self._scales.repeat_interleave(counts), self._places.place(rows))
-        spare = self._keys.shape[1] - self._k
+        if dim not in self._begun:
+            self._begin(dim, scores)
+        self._gathered.add(dim, scores, rows, self.bar[dim])
+        if self._gathered.enough():
+            self._settle()
+
+    def _begin(self, dim: int, scores: Tensor) -> None:
+        """Set the bar of a dim where k of its first scores reach it."""
+        self._begun.add(dim)
+        if scores.shape[1] >= self._k:
+            kth = scores.topk(self._k, dim=1, sorted=False).values.amin(dim=1)
+            count = len(scores)
+            numbers = slice(dim * count, (dim + 1) * count)
+            self._raise(numbers, kth * self._scales[numbers])
+
+    def _settle(self) -> None:
+        """Add the scores that reach the bar, of all runs that wait."""
+        runs = self._gathered.taken()
+        if runs is None:
+            return
+        entering = where((runs.scores >= self.bar.view(-1)[runs.numbers, None]).view(-1))
+        run = entering // RUN
+        rows = runs.first[run] + (entering - run * RUN)
+        real = where(rows < runs.end[run])
+        if len(real):
+            numbers, order = runs.numbers[run[real]].sort(stable=True)
+            real = real[order]
+            self._add(numbers, runs.scores.view(-1)[entering[real]], rows[real])
+
+    def _add(self, numbers: Tensor, scores: Tensor, rows: Tensor) -> None:
+        """Give keys [m] their slots, ordered by number."""
+        keys = _keys(scores * self._scales[numbers], self._places.place(rows))
+        counts = torch.bincount(numbers, minlength=len(self._keys))
+        # The keys of one number go to consecutive slots.
+        turn = torch.arange(len(keys), device=keys.device) - (counts.cumsum(0) - counts)[numbers]
+        spare = self._slots - self._k
         most = int(counts.max())
         if most <= spare:
-            self._put(keys, counts)
+            self._put(numbers, keys, turn, counts)
             return
         # More than there are slots for, of many equal scores: slot by slot.
-        before = counts.cumsum(0) - counts
-        slot = torch.arange(len(keys), device=keys.device) - before.repeat_interleave(counts)
         for first in range(0, most, spare):
-            now = (first <= slot) & (slot < first + spare)
-            self._put(keys[now], (counts - first).clamp(0, spare))
+            now = (first <= turn) & (turn < first + spare)
+            self._put(numbers[now], keys[now], turn[now] - first, (counts - first).clamp(0, spare))
 
-    def _put(self, keys: Tensor, counts: Tensor) -> None:
-        """Add at most as many keys per query as there are spare slots."""
-        queries, slots = self._keys.shape
-        crowded = (self._used + counts > slots).nonzero()[:, 0]
+    def _put(self, numbers: Tensor, keys: Tensor, turn: Tensor, counts: Tensor) -> None:
+        """Add at most as many keys per number as there are spare slots."""
+        crowded = where(self._used + counts > self._slots)
         if len(crowded):
             self._tidy(crowded)
-        # A query's keys lie together and go to consecutive slots.
-        begin = torch.arange(0, queries * slots, slots, device=keys.device)
-        shift = begin + self._used - (counts.cumsum(0) - counts)
-        target = torch.arange(len(keys), device=keys.device) + shift.repeat_interleave(counts)
-        self._keys.view(-1).scatter_(0, target, keys)
+        self._keys.view(-1)[numbers * self._slots + self._used[numbers] + turn] = keys
         self._used += counts
 
     def _tidy(self, crowded: Tensor) -> None:
-        """Keep the best k of some queries, all of which have more."""
+        """Keep the best k of some, all of which have more."""
         kept = _largest(self._keys[crowded], self._k)
         self._keys[crowded, : self._k] = kept
         self._keys[crowded, self._k :] = _NOTHING
         self._used[crowded] = self._k
         self._raise(crowded, _scores(kept.amin(dim=1)))
 
-    def _raise(self, queries: Tensor | slice, floor: Tensor) -> None:
-        """Let in only what, scaled, may reach the floor, which k documents of a query do."""
-        scales = self._scales[queries]
+    def _raise(self, numbers: Tensor | slice, floor: Tensor) -> None:
+        """Let in only what, scaled, may reach the floor, which k documents do."""
+        scales = self._scales[numbers]
         bar = floor / scales
         lower = bar - (bar.abs() * _ROUNDING + _TINY / scales)
         lower = torch.where(bar.isinf(), bar, lower)
         # A scale of zero, whose scores are all equal, lets everything in.
-        self.bar[queries, 0] = torch.where(scales > 0, lower, -torch.inf)
+        self.bar.view(-1)[numbers] = torch.where(scales > 0, lower, -torch.inf)
 
-    def found(self, documents: int) -> tuple[Tensor, Tensor]:
-        """Scores and rows of the best, [C, min(k, documents)], best first.
+    def found(self, dim: int, documents: int) -> tuple[Tensor, Tensor]:
+        """Scores and rows of the best at a dim, [C, min(k, documents)], best first.
 
         Args:
+            dim: which of them, from 0.
             documents: how many were compared; those below the bar, too.
+
+        Raises:
+            UserError: a score is not a number.
         """
-        keys = _largest(self._keys, min(self._k, documents))
-        keys = keys.sort(dim=1, descending=True).values
+        self._settle()
+        count = self.bar.shape[1]
+        own = self._keys[dim * count : (dim + 1) * count]
+        keys = _largest(own, min(self._k, documents)).sort(dim=1, descending=True).values
         return _scores(keys), self._places.row(keys & _LOW)
 
 

@@ -1,24 +1,24 @@
 """Every prefix of a layer searched by a full scan, in one pass over its vectors; CPU or GPU."""
 
 # Shapes in this file:
-#   Q queries, C of them in a chunk, n documents of a tile, H coordinates, G documents of a group.
+#   Q queries, C of them in a chunk, n documents of a tile, H coordinates, D dims.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from m2dr.errors import UserError
 from m2dr.index.exact.best import Best, Places
-from m2dr.index.exact.tiles import Lengths, Tile, inverse_lengths
+from m2dr.index.exact.gathered import RUN
+from m2dr.index.exact.tiles import Tile, inverse_lengths
 from m2dr.records.card import Similarity
 
-_GROUP = 16  # documents whose best score is compared first; a power of two
-_CROWDED = 8  # where one group of so many has a document that enters, every score is compared
+# Up to so many coordinates are multiplied anew for a longer prefix, which costs less than to take
+# their products over.
+_SCRATCH = 16
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ class Sizes:
 
     queries: int  # of a chunk, at most
     scores: int  # of a chunk with a tile, about
-    tile: range  # of documents: the fewest and the most; multiples of 64
+    tile: range  # of documents: the fewest and the most; multiples of RUN
     span: int  # documents, at most, whose scores are kept until the best are picked out
 
     def of_tile(self, queries: int) -> int:
         """Rows of a tile for a chunk of so many queries."""
-        rows = self.scores // max(queries, 1) // 64 * 64
+        rows = self.scores // max(queries, 1) // RUN * RUN
         return min(max(rows, self.tile.start), self.tile.stop)
 
 
@@ -49,7 +49,8 @@ class Scan:
     """Queries that are compared with all documents, at several dims at once.
 
     A longer prefix only adds coordinates: its products are those of the shorter one plus those of
-    a block of coordinates, and its squared lengths likewise.
+    a block of coordinates, and its squared lengths likewise. Scores are divided by the
+    lengths of documents, not by those of queries: that is left to the few that are kept.
 
     Attributes:
         tile: how many rows each tile has.
@@ -77,22 +78,21 @@ class Scan:
         self._chunks = queries.tensor_split(max(count, 1))
         self._dims = tuple(dims)
         self._cosine = similarity == "cosine"
-        self._best = [
-            {dim: Best(k, scales, places) for dim, scales in self._scales(chunk).items()}
-            for chunk in self._chunks
-        ]
-        self._begun = False
+        self._best = [Best(k, self._scales(chunk), places) for chunk in self._chunks]
         self._documents = 0
-        self.tile = suited.of_tile(len(self._chunks[0]))
+        widest = len(self._chunks[0])
+        self.tile = suited.of_tile(widest)
         # Few queries pick their best from several tiles at once: each call has its cost.
-        columns = min(suited.scores // max(1, len(self._chunks[0])), suited.span)
+        columns = min(suited.scores // max(1, widest), suited.span)
         self._span = max(1, columns // self.tile) if len(self._chunks) == 1 else 1
-        self._held: list[Tile] = []  # of this span; their vectors are gone
+        self._held: list[range] = []  # rows of the tiles of this span; their vectors are gone
         # Scores [C, columns] of a span, per dim; of one tile, they are used up at once.
-        shape = (len(self._chunks[0]), self._span * self.tile)
-        kept = self._dims if self._span > 1 else self._dims[-1:]
-        self._scores = {dim: queries.new_full(shape, -torch.inf) for dim in kept}
-        self._scaled = queries.new_empty(self.tile, self._dims[0])  # of one dim and many queries
+        shape = (widest, self._span * self.tile)
+        kept = len(self._dims) if self._span > 1 else 1
+        self._scores = [queries.new_full(shape, -torch.inf) for _ in range(kept)]
+        few = self._span > 1
+        self._products = queries.new_empty(widest if few else 0, self.tile)
+        self._scaled = queries.new_empty(0 if few else self.tile, self._dims[-1])
 
     def read(self, tiles: Iterable[Tile], progress: Callable[[int], None] | None = None) -> None:
         """Compare all queries with all documents.
@@ -107,7 +107,7 @@ class Scan:
         with torch.inference_mode(), _full_precision():
             for tile in tiles:
                 columns = slice(len(self._held) * self.tile, (len(self._held) + 1) * self.tile)
-                self._held.append(tile)
+                self._held.append(range(tile.start, tile.start + tile.rows))
                 for chunk, best in zip(self._chunks, self._best, strict=True):
                     self._compare(chunk, best, tile, columns)
                 self._documents += tile.rows
@@ -120,118 +120,71 @@ class Scan:
 
     def _finish_span(self) -> None:
         if self._span > 1:
-            for dim, scores in self._scores.items():
-                self._collect(self._best[0][dim], scores)
+            absent = [range(0)] * (self._span - len(self._held))
+            for number, scores in enumerate(self._scores):
+                self._best[0].compare(number, scores, [*self._held, *absent])
                 scores.fill_(-torch.inf)
         self._held.clear()
-        self._begun = True
 
     def found(self, dim: int) -> tuple[Tensor, Tensor]:
         """Scores and rows, [Q, min(k, documents)], best first."""
+        number = self._dims.index(dim)
         with torch.inference_mode():
-            parts = [best[dim].found(self._documents) for best in self._best]
+            parts = [best.found(number, self._documents) for best in self._best]
             scores, rows = zip(*parts, strict=True)
             return torch.cat(scores), torch.cat(rows)
 
-    def _scales(self, chunk: Tensor) -> Lengths:
+    def _scales(self, chunk: Tensor) -> Tensor:
+        """By which each dim's scores of a query are multiplied, [D, C]."""
         if self._cosine:
-            return inverse_lengths(chunk, self._dims)
-        return {dim: chunk.new_ones(len(chunk)) for dim in self._dims}
+            return torch.stack(list(inverse_lengths(chunk, self._dims).values()))
+        return chunk.new_ones(len(self._dims), len(chunk))
 
-    def _compare(self, queries: Tensor, best: dict[int, Best], tile: Tile, columns: slice) -> None:
-        if len(self._dims) == 1 and self._span == 1:
-            self._compare_once(queries, best[self._dims[0]], tile)
+    def _compare(self, queries: Tensor, best: Best, tile: Tile, columns: slice) -> None:
+        if self._span > 1:
+            self._score_few(queries, tile, columns)
             return
-        products = queries.new_empty(len(queries), len(tile.vectors))
-        for start, stop in pairwise((0, *self._dims)):
+        for number, scores in enumerate(self._scored(queries, tile)):
+            best.compare(number, scores, self._held)
+
+    def _score_few(self, queries: Tensor, tile: Tile, columns: slice) -> None:
+        """Keep the scores of each dim; they are fewer than the coordinates, so they are scaled."""
+        for (start, stop), kept in zip(pairwise((0, *self._dims)), self._scores, strict=True):
             left, right = queries[:, start:stop], tile.vectors[:, start:stop].mT
             if start:
-                products.addmm_(left, right)
+                self._products.addmm_(left, right)
             else:
-                torch.mm(left, right, out=products)
-            every = self._scores.get(stop, self._scores[self._dims[-1]])[: len(queries)]
-            scores = every[:, columns]
+                torch.mm(left, right, out=self._products)
+            scores = kept[:, columns]
             if self._cosine:
-                torch.mul(products, tile.inverse[stop], out=scores)
+                torch.mul(self._products, tile.inverse[stop], out=scores)
             else:
-                scores.copy_(products)
-            self._close(scores, tile)
-            if self._span == 1:
-                self._collect(best[stop], scores)
-
-    def _compare_once(self, queries: Tensor, best: Best, tile: Tile) -> None:
-        """One dim of many queries: documents are scaled, which are fewer than the scores."""
-        (dim,) = self._dims
-        documents = tile.vectors[:, :dim]
-        if self._cosine:
-            documents = torch.mul(documents, tile.inverse[dim][:, None], out=self._scaled)
-        scores = self._scores[dim][: len(queries)]
-        torch.mm(queries[:, :dim], documents.mT, out=scores)
-        self._close(scores, tile)
-        self._collect(best, scores)
-
-    def _close(self, scores: Tensor, tile: Tile) -> None:
-        """Rows beyond the last document are found by nobody."""
-        if tile.rows < self.tile:
+                scores.copy_(self._products)
             scores[:, tile.rows :] = -torch.inf
 
-    def _collect(self, best: Best, scores: Tensor) -> None:
-        """Add the documents whose scores [C, n] reach the bar."""
-        if not self._begun:
-            best.start(scores)
-        groups = scores.view(len(scores), _GROUP, scores.shape[1] // _GROUP)
-        tops = groups.amax(dim=1)  # members of a group are n / G apart
-        reached = (tops < best.bar).logical_not_()  # so that what is not a number is told, too
-        reached = reached.view(-1).nonzero()[:, 0]
-        if not len(reached):
-            return
-        _refuse_nan(tops.view(-1)[reached])
-        crowded = len(reached) * _CROWDED > tops.numel()
-        flat = _each(scores, best.bar) if crowded else _members(scores, best.bar, reached)
-        query = flat // scores.shape[1]
-        columns = flat - query * scores.shape[1]
-        rows, real = self._rows(columns)
-        if not bool(real.all()):
-            flat, query, rows = flat[real], query[real], rows[real]
-        counts = torch.bincount(query, minlength=len(scores))
-        best.add(counts, scores.view(-1)[flat], rows)
-
-    def _rows(self, columns: Tensor) -> tuple[Tensor, Tensor]:
-        """The row of each column [m] of a span, and whether there is such a document."""
-        if len(self._held) == self._span == 1:
-            return columns + self._held[0].start, columns < self._held[0].rows
-        absent = self._span - len(self._held)
-        starts = columns.new_tensor([*(tile.start for tile in self._held), *[0] * absent])
-        counts = columns.new_tensor([*(tile.rows for tile in self._held), *[0] * absent])
-        number = columns // self.tile
-        within = columns - number * self.tile
-        return starts[number] + within, within < counts[number]
+    def _scored(self, queries: Tensor, tile: Tile) -> Iterator[Tensor]:
+        """Scores [C, n] of each dim in turn; good until the next. Documents are scaled."""
+        scores = self._scores[0][: len(queries)]
+        for before, dim in pairwise((0, *self._dims)):
+            begin = before if before > _SCRATCH else 0
+            documents = tile.vectors[:, begin:dim]
+            if self._cosine:
+                scaled = self._scaled[:, begin:dim]
+                documents = torch.mul(documents, tile.inverse[dim][:, None], out=scaled)
+            left, right = queries[:, begin:dim], documents.mT
+            if begin:
+                if self._cosine:
+                    scores *= _quotients(tile.inverse[dim], tile.inverse[before])
+                scores.addmm_(left, right)
+            else:
+                torch.mm(left, right, out=scores)
+            scores[:, tile.rows :] = -torch.inf  # beyond the last document
+            yield scores
 
 
-def _each(scores: Tensor, bar: Tensor) -> Tensor:
-    """Flat positions of the scores [C, n] that reach the bar [C, 1]; increasing."""
-    if scores.device.type == "cpu":
-        # Five times as fast as torch's.
-        return torch.from_numpy(np.flatnonzero(scores.numpy() >= bar.numpy()))
-    return (scores >= bar).view(-1).nonzero()[:, 0]
-
-
-def _members(scores: Tensor, bar: Tensor, reached: Tensor) -> Tensor:
-    """The same, looked for in some groups only: flat positions in [C, n / G]."""
-    step = scores.shape[1] // _GROUP
-    query = reached // step
-    first = reached + query * (scores.shape[1] - step)
-    flat = first[:, None] + torch.arange(0, scores.shape[1], step, device=scores.device)
-    entering = scores.view(-1)[flat] >= bar[query]
-    return flat[entering].sort().values
-
-
-def _refuse_nan(scores: Tensor) -> None:
-    if bool(scores.isnan().any()):
-        raise UserError(
-            "A score is not a number, so documents cannot be ranked by it. Look at the vectors: "
-            "a product of two of them is beyond float32."
-        )
+def _quotients(above: Tensor, below: Tensor) -> Tensor:
+    """Quotients [n]; 1 for a divisor of 0, as which no score is divided but 0."""
+    return torch.where(below > 0, above / below, 1)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ _SMALL, _LARGE = 1e-24, 1e36
 class Tile:
     """Consecutive documents on the device, followed by zero rows if there are too few.
 
-    All tiles of a scan have one size, a multiple of 64: a matrix product may round the same two
+    All tiles of a scan have one size, a multiple of 128: a matrix product may round the same two
     vectors differently where it treats an edge, and copies of a document must tie.
     """
 
@@ -86,23 +86,20 @@ def slices(vectors: Tensor, documents: int, size: int, lengths: Lengths) -> Iter
 
 def inverse_lengths(vectors: Tensor, dims: Sequence[int]) -> dict[int, Tensor]:
     """One over the length of each prefix of [n, H] vectors, per dim [n]; 0 for a length of 0."""
-    squares, found = vectors.new_zeros(len(vectors)), {}
-    for start, stop in pairwise((0, *dims)):
+    squares = vectors.new_empty(len(dims), len(vectors))
+    for number, (start, stop) in enumerate(pairwise((0, *dims))):
         part = vectors[:, start:stop]
-        squares = squares + torch.linalg.vecdot(part, part)
-        found[stop] = _inverse(squares, vectors[:, :stop])
-    return found
-
-
-def _inverse(squares: Tensor, vectors: Tensor) -> Tensor:
-    inverse = squares.rsqrt()
-    odd = ((squares < _SMALL) | (squares > _LARGE)).nonzero()[:, 0]
-    if len(odd):
-        lengths = torch.linalg.vector_norm(vectors[odd], dim=1, dtype=torch.float64)
+        torch.linalg.vecdot(part, part, out=squares[number])
+    inverse = squares.cumsum_(0).rsqrt()
+    odd = ((squares < _SMALL) | (squares > _LARGE)).nonzero()
+    for number in sorted(set(odd[:, 0].tolist())):
+        rows = odd[odd[:, 0] == number, 1]
+        part = vectors[rows, : dims[number]]
+        lengths = torch.linalg.vector_norm(part, dim=1, dtype=torch.float64)
         # Below `tiny` one over the length would be infinite in float32.
         kept = lengths > torch.finfo(torch.float32).tiny
-        inverse[odd] = torch.where(kept, 1 / lengths, 0.0).float()
-    return inverse
+        inverse[number, rows] = torch.where(kept, 1 / lengths, 0.0).float()
+    return dict(zip(dims, inverse, strict=True))
 
 
 def _lengths(vectors: Tensor, dims: Sequence[int], known: Lengths | None, start: int) -> Lengths:
