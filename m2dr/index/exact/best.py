@@ -112,35 +112,42 @@ class Best:
             return
         entering = where((runs.scores >= self.bar.view(-1)[runs.numbers, None]).view(-1))
         run = entering // RUN
-        rows = runs.first[run] + (entering - run * RUN)
-        real = where(rows < runs.end[run])
-        if len(real):
-            numbers, order = runs.numbers[run[real]].sort(stable=True)
-            real = real[order]
-            self._add(numbers, runs.scores.view(-1)[entering[real]], rows[real])
+        before = torch.arange(0, runs.scores.numel(), RUN, device=run.device)
+        rows = (runs.first - before)[run] + entering
+        if not runs.whole:
+            real = where(rows < runs.end[run])
+            entering, run, rows = entering[real], run[real], rows[real]
+        numbers = runs.numbers[run]
+        if not runs.ordered:
+            numbers, order = numbers.sort(stable=True)
+            entering, rows = entering[order], rows[order]
+        if len(numbers):
+            self._add(numbers, runs.scores.view(-1)[entering], rows)
 
     def _add(self, numbers: Tensor, scores: Tensor, rows: Tensor) -> None:
         """Give keys [m] their slots, ordered by number."""
         keys = _keys(scores * self._scales[numbers], self._places.place(rows))
         counts = torch.bincount(numbers, minlength=len(self._keys))
-        # The keys of one number go to consecutive slots.
-        turn = torch.arange(len(keys), device=keys.device) - (counts.cumsum(0) - counts)[numbers]
         spare = self._slots - self._k
         most = int(counts.max())
         if most <= spare:
-            self._put(numbers, keys, turn, counts)
+            self._put(numbers, keys, counts)
             return
         # More than there are slots for, of many equal scores: slot by slot.
+        turn = torch.arange(len(keys), device=keys.device) - (counts.cumsum(0) - counts)[numbers]
         for first in range(0, most, spare):
             now = (first <= turn) & (turn < first + spare)
-            self._put(numbers[now], keys[now], turn[now] - first, (counts - first).clamp(0, spare))
+            self._put(numbers[now], keys[now], (counts - first).clamp(0, spare))
 
-    def _put(self, numbers: Tensor, keys: Tensor, turn: Tensor, counts: Tensor) -> None:
+    def _put(self, numbers: Tensor, keys: Tensor, counts: Tensor) -> None:
         """Add at most as many keys per number as there are spare slots."""
         crowded = where(self._used + counts > self._slots)
         if len(crowded):
             self._tidy(crowded)
-        self._keys.view(-1)[numbers * self._slots + self._used[numbers] + turn] = keys
+        # The keys of one number lie together and go to consecutive slots.
+        begin = torch.arange(0, self._keys.numel(), self._slots, device=keys.device)
+        shift = begin + self._used - (counts.cumsum(0) - counts)
+        self._keys.view(-1)[shift[numbers] + torch.arange(len(keys), device=keys.device)] = keys
         self._used += counts
 
     def _tidy(self, crowded: Tensor) -> None:

@@ -24,6 +24,8 @@ class Runs:
     first: Tensor  # [r] int64, the row of the first score of each
     end: Tensor  # [r] int64, the row after the last that there is
     scores: Tensor  # [r, R]
+    ordered: bool  # by number
+    whole: bool  # every score is a document's
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,9 @@ class Gathered:
         tile = within // per_tile
         first = starts[part * tiles + tile] + (within - tile * per_tile) * RUN
         scores = torch.cat([part.scores for part in parts])
-        return Runs(numbers + begin[part], first, ends[part * tiles + tile], scores)
+        whole = all(len(some) == per_tile * RUN for some in rows)
+        end = ends[part * tiles + tile]
+        return Runs(numbers + begin[part], first, end, scores, len(parts) == 1, whole)
 
 
 def where(condition: Tensor) -> Tensor:
