@@ -12,7 +12,7 @@ from torch import Tensor
 
 from m2dr.records.card import Similarity
 
-TINY = 1e-12  # the least squared norm a prefix is divided by, so that a zero vector scores 0
+TINY = 1e-24  # the least squared norm a prefix is divided by, as torch normalises; zero scores 0
 
 
 def prefix_scores(

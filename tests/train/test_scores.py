@@ -1,3 +1,4 @@
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,8 +23,10 @@ def naive(queries: Tensor, documents: Tensor, dim: int, similarity: Similarity) 
 
 
 def vectors(seed: int, *shape: int, dtype: torch.dtype) -> Tensor:
+    """Normal ones, but none so close to zero that a referee of one coordinate divides by nothing."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=dtype).requires_grad_()
+    drawn = torch.randn(*shape, generator=generator, dtype=dtype)
+    return (drawn + 0.01 * drawn.sign()).requires_grad_()
 
 
 @given(shape=SHAPES, seed=st.integers(0, 999), similarity=SIMILARITIES, data=st.data())
@@ -80,3 +83,12 @@ def test_a_zero_prefix_scores_zero_under_cosine() -> None:
 
     assert scores[0, 0, 0, 0] == 0
     assert torch.isfinite(q.grad).all()
+
+
+@pytest.mark.parametrize("size", [1e-7, 1e-11])
+def test_a_tiny_prefix_scores_as_a_long_one(size: float) -> None:
+    q, d = torch.tensor([[[-size, 0.0]]]), torch.tensor([[[3.0, 4.0]]])
+
+    torch.testing.assert_close(
+        prefix_scores(q, d, [1, 2], "cosine").flatten(), torch.tensor([-1.0, -0.6])
+    )
