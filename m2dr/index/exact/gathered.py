@@ -1,7 +1,7 @@
 """Which scores may be among the best: few are, so runs of them are compared by their best."""
 
 # Shapes in this file:
-#   C queries, n columns, R columns of a run, r runs, p parts.
+#   C queries, n columns, R columns of a run, r runs.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,6 +33,7 @@ class _Part:
     """The runs of one dim; what they stand for is worked out for many parts at once."""
 
     dim: int  # its number
+    per_query: int  # runs of all scores, n / R
     rows: Sequence[range]  # of the documents compared, tile by tile
     best: Tensor  # of all scores; not a number where one of them is none
     found: Tensor  # [r] int64, places among the runs of all scores
@@ -68,12 +69,12 @@ class Gathered:
         """
         if not self._queries:
             return
-        self._per_query = scores.shape[1] // RUN
+        per_query = scores.shape[1] // RUN
         runs = scores.view(-1, RUN)
         best = runs.amax(dim=1)
-        found = where((best.view(-1, self._per_query) >= bar[:, None]).view(-1))
-        part = _Part(dim, tuple(rows), best.amax(), found, runs.index_select(0, found))
-        self._parts.append(part)
+        found = where((best.view(-1, per_query) >= bar[:, None]).view(-1))
+        chosen = runs.index_select(0, found)
+        self._parts.append(_Part(dim, per_query, tuple(rows), best.amax(), found, chosen))
         self._runs += len(found)
 
     def taken(self) -> Runs | None:
@@ -91,17 +92,17 @@ class Gathered:
                 "vectors: a product of two of them is beyond float32."
             )
         found = torch.cat([part.found for part in parts])
-        numbers = found // self._per_query
-        within = found - numbers * self._per_query
+        per_query, tiles = parts[0].per_query, len(parts[0].rows)
+        numbers = found // per_query
+        within = found - numbers * per_query
         # Of each part: the number of its first query; of each of its tiles: its rows.
-        tiles = len(parts[0].rows)
         begin = found.new_tensor([part.dim * self._queries for part in parts])
         rows = [rows for part in parts for rows in part.rows]
         starts = found.new_tensor([rows.start for rows in rows])
         ends = found.new_tensor([rows.stop for rows in rows])
         counts = found.new_tensor([len(part.found) for part in parts])
         part = torch.arange(len(parts), device=found.device).repeat_interleave(counts)
-        per_tile = self._per_query // tiles
+        per_tile = per_query // tiles
         tile = within // per_tile
         first = starts[part * tiles + tile] + (within - tile * per_tile) * RUN
         scores = torch.cat([part.scores for part in parts])
