@@ -80,6 +80,23 @@ def test_how_queries_and_documents_are_divided_does_not_matter(
         np.testing.assert_array_equal(divided[dim][1], found[1])
 
 
+@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+def test_every_chunk_of_queries_is_compared_with_the_same_documents(
+    monkeypatch: pytest.MonkeyPatch, similarity: str
+) -> None:
+    rng = np.random.default_rng(8)
+    vectors = rng.normal(size=(500, 40)).astype(np.float32)
+    queries = rng.normal(size=(10, 40)).astype(np.float32)
+    monkeypatch.setattr(scan, "PROCESSOR", scan.Sizes(3, 1, range(128, 128), 128))
+
+    found = prefix_top_k(queries, blocks(vectors, 300), [5, 20, 24, 40], 7, similarity)
+
+    for dim, (scores, rows) in found.items():
+        expected = naive(queries, vectors, dim, similarity)
+        np.testing.assert_array_equal(rows, np.argsort(-expected, axis=1)[:, :7])
+        np.testing.assert_allclose(scores, -np.sort(-expected, axis=1)[:, :7], rtol=1e-5, atol=1e-5)
+
+
 def test_what_waits_to_be_looked_at_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = np.random.default_rng(5).normal(size=(9_000, 4)).astype(np.float32)
     vectors[0] = 100  # after which little enters

@@ -92,7 +92,8 @@ class Scan:
         self._scores = [queries.new_full(shape, -torch.inf) for _ in range(kept)]
         few = self._span > 1
         self._products = queries.new_empty(widest if few else 0, self.tile)
-        self._scaled = queries.new_empty(0 if few else self.tile, self._dims[-1])
+        # Of many queries, each dim's documents scaled; they are the same for all chunks.
+        self._scaled = [queries.new_empty(0 if few else self.tile, dim) for dim in self._dims]
 
     def read(self, tiles: Iterable[Tile], progress: Callable[[int], None] | None = None) -> None:
         """Compare all queries with all documents.
@@ -108,8 +109,10 @@ class Scan:
             for tile in tiles:
                 columns = slice(len(self._held) * self.tile, (len(self._held) + 1) * self.tile)
                 self._held.append(range(tile.start, tile.start + tile.rows))
-                for chunk, best in zip(self._chunks, self._best, strict=True):
-                    self._compare(chunk, best, tile, columns)
+                if self._span > 1:
+                    self._score_few(self._chunks[0], tile, columns)
+                else:
+                    self._compare(tile)
                 self._documents += tile.rows
                 if len(self._held) == self._span:
                     self._finish_span()
@@ -140,12 +143,11 @@ class Scan:
             return torch.stack(list(inverse_lengths(chunk, self._dims).values()))
         return chunk.new_ones(len(self._dims), len(chunk))
 
-    def _compare(self, queries: Tensor, best: Best, tile: Tile, columns: slice) -> None:
-        if self._span > 1:
-            self._score_few(queries, tile, columns)
-            return
-        for number, scores in enumerate(self._scored(queries, tile)):
-            best.compare(number, scores, self._held)
+    def _compare(self, tile: Tile) -> None:
+        steps = self._steps(tile)
+        for chunk, best in zip(self._chunks, self._best, strict=True):
+            for number, scores in enumerate(self._scored(chunk, steps, tile.rows)):
+                best.compare(number, scores, self._held)
 
     def _score_few(self, queries: Tensor, tile: Tile, columns: slice) -> None:
         """Keep the scores of each dim; they are fewer than the coordinates, so they are scaled."""
@@ -162,24 +164,42 @@ class Scan:
                 scores.copy_(self._products)
             scores[:, tile.rows :] = -torch.inf
 
-    def _scored(self, queries: Tensor, tile: Tile) -> Iterator[Tensor]:
-        """Scores [C, n] of each dim in turn; good until the next. Documents are scaled."""
-        scores = self._scores[0][: len(queries)]
-        for before, dim in pairwise((0, *self._dims)):
+    def _steps(self, tile: Tile) -> list["_Step"]:
+        """What every chunk is multiplied by, one dim after the other; good until the next tile."""
+        steps = []
+        for number, (before, dim) in enumerate(pairwise((0, *self._dims))):
             begin = before if before > _SCRATCH else 0
-            documents = tile.vectors[:, begin:dim]
+            documents, quotients = tile.vectors[:, begin:dim], None
             if self._cosine:
-                scaled = self._scaled[:, begin:dim]
+                scaled = self._scaled[number][:, : dim - begin]
                 documents = torch.mul(documents, tile.inverse[dim][:, None], out=scaled)
-            left, right = queries[:, begin:dim], documents.mT
-            if begin:
-                if self._cosine:
-                    scores *= _quotients(tile.inverse[dim], tile.inverse[before])
-                scores.addmm_(left, right)
-            else:
+                if begin:
+                    quotients = _quotients(tile.inverse[dim], tile.inverse[before])
+            steps.append(_Step(slice(begin, dim), documents, quotients))
+        return steps
+
+    def _scored(self, queries: Tensor, steps: Iterable["_Step"], rows: int) -> Iterator[Tensor]:
+        """Scores [C, n] of each dim in turn; good until the next."""
+        scores = self._scores[0][: len(queries)]
+        for step in steps:
+            left, right = queries[:, step.part], step.documents.mT
+            if not step.part.start:
                 torch.mm(left, right, out=scores)
-            scores[:, tile.rows :] = -torch.inf  # beyond the last document
+            else:
+                if step.quotients is not None:
+                    scores *= step.quotients
+                scores.addmm_(left, right)
+            scores[:, rows:] = -torch.inf  # beyond the last document
             yield scores
+
+
+@dataclass(frozen=True)
+class _Step:
+    """From the scores of a prefix to those of the next."""
+
+    part: slice  # the coordinates that are multiplied; the scores begin anew where it begins at 0
+    documents: Tensor  # [n, of the part], scaled under cosine
+    quotients: Tensor | None  # [n], by which the scores so far are multiplied before
 
 
 def _quotients(above: Tensor, below: Tensor) -> Tensor:
