@@ -97,6 +97,26 @@ def test_every_chunk_of_queries_is_compared_with_the_same_documents(
         np.testing.assert_allclose(scores, -np.sort(-expected, axis=1)[:, :7], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("queries", [1, 5, 70])
+@pytest.mark.parametrize("k", [1, 60, 255, 256, 700])
+def test_however_many_documents_are_wanted_they_are_the_best_of_all(
+    monkeypatch: pytest.MonkeyPatch, k: int, queries: int
+) -> None:
+    rng = np.random.default_rng(k)
+    # Whole numbers: their products are exact, and many documents share a score.
+    vectors = rng.integers(-9, 10, size=(12_345, 6)).astype(np.float32)
+    asked = rng.integers(-9, 10, size=(queries, 6)).astype(np.float32)
+    monkeypatch.setattr(scan, "PROCESSOR", scan.Sizes(32, 5 * 384, range(128, 384), 384))
+
+    found = prefix_top_k(asked, blocks(vectors, 5000), [2, 6], k, "dot")
+
+    for dim, (scores, rows) in found.items():
+        expected = naive(asked, vectors, dim, "dot")
+        best = np.argsort(-expected, axis=1, kind="stable")[:, :k]
+        np.testing.assert_array_equal(rows, best)
+        np.testing.assert_array_equal(scores, np.take_along_axis(expected, best, axis=1))
+
+
 def test_what_waits_to_be_looked_at_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = np.random.default_rng(5).normal(size=(9_000, 4)).astype(np.float32)
     vectors[0] = 100  # after which little enters

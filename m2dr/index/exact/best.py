@@ -11,8 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from m2dr.index.exact.gathered import RUN, Gathered, where
+from m2dr.index.exact.gathered import Gathered, where
 
+_OPENING = 8  # times k: so many first scores are looked at together, to know which may stay
 _SPARE = 16  # slots beyond k, at least: the more, the rarer and the costlier a tidying
 _LOW = 0xFFFFFFFF  # the half of a key that holds the place among ties
 _NOTHING = torch.iinfo(torch.int64).min  # below every key
@@ -52,7 +53,8 @@ class Best:
 
     Each is one int64: its score in the upper half, so that keys sort as scores do, and its place
     among ties in the lower. The best k keys are then the right k documents, however many of them
-    share a score. Keys gather in spare slots and are tidied down to k when those are used up.
+    share a score. Keys gather in spare slots and are tidied down to k when those are used up. The
+    first 8 k scores are kept until the k-th best of them is known: of these only k get keys.
 
     A query at a dim has one number: the dim's, times C, plus the query's.
 
@@ -75,8 +77,11 @@ class Best:
             (scales.numel(), self._slots), _NOTHING, dtype=torch.int64, device=scales.device
         )
         self._used = torch.zeros_like(self._scales, dtype=torch.int64)  # slots of each number
-        self._gathered = Gathered(*scales.shape)
-        self._begun: set[int] = set()  # dims
+        dims, queries = scales.shape
+        self._gathered = Gathered(dims, queries, k)
+        # Of each dim that has no bar yet: its scores and their rows.
+        self._opening: dict[int, list[tuple[Tensor, Sequence[range]]]]
+        self._opening = {dim: [] for dim in range(dims)}
         self.bar = torch.full_like(scales, -torch.inf)
 
     def compare(self, dim: int, scores: Tensor, rows: Sequence[range]) -> None:
@@ -90,43 +95,42 @@ class Best:
         Raises:
             UserError: a score is not a number.
         """
-        if dim not in self._begun:
-            self._begin(dim, scores)
-        self._gathered.add(dim, scores, rows, self.bar[dim])
+        if dim in self._opening:
+            self._open(dim, scores, rows)
+        else:
+            self._gathered.add(dim, scores, rows, self.bar[dim])
         if self._gathered.enough():
             self._settle()
 
-    def _begin(self, dim: int, scores: Tensor) -> None:
-        """Set the bar of a dim where k of its first scores reach it."""
-        self._begun.add(dim)
+    def _open(self, dim: int, scores: Tensor, rows: Sequence[range]) -> None:
+        """Keep the first scores of a dim until there are enough to set its bar."""
+        held = self._opening[dim]
+        last = (len(held) + 1) * scores.shape[1] >= _OPENING * self._k
+        held.append((scores if last else scores.clone(), tuple(rows)))
+        if last:
+            self._set_bar(dim)
+
+    def _set_bar(self, dim: int) -> None:
+        """Let in what k of the first scores of a dim reach, if there are so many."""
+        held = self._opening.pop(dim)
+        if not held:
+            return
+        scores = torch.cat([some for some, _ in held], dim=1) if held[1:] else held[0][0]
         if scores.shape[1] >= self._k:
-            kth = scores.topk(self._k, dim=1, sorted=False).values.amin(dim=1)
-            count = len(scores)
-            numbers = slice(dim * count, (dim + 1) * count)
-            self._raise(numbers, kth * self._scales[numbers])
+            numbers = slice(dim * len(scores), (dim + 1) * len(scores))
+            self._raise(numbers, _kth(scores, self._k) * self._scales[numbers])
+        for some, rows in held:
+            self._gathered.add(dim, some, rows, self.bar[dim])
 
     def _settle(self) -> None:
         """Add the scores that reach the bar, of all runs that wait."""
-        runs = self._gathered.taken()
-        if runs is None:
-            return
-        entering = where((runs.scores >= self.bar.view(-1)[runs.numbers, None]).view(-1))
-        run = entering // RUN
-        before = torch.arange(0, runs.scores.numel(), RUN, device=run.device)
-        rows = (runs.first - before)[run] + entering
-        if not runs.whole:
-            real = where(rows < runs.end[run])
-            entering, run, rows = entering[real], run[real], rows[real]
-        numbers = runs.numbers[run]
-        if not runs.ordered:
-            numbers, order = numbers.sort(stable=True)
-            entering, rows = entering[order], rows[order]
-        if len(numbers):
-            self._add(numbers, runs.scores.view(-1)[entering], rows)
+        entering = self._gathered.taken(self.bar.view(-1))
+        if entering is not None and len(entering.numbers):
+            self._add(entering.numbers, entering.scores, entering.rows)
 
     def _add(self, numbers: Tensor, scores: Tensor, rows: Tensor) -> None:
         """Give keys [m] their slots, ordered by number."""
-        keys = _keys(scores * self._scales[numbers], self._places.place(rows))
+        keys = _keys(scores * self._scales.index_select(0, numbers), self._places.place(rows))
         counts = torch.bincount(numbers, minlength=len(self._keys))
         spare = self._slots - self._k
         most = int(counts.max())
@@ -147,7 +151,8 @@ class Best:
         # The keys of one number lie together and go to consecutive slots.
         begin = torch.arange(0, self._keys.numel(), self._slots, device=keys.device)
         shift = begin + self._used - (counts.cumsum(0) - counts)
-        self._keys.view(-1)[shift[numbers] + torch.arange(len(keys), device=keys.device)] = keys
+        slots = shift.index_select(0, numbers) + torch.arange(len(keys), device=keys.device)
+        self._keys.view(-1)[slots] = keys
         self._used += counts
 
     def _tidy(self, crowded: Tensor) -> None:
@@ -177,6 +182,8 @@ class Best:
         Raises:
             UserError: a score is not a number.
         """
+        for opening in tuple(self._opening):
+            self._set_bar(opening)
         self._settle()
         count = self.bar.shape[1]
         own = self._keys[dim * count : (dim + 1) * count]
@@ -190,6 +197,13 @@ def _largest(keys: Tensor, k: int) -> Tensor:
         # Ten times as fast as torch's.
         return torch.from_numpy(np.partition(keys.numpy(), -k, axis=1)[:, keys.shape[1] - k :])
     return keys.topk(k, dim=1, sorted=False).values
+
+
+def _kth(scores: Tensor, k: int) -> Tensor:
+    """The k-th best of each row of [C, n], [C]."""
+    if scores.device.type == "cpu":
+        return torch.from_numpy(np.partition(scores.numpy(), -k, axis=1)[:, -k].copy())
+    return scores.topk(k, dim=1, sorted=False).values.amin(dim=1)
 
 
 def _keys(scores: Tensor, places: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Which scores may be among the best: few are, so runs of them are compared by their best."""
 
 # Shapes in this file:
-#   C queries, n columns, R columns of a run, r runs.
+#   C queries, n columns, R columns of a run, r runs, m candidates.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,19 +13,17 @@ from torch import Tensor
 from m2dr.errors import UserError
 
 RUN = 128  # consecutive scores whose best is compared first: R
+_MANY = 256  # documents wanted for each query: most runs have some, so each score is a run
 _PARTS = 512  # that wait at most, runs or none
 
 
 @dataclass(frozen=True)
-class Runs:
-    """Consecutive scores, some of which may be among the best."""
+class Candidates:
+    """Documents that may be among the best."""
 
-    numbers: Tensor  # [r] int64, whose they are: the dim's, times C, plus the query's
-    first: Tensor  # [r] int64, the row of the first score of each
-    end: Tensor  # [r] int64, the row after the last that there is
-    scores: Tensor  # [r, R]
-    ordered: bool  # by number
-    whole: bool  # every score is a document's
+    numbers: Tensor  # [m] int64, increasing; whose they are: the dim's, times C, plus the query's
+    rows: Tensor  # [m] int64
+    scores: Tensor  # [m], unscaled
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,6 @@ class _Part:
     """The runs of one dim; what they stand for is worked out for many parts at once."""
 
     dim: int  # its number
-    per_query: int  # runs of all scores, n / R
     rows: Sequence[range]  # of the documents compared, tile by tile
     best: Tensor  # of all scores; not a number where one of them is none
     found: Tensor  # [r] int64, places among the runs of all scores
@@ -43,14 +40,17 @@ class _Part:
 class Gathered:
     """The runs whose best score reaches the bar, since they were taken last."""
 
-    def __init__(self, dims: int, queries: int) -> None:
+    def __init__(self, dims: int, queries: int, k: int) -> None:
         """Begin with none.
 
         Args:
             dims: D.
             queries: C.
+            k: how many documents are wanted for each.
         """
         self._queries, self._numbers = queries, dims * queries
+        self._run = RUN if k < _MANY else 1
+        self._per_query = 0  # runs of all scores, n / R
         self._parts: list[_Part] = []
         self._runs = 0
 
@@ -69,16 +69,19 @@ class Gathered:
         """
         if not self._queries:
             return
-        per_query = scores.shape[1] // RUN
-        runs = scores.view(-1, RUN)
-        best = runs.amax(dim=1)
-        found = where((best.view(-1, per_query) >= bar[:, None]).view(-1))
+        runs = scores.view(-1, self._run)
+        best = runs.amax(dim=1) if self._run > 1 else runs[:, 0]
+        found = where((best.view(self._queries, -1) >= bar[:, None]).view(-1))
         chosen = runs.index_select(0, found)
-        self._parts.append(_Part(dim, per_query, tuple(rows), best.amax(), found, chosen))
+        self._parts.append(_Part(dim, tuple(rows), best.amax(), found, chosen))
+        self._per_query = scores.shape[1] // self._run
         self._runs += len(found)
 
-    def taken(self) -> Runs | None:
-        """The runs, which are kept no longer; None before the first.
+    def taken(self, bar: Tensor) -> Candidates | None:
+        """What reaches the bar, of the runs, which are kept no longer; None before the first.
+
+        Args:
+            bar: of each number, not below what it was when a run came.
 
         Raises:
             UserError: a score was not a number.
@@ -91,24 +94,45 @@ class Gathered:
                 "A score is not a number, so documents cannot be ranked by it. Look at the "
                 "vectors: a product of two of them is beyond float32."
             )
+        numbers, rows, end = self._placed(parts)
+        scores = torch.cat([part.scores for part in parts]).view(-1)
+        if self._run > 1:
+            reach = scores.view(-1, self._run) >= bar.index_select(0, numbers)[:, None]
+            entering = where(reach.view(-1))
+            run = entering // self._run
+            begin = rows - torch.arange(0, len(scores), self._run, device=rows.device)
+            rows, end = begin.index_select(0, run) + entering, end.index_select(0, run)
+            numbers, scores = numbers.index_select(0, run), scores.index_select(0, entering)
+        if any(len(some) < self._columns(part) for part in parts for some in part.rows):
+            real = where(rows < end)
+            numbers, rows, scores = numbers[real], rows[real], scores[real]
+        if parts[1:]:
+            numbers, order = numbers.sort(stable=True)
+            rows, scores = rows[order], scores[order]
+        return Candidates(numbers, rows, scores)
+
+    def _columns(self, part: _Part) -> int:
+        """Of a tile."""
+        return self._per_query * self._run // len(part.rows)
+
+    def _placed(self, parts: list[_Part]) -> tuple[Tensor, Tensor, Tensor]:
+        """Each run's number, the row of its first score, and the one after its tile's last."""
         found = torch.cat([part.found for part in parts])
-        per_query, tiles = parts[0].per_query, len(parts[0].rows)
-        numbers = found // per_query
-        within = found - numbers * per_query
+        query = found // self._per_query
+        column = (found - query * self._per_query) * self._run
         # Of each part: the number of its first query; of each of its tiles: its rows.
         begin = found.new_tensor([part.dim * self._queries for part in parts])
-        rows = [rows for part in parts for rows in part.rows]
-        starts = found.new_tensor([rows.start for rows in rows])
-        ends = found.new_tensor([rows.stop for rows in rows])
+        starts = found.new_tensor([rows.start for part in parts for rows in part.rows])
+        ends = found.new_tensor([rows.stop for part in parts for rows in part.rows])
+        if len(starts) == 1:
+            return query + begin, column + starts, ends.expand(len(found))
         counts = found.new_tensor([len(part.found) for part in parts])
         part = torch.arange(len(parts), device=found.device).repeat_interleave(counts)
-        per_tile = per_query // tiles
-        tile = within // per_tile
-        first = starts[part * tiles + tile] + (within - tile * per_tile) * RUN
-        scores = torch.cat([part.scores for part in parts])
-        whole = all(len(some) == per_tile * RUN for some in rows)
-        end = ends[part * tiles + tile]
-        return Runs(numbers + begin[part], first, end, scores, len(parts) == 1, whole)
+        columns, tiles = self._columns(parts[0]), len(parts[0].rows)
+        tile = column // columns
+        of_all = part * tiles + tile
+        rows = starts[of_all] + column - tile * columns
+        return query + begin[part], rows, ends[of_all]
 
 
 def where(condition: Tensor) -> Tensor:
