@@ -12,8 +12,11 @@ from torch import Tensor
 
 from m2dr.errors import UserError
 
-RUN = 128  # consecutive scores whose best is compared first: R
-_MANY = 256  # documents wanted for each query: most runs have some, so each score is a run
+RUN = 128  # consecutive scores whose best is compared first, at most: R
+# Shorter ones as long as fewer than so many documents came for each that is wanted, for most of the
+# longer would have one that reaches the bar.
+_SHORTER = ((64, 1), (512, 32))
+_WAIT = 16  # runs for each query and dim wait, at most, or so little of what is wanted: 1 / 16
 _PARTS = 512  # that wait at most, runs or none
 
 
@@ -48,15 +51,17 @@ class Gathered:
             queries: C.
             k: how many documents are wanted for each.
         """
-        self._queries, self._numbers = queries, dims * queries
-        self._run = RUN if k < _MANY else 1
+        self._dims, self._queries, self._k = dims, queries, k
+        self._run = 1  # R of all that wait
         self._per_query = 0  # runs of all scores, n / R
+        self._seen = 0  # columns, of all dims together
         self._parts: list[_Part] = []
         self._runs = 0
 
     def enough(self) -> bool:
         """Whether to take them, at last: each step has its cost."""
-        return self._runs >= self._numbers or len(self._parts) >= _PARTS
+        wait = min(max(self._k // _WAIT, 1), _WAIT)
+        return self._runs >= wait * self._dims * self._queries or len(self._parts) >= _PARTS
 
     def add(self, dim: int, scores: Tensor, rows: Sequence[range], bar: Tensor) -> None:
         """Keep what reaches the bar.
@@ -69,6 +74,9 @@ class Gathered:
         """
         if not self._queries:
             return
+        if not self._parts:
+            self._run = self._length()
+        self._seen += scores.shape[1]
         runs = scores.view(-1, self._run)
         best = runs.amax(dim=1) if self._run > 1 else runs[:, 0]
         found = where((best.view(self._queries, -1) >= bar[:, None]).view(-1))
@@ -76,6 +84,11 @@ class Gathered:
         self._parts.append(_Part(dim, tuple(rows), best.amax(), found, chosen))
         self._per_query = scores.shape[1] // self._run
         self._runs += len(found)
+
+    def _length(self) -> int:
+        """Of the next runs."""
+        per_wanted = self._seen / (self._dims * self._k)
+        return next((run for fewer, run in _SHORTER if per_wanted < fewer), RUN)
 
     def taken(self, bar: Tensor) -> Candidates | None:
         """What reaches the bar, of the runs, which are kept no longer; None before the first.
