@@ -28,12 +28,14 @@ import torch
 
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_device, choose_dtype
+from m2dr.model.encoder import Encoder
 from m2dr.text.datasets import open_dataset
 from m2dr.text.ragged import Ragged
 from m2dr.text.tokens import buckets
 from m2dr.verbs.encoding import TOKENS_PER_BATCH, embed_texts, embed_tokens, tokenize
 from m2dr.verbs.indexing.index import IndexRequest, encode_corpus
 
+LARGE = 1024  # rows and columns of a product at the processor's full rate
 TOKENS = 256
 Timed = dict[str, list[float]]
 
@@ -170,21 +172,36 @@ def _products(
     device: torch.device,
     dtype: torch.dtype,
 ) -> None:
-    """Products alone: weights and attention of each batch, of the shapes that the encoder ran."""
+    """Products alone, of the shapes that the encoder ran, and of no shape in particular."""
     encoder, tokenizer = checkpoint.load(model, device=device, dtype=dtype)
     rows = Ragged.of(tokenize(encoder.card, tokenizer, texts, "document"))
-    config = encoder.transformer.config
-    heads, width = config.num_attention_heads, config.hidden_size
-    weights = [
-        module.weight.detach()
-        for module in encoder.transformer.modules()
-        if isinstance(module, torch.nn.Linear)
-    ]
     lengths = rows.lengths
     shapes = [(len(b), int(lengths[b].max())) for b in buckets(lengths, TOKENS_PER_BATCH, True)]
+    rivals = {
+        "products": _same_products(encoder, shapes),
+        "encoder": lambda: embed_tokens(encoder, rows, tokenizer.pad_id, [encoder.blocks]),
+        "limit": _large_products(encoder, shapes),
+    }
+    seconds = _timed(asked.rounds, rivals)
+    print("| | median | spread |\n|---|---:|---:|")
+    for name, values in seconds.items():
+        print(_row(f"{name}, s", values, 2))
+    print(_row("products / encoder", _pairs(seconds["products"], seconds["encoder"]), 3))
+    print(_row("limit / encoder", _pairs(seconds["limit"], seconds["encoder"]), 3) + "\n")
+
+
+def _weights(encoder: Encoder) -> list[torch.Tensor]:
+    modules = encoder.transformer.modules()
+    return [m.weight.detach() for m in modules if isinstance(m, torch.nn.Linear)]
+
+
+def _same_products(encoder: Encoder, shapes: Sequence[tuple[int, int]]) -> Callable[[], None]:
+    """Weights and attention of each batch, [rows, tokens]."""
+    weights, config = _weights(encoder), encoder.transformer.config
+    heads, width = config.num_attention_heads, config.hidden_size
     made = {
         shape: {
-            size: torch.randn(shape[0] * shape[1], size, device=device, dtype=dtype)
+            size: weights[0].new_empty(shape[0] * shape[1], size).normal_()
             for size in {weight.shape[1] for weight in weights}
         }
         for shape in set(shapes)
@@ -198,17 +215,30 @@ def _products(
             heads_of = made[shape][width].view(shape[0], shape[1], heads, -1).transpose(1, 2)
             for _ in range(encoder.blocks):
                 (heads_of @ heads_of.mT) @ heads_of
-        if device.type == "cuda":
-            torch.cuda.synchronize()
+        _wait(encoder.device)
 
-    def ours() -> None:
-        embed_tokens(encoder, rows, tokenizer.pad_id, [encoder.blocks])
+    return products
 
-    seconds = _timed(asked.rounds, {"products": products, "encoder": ours})
-    print("| | median | spread |\n|---|---:|---:|")
-    for name, values in seconds.items():
-        print(_row(f"{name}, s", values, 2))
-    print(_row("products / encoder", _pairs(seconds["products"], seconds["encoder"]), 3) + "\n")
+
+def _large_products(encoder: Encoder, shapes: Sequence[tuple[int, int]]) -> Callable[[], None]:
+    """As many multiply-adds in products so large that nothing holds the processor up."""
+    by_weights = sum(weight.numel() for weight in _weights(encoder))
+    attended = 2 * encoder.transformer.config.hidden_size * encoder.blocks
+    needed = sum(rows * tokens * (by_weights + tokens * attended) for rows, tokens in shapes)
+    square = _weights(encoder)[0].new_empty(LARGE, LARGE).normal_()
+
+    @torch.inference_mode()
+    def products() -> None:
+        for _ in range(round(needed / LARGE**3)):
+            square @ square
+        _wait(encoder.device)
+
+    return products
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
 
 
 def _layers(
