@@ -128,9 +128,13 @@ def compare_dim(
         truth = exact.search(queries, max(DEPTHS))[1]
         for engine in engines:
             index, cost = built(store, dim, engine, Path(name))
+            shown_before: set[str] = set()
             for setting in ({}, *SETTINGS.get(engine, ())):
                 tuned = index.with_knobs(setting, store) if setting else index
                 shown = ", ".join(f"{key} {value}" for key, value in tuned.knobs.items())
+                if shown in shown_before:  # a default, which depends on the number of documents
+                    continue
+                shown_before.add(shown)
                 head: Row = {"engine": engine, "setting": shown, **cost}
                 rows.append({**head, **measured(tuned, queries, truth, singles)})
                 click.echo(f"dim {dim}: {rows[-1]}", err=True)
@@ -261,7 +265,8 @@ def draw(tables: dict[str, list[Row]], path: Path) -> None:
             ideal = [values[0] * size / sizes[0] for size in sizes]
             panel.plot(sizes, ideal, color=line.get_color(), alpha=0.3, linestyle="--")
         panel.set(xscale="log", yscale="log", xlabel="documents", title=name)
-    panels[0].legend(title="dashed: in proportion")
+    lines, names = panels[0].get_legend_handles_labels()
+    figure.legend(lines, names, title="dashed: in\nproportion", loc="outside right upper")
     figure.savefig(path, dpi=150)
 
 
