@@ -16,7 +16,7 @@ RUN = 128  # consecutive scores whose best is compared first, at most: R
 # Shorter ones as long as fewer than so many documents came for each that is wanted, for most of the
 # longer would have one that reaches the bar.
 _SHORTER = ((64, 1), (512, 32))
-_WAIT = 16  # runs for each query and dim wait, at most, or so little of what is wanted: 1 / 16
+_WAIT = 16  # runs that wait for each query and dim: a 16th of what is wanted, and 16 at most
 _PARTS = 512  # that wait at most, runs or none
 
 
