@@ -13,7 +13,7 @@ from torch import Tensor
 
 from m2dr.index.exact.gathered import Gathered, where
 
-_OPENING = 8  # times k: so many first scores are looked at together, to know which may stay
+_OPENING = 4  # times k: so many first scores are kept, as much memory as the keys take
 _SPARE = 16  # slots beyond k, at least: the more, the rarer and the costlier a tidying
 _LOW = 0xFFFFFFFF  # the half of a key that holds the place among ties
 _NOTHING = torch.iinfo(torch.int64).min  # below every key
@@ -54,7 +54,7 @@ class Best:
     Each is one int64: its score in the upper half, so that keys sort as scores do, and its place
     among ties in the lower. The best k keys are then the right k documents, however many of them
     share a score. Keys gather in spare slots and are tidied down to k when those are used up. The
-    first 8 k scores are kept until the k-th best of them is known: of these only k get keys.
+    first 4 k scores are kept until the k-th best of them is known: of these only k get keys.
 
     A query at a dim has one number: the dim's, times C, plus the query's.
 
