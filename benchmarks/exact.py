@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 
 from m2dr.index.exact import ExactIndex, prefix_top_k
-from m2dr.index.exact.scan import PROCESSOR
+from m2dr.index.exact.sizes import PROCESSOR
 from m2dr.index.label import Label
 from m2dr.index.manifest import StorePlan
 from m2dr.index.store import Store, open_store
@@ -108,7 +108,7 @@ def by_scan(material: Material, dims: list[int], k: int) -> None:
     """Every dim in one pass, straight from the files."""
     store = material.store
     similarity = store.manifest.label.similarity
-    prefix_top_k(material.queries, store.blocks(BLOCK), dims, k, similarity)
+    prefix_top_k(material.queries, store, dims, k, similarity)
 
 
 def bare_product(material: Material) -> None:

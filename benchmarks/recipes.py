@@ -166,7 +166,7 @@ def measure_retrieval(
         ids = [query.id for query in task.queries]
         for layer, vectors in zip(layers, queries, strict=True):
             block = documents[sources.index(document_layer(card, layer))]
-            runs = prefix_runs(ids, vectors, [(0, block)], docids, dims, 10, card.similarity)
+            runs = prefix_runs(ids, vectors, block, docids, dims, 10, card.similarity)
             for dim, run in runs.items():
                 cells = found.setdefault(f"L{layer}D{dim}", {})
                 cells[task.name] = evaluator.scores(run).mean[MEASURE]

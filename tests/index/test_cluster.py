@@ -146,11 +146,11 @@ def test_faiss_itself_the_index_the_exact_engine_and_milvus_agree(
             for name, query_rows, query_scores in zip(names, rows, scores, strict=True)
         }
     )
-    blocks, kind = shared.blocks(), shared.manifest.label.similarity
+    kind = shared.manifest.label.similarity
     runs = [
         plain,
         search_ranked(open_index(folder), names, queries, 10),
-        prefix_runs(names, queries, blocks, shared.docids, [8], 10, kind)[8],
+        prefix_runs(names, queries, shared, shared.docids, [8], 10, kind)[8],
         opened(uri, shared, 8).ranked(names, queries, 10),
     ]
 

@@ -9,17 +9,48 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from m2dr.errors import UserError
-from m2dr.index.exact import ExactIndex, gathered, prefix_runs, prefix_top_k, scan
-from m2dr.index.exact import index as opened
+from m2dr.index.exact import (
+    ExactIndex,
+    gathered,
+    prefix_runs,
+    prefix_top_k,
+    sizes,
+    source,
+)
+from m2dr.index.exact import search as searching
 from m2dr.index.exact.best import Best
+from m2dr.index.exact.runs import Found
+from m2dr.index.exact.scan import Scan
 from m2dr.records.cut import Cut
 
 Floats = NDArray[np.float32]
+Results = dict[int, Found]
 
 
-def blocks(vectors: Floats, rows: int) -> Iterator[tuple[int, Floats]]:
-    for start in range(0, len(vectors), rows):
-        yield start, vectors[start : start + rows]
+def top_k(
+    queries,
+    vectors: Floats,
+    rows: int,
+    dims,
+    k,
+    similarity,
+    device="cpu",
+    places=None,
+    progress=None,
+) -> Results:
+    """Search vectors of which `rows` are read at a time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(source, "ROWS", rows)
+        return prefix_top_k(queries, vectors, dims, k, similarity, device, places, progress)
+
+
+@pytest.fixture(params=[1, 3])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    """How many of them torch has."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
 
 
 def naive(queries: Floats, vectors: Floats, dim: int, similarity: str) -> NDArray[np.float64]:
@@ -49,7 +80,7 @@ def test_each_prefix_scores_as_numpy_does_in_float64(
     vectors = rng.normal(size=(documents, 24)).astype(dtype)
     queries = rng.normal(size=(4, 24)).astype(np.float32)
 
-    found = prefix_top_k(queries, blocks(vectors, rows), dims, k, similarity)
+    found = top_k(queries, vectors, rows, dims, k, similarity)
 
     assert list(found) == sorted(dims)
     for dim, (scores, best) in found.items():
@@ -62,34 +93,38 @@ def test_each_prefix_scores_as_numpy_does_in_float64(
         assert all(len(set(row)) == min(k, documents) for row in best.tolist())
 
 
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("few", [0, 100], ids=["many", "few"])
 @pytest.mark.parametrize("chunk", [1, 3, 10])
 @pytest.mark.parametrize(("tile", "scores"), [(128, 1), (256, 1), (128, 10 * 128 * 3)])
 def test_how_queries_and_documents_are_divided_does_not_matter(
-    monkeypatch: pytest.MonkeyPatch, chunk: int, tile: int, scores: int
+    monkeypatch: pytest.MonkeyPatch, chunk: int, few: int, tile: int, scores: int
 ) -> None:
     rng = np.random.default_rng(3)
     vectors = rng.integers(-3, 4, size=(500, 8)).astype(np.float32)
     queries = rng.integers(-3, 4, size=(10, 8)).astype(np.float32)
-    whole = prefix_top_k(queries, blocks(vectors, 64), [4, 8], 9, "dot")
-    monkeypatch.setattr(scan, "PROCESSOR", scan.Sizes(chunk, scores, range(tile, tile), 384))
+    whole = top_k(queries, vectors, 64, [4, 8], 9, "dot")
+    monkeypatch.setattr(sizes, "PROCESSOR", sizes.Sizes(chunk, few, scores, range(tile, tile), 384))
 
-    divided = prefix_top_k(queries, blocks(vectors, 150), [4, 8], 9, "dot")
+    divided = top_k(queries, vectors, 150, [4, 8], 9, "dot")
 
     for dim, found in whole.items():
         np.testing.assert_array_equal(divided[dim][0], found[0])
         np.testing.assert_array_equal(divided[dim][1], found[1])
 
 
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("few", [0, 100], ids=["many", "few"])
 @pytest.mark.parametrize("similarity", ["dot", "cosine"])
 def test_every_chunk_of_queries_is_compared_with_the_same_documents(
-    monkeypatch: pytest.MonkeyPatch, similarity: str
+    monkeypatch: pytest.MonkeyPatch, similarity: str, few: int
 ) -> None:
     rng = np.random.default_rng(8)
     vectors = rng.normal(size=(500, 40)).astype(np.float32)
     queries = rng.normal(size=(10, 40)).astype(np.float32)
-    monkeypatch.setattr(scan, "PROCESSOR", scan.Sizes(3, 1, range(128, 128), 128))
+    monkeypatch.setattr(sizes, "PROCESSOR", sizes.Sizes(3, few, 1, range(128, 128), 128))
 
-    found = prefix_top_k(queries, blocks(vectors, 300), [5, 20, 24, 40], 7, similarity)
+    found = top_k(queries, vectors, 300, [5, 20, 24, 40], 7, similarity)
 
     for dim, (scores, rows) in found.items():
         expected = naive(queries, vectors, dim, similarity)
@@ -97,18 +132,20 @@ def test_every_chunk_of_queries_is_compared_with_the_same_documents(
         np.testing.assert_allclose(scores, -np.sort(-expected, axis=1)[:, :7], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("few", [0, 100], ids=["many", "few"])
 @pytest.mark.parametrize("queries", [1, 5, 70])
 @pytest.mark.parametrize("k", [1, 60, 255, 256, 700])
 def test_however_many_documents_are_wanted_they_are_the_best_of_all(
-    monkeypatch: pytest.MonkeyPatch, k: int, queries: int
+    monkeypatch: pytest.MonkeyPatch, k: int, queries: int, few: int
 ) -> None:
     rng = np.random.default_rng(k)
     # Whole numbers: their products are exact, and many documents share a score.
     vectors = rng.integers(-9, 10, size=(12_345, 6)).astype(np.float32)
     asked = rng.integers(-9, 10, size=(queries, 6)).astype(np.float32)
-    monkeypatch.setattr(scan, "PROCESSOR", scan.Sizes(32, 5 * 384, range(128, 384), 384))
+    monkeypatch.setattr(sizes, "PROCESSOR", sizes.Sizes(32, few, 5 * 384, range(128, 384), 384))
 
-    found = prefix_top_k(asked, blocks(vectors, 5000), [2, 6], k, "dot")
+    found = top_k(asked, vectors, 5000, [2, 6], k, "dot")
 
     for dim, (scores, rows) in found.items():
         expected = naive(asked, vectors, dim, "dot")
@@ -117,23 +154,95 @@ def test_however_many_documents_are_wanted_they_are_the_best_of_all(
         np.testing.assert_array_equal(scores, np.take_along_axis(expected, best, axis=1))
 
 
+@pytest.fixture
+def wanted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
+    """Of every scan, how many queries had it, and whether it began with a floor."""
+    seen: list[tuple[int, bool]] = []
+    scanned = searching._scanned
+
+    def watched(queries, documents, asked, floor=None, progress=None) -> Scan:
+        seen.append((len(queries), floor is not None))
+        return scanned(queries, documents, asked, floor, progress)
+
+    monkeypatch.setattr(searching, "_scanned", watched)
+    return seen
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+def test_a_sample_tells_what_the_best_of_many_will_reach(
+    wanted: list[tuple[int, bool]], similarity: str
+) -> None:
+    rng = np.random.default_rng(4)
+    vectors = rng.normal(size=(12_000, 12)).astype(np.float32)
+    queries = rng.normal(size=(400, 12)).astype(np.float32)
+
+    found = top_k(queries, vectors, 5000, [4, 12], 700, similarity)
+
+    assert wanted == [(400, False), (400, True)]  # the sample, and all
+    for dim, (scores, rows) in found.items():
+        expected = naive(queries, vectors, dim, similarity)
+        best = -np.sort(-expected, axis=1)[:, :700]
+        np.testing.assert_allclose(scores, best, rtol=1e-5, atol=1e-5)
+        own = np.take_along_axis(expected, rows, axis=1)
+        np.testing.assert_allclose(own, scores, rtol=1e-5, atol=1e-5)
+        assert all(len(set(row)) == 700 for row in rows.tolist())
+
+
+@pytest.mark.usefixtures("threads")
+def test_queries_that_a_sample_misleads_are_compared_with_all_documents_again(
+    monkeypatch: pytest.MonkeyPatch, wanted: list[tuple[int, bool]]
+) -> None:
+    rng = np.random.default_rng(4)
+    vectors = rng.integers(-9, 10, size=(12_000, 4)).astype(np.float32)
+    queries = rng.integers(-9, 10, size=(400, 4)).astype(np.float32)
+    queries[7] = queries[300] = [0, 1, 0, 0]  # of which the sample has the best alone
+    monkeypatch.setattr(
+        searching, "_sample", lambda _, size: np.argsort(-vectors[:, 1], kind="stable")[:size]
+    )
+
+    found = top_k(queries, vectors, 5000, [2, 4], 700, "dot")
+
+    (_, floor), (again, anew) = wanted[1:]
+    assert (floor, anew) == (True, False)
+    assert 2 <= again < 400
+    for dim, (scores, rows) in found.items():
+        expected = naive(queries, vectors, dim, "dot")
+        best = np.argsort(-expected, axis=1, kind="stable")[:, :700]
+        np.testing.assert_array_equal(rows, best)
+        np.testing.assert_array_equal(scores, np.take_along_axis(expected, best, axis=1))
+
+
+@pytest.mark.parametrize(("documents", "size"), [(1, 1), (10, 10), (100_003, 977)])
+def test_a_sample_has_a_row_of_every_stretch(documents: int, size: int) -> None:
+    rows = searching._sample(documents, size)
+
+    stretch = documents / size
+    assert (np.floor(rows / stretch + 1e-9) <= np.arange(size)).all()
+    assert (np.diff(rows) > 0).all()
+    assert rows[0] >= 0
+    assert rows[-1] < documents
+    assert (abs(rows - np.arange(size) * stretch) <= stretch + 1).all()
+
+
 def test_what_waits_to_be_looked_at_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = np.random.default_rng(5).normal(size=(9_000, 4)).astype(np.float32)
     vectors[0] = 100  # after which little enters
-    whole = prefix_top_k(np.ones((2, 4)), blocks(vectors, 9_000), [2, 4], 1, "dot")
+    whole = top_k(np.ones((2, 4)), vectors, 9_000, [2, 4], 1, "dot")
     settled: list[int] = []
     settle = Best._settle
     monkeypatch.setattr(Best, "_settle", lambda best: (settled.append(1), settle(best)))
     monkeypatch.setattr(gathered, "_PARTS", 3)
-    monkeypatch.setattr(scan, "PROCESSOR", scan.Sizes(2, 1, range(128, 128), 128))
+    monkeypatch.setattr(sizes, "PROCESSOR", sizes.Sizes(2, 0, 1, range(128, 128), 128))
 
-    found = prefix_top_k(np.ones((2, 4)), blocks(vectors, 9_000), [2, 4], 1, "dot")
+    found = top_k(np.ones((2, 4)), vectors, 9_000, [2, 4], 1, "dot")
 
     assert len(settled) >= 2 * 9_000 // 128 // 3
     for dim in (2, 4):
         np.testing.assert_array_equal(found[dim][1], whole[dim][1])
 
 
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("similarity", ["dot", "cosine"])
 @pytest.mark.parametrize("count", [1, 2, 3, 50, 1030])
 @pytest.mark.parametrize(("dtype", "width"), [(np.float16, 48), (np.float32, 45)])
@@ -146,7 +255,7 @@ def test_copies_of_a_document_tie_wherever_they_lie(
     vectors = originals[rng.integers(0, 7, size=documents)]
     queries = rng.normal(size=(count, width)).astype(np.float32)
 
-    found = prefix_top_k(queries, blocks(vectors, 4096), [13, 20, width], documents, similarity)
+    found = top_k(queries, vectors, 4096, [13, 20, width], documents, similarity)
 
     for scores, _ in found.values():
         assert all(len(set(row)) == 7 for row in scores.tolist())
@@ -171,7 +280,7 @@ def test_of_many_equal_scores_the_higher_places_come_first(
     places = rng.permutation(documents)
     queries = np.array([[1.0], [-2.0], [0.0], [-0.0]], np.float32)
 
-    scores, rows = prefix_top_k(queries, blocks(vectors, 100), [1], k, similarity, places=places)[1]
+    scores, rows = top_k(queries, vectors, 100, [1], k, similarity, places=places)[1]
 
     for number, query in enumerate(queries[:, 0]):
         unscaled = np.sign(lengths) * np.sign(query) if similarity == "cosine" else lengths * query
@@ -184,7 +293,7 @@ def test_of_many_equal_scores_the_higher_places_come_first(
 def test_documents_that_get_better_and_better_are_all_considered() -> None:
     vectors = np.arange(20_000, dtype=np.float32)[:, None]
 
-    found = prefix_top_k(np.array([[1.0], [-1.0]]), blocks(vectors, 4096), [1], 300, "dot")[1][1]
+    found = top_k(np.array([[1.0], [-1.0]]), vectors, 4096, [1], 300, "dot")[1][1]
 
     assert found.tolist() == [list(range(19_999, 19_699, -1)), list(range(300))]
 
@@ -193,13 +302,13 @@ def test_a_score_beyond_float32_is_refused_not_ranked() -> None:
     vectors = np.array([[1e30, -1e30], [1, 1]], np.float32)
 
     with pytest.raises(UserError, match="A score is not a number"):
-        prefix_top_k(np.full((1, 2), 1e30), blocks(vectors, 2), [2], 1, "dot")
+        top_k(np.full((1, 2), 1e30), vectors, 2, [2], 1, "dot")
 
 
 def test_endless_scores_tie() -> None:
     vectors = np.array([[1e30], [1], [1e30]], np.float32)
 
-    scores, rows = prefix_top_k(np.full((1, 1), 1e30), blocks(vectors, 2), [1], 2, "dot")[1]
+    scores, rows = top_k(np.full((1, 1), 1e30), vectors, 2, [1], 2, "dot")[1]
 
     assert (scores.tolist(), rows.tolist()) == ([[np.inf, np.inf]], [[0, 2]])
 
@@ -210,7 +319,7 @@ def test_the_length_of_tiny_and_huge_vectors_is_kept(size: float) -> None:
     queries = vectors[:5] + 1
     expected = naive(queries, vectors, 8, "cosine")
 
-    scores, rows = prefix_top_k(queries, [(0, vectors * np.float32(size))], [8], 50, "cosine")[8]
+    scores, rows = prefix_top_k(queries, vectors * np.float32(size), [8], 50, "cosine")[8]
 
     np.testing.assert_allclose(
         scores, np.take_along_axis(expected, rows, axis=1), rtol=1e-5, atol=2e-6
@@ -223,7 +332,7 @@ def test_a_vector_of_length_zero_scores_zero_under_cosine(empty: str, prefix: in
     queries, vectors = np.ones((1, 2 * prefix), np.float32), -np.ones((3, 2 * prefix), np.float32)
     (queries if empty == "query" else vectors)[:, :prefix] = 0
 
-    found = prefix_top_k(queries, blocks(vectors, 2), [prefix, 2 * prefix], 3, "cosine")
+    found = top_k(queries, vectors, 2, [prefix, 2 * prefix], 3, "cosine")
 
     assert found[prefix][0].tolist() == [[0, 0, 0]]
     np.testing.assert_allclose(found[2 * prefix][0], -np.sqrt(0.5), rtol=1e-6)
@@ -234,8 +343,8 @@ def test_of_equal_scores_the_lower_row_comes_first_unless_places_say_otherwise()
     queries = np.array([[1.0], [-1.0]], np.float32)
     places = np.array([0, 2, 4, 1, 3])
 
-    _, rows = prefix_top_k(queries, blocks(vectors, 2), [1], 4, "dot")[1]
-    _, placed = prefix_top_k(queries, blocks(vectors, 2), [1], 4, "dot", places=places)[1]
+    _, rows = top_k(queries, vectors, 2, [1], 4, "dot")[1]
+    _, placed = top_k(queries, vectors, 2, [1], 4, "dot", places=places)[1]
 
     assert rows.tolist() == [[1, 4, 0, 2], [0, 2, 3, 1]]
     assert placed.tolist() == [[4, 1, 2, 3], [2, 3, 0, 4]]
@@ -244,7 +353,7 @@ def test_of_equal_scores_the_lower_row_comes_first_unless_places_say_otherwise()
 def test_queries_may_be_a_tensor() -> None:
     vectors = np.eye(3, dtype=np.float32)
 
-    scores, rows = prefix_top_k(torch.eye(3), blocks(vectors, 3), [3], 1, "cosine")[3]
+    scores, rows = top_k(torch.eye(3), vectors, 3, [3], 1, "cosine")[3]
 
     assert (scores.tolist(), rows.tolist()) == ([[1], [1], [1]], [[0], [1], [2]])
 
@@ -252,7 +361,7 @@ def test_queries_may_be_a_tensor() -> None:
 def test_a_scan_tells_how_many_documents_it_has_read() -> None:
     told: list[int] = []
 
-    prefix_top_k(np.ones((1, 2)), blocks(np.ones((5, 2)), 2), [2], 1, "dot", progress=told.append)
+    top_k(np.ones((1, 2)), np.ones((5, 2)), 2, [2], 1, "dot", progress=told.append)
 
     assert told == [2, 2, 1]
 
@@ -268,7 +377,7 @@ def test_reduced_precision_allowed_elsewhere_does_not_reach_the_scores() -> None
     try:
         for backend in backends:
             backend.fp32_precision = "tf32"
-        prefix_top_k(vectors, blocks(vectors, 2), [2], 1, "cosine", progress=look)
+        top_k(vectors, vectors, 2, [2], 1, "cosine", progress=look)
         after = [backend.fp32_precision for backend in backends]
     finally:
         for backend, precision in zip(backends, before, strict=True):
@@ -280,7 +389,7 @@ def test_reduced_precision_allowed_elsewhere_does_not_reach_the_scores() -> None
 def test_a_score_too_small_for_a_float_ties_with_zero_whatever_its_sign() -> None:
     vectors = np.array([[1e-39], [0.0]], np.float32)
 
-    scores, rows = prefix_top_k(-np.ones((1, 1)), blocks(vectors, 2), [1], 2, "cosine")[1]
+    scores, rows = top_k(-np.ones((1, 1)), vectors, 2, [1], 2, "cosine")[1]
 
     assert (scores.tolist(), rows.tolist()) == ([[0, 0]], [[0, 1]])
 
@@ -300,14 +409,14 @@ def test_what_cannot_be_searched_is_refused(dims, k: int, value: float, reason: 
     queries = np.full((1, 4), value, np.float32)
 
     with pytest.raises(UserError, match=reason):
-        prefix_top_k(queries, blocks(np.ones((2, 3)), 2), dims, k, "dot")
+        top_k(queries, np.ones((2, 3)), 2, dims, k, "dot")
 
 
 def test_no_documents_and_no_queries_find_nothing() -> None:
     queries = np.ones((2, 3), np.float32)
 
-    nothing = prefix_top_k(queries, [], [3], 5, "dot")[3]
-    nobody = prefix_top_k(queries[:0], blocks(queries, 2), [3], 5, "dot")[3]
+    nothing = prefix_top_k(queries, queries[:0], [3], 5, "dot")[3]
+    nobody = top_k(queries[:0], queries, 2, [3], 5, "dot")[3]
 
     assert nothing[0].shape == nothing[1].shape == (2, 0)
     assert nobody[0].shape == nobody[1].shape == (0, 2)
@@ -315,7 +424,7 @@ def test_no_documents_and_no_queries_find_nothing() -> None:
 
 @pytest.fixture(params=[0, 2**20], ids=["from files", "kept in memory"])
 def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(opened, "KEPT_BYTES", request.param)
+    monkeypatch.setattr(source, "KEPT_BYTES", request.param)
     return request.param
 
 
@@ -337,9 +446,7 @@ def test_a_store_searched_as_it_lies_ranks_as_the_scan_of_all_dims(
 
     for k in (1, 20, 500):
         run = index.ranked(ids, queries, k, drop)
-        runs = prefix_runs(
-            ids, queries, store.blocks(), store.docids, [dim], k, similarity, drop=drop
-        )
+        runs = prefix_runs(ids, queries, store, store.docids, [dim], k, similarity, drop=drop)
         assert run == runs[dim]
         scores, rows = index.search(queries, k)
         expected = naive(queries, store.rows(range(store.documents)), dim, similarity)
@@ -392,7 +499,7 @@ def test_a_card_finds_what_the_processor_finds() -> None:
     queries = rng.integers(-3, 4, size=(50, 32)).astype(np.float32)
 
     host, card = (
-        prefix_top_k(queries, blocks(vectors, 300), [8, 32], 20, "dot", device)
+        top_k(queries, vectors, 300, [8, 32], 20, "dot", device=device)
         for device in ("cpu", "cuda")
     )
 

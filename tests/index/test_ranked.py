@@ -42,8 +42,9 @@ def by_scan(
     store: Store, queries: Floats, dim: int, k: int, drop: dict[str, str] | None = None
 ) -> Run:
     similarity = store.manifest.label.similarity
-    blocks, docids = store.blocks(7), store.docids
-    runs = prefix_runs(names(queries), queries, blocks, docids, [1, dim], k, similarity, drop=drop)
+    runs = prefix_runs(
+        names(queries), queries, store, store.docids, [1, dim], k, similarity, drop=drop
+    )
     return runs[dim]
 
 

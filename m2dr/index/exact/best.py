@@ -62,13 +62,14 @@ class Best:
         bar: [D, C]. A document may be among the best k only when its unscaled score reaches it.
     """
 
-    def __init__(self, k: int, scales: Tensor, places: Places) -> None:
+    def __init__(self, k: int, scales: Tensor, places: Places, floor: Tensor | None = None) -> None:
         """Begin with nothing found.
 
         Args:
             k: how many documents for each query and dim.
             scales: [D, C], by which unscaled scores are multiplied; none is negative.
             places: among documents of equal score.
+            floor: [D, C], scores below which documents are left out, if that is known.
         """
         self._k, self._places = k, places
         self._scales = scales.reshape(-1)
@@ -78,11 +79,13 @@ class Best:
         )
         self._used = torch.zeros_like(self._scales, dtype=torch.int64)  # slots of each number
         dims, queries = scales.shape
-        self._gathered = Gathered(dims, queries, k)
+        self._gathered = Gathered(dims, queries, k, sifted=floor is not None)
         # Of each dim that has no bar yet: its scores and their rows.
         self._opening: dict[int, list[tuple[Tensor, Sequence[range]]]]
-        self._opening = {dim: [] for dim in range(dims)}
+        self._opening = {} if floor is not None else {dim: [] for dim in range(dims)}
         self.bar = torch.full_like(scales, -torch.inf)
+        if floor is not None:
+            self._raise(slice(None), floor.reshape(-1))
 
     def compare(self, dim: int, scores: Tensor, rows: Sequence[range]) -> None:
         """Consider documents that were not compared before.
@@ -172,12 +175,8 @@ class Best:
         # A scale of zero, whose scores are all equal, lets everything in.
         self.bar.view(-1)[numbers] = torch.where(scales > 0, lower, -torch.inf)
 
-    def found(self, dim: int, documents: int) -> tuple[Tensor, Tensor]:
-        """Scores and rows of the best at a dim, [C, min(k, documents)], best first.
-
-        Args:
-            dim: which of them, from 0.
-            documents: how many were compared; those below the bar, too.
+    def finish(self) -> None:
+        """Consider what was kept for later.
 
         Raises:
             UserError: a score is not a number.
@@ -185,6 +184,18 @@ class Best:
         for opening in tuple(self._opening):
             self._set_bar(opening)
         self._settle()
+
+    def short(self, documents: int) -> Tensor:
+        """Of which queries too few documents reached the floor at some dim, [C] bool."""
+        return (self._used.view_as(self.bar) < min(self._k, documents)).any(dim=0)
+
+    def found(self, dim: int, documents: int) -> tuple[Tensor, Tensor]:
+        """Scores and rows of the best at a dim, [C, min(k, documents)], best first.
+
+        Args:
+            dim: which of them, from 0.
+            documents: how many were compared; those below the bar, too.
+        """
         count = self.bar.shape[1]
         own = self._keys[dim * count : (dim + 1) * count]
         keys = _largest(own, min(self._k, documents)).sort(dim=1, descending=True).values

@@ -43,18 +43,20 @@ class _Part:
 class Gathered:
     """The runs whose best score reaches the bar, since they were taken last."""
 
-    def __init__(self, dims: int, queries: int, k: int) -> None:
+    def __init__(self, dims: int, queries: int, k: int, sifted: bool = False) -> None:
         """Begin with none.
 
         Args:
             dims: D.
             queries: C.
             k: how many documents are wanted for each.
+            sifted: whether few reach the bar from the beginning.
         """
         self._dims, self._queries, self._k = dims, queries, k
         self._run = 1  # R of all that wait
         self._per_query = 0  # runs of all scores, n / R
-        self._seen = 0  # columns, of all dims together
+        # Columns, of all dims together; when sifted, as if enough had come for the longest runs.
+        self._seen = _SHORTER[-1][0] * dims * k if sifted else 0
         self._parts: list[_Part] = []
         self._runs = 0
 

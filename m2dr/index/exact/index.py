@@ -1,27 +1,24 @@
 """A store searched as it lies, without an index file."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from m2dr.errors import UserError
 from m2dr.index.exact.best import Places
-from m2dr.index.exact.runs import Found, found, on
-from m2dr.index.exact.scan import Scan, sizes
-from m2dr.index.exact.tiles import Lengths, Tile, inverse_lengths, slices, tiles
+from m2dr.index.exact.runs import Found, arrays, on
+from m2dr.index.exact.scan import Asked
+from m2dr.index.exact.search import search
+from m2dr.index.exact.source import PrefixSource
 from m2dr.index.label import Label
 from m2dr.index.ranked import as_run
 from m2dr.index.store import Store
 from m2dr.index.vectors import Floats, check_depth
 from m2dr.records.cut import Cut
 from m2dr.records.run import Run
-
-KEPT_BYTES = 128 * 2**20  # prefixes that take no more, as float32, stay in memory between queries
-_ROWS = 2**16  # of a view of the store
 
 
 class ExactIndex:
@@ -48,6 +45,7 @@ class ExactIndex:
                 f"Choose a dim from 1 to {store.width}."
             )
         self.store, self.dim, self.device = store, dim, device
+        self._source = PrefixSource(store, dim, device)
 
     @property
     def corpus(self) -> str:
@@ -93,9 +91,8 @@ class ExactIndex:
         check_depth(k)
         similarity = self.store.manifest.label.similarity
         vectors = on(queries, self.device, self.dim)
-        scan = Scan(vectors, (self.dim,), min(k, self.documents), similarity, self._places)
-        scan.read(self._tiles(scan.tile))
-        return found(scan, self.dim)
+        asked = Asked((self.dim,), min(k, self.documents), similarity, self._places)
+        return arrays(*search(vectors, self._source, asked)[self.dim])
 
     def ranked(
         self,
@@ -120,22 +117,6 @@ class ExactIndex:
         found = self.search(queries, k + bool(drop))
         return as_run(query_ids, found, self.store.docids, k, drop)
 
-    def _tiles(self, size: int) -> Iterator[Tile]:
-        if 4 * self.dim * self.documents > KEPT_BYTES:
-            return tiles(self._blocks, size, (self.dim,), self.device, self._lengths)
-        return slices(self._kept, self.documents, size, self._lengths)
-
-    @property
-    def _blocks(self) -> Iterable[tuple[int, Floats]]:
-        if self.store.manifest.dtype == "int8":  # widened while it is read
-            return self.store.blocks()
-        return self._views
-
-    @cached_property
-    def _views(self) -> list[tuple[int, Floats]]:
-        """Views of the store's files, kept: to map them anew costs as much as to read them."""
-        return list(self.store.blocks(_ROWS))
-
     @cached_property
     def places(self) -> NDArray[np.int64]:
         """Per row, where its docid stands when they are sorted; of equal scores, higher first."""
@@ -144,23 +125,3 @@ class ExactIndex:
     @cached_property
     def _places(self) -> Places:
         return Places.of(self.places, self.device)
-
-    @cached_property
-    def _lengths(self) -> Lengths:
-        """One over the length of each prefix, for cosine."""
-        if self.store.manifest.label.similarity != "cosine":
-            return {}
-        every = torch.empty(self.documents, device=self.device)
-        for tile in tiles(self._blocks, 1024, (self.dim,), self.device, {}):
-            lengths = inverse_lengths(tile.vectors, (self.dim,))[self.dim]
-            every[tile.start : tile.start + tile.rows] = lengths[: tile.rows]
-        return {self.dim: every}
-
-    @cached_property
-    def _kept(self) -> Tensor:
-        """The prefixes [documents and zero rows up to any tile's end, dim], float32."""
-        beyond = sizes(self.device).tile.stop
-        every = torch.zeros(self.documents + beyond, self.dim, device=self.device)
-        for tile in tiles(self._blocks, 1024, (self.dim,), self.device, {}):
-            every[tile.start : tile.start + tile.rows] = tile.vectors[: tile.rows]
-        return every

@@ -10,9 +10,11 @@ from torch import Tensor
 from m2dr.errors import UserError
 from m2dr.index.docids import Docids
 from m2dr.index.exact.best import Places
-from m2dr.index.exact.scan import Scan
-from m2dr.index.exact.tiles import Lengths, tiles
+from m2dr.index.exact.scan import Asked
+from m2dr.index.exact.search import search
+from m2dr.index.exact.source import ArraySource, Source, StoreSource
 from m2dr.index.ranked import as_run
+from m2dr.index.store import Store
 from m2dr.index.vectors import Floats, check_depth, check_queries
 from m2dr.records.card import Similarity
 from m2dr.records.run import Run
@@ -22,7 +24,7 @@ Found = tuple[NDArray[np.float32], NDArray[np.int64]]  # scores and rows, both [
 
 def prefix_top_k(
     queries: Tensor | Floats,
-    blocks: Iterable[tuple[int, Floats]],
+    documents: Store | Floats,
     dims: Iterable[int],
     k: int,
     similarity: Similarity,
@@ -36,7 +38,7 @@ def prefix_top_k(
 
     Args:
         queries: [Q, H], not normalised.
-        blocks: the row at which each block starts, and its vectors [n, H], not normalised.
+        documents: a store, or vectors [N, H], not normalised.
         dims: the prefixes, none above H.
         k: how many documents for each.
         similarity: cosine normalises after cutting; a vector of length zero then scores 0.
@@ -54,16 +56,20 @@ def prefix_top_k(
     """
     check_depth(k)
     wanted = _increasing(dims)
-    scan = Scan(on(queries, device, wanted[-1]), wanted, k, similarity, Places.of(places, device))
-    lengths: Lengths | None = None if similarity == "cosine" else {}
-    scan.read(tiles(blocks, scan.tile, wanted, device, lengths), progress)
-    return {dim: found(scan, dim) for dim in wanted}
+    source: Source
+    if isinstance(documents, Store):
+        source = StoreSource(documents, similarity, device)
+    else:
+        source = ArraySource(documents, similarity, device)
+    asked = Asked(wanted, k, similarity, Places.of(places, device))
+    best = search(on(queries, device, wanted[-1]), source, asked, progress)
+    return {dim: arrays(*best[dim]) for dim in wanted}
 
 
 def prefix_runs(
     query_ids: Sequence[str],
     queries: Tensor | Floats,
-    blocks: Iterable[tuple[int, Floats]],
+    documents: Store | Floats,
     docids: Docids,
     dims: Iterable[int],
     k: int,
@@ -77,7 +83,7 @@ def prefix_runs(
     Args:
         query_ids: Q of them.
         queries: [Q, H], not normalised.
-        blocks: as `prefix_top_k` takes them; `Store.blocks()` makes them.
+        documents: as `prefix_top_k` takes them.
         docids: N of them.
         dims: the prefixes.
         k: how many documents for each query.
@@ -93,7 +99,7 @@ def prefix_runs(
     check_depth(k)
     drop = drop or {}
     by_dim = prefix_top_k(
-        queries, blocks, dims, k + bool(drop), similarity, device, docids.ranks(), progress
+        queries, documents, dims, k + bool(drop), similarity, device, docids.ranks(), progress
     )
     return {dim: as_run(query_ids, found, docids, k, drop) for dim, found in by_dim.items()}
 
@@ -110,9 +116,8 @@ def on(queries: Tensor | Floats, device: str, dim: int) -> Tensor:
     return tensor
 
 
-def found(scan: Scan, dim: int) -> Found:
-    """What a scan found at a dim."""
-    scores, rows = scan.found(dim)
+def arrays(scores: Tensor, rows: Tensor) -> Found:
+    """What a search found, off the device."""
     return scores.cpu().numpy(), rows.cpu().numpy()
 
 

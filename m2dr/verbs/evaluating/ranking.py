@@ -138,7 +138,7 @@ class Ranker:
         drops = self.task.dataset.drops_own_document
         found = prefix_top_k(
             self._vectors[layer],
-            self.stores[source].blocks(),
+            self.stores[source],
             self.dims,
             self.depth + drops,
             self.card.similarity,

@@ -63,7 +63,7 @@ class DevSet:
             runs = prefix_runs(
                 [query.id for query in self.queries],
                 vectors,
-                [(0, block)],
+                block,
                 Docids(encode(document.id for document in self.documents)),
                 dims,
                 k=10,

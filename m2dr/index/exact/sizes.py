@@ -1,0 +1,30 @@
+"""How much is multiplied at once, on a processor and on a card."""
+
+from dataclasses import dataclass
+
+from m2dr.index.exact.gathered import RUN
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Scores should stay in a cache, and calls be worth their cost."""
+
+    queries: int  # of a chunk, at most
+    few: int  # queries for each thread: fewer than these are not divided
+    scores: int  # of a chunk with a tile, about
+    tile: range  # of documents: the fewest and the most; multiples of RUN
+    span: int  # documents, at most, whose scores are kept until the best are picked out
+
+    def of_tile(self, queries: int) -> int:
+        """Rows of a tile for a chunk of so many queries."""
+        rows = self.scores // max(queries, 1) // RUN * RUN
+        return min(max(rows, self.tile.start), self.tile.stop)
+
+
+PROCESSOR = Sizes(queries=1024, few=128, scores=2**20, tile=range(1024, 4096), span=2**16)
+CARD = Sizes(queries=4096, few=0, scores=2**26, tile=range(2**14, 2**16), span=2**16)
+
+
+def sizes(device: str) -> Sizes:
+    """What suits a device, as torch names it."""
+    return PROCESSOR if device == "cpu" else CARD

@@ -1,0 +1,153 @@
+"""Where documents' vectors come from: a store, one that is searched again and again, an array."""
+
+# Shapes in this file:
+#   N documents, n of a tile.
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from m2dr.index.exact.sizes import sizes
+from m2dr.index.exact.tiles import Lengths, Tile, inverse_lengths, slices, tiles
+from m2dr.index.store import Store
+from m2dr.index.vectors import Floats
+from m2dr.records.card import Similarity
+
+Rows = NDArray[np.int64]
+
+KEPT_BYTES = 128 * 2**20  # prefixes that take no more, as float32, stay in memory between queries
+ROWS = 2**16  # of a view
+_WIDENED = 1024  # rows at a time, of what is kept
+
+
+class Source(Protocol):
+    """Vectors that can be read more than once."""
+
+    @property
+    def documents(self) -> int:
+        """How many there are, N."""
+
+    def tiles(self, size: int, dims: Sequence[int]) -> Iterator[Tile]:
+        """All of them as tiles of `size` rows, up to the longest of increasing dims.
+
+        Raises:
+            UserError: they are too short.
+        """
+
+    def rows(self, ids: Rows) -> Floats:
+        """Some of them, [n, at least the longest dim]."""
+
+
+class ArraySource:
+    """Vectors in memory."""
+
+    def __init__(self, vectors: Floats, similarity: Similarity, device: str) -> None:
+        """Search vectors [N, H], not normalised."""
+        self._vectors, self._device = vectors, device
+        self._lengths = _unknown(similarity)
+
+    @property
+    def documents(self) -> int:
+        """How many there are."""
+        return len(self._vectors)
+
+    def tiles(self, size: int, dims: Sequence[int]) -> Iterator[Tile]:
+        """All of them."""
+        starts = range(0, self.documents, ROWS)
+        blocks = ((start, self._vectors[start : start + ROWS]) for start in starts)
+        return tiles(blocks, size, dims, self._device, self._lengths)
+
+    def rows(self, ids: Rows) -> Floats:
+        """Some of them."""
+        found: Floats = self._vectors[ids]
+        return found
+
+
+class StoreSource:
+    """A store's vectors, straight from its files."""
+
+    def __init__(self, store: Store, similarity: Similarity, device: str) -> None:
+        """Search a store."""
+        self._store, self._device = store, device
+        self._lengths = _unknown(similarity)
+
+    @property
+    def documents(self) -> int:
+        """How many there are."""
+        return self._store.documents
+
+    def tiles(self, size: int, dims: Sequence[int]) -> Iterator[Tile]:
+        """All of them."""
+        return tiles(self._store.blocks(ROWS), size, dims, self._device, self._lengths)
+
+    def rows(self, ids: Rows) -> Floats:
+        """Some of them."""
+        return self._store.rows(ids)
+
+
+class PrefixSource:
+    """One prefix of a store's vectors, for search after search.
+
+    The vectors stay in their files, which the system maps and caches; a small store is held in
+    memory as well. The lengths are computed once.
+    """
+
+    def __init__(self, store: Store, dim: int, device: str) -> None:
+        """Search a store at a dim, by the similarity of its model."""
+        self._store, self._dim, self._device = store, dim, device
+
+    @property
+    def documents(self) -> int:
+        """How many there are."""
+        return self._store.documents
+
+    def tiles(self, size: int, dims: Sequence[int]) -> Iterator[Tile]:
+        """All of them, at its own dim."""
+        if 4 * self._dim * self.documents > KEPT_BYTES:
+            return tiles(self._blocks, size, dims, self._device, self._lengths)
+        return slices(self._kept, self.documents, size, self._lengths)
+
+    def rows(self, ids: Rows) -> Floats:
+        """Some of them."""
+        return self._store.rows(ids)
+
+    @property
+    def _blocks(self) -> Iterable[tuple[int, Floats]]:
+        if self._store.manifest.dtype == "int8":  # widened while it is read
+            return self._store.blocks()
+        return self._views
+
+    @cached_property
+    def _views(self) -> list[tuple[int, Floats]]:
+        """Views of the store's files, kept: to map them anew costs as much as to read them."""
+        return list(self._store.blocks(ROWS))
+
+    @cached_property
+    def _lengths(self) -> Lengths:
+        """One over the length of each prefix, for cosine."""
+        if self._store.manifest.label.similarity != "cosine":
+            return {}
+        every = torch.empty(self.documents, device=self._device)
+        for tile in tiles(self._blocks, _WIDENED, (self._dim,), self._device, {}):
+            lengths = inverse_lengths(tile.vectors, (self._dim,))[self._dim]
+            every[tile.start : tile.start + tile.rows] = lengths[: tile.rows]
+        return {self._dim: every}
+
+    @cached_property
+    def _kept(self) -> Tensor:
+        """The prefixes [N and zero rows up to any tile's end, dim], float32."""
+        beyond = sizes(self._device).tile.stop
+        every = torch.zeros(self.documents + beyond, self._dim, device=self._device)
+        for tile in tiles(self._blocks, _WIDENED, (self._dim,), self._device, {}):
+            every[tile.start : tile.start + tile.rows] = tile.vectors[: tile.rows]
+        return every
+
+
+def _unknown(similarity: Similarity) -> Lengths | None:
+    """None to compute lengths, for cosine; nothing where nobody divides by them."""
+    return None if similarity == "cosine" else {}
