@@ -9,6 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from m2dr.index.exact.gathered import RUN
 from m2dr.index.exact.scan import Asked, Scan
 from m2dr.index.exact.sizes import Sizes
 from m2dr.index.exact.tiles import Tile
@@ -29,10 +30,9 @@ class ScanForFew(Scan):
         # Scores [Q, columns] of a span, per dim.
         shape = (count, self._span * self.tile)
         self._scores = [queries.new_full(shape, -torch.inf) for _ in asked.dims]
-        self._products = queries.new_empty(count, self.tile)
-        # Of one query, its products coordinate by coordinate.
-        alone = count == 1 and queries.device.type == "cpu"
-        self._terms = queries.new_empty(self.tile, asked.dims[-1]) if alone else None
+        # [n / RUN, Q, RUN]. In one matrix product threads divide documents anywhere, which may
+        # round copies differently, and hand each other rows, which is slow without a common cache.
+        self._products = queries.new_empty(self.tile // RUN, count, RUN)
 
     def _read(self, tiles: Iterable[Tile]) -> Iterator[int]:
         for tile in tiles:
@@ -54,28 +54,21 @@ class ScanForFew(Scan):
 
     def _score(self, tile: Tile, columns: slice) -> None:
         """Keep the scores of each dim; they are fewer than the coordinates, so they are scaled."""
-        queries = self._chunks[0]
-        for (start, stop), kept in zip(pairwise((0, *self._asked.dims)), self._scores, strict=True):
-            self._add_products(queries[:, start:stop], tile.vectors[:, start:stop], start == 0)
-            scores = kept[:, columns]
+        parts = tile.vectors.view(-1, RUN, tile.vectors.shape[1])
+        queries = self._chunks[0].expand(len(parts), *self._chunks[0].shape)
+        for (start, stop), every in zip(
+            pairwise((0, *self._asked.dims)), self._scores, strict=True
+        ):
+            left, right = queries[..., start:stop], parts[..., start:stop].mT
+            if start:
+                self._products.baddbmm_(left, right)
+            else:
+                torch.bmm(left, right, out=self._products)
+            kept = every[:, columns]
+            scores, products = kept.view(len(kept), -1, RUN), self._products.transpose(0, 1)
             if self._asked.cosine:
-                torch.mul(self._products, tile.inverse[stop], out=scores)
+                torch.mul(products, tile.inverse[stop].view(-1, RUN), out=scores)
             else:
-                scores.copy_(self._products)
+                scores.copy_(products)
             if tile.rows < self.tile:
-                scores[:, tile.rows :] = -torch.inf
-
-    def _add_products(self, queries: Tensor, documents: Tensor, anew: bool) -> None:
-        """Add what some coordinates contribute; the first of them begin anew."""
-        if self._terms is not None:
-            # In a matrix product threads hand rows to one another, which takes more than twice
-            # the time where they share no cache. Here each keeps to the rows that it widened.
-            terms = torch.mul(documents, queries, out=self._terms[:, : documents.shape[1]])
-            if anew:
-                torch.sum(terms, dim=1, out=self._products[0])
-            else:
-                self._products[0] += terms.sum(dim=1)
-        elif anew:
-            torch.mm(queries, documents.mT, out=self._products)
-        else:
-            self._products.addmm_(queries, documents.mT)
+                kept[:, tile.rows :] = -torch.inf
