@@ -65,7 +65,7 @@ class ScanForFew(Scan):
             else:
                 torch.bmm(left, right, out=self._products)
             kept = every[:, columns]
-            scores, products = kept.view(len(kept), -1, RUN), self._products.transpose(0, 1)
+            scores, products = kept.view(len(kept), len(parts), RUN), self._products.transpose(0, 1)
             if self._asked.cosine:
                 torch.mul(products, tile.inverse[stop].view(-1, RUN), out=scores)
             else:

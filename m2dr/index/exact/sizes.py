@@ -21,7 +21,7 @@ class Sizes:
         return min(max(rows, self.tile.start), self.tile.stop)
 
 
-PROCESSOR = Sizes(queries=1024, few=128, scores=2**20, tile=range(1024, 4096), span=2**16)
+PROCESSOR = Sizes(queries=1024, few=192, scores=2**20, tile=range(1024, 4096), span=2**16)
 CARD = Sizes(queries=4096, few=0, scores=2**26, tile=range(2**14, 2**16), span=2**16)
 
 
