@@ -213,6 +213,33 @@ def test_queries_that_a_sample_misleads_are_compared_with_all_documents_again(
         np.testing.assert_array_equal(scores, np.take_along_axis(expected, best, axis=1))
 
 
+@pytest.mark.parametrize(
+    ("queries", "documents", "k", "largest"),
+    [
+        (127, 12_000, 700, 2**18),
+        (400, 6_000, 700, 2**18),
+        (400, 12_000, 200, 2**18),
+        (400, 12_000, 700, 99),
+    ],
+    ids=["few queries", "few documents", "few wanted", "too many for a sample"],
+)
+def test_no_sample_is_read_where_it_would_not_help(
+    monkeypatch: pytest.MonkeyPatch,
+    wanted: list[tuple[int, bool]],
+    queries: int,
+    documents: int,
+    k: int,
+    largest: int,
+) -> None:
+    monkeypatch.setattr(searching, "_LARGEST", largest)
+    rng = np.random.default_rng(4)
+    vectors = rng.normal(size=(documents, 8)).astype(np.float32)
+
+    prefix_top_k(rng.normal(size=(queries, 8)), vectors, [8], k, "dot")
+
+    assert wanted == [(queries, False)]
+
+
 @pytest.mark.parametrize(("documents", "size"), [(1, 1), (10, 10), (100_003, 977)])
 def test_a_sample_has_a_row_of_every_stretch(documents: int, size: int) -> None:
     rows = searching._sample(documents, size)

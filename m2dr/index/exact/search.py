@@ -22,6 +22,7 @@ _QUERIES = 128  # for fewer a sample is not worth reading
 _SAMPLED = 16  # documents among the best k that a sample has of each query, about
 _LEAST = 8  # of these: with fewer its bar would let in as much as the first documents' does
 _SHARE = 32  # a sample is at most so small a part of all
+_LARGEST = 2**18  # documents of a sample: it is held in memory
 
 
 def search(
@@ -90,7 +91,7 @@ def _floor(queries: Tensor, source: Source, asked: Asked) -> Tensor | None:
     documents = source.documents
     if len(queries) < _QUERIES or documents < _SAMPLED * asked.k:
         return None
-    size = min(_SAMPLED * documents // asked.k, documents // _SHARE)
+    size = min(_SAMPLED * documents // asked.k, documents // _SHARE, _LARGEST)
     expected = asked.k * size / documents
     if expected < _LEAST:
         return None
