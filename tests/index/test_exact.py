@@ -240,6 +240,18 @@ def test_no_sample_is_read_where_it_would_not_help(
     assert wanted == [(queries, False)]
 
 
+@pytest.mark.parametrize(
+    ("queries", "threads", "few"),
+    [(191, 1, True), (192, 1, False), (383, 2, True), (384, 2, False), (2047, 64, True)]
+    + [(2048, 64, False)],
+)
+def test_queries_are_divided_when_each_thread_has_enough(
+    queries: int, threads: int, few: bool
+) -> None:
+    assert sizes.PROCESSOR.are_few(queries, threads) is few
+    assert not sizes.CARD.are_few(queries, threads)
+
+
 @pytest.mark.parametrize(("documents", "size"), [(1, 1), (10, 10), (100_003, 977)])
 def test_a_sample_has_a_row_of_every_stretch(documents: int, size: int) -> None:
     rows = searching._sample(documents, size)

@@ -78,7 +78,7 @@ def _scanned(
     threads = torch.get_num_threads() if queries.device.type == "cpu" else 1
     suited = sizes(queries.device.type)
     scan: Scan
-    if len(queries) < suited.few * threads:
+    if suited.are_few(len(queries), threads):
         scan = ScanForFew(queries, asked, suited, floor)
     else:
         scan = ScanForMany(queries, asked, suited, threads, floor)
@@ -95,8 +95,8 @@ def _floor(queries: Tensor, source: Source, asked: Asked) -> Tensor | None:
     expected = asked.k * size / documents
     if expected < _LEAST:
         return None
-    # That many of the sample reach a score which fewer than k of all reach: about as many are
-    # expected, with the spread of a Poisson distribution, and this is four times that above.
+    # So many of the best k are expected in the sample, with the spread of a Poisson distribution.
+    # Four times that spread further down is a score which, almost surely, more than k reach.
     rank = ceil(expected + 4 * sqrt(expected) + 4)
     vectors = source.rows(_sample(documents, size))
     device = queries.device.type

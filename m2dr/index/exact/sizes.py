@@ -4,16 +4,22 @@ from dataclasses import dataclass
 
 from m2dr.index.exact.gathered import RUN
 
+_MANY = 2048  # queries, of which the scores with a tile would leave any cache
+
 
 @dataclass(frozen=True)
 class Sizes:
     """Scores should stay in a cache, and calls be worth their cost."""
 
     queries: int  # of a chunk, at most
-    few: int  # queries for each thread: fewer than these are not divided
+    few: int  # queries for each thread: fewer than these are not divided among threads
     scores: int  # of a chunk with a tile, about
     tile: range  # of documents: the fewest and the most; multiples of RUN
     span: int  # documents, at most, whose scores are kept until the best are picked out
+
+    def are_few(self, queries: int, threads: int) -> bool:
+        """Whether threads had better divide documents than queries."""
+        return queries < min(self.few * threads, _MANY)
 
     def of_tile(self, queries: int) -> int:
         """Rows of a tile for a chunk of so many queries."""
