@@ -8,7 +8,7 @@ machine does then hits all of them. Vectors are those of the store, repeated wit
 random ones with a falling spectrum; never zeros, on which a processor is faster. They are written
 to a store of float16 in a folder that is removed at the end, and FAISS holds them as float32: 4 ×
 384 bytes each, 1.5 GB for a million. The rate is that of the multiply-adds of the whole width; the
-bare product multiplies tiles of the same shape that lie in a cache, and looks at no result.
+bare product multiplies tiles of the same size that lie in a cache, and looks at no result.
 """
 
 import argparse
@@ -112,7 +112,7 @@ def by_scan(material: Material, dims: list[int], k: int) -> None:
 
 
 def bare_product(material: Material) -> None:
-    """The matrix products of a batch, of tiles of the same shape."""
+    """The matrix products of a batch, of tiles of the same size."""
     queries = torch.from_numpy(material.queries)
     rows = PROCESSOR.of_tile(min(len(queries), PROCESSOR.queries))
     tile = torch.from_numpy(drawn(material.queries, rows, 0))

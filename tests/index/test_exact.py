@@ -21,6 +21,7 @@ from m2dr.index.exact import search as searching
 from m2dr.index.exact.best import Best
 from m2dr.index.exact.runs import Found
 from m2dr.index.exact.scan import Scan
+from m2dr.index.store import Store
 from m2dr.records.cut import Cut
 
 Floats = NDArray[np.float32]
@@ -387,6 +388,26 @@ def test_of_equal_scores_the_lower_row_comes_first_unless_places_say_otherwise()
 
     assert rows.tolist() == [[1, 4, 0, 2], [0, 2, 3, 1]]
     assert placed.tolist() == [[4, 1, 2, 3], [2, 3, 0, 4]]
+
+
+@pytest.mark.parametrize(("dtype", "together"), [("int8", 1024), ("f16", source.ROWS)])
+def test_of_a_store_no_more_is_widened_at_once_than_a_tile(
+    tmp_path, build, monkeypatch: pytest.MonkeyPatch, dtype: str, together: int
+) -> None:
+    vectors = np.random.default_rng(0).normal(size=(300, 16)).astype(np.float32)
+    store = build(tmp_path, vectors, dtype=dtype)
+    asked: set[int] = set()
+    blocks = Store.blocks
+    monkeypatch.setattr(
+        Store, "blocks", lambda own, rows=0: (asked.add(rows), blocks(own, rows))[1]
+    )
+    monkeypatch.setattr(source, "KEPT_BYTES", 0)
+    monkeypatch.setattr(sizes, "PROCESSOR", replace(sizes.PROCESSOR, tile=range(1024, 1024)))
+
+    prefix_top_k(vectors[:3], store, [8, 16], 5, "dot")
+    ExactIndex(store, 16).search(vectors[:3], 5)
+
+    assert asked == {together}
 
 
 def test_queries_may_be_a_tensor() -> None:

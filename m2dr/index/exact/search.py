@@ -25,6 +25,7 @@ _SHARE = 32  # a sample is at most so small a part of all
 _LARGEST = 2**18  # documents of a sample: it is held in memory
 
 
+@torch.inference_mode()
 def search(
     queries: Tensor,
     source: Source,
@@ -50,13 +51,6 @@ def search(
     Raises:
         UserError: a dim does not fit the vectors, or a score is not a number.
     """
-    with torch.inference_mode():
-        return _searched(queries, source, asked, progress)
-
-
-def _searched(
-    queries: Tensor, source: Source, asked: Asked, progress: Callable[[int], None] | None
-) -> dict[int, tuple[Tensor, Tensor]]:
     floor = _floor(queries, source, asked)
     first = _scanned(queries, source, asked, floor, progress)
     found = {dim: first.found(dim) for dim in asked.dims}

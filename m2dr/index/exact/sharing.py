@@ -31,7 +31,7 @@ def shared(
         things: to fill slots with, in turn.
         fill: told a slot, below SLOTS, and a thing.
         read: told a slot and the reader's number; one reader's calls come in order.
-        readers: how many; one works in the calling thread.
+        readers: how many; a single one works in the calling thread.
 
     Yields:
         Things, when they were filled in. When there are no more, all were read.

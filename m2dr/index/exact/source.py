@@ -73,8 +73,7 @@ class StoreSource:
 
     def __init__(self, store: Store, similarity: Similarity, device: str) -> None:
         """Search a store."""
-        self._store, self._device = store, device
-        self._lengths = _unknown(similarity)
+        self._store, self._similarity, self._device = store, similarity, device
 
     @property
     def documents(self) -> int:
@@ -83,14 +82,19 @@ class StoreSource:
 
     def tiles(self, size: int, dims: Sequence[int]) -> Iterator[Tile]:
         """All of them."""
-        return tiles(self._store.blocks(ROWS), size, dims, self._device, self._lengths)
+        lengths = _unknown(self._similarity)
+        return tiles(self._blocks(size), size, dims, self._device, lengths)
 
     def rows(self, ids: Rows) -> Floats:
         """Some of them."""
         return self._store.rows(ids)
 
+    def _blocks(self, size: int) -> Iterable[tuple[int, Floats]]:
+        """Views of its files; of int8, which is widened while it is read, a tile at a time."""
+        return self._store.blocks(size if self._store.manifest.dtype == "int8" else ROWS)
 
-class PrefixSource:
+
+class PrefixSource(StoreSource):
     """One prefix of a store's vectors, for search after search.
 
     The vectors stay in their files, which the system maps and caches; a small store is held in
@@ -99,41 +103,30 @@ class PrefixSource:
 
     def __init__(self, store: Store, dim: int, device: str) -> None:
         """Search a store at a dim, by the similarity of its model."""
-        self._store, self._dim, self._device = store, dim, device
-
-    @property
-    def documents(self) -> int:
-        """How many there are."""
-        return self._store.documents
+        super().__init__(store, store.manifest.label.similarity, device)
+        self._dim = dim
 
     def tiles(self, size: int, dims: Sequence[int]) -> Iterator[Tile]:
         """All of them, at its own dim."""
         if 4 * self._dim * self.documents > KEPT_BYTES:
-            return tiles(self._blocks, size, dims, self._device, self._lengths)
+            return tiles(self._blocks(size), size, dims, self._device, self._lengths)
         return slices(self._kept, self.documents, size, self._lengths)
 
-    def rows(self, ids: Rows) -> Floats:
-        """Some of them."""
-        return self._store.rows(ids)
-
-    @property
-    def _blocks(self) -> Iterable[tuple[int, Floats]]:
-        if self._store.manifest.dtype == "int8":  # widened while it is read
-            return self._store.blocks()
-        return self._views
+    def _blocks(self, size: int) -> Iterable[tuple[int, Floats]]:
+        return super()._blocks(size) if self._store.manifest.dtype == "int8" else self._views
 
     @cached_property
     def _views(self) -> list[tuple[int, Floats]]:
         """Views of the store's files, kept: to map them anew costs as much as to read them."""
-        return list(self._store.blocks(ROWS))
+        return list(super()._blocks(ROWS))
 
     @cached_property
     def _lengths(self) -> Lengths:
         """One over the length of each prefix, for cosine."""
-        if self._store.manifest.label.similarity != "cosine":
+        if self._similarity != "cosine":
             return {}
         every = torch.empty(self.documents, device=self._device)
-        for tile in tiles(self._blocks, _WIDENED, (self._dim,), self._device, {}):
+        for tile in tiles(self._blocks(_WIDENED), _WIDENED, (self._dim,), self._device, {}):
             lengths = inverse_lengths(tile.vectors, (self._dim,))[self._dim]
             every[tile.start : tile.start + tile.rows] = lengths[: tile.rows]
         return {self._dim: every}
@@ -143,7 +136,7 @@ class PrefixSource:
         """The prefixes [N and zero rows up to any tile's end, dim], float32."""
         beyond = sizes(self._device).tile.stop
         every = torch.zeros(self.documents + beyond, self._dim, device=self._device)
-        for tile in tiles(self._blocks, _WIDENED, (self._dim,), self._device, {}):
+        for tile in tiles(self._blocks(_WIDENED), _WIDENED, (self._dim,), self._device, {}):
             every[tile.start : tile.start + tile.rows] = tile.vectors[: tile.rows]
         return every
 
