@@ -1,3 +1,4 @@
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -18,7 +19,7 @@ from m2dr.index.exact import (
     source,
 )
 from m2dr.index.exact import search as searching
-from m2dr.index.exact.best import Best
+from m2dr.index.exact.best import TorchBest
 from m2dr.index.exact.runs import Found
 from m2dr.index.exact.scan import Scan
 from m2dr.index.store import Store
@@ -43,6 +44,14 @@ def top_k(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(source, "ROWS", rows)
         return prefix_top_k(queries, vectors, dims, k, similarity, device, places, progress)
+
+
+@pytest.fixture(scope="module", params=["compiled", "torch"], autouse=True)
+def _kind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Of what keeps the best, where many queries are compared."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(searching, "_COMPILED", 0 if request.param == "compiled" else math.inf)
+        yield
 
 
 @pytest.fixture(params=[1, 3])
@@ -269,9 +278,10 @@ def test_what_waits_to_be_looked_at_is_bounded(monkeypatch: pytest.MonkeyPatch) 
     vectors = np.random.default_rng(5).normal(size=(9_000, 4)).astype(np.float32)
     vectors[0] = 100  # after which little enters
     whole = top_k(np.ones((2, 4)), vectors, 9_000, [2, 4], 1, "dot")
+    monkeypatch.setattr(searching, "_COMPILED", math.inf)
     settled: list[int] = []
-    settle = Best._settle
-    monkeypatch.setattr(Best, "_settle", lambda best: (settled.append(1), settle(best)))
+    settle = TorchBest._settle
+    monkeypatch.setattr(TorchBest, "_settle", lambda best: (settled.append(1), settle(best)))
     monkeypatch.setattr(gathered, "_PARTS", 3)
     monkeypatch.setattr(sizes, "PROCESSOR", sizes.Sizes(2, 0, 1, range(128, 128), 128))
 

@@ -1,60 +1,29 @@
-"""The best documents so far of each query, as keys that sort by the rule for ties."""
+"""The best documents so far of each query, at each dim."""
 
 # Shapes in this file:
 #   C queries, D dims, N documents, m candidates: a query, a dim and a document each.
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from m2dr.index.exact.gathered import Gathered, where
+from m2dr.index.exact.keys import LOW, NOTHING, Places, keys_of, largest, scores_of
 
 _OPENING = 4  # times k: so many first scores are kept, as much memory as the keys take
 _SPARE = 16  # slots beyond k, at least: the more, the rarer and the costlier a tidying
-_LOW = 0xFFFFFFFF  # the half of a key that holds the place among ties
-_NOTHING = torch.iinfo(torch.int64).min  # below every key
 # Of a bar against the score it stands for: more than float32 rounds a product and a quotient by.
-_ROUNDING = 1e-6
-_TINY = torch.finfo(torch.float32).tiny
+ROUNDING = 1e-6
+TINY = torch.finfo(torch.float32).tiny
 
 
-@dataclass(frozen=True)
-class Places:
-    """Where a row stands among documents of equal score: the higher place comes first."""
-
-    of_row: Tensor | None  # [N] int64; the lower row comes first when None
-    row_of: Tensor | None  # [N] int64
-
-    @classmethod
-    def of(cls, places: NDArray[np.int64] | None, device: str) -> "Places":
-        """Places [N] on the device of the scan."""
-        if places is None:
-            return cls(None, None)
-        of_row = torch.from_numpy(np.array(places, np.int64)).to(device)
-        row_of = torch.empty_like(of_row)
-        row_of[of_row] = torch.arange(len(of_row), device=device)
-        return cls(of_row, row_of)
-
-    def place(self, rows: Tensor) -> Tensor:
-        """Places of rows, [m]."""
-        return _LOW - rows if self.of_row is None else self.of_row[rows]
-
-    def row(self, places: Tensor) -> Tensor:
-        """Rows of places, any shape."""
-        return _LOW - places if self.row_of is None else self.row_of[places]
-
-
-class Best:
+class Best(ABC):
     """The best k documents so far of C queries at each of D dims.
 
-    Each is one int64: its score in the upper half, so that keys sort as scores do, and its place
-    among ties in the lower. The best k keys are then the right k documents, however many of them
-    share a score. Keys gather in spare slots and are tidied down to k when those are used up. The
-    first 4 k scores are kept until the k-th best of them is known: of these only k get keys.
+    Their keys gather in spare slots, and are tidied down to k when those are used up.
 
     A query at a dim has one number: the dim's, times C, plus the query's.
 
@@ -75,18 +44,14 @@ class Best:
         self._scales = scales.reshape(-1)
         self._slots = k + max(k, _SPARE)
         self._keys = torch.full(
-            (scales.numel(), self._slots), _NOTHING, dtype=torch.int64, device=scales.device
+            (scales.numel(), self._slots), NOTHING, dtype=torch.int64, device=scales.device
         )
         self._used = torch.zeros_like(self._scales, dtype=torch.int64)  # slots of each number
-        dims, queries = scales.shape
-        self._gathered = Gathered(dims, queries, k, sifted=floor is not None)
-        # Of each dim that has no bar yet: its scores and their rows.
-        self._opening: dict[int, list[tuple[Tensor, Sequence[range]]]]
-        self._opening = {} if floor is not None else {dim: [] for dim in range(dims)}
         self.bar = torch.full_like(scales, -torch.inf)
         if floor is not None:
             self._raise(slice(None), floor.reshape(-1))
 
+    @abstractmethod
     def compare(self, dim: int, scores: Tensor, rows: Sequence[range]) -> None:
         """Consider documents that were not compared before.
 
@@ -98,6 +63,58 @@ class Best:
         Raises:
             UserError: a score is not a number.
         """
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Consider what was kept for later.
+
+        Raises:
+            UserError: a score is not a number.
+        """
+
+    def _raise(self, numbers: Tensor | slice, floor: Tensor) -> None:
+        """Let in only what, scaled, may reach the floor, which k documents do."""
+        scales = self._scales[numbers]
+        bar = floor / scales
+        lower = bar - (bar.abs() * ROUNDING + TINY / scales)
+        lower = torch.where(bar.isinf(), bar, lower)
+        # A scale of zero, whose scores are all equal, lets everything in.
+        self.bar.view(-1)[numbers] = torch.where(scales > 0, lower, -torch.inf)
+
+    def short(self, documents: int) -> Tensor:
+        """Of which queries too few documents reached the floor at some dim, [C] bool."""
+        return (self._used.view_as(self.bar) < min(self._k, documents)).any(dim=0)
+
+    def found(self, dim: int, documents: int) -> tuple[Tensor, Tensor]:
+        """Scores and rows of the best at a dim, [C, min(k, documents)], best first.
+
+        Args:
+            dim: which of them, from 0.
+            documents: how many were compared; those below the bar, too.
+        """
+        count = self.bar.shape[1]
+        own = self._keys[dim * count : (dim + 1) * count]
+        keys = largest(own, min(self._k, documents)).sort(dim=1, descending=True).values
+        return scores_of(keys), self._places.row(keys & LOW)
+
+
+class TorchBest(Best):
+    """On any device.
+
+    The first 4 k scores are kept until the k-th best of them is known: of these only k get keys.
+    """
+
+    def __init__(self, k: int, scales: Tensor, places: Places, floor: Tensor | None = None) -> None:
+        """Begin with nothing found; arguments are as `Best` takes them."""
+        super().__init__(k, scales, places, floor)
+        dims, queries = scales.shape
+        self._gathered = Gathered(dims, queries, k, sifted=floor is not None)
+        # Of each dim that has no bar yet: its scores and their rows.
+        self._opening: dict[int, list[tuple[Tensor, Sequence[range]]]]
+        self._opening = {} if floor is not None else {dim: [] for dim in range(dims)}
+
+    def compare(self, dim: int, scores: Tensor, rows: Sequence[range]) -> None:
+        """As `Best` says."""
         if dim in self._opening:
             self._open(dim, scores, rows)
         else:
@@ -133,7 +150,7 @@ class Best:
 
     def _add(self, numbers: Tensor, scores: Tensor, rows: Tensor) -> None:
         """Give keys [m] their slots, ordered by number."""
-        keys = _keys(scores * self._scales.index_select(0, numbers), self._places.place(rows))
+        keys = keys_of(scores * self._scales.index_select(0, numbers), self._places.place(rows))
         counts = torch.bincount(numbers, minlength=len(self._keys))
         spare = self._slots - self._k
         most = int(counts.max())
@@ -160,54 +177,17 @@ class Best:
 
     def _tidy(self, crowded: Tensor) -> None:
         """Keep the best k of some, all of which have more."""
-        kept = _largest(self._keys[crowded], self._k)
+        kept = largest(self._keys[crowded], self._k)
         self._keys[crowded, : self._k] = kept
-        self._keys[crowded, self._k :] = _NOTHING
+        self._keys[crowded, self._k :] = NOTHING
         self._used[crowded] = self._k
-        self._raise(crowded, _scores(kept.amin(dim=1)))
-
-    def _raise(self, numbers: Tensor | slice, floor: Tensor) -> None:
-        """Let in only what, scaled, may reach the floor, which k documents do."""
-        scales = self._scales[numbers]
-        bar = floor / scales
-        lower = bar - (bar.abs() * _ROUNDING + _TINY / scales)
-        lower = torch.where(bar.isinf(), bar, lower)
-        # A scale of zero, whose scores are all equal, lets everything in.
-        self.bar.view(-1)[numbers] = torch.where(scales > 0, lower, -torch.inf)
+        self._raise(crowded, scores_of(kept.amin(dim=1)))
 
     def finish(self) -> None:
-        """Consider what was kept for later.
-
-        Raises:
-            UserError: a score is not a number.
-        """
+        """As `Best` says."""
         for opening in tuple(self._opening):
             self._set_bar(opening)
         self._settle()
-
-    def short(self, documents: int) -> Tensor:
-        """Of which queries too few documents reached the floor at some dim, [C] bool."""
-        return (self._used.view_as(self.bar) < min(self._k, documents)).any(dim=0)
-
-    def found(self, dim: int, documents: int) -> tuple[Tensor, Tensor]:
-        """Scores and rows of the best at a dim, [C, min(k, documents)], best first.
-
-        Args:
-            dim: which of them, from 0.
-            documents: how many were compared; those below the bar, too.
-        """
-        count = self.bar.shape[1]
-        own = self._keys[dim * count : (dim + 1) * count]
-        keys = _largest(own, min(self._k, documents)).sort(dim=1, descending=True).values
-        return _scores(keys), self._places.row(keys & _LOW)
-
-
-def _largest(keys: Tensor, k: int) -> Tensor:
-    """The largest k of each row, [C, k], in any order."""
-    if keys.device.type == "cpu":
-        # Ten times as fast as torch's.
-        return torch.from_numpy(np.partition(keys.numpy(), -k, axis=1)[:, keys.shape[1] - k :])
-    return keys.topk(k, dim=1, sorted=False).values
 
 
 def _kth(scores: Tensor, k: int) -> Tensor:
@@ -215,20 +195,3 @@ def _kth(scores: Tensor, k: int) -> Tensor:
     if scores.device.type == "cpu":
         return torch.from_numpy(np.partition(scores.numpy(), -k, axis=1)[:, -k].copy())
     return scores.topk(k, dim=1, sorted=False).values.amin(dim=1)
-
-
-def _keys(scores: Tensor, places: Tensor) -> Tensor:
-    """Scores (float32) and places (below 2**32) as int64 that sort by score, then by place."""
-    # Adding zero turns -0, which a product too small for float32 leaves, into 0. The bits of a
-    # float sort as an integer once those of the negatives are flipped.
-    bits = (scores + 0.0).view(torch.int32)
-    return (_flipped(bits).long() << 32) | places
-
-
-def _scores(keys: Tensor) -> Tensor:
-    return _flipped((keys >> 32).int()).view(torch.float32)
-
-
-def _flipped(bits: Tensor) -> Tensor:
-    """Turn the order of negatives round, bits int32; twice is no change."""
-    return bits ^ ((bits >> 31) & 0x7FFFFFFF)

@@ -115,10 +115,7 @@ class Gathered:
         if not parts:
             return None
         if bool(torch.stack([part.best for part in parts]).isnan().any()):
-            raise UserError(
-                "A score is not a number, so documents cannot be ranked by it. Look at the "
-                "vectors: a product of two of them is beyond float32."
-            )
+            raise not_a_number()
         numbers, rows, end = self._placed(parts)
         if self._run > 1:
             entering = _reaching(scores.view(-1, self._run), bar.index_select(0, numbers))
@@ -159,6 +156,14 @@ class Gathered:
         of_all = part * tiles + tile
         rows = starts[of_all] + column - tile * columns
         return query + begin[part], rows, ends[of_all]
+
+
+def not_a_number() -> UserError:
+    """Of a score."""
+    return UserError(
+        "A score is not a number, so documents cannot be ranked by it. Look at the vectors: a "
+        "product of two of them is beyond float32."
+    )
 
 
 def _reaching(scores: Tensor, bar: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from m2dr.errors import UserError
-from m2dr.index.exact.best import Places
+from m2dr.index.exact.keys import Places
 from m2dr.index.exact.runs import Found, arrays, on
 from m2dr.index.exact.scan import Asked
 from m2dr.index.exact.search import search

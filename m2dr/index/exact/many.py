@@ -10,6 +10,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from m2dr.index.exact.best import Best
 from m2dr.index.exact.scan import Asked, Scan
 from m2dr.index.exact.sharing import SLOTS, shared
 from m2dr.index.exact.sizes import Sizes
@@ -24,13 +25,19 @@ class ScanForMany(Scan):
     """Documents are scaled once for all queries, of which each thread has its chunks."""
 
     def __init__(
-        self, queries: Tensor, asked: Asked, sizes: Sizes, threads: int, floor: Tensor | None
+        self,
+        queries: Tensor,
+        asked: Asked,
+        sizes: Sizes,
+        threads: int,
+        floor: Tensor | None,
+        kind: type[Best],
     ) -> None:
-        """Begin a scan of queries [Q, H]; `floor` is as `Scan` takes it."""
+        """Begin a scan of queries [Q, H]; `floor` and `kind` are as `Scan` takes them."""
         count = -(-len(queries) // sizes.queries)
         # As even as can be, and as many for each thread.
         chunks = queries.tensor_split(max(-(-count // threads) * threads, 1))
-        super().__init__(chunks, asked, sizes.of_tile(len(chunks[0])), floor)
+        super().__init__(chunks, asked, sizes.of_tile(len(chunks[0])), floor, kind)
         self._threads = threads
         self._ready = [self._room(queries) for _ in range(SLOTS if threads > 1 else 1)]
         self._scores = queries.new_empty(threads, len(chunks[0]), self.tile)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from m2dr.errors import UserError
 from m2dr.index.docids import Docids
-from m2dr.index.exact.best import Places
+from m2dr.index.exact.keys import Places
 from m2dr.index.exact.scan import Asked
 from m2dr.index.exact.search import search
 from m2dr.index.exact.source import ArraySource, Source, StoreSource

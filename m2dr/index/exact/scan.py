@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from m2dr.index.exact.best import Best, Places
+from m2dr.index.exact.best import Best, TorchBest
+from m2dr.index.exact.keys import Places
 from m2dr.index.exact.tiles import Tile, inverse_lengths
 from m2dr.records.card import Similarity
 
@@ -50,7 +51,12 @@ class Scan(ABC):
     """
 
     def __init__(
-        self, chunks: Sequence[Tensor], asked: Asked, tile: int, floor: Tensor | None = None
+        self,
+        chunks: Sequence[Tensor],
+        asked: Asked,
+        tile: int,
+        floor: Tensor | None = None,
+        kind: type[Best] = TorchBest,
     ) -> None:
         """Begin a scan.
 
@@ -59,13 +65,14 @@ class Scan(ABC):
             asked: what to find.
             tile: how many rows each tile has.
             floor: [D, Q], scores below which documents are left out, if they are known.
+            kind: of what keeps the best.
         """
         self._chunks, self._asked, self.tile = chunks, asked, tile
         floors: Sequence[Tensor | None] = [None] * len(chunks)
         if floor is not None:
             floors = torch.split(floor, [len(chunk) for chunk in chunks], dim=1)
         self._best = [
-            Best(asked.k, self._scales(chunk), asked.places, own)
+            kind(asked.k, self._scales(chunk), asked.places, own)
             for chunk, own in zip(chunks, floors, strict=True)
         ]
         self._documents = 0

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from m2dr.index.exact.best import Places
+from m2dr.index.exact.best import Best, TorchBest
 from m2dr.index.exact.few import ScanForFew
+from m2dr.index.exact.keys import Places
 from m2dr.index.exact.many import ScanForMany
 from m2dr.index.exact.scan import Asked, Scan
 from m2dr.index.exact.sizes import sizes
@@ -22,6 +23,8 @@ _QUERIES = 128  # for fewer a sample is not worth reading
 _SAMPLED = 16  # documents among the best k that a sample has of each query, about
 _LEAST = 8  # of these: with fewer its bar would let in as much as the first documents' does
 _SHARE = 32  # a sample is at most so small a part of all
+# Scores, at least, that are looked through by compiled code: to load it takes most of a second.
+_COMPILED = 2**30
 _LARGEST = 2**18  # documents of a sample: it is held in memory
 
 
@@ -75,9 +78,21 @@ def _scanned(
     if suited.are_few(len(queries), threads):
         scan = ScanForFew(queries, asked, suited, floor)
     else:
-        scan = ScanForMany(queries, asked, suited, threads, floor)
+        scan = ScanForMany(queries, asked, suited, threads, floor, _kind(queries, source, asked))
     scan.read(source.tiles(scan.tile, asked.dims), progress)
     return scan
+
+
+def _kind(queries: Tensor, source: Source, asked: Asked) -> type[Best]:
+    """Compiled code where it can be had, if there is enough for it to do."""
+    scores = len(queries) * source.documents * len(asked.dims)
+    if queries.device.type != "cpu" or scores < _COMPILED:
+        return TorchBest
+    try:
+        from m2dr.index.exact.compiled import CompiledBest
+    except ImportError:  # numba is not there, or does not go with this numpy
+        return TorchBest
+    return CompiledBest
 
 
 def _floor(queries: Tensor, source: Source, asked: Asked) -> Tensor | None:
