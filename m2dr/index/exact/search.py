@@ -24,7 +24,7 @@ _SAMPLED = 16  # documents among the best k that a sample has of each query, abo
 _LEAST = 8  # of these: with fewer its bar would let in as much as the first documents' does
 _SHARE = 32  # a sample is at most so small a part of all
 # Scores, at least, that are looked through by compiled code: to load it takes most of a second.
-_COMPILED = 2**30
+_COMPILED = 2**29
 _LARGEST = 2**18  # documents of a sample: it is held in memory
 
 
