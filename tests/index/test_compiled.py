@@ -3,6 +3,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from m2dr.errors import UserError
-from m2dr.index.exact import prefix_top_k, search
+from m2dr.index.exact import prefix_top_k, search, sizes
 from m2dr.index.exact.best import TorchBest
 from m2dr.index.exact.compiled import CompiledBest
 from m2dr.index.exact.keys import Places
@@ -31,21 +32,28 @@ SCORES = st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e-45, -1e-45, 3e38, -3e38, math
     levels=st.integers(1, 1000),
     floor=st.none() | st.floats(-1, 1, width=32),
     placed=st.booleans(),
+    together=st.booleans(),
     seed=st.integers(0, 999),
 )
 def test_both_kinds_keep_the_same_documents(
-    k, queries, tiles, scales, odd, levels, floor, placed, seed
+    k, queries, tiles, scales, odd, levels, floor, placed, together, seed
 ) -> None:
     rng = np.random.default_rng(seed)
     documents = sum(tiles)
     places = Places.of(rng.permutation(documents) if placed else None, "cpu")
-    # An endless score has no place under a scale of zero: their product is no number.
-    odd = [score for score in odd if math.isfinite(score) or min(scales) > 0]
+    # A scale is one, or one over the query's length: it makes no finite score endless. And no endless
+    # score meets a scale of zero, with which its product is no number.
+    largest = np.finfo(np.float32).max / max(*scales, 1)
+    odd = [s for s in odd if (abs(s) < largest if math.isfinite(s) else min(scales) > 0)]
     of_queries = torch.tensor(scales).view(2, 4)[:, :queries].contiguous()
     floors = None if floor is None else torch.full_like(of_queries, floor)
     kinds = [kind(k, of_queries, places, floors) for kind in (TorchBest, CompiledBest)]
     start = 0
     for rows in tiles:
+        half = start + min(rows, TILE // 2)
+        ranges = [range(start, half), range(half, start + rows)]
+        if not together:
+            ranges = [range(start, start + rows)]
         for dim in range(2):
             # Of few levels, so that many tie.
             scores = (rng.integers(-levels, levels + 1, size=(queries, TILE)) / levels).astype("f")
@@ -53,7 +61,7 @@ def test_both_kinds_keep_the_same_documents(
             scores[0, columns] = odd
             scores[:, rows:] = -np.inf
             for kind in kinds:
-                kind.compare(dim, torch.from_numpy(scores), [range(start, start + rows)])
+                kind.compare(dim, torch.from_numpy(scores), ranges)
         start += rows
     for kind in kinds:
         kind.finish()
@@ -96,17 +104,21 @@ def test_without_numba_the_same_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
     rng = np.random.default_rng(0)
     queries, vectors = rng.normal(size=(400, 8)), rng.normal(size=(3_000, 8))
     monkeypatch.setattr(search, "_COMPILED", 0)
+    monkeypatch.setattr(sizes, "PROCESSOR", replace(sizes.PROCESSOR, few=0))
     compiled = prefix_top_k(queries.astype("f"), vectors.astype("f"), [4, 8], 9, "cosine")
     imported = builtins.__import__
+    refused: list[str] = []
 
     def without(name: str, *others: object) -> object:
         if name.startswith("m2dr.index.exact.compiled"):
+            refused.append(name)
             raise ImportError("No module named 'numba'")
         return imported(name, *others)
 
     monkeypatch.setattr(builtins, "__import__", without)
     found = prefix_top_k(queries.astype("f"), vectors.astype("f"), [4, 8], 9, "cosine")
 
+    assert refused
     for dim, parts in found.items():
         for one, other in zip(parts, compiled[dim], strict=True):
             np.testing.assert_array_equal(one, other)
@@ -114,7 +126,8 @@ def test_without_numba_the_same_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_what_is_compiled_is_kept_on_disk_and_small_scans_do_not_load_it(tmp_path: Path) -> None:
     code = (
-        "import sys, numpy as np\n"
+        "import sys, numpy as np, torch\n"
+        "torch.set_num_threads(1)\n"
         "from m2dr.index.exact import prefix_top_k\n"
         "ones = np.ones((400, 4), 'f')\n"
         "prefix_top_k(ones, ones, [4], 1, 'dot')\n"

@@ -31,7 +31,7 @@ class CompiledBest(Best):
         queries = slice(dim * len(scores), (dim + 1) * len(scores))
         of_row = self._places.of_row
         for number, some in enumerate(rows):
-            numbers = _enter(
+            are_numbers = _enter(
                 scores.numpy(),
                 number * (scores.shape[1] // len(rows)),
                 some.start,
@@ -43,7 +43,7 @@ class CompiledBest(Best):
                 self._used[queries].numpy(),
                 self._k,
             )
-            if not numbers:
+            if not are_numbers:
                 raise not_a_number()
 
     def finish(self) -> None:
