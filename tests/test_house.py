@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 SOURCES = sorted((Path(__file__).parents[1] / "m2dr").rglob("*.py"))
-LONGEST_FILE, LONGEST_FUNCTION = 320, 45  # lines; the second without its docstring
+LONGEST_FILE, LONGEST_FUNCTION = 500, 45  # lines; the second without its docstring
 
 
 def statements(function: ast.FunctionDef) -> int:

@@ -8,6 +8,7 @@ from torch import nn
 from m2dr.errors import UserError, nearest
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPE_VARIABLE = "M2DR_DTYPE"  # environment variable: what `--dtype auto` means on this machine
 
 
 def choose_device(name: str) -> torch.device:
@@ -46,11 +47,22 @@ def choose_training_device(name: str) -> torch.device:
 
 
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
-    """`auto` is bf16 where the processor multiplies it natively, else fp32."""
+    """Return the number format that `name` stands for.
+
+    `auto` is what the environment variable M2DR_DTYPE names; without it, bf16 where the processor
+    multiplies it natively, else fp32.
+
+    Raises:
+        UserError: `name`, or the value of M2DR_DTYPE, is not a dtype.
+    """
+    asked = f"--dtype {name}"
+    if name == "auto":
+        name = os.environ.get(DTYPE_VARIABLE) or "auto"
+        asked = f"{DTYPE_VARIABLE}={name}"
     if name == "auto":
         return torch.bfloat16 if multiplies_bf16(device) else torch.float32
     if name not in DTYPES:
-        raise UserError(f"--dtype {name} is no dtype. {nearest(name, ['auto', *DTYPES])}")
+        raise UserError(f"{asked} is no dtype. {nearest(name, ['auto', *DTYPES])}")
     return DTYPES[name]
 
 

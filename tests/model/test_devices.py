@@ -18,10 +18,31 @@ CPU = torch.device("cpu")
 def test_auto_takes_bf16_only_where_the_processor_multiplies_it(
     unit: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("M2DR_DTYPE", raising=False)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {unit: True})
 
     assert choose_dtype("auto", CPU) is dtype
     assert choose_dtype("fp32", CPU) is torch.float32
+
+
+@pytest.mark.parametrize(("word", "dtype"), [("bf16", torch.bfloat16), ("fp32", torch.float32)])
+@pytest.mark.parametrize("unit", ["amx_bf16", "avx2"])
+def test_the_environment_says_what_auto_means(
+    word: str, dtype: torch.dtype, unit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {unit: True})
+    monkeypatch.setenv("M2DR_DTYPE", word)
+
+    assert choose_dtype("auto", CPU) is dtype
+    assert choose_dtype("fp32", CPU) is torch.float32
+    assert choose_dtype("bf16", CPU) is torch.bfloat16
+
+
+def test_a_wrong_dtype_in_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("M2DR_DTYPE", "bf61")
+
+    with pytest.raises(UserError, match="M2DR_DTYPE=bf61 is no dtype. Did you mean bf16"):
+        choose_dtype("auto", CPU)
 
 
 @pytest.mark.parametrize(
