@@ -1,7 +1,7 @@
 """Fixtures that every room's tests share."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -32,6 +32,17 @@ def tiny_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_corpus(tmp_path_factory.mktemp("corpus") / "tiny")
+
+
+@pytest.fixture(scope="module", params=["fp32", "bf16"])
+def dtype(request: pytest.FixtureRequest) -> Iterator[str]:
+    """What `--dtype auto` means: fp32 and bf16, once each, on any processor.
+
+    A test, or a fixture of its module, that asks for it runs in both.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("M2DR_DTYPE", request.param)
+        yield request.param
 
 
 @pytest.fixture(scope="session")

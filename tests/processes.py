@@ -2,7 +2,7 @@
 
 Run by torchrun with a folder to work in, how many queries a batch has, and which cases to train.
 It ends by kill -9 of all processes, in the middle of a training. With ACCELERATE_USE_FSDP it only
-trains once, each process with a share of the weights.
+trains twice, each process with a share of the weights: in fp32 and in bf16.
 """
 
 import json
@@ -17,11 +17,14 @@ from unittest.mock import patch
 
 from accelerate.state import DistributedType, PartialState
 from safetensors.torch import save_file
+from torch import Tensor
 from transformers import TrainingArguments
 from world import WORDS
 
 from m2dr import cli
 from m2dr.settings import TrainSettings
+from m2dr.train.learner import Learner
+from m2dr.train.objective import Sides
 from m2dr.train.plan import Examples, Plan
 from m2dr.train.trainer import Trainer
 from m2dr.verbs.training import train as verb
@@ -63,7 +66,7 @@ def undisturbed_settings(place: Path) -> tuple[str | Path, ...]:
     return (
         "--variant", "elastic", "--corpus", place / "tiny", "--backbone", place / "backbone",
         "--steps", "12", "--batch-queries", "4", "--device", "cpu", "--set", "save_steps=2",
-        "--set", "evaluate_steps=4", "--set", "dropout=0.3",
+        "--set", "evaluate_steps=4", "--set", "dropout=0.3", "--dtype", "fp32",
     )  # fmt: skip
 
 
@@ -134,10 +137,29 @@ def stopped(folder: Path, step: int) -> None:
         begin(folder)
 
 
-def begin(folder: Path) -> None:
+def begin(folder: Path, *more: str) -> None:
     """As a person would, without anything of this file: in two processes one folder."""
-    words = ("train", *undisturbed_settings(folder.parent), "--out", folder)
+    words = ("train", *undisturbed_settings(folder.parent), *more, "--out", folder)
     cli.main([str(word) for word in words], standalone_mode=False)
+
+
+def begin_in_bf16(folder: Path) -> None:
+    """Train two steps, and write the dtypes that the loss is computed in."""
+    usual, seen = Learner.forward, set()
+
+    def forward(self: Learner, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401  # as Learner
+        def see(_: object, inputs: tuple[object, Sides], found: tuple[Tensor, object]) -> None:
+            heads = [head.weight.dtype for head in self.encoder.exit_heads.values()]
+            seen.update({inputs[1].queries.dtype, found[0].dtype, *heads})
+
+        handle = self.objective.register_forward_hook(see)
+        found = usual(self, *arguments, **options)
+        handle.remove()
+        return found
+
+    with patch.object(Learner, "forward", forward):
+        begin(folder, "--dtype", "bf16", "--steps", "2", "--set", "evaluate_steps=0")
+    (folder / "dtypes.json").write_text(json.dumps(sorted(map(str, seen))))
 
 
 def shard_on_cpu() -> None:
@@ -161,6 +183,7 @@ def main(words: Sequence[str]) -> None:
     if "ACCELERATE_USE_FSDP" in os.environ:
         shard_on_cpu()
         begin(place / "sharded")
+        begin_in_bf16(place / "sharded-bf16")
         return
     for case in cases:
         trained(case, place, place / f"rank-{os.environ['RANK']}" / case, batch_queries)

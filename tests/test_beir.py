@@ -1,7 +1,9 @@
 """BEIR's own search and evaluation drive a cut of a model, and an index of it."""
 
+import gc
 import json
 import random
+import warnings
 from pathlib import Path
 
 import pytest
@@ -39,7 +41,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def loaded(folder: Path) -> Loaded:
     from beir.datasets.data_loader import GenericDataLoader
 
-    return GenericDataLoader(str(folder)).load(split="test")
+    with warnings.catch_warnings():
+        # Its files are left open to the garbage collector, which may close them in any later test.
+        warnings.simplefilter("ignore", ResourceWarning)
+        read = GenericDataLoader(str(folder)).load(split="test")
+        gc.collect()
+    return read
 
 
 @pytest.fixture(scope="module", params=["cosine", "dot"])

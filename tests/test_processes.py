@@ -192,6 +192,9 @@ def test_processes_that_share_the_weights_train_the_same_model(place: Path, tmp_
         assert found.keys() == expected.keys()
         for name, value in expected.items():
             torch.testing.assert_close(found[name], value, rtol=0, atol=1e-5, msg=name)
+    # As in one process: bf16 is for the products inside the encoder, and for nothing behind it.
+    assert (place / "sharded-bf16" / "m2dr.json").exists(), (tmp_path / "told.txt").read_text()
+    assert json.loads((place / "sharded-bf16" / "dtypes.json").read_text()) == ["torch.float32"]
 
 
 def test_another_number_of_processes_does_not_go_on_with_a_training(

@@ -7,6 +7,7 @@ import faiss
 import numpy as np
 import pytest
 from shell import m2dr
+from world import load_auto
 
 TRAIN = ("--set", "document_length=16", "--set", "query_length=8", "--set", "evaluate_steps=4")
 
@@ -73,10 +74,9 @@ def test_faiss_alone_ranks_as_search_does(place: Path, tiny_corpus: Path) -> Non
         "--topics", topics, "--run", "run.trec", cwd=place,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
-    from m2dr.model.checkpoint import load
     from m2dr.verbs.encoding import embed_texts
 
-    encoder, tokenizer = load(place / "models" / "tiny-full-dim", layer=3)
+    encoder, tokenizer = load_auto(place / "models" / "tiny-full-dim", layer=3)
     texts = ["read the file", "open a list of numbers"]
     queries = embed_texts(encoder, tokenizer, texts, "query", [3])[0][:, :16]
     folder = next((place / "indexes" / "tiny").glob("*/layer-03/dim-16"))

@@ -2,6 +2,11 @@
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from m2dr.model.checkpoint import Tokenizer
+    from m2dr.model.encoder import Encoder
 
 TEXT = "the a file line list path read write open close number text string class module"
 WORDS = TEXT.split()
@@ -84,6 +89,16 @@ def make_model(backbone: Path, folder: Path, **card: object) -> Path:
     encoder.card = replace(encoder.card, **{"pooling": "mean", **card})
     checkpoint.save(encoder, tokenizer, encoder.card, folder)
     return folder
+
+
+def load_auto(model: Path, layer: int | None = None) -> "tuple[Encoder, Tokenizer]":
+    """Load a model as `--device cpu --dtype auto` does: what a command's vectors are compared with."""
+    import torch
+
+    from m2dr.model.checkpoint import load
+    from m2dr.model.devices import choose_dtype
+
+    return load(model, layer, dtype=choose_dtype("auto", torch.device("cpu")))
 
 
 def make_shape(folder: Path, layers: int, width: int) -> Path:

@@ -109,6 +109,22 @@ def save(encoder: Encoder, tokenizer: Tokenizer, card: ModelCard, folder: Path) 
     aside = folder / ASIDE
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
+    try:
+        card = _write_aside(encoder, tokenizer, card, aside)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    (folder / CARD).unlink(missing_ok=True)
+    _remove_weights(folder)
+    for path in sorted(aside.iterdir(), key=lambda path: path.name == CARD):
+        _replace(path, folder / path.name)
+    aside.rmdir()
+    return card
+
+
+def _write_aside(
+    encoder: Encoder, tokenizer: Tokenizer, card: ModelCard, aside: Path
+) -> ModelCard:
     encoder.transformer.save_pretrained(aside)
     write_heads(encoder, aside)
     tokenizer.inner.save_pretrained(aside)
@@ -116,11 +132,6 @@ def save(encoder: Encoder, tokenizer: Tokenizer, card: ModelCard, folder: Path) 
     card = replace(card, exit_head="linear" if encoder.exit_heads else "none")
     card = card.with_fingerprint(hash_weights(aside))
     _write(card, aside / CARD)
-    (folder / CARD).unlink(missing_ok=True)
-    _remove_weights(folder)
-    for path in sorted(aside.iterdir(), key=lambda path: path.name == CARD):
-        _replace(path, folder / path.name)
-    aside.rmdir()
     return card
 
 

@@ -50,9 +50,18 @@ def _hash(*files: tuple[Path, int, int, int]) -> str:
     return digest.hexdigest()
 
 
+def is_half_written(folder: Path) -> bool:
+    """Whether writing a model stopped there, and no training is left that could write it."""
+    return (folder / ASIDE).exists() and not any((folder / n).exists() for n in (CARD, CHECKPOINTS))
+
+
 def _checked(folder: Path) -> Path:
-    unfinished = any((folder / name).exists() for name in (CHECKPOINTS, ASIDE))
-    if unfinished and not (folder / CARD).exists():
+    if is_half_written(folder):
+        raise UserError(
+            f"{folder} holds a model that was not written to its end; run again the command that "
+            "wrote it, such as m2dr export."
+        )
+    if (folder / CHECKPOINTS).exists() and not (folder / CARD).exists():
         # Weights that lie beside them are an earlier model's.
         raise UserError(
             f"{folder} holds a training that is not finished; go on with the command that began "

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
+from torch.distributed.fsdp import MixedPrecisionPolicy
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from m2dr.errors import UserError
@@ -109,10 +110,15 @@ class Trainer(transformers.Trainer):
 
 
 def _settle_sharding(plugin: Any) -> None:  # noqa: ANN401  # accelerate's, which has no stubs
-    """Checkpoints of FSDP are whole: transformers waits forever to load the best of shared ones."""
+    """Make checkpoints of FSDP whole, and bf16 what it is in one process: autocast alone.
+
+    transformers waits forever to load the best of checkpoints that are shared. With bf16 accelerate
+    would round the weights of exit heads and losses, and the vectors between encoder and loss.
+    """
     if plugin.fsdp_version == 1:
         raise UserError("FSDP 1 was asked for; its successor shards here. Set FSDP_VERSION=2.")
     plugin.set_state_dict_type("FULL_STATE_DICT")
+    plugin.mixed_precision_policy = MixedPrecisionPolicy()
 
 
 def _groups(trainer: Trainer, learner: nn.Module, plan: Plan) -> list[dict[str, object]]:

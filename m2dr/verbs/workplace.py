@@ -60,10 +60,14 @@ def resumed(
 
 
 def open_workplace(folder: Path, settings: object, resume: bool, overwrite: bool) -> None:
-    """Make the folder of a training, or refuse one that holds something worth keeping."""
+    """Make the folder of a training, or refuse one that holds something worth keeping.
+
+    A training that died before its first checkpoint has left nothing to keep: it is begun again.
+    """
     if resume:
         return
-    if folder.exists() and any(folder.iterdir()) and not overwrite:
+    dead = (folder / RECORD).exists() and not _is_worth_keeping(folder)
+    if folder.exists() and any(folder.iterdir()) and not (overwrite or dead):
         if (folder / CARD).exists():
             what, hint = "a finished model", "choose another --out, or --overwrite it"
         elif (folder / RECORD).exists():
@@ -71,13 +75,14 @@ def open_workplace(folder: Path, settings: object, resume: bool, overwrite: bool
         else:
             what, hint = "other files", "choose another --out"
         raise UserError(f"{folder} holds {what}; {hint}.")
-    if overwrite:
+    if overwrite or dead:
         clear(folder)
         shutil.rmtree(folder / LOGS, ignore_errors=True)
         for name in (CARD, SETTINGS):
             (folder / name).unlink(missing_ok=True)
-    (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-    _record(folder, settings)
+    folder.mkdir(parents=True, exist_ok=True)
+    _record(folder, settings)  # before the checkpoints, whose folder tells others to --resume
+    (folder / CHECKPOINTS).mkdir(exist_ok=True)
 
 
 def begin_many(folder: Path, settings: object, resume: bool, overwrite: bool) -> None:
@@ -85,7 +90,8 @@ def begin_many(folder: Path, settings: object, resume: bool, overwrite: bool) ->
     if resume:
         return
     inside = [path for path in folder.glob("*") if _is_ours(path)] if folder.exists() else []
-    if folder.exists() and any(folder.iterdir()) and not overwrite:
+    dead = (folder / RECORD).exists() and not any(map(_is_worth_keeping, inside))
+    if folder.exists() and any(folder.iterdir()) and not (overwrite or dead):
         what = "an interrupted training" if (folder / RECORD).exists() else "trained models"
         what = what if inside or (folder / RECORD).exists() else "other files"
         raise UserError(
@@ -96,6 +102,11 @@ def begin_many(folder: Path, settings: object, resume: bool, overwrite: bool) ->
         shutil.rmtree(path)
     folder.mkdir(parents=True, exist_ok=True)
     _record(folder, settings)
+
+
+def _is_worth_keeping(folder: Path) -> bool:
+    """Whether a training has left a model there, or a checkpoint."""
+    return (folder / CARD).exists() or any((folder / CHECKPOINTS).glob("checkpoint-*"))
 
 
 def _is_ours(path: Path) -> bool:

@@ -76,6 +76,43 @@ def test_every_runtime_gives_torchs_vectors_for_any_batch(
         np.testing.assert_allclose(opened.runtime.embed(ids, mask, [2]), expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["torch", "openvino", "auto"])
+def test_a_runtime_that_is_asked_for_bf16_multiplies_in_it(
+    name: str, saved: Callable[[str], Path], cache: Path
+) -> None:
+    if name in KINDS and not KINDS[name].installed:
+        pytest.skip(f"{name} is not installed")
+    model, batch = str(saved("bert")), padded(5, 11)
+    exact = load(model)[0].embed(*batch, [2])[0]
+
+    opened = open_runtime(name, model, 2, "cpu", "bf16", cache)
+
+    found = opened.runtime.embed(*batch, [2])[0]
+    assert opened.name != "onnx"  # which refuses: it has fp32 alone
+    assert found.dtype == np.float32
+    norms = np.linalg.norm(found, axis=1) * np.linalg.norm(exact, axis=1)
+    assert ((found * exact).sum(axis=1) / norms).min() > 0.999
+    if opened.name == "torch":
+        assert {str(weights.dtype) for weights in opened.runtime.transformer.parameters()} == {
+            "torch.bfloat16"
+        }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_graph_is_of_fp32_where_the_processor_would_take_bf16(
+    kind: str, saved: Callable[[str], Path], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not KINDS[kind].installed:
+        pytest.skip(f"{kind} is not installed")
+    monkeypatch.setenv("M2DR_DTYPE", "bf16")
+    model, batch = str(saved("bert")), padded(5, 11)
+    exact = load(model)[0].embed(*batch, [2])
+
+    opened = open_runtime(kind, model, 2, "cpu", "auto", cache)
+
+    np.testing.assert_allclose(opened.runtime.embed(*batch, [2]), exact, atol=1e-5)
+
+
 @pytest.mark.parametrize("model_type", BACKBONES)
 def test_a_batch_without_padding_needs_no_mask(
     model_type: str, backbone: Callable[[str], Path]

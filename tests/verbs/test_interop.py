@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from numpy.typing import NDArray
+from world import load_auto
 
 from m2dr.cli import main
 from m2dr.errors import UserError
@@ -114,7 +115,7 @@ def test_what_is_pushed_ranks_as_the_index_on_disk(
 
 
 def _vectors(model: Path) -> NDArray[np.float32]:
-    encoder, tokenizer = load(model)
+    encoder, tokenizer = load_auto(model)
     return embed_texts(encoder, tokenizer, [query.text for query in QUERIES], "query", [4])[0]
 
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from safetensors.numpy import load_file, save_file
-from world import make_corpus
+from world import load_auto, make_corpus
 
 from m2dr.cli import main
 from m2dr.errors import Interrupted, UserError
-from m2dr.model.checkpoint import load, read_card
+from m2dr.model.checkpoint import read_card
 from m2dr.records.texts import Group
 from m2dr.text.datasets import open_dataset
 from m2dr.text.groups import Groups
@@ -177,7 +177,12 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def indexed(tmp_path_factory: pytest.TempPathFactory, model: Path, corpus: Path) -> Path:
+def indexed(
+    tmp_path_factory: pytest.TempPathFactory,
+    model: Path,
+    corpus: Path,
+    dtype: str,  # noqa: ARG001  # what `auto` means below and in the tests
+) -> Path:
     root = tmp_path_factory.mktemp("indexes")
     for layers, dims in (((2,), (8,)), ((4,), (8, 32))):
         index_corpus(IndexRequest(str(corpus), str(model), dims, layers, root=root))
@@ -198,7 +203,7 @@ def by_model(
 def cosines(model: Path, corpus: Path, layer: int, dim: int) -> dict[str, dict[str, float]]:
     """Query id to docid to cosine, by a full scan of vectors kept as halves of a float."""
     dataset = open_dataset(str(corpus))
-    encoder, tokenizer = load(model)
+    encoder, tokenizer = load_auto(model)
     documents, queries = list(dataset.documents()), dataset.queries("train")
 
     def units(texts: list[str], side: str, kept: type) -> np.ndarray:
