@@ -6,7 +6,6 @@ from typing import Any
 
 from m2dr.errors import UserError
 from m2dr.index.docids import read_docids
-from m2dr.index.files import ASIDE, aside, remove, sha256, write_whole, writing
 from m2dr.index.inventory import built_indexes
 from m2dr.index.layout import (
     INDEX,
@@ -23,6 +22,7 @@ from m2dr.index.opened import Index
 from m2dr.index.recipes import ENGINES, Engine, Recipe, engine_of, factory_name
 from m2dr.index.signs import Signs
 from m2dr.index.store import Store, open_store
+from m2dr.io import ASIDE, aside, make_folder, remove, sha256, write_whole
 from m2dr.records.card import Similarity
 
 __all__ = [
@@ -97,8 +97,7 @@ def build_index(
     if _is_built(target, store.manifest.digest, row.name):
         return target
     recipe = row.recipe(store.documents, dim)
-    with writing(target):
-        target.mkdir(parents=True, exist_ok=True)
+    make_folder(target)
     # Without a manifest nobody takes the files below for an index while they are replaced.
     remove(target, MANIFEST, f"*{ASIDE}")
     write_whole(target / INDEX_DOCIDS, store.docids.data)

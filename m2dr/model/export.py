@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from m2dr.errors import UserError
+from m2dr.io import contents
 from m2dr.model.checkpoint import load, read_card, save
 from m2dr.records.card import ModelCard
 
@@ -17,7 +18,7 @@ def export_cut(model: str | Path, layer: int, folder: Path) -> ModelCard:
         UserError: the model has fewer blocks, needs the others for its documents, or `folder`
             holds something.
     """
-    if folder.exists() and any(folder.iterdir()):
+    if contents(folder):
         raise UserError(f"{folder} is not empty; choose another --out.")
     card = read_card(model)
     if card.documents == "last" and layer < card.layers:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from m2dr.errors import UserError
+from m2dr.io import write_text
 from m2dr.model.places import CARD, CHECKPOINTS
 from m2dr.verbs.models import MODELS
 from m2dr.verbs.progress import processes_asked
@@ -103,10 +104,8 @@ def _is_ours(path: Path) -> bool:
 
 
 def _record(folder: Path, settings: object) -> None:
-    aside = folder / f"{RECORD}.tmp"
     table = {PROCESSES: processes_asked(), **_plain(settings)}
-    aside.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
-    aside.replace(folder / RECORD)
+    write_text(folder / RECORD, json.dumps(table, indent=2) + "\n")
 
 
 def clear(folder: Path) -> None:

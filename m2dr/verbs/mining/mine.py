@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from m2dr.errors import Interrupted, UserError, nearest
-from m2dr.evaluate.aside import aside
+from m2dr.io import aside
 from m2dr.records.texts import Document, Query
 from m2dr.text.collection import Dataset
 from m2dr.text.groups import answered, known_positives
@@ -137,7 +137,7 @@ def _refuse(request: MineRequest) -> None:
         )
     if request.out.suffix != ".jsonl":
         raise UserError(f"--out {request.out} must end in .jsonl, by which m2dr train knows it.")
-    if request.out.exists() and not request.overwrite:
+    if request.out.is_file() and not request.overwrite:
         raise UserError(f"{request.out} exists; choose another --out, or --overwrite it.")
 
 
