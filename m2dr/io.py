@@ -12,7 +12,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from m2dr.errors import UserError
@@ -246,9 +246,14 @@ def locked(folder: Path, remedy: str = "name another folder") -> Iterator[None]:
 
 
 def locked_file(path: Path, remedy: str = "name another file") -> AbstractContextManager[None]:
-    """Hold a file, which need not exist, while it is being made; as `locked`."""
+    """Hold a file, which need not exist, while it is being made; as `locked`.
+
+    What is not replaced, such as a FIFO, is not held either.
+    """
     with writing(path):
         target = _followed(path)
+    if target.exists() and not target.is_file():
+        return nullcontext()
     return _held(target.with_name(f".{target.name}{LOCK}"), path, remedy)
 
 

@@ -22,7 +22,7 @@ from m2dr.index.opened import Index
 from m2dr.index.recipes import ENGINES, Engine, Recipe, engine_of, factory_name
 from m2dr.index.signs import Signs
 from m2dr.index.store import Store, open_store
-from m2dr.io import ASIDE, aside, make_folder, remove, sha256, write_whole
+from m2dr.io import ASIDE, aside, locked, remove, sha256, write_whole
 from m2dr.records.card import Similarity
 
 __all__ = [
@@ -83,8 +83,8 @@ def build_index(
         The folder of the index.
 
     Raises:
-        UserError: the store has no such dim, there is no such engine, FAISS refuses the recipe, or
-            the disk refuses.
+        UserError: the store has no such dim, there is no such engine, FAISS refuses the recipe,
+            another process builds the same index, or the disk refuses.
     """
     if not 1 <= dim <= store.width:
         raise UserError(
@@ -97,12 +97,14 @@ def build_index(
     if _is_built(target, store.manifest.digest, row.name):
         return target
     recipe = row.recipe(store.documents, dim)
-    make_folder(target)
-    # Without a manifest nobody takes the files below for an index while they are replaced.
-    remove(target, MANIFEST, f"*{ASIDE}")
-    write_whole(target / INDEX_DOCIDS, store.docids.data)
-    _write(filled_index(store, dim, row, recipe, workers, progress), target / INDEX)
-    _manifest(store, dim, row, recipe, target / INDEX).write(target)
+    with locked(target, "choose another dim or engine"):
+        if _is_built(target, store.manifest.digest, row.name):
+            return target  # by another process, in the meantime
+        # Without a manifest nobody takes the files below for an index while they are replaced.
+        remove(target, MANIFEST, f"*{ASIDE}")
+        write_whole(target / INDEX_DOCIDS, store.docids.data)
+        _write(filled_index(store, dim, row, recipe, workers, progress), target / INDEX)
+        _manifest(store, dim, row, recipe, target / INDEX).write(target)
     return target
 
 

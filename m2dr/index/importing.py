@@ -133,7 +133,7 @@ def import_store(
     Raises:
         UserError: the folder holds other vectors, a coordinate is not finite, or the disk refuses.
     """
-    with locked(folder):
+    with locked(folder, "give another --indexes"):
         writer = StoreWriter(folder, plan, overwrite=overwrite)
         with _refusing(folder):
             writer.expect(len(foreign.docids))

@@ -2,16 +2,17 @@
 
 import json
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from m2dr.errors import UserError
-from m2dr.io import write_text
+from m2dr.io import contents, locked, write_text
 from m2dr.model.places import CARD, CHECKPOINTS
 from m2dr.verbs.models import MODELS
-from m2dr.verbs.progress import processes_asked
+from m2dr.verbs.progress import is_first, processes_asked
 
 RECORD = "training.json"
 SETTINGS = "settings.json"  # the same when the training is finished: what made the model
@@ -60,11 +61,26 @@ def resumed(
     return read(None, (), saved)
 
 
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold the folder of a training against other processes; of several ranks the first one does.
+
+    Raises:
+        UserError: another process trains into it.
+    """
+    with locked(folder, "give another --out") if is_first() else nullcontext():
+        yield
+
+
 def open_workplace(folder: Path, settings: object, resume: bool, overwrite: bool) -> None:
-    """Make the folder of a training, or refuse one that holds something worth keeping."""
+    """Make the folder of a training, or refuse one that holds something worth keeping.
+
+    The folder is `held` already.
+    """
     if resume:
+        _require_begun(folder)  # another process may have finished it since the settings were read
         return
-    if folder.exists() and any(folder.iterdir()) and not overwrite:
+    if contents(folder) and not overwrite:
         if (folder / CARD).exists():
             what, hint = "a finished model", "choose another --out, or --overwrite it"
         elif (folder / RECORD).exists():
@@ -84,9 +100,10 @@ def open_workplace(folder: Path, settings: object, resume: bool, overwrite: bool
 def begin_many(folder: Path, settings: object, resume: bool, overwrite: bool) -> None:
     """The same for a folder of several models, each in a folder of its own."""
     if resume:
+        _require_begun(folder)
         return
-    inside = [path for path in folder.glob("*") if _is_ours(path)] if folder.exists() else []
-    if folder.exists() and any(folder.iterdir()) and not overwrite:
+    inside = [path for path in contents(folder) if _is_ours(path)]
+    if contents(folder) and not overwrite:
         what = "an interrupted training" if (folder / RECORD).exists() else "trained models"
         what = what if inside or (folder / RECORD).exists() else "other files"
         raise UserError(
@@ -128,9 +145,7 @@ def enough_space(folder: Path, parameters: int) -> None:
 
 def _read(folder: Path, keys: Collection[str]) -> dict[str, Any]:
     path = folder / RECORD
-    if not path.exists():
-        done = "is finished" if (folder / CARD).exists() else "was never begun"
-        raise UserError(f"--resume: the training in {folder} {done}; leave --resume out to train.")
+    _require_begun(folder)
     try:
         table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -146,6 +161,12 @@ def _read(folder: Path, keys: Collection[str]) -> dict[str, Any]:
             "with it. Start as many, or begin again with --overwrite."
         )
     return table
+
+
+def _require_begun(folder: Path) -> None:
+    if not (folder / RECORD).exists():
+        done = "is finished" if (folder / CARD).exists() else "was never begun"
+        raise UserError(f"--resume: the training in {folder} {done}; leave --resume out to train.")
 
 
 def _plain(settings: Any) -> dict[str, Any]:  # noqa: ANN401  # a dataclass of settings

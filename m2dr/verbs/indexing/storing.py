@@ -69,7 +69,7 @@ def _open(job: Job, held: ExitStack, *, overwrite: bool) -> list[StoreWriter]:
     writers = []
     for folder, plan in job.stores:
         if overwrite or not is_finished(folder):
-            held.enter_context(locked(folder))
+            held.enter_context(locked(folder, "give another --indexes"))
         writers.append(StoreWriter(folder, plan, overwrite=overwrite))
     return writers
 
