@@ -21,7 +21,7 @@ from m2dr.index.manifest import IndexManifest, StoreManifest
 from m2dr.index.opened import Index
 from m2dr.index.recipes import ENGINES, Engine, Recipe, engine_of, factory_name
 from m2dr.index.signs import Signs
-from m2dr.index.store import Store, open_store
+from m2dr.index.store import HASHED_BYTES, Store, open_store
 from m2dr.io import ASIDE, aside, locked, remove, sha256, write_whole
 from m2dr.records.card import Similarity
 
@@ -34,9 +34,6 @@ __all__ = [
     "factory_name",
     "open_index",
 ]
-
-# Above this the digest of an index is not computed each time it is opened; its size always is.
-HASHED_BYTES = 64 * 2**20
 
 
 def check_engine(engine: str, factory: str, dim: int, similarity: Similarity) -> None:
@@ -213,7 +210,11 @@ def _manifest(store: Store, dim: int, engine: Engine, recipe: Recipe, path: Path
 def _refuse_stale(folder: Path, manifest: IndexManifest) -> None:
     """Refuse an index whose store, when it lies beside it, has been written anew."""
     beside = folder.parent
-    if (beside / STORE).exists() and StoreManifest.read(beside).digest != manifest.store:
+    if not (beside / STORE).exists():
+        return
+    store = StoreManifest.read(beside)
+    held = (store.digest, store.docids, store.documents)
+    if held != (manifest.store, manifest.docids, manifest.documents):
         raise UserError(
             f"{folder} was cut from vectors that have been encoded anew since. "
             f"Build it again with: {index_command(folder)}"
