@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.errors import UserError, nearest
-from m2dr.evaluate.aside import aside
+from m2dr.io import aside, locked
 from m2dr.model import checkpoint
 from m2dr.records.cut import Cut
 from m2dr.verbs.evaluating.cutencoder import CutEncoder, asked_cut
@@ -160,7 +160,8 @@ def evaluate_mteb(request: MtebRequest) -> MtebReport:
     encoder = Encoder(model, request.layer, request.dim, device=request.device, dtype=request.dtype)
     cut = encoder.encoder.cut
     folder = request.out / "mteb" / encoder.encoder.name / str(cut)
-    scores = [score for task in tasks for score in run_task(encoder, task, folder)]
+    with locked(folder, "give another --out"):
+        scores = [score for task in tasks for score in run_task(encoder, task, folder)]
     return MtebReport(encoder.encoder.name, cut, tuple(scores), folder, time.monotonic() - begun)
 
 

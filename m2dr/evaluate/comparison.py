@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from m2dr.evaluate.aside import write_text
 from m2dr.evaluate.grid import shown
 from m2dr.evaluate.significance import BETTER, SAME, WORSE, Paired
+from m2dr.io import write_text
 from m2dr.records.cut import Cut
 
 FORMAT = 1  # raise it when today's reader would misread yesterday's file

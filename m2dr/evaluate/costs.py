@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from m2dr.errors import UserError, nearest
-from m2dr.evaluate.aside import write_text
+from m2dr.io import write_text
 from m2dr.records.cut import Cut
 
 COSTS = "costs.json"

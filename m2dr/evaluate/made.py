@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from m2dr.errors import UserError
-from m2dr.evaluate.aside import write_text
+from m2dr.io import write_text
 
 MADE = "made.json"
 _PACKAGES = ("m2dr", "torch", "transformers", "faiss-cpu", "faiss-gpu", "numpy", "ir-measures")

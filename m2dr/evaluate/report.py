@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from m2dr.errors import UserError
-from m2dr.evaluate.aside import write_text
 from m2dr.evaluate.grid import Grid, require_distinct_names, require_same_queries, shown
+from m2dr.io import write_text
 from m2dr.records.cut import Cut
 
 T = TypeVar("T")

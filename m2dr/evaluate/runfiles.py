@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from m2dr.errors import UserError
-from m2dr.evaluate.aside import aside, write_text
+from m2dr.io import aside, write_text
 from m2dr.records.run import Ranking, Run
 from m2dr.records.texts import Judgement
 

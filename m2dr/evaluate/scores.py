@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.errors import UserError, nearest
-from m2dr.evaluate.aside import aside
+from m2dr.io import aside
 from m2dr.records.cut import Cut
 
 Floats = NDArray[np.float64]

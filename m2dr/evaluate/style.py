@@ -13,7 +13,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from m2dr.errors import UserError, nearest
-from m2dr.evaluate.aside import aside
+from m2dr.io import aside
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -92,6 +92,8 @@ def read_docids(path: Path, documents: int, sha256: str) -> Docids:
             the one that was written.
     """
     remedy = f"Restore the file, or make it again with: {index_command(path.parent)}"
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path} is no regular file. {remedy}.")
     try:
         data = path.read_bytes()
         data.decode()

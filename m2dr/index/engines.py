@@ -6,7 +6,6 @@ from typing import Any
 
 from m2dr.errors import UserError
 from m2dr.index.docids import read_docids
-from m2dr.index.files import ASIDE, aside, remove, sha256, write_whole, writing
 from m2dr.index.inventory import built_indexes
 from m2dr.index.layout import (
     INDEX,
@@ -22,7 +21,8 @@ from m2dr.index.manifest import IndexManifest, StoreManifest
 from m2dr.index.opened import Index
 from m2dr.index.recipes import ENGINES, Engine, Recipe, engine_of, factory_name
 from m2dr.index.signs import Signs
-from m2dr.index.store import Store, open_store
+from m2dr.index.store import HASHED_BYTES, Store, open_store
+from m2dr.io import ASIDE, aside, locked, remove, sha256, write_whole
 from m2dr.records.card import Similarity
 
 __all__ = [
@@ -34,9 +34,6 @@ __all__ = [
     "factory_name",
     "open_index",
 ]
-
-# Above this the digest of an index is not computed each time it is opened; its size always is.
-HASHED_BYTES = 64 * 2**20
 
 
 def check_engine(engine: str, factory: str, dim: int, similarity: Similarity) -> None:
@@ -83,8 +80,8 @@ def build_index(
         The folder of the index.
 
     Raises:
-        UserError: the store has no such dim, there is no such engine, FAISS refuses the recipe, or
-            the disk refuses.
+        UserError: the store has no such dim, there is no such engine, FAISS refuses the recipe,
+            another process builds the same index, or the disk refuses.
     """
     if not 1 <= dim <= store.width:
         raise UserError(
@@ -97,13 +94,14 @@ def build_index(
     if _is_built(target, store.manifest.digest, row.name):
         return target
     recipe = row.recipe(store.documents, dim)
-    with writing(target):
-        target.mkdir(parents=True, exist_ok=True)
-    # Without a manifest nobody takes the files below for an index while they are replaced.
-    remove(target, MANIFEST, f"*{ASIDE}")
-    write_whole(target / INDEX_DOCIDS, store.docids.data)
-    _write(filled_index(store, dim, row, recipe, workers, progress), target / INDEX)
-    _manifest(store, dim, row, recipe, target / INDEX).write(target)
+    with locked(target, "choose another dim or engine"):
+        if _is_built(target, store.manifest.digest, row.name):
+            return target  # by another process, in the meantime
+        # Without a manifest nobody takes the files below for an index while they are replaced.
+        remove(target, MANIFEST, f"*{ASIDE}")
+        write_whole(target / INDEX_DOCIDS, store.docids.data)
+        _write(filled_index(store, dim, row, recipe, workers, progress), target / INDEX)
+        _manifest(store, dim, row, recipe, target / INDEX).write(target)
     return target
 
 
@@ -212,7 +210,11 @@ def _manifest(store: Store, dim: int, engine: Engine, recipe: Recipe, path: Path
 def _refuse_stale(folder: Path, manifest: IndexManifest) -> None:
     """Refuse an index whose store, when it lies beside it, has been written anew."""
     beside = folder.parent
-    if (beside / STORE).exists() and StoreManifest.read(beside).digest != manifest.store:
+    if not (beside / STORE).exists():
+        return
+    store = StoreManifest.read(beside)
+    held = (store.digest, store.docids, store.documents)
+    if held != (manifest.store, manifest.docids, manifest.documents):
         raise UserError(
             f"{folder} was cut from vectors that have been encoded anew since. "
             f"Build it again with: {index_command(folder)}"

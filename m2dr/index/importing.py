@@ -12,11 +12,11 @@ from m2dr.errors import UserError
 from m2dr.index.docids import Docids
 from m2dr.index.layout import INDEX, INDEX_DOCIDS
 from m2dr.index.library import load_faiss, words
-from m2dr.index.lock import locked
 from m2dr.index.manifest import StorePlan
 from m2dr.index.store import Store, open_store
 from m2dr.index.vectors import Floats
 from m2dr.index.writer import StoreWriter
+from m2dr.io import locked
 
 _PICKLES = (".pkl", ".pickle", ".pt", ".pth")
 _PICKLE_START = b"\x80"  # of protocol 2 and later; no array of numpy begins so
@@ -133,7 +133,7 @@ def import_store(
     Raises:
         UserError: the folder holds other vectors, a coordinate is not finite, or the disk refuses.
     """
-    with locked(folder):
+    with locked(folder, "give another --indexes"):
         writer = StoreWriter(folder, plan, overwrite=overwrite)
         with _refusing(folder):
             writer.expect(len(foreign.docids))

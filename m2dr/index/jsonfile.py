@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from m2dr.errors import UserError
-from m2dr.index.files import write_whole
+from m2dr.io import write_whole
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -50,6 +50,15 @@ def index_parts(folder: Path) -> tuple[int, str] | None:
     return (int(found[1]), found[2] or "flat") if found else None
 
 
+def shard_name(number: int, dtype: str) -> str:
+    """Name the file of vectors of a shard, counted from 0 in the order of the corpus.
+
+    >>> shard_name(7, "f16")
+    'vectors-00007.f16'
+    """
+    return f"vectors-{number:05d}.{dtype}"
+
+
 def store_command(folder: Path) -> str:
     """Name the command that makes the store in `folder`, as far as its name tells.
 

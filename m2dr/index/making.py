@@ -63,7 +63,8 @@ def filled_index(
         progress: told how many documents were added, again and again.
 
     Raises:
-        UserError: FAISS refuses the recipe, or cannot learn it from so few documents.
+        UserError: FAISS refuses the recipe, or cannot learn it from so few documents; or the
+            store's vectors are not those that were written.
     """
     index = empty_index(engine, recipe, dim)
     if not index.is_trained:
@@ -71,7 +72,7 @@ def filled_index(
     _reserve(index, store.documents)
     graph = any(word in recipe.factory for word in ("HNSW", "NSG"))
     with threads(workers if graph else 0):
-        for _, block in store.blocks():
+        for _, block in store.blocks(compare=True):
             with refusing(f"add documents to {recipe.factory!r}", "Choose another engine."):
                 index.add(prefixes(block, dim, store.manifest.label.similarity))
             if progress:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal, get_args
@@ -9,7 +10,7 @@ from typing import Literal, get_args
 from m2dr.errors import UserError, nearest
 from m2dr.index.jsonfile import LATER, read_json, write_json
 from m2dr.index.label import Label
-from m2dr.index.layout import MANIFEST, STORE, index_command, store_command
+from m2dr.index.layout import MANIFEST, STORE, index_command, shard_name, store_command
 from m2dr.records.card import Similarity
 from m2dr.records.cut import Cut
 
@@ -111,7 +112,28 @@ class StoreManifest:
             UserError: it is missing, malformed, incomplete or of another format.
         """
         remedy = f"Encode the documents again with: {store_command(folder)} --overwrite"
-        return read_json(folder / STORE, cls, remedy)
+        manifest = read_json(folder / STORE, cls, remedy)
+        for problem in manifest.problems():
+            raise UserError(f"{folder / STORE} {problem}. {remedy}.")
+        return manifest
+
+    def problems(self) -> Iterator[str]:
+        """Say how the fields contradict each other, each as the end of a sentence."""
+        least = min(self.documents, self.layer, self.width, self.shard_rows)
+        if least < 1:
+            yield f"has {least} documents, layers, coordinates or rows per shard, not at least 1"
+        for number, shard in enumerate(self.shards):
+            name = shard_name(number, self.dtype)
+            last = number == len(self.shards) - 1
+            if shard.name != name:  # a file of another folder, or the same one twice
+                yield f"names shard {number} {shard.name!r} where {name!r} belongs"
+            elif not (1 if last else self.shard_rows) <= shard.rows <= self.shard_rows:
+                yield f"gives {name} {shard.rows} rows, and each shard has {self.shard_rows}"
+        rows = sum(shard.rows for shard in self.shards)
+        if rows != self.documents:
+            yield f"has {rows} rows in its shards for {self.documents} documents"
+        if self.texts != texts_digest(self.shards):
+            yield "has another digest of its texts than its shards"
 
 
 @dataclass(frozen=True)
@@ -163,4 +185,21 @@ class IndexManifest:
         Raises:
             UserError: it is missing, malformed, incomplete or of another format.
         """
-        return read_json(folder / MANIFEST, cls, f"Build the index with: {index_command(folder)}")
+        remedy = f"Build the index with: {index_command(folder)}"
+        manifest = read_json(folder / MANIFEST, cls, remedy)
+        for problem in manifest.problems():
+            raise UserError(f"{folder / MANIFEST} {problem}. {remedy}.")
+        return manifest
+
+    def problems(self) -> Iterator[str]:
+        """Say how the fields contradict each other, each as the end of a sentence."""
+        least = min(self.documents, self.layer, self.dim, self.bytes)
+        if least < 1:
+            yield f"has {least} documents, layers, coordinates or bytes, not at least 1"
+        if self.similarity != self.label.similarity:
+            yield f"has similarity {self.similarity}, and its label {self.label.similarity}"
+
+
+def texts_digest(shards: Iterable[Shard]) -> str:
+    """Return the sha256 over the digests of what was encoded into each shard, in hex."""
+    return hashlib.sha256("".join(shard.texts for shard in shards).encode()).hexdigest()

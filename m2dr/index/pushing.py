@@ -79,7 +79,7 @@ def _send(store: Store, pushed: Pushed, server: Server, progress: Callable[[int]
     begun = server.count(pushed.name) > 0
     size = max(1, min(BATCH_ROWS, BATCH_BYTES // (4 * pushed.dim)))
     written = 0
-    for start, block in store.blocks(size):
+    for start, block in store.blocks(size, compare=True):
         rows = range(start, start + len(block))
         docids = store.docids[rows.start : rows.stop]
         vectors = prefixes(block, pushed.dim, pushed.label.similarity)

@@ -9,12 +9,12 @@ import numpy as np
 
 from m2dr.errors import UserError
 from m2dr.index.docids import encode
-from m2dr.index.files import ASIDE, remove, sha256, write_whole
 from m2dr.index.formats import FORMATS
 from m2dr.index.jsonfile import read_json, write_json
-from m2dr.index.layout import store_command
+from m2dr.index.layout import shard_name, store_command
 from m2dr.index.manifest import Shard, StorePlan
 from m2dr.index.vectors import Floats
+from m2dr.io import ASIDE, remove, sha256, write_whole
 
 RECORDS = ("vectors-*.json", "docids-*.txt")  # what a finished store no longer needs
 
@@ -50,8 +50,15 @@ class Shards:
         Raises:
             UserError: there is no record, or it is damaged.
         """
+        path, name = self._record(number), shard_name(number, self.plan.dtype)
         remedy = f"Remove this file and go on with: {store_command(self.folder)} --resume"
-        return read_json(self._record(number), Shard, remedy)
+        shard = read_json(path, Shard, remedy)
+        if shard.name != name or not 1 <= shard.rows <= self.plan.shard_rows:
+            raise UserError(
+                f"{path} speaks of {shard.rows} rows in {shard.name!r}, where {name!r} with 1 to "
+                f"{self.plan.shard_rows} belongs. {remedy}."
+            )
+        return shard
 
     def write(self, number: int, docids: Sequence[str], vectors: Floats, texts: str) -> int:
         """Write a shard, and then that it is written.
@@ -70,7 +77,7 @@ class Shards:
         """
         self._expect(len(docids), vectors)
         data, lines = self._packed(vectors, docids), encode(docids)
-        name = f"{_name(number)}.{self.plan.dtype}"
+        name = shard_name(number, self.plan.dtype)
         vectors_sha, docids_sha = (hashlib.sha256(part).hexdigest() for part in (data, lines))
         write_whole(self._docids(number), lines)
         write_whole(self.folder / name, data)
@@ -92,7 +99,7 @@ class Shards:
         return path.read_bytes()
 
     def _record(self, number: int) -> Path:
-        return self.folder / f"{_name(number)}.json"
+        return self.folder / shard_name(number, "json")
 
     def _docids(self, number: int) -> Path:
         return self.folder / f"docids-{number:05d}.txt"
@@ -127,10 +134,6 @@ def forget(folder: Path, named: Sequence[Shard]) -> None:
     names = {shard.name for shard in named}
     stray = [path.name for path in folder.glob("vectors-*") if path.name not in names]
     remove(folder, *RECORDS, *stray, f"*{ASIDE}")
-
-
-def _name(number: int) -> str:
-    return f"vectors-{number:05d}"
 
 
 def _unfit(docid: str, vector: Floats) -> UserError:

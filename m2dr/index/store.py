@@ -1,7 +1,9 @@
 """A finished store: vectors on disk at full width, not normalised, opened as views of files."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +12,17 @@ from numpy.typing import ArrayLike
 
 from m2dr.errors import UserError
 from m2dr.index.docids import Docids, read_docids
-from m2dr.index.files import sha256
 from m2dr.index.formats import FORMATS
 from m2dr.index.jsonfile import read_json
 from m2dr.index.layout import DOCIDS, PARTIAL, STORE, store_command
-from m2dr.index.manifest import PartialStore, Shard, StoreManifest
+from m2dr.index.manifest import PartialStore, Shard, StoreManifest, StorePlan
 from m2dr.index.shards import Shards, has_size
 from m2dr.index.vectors import Floats
+from m2dr.io import sha256
+
+# Above this the digest of what is searched is not computed each time it is opened; its size is
+# looked at always, and who builds or evaluates, or m2dr index verify, compares the digest too.
+HASHED_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
@@ -26,6 +32,12 @@ class Store:
     folder: Path
     manifest: StoreManifest
     docids: Docids
+    _compared: set[str] = field(default_factory=set, repr=False, compare=False)  # names of shards
+
+    @property
+    def bytes(self) -> int:
+        """How large its files of vectors are together."""
+        return FORMATS[self.manifest.dtype].bytes_of(self.documents, self.width)
 
     @property
     def documents(self) -> int:
@@ -42,17 +54,27 @@ class Store:
         """How many coordinates a vector has."""
         return self.manifest.width
 
-    def blocks(self, rows: int = 8192) -> Iterator[tuple[int, Floats]]:
+    def blocks(self, rows: int = 8192, *, compare: bool = False) -> Iterator[tuple[int, Floats]]:
         """Yield each stretch of at most `rows` documents with the row it starts at.
 
         A block [n, width] is a read-only view of a file, or float32 where the store holds int8;
         none crosses a shard's end.
+
+        Args:
+            rows: of a block, at most.
+            compare: whether each shard is compared with the digest taken when it was written, once
+                for this store. A thread beside the caller's does it; what it finds is raised after
+                the last block of the shard.
+
+        Raises:
+            UserError: a shard is missing or has another size; with `compare`, it has changed.
         """
         start = 0
         for shard in self.manifest.shards:
             vectors = self._open(shard)
-            for first in range(0, shard.rows, rows):
-                yield start + first, vectors(slice(first, min(first + rows, shard.rows)))
+            with self._comparing(shard) if compare else nullcontext():
+                for first in range(0, shard.rows, rows):
+                    yield start + first, vectors(slice(first, min(first + rows, shard.rows)))
             start += shard.rows
 
     def rows(self, ids: ArrayLike) -> Floats:
@@ -84,18 +106,39 @@ class Store:
     def problems(self, progress: Callable[[int], None] | None = None) -> Iterator[str]:
         """The same, with a sentence for each shard that has changed."""
         for shard in self.manifest.shards:
-            path = self.folder / shard.name
-            if sha256(path) != shard.sha256:
-                yield (
-                    f"{path} is not the file that was written. Restore it, or start afresh with: "
-                    f"{store_command(self.folder)} --overwrite"
-                )
+            problem = self._problem(shard)
+            if problem:
+                yield problem
             elif progress:
                 progress(shard.rows)
 
     def _open(self, shard: Shard) -> Callable[[Any], Floats]:
+        _require(self.folder, shard, self.manifest.plan)
         path = self.folder / shard.name
         return FORMATS[self.manifest.dtype].reader(path, shard.rows, self.width)
+
+    @contextmanager
+    def _comparing(self, shard: Shard) -> Iterator[None]:
+        """Compare a shard with its digest beside the block, unless that was done before."""
+        if shard.name in self._compared:
+            yield
+            return
+        with ThreadPoolExecutor(1) as pool:
+            found = pool.submit(self._problem, shard)  # hashing lets go of Python's lock
+            yield
+            if problem := found.result():
+                raise UserError(problem)
+        self._compared.add(shard.name)
+
+    def _problem(self, shard: Shard) -> str:
+        """Say that a shard is not what was written; nothing where it is."""
+        path = self.folder / shard.name
+        if path.is_file() and sha256(path) == shard.sha256:
+            return ""
+        return (
+            f"{path} is not the file that was written. Restore it, or start afresh with: "
+            f"{store_command(self.folder)} --overwrite"
+        )
 
 
 def open_store(folder: Path) -> Store:
@@ -108,13 +151,17 @@ def open_store(folder: Path) -> Store:
         raise _unfinished(folder)
     manifest = StoreManifest.read(folder)
     for shard in manifest.shards:
-        if not has_size(folder, shard, manifest.plan):
-            raise UserError(
-                f"{folder / shard.name} is missing or has another size than it was written with. "
-                f"Restore it, or start afresh with: {store_command(folder)} --overwrite"
-            )
+        _require(folder, shard, manifest.plan)
     docids = read_docids(folder / DOCIDS, manifest.documents, manifest.docids)
     return Store(folder, manifest, docids)
+
+
+def _require(folder: Path, shard: Shard, plan: StorePlan) -> None:
+    if not has_size(folder, shard, plan):
+        raise UserError(
+            f"{folder / shard.name} is missing or has another size than it was written with. "
+            f"Restore it, or start afresh with: {store_command(folder)} --overwrite"
+        )
 
 
 def _unfinished(folder: Path) -> UserError:

@@ -22,15 +22,29 @@ def prefixes(vectors: Floats, dim: int, similarity: Similarity) -> NDArray[np.fl
     Returns:
         [n, dim] float32, contiguous, a copy.
 
+    Raises:
+        UserError: a coordinate that is kept is not finite.
+
     >>> prefixes(np.array([[0.0, 4.0, 100.0]]), 2, "cosine").tolist()
     [[0.0, 1.0]]
     """
     kept = np.array(vectors[:, :dim], np.float32, order="C")
-    if similarity == "cosine":
-        # Summed in float64, where the square of a tiny coordinate is not yet zero.
-        norms = np.linalg.norm(kept.astype(np.float64), axis=1, keepdims=True)
-        np.divide(kept, norms, out=kept, where=norms > 0, casting="same_kind")
+    if similarity != "cosine":
+        _require_finite(kept)
+        return kept
+    # Summed in float64, where the square of a tiny coordinate is not yet zero.
+    norms = np.linalg.norm(kept.astype(np.float64), axis=1, keepdims=True)
+    _require_finite(norms)
+    np.divide(kept, norms, out=kept, where=norms > 0, casting="same_kind")
     return kept
+
+
+def _require_finite(values: Floats) -> None:
+    if not np.isfinite(values).all():
+        raise UserError(
+            "A vector is not finite, so a file of vectors is damaged; see which one with: "
+            "m2dr index verify"
+        )
 
 
 def check_queries(queries: Floats, dim: int) -> None:

@@ -8,12 +8,12 @@ import numpy as np
 
 from m2dr.errors import UserError
 from m2dr.index.docids import Docids, digest
-from m2dr.index.files import ASIDE, remove, write_whole, writing
 from m2dr.index.jsonfile import read_json, write_json
 from m2dr.index.layout import DOCIDS, PARTIAL, STORE, store_command
-from m2dr.index.manifest import PartialStore, Shard, StoreManifest, StorePlan
+from m2dr.index.manifest import PartialStore, Shard, StoreManifest, StorePlan, texts_digest
 from m2dr.index.shards import RECORDS, Shards, forget
 from m2dr.index.vectors import Floats
+from m2dr.io import ASIDE, make_folder, remove, write_whole
 
 
 class StoreWriter:
@@ -41,8 +41,7 @@ class StoreWriter:
         """
         self.folder = folder
         self.plan = plan
-        with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         if overwrite:
             # store.json first: from then on the folder is no finished store.
             remove(folder, STORE)
@@ -174,7 +173,6 @@ class StoreWriter:
         )
 
     def _made(self, shards: tuple[Shard, ...], documents: int, docids: str) -> StoreManifest:
-        texts = "".join(shard.texts for shard in shards)
         return StoreManifest(
             corpus=self.plan.corpus,
             documents=documents,
@@ -185,7 +183,7 @@ class StoreWriter:
             label=self.plan.label,
             shards=shards,
             docids=docids,
-            texts=hashlib.sha256(texts.encode()).hexdigest(),
+            texts=texts_digest(shards),
         )
 
 

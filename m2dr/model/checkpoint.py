@@ -12,6 +12,7 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from m2dr.errors import UserError
+from m2dr.io import make_folder
 from m2dr.model.backbones import backbone_of, cut_config, read_config
 from m2dr.model.encoder import Encoder
 from m2dr.model.foreign import DENSE, foreign_card, write_sentence_transformers_files
@@ -106,9 +107,10 @@ def save(encoder: Encoder, tokenizer: Tokenizer, card: ModelCard, folder: Path) 
         The card, with the fingerprint of the weights that were written, and with the exit heads
         that the encoder really has.
     """
+    make_folder(folder)
     aside = folder / ASIDE
     shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
+    aside.mkdir()
     try:
         card = _write_aside(encoder, tokenizer, card, aside)
     except BaseException:
@@ -149,7 +151,7 @@ def _remove_weights(folder: Path) -> None:
 
 
 def _replace(source: Path, target: Path) -> None:
-    if target.is_dir():
+    if target.is_dir() and not target.is_symlink():
         shutil.rmtree(target)
     source.replace(target)
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from m2dr.errors import UserError
+from m2dr.io import contents, locked
 from m2dr.model.checkpoint import load, read_card, save
 from m2dr.model.places import is_half_written
 from m2dr.records.card import ModelCard
@@ -16,10 +17,15 @@ def export_cut(model: str | Path, layer: int, folder: Path) -> ModelCard:
 
     Raises:
         UserError: the model has fewer blocks, needs the others for its documents, or `folder`
-            holds something.
+            holds something or is being written to.
     """
-    if folder.exists() and any(folder.iterdir()) and not is_half_written(folder):
-        raise UserError(f"{folder} is not empty; choose another --out.")
+    with locked(folder, "give another --out"):
+        if contents(folder) and not is_half_written(folder):
+            raise UserError(f"{folder} is not empty; choose another --out.")
+        return _export(model, layer, folder)
+
+
+def _export(model: str | Path, layer: int, folder: Path) -> ModelCard:
     card = read_card(model)
     if card.documents == "last" and layer < card.layers:
         raise UserError(

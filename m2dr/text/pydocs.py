@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from m2dr.errors import UserError, nearest
+from m2dr.io import write_text
 from m2dr.records.texts import Document, Judgement, Query
 from m2dr.text.collection import Asked, Dataset, Split
 from m2dr.text.corpora import MemoryCorpus
@@ -193,15 +194,6 @@ def _cached(path: Path) -> list[Entry]:
 
 
 def _keep(path: Path, text: str) -> None:
-    """Write aside and rename; a cache that cannot be written is done without."""
-    aside = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with aside.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-    except OSError:
-        with suppress(OSError):
-            aside.unlink()
+    """Write the cache, which is done without where it cannot be written."""
+    with suppress(UserError):
+        write_text(path, text)

@@ -2,15 +2,17 @@
 
 import json
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from m2dr.errors import UserError
+from m2dr.io import contents, locked, write_text
 from m2dr.model.places import CARD, CHECKPOINTS
 from m2dr.verbs.models import MODELS
-from m2dr.verbs.progress import processes_asked
+from m2dr.verbs.progress import is_first, processes_asked
 
 RECORD = "training.json"
 SETTINGS = "settings.json"  # the same when the training is finished: what made the model
@@ -59,15 +61,28 @@ def resumed(
     return read(None, (), saved)
 
 
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold the folder of a training against other processes; of several ranks the first one does.
+
+    Raises:
+        UserError: another process trains into it.
+    """
+    with locked(folder, "give another --out") if is_first() else nullcontext():
+        yield
+
+
 def open_workplace(folder: Path, settings: object, resume: bool, overwrite: bool) -> None:
     """Make the folder of a training, or refuse one that holds something worth keeping.
 
     A training that died before its first checkpoint has left nothing to keep: it is begun again.
+    The folder is `held` already.
     """
     if resume:
+        _require_begun(folder)  # another process may have finished it since the settings were read
         return
     dead = (folder / RECORD).exists() and not _is_worth_keeping(folder)
-    if folder.exists() and any(folder.iterdir()) and not (overwrite or dead):
+    if contents(folder) and not (overwrite or dead):
         if (folder / CARD).exists():
             what, hint = "a finished model", "choose another --out, or --overwrite it"
         elif (folder / RECORD).exists():
@@ -88,10 +103,11 @@ def open_workplace(folder: Path, settings: object, resume: bool, overwrite: bool
 def begin_many(folder: Path, settings: object, resume: bool, overwrite: bool) -> None:
     """The same for a folder of several models, each in a folder of its own."""
     if resume:
+        _require_begun(folder)
         return
-    inside = [path for path in folder.glob("*") if _is_ours(path)] if folder.exists() else []
+    inside = [path for path in contents(folder) if _is_ours(path)]
     dead = (folder / RECORD).exists() and not any(map(_is_worth_keeping, inside))
-    if folder.exists() and any(folder.iterdir()) and not (overwrite or dead):
+    if contents(folder) and not (overwrite or dead):
         what = "an interrupted training" if (folder / RECORD).exists() else "trained models"
         what = what if inside or (folder / RECORD).exists() else "other files"
         raise UserError(
@@ -114,10 +130,8 @@ def _is_ours(path: Path) -> bool:
 
 
 def _record(folder: Path, settings: object) -> None:
-    aside = folder / f"{RECORD}.tmp"
     table = {PROCESSES: processes_asked(), **_plain(settings)}
-    aside.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
-    aside.replace(folder / RECORD)
+    write_text(folder / RECORD, json.dumps(table, indent=2) + "\n")
 
 
 def clear(folder: Path) -> None:
@@ -140,9 +154,7 @@ def enough_space(folder: Path, parameters: int) -> None:
 
 def _read(folder: Path, keys: Collection[str]) -> dict[str, Any]:
     path = folder / RECORD
-    if not path.exists():
-        done = "is finished" if (folder / CARD).exists() else "was never begun"
-        raise UserError(f"--resume: the training in {folder} {done}; leave --resume out to train.")
+    _require_begun(folder)
     try:
         table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -158,6 +170,12 @@ def _read(folder: Path, keys: Collection[str]) -> dict[str, Any]:
             "with it. Start as many, or begin again with --overwrite."
         )
     return table
+
+
+def _require_begun(folder: Path) -> None:
+    if not (folder / RECORD).exists():
+        done = "is finished" if (folder / CARD).exists() else "was never begun"
+        raise UserError(f"--resume: the training in {folder} {done}; leave --resume out to train.")
 
 
 def _plain(settings: Any) -> dict[str, Any]:  # noqa: ANN401  # a dataclass of settings

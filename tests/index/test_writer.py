@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from m2dr.errors import UserError
-from m2dr.index.files import sha256
 from m2dr.index.manifest import StorePlan
 from m2dr.index.shards import Shards
 from m2dr.index.store import open_store
 from m2dr.index.writer import StoreWriter
+from m2dr.io import sha256
 
 Floats = NDArray[np.float32]
 DOCIDS = [f"d{row}" for row in range(35)]

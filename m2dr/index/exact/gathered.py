@@ -162,7 +162,7 @@ def not_a_number() -> UserError:
     """Of a score."""
     return UserError(
         "A score is not a number, so documents cannot be ranked by it. Look at the vectors: a "
-        "product of two of them is beyond float32."
+        "product of two of them is beyond float32, or a file is damaged: m2dr index verify"
     )
 
 

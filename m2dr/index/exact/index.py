@@ -16,7 +16,7 @@ from m2dr.index.exact.source import PrefixSource
 from m2dr.index.label import Label
 from m2dr.index.ranked import as_run
 from m2dr.index.store import Store
-from m2dr.index.vectors import Floats, check_depth
+from m2dr.index.vectors import Floats, check_depth, prefixes
 from m2dr.records.cut import Cut
 from m2dr.records.run import Run
 
@@ -86,13 +86,18 @@ class ExactIndex:
             Scores and rows, [Q, min(k, documents)], best first; of equal scores the higher docid.
 
         Raises:
-            UserError: the queries are too short or not finite, or k is below 1.
+            UserError: the queries are too short or not finite, k is below 1, or the store's files
+                are not those that were written.
         """
         check_depth(k)
         similarity = self.store.manifest.label.similarity
         vectors = on(queries, self.device, self.dim)
         asked = Asked((self.dim,), min(k, self.documents), similarity, self._places)
-        return arrays(*search(vectors, self._source, asked)[self.dim])
+        scores, rows = arrays(*search(vectors, self._source, asked)[self.dim])
+        endless = rows[np.isinf(scores)]
+        if endless.size:
+            prefixes(self.store.rows(endless), self.dim, "dot")  # refused, if it is not finite
+        return scores, rows
 
     def ranked(
         self,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from m2dr.index.exact.sizes import sizes
 from m2dr.index.exact.tiles import Lengths, Tile, inverse_lengths, slices, tiles
-from m2dr.index.store import Store
+from m2dr.index.store import HASHED_BYTES, Store
 from m2dr.index.vectors import Floats
 from m2dr.records.card import Similarity
 
@@ -91,7 +91,13 @@ class StoreSource:
 
     def _blocks(self, size: int) -> Iterable[tuple[int, Floats]]:
         """Views of its files; of int8, which is widened while it is read, a tile at a time."""
-        return self._store.blocks(size if self._store.manifest.dtype == "int8" else ROWS)
+        rows = size if self._store.manifest.dtype == "int8" else ROWS
+        return self._store.blocks(rows, compare=self._compares)
+
+    @property
+    def _compares(self) -> bool:
+        """Whether files are compared with their digests: a scan for many queries takes longer."""
+        return True
 
 
 class PrefixSource(StoreSource):
@@ -114,6 +120,11 @@ class PrefixSource(StoreSource):
 
     def _blocks(self, size: int) -> Iterable[tuple[int, Floats]]:
         return super()._blocks(size) if self._store.manifest.dtype == "int8" else self._views
+
+    @property
+    def _compares(self) -> bool:
+        """Of one query at a time, those of a small store alone."""
+        return self._store.bytes <= HASHED_BYTES
 
     @cached_property
     def _views(self) -> list[tuple[int, Floats]]:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -18,6 +19,7 @@ from m2dr.evaluate.report import (
     write_json,
 )
 from m2dr.evaluate.usual import usual
+from m2dr.io import locked
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_device
 from m2dr.verbs.corpora import open_corpus
@@ -148,14 +150,18 @@ def _grids(
     dims = tuple(sorted(set(request.dims or usual_dims(card.width))))
     cuts_of(card, layers, dims)
     asked = pairings(card, layers, request.documents)
-    ranker = _ranker(request, corpus, task, model, dims, asked)
-    measuring = Measuring(ranker, request.runs, request.again)
-    for pairing in asked:
-        folder = request.out / task.dataset.name / task.split / f"{name}{pairing.suffix}"
-        grid = measuring.grid(f"{name}{pairing.suffix}", pairing, folder)
-        write_json(grid, folder / "grid.json")
-        write_csv([grid], folder / "grid.csv")
-        yield grid
+    home = request.out / task.dataset.name / task.split
+    folders = [home / f"{name}{pairing.suffix}" for pairing in asked]
+    with ExitStack() as held:
+        for folder in folders:
+            held.enter_context(locked(folder, "give another --out"))
+        ranker = _ranker(request, corpus, task, model, dims, asked)
+        measuring = Measuring(ranker, request.runs, request.again)
+        for pairing, folder in zip(asked, folders, strict=True):
+            grid = measuring.grid(f"{name}{pairing.suffix}", pairing, folder)
+            write_json(grid, folder / "grid.json")
+            write_csv([grid], folder / "grid.csv")
+            yield grid
 
 
 def _ranker(

@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from m2dr.errors import UserError
-from m2dr.evaluate.aside import write_text
 from m2dr.evaluate.findings import Finding
 from m2dr.evaluate.made import MADE, package_versions
 from m2dr.evaluate.overlap import draw_overlap
 from m2dr.evaluate.page import Content, PlaceContent, Shown, html_page
 from m2dr.evaluate.style import LIGHT
+from m2dr.io import write_text
 from m2dr.model.places import CARD
 from m2dr.verbs.evaluating.figures import FiguresRequest, Pictured, measures_of, picture
 from m2dr.verbs.evaluating.overlaps import overlaps

@@ -6,6 +6,7 @@
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -18,6 +19,7 @@ from m2dr.evaluate.figures import quality_over_dims
 from m2dr.evaluate.grid import Grid, average
 from m2dr.evaluate.report import text_comparison, text_table, write_csv, write_json
 from m2dr.evaluate.sentences import Rows, distinct
+from m2dr.io import locked
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.records.card import ModelCard
@@ -235,6 +237,17 @@ def _grids(
     request: TaskRequest, tasks: Sequence[Task], model: str, name: str, cuts: Sequence[Cut]
 ) -> Iterator[Grid]:
     """One model on each task, and the mean of several; each is written as soon as it is known."""
+    with ExitStack() as held:
+        for task in tasks:
+            folder = request.out / task.name / task.split / name
+            held.enter_context(locked(folder, "give another --out"))
+        yield from _held_grids(request, tasks, model, name, cuts)
+
+
+def _held_grids(
+    request: TaskRequest, tasks: Sequence[Task], model: str, name: str, cuts: Sequence[Cut]
+) -> Iterator[Grid]:
+    """The same, in folders that are held."""
     device = choose_device(request.device)
     encoder, tokenizer = checkpoint.load(
         model, max(cuts).layer, device, choose_dtype(request.dtype, device)

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from m2dr.errors import Interrupted, UserError
-from m2dr.index.lock import locked
 from m2dr.index.store import Store, open_store
 from m2dr.index.writer import StoreWriter, is_finished
+from m2dr.io import locked
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.meeting import Meeting
 from m2dr.text.collection import Dataset
@@ -69,7 +69,7 @@ def _open(job: Job, held: ExitStack, *, overwrite: bool) -> list[StoreWriter]:
     writers = []
     for folder, plan in job.stores:
         if overwrite or not is_finished(folder):
-            held.enter_context(locked(folder))
+            held.enter_context(locked(folder, "give another --indexes"))
         writers.append(StoreWriter(folder, plan, overwrite=overwrite))
     return writers
 

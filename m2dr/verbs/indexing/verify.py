@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from m2dr.errors import UserError
 from m2dr.index.docids import read_docids
-from m2dr.index.files import sha256
 from m2dr.index.inventory import built_indexes
 from m2dr.index.layout import INDEX, INDEX_DOCIDS, STORE, index_command, store_command
 from m2dr.index.listing import store_folders
 from m2dr.index.manifest import IndexManifest
 from m2dr.index.store import Store, open_store
+from m2dr.io import sha256
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.text.collection import Dataset

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from m2dr.errors import Interrupted, UserError, nearest
-from m2dr.evaluate.aside import aside
+from m2dr.io import aside, locked_file
 from m2dr.records.texts import Document, Query
 from m2dr.text.collection import Dataset
 from m2dr.text.groups import answered, known_positives
@@ -95,17 +95,11 @@ def mine(request: MineRequest) -> MineReport:
     """
     begun = time.monotonic()
     _refuse(request)
-    dataset = open_corpus(request.corpus)
     counts: Counter[str] = Counter()
-    with aside(request.out) as unfinished, unfinished.open("w", encoding="utf-8") as file:
-        try:
-            for group in _groups(request, dataset, counts):
-                file.write(json.dumps(group, ensure_ascii=False) + "\n")
-        except KeyboardInterrupt:
-            raise Interrupted(
-                f"Mining stopped after {counts['queries']} queries; nothing was written to "
-                f"{request.out}."
-            ) from None
+    with locked_file(request.out, "give another --out"):
+        _refuse_existing(request)
+        dataset = open_corpus(request.corpus)
+        _write(request, dataset, counts)
     return MineReport(
         request.out,
         request.negatives,
@@ -116,6 +110,18 @@ def mine(request: MineRequest) -> MineReport:
         {name: counts[name] for name in FILTERS},
         time.monotonic() - begun,
     )
+
+
+def _write(request: MineRequest, dataset: Dataset, counts: Counter[str]) -> None:
+    with aside(request.out) as unfinished, unfinished.open("w", encoding="utf-8") as file:
+        try:
+            for group in _groups(request, dataset, counts):
+                file.write(json.dumps(group, ensure_ascii=False) + "\n")
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"Mining stopped after {counts['queries']} queries; nothing was written to "
+                f"{request.out}."
+            ) from None
 
 
 def _refuse(request: MineRequest) -> None:
@@ -137,7 +143,11 @@ def _refuse(request: MineRequest) -> None:
         )
     if request.out.suffix != ".jsonl":
         raise UserError(f"--out {request.out} must end in .jsonl, by which m2dr train knows it.")
-    if request.out.exists() and not request.overwrite:
+    _refuse_existing(request)
+
+
+def _refuse_existing(request: MineRequest) -> None:
+    if request.out.is_file() and not request.overwrite:
         raise UserError(f"{request.out} exists; choose another --out, or --overwrite it.")
 
 

@@ -31,7 +31,7 @@ from m2dr.verbs.training.dryrun import Forecast, forecast
 from m2dr.verbs.training.plans import plan_of
 from m2dr.verbs.training.recipe import stairs_of
 from m2dr.verbs.training.train import run
-from m2dr.verbs.workplace import clear, enough_space, open_workplace
+from m2dr.verbs.workplace import clear, enough_space, held, open_workplace
 
 
 class Text(NamedTuple):
@@ -101,11 +101,21 @@ def pretrain(
     """
     begun = time.monotonic()
     setup = _prepare(settings, folder)
-    plan = setup.plan
-    if is_first():
-        if not resume:
-            enough_space(folder, sum(p.numel() for p in setup.learner.parameters()))
-        open_workplace(folder, settings, resume, overwrite)
+    with held(folder):
+        if is_first():
+            if not resume:
+                enough_space(folder, sum(p.numel() for p in setup.learner.parameters()))
+            open_workplace(folder, settings, resume, overwrite)
+        trainer, card = _pretrain(setup, folder, resume)
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return PretrainReport(
+        folder, card, setup.plan.steps, losses[0], losses[-1], time.monotonic() - begun
+    )
+
+
+def _pretrain(setup: _Setup, folder: Path, resume: bool) -> tuple[Trainer, ModelCard]:
+    """Train, and write the backbone; the first rank holds the folder."""
+    settings, plan = setup.settings, setup.plan
     cuts = " ".join(map(str, setup.learner.cuts))
     say(f"Pre-training {cuts} of {settings.backbone}: {plan.steps} steps")
     say(f"  {setup.texts} texts, {plan.batch_queries} per step, into {folder}")
@@ -120,8 +130,7 @@ def pretrain(
         card = checkpoint.save(setup.encoder.eval(), setup.tokenizer, card, folder)
         clear(folder)
     trainer.accelerator.wait_for_everyone()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    return PretrainReport(folder, card, plan.steps, losses[0], losses[-1], time.monotonic() - begun)
+    return trainer, card
 
 
 def dry_run(settings: PretrainSettings) -> Forecast:

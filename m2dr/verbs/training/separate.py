@@ -1,6 +1,7 @@
 """`m2dr train --variant separate` with several cuts: one model for each, the bar for the others."""
 
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from m2dr.verbs.progress import is_first, say
 from m2dr.verbs.training.material import kind_of
 from m2dr.verbs.training.recipe import recipe_of
 from m2dr.verbs.training.train import TrainReport, train
-from m2dr.verbs.workplace import RECORD, begin_many, clear
+from m2dr.verbs.workplace import RECORD, begin_many, clear, held
 
 
 @dataclass(frozen=True)
@@ -61,23 +62,28 @@ def train_separately(
     ones = {cut: _alone(settings, cut) for cut in cuts}
     for one in ones.values():
         recipe_of(one, kind)
-    if is_first():
-        begin_many(folder, settings, resume, overwrite)
-    trained = []
+    with held(folder):
+        if is_first():
+            begin_many(folder, settings, resume, overwrite)
+        trained = list(_each(ones, folder))
+        if is_first():
+            clear(folder)
+    return SeparateReport(tuple(trained), cuts, folder, time.monotonic() - begun)
+
+
+def _each(ones: Mapping[Cut, TrainSettings], folder: Path) -> Iterator[TrainReport]:
+    """Train those that are not trained yet."""
     for place, (cut, one) in enumerate(ones.items(), start=1):
         own = folder / str(cut)
         if (own / CARD).exists() and not (own / RECORD).exists():
-            say(f"{cut}: trained already ({place} of {len(cuts)})")
+            say(f"{cut}: trained already ({place} of {len(ones)})")
             continue
-        say(f"{cut}: {place} of {len(cuts)}")
+        say(f"{cut}: {place} of {len(ones)}")
         try:
-            trained.append(train(one, own, resume=(own / RECORD).exists()))
+            yield train(one, own, resume=(own / RECORD).exists())
         except Interrupted as stopped:
             hint = f"go on with: m2dr train --resume --out {folder}"
             raise Interrupted(f"{str(stopped).split(';')[0]} of {cut}; {hint}") from None
-    if is_first():
-        clear(folder)
-    return SeparateReport(tuple(trained), cuts, folder, time.monotonic() - begun)
 
 
 def _alone(settings: TrainSettings, cut: Cut) -> TrainSettings:

@@ -26,7 +26,7 @@ from m2dr.verbs.progress import Advance, is_first, processes_asked, progress, sa
 from m2dr.verbs.training.material import Material, open_material, refuse_few
 from m2dr.verbs.training.plans import plan_of
 from m2dr.verbs.training.recipe import Recipe, recipe_of
-from m2dr.verbs.workplace import clear, enough_space, open_workplace
+from m2dr.verbs.workplace import clear, enough_space, held, open_workplace
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,19 @@ def train(
     """
     begun = time.monotonic()
     setup = prepare(settings, folder)
-    encoder, plan, material = setup.encoder, setup.plan, setup.material
-    if is_first():
-        if not resume:
-            enough_space(folder, sum(p.numel() for p in setup.learner.parameters()))
-        open_workplace(folder, settings, resume, overwrite)
+    with held(folder):
+        if is_first():
+            if not resume:
+                enough_space(folder, sum(p.numel() for p in setup.learner.parameters()))
+            open_workplace(folder, settings, resume, overwrite)
+        trainer, card = _train(setup, folder, resume)
+    return _report(trainer, folder, card, setup.material, time.monotonic() - begun)
+
+
+def _train(setup: Setup, folder: Path, resume: bool) -> tuple[Trainer, ModelCard]:
+    """Train, and write the model; the first rank holds the folder."""
+    settings, encoder, plan = setup.settings, setup.encoder, setup.plan
+    material = setup.material
     kind = f"{encoder.device.type} in {'bf16' if plan.bf16 else 'fp32'}"
     say(f"Training {setup.recipe.variant.name} on {material.name}: {plan.steps} steps on {kind}")
     say(f"  {material.count} {material.unit}, {plan.batch_queries} per step, into {folder}")
@@ -96,7 +104,7 @@ def train(
         card = checkpoint.save(encoder.eval(), setup.tokenizer, card, folder)
         clear(folder)
     trainer.accelerator.wait_for_everyone()
-    return _report(trainer, folder, card, material, time.monotonic() - begun)
+    return trainer, card
 
 
 def prepare(settings: TrainSettings, folder: Path) -> Setup:

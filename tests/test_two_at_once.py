@@ -1,0 +1,142 @@
+"""Two commands that would write to one place: the second is told who holds it, and ends."""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from world import make_backbone
+
+from m2dr import cli
+from m2dr.errors import UserError
+from m2dr.io import LOCK
+from m2dr.verbs.workplace import open_workplace
+
+HOLD = """
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from m2dr.io import locked, locked_file
+path = Path(sys.argv[1])
+with (locked_file if path.suffix else locked)(path):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+SHORT = ("--steps", "2", "--device", "cpu", "--set", "evaluate_steps=0")
+CASES = {
+    "train": ("train", "--variant", "plain", "--batch-queries", "4", *SHORT),
+    "train many": (
+        "train", "--variant", "separate", "--layers", "1,2", "--batch-queries", "4", *SHORT
+    ),
+    "pretrain": ("pretrain", "--batch-texts", "4", *SHORT[:4]),
+    "export": ("export", "--layer", "2"),
+    "mine": ("mine", "--with", "bm25", "--depth", "5", "--negatives", "2"),
+    "evaluate": ("evaluate", "beir", "--layers", "4", "--dims", "8", "--device", "cpu"),
+    "sts": ("evaluate", "sts", "--layers", "4", "--dims", "8", "--device", "cpu"),
+}  # fmt: skip
+
+
+@contextmanager
+def held(path: Path) -> Iterator[int]:
+    """Another process that writes to `path`; its number."""
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with holder:
+        assert holder.stdout
+        assert holder.stdout.readline() == "held\n"
+        yield holder.pid
+
+
+def run(*words: str | Path) -> int:
+    """The exit code of a command in this process."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main([str(word) for word in words])
+    return int(ended.value.code or 0)
+
+
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_backbone(tmp_path_factory.mktemp("backbone") / "masks", masks=True)
+
+
+@pytest.fixture
+def scored(tmp_path: Path) -> Path:
+    rows = [f"read a file\tthe {word} file\t{n}.0" for n, word in enumerate(("list", "line", "a"))]
+    (tmp_path / "scored.tsv").write_text("\n".join(["sentence1\tsentence2\tscore", *rows]) + "\n")
+    return tmp_path / "scored.tsv"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_second_is_told_and_runs_when_the_first_has_ended(
+    case: str,
+    backbone: Path,
+    tiny_corpus: Path,
+    scored: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / ("out.jsonl" if case == "mine" else "out")
+    inputs: dict[str, Sequence[str | Path]] = {
+        "export": ("--model", backbone),
+        "mine": ("--corpus", tiny_corpus),
+        "evaluate": (
+            "--corpus", tiny_corpus, "--model", backbone, "--indexes", tmp_path / "indexes"
+        ),
+        "sts": ("--task", scored, "--model", backbone),
+    }  # fmt: skip
+    usual = ("--corpus", tiny_corpus, "--backbone", backbone)
+    words = (*CASES[case], *inputs.get(case, usual), "--out", out)
+    place = {"evaluate": out / "tiny" / "test" / "masks", "sts": out / "scored" / "masks"}
+    path = place.get(case, out)
+
+    with held(path) as holder:
+        code = run(*words)
+        there = {file for file in tmp_path.rglob("*") if file.is_file() and file != scored}
+
+    told = capsys.readouterr().err
+    assert code == 2, told
+    assert f"Another process, {holder} on " in told
+    assert f"is writing to {path}. Wait until it has ended, or give another --out." in told
+    assert there == {path.with_name(f".{path.name}{LOCK}") if case == "mine" else path / LOCK}
+    assert run(*words) == 0, capsys.readouterr().err
+    assert not list(tmp_path.rglob(f"*{LOCK}"))
+
+
+def test_one_index_is_built_once_at_a_time_and_another_dim_meanwhile(
+    backbone: Path, tiny_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (
+        "index", "corpus", "--corpus", tiny_corpus, "--model", backbone, "--layer", "4",
+        "--indexes", tmp_path, "--device", "cpu", "--dim",
+    )  # fmt: skip
+    assert run(*words, "8") == 0
+    manifest = next(tmp_path.rglob("dim-8/manifest.json"))
+    built = manifest.read_bytes()
+
+    with held(manifest.parent) as holder:
+        finished = run(*words, "8")
+        manifest.unlink()
+        refused = run(*words, "8")
+        other = run(*words, "16")
+
+    told = capsys.readouterr().err
+    assert (finished, refused, other) == (0, 2, 0), told
+    assert f"Another process, {holder} on " in told
+    assert not manifest.exists()
+    assert run(*words, "8") == 0
+    assert manifest.read_bytes() == built
+    assert not list(tmp_path.rglob(LOCK))
+
+
+def test_a_resume_of_what_another_process_has_finished_is_refused(
+    backbone: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    words = (*CASES["train"], "--corpus", tiny_corpus, "--backbone", backbone, "--out", out)
+    assert run(*words) == 0
+
+    with pytest.raises(UserError, match="is finished; leave --resume out"):
+        open_workplace(out, {}, resume=True, overwrite=False)
