@@ -1,12 +1,13 @@
 """Frozen dataclasses as JSON files, sorted and indented so that two of them diff line by line."""
 
 import json
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from m2dr.errors import UserError
 from m2dr.index.files import write_whole
+from m2dr.io import LATER, MismatchError, decode
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -14,11 +15,8 @@ if TYPE_CHECKING:
     Record = TypeVar("Record", bound=DataclassInstance)
 
 FORMAT = 1  # raise it when today's reader would misread yesterday's file
-LATER = {"later": True}  # metadata of a field with a default: yesterday's file may lack it
 
-
-class _MismatchError(ValueError):
-    """The JSON is not the record that was expected; says where and why."""
+__all__ = ["FORMAT", "LATER", "dump", "parse", "read_json", "write_json"]
 
 
 def write_json(path: Path, record: "DataclassInstance") -> None:
@@ -74,7 +72,7 @@ def parse(text: str, kind: "type[Record]", where: str, remedy: str) -> "Record":
         return _checked(json.loads(text), kind)
     except json.JSONDecodeError as error:
         problem = f"line {error.lineno}, is not JSON ({error.msg})"
-    except _MismatchError as error:
+    except MismatchError as error:
         problem = str(error)
     raise UserError(f"{where} {problem}. {remedy}.")
 
@@ -82,52 +80,8 @@ def parse(text: str, kind: "type[Record]", where: str, remedy: str) -> "Record":
 def _checked(table: object, kind: "type[Record]") -> "Record":
     """Turn a JSON object with a format number into a record."""
     if not isinstance(table, dict):
-        raise _MismatchError("holds no JSON object")
+        raise MismatchError("holds no JSON object")
     found = table.pop("format", None)
     if found != FORMAT:
-        raise _MismatchError(f"has format {found}, and this m2dr reads format {FORMAT}")
-    return cast("Record", _decode(table, kind, ""))
-
-
-def _decode(value: object, hint: object, where: str) -> object:
-    """Check a JSON value against a type hint; lists become tuples, objects dataclasses."""
-    if isinstance(hint, type) and is_dataclass(hint):
-        return _decode_record(value, hint, where)
-    if get_origin(hint) is tuple:
-        return _decode_tuple(value, get_args(hint), where)
-    if get_origin(hint) is Literal:
-        if value not in get_args(hint):
-            known = ", ".join(get_args(hint))
-            raise _MismatchError(f"has {where} = {value!r}, which is none of {known}")
-    elif type(value) is not hint:
-        raise _MismatchError(
-            f"has {where} = {value!r} where {getattr(hint, '__name__', hint)} belongs"
-        )
-    return value
-
-
-def _decode_record(value: object, hint: "type[DataclassInstance]", where: str) -> object:
-    if not isinstance(value, dict):
-        raise _MismatchError(f"has {where} = {value!r} where an object belongs")
-    names = {field.name for field in fields(hint)}
-    needed = {field.name for field in fields(hint) if not field.metadata.get("later")}
-    problems = [f"lacks {name!r}" for name in sorted(needed - value.keys())]
-    problems += [f"has an unknown {name!r}" for name in sorted(value.keys() - names)]
-    if problems:
-        raise _MismatchError(", ".join(problems) + (f" in {where}" if where else ""))
-    hints = get_type_hints(hint)
-    prefix = f"{where}." if where else ""
-    return hint(**{name: _decode(value[name], hints[name], prefix + name) for name in value})
-
-
-def _decode_tuple(value: object, hints: tuple[object, ...], where: str) -> tuple[object, ...]:
-    if not isinstance(value, list):
-        raise _MismatchError(f"has {where} = {value!r} where a list belongs")
-    if hints[-1] is Ellipsis:
-        hints = hints[:1] * len(value)
-    if len(hints) != len(value):
-        raise _MismatchError(f"has {where} = {value!r} where {len(hints)} values belong")
-    return tuple(
-        _decode(part, hint, f"{where}[{number}]")
-        for number, (part, hint) in enumerate(zip(value, hints, strict=True))
-    )
+        raise MismatchError(f"has format {found}, and this m2dr reads format {FORMAT}")
+    return cast("Record", decode(table, kind, ""))
