@@ -1,4 +1,4 @@
-"""Files that others wrote: opened where they are regular, and read with the types that they need."""
+"""Files that others wrote: opened where they are regular, and read with types."""
 
 import json
 import stat
@@ -153,7 +153,7 @@ def decode(value: object, hint: object, where: str) -> object:
         UnionType: _decode_union,
         Literal: _decode_literal,
     }
-    inner = by_origin.get(get_origin(hint))  # type: ignore[arg-type]  # None is no key
+    inner = by_origin.get(get_origin(hint))
     return inner(value, get_args(hint), where) if inner else _decode_plain(value, hint, where)
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from m2dr.errors import UserError
-from m2dr.model.places import CARD, CHECKPOINTS
+from m2dr.model.card import CARD
+from m2dr.model.places import CHECKPOINTS
 from m2dr.verbs.models import MODELS
 from m2dr.verbs.progress import processes_asked
 
