@@ -160,7 +160,7 @@ def save(encoder: Encoder, tokenizer: Tokenizer, card: ModelCard, folder: Path) 
     aside.mkdir(parents=True)
     encoder.transformer.save_pretrained(aside)
     write_heads(encoder, aside)
-    tokenizer.inner.save_pretrained(aside)
+    _save_tokenizer(tokenizer, aside)
     write_sentence_transformers_files(card, aside, last_head(encoder))
     card = replace(card, exit_head="linear" if encoder.exit_heads else "none")
     card = card.with_fingerprint(fingerprint(aside, card))
@@ -171,6 +171,15 @@ def save(encoder: Encoder, tokenizer: Tokenizer, card: ModelCard, folder: Path) 
         _replace(path, folder / path.name)
     aside.rmdir()
     return card
+
+
+def _save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
+    """Write a tokenizer without the length of the last call, which others would take for its own."""
+    backend = getattr(tokenizer.inner, "backend_tokenizer", None)
+    if backend is not None:
+        backend.no_truncation()
+        backend.no_padding()
+    tokenizer.inner.save_pretrained(folder)
 
 
 def _quieten_transformers() -> None:

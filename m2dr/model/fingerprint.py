@@ -21,8 +21,9 @@ _OF_CONFIG = frozenset(
 )
 _OF_TOKENIZER_CONFIG = frozenset(
     ("auto_map", "backend", "chat_template", "clean_up_tokenization_spaces", "is_local")
-    + ("local_files_only", "model_max_length", "name_or_path", "processor_class")
-    + ("special_tokens_map_file", "tokenizer_file", "transformers_version")
+    + ("local_files_only", "max_length", "model_max_length", "name_or_path", "pad_to_multiple_of")
+    + ("pad_token_type_id", "padding_side", "processor_class", "special_tokens_map_file", "stride")
+    + ("tokenizer_file", "transformers_version", "truncation_strategy")
 )
 _OF_TOKENIZER = frozenset(("truncation", "padding"))  # the last call's; every call says its own
 _IDLE: dict[str, Collection[str]] = {
