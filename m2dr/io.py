@@ -169,9 +169,13 @@ def _parsed(data: bytes) -> object:
 
 
 def _refuse(value: object, expected: str, where: str) -> NoReturn:
-    shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:60]}…"
-    has = f"has {where} = {shown}" if where else f"holds {shown}"
+    has = f"has {where} = {_short(value)}" if where else f"holds {_short(value)}"
     raise MismatchError(f"{has} where {expected} belongs")
+
+
+def _short(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:60]}…"
 
 
 def _decode_plain(value: object, hint: object, where: str) -> object:
@@ -190,7 +194,7 @@ def _decode_plain(value: object, hint: object, where: str) -> object:
 def _decode_literal(value: object, known: tuple[object, ...], where: str) -> object:
     if not any(type(value) is type(one) and value == one for one in known):
         names = ", ".join(map(str, known))
-        raise MismatchError(f"has {where} = {value!r}, which is none of {names}")
+        raise MismatchError(f"has {where} = {_short(value)}, which is none of {names}")
     return value
 
 
@@ -223,7 +227,7 @@ def _decode_record(value: object, hint: "type[DataclassInstance]", where: str) -
     names = {field.name for field in fields(hint)}
     needed = {field.name for field in fields(hint) if not field.metadata.get("later")}
     problems = [f"lacks {name!r}" for name in sorted(needed - value.keys())]
-    problems += [f"has an unknown {name!r}" for name in sorted(value.keys() - names)]
+    problems += [f"has an unknown {_short(name)}" for name in sorted(value.keys() - names)]
     if problems:
         raise MismatchError(", ".join(problems) + (f" in {where}" if where else ""))
     hints = get_type_hints(hint)

@@ -118,7 +118,7 @@ def _refuse_impossible(path: Path, table: Mapping[str, object]) -> None:
     for name, most in _SIZES.items():
         value = table.get(name)
         if isinstance(value, int) and not 1 <= value <= most:
-            raise UserError(f"{path} has {name} = {value}, from 1 to {most} belong. {_AGAIN}")
+            raise UserError(f"{path} has {name} = {value}, and 1 to {most} belong. {_AGAIN}")
     if not _is_finite(table):
         raise UserError(f"{path} holds a number that is not finite. {_AGAIN}")
 

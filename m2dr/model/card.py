@@ -56,7 +56,9 @@ def _checked(table: dict[str, Any]) -> ModelCard:
             raise MismatchError(f"has {name} = {value}, which no model has")
     for cut in card.cuts:
         if cut.layer > card.layers or cut.dim > card.width:
-            raise MismatchError(f"names the cut {cut}, and the whole model is {card.whole}")
+            raise MismatchError(
+                f"has the cut {cut} among its cuts, and the whole model is {card.whole}"
+            )
     if not re.fullmatch("[0-9a-f]{64}", card.fingerprint):
-        raise MismatchError(f"has fingerprint = {card.fingerprint!r}, which is no sha256")
+        raise MismatchError("has a fingerprint that is no sha256")
     return card

@@ -46,9 +46,14 @@ class Tokenizer:
         return int(self.inner.pad_token_id or 0)
 
     def __call__(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
-        """Ids of each text, special tokens included, none longer than `max_length`."""
+        """Ids of each text, special tokens included, none longer than `max_length`.
+
+        Raises:
+            UserError: that length leaves no room for a word.
+        """
         if not texts:
             return []
+        self.require_room(max_length, "length")
         out = self.inner(
             list(texts),
             truncation=True,
@@ -58,6 +63,15 @@ class Tokenizer:
         )
         rows: list[list[int]] = out["input_ids"]
         return rows
+
+    def require_room(self, length: int, name: str) -> None:
+        """Refuse a length that special tokens use up: `tokenizers` then cuts nothing, or all."""
+        around = self.inner.num_special_tokens_to_add()
+        if length <= around:
+            raise UserError(
+                f"{name} = {length}, and the tokenizer puts {around} around each text, so that no "
+                "word is left of it; ask for more tokens."
+            )
 
 
 def read_card(name: str | Path) -> ModelCard:
@@ -92,11 +106,14 @@ def load(
     config = read_config(folder)
     tokenizer = load_tokenizer(folder)
     _refuse_other_words(tokenizer, config, folder)
+    for length in ("query_length", "document_length"):
+        tokenizer.require_room(getattr(card, length), f"{folder} has {length}")
+    with refusing(f"The model in {folder} cannot be loaded", _AGAIN):
+        _refuse_promises(folder, config)
     if layer is not None:
         config = cut_config(config, layer)
     options = {"add_pooling_layer": False} if backbone_of(config).pooler else {}
     with refusing(f"The model in {folder} cannot be loaded", _AGAIN):
-        _refuse_promises(folder, config)
         transformer, report = AutoModel.from_pretrained(
             folder,
             config=config,

@@ -91,7 +91,9 @@ def test_a_tokenizer_that_knows_no_words_is_refused(words: list[str], foreign: P
 
 def test_byte_level_and_sentencepiece_vocabularies_are_words(foreign: Path) -> None:
     specials = {"pad_token": "<pad>", "unk_token": "<unk>"}
-    byte_level = Tokenizer(models.BPE({"<pad>": 0, "<unk>": 1, "Ġ": 2, "a": 3, "Ġa": 4}, [("Ġ", "a")]))
+    byte_level = Tokenizer(
+        models.BPE({"<pad>": 0, "<unk>": 1, "Ġ": 2, "a": 3, "Ġa": 4}, [("Ġ", "a")])
+    )
     byte_level.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     pieces = Tokenizer(models.Unigram([("<pad>", 0.0), ("<unk>", 0.0), ("▁a", -1.0)], unk_id=1))
     pieces.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -285,6 +287,76 @@ def test_code_for_other_heads_does_not_matter(foreign: Path) -> None:
     edit(foreign / "config.json", auto_map={"AutoModelForSequenceClassification": "own.Own"})
 
     assert load(foreign)[0].card.fingerprint == before
+
+
+# Sizes.
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("num_hidden_layers", 10**9, "has num_hidden_layers = 1000000000, and 1 to 4096 belong"),
+        ("num_hidden_layers", 4000, "promises 4000 layers"),
+        ("num_hidden_layers", 0, "1 to 4096 belong"),
+        ("num_attention_heads", 0, "has num_attention_heads = 0"),
+        ("hidden_size", -32, "has hidden_size = -32"),
+        ("vocab_size", 2**31, "promises 4 layers, 68,7"),
+        ("intermediate_size", 2**30, "promises 4 layers, 2"),
+        ("max_position_embeddings", 2**31 - 1, "promises 4 layers, 68,7"),
+        ("type_vocab_size", 2**40, "promises 4 layers, 35,"),
+        ("max_position_embeddings", 10**12, "has max_position_embeddings"),
+        ("vocab_size", "64", "has vocab_size = '64' where int belongs"),
+        ("layer_norm_eps", float("nan"), "holds a number that is not finite"),
+    ],
+)
+def test_sizes_are_compared_with_the_weights_before_room_is_made(
+    field: str, value: object, sentence: str, foreign: Path
+) -> None:
+    edit(foreign / "config.json", **{field: value})
+
+    with pytest.raises(UserError, match=sentence):
+        load(foreign, layer=2)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"layers": 10**9}, {"layers": "4"}, {"width": 64}, {"query_length": -1},
+        {"document_length": 10**6}, {"query_length": 2**40}, {"pooling": "median"},
+        {"temperature": float("nan")}, {"temperature": 0}, {"cuts": [[9, 32]]}, {"cuts": [[0, 1]]},
+        {"cuts": {"4": 32}}, {"cuts": [[4, 32, 1]]}, {"similarity": None}, {"format": 3},
+        {"fingerprint": ""}, {"query_prefix": ["query: "]}, {"unheard_of": 1},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_card_that_no_model_has_is_refused_by_name(field: dict[str, object], own: Path) -> None:
+    edit(own / "m2dr.json", **field)
+
+    with pytest.raises(UserError, match=rf"m2dr.json .*{next(iter(field))}"):
+        read_card(own)
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_a_length_that_leaves_no_room_for_a_word_is_refused(length: int, own: Path) -> None:
+    edit(own / "m2dr.json", query_length=length)
+
+    with pytest.raises(UserError, match=f"query_length = {length}, .* puts 2 around each text"):
+        load(own)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"\0", b"\xff" * 8, b"\0" * 4096, (2**62).to_bytes(8, "little") + b"{}",
+        (2).to_bytes(8, "little") + b"[]", (40).to_bytes(8, "little") + b'{"a": ' * 10,
+    ],
+)  # fmt: skip
+def test_damaged_weights_are_a_sentence(content: bytes, foreign: Path) -> None:
+    (foreign / "model.safetensors").write_bytes(content)
+
+    with pytest.raises(UserError, match="cannot be loaded"):
+        load(foreign)
 
 
 # What is no file.
