@@ -1,4 +1,4 @@
-"""Files that are whole or absent, and locks on what is being written."""
+"""Files: read where they are regular, written whole or not at all, and locked while written."""
 
 import errno
 import fcntl
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, refusal_of
 
 ASIDE = ".tmp"  # the end of a file's name while it is written
 LOCK = ".m2dr.lock"  # in a folder that is being written to; of a file, the end of its lock's name
@@ -38,6 +38,74 @@ _REMEDIES = {
 _OPEN_FILES = re.compile(r"/proc/(\d+)(/task/\d+)?/fd|/dev/fd")
 _MOST_LINKS = 40  # as Linux follows them
 _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)  # of such a file system
+_KINDS = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFDIR: "a folder",
+}
+
+
+# Reading
+
+
+def what_stands_at(path: Path) -> str:
+    """Name what stands where a regular file belongs; empty when one is there. Nothing is opened."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return "a link to nothing" if path.is_symlink() else "nothing"
+    except OSError as error:
+        return f"nothing that can be read ({error.strerror or error})"
+    return "" if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "no file")
+
+
+def read_bytes(path: Path, remedy: str) -> bytes:
+    """Return the bytes of a regular file.
+
+    Args:
+        path: the file.
+        remedy: what to do when it cannot be read; a sentence.
+
+    Raises:
+        UserError: the file is missing, not regular or not readable.
+    """
+    found = what_stands_at(path)
+    if found:
+        raise UserError(f"{path} is {found} where a file belongs. {remedy}")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror or error}). {remedy}") from error
+
+
+@contextmanager
+def refusing(what: str, remedy: str) -> Iterator[None]:
+    """Turn whatever a library raises for a damaged file into one sentence.
+
+    Args:
+        what: cannot be done, such as "The model in models/x cannot be loaded".
+        remedy: what to do; a sentence.
+
+    Raises:
+        UserError: anything was raised but an interruption, or a refusal of the operating system
+            that has a sentence of its own.
+    """
+    try:
+        yield
+    except (UserError, KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:  # a panic of a library in Rust is no Exception
+        if refusal_of(error):
+            raise
+        raise UserError(f"{what} ({first_words(error)}). {remedy}") from error
+
+
+def first_words(error: BaseException) -> str:
+    """Return an error's first words, at most two lines of them, without a full stop."""
+    lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:2])[:300].rstrip(".: ") or type(error).__name__
 
 
 # Writing

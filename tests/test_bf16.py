@@ -196,7 +196,8 @@ def test_a_step_in_bf16_is_nearly_that_in_fp32(
     model_type, fields = CASES[variant]
     corpus = make_pairs(tmp_path / "scored.tsv") if "loss" in fields else tiny_corpus
     ours, theirs = (
-        setup_of(variant, backbone(model_type), corpus, dtype, **fields) for dtype in ("bf16", "fp32")
+        setup_of(variant, backbone(model_type), corpus, dtype, **fields)
+        for dtype in ("bf16", "fp32")
     )
 
     (loss, slope), (exact_loss, exact_slope) = gradient(ours), gradient(theirs)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from m2dr.errors import UserError
 from m2dr.index.inventory import built_indexes
-from m2dr.index.jsonfile import read_json
 from m2dr.index.layout import DIGITS, PARTIAL, STORE, store_command
 from m2dr.index.manifest import PartialStore, StoreManifest, StorePlan
 from m2dr.index.shards import Shards
+from m2dr.jsontext import read_json
 
 
 @dataclass(frozen=True)

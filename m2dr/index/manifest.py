@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from m2dr.errors import UserError, nearest
-from m2dr.index.jsonfile import LATER, read_json, write_json
 from m2dr.index.label import Label
 from m2dr.index.layout import MANIFEST, STORE, index_command, shard_name, store_command
+from m2dr.jsontext import LATER, read_json, write_json
 from m2dr.records.card import Similarity
 from m2dr.records.cut import Cut
 

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.errors import UserError
-from m2dr.index.jsonfile import dump, parse
 from m2dr.index.pushed import Kind, Pushed
+from m2dr.jsontext import dump, parse
 
 TOKEN = "MILVUS_TOKEN"  # noqa: S105 - the name of a variable, which is no secret
 CONNECTING, ANSWERING = 10.0, 60.0  # seconds that a server may stay silent

@@ -10,11 +10,11 @@ import numpy as np
 from m2dr.errors import UserError
 from m2dr.index.docids import encode
 from m2dr.index.formats import FORMATS
-from m2dr.index.jsonfile import read_json, write_json
 from m2dr.index.layout import shard_name, store_command
 from m2dr.index.manifest import Shard, StorePlan
 from m2dr.index.vectors import Floats
 from m2dr.io import ASIDE, remove, sha256, write_whole
+from m2dr.jsontext import read_json, write_json
 
 RECORDS = ("vectors-*.json", "docids-*.txt")  # what a finished store no longer needs
 

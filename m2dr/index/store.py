@@ -13,12 +13,12 @@ from numpy.typing import ArrayLike
 from m2dr.errors import UserError
 from m2dr.index.docids import Docids, read_docids
 from m2dr.index.formats import FORMATS
-from m2dr.index.jsonfile import read_json
 from m2dr.index.layout import DOCIDS, PARTIAL, STORE, store_command
 from m2dr.index.manifest import PartialStore, Shard, StoreManifest, StorePlan
 from m2dr.index.shards import Shards, has_size
 from m2dr.index.vectors import Floats
 from m2dr.io import sha256
+from m2dr.jsontext import read_json
 
 # Above this the digest of what is searched is not computed each time it is opened; its size is
 # looked at always, and who builds or evaluates, or m2dr index verify, compares the digest too.

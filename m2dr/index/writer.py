@@ -8,12 +8,12 @@ import numpy as np
 
 from m2dr.errors import UserError
 from m2dr.index.docids import Docids, digest
-from m2dr.index.jsonfile import read_json, write_json
 from m2dr.index.layout import DOCIDS, PARTIAL, STORE, store_command
 from m2dr.index.manifest import PartialStore, Shard, StoreManifest, StorePlan, texts_digest
 from m2dr.index.shards import RECORDS, Shards, forget
 from m2dr.index.vectors import Floats
 from m2dr.io import ASIDE, make_folder, remove, write_whole
+from m2dr.jsontext import read_json, write_json
 
 
 class StoreWriter:

@@ -1,6 +1,8 @@
 """Where the blocks and the final norm sit, per architecture."""
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from math import isfinite
 from operator import attrgetter
 from pathlib import Path
 
@@ -8,7 +10,26 @@ from torch import nn
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 
 from m2dr.errors import UserError
+from m2dr.io import refusing
+from m2dr.jsontext import read_object
 from m2dr.records.card import Attention, Pooling
+
+_AGAIN = "Copy or download the model again."
+_LAYERS, _SIZE = 2**12, 2**31  # more than any encoder has; transformers makes a list of the layers
+_SIZES = {
+    "num_hidden_layers": _LAYERS,
+    "n_layers": _LAYERS,
+    **dict.fromkeys(
+        ("hidden_size", "dim", "num_attention_heads", "n_heads", "num_key_value_heads", "head_dim")
+        + ("intermediate_size", "hidden_dim", "vocab_size", "max_position_embeddings"),
+        _SIZE,
+    ),
+}
+_FIELDS: dict[str, object] = {
+    **dict.fromkeys(_SIZES, int | None),
+    "model_type": str,
+    "auto_map": dict[str, object] | None,
+}
 
 
 @dataclass(frozen=True)
@@ -66,15 +87,48 @@ def read_config(folder: Path) -> PretrainedConfig:
     """The configuration of a backbone that m2dr knows.
 
     Raises:
-        UserError: config.json is damaged, or of a type that has no row.
+        UserError: config.json is damaged, of a type that has no row, or of a model that needs code
+            of its own.
     """
-    try:
-        config: PretrainedConfig = AutoConfig.from_pretrained(folder)
-    except (OSError, ValueError, KeyError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{folder / 'config.json'} cannot be read ({reason}).") from error
+    path = folder / "config.json"
+    table = read_object(path, _FIELDS, _AGAIN)
+    _refuse_impossible(path, table)
+    refuse_own_code(path, table.get("auto_map") or {}, ("AutoConfig", "AutoModel"))
+    with refusing(f"{path} cannot be read", _AGAIN):
+        config: PretrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     backbone_of(config)
     return config
+
+
+def refuse_own_code(path: Path, auto_map: Mapping[str, object], classes: Collection[str]) -> None:
+    """Refuse a model that names code of its own for one of transformers' classes.
+
+    That code is never run. Without it transformers may know an architecture of the same name, and
+    give other vectors.
+    """
+    for name in sorted(auto_map.keys() & set(classes)):
+        raise UserError(
+            f"{path} asks for code of its own (auto_map, {name}: {auto_map[name]}), which m2dr "
+            "never runs, and without it the vectors would be others. Take a model that "
+            "transformers knows by itself."
+        )
+
+
+def _refuse_impossible(path: Path, table: Mapping[str, object]) -> None:
+    """Refuse numbers that no encoder has, before anything is made in their size."""
+    for name, most in _SIZES.items():
+        value = table.get(name)
+        if isinstance(value, int) and not 1 <= value <= most:
+            raise UserError(f"{path} has {name} = {value}, and 1 to {most} belong. {_AGAIN}")
+    if not _is_finite(table):
+        raise UserError(f"{path} holds a number that is not finite. {_AGAIN}")
+
+
+def _is_finite(value: object) -> bool:
+    if isinstance(value, dict | list):
+        parts = value.values() if isinstance(value, dict) else value
+        return all(map(_is_finite, parts))
+    return not isinstance(value, float) or isfinite(value)
 
 
 def attend(config: PretrainedConfig, attention: Attention | None) -> PretrainedConfig:

@@ -1,25 +1,38 @@
 """Encoder to folder and back: a Hugging Face folder with a card, which other tools open too."""
 
-import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
+from safetensors import safe_open
+from transformers import AutoModel, AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from m2dr.errors import UserError
-from m2dr.io import make_folder
-from m2dr.model.backbones import backbone_of, cut_config, read_config
+from m2dr.io import make_folder, refusing
+from m2dr.jsontext import read_object
+from m2dr.model.backbones import (
+    backbone_of,
+    cut_config,
+    most_tokens,
+    read_config,
+    refuse_own_code,
+)
+from m2dr.model.card import CARD, read_card_file, write_card_file
 from m2dr.model.encoder import Encoder
+from m2dr.model.fingerprint import TOKENIZERS, fingerprint, hash_weights
 from m2dr.model.foreign import DENSE, foreign_card, write_sentence_transformers_files
 from m2dr.model.heads import HEADS, last_head, load_heads, write_heads
-from m2dr.model.places import ASIDE, CARD, find_folder, hash_weights
-from m2dr.records.card import FORMAT, ModelCard
-from m2dr.records.cut import Cut
+from m2dr.model.places import ASIDE, WEIGHTS_INDEX, find_folder
+from m2dr.records.card import WEIGHTS_ALONE, ModelCard
+
+_AGAIN = "Train or download it again."
+_VOCABULARIES = (("tokenizer.json",), ("vocab.txt",), ("vocab.json", "merges.txt"), ("*.model",))
+_PROBE = 16  # tokens; more than any tokenizer puts around a text
+_MOST_TIMES = 4  # what config.json may promise over what the weights hold, to be told by name
 
 
 @dataclass(frozen=True)
@@ -34,9 +47,14 @@ class Tokenizer:
         return int(self.inner.pad_token_id or 0)
 
     def __call__(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
-        """Ids of each text, special tokens included, none longer than `max_length`."""
+        """Ids of each text, special tokens included, none longer than `max_length`.
+
+        Raises:
+            UserError: that length leaves no room for a word.
+        """
         if not texts:
             return []
+        self.require_room(max_length, "length")
         out = self.inner(
             list(texts),
             truncation=True,
@@ -47,13 +65,28 @@ class Tokenizer:
         rows: list[list[int]] = out["input_ids"]
         return rows
 
+    def require_room(self, length: int, name: str) -> None:
+        """Refuse a length that special tokens use up: `tokenizers` then cuts nothing, or all."""
+        around = self.inner.num_special_tokens_to_add()
+        if length <= around:
+            raise UserError(
+                f"{name} = {length}, and the tokenizer puts {around} around each text, so that no "
+                "word is left of it; ask for more tokens."
+            )
+
 
 def read_card(name: str | Path) -> ModelCard:
-    """What a model folder, a backbone's folder or a hub id says of itself, without loading it."""
+    """What a model folder, a backbone's folder or a hub id says of itself, without loading it.
+
+    Raises:
+        UserError: no such folder or id, a damaged file, or files that are not those that m2dr.json
+            was written for.
+    """
     folder = find_folder(str(name))
-    if not (folder / CARD).exists():
-        return foreign_card(str(name), folder).with_fingerprint(hash_weights(folder))
-    return _read(folder / CARD)
+    if (folder / CARD).exists():
+        return _own_card(folder)
+    card = foreign_card(str(name), folder)
+    return card.with_fingerprint(fingerprint(folder, card, modules=True))
 
 
 def load(
@@ -66,24 +99,31 @@ def load(
 
     Raises:
         UserError: no such folder or id, weights that are missing or do not fit the
-            configuration, fewer blocks than asked for, exit heads that cannot be read.
+            configuration, fewer blocks than asked for, exit heads that cannot be read, no
+            tokenizer, or one of another model.
     """
     _quieten_transformers()
     folder, card = find_folder(str(name)), read_card(name)
     config = read_config(folder)
+    tokenizer = load_tokenizer(folder)
+    _refuse_other_words(tokenizer, config, folder)
+    for length in ("query_length", "document_length"):
+        tokenizer.require_room(getattr(card, length), f"{folder} has {length}")
+    with refusing(f"The model in {folder} cannot be loaded", _AGAIN):
+        _refuse_promises(folder, config)
     if layer is not None:
         config = cut_config(config, layer)
     options = {"add_pooling_layer": False} if backbone_of(config).pooler else {}
-    try:
+    with refusing(f"The model in {folder} cannot be loaded", _AGAIN):
         transformer, report = AutoModel.from_pretrained(
-            folder, config=config, dtype=dtype, output_loading_info=True, **options
+            folder,
+            config=config,
+            dtype=dtype,
+            output_loading_info=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            **options,
         )
-        tokenizer = load_tokenizer(folder)
-    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
-        raise UserError(
-            f"The model in {folder} cannot be loaded: {_first_line(error)}. "
-            "Train or download it again."
-        ) from error
     if report["missing_keys"]:
         raise UserError(
             f"The weights in {folder} lack {len(report['missing_keys'])} tensors that config.json "
@@ -96,15 +136,41 @@ def load(
 
 
 def load_tokenizer(name: str | Path) -> Tokenizer:
-    """The tokenizer of a model or a backbone, without its weights."""
-    return Tokenizer(AutoTokenizer.from_pretrained(find_folder(str(name))))
+    """The tokenizer of a model or a backbone, without its weights.
+
+    Raises:
+        UserError: there is none, it is damaged, it needs code of its own, or it knows no words.
+    """
+    folder = find_folder(str(name))
+    if not any(all(any(folder.glob(name)) for name in names) for names in _VOCABULARIES):
+        ways = ", ".join(" with ".join(names) for names in _VOCABULARIES)
+        raise UserError(
+            f"{folder} has no tokenizer: none of {ways} is there. Copy the whole folder of the "
+            "model again."
+        )
+    for path in (folder / "tokenizer_config.json", folder / "config.json"):
+        if path.exists():
+            table = read_object(path, {"auto_map": dict[str, object] | None}, _AGAIN)
+            refuse_own_code(path, table.get("auto_map") or {}, ["AutoTokenizer"])
+    with refusing(f"The tokenizer in {folder} cannot be loaded", _AGAIN):
+        inner = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        tokenizer = Tokenizer(inner)
+        special = {str(token) for token in inner.added_tokens_decoder.values() if token.special}
+        words = inner.get_vocab().keys() - special - set(inner.all_special_tokens)
+        tokenizer(["a"], _PROBE)
+    if not any(char.isalnum() for word in words for char in word):
+        raise UserError(
+            f"The tokenizer in {folder} knows special tokens alone, so that all texts would be one "
+            "to it; its vocabulary is missing. Copy the whole folder of the model again."
+        )
+    return tokenizer
 
 
 def save(encoder: Encoder, tokenizer: Tokenizer, card: ModelCard, folder: Path) -> ModelCard:
     """Write a model folder: aside first, its card last; a folder with a card is a finished one.
 
     Returns:
-        The card, with the fingerprint of the weights that were written, and with the exit heads
+        The card, with the fingerprint of the files that were written, and with the exit heads
         that the encoder really has.
     """
     make_folder(folder)
@@ -117,24 +183,31 @@ def save(encoder: Encoder, tokenizer: Tokenizer, card: ModelCard, folder: Path) 
         shutil.rmtree(aside, ignore_errors=True)
         raise
     (folder / CARD).unlink(missing_ok=True)
-    _remove_weights(folder)
+    _remove_earlier(folder)
     for path in sorted(aside.iterdir(), key=lambda path: path.name == CARD):
         _replace(path, folder / path.name)
     aside.rmdir()
     return card
 
 
-def _write_aside(
-    encoder: Encoder, tokenizer: Tokenizer, card: ModelCard, aside: Path
-) -> ModelCard:
+def _write_aside(encoder: Encoder, tokenizer: Tokenizer, card: ModelCard, aside: Path) -> ModelCard:
     encoder.transformer.save_pretrained(aside)
     write_heads(encoder, aside)
-    tokenizer.inner.save_pretrained(aside)
+    _save_tokenizer(tokenizer, aside)
     write_sentence_transformers_files(card, aside, last_head(encoder))
     card = replace(card, exit_head="linear" if encoder.exit_heads else "none")
-    card = card.with_fingerprint(hash_weights(aside))
-    _write(card, aside / CARD)
+    card = card.with_fingerprint(fingerprint(aside, card))
+    write_card_file(card, aside / CARD)
     return card
+
+
+def _save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
+    """Write a tokenizer without the length of the last call, which others would take for its own."""
+    backend = getattr(tokenizer.inner, "backend_tokenizer", None)
+    if backend is not None:
+        backend.no_truncation()
+        backend.no_padding()
+    tokenizer.inner.save_pretrained(folder)
 
 
 def _quieten_transformers() -> None:
@@ -143,10 +216,11 @@ def _quieten_transformers() -> None:
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # nor this
 
 
-def _remove_weights(folder: Path) -> None:
-    """An earlier model's weights, of which the new one may not have all files."""
-    for path in folder.glob("*.safetensors"):
-        path.unlink()
+def _remove_earlier(folder: Path) -> None:
+    """Files of an earlier model that the new one may not have."""
+    for pattern in ("*.safetensors", WEIGHTS_INDEX, *TOKENIZERS):
+        for path in folder.glob(pattern):
+            path.unlink()
     shutil.rmtree(folder / DENSE, ignore_errors=True)
 
 
@@ -156,39 +230,80 @@ def _replace(source: Path, target: Path) -> None:
     source.replace(target)
 
 
-def _write(card: ModelCard, path: Path) -> None:
-    table = asdict(card)
-    table["cuts"] = [[cut.layer, cut.dim] for cut in card.cuts]
-    path.write_text(json.dumps(table, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def _read(path: Path) -> ModelCard:
-    try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-        if table["format"] != FORMAT:
-            raise UserError(
-                f"{path} has format {table['format']}, and this m2dr reads format {FORMAT}; "
-                "use the m2dr that wrote it, or train again."
-            )
-        cuts = tuple(Cut(layer, dim) for layer, dim in table.pop("cuts"))
-        card = ModelCard(**table, cuts=cuts)
-    except (ValueError, KeyError, TypeError) as error:
+def _own_card(folder: Path) -> ModelCard:
+    """The card that m2dr wrote, if the files beside it are those that it was written for."""
+    path = folder / CARD
+    card = read_card_file(path)
+    _refuse_other_config(path, card)
+    if card.exit_head == "linear" and not (folder / HEADS).exists():
         raise UserError(
-            f"{path} is damaged ({_first_line(error)}); train the model again."
-        ) from error
-    if card.exit_head == "linear" and not (path.parent / HEADS).exists():
-        raise UserError(
-            f"{path.parent} lacks {HEADS}, and {path.name} says that the model has exit heads; "
+            f"{folder} lacks {HEADS}, and {path.name} says that the model has exit heads; "
             "copy the whole folder again."
         )
-    found = hash_weights(path.parent)
+    today = fingerprint(folder, card)
+    found = hash_weights(folder) if card.format == WEIGHTS_ALONE else today
     if found != card.fingerprint:
         raise UserError(
-            f"The weights in {path.parent} have fingerprint {found[:12]}, and {path.name} says "
-            f"{card.fingerprint[:12]}; one of them was changed. Train or copy the model again."
+            f"The files in {folder} have fingerprint {found[:12]}, and {path.name} says "
+            f"{card.fingerprint[:12]}: its weights, tokenizer or config.json, or attention or "
+            f"exit_head in {path.name}; one of them was changed. Train or copy the model again."
         )
-    return card
+    return card.with_fingerprint(today)
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+def _refuse_other_config(path: Path, card: ModelCard) -> None:
+    """Refuse a card and a config.json that do not describe the same encoder."""
+    config = read_config(path.parent)
+    pairs = {
+        "layers": (card.layers, config.num_hidden_layers),
+        "width": (card.width, config.hidden_size),
+    }
+    for name, (said, found) in pairs.items():
+        if said != found:
+            raise UserError(
+                f"{path} has {name} = {said}, and config.json beside it says {found}; one of them "
+                "was changed. Train or copy the model again."
+            )
+    longest = most_tokens(config)
+    for name in ("query_length", "document_length"):
+        if getattr(card, name) > longest:
+            raise UserError(
+                f"{path} has {name} = {getattr(card, name)}, and the encoder beside it reads "
+                f"{longest} tokens at most. Train or copy the model again."
+            )
+
+
+def _refuse_promises(folder: Path, config: PretrainedConfig) -> None:
+    """Refuse a configuration of an encoder far larger than the weights, before room is made.
+
+    Where only some weights are missing, transformers says which.
+    """
+    held, tensors = 0, 0
+    for path in set(folder.glob("*.safetensors")) - {folder / HEADS}:
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118  # no dict: it has keys, and cannot be iterated
+                held, tensors = held + prod(file.get_slice(name).get_shape()), tensors + 1
+    promised = config.num_hidden_layers  # each layer has a tensor, and more than one number
+    if promised <= tensors:
+        with torch.device("meta"):
+            empty = AutoModel.from_config(config, trust_remote_code=False)  # type: ignore[no-untyped-call]  # transformers does not annotate it
+        promised = sum(parameter.numel() for parameter in empty.parameters())
+    if promised > _MOST_TIMES * held or config.num_hidden_layers > tensors:
+        raise UserError(
+            f"The weights in {folder} hold {tensors} tensors of {held:,} numbers, and config.json "
+            f"promises {config.num_hidden_layers} layers, {promised:,} numbers and more; it is "
+            "another model's, or damaged."
+        )
+
+
+def _refuse_other_words(tokenizer: Tokenizer, config: PretrainedConfig, folder: Path) -> None:
+    """Refuse ids that have no embedding; special tokens that no text has may be without one."""
+    inner = tokenizer.inner
+    ids = [*inner.get_vocab().values()]
+    known = [i for i in ids if i not in inner.added_tokens_decoder] + [tokenizer.pad_id]
+    if max(known) >= config.vocab_size:
+        raise UserError(
+            f"The tokenizer in {folder} gives ids up to {max(known)}, and config.json says that "
+            f"{config.vocab_size} have an embedding; one of them is another model's. Copy the "
+            "whole folder of the model again."
+        )

@@ -34,4 +34,5 @@ def _export(model: str | Path, layer: int, folder: Path) -> ModelCard:
         )
     encoder, tokenizer = load(model, layer)
     cuts = tuple(cut for cut in card.cuts if cut.layer <= layer)
-    return save(encoder, tokenizer, replace(card, layers=layer, cuts=cuts), folder)
+    exported = replace(card, layers=layer, cuts=cuts, exported_from=card.fingerprint)
+    return save(encoder, tokenizer, exported, folder)

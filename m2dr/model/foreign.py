@@ -8,6 +8,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from m2dr.errors import UserError
+from m2dr.jsontext import read_object, read_value
 from m2dr.model.backbones import most_tokens, read_config, usual_pooling
 from m2dr.records.card import ModelCard, Pooling, Similarity
 from m2dr.records.cut import Cut
@@ -21,6 +22,14 @@ POOLING_NAMES: dict[str, Pooling] = {"cls": "cls", "mean": "mean", "lasttoken": 
 TEMPERATURE: dict[Similarity, float] = {"dot": 1.0, "cosine": 0.05}
 DENSE = "2_Dense"  # folder of an exit head
 MAX_LENGTH = 256  # tokens of a document, where the folder asks for nothing else
+_AGAIN = "Copy or download the model again."
+_FIELDS: dict[str, object] = {  # of the files that are read here, each in one of them
+    "prompts": dict[str, str | None] | None,
+    "similarity_fn_name": str | None,
+    "max_seq_length": int | None,
+    "pooling_mode": str | list[str] | None,
+    **dict.fromkeys(POOLING_FLAGS, bool | None),
+}
 
 
 def foreign_card(name: str, folder: Path) -> ModelCard:
@@ -28,9 +37,11 @@ def foreign_card(name: str, folder: Path) -> ModelCard:
     config = read_config(folder)
     layers, width = config.num_hidden_layers, config.hidden_size
     similarity = _similarity(folder)
-    prompts = _read(folder / "config_sentence_transformers.json").get("prompts", {})
+    prompts = _read(folder / "config_sentence_transformers.json").get("prompts") or {}
     length = _read(folder / "sentence_bert_config.json").get("max_seq_length") or MAX_LENGTH
     length = min(length, most_tokens(config))
+    if length < 1:
+        raise UserError(f"{folder} says that a text has {length} tokens at most. {_AGAIN}")
     return ModelCard(
         backbone=name,
         variant="untrained",
@@ -102,17 +113,14 @@ def _pooling(folder: Path) -> Pooling | None:
 
 def _similarity(folder: Path) -> Similarity:
     named = _read(folder / "config_sentence_transformers.json").get("similarity_fn_name")
-    modules = folder / "modules.json"
-    normalises = modules.exists() and "Normalize" in modules.read_text(encoding="utf-8")
+    path = folder / "modules.json"
+    modules = read_value(path, list[dict[str, object]], _AGAIN) if path.exists() else []
+    normalises = any("Normalize" in str(module.get("type")) for module in modules)
     return "cosine" if named == "cosine" or (normalises and named != "dot") else "dot"
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        table = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON ({error}); get the model again.") from error
-    return table if isinstance(table, dict) else {}
+    return read_object(path, _FIELDS, _AGAIN) if path.exists() else {}
 
 
 def _write(path: Path, content: object) -> None:

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from m2dr.errors import UserError
+from m2dr.io import refusing
 from m2dr.model.encoder import Encoder
 
 HEADS = "exit_heads.safetensors"
@@ -33,14 +34,9 @@ def load_heads(encoder: Encoder, folder: Path) -> None:
     Raises:
         UserError: the file is missing, damaged, or of an encoder of another width.
     """
-    try:
+    again = "Train or copy the model again."
+    with refusing(f"The exit heads in {folder / HEADS} cannot be read", again):
         heads = _read(folder / HEADS, encoder.blocks)
-    except (OSError, ValueError, SafetensorError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise UserError(
-            f"The exit heads in {folder / HEADS} cannot be read ({reason}). "
-            "Train or copy the model again."
-        ) from error
     width = encoder.transformer.config.hidden_size
     for layer, head in heads.items():
         if head.shape != (width, width):

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, linear
 from transformers import PretrainedConfig
 
+from m2dr.io import refusing
 from m2dr.model.backbones import backbone_of, read_config
 from m2dr.model.encoder import Encoder
 from m2dr.model.places import find_folder
@@ -57,9 +58,10 @@ def masked_head(name: str) -> tuple[MaskedHead, bool]:
     folder = find_folder(name)
     config = read_config(folder)
     head = MaskedHead(config.hidden_size, config.vocab_size, _spread(config), _epsilon(config))
-    found = _stored(folder)
-    if found:
-        head.load_state_dict(found)
+    with refusing(f"The head of {folder} that guesses words cannot be read", "Download it again."):
+        found = _stored(folder)
+        if found:
+            head.load_state_dict(found)
     return head, bool(found)
 
 

@@ -1,16 +1,20 @@
 """Where a model is: a folder, the built-in backbone, or an id of the hub."""
 
-import hashlib
-from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
 from m2dr.errors import UserError
+from m2dr.io import what_stands_at
+from m2dr.jsontext import read_object
+from m2dr.model.card import CARD
 
-CARD = "m2dr.json"
 CHECKPOINTS = "checkpoints"  # of a training that is not finished
 ASIDE = ".partial"  # a model that is being written
 BUILT_IN = "minilm"
+WEIGHTS_INDEX = "model.safetensors.index.json"  # of weights in several files
+ADAPTER = "adapter_config.json"
+_AGAIN = "Copy or download the whole folder again."
+_SUFFIXES = (".json", ".txt", ".model", ".safetensors")  # of a model's files
 NEEDED = ["*.json", "*.txt", "*.model", "*.safetensors"]  # no pickles, no copies for other runtimes
 
 
@@ -18,7 +22,8 @@ def find_folder(name: str) -> Path:
     """The folder of a model: itself, the built-in backbone's, or the hub's copy on this machine.
 
     Raises:
-        UserError: nothing of that name, or a folder without a model.
+        UserError: nothing of that name, a folder without a model, or one in which something else
+            stands in place of a file.
     """
     if name == BUILT_IN:
         return _built_in()
@@ -28,26 +33,6 @@ def find_folder(name: str) -> Path:
     if folder.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise UserError(f"There is no model folder {name}. Train one with: m2dr train")
     return _checked(_from_hub(name))
-
-
-def hash_weights(folder: Path) -> str:
-    """sha256 of the weights of a model folder."""
-    paths = sorted(folder.resolve().glob("*.safetensors"))
-    stats = [path.stat() for path in paths]
-    return _hash(
-        *((p, s.st_ino, s.st_size, s.st_mtime_ns) for p, s in zip(paths, stats, strict=True))
-    )
-
-
-@lru_cache(maxsize=8)
-def _hash(*files: tuple[Path, int, int, int]) -> str:
-    """Read once per process what a command asks of the card and again of the weights."""
-    digest = hashlib.sha256()
-    for path, *_ in files:
-        with path.open("rb") as file:
-            while block := file.read(1 << 22):
-                digest.update(block)
-    return digest.hexdigest()
 
 
 def is_half_written(folder: Path) -> bool:
@@ -71,7 +56,32 @@ def _checked(folder: Path) -> Path:
         raise UserError(f"{folder} holds no model: there is no config.json in it.")
     if not any(folder.glob("*.safetensors")):
         raise UserError(f"{folder} has no weights as safetensors, the only format m2dr reads.")
+    _refuse_irregular(folder)
+    _refuse_other_places(folder)
     return folder
+
+
+def _refuse_other_places(folder: Path) -> None:
+    """Refuse a folder whose weights, as transformers would find them, lie outside of it."""
+    if (folder / ADAPTER).exists():
+        raise UserError(
+            f"{folder / ADAPTER} makes this the adapter of another model, and m2dr reads whole "
+            "ones. Merge the two with peft's merge_and_unload, save that, and name its folder."
+        )
+    path = folder / WEIGHTS_INDEX
+    if path.exists():
+        table = read_object(path, {"weight_map": dict[str, str]}, _AGAIN)
+        for name in sorted(set(table.get("weight_map", {}).values())):
+            if Path(name).name != name or not (folder / name).exists():
+                raise UserError(f"{path} names the file {name!r}, which is not beside it. {_AGAIN}")
+
+
+def _refuse_irregular(folder: Path) -> None:
+    """Refuse what is no file where one belongs, before anything opens it: it may never end."""
+    for path in (*folder.iterdir(), *folder.glob("*/*")):
+        found = what_stands_at(path)
+        if found not in ("", "nothing") and (found != "a folder" or path.suffix in _SUFFIXES):
+            raise UserError(f"{path} is {found} where a file of the model belongs. {_AGAIN}")
 
 
 def _built_in() -> Path:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from m2dr.errors import UserError
+from m2dr.jsontext import LATER
 from m2dr.records.cut import Cut
 from m2dr.records.variant import DocumentLayer, ExitHead
 
@@ -11,7 +12,9 @@ Pooling = Literal["cls", "mean", "last"]
 Similarity = Literal["dot", "cosine"]
 Attention = Literal["causal", "bidirectional"]
 
-FORMAT = 1  # raise it when today's reader would misread yesterday's folder
+FORMAT = 2  # raise it when today's reader would misread yesterday's folder
+WEIGHTS_ALONE = 1  # the format whose fingerprint is the sha256 of the weights
+PRETRAINED = "smae"  # the variant of a backbone that `m2dr pretrain` made
 
 
 @dataclass(frozen=True)
@@ -31,15 +34,23 @@ class ModelCard:
     document_prefix: str = ""
     query_length: int = 64  # tokens, special ones included
     document_length: int = 256
-    exit_head: ExitHead = "none"  # what a shallow layer's vector passes before it is cut
-    attention: Attention | None = None  # None: the backbone's own way
-    fingerprint: str = ""  # sha256 of the weights
-    format: int = field(default=FORMAT)
+    # What a shallow layer's vector passes before it is cut.
+    exit_head: ExitHead = field(default="none", metadata=LATER)
+    attention: Attention | None = field(default=None, metadata=LATER)  # None: the backbone's own
+    # Of an exported cut: the fingerprint of the model whose first layers these are.
+    exported_from: str = field(default="", metadata=LATER)
+    fingerprint: str = ""  # sha256 of all files that decide vectors: docs/decisions/0011
+    format: int = field(default=FORMAT, metadata=LATER)
 
     @property
     def whole(self) -> Cut:
         """The cut that leaves nothing out."""
         return Cut(self.layers, self.width)
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether a training for retrieval ended with this model, not a step before or after it."""
+        return not self.exported_from and self.variant not in ("untrained", PRETRAINED)
 
     @property
     def layers_trained(self) -> tuple[int, ...]:
@@ -57,5 +68,5 @@ class ModelCard:
         return cut
 
     def with_fingerprint(self, fingerprint: str) -> "ModelCard":
-        """The same card for weights of this sha256."""
-        return replace(self, fingerprint=fingerprint)
+        """The same card for files of this sha256, in today's format."""
+        return replace(self, fingerprint=fingerprint, format=FORMAT)

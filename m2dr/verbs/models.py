@@ -5,22 +5,40 @@ from pathlib import Path
 
 from m2dr.errors import UserError
 from m2dr.index.label import Label
-from m2dr.model.places import CARD
+from m2dr.model.card import CARD, read_card_file
 from m2dr.records.card import ModelCard
 from m2dr.records.cut import Cut
+from m2dr.verbs.progress import say
 
 MODELS = Path("models")
 
 
 def newest_model(folder: Path = MODELS) -> str:
-    """The model trained last, for commands that name none."""
-    cards = sorted(folder.glob(f"*/{CARD}"), key=lambda path: path.stat().st_mtime)
-    if not cards:
-        raise UserError(
-            f"No --model was given and there is no trained one in {folder}/. "
-            "Train one with: m2dr train --variant full-dim"
-        )
-    return str(cards[-1].parent)
+    """Choose the model trained last, for commands that name none, and say so.
+
+    Exported cuts and pre-trained backbones are no candidates: neither was trained last, as it is.
+
+    Raises:
+        UserError: there is no trained model, or the newest m2dr.json is damaged.
+    """
+    cards = [(path.stat().st_mtime_ns, path) for path in folder.glob(f"*/{CARD}")]
+    passed: list[str] = []
+    for _, path in sorted(cards, reverse=True):
+        model = str(path.parent)
+        if read_card_file(path).is_trained:
+            newer = f" (exported or pre-trained, so not asked: {_few(passed)})" if passed else ""
+            say(f"Model: {model}, the newest in {folder}/{newer}; --model names another.")
+            return model
+        passed.append(model)
+    raise UserError(
+        f"No --model was given and there is no trained one in {folder}/"
+        f"{f', only what was exported or pre-trained ({_few(passed)})' if passed else ''}. "
+        "Train one with: m2dr train --variant full-dim"
+    )
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def label_of(card: ModelCard, model: str) -> Label:

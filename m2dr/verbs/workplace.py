@@ -10,7 +10,8 @@ from typing import Any, Protocol, TypeVar
 
 from m2dr.errors import UserError
 from m2dr.io import contents, locked, write_text
-from m2dr.model.places import CARD, CHECKPOINTS
+from m2dr.model.card import CARD
+from m2dr.model.places import CHECKPOINTS
 from m2dr.verbs.models import MODELS
 from m2dr.verbs.progress import is_first, processes_asked
 

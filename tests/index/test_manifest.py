@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from m2dr.errors import UserError
-from m2dr.index.jsonfile import read_json, write_json
 from m2dr.index.label import Label
 from m2dr.index.layout import store_folder
 from m2dr.index.manifest import IndexManifest, PartialStore, StoreManifest, StorePlan
+from m2dr.jsontext import read_json, write_json
 from m2dr.records.cut import Cut
 
 texts = st.text(st.characters(codec="utf-8"))

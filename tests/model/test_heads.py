@@ -9,10 +9,11 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
 from m2dr.errors import UserError
+from m2dr.model.card import CARD, read_card_file, write_card_file
 from m2dr.model.checkpoint import load, read_card, save
 from m2dr.model.encoder import Encoder
 from m2dr.model.export import export_cut
-from m2dr.model.places import hash_weights
+from m2dr.model.fingerprint import fingerprint
 
 IDS = torch.tensor([[2, 7, 9, 11, 20, 3], [2, 8, 3, 0, 0, 0]])
 MASK = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]])
@@ -88,13 +89,13 @@ def test_the_card_says_what_the_folder_holds_and_the_fingerprint_covers_it(heade
         "exit_heads.1.weight",
         "exit_heads.3.weight",
     }
-    before = hash_weights(headed)
+    before = fingerprint(headed, read_card(headed))
 
     heads = load_file(headed / "exit_heads.safetensors")
     heads["exit_heads.1.weight"] += 1
     save_file(heads, headed / "exit_heads.safetensors")
 
-    assert hash_weights(headed) != before
+    assert fingerprint(headed, read_card_file(headed / CARD)) != before
     with pytest.raises(UserError, match="one of them was changed"):
         load(headed)
 
@@ -172,8 +173,8 @@ def test_heads_that_are_damaged_are_named(headed: Path, content: object, sentenc
         path.write_bytes(content)
     else:
         save_file(content, path)
-    card = json.loads((headed / "m2dr.json").read_text())
-    (headed / "m2dr.json").write_text(json.dumps({**card, "fingerprint": hash_weights(headed)}))
+    card = read_card_file(headed / CARD)
+    write_card_file(card.with_fingerprint(fingerprint(headed, card)), headed / CARD)
 
     with pytest.raises(UserError, match=sentence):
         load(headed)

@@ -15,6 +15,7 @@ from m2dr.verbs.evaluating.against import USUAL, grid_of
 from m2dr.verbs.evaluating.costs import CostsRequest, measure_costs
 from m2dr.verbs.indexing.index import INDEXES
 from m2dr.verbs.models import MODELS
+from m2dr.verbs.progress import say
 
 
 @dataclass(frozen=True)
@@ -116,8 +117,12 @@ def _costs(request: PickRequest, grid: Grid) -> Costs:
     if kept and not request.measure_costs:
         return read_costs(request.folder)
     known = read_costs(request.folder) if kept else read_made(request.folder)
+    model = request.model or (known.model if known else _model(grid))
+    if not request.model:
+        reason = "whose results these are" if known else "which has the name of these results"
+        say(f"Model: {model}, {reason}; --model names another.")
     asked = CostsRequest(
-        model=request.model or (known.model if known else _model(grid)),
+        model=model,
         corpus=request.corpus or (known.corpus if known else grid.corpus),
         split=grid.split or "test",
         layers=grid.layers,

@@ -13,7 +13,7 @@ from m2dr.evaluate.overlap import draw_overlap
 from m2dr.evaluate.page import Content, PlaceContent, Shown, html_page
 from m2dr.evaluate.style import LIGHT
 from m2dr.io import write_text
-from m2dr.model.places import CARD
+from m2dr.model.card import CARD
 from m2dr.verbs.evaluating.figures import FiguresRequest, Pictured, measures_of, picture
 from m2dr.verbs.evaluating.overlaps import overlaps
 from m2dr.verbs.models import MODELS

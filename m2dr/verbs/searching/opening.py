@@ -123,6 +123,8 @@ def _named(request: SearchRequest, folder: Path) -> Place:
             "indexes/pydocs/MODEL/layer-04/dim-128, or a corpus that m2dr index corpus encoded."
         )
     model = request.model or manifest.label.model
+    if not request.model:
+        say(f"Model: {model}, which encoded the documents of {folder}; --model names another.")
     corpus = manifest.corpus if request.corpus == PYDOCS else request.corpus
     layer = request.layer or manifest.layer
     request = replace(request, corpus=corpus, layer=layer, query_layer=request.query_layer or layer)

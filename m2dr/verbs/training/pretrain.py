@@ -16,7 +16,7 @@ from m2dr.model.devices import choose_training_device, set_dropout
 from m2dr.model.encoder import Encoder
 from m2dr.model.mlm import drop_words, masked_head, understands_masks, words_of
 from m2dr.model.places import find_folder
-from m2dr.records.card import ModelCard
+from m2dr.records.card import PRETRAINED, ModelCard
 from m2dr.records.cut import Cut
 from m2dr.settings import PretrainSettings
 from m2dr.text.masking import mask_tokens
@@ -174,7 +174,13 @@ def _prepare(settings: PretrainSettings, folder: Path) -> _Setup:
     examples = Examples(
         count, lambda epoch, place: Text(read(place), epoch, place), total, settings.seed
     )
-    card = replace(encoder.card, backbone=settings.backbone, variant="smae", fingerprint="")
+    card = replace(
+        encoder.card,
+        backbone=settings.backbone,
+        variant=PRETRAINED,
+        exported_from="",
+        fingerprint="",
+    )
     return _Setup(settings, count, card, encoder, tokenizer, learner, plan, examples)
 
 

@@ -142,6 +142,7 @@ def _card(
         document_length=settings.document_length,
         exit_head=variant.exit_head if below else backbone.exit_head,
         attention=settings.attention or backbone.attention,
+        exported_from="",
         fingerprint="",
     )
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from m2dr.errors import Interrupted
+from m2dr.model.card import CARD
 from m2dr.model.checkpoint import read_card
-from m2dr.model.places import CARD
 from m2dr.records.cut import Cut
 from m2dr.settings import TrainSettings
 from m2dr.verbs.progress import is_first, say

@@ -1,0 +1,380 @@
+"""JSON: read strictly and with types, refused with line and reason, and written from records."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields, is_dataclass
+from math import isfinite
+from pathlib import Path
+from types import UnionType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    NoReturn,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from m2dr.errors import UserError
+from m2dr.io import read_bytes, write_whole
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    Record = TypeVar("Record", bound=DataclassInstance)
+
+FORMAT = 1  # of records; raise it when today's reader would misread yesterday's file
+LATER = {"later": True}  # metadata of a field with a default: yesterday's file may lack it
+DEEPEST = 100  # lists and objects within one another; what m2dr writes has six
+_WIDEST = 2**63  # whole numbers that arrays and files of weights can hold are below
+
+
+class JsonError(ValueError):
+    """Text that is not JSON, or JSON that no two programs read alike.
+
+    Attributes:
+        line: where it stops being JSON, from 1; 0 for JSON that m2dr refuses.
+        reason: why, without the line.
+    """
+
+    def __init__(self, reason: str, line: int = 0) -> None:
+        super().__init__(f"line {line}: {reason}" if line else reason)
+        self.line, self.reason = line, reason
+
+    def at(self, where: object) -> UserError:
+        """Return the sentence to raise; `where` names the file or whatever else held the text."""
+        if self.line:
+            return UserError(f"{where}, line {self.line}: is not JSON ({self.reason}).")
+        return UserError(f"{where}: {self}.")
+
+
+def parse_json(text: str | bytes, strict: bool = True) -> Any:  # noqa: ANN401  # anything may stand in JSON
+    """Return what a whole file of JSON holds; nothing is nested more than `DEEPEST` deep.
+
+    Args:
+        text: of the file; bytes are UTF-8.
+        strict: numbers are finite and whole ones have 64 bits, and an object has each key once.
+            Files of published models keep to none of it: their tokenizers read up to 1e30 tokens.
+
+    Raises:
+        JsonError: the text is anything else.
+    """
+    hooks: dict[str, Any] = {
+        "parse_float": _finite,
+        "parse_int": _whole,
+        "parse_constant": _finite,
+        "object_pairs_hook": _object,
+    }
+    try:
+        found = json.loads(
+            text.decode("utf-8-sig") if isinstance(text, bytes) else text,
+            **(hooks if strict else {}),
+        )
+    except JsonError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise JsonError(reason_of(error), _line_of(error)) from error
+    if _is_deep(found):
+        raise JsonError(_DEEP)
+    return found
+
+
+class MismatchError(ValueError):
+    """The JSON is not what was expected; says where and why."""
+
+
+# Whole files
+
+
+def read_json_file(path: Path) -> Any:  # noqa: ANN401  # anything may stand in JSON
+    """Return what a file of JSON holds, as `parse_json`.
+
+    Raises:
+        FileNotFoundError: there is no such file; what to do then is the caller's to say.
+        UserError: it cannot be read or is not JSON; with the file, the line and the reason.
+    """
+    try:
+        return parse_json(path.read_bytes())
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}.") from error
+    except JsonError as error:
+        raise error.at(path) from error
+
+
+def read_value(path: Path, hint: object, remedy: str) -> Any:  # noqa: ANN401  # what `hint` says
+    """Read JSON of a type, such as `list[dict[str, str]]`, from a file that others wrote.
+
+    Raises:
+        UserError: the file cannot be read, is not JSON, or a value has another type; with its name.
+    """
+    data = read_bytes(path, remedy)
+    try:
+        return decode(parse_json(data, strict=False), hint, "")
+    except JsonError as error:
+        raise UserError(f"{error.at(path)} {remedy}") from error
+    except MismatchError as error:
+        raise UserError(f"{path} {error}. {remedy}") from error
+
+
+def read_object(path: Path, hints: Mapping[str, object], remedy: str) -> dict[str, Any]:
+    """Read a JSON object of which some fields are known.
+
+    Args:
+        path: the file.
+        hints: the types of the fields that are known; each may be absent, and others may be there.
+        remedy: what to do when it cannot be used; a sentence.
+
+    Raises:
+        UserError: as `read_value`.
+    """
+    table: dict[str, Any] = read_value(path, dict[str, object], remedy)
+    try:
+        for name in hints.keys() & table.keys():
+            table[name] = decode(table[name], hints[name], name)
+    except MismatchError as error:
+        raise UserError(f"{path} {error}. {remedy}") from error
+    return table
+
+
+# Records, as objects with a format number
+
+
+def write_json(path: Path, record: "DataclassInstance") -> None:
+    """Write `record` and the format number; the file is whole or as it was.
+
+    Raises:
+        UserError: the system refused to write.
+    """
+    write_whole(path, f"{dump(record, indent=2)}\n".encode())
+
+
+def dump(record: "DataclassInstance", indent: int | None = None) -> str:
+    """Return `record` and the format number as JSON."""
+    table = {"format": FORMAT, **asdict(record)}
+    return json.dumps(table, indent=indent, sort_keys=True, ensure_ascii=False, allow_nan=False)
+
+
+def read_json(path: Path, kind: "type[Record]", remedy: str) -> "Record":
+    """Read what `write_json` wrote.
+
+    Args:
+        path: the file.
+        kind: the dataclass that it holds.
+        remedy: what to do when the file cannot be used; a sentence without its full stop.
+
+    Raises:
+        UserError: the file is missing, is not JSON, has another format, or lacks a field.
+    """
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror or error}). {remedy}.") from error
+    return parse(text, kind, str(path), remedy)
+
+
+def parse(text: str | bytes, kind: "type[Record]", where: str, remedy: str) -> "Record":
+    """Read what `dump` returned.
+
+    Args:
+        text: JSON.
+        kind: the dataclass that it holds.
+        where: where the text was found, the subject of the sentence that refuses it.
+        remedy: what to do when it cannot be used; a sentence without its full stop.
+
+    Raises:
+        UserError: the text is not JSON, has another format, or lacks a field.
+    """
+    try:
+        return _checked(parse_json(text), kind)
+    except JsonError as error:
+        raise UserError(f"{error.at(where)} {remedy}.") from error
+    except MismatchError as error:
+        raise UserError(f"{where} {error}. {remedy}.") from error
+
+
+def _checked(table: object, kind: "type[Record]") -> "Record":
+    """Turn a JSON object with a format number into a record."""
+    if not isinstance(table, dict):
+        raise MismatchError("holds no JSON object")
+    found = table.pop("format", None)
+    if found != FORMAT:
+        raise MismatchError(f"has format {found}, and this m2dr reads format {FORMAT}")
+    return cast("Record", decode(table, kind, ""))
+
+
+# Types
+
+
+def decode(value: object, hint: object, where: str) -> object:
+    """Check a JSON value against a type hint; lists become tuples, objects dataclasses.
+
+    Args:
+        value: what `json.loads` gave.
+        hint: object, None, str, int, float, bool, Literal, a union, tuple, list, dict[str, …] or a
+            dataclass of these. A float is finite, and may be written as a whole number.
+        where: the name of the value, for the sentence that refuses it; empty for a whole file.
+
+    Raises:
+        MismatchError: a value of another type.
+    """
+    if hint is object:
+        return value
+    if isinstance(hint, type) and is_dataclass(hint):
+        return _decode_record(value, hint, where)
+    by_origin = {
+        tuple: _decode_tuple,
+        list: _decode_list,
+        dict: _decode_dict,
+        Union: _decode_union,
+        UnionType: _decode_union,
+        Literal: _decode_literal,
+    }
+    inner = by_origin.get(get_origin(hint))
+    return inner(value, get_args(hint), where) if inner else _decode_plain(value, hint, where)
+
+
+def _refuse(value: object, expected: str, where: str) -> NoReturn:
+    has = f"has {where} = {_short(repr(value))}" if where else f"holds {_short(repr(value))}"
+    raise MismatchError(f"{has} where {expected} belongs")
+
+
+def _decode_plain(value: object, hint: object, where: str) -> object:
+    if hint is float and type(value) is int:
+        value = float(value) if abs(value) < 2**53 else value
+    wanted = type(None) if hint is None else hint
+    if type(value) is not wanted:
+        _refuse(value, getattr(wanted, "__name__", str(wanted)), where)
+    if isinstance(value, float) and not isfinite(value):
+        _refuse(value, "a finite number", where)
+    if isinstance(value, str) and any("\ud800" <= char <= "\udfff" for char in value):
+        _refuse(value, "text that is Unicode", where)
+    return value
+
+
+def _decode_literal(value: object, known: tuple[object, ...], where: str) -> object:
+    if not any(type(value) is type(one) and value == one for one in known):
+        names = ", ".join(map(str, known))
+        raise MismatchError(f"has {where} = {_short(repr(value))}, which is none of {names}")
+    return value
+
+
+def _decode_union(value: object, hints: tuple[object, ...], where: str) -> object:
+    problem = MismatchError(f"has no {where}")
+    for hint in hints:
+        if hint is type(None) and value is not None:
+            continue  # of "text or null", the sentence names the text
+        try:
+            return decode(value, hint, where)
+        except MismatchError as error:
+            problem = error
+    raise problem
+
+
+def _decode_dict(value: object, hints: tuple[object, ...], where: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        _refuse(value, "an object", where)
+    prefix = f"{where}." if where else ""
+    return {name: decode(part, hints[1], f"{prefix}{name}") for name, part in value.items()}
+
+
+def _decode_list(value: object, hints: tuple[object, ...], where: str) -> list[object]:
+    return list(_decode_tuple(value, (*hints, Ellipsis), where))
+
+
+def _decode_record(value: object, hint: "type[DataclassInstance]", where: str) -> object:
+    if not isinstance(value, dict):
+        _refuse(value, "an object", where)
+    names = {field.name for field in fields(hint)}
+    needed = {field.name for field in fields(hint) if not field.metadata.get("later")}
+    problems = [f"lacks {name!r}" for name in sorted(needed - value.keys())]
+    problems += [f"has an unknown {_short(repr(name))}" for name in sorted(value.keys() - names)]
+    if problems:
+        raise MismatchError(", ".join(problems) + (f" in {where}" if where else ""))
+    hints = get_type_hints(hint)
+    prefix = f"{where}." if where else ""
+    return hint(**{name: decode(value[name], hints[name], prefix + name) for name in value})
+
+
+def _decode_tuple(value: object, hints: tuple[object, ...], where: str) -> tuple[object, ...]:
+    if not isinstance(value, list):
+        _refuse(value, "a list", where)
+    if hints[-1] is Ellipsis:
+        hints = hints[:1] * len(value)
+    if len(hints) != len(value):
+        _refuse(value, f"{len(hints)} values", where)
+    return tuple(
+        decode(part, hint, f"{where}[{number}]")
+        for number, (part, hint) in enumerate(zip(value, hints, strict=True))
+    )
+
+
+# Reasons
+
+
+def reason_of(error: Exception) -> str:
+    """Say why `json.loads` or `tomllib.loads` refused a text."""
+    if isinstance(error, RecursionError):
+        return _DEEP
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8"
+    if isinstance(error, json.JSONDecodeError):
+        return error.msg
+    if "integer string conversion" in str(error):
+        return "it holds a whole number of thousands of digits"
+    return str(error)
+
+
+def _line_of(error: Exception) -> int:
+    if isinstance(error, UnicodeDecodeError):
+        return error.object.count(b"\n", 0, error.start) + 1
+    return error.lineno if isinstance(error, json.JSONDecodeError) else 0
+
+
+_DEEP = f"its lists and objects are nested more than {DEEPEST} deep"
+
+
+def _finite(word: str) -> float:
+    number = float(word)
+    if not isfinite(number):
+        raise JsonError(f"it holds {_short(word)}, which is not a finite number")
+    return number
+
+
+def _whole(word: str) -> int:
+    if len(word) > len(str(-_WIDEST)) or not -_WIDEST <= int(word) < _WIDEST:
+        raise JsonError(f"it holds {_short(word)}, a whole number of more than 64 bits")
+    return int(word)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise JsonError(f"an object holds the key {_short(repr(twice))} twice")
+    return table
+
+
+def _is_deep(value: object) -> bool:
+    level = [value]
+    for _ in range(DEEPEST + 1):
+        level = [part for whole in level for part in _parts(whole)]
+        if not level:
+            return False
+    return True
+
+
+def _parts(value: object) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []
+
+
+def _short(word: str) -> str:
+    return word if len(word) <= 40 else f"{word[:40]}…"
