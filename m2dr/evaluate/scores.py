@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from m2dr.errors import UserError, nearest
 from m2dr.evaluate.aside import aside
+from m2dr.jsontext import parse_json
 from m2dr.records.cut import Cut
 
 Floats = NDArray[np.float64]
@@ -144,4 +145,4 @@ def _packed(value: object) -> NDArray[np.uint8]:
 
 
 def _unpacked(array: NDArray[Any]) -> Any:  # noqa: ANN401 - anything may stand in JSON
-    return json.loads(array.tobytes())
+    return parse_json(array.tobytes())

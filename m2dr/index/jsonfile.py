@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar, cast, get_args, get_origin, 
 
 from m2dr.errors import UserError
 from m2dr.index.files import write_whole
+from m2dr.jsontext import JsonError, parse_json
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -71,9 +72,9 @@ def parse(text: str, kind: "type[Record]", where: str, remedy: str) -> "Record":
         UserError: the text is not JSON, has another format, or lacks a field.
     """
     try:
-        return _checked(json.loads(text), kind)
-    except json.JSONDecodeError as error:
-        problem = f"line {error.lineno}, is not JSON ({error.msg})"
+        return _checked(parse_json(text), kind)
+    except JsonError as error:
+        problem = f"is not JSON ({error})"
     except _MismatchError as error:
         problem = str(error)
     raise UserError(f"{where} {problem}. {remedy}.")

@@ -8,6 +8,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from m2dr.errors import UserError
+from m2dr.jsontext import read_json_file
 from m2dr.model.backbones import most_tokens, read_config, usual_pooling
 from m2dr.records.card import ModelCard, Pooling, Similarity
 from m2dr.records.cut import Cut
@@ -109,9 +110,11 @@ def _similarity(folder: Path) -> Similarity:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        table = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON ({error}); get the model again.") from error
+        table = read_json_file(path)
+    except FileNotFoundError:
+        return {}
+    except UserError as error:
+        raise UserError(f"{error} Get the model again.") from error
     return table if isinstance(table, dict) else {}
 
 
