@@ -12,7 +12,22 @@ _WIDEST = 2**63  # whole numbers that arrays and files of weights can hold are b
 
 
 class JsonError(ValueError):
-    """Text that is not JSON, or JSON that no program reads like the next one; says where."""
+    """Text that is not JSON, or JSON that no two programs read alike.
+
+    Attributes:
+        line: where it stops being JSON, from 1; 0 for JSON that m2dr refuses.
+        reason: why, without the line.
+    """
+
+    def __init__(self, reason: str, line: int = 0) -> None:
+        super().__init__(f"line {line}: {reason}" if line else reason)
+        self.line, self.reason = line, reason
+
+    def at(self, where: object) -> UserError:
+        """Return the sentence to raise; `where` names the file or whatever else held the text."""
+        if self.line:
+            return UserError(f"{where}, line {self.line}: is not JSON ({self.reason}).")
+        return UserError(f"{where}: {self}.")
 
 
 def parse_json(text: str | bytes) -> Any:  # noqa: ANN401  # anything may stand in JSON
@@ -35,7 +50,7 @@ def parse_json(text: str | bytes) -> Any:  # noqa: ANN401  # anything may stand 
     except JsonError:
         raise
     except (ValueError, RecursionError) as error:
-        raise JsonError(reason_of(error)) from error
+        raise JsonError(reason_of(error), _line_of(error)) from error
     if _is_deep(found):
         raise JsonError(_DEEP)
     return found
@@ -55,25 +70,26 @@ def read_json_file(path: Path) -> Any:  # noqa: ANN401  # anything may stand in 
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}.") from error
     except JsonError as error:
-        raise UserError(f"{path} is not JSON that m2dr reads: {error}.") from error
+        raise error.at(path) from error
 
 
 def reason_of(error: Exception) -> str:
-    r"""Say why `json.loads` or `tomllib.loads` refused a text, with the line where it knows one.
-
-    >>> reason_of(json.JSONDecodeError("Expecting value", "{\n}", 2))
-    'line 2, expecting value'
-    """
+    """Say why `json.loads` or `tomllib.loads` refused a text."""
     if isinstance(error, RecursionError):
         return _DEEP
     if isinstance(error, UnicodeDecodeError):
-        line = error.object.count(b"\n", 0, error.start) + 1
-        return f"line {line}, it is not UTF-8"
+        return "it is not UTF-8"
     if isinstance(error, json.JSONDecodeError):
-        return f"line {error.lineno}, {error.msg[:1].lower()}{error.msg[1:]}"
+        return error.msg
     if "integer string conversion" in str(error):
         return "it holds a whole number of thousands of digits"
     return str(error)
+
+
+def _line_of(error: Exception) -> int:
+    if isinstance(error, UnicodeDecodeError):
+        return error.object.count(b"\n", 0, error.start) + 1
+    return error.lineno if isinstance(error, json.JSONDecodeError) else 0
 
 
 _DEEP = f"its lists and objects are nested more than {DEEPEST} deep"

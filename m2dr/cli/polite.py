@@ -12,6 +12,7 @@ import click
 from m2dr.errors import Interrupted, UserError, nearest, refusal_of
 
 MISTAKE, STOPPED = 2, 1  # exit codes
+LONGEST = 2_000  # characters of an error
 
 
 class Polite(click.Group):
@@ -29,7 +30,8 @@ class Polite(click.Group):
             sentence = str(error) if isinstance(error, UserError) else refusal_of(error)
             if debug or not sentence:
                 raise
-            stop(f"Error: {sentence}", STOPPED if isinstance(error, Interrupted) else MISTAKE)
+            code = STOPPED if isinstance(error, Interrupted) else MISTAKE
+            stop(f"Error: {_readable(sentence)}", code)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -44,6 +46,11 @@ def stop(sentence: str, code: int) -> NoReturn:
     """Say why, and end the process with this exit code."""
     click.echo(sentence, err=True)
     sys.exit(code)
+
+
+def _readable(sentence: str) -> str:
+    """Return a sentence without the middle of a file that it quotes."""
+    return sentence if len(sentence) <= LONGEST else f"{sentence[:1500]} … {sentence[-400:]}"
 
 
 def _open_streams() -> None:

@@ -139,7 +139,7 @@ def read_costs(folder: Path) -> Costs:
             f"m2dr pick {folder} --measure-costs"
         ) from None
     except JsonError as error:
-        raise UserError(f"{path} is not JSON that m2dr reads: {error}.") from error
+        raise error.at(path) from error
     except (OSError, UserError, ValueError, TypeError, AttributeError) as error:
         raise UserError(
             f"{path} does not hold costs that m2dr wrote: {error} Measure them again with: "

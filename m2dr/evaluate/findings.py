@@ -149,7 +149,7 @@ def _parsed(path: Path, what: str, read: Callable[[Any], T]) -> T:
     try:
         return read(parse_json(path.read_bytes()))
     except JsonError as error:
-        raise UserError(f"{path} is not JSON that m2dr reads: {error}.") from error
+        raise error.at(path) from error
     except KeyError as error:
         raise UserError(f"{path} is not {what} that m2dr wrote: it has no {error}.") from error
     except (OSError, UserError, ValueError, TypeError, AttributeError) as error:

@@ -125,7 +125,7 @@ def read_json(path: Path) -> Grid:
     except FileNotFoundError:
         raise UserError(f"There is no grid file {path}; write one or correct the path.") from None
     except JsonError as error:
-        raise UserError(f"{path} is not JSON that m2dr reads: {error}.") from error
+        raise error.at(path) from error
     except (OSError, UserError, ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is not a grid that m2dr wrote: {error}") from error
     except KeyError as error:

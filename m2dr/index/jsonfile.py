@@ -49,17 +49,13 @@ def read_json(path: Path, kind: "type[Record]", remedy: str) -> "Record":
         UserError: the file is missing, is not JSON, has another format, or lacks a field.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes()
     except OSError as error:
-        problem = f"cannot be read ({error.strerror or error})"
-    except UnicodeDecodeError as error:
-        problem = f"is not UTF-8 (byte {error.start})"
-    else:
-        return parse(text, kind, str(path), remedy)
-    raise UserError(f"{path} {problem}. {remedy}.")
+        raise UserError(f"{path} cannot be read ({error.strerror or error}). {remedy}.") from error
+    return parse(text, kind, str(path), remedy)
 
 
-def parse(text: str, kind: "type[Record]", where: str, remedy: str) -> "Record":
+def parse(text: str | bytes, kind: "type[Record]", where: str, remedy: str) -> "Record":
     """Read what `dump` returned.
 
     Args:
@@ -74,10 +70,9 @@ def parse(text: str, kind: "type[Record]", where: str, remedy: str) -> "Record":
     try:
         return _checked(parse_json(text), kind)
     except JsonError as error:
-        problem = f"is not JSON ({error})"
+        raise UserError(f"{error.at(where)} {remedy}.") from error
     except _MismatchError as error:
-        problem = str(error)
-    raise UserError(f"{where} {problem}. {remedy}.")
+        raise UserError(f"{where} {error}. {remedy}.") from error
 
 
 def _checked(table: object, kind: "type[Record]") -> "Record":
