@@ -36,6 +36,18 @@ _REFUSALS = {
     errno.EEXIST: "Something of that name is there already",
     errno.EISDIR: "A folder stands where a file should be",
     errno.ENAMETOOLONG: "The name is too long",
+    errno.ENOENT: "A file or folder is missing",
+    errno.ELOOP: "Symbolic links lead in a circle",
+    errno.EFBIG: "A file would be larger than this machine allows",
+    errno.EMFILE: "Too many files are open",
+    errno.ENFILE: "Too many files are open",
+    errno.EIO: "The disk could not be read or written",
+    errno.EINVAL: "The system does not take this name",
+    errno.ENXIO: "A device stands where a file should be",
+    errno.ENODEV: "A device stands where a file should be",
+    errno.ESPIPE: "A pipe stands where a file should be",
+    errno.ENOTEMPTY: "A folder is not empty",
+    errno.EBUSY: "Something else holds it",
 }
 _FULL = ("no space left", "os error 28", "storagefull", "inline_container", "file write failed")
 _NO_MEMORY = ("out of memory", "can't allocate memory", "defaultcpuallocator")

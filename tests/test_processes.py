@@ -200,7 +200,13 @@ def test_processes_that_share_the_weights_train_the_same_model(place: Path, tmp_
 def test_another_number_of_processes_does_not_go_on_with_a_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
+    for name, value in (
+        ("WORLD_SIZE", "2"),
+        ("RANK", "0"),
+        ("MASTER_ADDR", "localhost"),
+        ("MASTER_PORT", "1"),
+    ):
+        monkeypatch.setenv(name, value)
     open_workplace(tmp_path, TrainSettings(steps=7), resume=False, overwrite=False)
 
     assert resumed(read_train_settings, tmp_path, None, [], {}).steps == 7

@@ -1,5 +1,6 @@
 """Options that several commands share."""
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,8 +10,25 @@ import click
 from m2dr.errors import UserError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-FOLDER = click.Path(path_type=Path, file_okay=False)
-FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+class _Named(click.Path):
+    """A path that has a name: an empty one, as of a variable that is not set, would mean here."""
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:  # noqa: ANN401  # as click declares it
+        """Refuse what names nothing."""
+        if not str(value).strip() or "\0" in str(value):
+            self.fail(f"{value!r} names nothing; for this folder write a dot.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+FOLDER = _Named(path_type=Path, file_okay=False)
+FILE = _Named(path_type=Path, dir_okay=False)
 
 
 def whole_numbers(
@@ -19,7 +37,7 @@ def whole_numbers(
     """`2,4,6`, or an option given several times, as numbers from 1."""
     words = value.split(",") if isinstance(value, str) else (value or ())
     words = [word.strip() for part in words for word in str(part).split(",")]
-    bad = [word for word in words if not word.isdecimal() or int(word) < 1]
+    bad = [word for word in words if not word.isdecimal() or len(word) > 18 or int(word) < 1]
     if bad:
         raise click.BadParameter(f"{bad[0]!r} is not a whole number from 1.")
     return tuple(sorted({int(word) for word in words}))

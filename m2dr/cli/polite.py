@@ -1,7 +1,10 @@
 """Errors as sentences, and the nearest command for one that does not exist."""
 
+import io
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -9,6 +12,7 @@ import click
 from m2dr.errors import Interrupted, UserError, nearest, refusal_of
 
 MISTAKE, STOPPED = 2, 1  # exit codes
+LONGEST = 2_000  # characters of an error
 
 
 class Polite(click.Group):
@@ -18,13 +22,16 @@ class Polite(click.Group):
         """Run; `--debug` may stand anywhere."""
         words = list(sys.argv[1:] if args is None else args)
         debug = "--debug" in words
+        _open_streams()
         try:
+            _require_readable(words)
             return super().main([word for word in words if word != "--debug"], **kwargs)
         except Exception as error:
             sentence = str(error) if isinstance(error, UserError) else refusal_of(error)
             if debug or not sentence:
                 raise
-            stop(f"Error: {sentence}", STOPPED if isinstance(error, Interrupted) else MISTAKE)
+            code = STOPPED if isinstance(error, Interrupted) else MISTAKE
+            stop(f"Error: {_readable(sentence)}", code)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -39,3 +46,46 @@ def stop(sentence: str, code: int) -> NoReturn:
     """Say why, and end the process with this exit code."""
     click.echo(sentence, err=True)
     sys.exit(code)
+
+
+def _readable(sentence: str) -> str:
+    """Return a sentence without the middle of a file that it quotes."""
+    return sentence if len(sentence) <= LONGEST else f"{sentence[:1500]} … {sentence[-400:]}"
+
+
+def _open_streams() -> None:
+    r"""Give a process without streams empty ones, and let none refuse a character.
+
+    A stream whose encoding lacks a character prints its number, as `\u65e5`; standard error of
+    Python does so by itself.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed by the shell: `<&-`
+            empty = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115  # kept to the end
+            setattr(sys, name, empty)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _require_readable(words: Sequence[str]) -> None:
+    """Refuse what no command can work with, before any of them begins.
+
+    Raises:
+        UserError: a word of the command line is not text, or the working folder is gone.
+    """
+    for number, word in enumerate(words, start=1):
+        try:
+            word.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(
+                f"Word {number} of the command, {word!r}, is not UTF-8 (character "
+                f"{error.start + 1}); write it in UTF-8, or rename the file that it names."
+            ) from None
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise UserError(
+            "The folder that this command was started in was deleted; change to one that exists, "
+            "as with: cd ~"
+        ) from None

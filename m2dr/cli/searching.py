@@ -1,5 +1,6 @@
 """`m2dr search`."""
 
+import io
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,6 +116,8 @@ def _report(searcher: "Searcher", queries: "list[Query]", k: int, wanted: bool) 
 
 def _prompt(searcher: "Searcher", k: int) -> None:
     """Queries from the terminal until an empty line or the end of input."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="backslashreplace")  # a wrong byte is no reason to leave
     while True:
         try:
             text = click.prompt("Query (empty to stop)", default="", show_default=False)

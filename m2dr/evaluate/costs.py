@@ -9,6 +9,7 @@ from typing import Any
 
 from m2dr.errors import UserError, nearest
 from m2dr.io import write_text
+from m2dr.jsontext import JsonError, parse_json
 from m2dr.records.cut import Cut
 
 COSTS = "costs.json"
@@ -131,14 +132,14 @@ def read_costs(folder: Path) -> Costs:
     """
     path = folder / COSTS
     try:
-        return _costs(json.loads(path.read_text(encoding="utf-8")))
+        return _costs(parse_json(path.read_bytes()))
     except FileNotFoundError:
         raise UserError(
             f"{path} is missing: the costs of these cuts were not measured. Measure them with: "
             f"m2dr pick {folder} --measure-costs"
         ) from None
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}, line {error.lineno}: not JSON: {error.msg}.") from error
+    except JsonError as error:
+        raise error.at(path) from error
     except (OSError, UserError, ValueError, TypeError, AttributeError) as error:
         raise UserError(
             f"{path} does not hold costs that m2dr wrote: {error} Measure them again with: "

@@ -1,6 +1,5 @@
 """What evaluations left in folders: a grid per model, and beside it costs and comparisons."""
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from itertools import groupby
@@ -15,6 +14,7 @@ from m2dr.evaluate.grid import Grid, require_distinct_names, require_same_querie
 from m2dr.evaluate.made import Made, read_made
 from m2dr.evaluate.report import read_json
 from m2dr.evaluate.significance import Paired
+from m2dr.jsontext import JsonError, parse_json
 from m2dr.records.cut import Cut
 
 T = TypeVar("T")
@@ -147,9 +147,9 @@ def _comparison(data: Any) -> Comparison:  # noqa: ANN401 - anything may stand i
 
 def _parsed(path: Path, what: str, read: Callable[[Any], T]) -> T:
     try:
-        return read(json.loads(path.read_text(encoding="utf-8")))
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}, line {error.lineno}: not JSON: {error.msg}.") from error
+        return read(parse_json(path.read_bytes()))
+    except JsonError as error:
+        raise error.at(path) from error
     except KeyError as error:
         raise UserError(f"{path} is not {what} that m2dr wrote: it has no {error}.") from error
     except (OSError, UserError, ValueError, TypeError, AttributeError) as error:

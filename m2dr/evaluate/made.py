@@ -8,6 +8,7 @@ from pathlib import Path
 
 from m2dr.errors import UserError
 from m2dr.io import write_text
+from m2dr.jsontext import parse_json
 
 MADE = "made.json"
 _PACKAGES = ("m2dr", "torch", "transformers", "faiss-cpu", "faiss-gpu", "numpy", "ir-measures")
@@ -38,7 +39,7 @@ def read_made(folder: Path) -> Made | None:
     """
     path = folder / MADE
     try:
-        return Made(**json.loads(path.read_text(encoding="utf-8")))
+        return Made(**parse_json(path.read_bytes()))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError) as error:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from m2dr.errors import UserError
 from m2dr.evaluate.grid import Grid, require_distinct_names, require_same_queries, shown
 from m2dr.io import write_text
+from m2dr.jsontext import JsonError, parse_json
 from m2dr.records.cut import Cut
 
 T = TypeVar("T")
@@ -120,11 +121,11 @@ def read_json(path: Path) -> Grid:
         UserError: the file cannot be read, or is not a grid; with the file and what is wrong.
     """
     try:
-        return _grid(json.loads(path.read_text(encoding="utf-8")))
+        return _grid(parse_json(path.read_bytes()))
     except FileNotFoundError:
         raise UserError(f"There is no grid file {path}; write one or correct the path.") from None
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}, line {error.lineno}: not JSON: {error.msg}.") from error
+    except JsonError as error:
+        raise error.at(path) from error
     except (OSError, UserError, ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is not a grid that m2dr wrote: {error}") from error
     except KeyError as error:

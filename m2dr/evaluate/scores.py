@@ -4,8 +4,6 @@
 #   M measures, K cuts, Q queries.
 
 import json
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +14,12 @@ from numpy.typing import NDArray
 
 from m2dr.errors import UserError, nearest
 from m2dr.io import aside
+from m2dr.jsontext import parse_json
 from m2dr.records.cut import Cut
 
 Floats = NDArray[np.float64]
 
 SCORES = "per_query.npz"
-_WRONG = (ValueError, TypeError, AttributeError, UserError)  # of content that is not ours
 FORMAT = 1  # raise it when today's reader would misread yesterday's file
 
 
@@ -119,7 +117,7 @@ def load_scores(path: Path) -> tuple[dict[str, QueryScores], dict[str, Any]]:
         ) from None
     except KeyError as error:
         raise UserError(f"{path} is not a file of scores that m2dr wrote: no {error}.") from error
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, *_WRONG) as error:
+    except Exception as error:  # of a header that lies numpy raises a dozen kinds
         raise UserError(f"{path} is not a file of scores that m2dr wrote: {error}") from error
 
 
@@ -144,4 +142,4 @@ def _packed(value: object) -> NDArray[np.uint8]:
 
 
 def _unpacked(array: NDArray[Any]) -> Any:  # noqa: ANN401 - anything may stand in JSON
-    return json.loads(array.tobytes())
+    return parse_json(array.tobytes())

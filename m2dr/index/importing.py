@@ -20,6 +20,8 @@ from m2dr.io import locked
 
 _PICKLES = (".pkl", ".pickle", ".pt", ".pth")
 _PICKLE_START = b"\x80"  # of protocol 2 and later; no array of numpy begins so
+_ARCHIVE_START = b"PK"  # of numpy.savez
+_ARRAY_START = b"\x93NUMPY"
 
 
 @dataclass(frozen=True)
@@ -171,16 +173,11 @@ def _refusing(folder: Path) -> Iterator[None]:
 
 def _matrix(path: Path) -> Floats:
     """The array of a file, as a view of it."""
-    _refuse_pickle(path)
+    _refuse_others(path)
     try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError, SyntaxError) as error:
-        raise UserError(
-            f"{path} cannot be read as an array that numpy saved ({_reason(path, error)}). Save "
-            f"the vectors with numpy.save."
-        ) from error
-    if not isinstance(found, np.ndarray):
-        raise UserError(f"{path} is an archive of arrays. Save the vectors alone, with numpy.save.")
+        found: Floats = np.load(path, mmap_mode="r", allow_pickle=False)
+    except Exception as error:  # of a header that lies numpy raises a dozen kinds
+        raise UserError(_unread(path, " ".join(str(error).split()).rstrip(".")[:160])) from error
     if found.ndim != 2 or found.dtype.kind != "f" or 0 in found.shape:
         raise UserError(
             f"{path} holds {found.dtype} of shape {list(found.shape)}, and vectors are floats of "
@@ -189,18 +186,30 @@ def _matrix(path: Path) -> Floats:
     return found
 
 
-def _refuse_pickle(path: Path) -> None:
+def _refuse_others(path: Path) -> None:
+    """Refuse what does not begin as an array that numpy saved, before numpy opens it."""
     try:
         with path.open("rb") as file:
-            start = file.read(1)
+            start = file.read(len(_ARRAY_START))
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}). Correct the path.") from error
-    if path.suffix in _PICKLES or start == _PICKLE_START:
+    if path.suffix in _PICKLES or start.startswith(_PICKLE_START):
         raise UserError(
             f"{path} is a pickle, as Tevatron and BEIR write embeddings. Opening one runs whatever "
             f"code it holds, so m2dr reads none: where it was made, save the vectors with "
             f"numpy.save('X.npy', vectors) and the ids one per line."
         )
+    if start.startswith(_ARCHIVE_START):
+        raise UserError(f"{path} is an archive of arrays. Save the vectors alone, with numpy.save.")
+    if start != _ARRAY_START:
+        raise UserError(_unread(path, "it does not begin as one" if start else "it is empty"))
+
+
+def _unread(path: Path, reason: str) -> str:
+    return (
+        f"{path} cannot be read as an array that numpy saved ({reason}). Save the vectors with "
+        f"numpy.save."
+    )
 
 
 def _docids(path: Path, documents: int, vectors: Path) -> Docids:
@@ -240,10 +249,3 @@ def _refuse_repeats(path: Path, docids: Docids) -> None:
             )
         if hash(docid) in suspects:
             seen[docid] = line
-
-
-def _reason(path: Path, error: Exception) -> str:
-    """What numpy meant; of any file that is no array it says that it is pickled data."""
-    if isinstance(error, ValueError) and "pickle" in str(error):
-        return "it does not begin as one" if path.stat().st_size else "it is empty"
-    return " ".join(str(error).split()).rstrip(".")[:160]

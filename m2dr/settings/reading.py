@@ -1,5 +1,6 @@
 """A TOML file plus key=value, read once and checked whole."""
 
+import reprlib
 import tomllib
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from m2dr.errors import UserError, nearest
+from m2dr.jsontext import reason_of
 
 Hint: TypeAlias = Any  # what get_type_hints returns: a class, or a form of typing
 Settings = TypeVar("Settings")
@@ -52,8 +54,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"The settings file {path} cannot be read: {error.strerror}.") from error
-    except ValueError as error:  # TOML and UTF-8 mistakes
-        raise UserError(f"{path} is not TOML: {error}.") from error
+    except (ValueError, RecursionError) as error:  # TOML and UTF-8 mistakes
+        raise UserError(f"{path} is not TOML: {reason_of(error)}.") from error
 
 
 def _parse_word(word: str) -> tuple[str, Any]:
@@ -61,9 +63,15 @@ def _parse_word(word: str) -> tuple[str, Any]:
     if not equals:
         raise UserError(f"--set takes key=value, such as steps=50; found {word!r}.")
     try:
-        return key.strip(), tomllib.loads(f"value = {text}")["value"]
+        table = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return key.strip(), text.strip()  # a bare word, such as cosine
+    except (ValueError, RecursionError) as error:
+        reason = reason_of(error)
+        raise UserError(f"--set {key.strip()}: its value is not TOML: {reason}.") from error
+    if len(table) > 1:
+        raise UserError(f"--set takes one key=value; found several lines in {word!r}.")
+    return key.strip(), table["value"]
 
 
 def _problems(table: Mapping[str, Any], kind: type) -> list[str]:
@@ -74,7 +82,7 @@ def _problems(table: Mapping[str, Any], kind: type) -> list[str]:
         if key not in known:
             found.append(f"unknown setting {key!r} ({nearest(key, known).rstrip('.')})")
         elif not _fits(value, hints[key]):
-            found.append(f"{key} = {value!r} is not {_describe(hints[key])}")
+            found.append(f"{key} = {reprlib.repr(value)} is not {_describe(hints[key])}")
     return found
 
 
@@ -87,9 +95,9 @@ def _fits(value: object, hint: Hint) -> bool:
     if origin is tuple:
         return isinstance(value, list | tuple) and all(_fits(v, get_args(hint)[0]) for v in value)
     if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+        return isinstance(value, float) and isfinite(value) or _fits(value, int)
+    if hint is int:  # of more than 64 bits it fits in no array and in no file of weights
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
     return isinstance(value, hint)
 
 

@@ -15,6 +15,7 @@ from typing import BinaryIO, NamedTuple, cast
 import numpy as np
 
 from m2dr.errors import UserError
+from m2dr.jsontext import reason_of
 
 
 class Line(NamedTuple):
@@ -37,7 +38,7 @@ class Line(NamedTuple):
         try:
             row = json.loads(self.text)
         except (ValueError, RecursionError) as error:
-            raise self.error(f"is not JSON ({error}).") from None
+            raise self.error(f"is not JSON ({reason_of(error)}).") from None
         if not isinstance(row, dict):
             raise self.error("is not a JSON object between braces.")
         return row

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from m2dr.errors import UserError
+from m2dr.jsontext import reason_of
 from m2dr.records.texts import Document, Query
 from m2dr.text.collection import Dataset
 from m2dr.text.fields import Row, filled, optional_identifier, optional_string, string
@@ -137,7 +138,7 @@ def _object(line: Line) -> Row:
     try:
         texts = json.loads(line.text)
     except (ValueError, RecursionError) as error:
-        raise line.error(f"is not JSON ({error}).") from None
+        raise line.error(f"is not JSON ({reason_of(error)}).") from None
     other = next((text for text in texts if not isinstance(text, str)), None)
     if other is not None or len(texts) < 2:
         found = f"holds {other!r}" if other is not None else f"has {len(texts)} items"

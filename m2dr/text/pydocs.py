@@ -102,7 +102,13 @@ def cache_folder() -> Path:
     """Where what can be made again is kept: $M2DR_CACHE, else m2dr in the user's cache."""
     if given := os.environ.get("M2DR_CACHE"):
         return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "m2dr"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "m2dr"
+    except RuntimeError:  # neither $HOME nor an account
+        raise UserError(
+            "This user has no home folder to keep a cache in; name one with: export "
+            "M2DR_CACHE=FOLDER"
+        ) from None
 
 
 def requirements(package: str) -> list[Distribution]:

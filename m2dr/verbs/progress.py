@@ -6,9 +6,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from m2dr.errors import UserError
+
 Advance = Callable[[int], None]
 Say = Callable[[str], None]
 LINE_EVERY = 10.0  # seconds between plain lines
+_PLACE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}  # what torchrun sets; without it
+_LAUNCH = "Start the processes with torchrun, or for one alone: unset RANK LOCAL_RANK WORLD_SIZE"
 
 
 @contextmanager
@@ -37,12 +41,33 @@ def say(text: str) -> None:
 
 def is_first() -> bool:
     """Whether this is the process that speaks and writes, of those that torchrun started."""
-    return os.environ.get("RANK", "0") == "0"
+    return _place()[0] == 0
 
 
 def processes_asked() -> int:
     """How many processes torchrun or accelerate started; each takes batches of its own."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    return _place()[1]
+
+
+def _place() -> tuple[int, int]:
+    """Return the rank of this process and how many there are.
+
+    Raises:
+        UserError: the variables that torchrun sets hold something else.
+    """
+    found = {name: os.environ[name] for name in _PLACE if os.environ.get(name)}
+    port = os.environ.get("MASTER_PORT", "0")
+    for name, word in (*found.items(), ("MASTER_PORT", port)):
+        if not (word.isascii() and word.isdecimal() and len(word) < 10):
+            raise UserError(f"{name}={word} is not a whole number. {_LAUNCH}")
+    rank, local, size = (int(found.get(name, usual)) for name, usual in _PLACE.items())
+    lacking = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if size > 1 and lacking:
+        raise UserError(f"WORLD_SIZE={size} is set and {', '.join(lacking)} not. {_LAUNCH}")
+    if max(rank, local) >= max(size, 1):
+        told = " ".join(f"{name}={word}" for name, word in found.items())
+        raise UserError(f"{told}: ranks count from 0 and end below WORLD_SIZE. {_LAUNCH}")
+    return rank, size
 
 
 @contextmanager

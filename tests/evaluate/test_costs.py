@@ -104,8 +104,12 @@ def test_a_cost_that_is_no_number_above_zero_cannot_be_made(value: float) -> Non
     ("old", "new", "problem"),
     [
         ('"format": 1', '"format": 9', "its format is 9 and this m2dr reads 1"),
-        ('"format": 1', '"format": 1,,', "line 2: not JSON"),
-        ('"latency_p50_ms": 1.0', '"latency_p50_ms": NaN', "at L1D8, latency_p50_ms is nan"),
+        ('"format": 1', '"format": 1,,', "line 2: is not JSON"),
+        (
+            '"latency_p50_ms": 1.0',
+            '"latency_p50_ms": NaN',
+            "it holds NaN, which is not a finite number",
+        ),
         ('"latency_p50_ms": 1.0', '"latency_p50_ms": "1"', "costs that m2dr wrote"),
         ('"latency_p50_ms": 1.0,', "", "it has no 'latency_p50_ms'"),
         ('"layer": 2', '"layer": 1', "it holds the cut L1D8 twice"),

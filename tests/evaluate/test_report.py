@@ -158,7 +158,7 @@ def broken_cell(**changes: object) -> str:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('{\n"model": ', "line 2: not JSON"),
+        ('{\n"model": ', "line 2: is not JSON"),
         ("[]", "is not a grid"),
         ("{}", "it has no 'format'"),
         (broken(format=2), "its format is 2 and this m2dr reads 1"),
@@ -172,9 +172,9 @@ def broken_cell(**changes: object) -> str:
         (broken_cell(layer=0), "at least one layer"),
         (broken_cell(measures={"RR@10": "high"}), "its RR@10 is 'high' where float belongs"),
         (broken_cell(measures=[1]), "no attribute 'items'"),
-        (broken_cell(measures={"RR@10": float("nan")}), "is nan"),
+        (broken_cell(measures={"RR@10": float("nan")}), "it holds NaN"),
         (broken(cells=[{"layer": 1, "dim": 8, "measures": {"RR": 0.5}}] * 2), "the cut L1D8 twice"),
-        ("\ud800", "is not a grid"),
+        ("\ud800", "is not UTF-8"),
     ],
 )
 def test_what_is_not_a_grid_is_refused_with_the_file_and_the_reason(

@@ -48,7 +48,7 @@ def test_a_manifest_is_sorted_and_indented(tmp_path: Path, manifest: IndexManife
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ('{"format": 1,\n "dim": }', r"manifest\.json line 2, is not JSON"),
+        ('{"format": 1,\n "dim": }', r"manifest\.json, line 2: is not JSON"),
         ("[]", "holds no JSON object"),
         ('{"format": 2}', "has format 2, and this m2dr reads format 1"),
         ("{}", "has format None"),
@@ -110,7 +110,7 @@ def test_a_nested_value_is_named_by_its_place(
 def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "store.json").write_bytes(b"{\xff}")
 
-    with pytest.raises(UserError, match=r"store\.json is not UTF-8 \(byte 1\)"):
+    with pytest.raises(UserError, match=r"store\.json, line 1: is not JSON \(it is not UTF-8\)"):
         StoreManifest.read(tmp_path)
 
 

@@ -302,7 +302,7 @@ def test_what_cannot_be_drawn_is_a_sentence(
         ("nowhere",): "is not there",
         ("mixed",): "cannot be compared",
         ("old",): "its format is 99",
-        ("broken",): "line 2: not JSON",
+        ("broken",): "line 2: is not JSON",
         ("twice",): "Two grids are called one",
         ("good", "--measure", "nDCG@11"): "Did you mean nDCG@10?",
         ("good", "--published", "msmarcoo"): "Did you mean msmarco?",
