@@ -22,6 +22,24 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"Did you mean {close[0]}?" if close else f"Known: {', '.join(words)}."
 
 
+def counted(count: int, noun: str, form: str = "") -> str:
+    """A count with its noun, which is plural unless the count is 1.
+
+    Args:
+        count: how many.
+        noun: in the singular; of several words the last one changes.
+        form: how the number is written, such as "," for 1,000.
+
+    >>> counted(1, "collection"), counted(0, "query"), counted(1200, "index", ",")
+    ('1 collection', '0 queries', '1,200 indexes')
+    """
+    if count == 1:
+        return f"1 {noun}"
+    if noun.endswith("y") and noun[-2] not in "aeiou":
+        return f"{count:{form}} {noun[:-1]}ies"
+    return f"{count:{form}} {noun}{'es' if noun.endswith(('s', 'x', 'ch', 'sh')) else 's'}"
+
+
 class Interrupted(UserError):  # noqa: N818  # what happened, not an error of anyone's
     """Long work that was stopped, and how to go on with it."""
 

@@ -78,6 +78,9 @@ def open_dataset(name: str) -> Dataset:
 def _found_instead(name: str) -> str:
     """What stands where the name points."""
     path = Path(name)
+    parts = [folder for folder in beir.parts_of(name).values() if folder]
+    if parts:
+        return f"{name} is several data sets; give one of them, such as {parts[0]}."
     if path.is_dir():
         looked_for = ", ".join(("corpus.jsonl", *msmarco.LOOKED_FOR))
         return f"The folder {name} holds none of the files looked for: {looked_for}."
