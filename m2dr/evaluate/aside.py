@@ -25,6 +25,9 @@ def aside(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` as UTF-8 with the line ends it has, whole or not at all."""
+    """Write `text` as UTF-8 with the line ends it has, whole or not at all.
+
+    Half a surrogate pair, from a file name that is not UTF-8, is written as JSON escapes it.
+    """
     with aside(path) as unfinished:
-        unfinished.write_text(text, encoding="utf-8", newline="")
+        unfinished.write_text(text, encoding="utf-8", errors="backslashreplace", newline="")

@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 
 import pytest
