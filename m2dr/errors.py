@@ -3,6 +3,7 @@
 import difflib
 import errno
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class UserError(Exception):
@@ -20,6 +21,36 @@ def nearest(word: str, known: Iterable[str]) -> str:
     words = list(known)
     close = difflib.get_close_matches(word, words, n=1)
     return f"Did you mean {close[0]}?" if close else f"Known: {', '.join(words)}."
+
+
+def counted(count: int, noun: str, form: str = "") -> str:
+    """A count with its noun, which is plural unless the count is 1.
+
+    Args:
+        count: how many.
+        noun: in the singular; of several words the last one changes.
+        form: how the number is written, such as "," for 1,000.
+
+    >>> counted(1, "collection"), counted(0, "query"), counted(1200, "index", ",")
+    ('1 collection', '0 queries', '1,200 indexes')
+    """
+    if count == 1:
+        return f"1 {noun}"
+    if noun.endswith("y") and noun[-2] not in "aeiou":
+        return f"{count:{form}} {noun[:-1]}ies"
+    return f"{count:{form}} {noun}{'es' if noun.endswith(('s', 'x', 'ch', 'sh')) else 's'}"
+
+
+def refuse_pipe(path: Path) -> None:
+    """Raise UserError where a path that is read more than once is a pipe or a device.
+
+    What was read from such a path once is gone, and a second reading finds nothing or waits.
+    """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise UserError(
+            f"{path} is a pipe or a device, which can be read once, and m2dr reads it more often. "
+            "Write what it gives to a file, and name that file instead."
+        )
 
 
 class Interrupted(UserError):  # noqa: N818  # what happened, not an error of anyone's

@@ -172,10 +172,12 @@ def write_whole(path: Path, data: bytes | memoryview) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write `text` as UTF-8 with the line ends it has, whole or not at all.
 
+    Half a surrogate pair, from a file name that is not UTF-8, is written as JSON escapes it.
+
     Raises:
         UserError: as `aside` does.
     """
-    write_whole(path, text.encode())
+    write_whole(path, text.encode(errors="backslashreplace"))
 
 
 def make_folder(path: Path) -> None:

@@ -64,7 +64,7 @@ def _corpus(what: str, default: str | None = None) -> Callable[[Command], Comman
 @evaluate.command()
 @_corpus("A folder in BEIR layout, or the name of one.")
 @click.option("--suite", default="", help="beir13: its 13 public sets, those that are here.")
-@click.option("--split", default="test", show_default=True)
+@click.option("--split", default="", show_default="test, and dev of msmarco")
 @_EVALUATE
 def beir(**request: Any) -> None:  # noqa: ANN401  # fields of EvaluateRequest
     """A BEIR dataset, or any corpus in its layout."""

@@ -5,6 +5,7 @@ from itertools import pairwise
 from math import sqrt
 from statistics import median
 
+from m2dr.errors import counted
 from m2dr.evaluate.grid import Grid, shown
 from m2dr.evaluate.measures import parse
 from m2dr.records.card import ModelCard
@@ -92,8 +93,9 @@ def query_alarms(
         )
     if unknown_documents:
         found.append(
-            f"{unknown_documents} judgements are of documents that the corpus does not hold; they "
-            f"count as never found, so the corpus may be a sample or of another version."
+            f"The corpus does not hold the documents of {counted(unknown_documents, 'judgement')}, "
+            f"which count as never found, as in trec_eval; published sets have a few, and many "
+            f"mean that the corpus is a sample or of another version."
         )
     return found
 

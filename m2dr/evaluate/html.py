@@ -1,8 +1,27 @@
 """Pieces of a page: every word is escaped once, here, and every table has a caption."""
 
+import html
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
+
+# What XML, and so SVG, cannot hold: control characters, half a surrogate pair; and the controls of
+# Latin-1, which browsers read as other letters.
+_NO_XML = re.compile("[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def legal(text: str) -> str:
+    r"""Return the text with a mark in place of each character that a page or a figure cannot hold.
+
+    >>> legal("a\x1b[31mb\x00")
+    'a\ufffd[31mb\ufffd'
+    """
+    return _NO_XML.sub("\ufffd", text)
+
+
+def escape(text: str) -> str:
+    """Return the text as HTML."""
+    return html.escape(legal(text))
 
 
 @dataclass(frozen=True)

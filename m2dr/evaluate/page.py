@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from m2dr.evaluate.findings import Finding
-from m2dr.evaluate.html import bullets, facts, paragraphs, tag
+from m2dr.evaluate.html import bullets, escape, facts, paragraphs, tag
 from m2dr.evaluate.sections import (
     alarms_and_notes,
     comparison_tables,

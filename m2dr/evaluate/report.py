@@ -16,6 +16,7 @@ from m2dr.records.cut import Cut
 T = TypeVar("T")
 
 FORMAT = 1  # raise it when today's reader would misread yesterday's file
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠", "'")  # as a cell begins  # noqa: RUF001  # wide signs are formulas too
 
 
 def text_table(grid: Grid, measure: str) -> str:
@@ -80,26 +81,48 @@ def text_cross(model: str, grids: Mapping[int, Grid], dim: int, measure: str) ->
 
 def write_cross(grids: Mapping[int, Grid], dim: int, path: Path) -> None:
     """The same for all measures as CSV: one line per query layer, document layer and measure."""
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(["corpus", "split", "query_layer", "document_layer", "dim", "measure", "value"])
+    rows: list[tuple[str | float, ...]] = [
+        ("corpus", "split", "query_layer", "document_layer", "dim", "measure", "value")
+    ]
     for layer, grid in grids.items():
         for cut in [cut for cut in grid.cuts if cut.dim == dim]:
             head = (grid.corpus, grid.split, cut.layer, layer, dim)
-            table.writerows([*head, name, value] for name, value in grid.cells[cut].items())
-    write_text(path, text.getvalue())
+            rows += [(*head, name, value) for name, value in grid.cells[cut].items()]
+    write_text(path, _csv(rows))
 
 
 def write_csv(grids: Iterable[Grid], path: Path) -> None:
-    """One line per model, cut and measure, with all the digits there are."""
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(["model", "corpus", "split", "layer", "dim", "measure", "value"])
+    """Write one line per model, cut and measure, with all the digits there are."""
+    rows: list[tuple[str | float, ...]] = [
+        ("model", "corpus", "split", "layer", "dim", "measure", "value")
+    ]
     for grid in grids:
         for cut in grid.cuts:
             head = (grid.model, grid.corpus, grid.split, cut.layer, cut.dim)
-            table.writerows([*head, name, value] for name, value in grid.cells[cut].items())
-    write_text(path, text.getvalue())
+            rows += [(*head, name, value) for name, value in grid.cells[cut].items()]
+    write_text(path, _csv(rows))
+
+
+def inert(name: str) -> str:
+    """Return a name as a cell that no spreadsheet runs as a formula.
+
+    One that begins as a formula does, or with an apostrophe, gets an apostrophe before it; without
+    that it is the name again.
+
+    >>> inert("=HYPERLINK(1)"), inert("'s"), inert("full-dim")
+    ("'=HYPERLINK(1)", "''s", 'full-dim')
+    """
+    return f"'{name}" if name.startswith(_FORMULA) else name
+
+
+def _csv(rows: Sequence[Sequence[str | float]]) -> str:
+    cells = [[inert(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
+    # Left alone, csv writes a carriage return without quotes, and reads it as the end of a line.
+    returns = any("\r" in cell for row in cells for cell in row if isinstance(cell, str))
+    text = io.StringIO()
+    quoting = csv.QUOTE_NONNUMERIC if returns else csv.QUOTE_MINIMAL
+    csv.writer(text, lineterminator="\n", quoting=quoting).writerows(cells)
+    return text.getvalue()
 
 
 def write_json(grid: Grid, path: Path) -> None:

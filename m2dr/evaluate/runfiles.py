@@ -4,7 +4,9 @@ import gzip
 import re
 import zlib
 from array import array
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from math import isnan
 from pathlib import Path
@@ -57,9 +59,9 @@ def read_run(path: Path) -> Run:
     scores: dict[str, array[float]] = {}
     number = 0
     try:
-        with _open(path) as file:
-            for number, line in enumerate(file, start=1):  # noqa: B007 - told when reading fails
-                query, docid, score = _parse(line)
+        with _opened(path) as file:
+            for number, line in enumerate(file, start=1):
+                query, docid, score = _parse(line.removeprefix(BOM_UTF8) if number == 1 else line)
                 known = docids.setdefault(query, {})
                 if docid in known:
                     raise ValueError(f"document {docid} is listed twice for query {query}")
@@ -124,11 +126,15 @@ def _require_word(text: str, what: str) -> None:
         )
 
 
-def _open(path: Path) -> IO[bytes]:
-    """Open for reading, by what the file is and not by what it is called."""
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """Open for reading, by what the file is and not by what it is called.
+
+    It is opened once: a pipe, such as a shell makes of <(command), gives what it holds once.
+    """
     with path.open("rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
-    return cast(IO[bytes], gzip.open(path)) if packed else path.open("rb")
+        packed = file.peek(2)[:2] == b"\x1f\x8b"
+        yield cast(IO[bytes], gzip.open(file)) if packed else file
 
 
 def _parse(line: bytes) -> tuple[str, str, float]:

@@ -13,6 +13,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from m2dr.errors import UserError, nearest
+from m2dr.evaluate.html import legal
 from m2dr.io import aside
 
 if TYPE_CHECKING:
@@ -267,6 +268,10 @@ def inks(look: Look) -> dict[str, str]:
 
 
 def _draw(figure: "Figure", target: Any, **options: Any) -> None:  # noqa: ANN401  # as savefig takes them
+    from matplotlib.text import Text
+
+    for words in figure.findobj(Text):
+        words.set_text(legal(words.get_text()))  # names come from users: an escape is no SVG
     with warnings.catch_warnings():
         # A model may be called by letters that the font has not; a box in their place will do.
         warnings.filterwarnings("ignore", message="Glyph .* missing", category=UserWarning)

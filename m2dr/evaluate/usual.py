@@ -1,6 +1,7 @@
 """Which measures the field reports on which data, as rows."""
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from m2dr.evaluate.measures import DEFAULT
@@ -27,7 +28,8 @@ OTHER_NAMES = {
     "dbpedia-entity": ("dbpedia",),
     "trec-covid": ("trec-covid-beir",),
 }
-_BEIR = (*BEIR13, *(name for names in OTHER_NAMES.values() for name in names))
+_OTHERS = ("bioasq", "signal1m", "trec-news", "robust04", "cqadupstack")
+_BEIR = (*BEIR13, *_OTHERS, *(name for names in OTHER_NAMES.values() for name in names))
 
 
 @dataclass(frozen=True)
@@ -66,3 +68,12 @@ def usual(corpus: str, split: str) -> Custom:
     """
     text = f"{corpus} {split}".lower()
     return next((custom for custom in CUSTOMS if custom.says.search(text)), OTHER)
+
+
+def usual_split(corpus: str, splits: Collection[str]) -> str:
+    """Return the split of a corpus that papers report: test, and dev of BEIR's msmarco.
+
+    >>> usual_split("msmarco", ("dev", "test", "train")), usual_split("fiqa", ("dev", "test"))
+    ('dev', 'test')
+    """
+    return "dev" if corpus.lower() == "msmarco" and "dev" in splits else "test"

@@ -1,6 +1,8 @@
 """Vectors that another tool made become a store: `.npy` with ids, or a folder of Pyserini."""
 
 import hashlib
+import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, refuse_pipe
 from m2dr.index.docids import Docids
 from m2dr.index.layout import INDEX, INDEX_DOCIDS
 from m2dr.index.library import load_faiss, words
@@ -19,6 +21,7 @@ from m2dr.index.writer import StoreWriter
 from m2dr.io import locked
 
 _PICKLES = (".pkl", ".pickle", ".pt", ".pth")
+_NO_ID = re.compile(r"[^\S\n]|\0")
 _PICKLE_START = b"\x80"  # of protocol 2 and later; no array of numpy begins so
 _ARCHIVE_START = b"PK"  # of numpy.savez
 _ARRAY_START = b"\x93NUMPY"
@@ -188,6 +191,7 @@ def _matrix(path: Path) -> Floats:
 
 def _refuse_others(path: Path) -> None:
     """Refuse what does not begin as an array that numpy saved, before numpy opens it."""
+    refuse_pipe(path)
     try:
         with path.open("rb") as file:
             start = file.read(len(_ARRAY_START))
@@ -213,10 +217,10 @@ def _unread(path: Path, reason: str) -> str:
 
 
 def _docids(path: Path, documents: int, vectors: Path) -> Docids:
-    """The ids of the rows, none of them empty or repeated."""
+    """The ids of the rows, none of them empty or repeated, or one that no run file can hold."""
     try:
-        data = path.read_bytes().replace(b"\r\n", b"\n")
-        data.decode()
+        data = path.read_bytes().removeprefix(BOM_UTF8).replace(b"\r\n", b"\n")
+        text = data.decode()
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}). Correct the path.") from error
     except UnicodeDecodeError as error:
@@ -231,6 +235,12 @@ def _docids(path: Path, documents: int, vectors: Path) -> Docids:
     for row, docid in enumerate(docids):
         if not docid.strip():
             raise UserError(f"{path}, line {row + 1}: the id is empty. Give every vector an id.")
+    if odd := _NO_ID.search(text):
+        raise UserError(
+            f"{path}, line {text.count(chr(10), 0, odd.start()) + 1}: the id holds {odd[0]!r}, and "
+            f"run files can carry neither whitespace nor zero bytes. Give every vector an id "
+            f"without them."
+        )
     _refuse_repeats(path, docids)
     return docids
 

@@ -51,7 +51,7 @@ def read_settings(
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UserError(f"The settings file {path} cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:  # TOML and UTF-8 mistakes

@@ -13,6 +13,24 @@ from m2dr.text.fields import identifier, optional_string, required, string
 from m2dr.text.lines import Line, read_lines
 from m2dr.text.qrels import read_split
 
+# Published as one folder of several collections, whose measures are averaged.
+_COMPOSED = {
+    "cqadupstack": (
+        "android",
+        "english",
+        "gaming",
+        "gis",
+        "mathematica",
+        "physics",
+        "programmers",
+        "stats",
+        "tex",
+        "unix",
+        "webmasters",
+        "wordpress",
+    )
+}
+
 
 def recognises(name: str) -> bool:
     """Whether the name is such a folder, or that of one in a place where data usually lies."""
@@ -31,12 +49,30 @@ def find_folder(name: str) -> Path | None:
 
     One that lacks its corpus.jsonl alone is meant too, and `open_beir` says so.
     """
-    for folder in (Path(name), *(place / name for place in places())):
-        if _either(folder / "corpus.jsonl") or (
-            (folder / "qrels").is_dir() and _either(folder / "queries.jsonl")
-        ):
-            return folder
-    return None
+    return next(filter(_is_collection, _candidates(name)), None)
+
+
+def parts_of(name: str) -> dict[str, Path | None]:
+    """Return the collections of which a published one consists (CQADupStack's twelve), by name.
+
+    One that is absent has no folder. Empty for the name of anything else.
+    """
+    for folder in _candidates(name):
+        known = _COMPOSED.get(folder.resolve().name, ())
+        parts = {part: folder / part for part in known if _is_collection(folder / part)}
+        if parts and not _is_collection(folder):
+            return {part: parts.get(part) for part in known}
+    return {}
+
+
+def _candidates(name: str) -> tuple[Path, ...]:
+    return (Path(name), *(place / name for place in places()))
+
+
+def _is_collection(folder: Path) -> bool:
+    return _either(folder / "corpus.jsonl") is not None or (
+        (folder / "qrels").is_dir() and _either(folder / "queries.jsonl") is not None
+    )
 
 
 def open_beir(name: str) -> Dataset:
@@ -54,7 +90,7 @@ def open_beir(name: str) -> Dataset:
         )
         for path in sorted(qrels)
     }
-    return Dataset(folder.resolve().name, corpus, splits)
+    return Dataset(_name(folder.resolve()), corpus, splits)
 
 
 def find_queries(path: Path, wanted: Set[str]) -> Mapping[str, Query]:
@@ -71,6 +107,12 @@ def find_queries(path: Path, wanted: Set[str]) -> Mapping[str, Query]:
         if query_id in wanted:
             found[query_id] = query
     return found
+
+
+def _name(folder: Path) -> str:
+    """Return the folder's name; that of a part says of what it is one."""
+    whole = folder.parent.name
+    return f"{whole}-{folder.name}" if folder.name in _COMPOSED.get(whole, ()) else folder.name
 
 
 def _document(line: Line) -> Document:

@@ -10,9 +10,9 @@ from m2dr.text.corpora import Corpus
 Asked = tuple[list[Query], list[Judgement]]  # the judged queries in file order, the judgements
 Negatives = Mapping[str, tuple[str, ...]]  # query id → docids given as not relevant
 
-# The query of ArguAna is itself a document of the corpus, under the same id; its paper leaves that
-# document out of the ranking. Elsewhere an equal id is chance, and dropping would lose answers.
-_DROP_OWN_DOCUMENT = {"arguana"}
+# The queries of ArguAna and Quora are themselves documents of the corpus, under the same ids; BEIR
+# leaves those out of the ranking. Elsewhere an equal id is chance, and dropping would lose answers.
+_DROP_OWN_DOCUMENT = {"arguana", "quora"}
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,10 @@ class Dataset:
         """The document at this place of the file order, from 0."""
         return self._corpus.at(row)
 
+    def holds(self, docid: str) -> bool:
+        """Return whether there is a document of this id."""
+        return docid in self._corpus
+
     def document(self, docid: str) -> Document:
         """The document of this id."""
         try:
@@ -82,11 +86,11 @@ class Dataset:
             raise UserError(f"{self.name} holds no document {docid!r}.") from None
 
     def queries(self, split: str) -> list[Query]:
-        """The queries that the split judges, in file order."""
+        """Return the queries that the split judges, in file order; one without a text is absent."""
         return self._ask(split)[0]
 
     def judgements(self, split: str) -> list[Judgement]:
-        """The judgements of the split, each of a query and a document that exist."""
+        """Return the judgements of the split, also of documents that the corpus does not hold."""
         return self._ask(split)[1]
 
     def negatives(self, split: str) -> Negatives:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from m2dr.errors import UserError, nearest
+from m2dr.errors import UserError, nearest, refuse_pipe
 from m2dr.records.texts import Pair
 from m2dr.text.fields import Row, filled, string
 from m2dr.text.likeness import Scale, scale_of
@@ -122,6 +122,7 @@ def holds_sentences(path: Path) -> bool:
 
 
 def _checked(path: Path) -> Path:
+    refuse_pipe(path)
     if not path.is_file():
         near = [found.name for found in path.parent.iterdir()] if path.parent.is_dir() else []
         hint = nearest(path.name, near)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from m2dr.errors import UserError, nearest
+from m2dr.errors import UserError, nearest, refuse_pipe
 from m2dr.text import beir, irds, msmarco, pairs, pydocs, triples
 from m2dr.text.collection import Dataset
 
@@ -78,9 +78,13 @@ def open_dataset(name: str) -> Dataset:
 def _found_instead(name: str) -> str:
     """What stands where the name points."""
     path = Path(name)
+    parts = [folder for folder in beir.parts_of(name).values() if folder]
+    if parts:
+        return f"{name} is several data sets; give one of them, such as {parts[0]}."
     if path.is_dir():
         looked_for = ", ".join(("corpus.jsonl", *msmarco.LOOKED_FOR))
         return f"The folder {name} holds none of the files looked for: {looked_for}."
+    refuse_pipe(path)
     if path.exists():
         return f"The file {name} is not of a kind that m2dr reads."
     hint = nearest(name, _neighbours(path))

@@ -4,17 +4,35 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.random import Generator, default_rng
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, counted
 from m2dr.records.texts import Document, Group, Query
 from m2dr.text.collection import Dataset
 
 Source = Literal["given", "random", "none"]
+
+
+class Answered(NamedTuple):
+    """Queries with the documents that answer them."""
+
+    queries: list[Query]
+    relevant: dict[str, list[str]]  # query id -> docids in file order, at least one
+    absent: int  # relevant judgements of documents that the corpus does not hold, left out
+
+    @property
+    def note(self) -> str:
+        """A sentence about what was left out; empty when nothing was."""
+        return (
+            f"{counted(self.absent, 'relevant judgement')} of documents that the corpus does not "
+            "hold left out."
+            if self.absent
+            else ""
+        )
 
 
 class Groups:
@@ -44,7 +62,8 @@ class Groups:
         self._wanted = 0 if source == "none" else negatives
         self._seed = seed
         self._epoch = 0
-        self._queries, self._relevant = answered(dataset, split)
+        self.answered = answered(dataset, split)
+        self._queries, self._relevant = self.answered.queries, self.answered.relevant
         self.known_positives = known_positives(self._queries, self._relevant)
         self._given = dataset.negatives(split) if source == "given" and self._wanted else {}
         if source == "given" and self._wanted and not self._given:
@@ -108,20 +127,24 @@ class Groups:
             )
 
 
-def answered(dataset: Dataset, split: str) -> tuple[list[Query], dict[str, list[str]]]:
-    """The queries with a relevant document, and by their ids those documents' ids in file order.
+def answered(dataset: Dataset, split: str) -> Answered:
+    """Return the queries of a split with a relevant document that the corpus holds.
 
     Raises:
         UserError: there is no such split, or nothing in it is relevant.
     """
     relevant: dict[str, list[str]] = defaultdict(list)
+    absent = 0
     for judgement in dataset.judgements(split):
         if judgement.relevance > 0:
-            relevant[judgement.query_id].append(judgement.document_id)
+            if dataset.holds(judgement.document_id):
+                relevant[judgement.query_id].append(judgement.document_id)
+            else:
+                absent += 1
     queries = [query for query in dataset.queries(split) if query.id in relevant]
     if not queries:
         raise UserError(f"{dataset.name}: no query of {split!r} has a relevant document.")
-    return queries, dict(relevant)
+    return Answered(queries, dict(relevant), absent)
 
 
 def known_positives(

@@ -14,7 +14,7 @@ from typing import BinaryIO, NamedTuple, cast
 
 import numpy as np
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, refuse_pipe
 from m2dr.jsontext import reason_of
 
 
@@ -44,16 +44,23 @@ class Line(NamedTuple):
         return row
 
 
-def read_lines(path: Path) -> Iterator[Line]:
-    """Lines of a UTF-8 file, plain or gzipped, without the blank ones.
+def read_lines(path: Path, *, once: bool = False, blank: bool = False) -> Iterator[Line]:
+    """Yield the lines of a UTF-8 file, plain or gzipped, without the blank ones.
 
     Lines end at a line feed alone: `str.splitlines` would also cut at U+2028, which texts hold.
+
+    Args:
+        path: of the file.
+        once: nothing else reads it, so that it may be a pipe.
+        blank: blank lines are yielded too.
 
     Raises:
         UserError: the file cannot be read, or a line is not UTF-8.
     """
+    if not once:
+        refuse_pipe(path)
     for number, raw in _raw_lines(path):
-        if not raw.isspace():
+        if blank or not raw.isspace():
             yield _decoded(path, number, raw)
 
 

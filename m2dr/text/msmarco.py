@@ -134,7 +134,7 @@ def _asked_by_triples(files: list[Path], split: str, corpus: Corpus, find: FindQ
     lines: dict[str, Line] = {}
     for line, (query_id, docid, _) in _triples_of(files, split):
         if (query_id, docid) not in kept:
-            kept[query_id, docid] = Judgement(query_id, _present(line, docid, corpus), 1)
+            kept[query_id, docid] = Judgement(query_id, docid, 1)
             lines.setdefault(query_id, line)
     found = find(lines.keys())
     for query_id, line in lines.items():

@@ -1,5 +1,6 @@
 """Judgement files: three columns as BEIR writes them, four as TREC does."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
 
@@ -12,15 +13,17 @@ from m2dr.text.lines import Line, read_lines
 
 FindQueries = Callable[[Set[str]], Mapping[str, Query]]  # wanted ids → those found, in file order
 _SCORE_TITLES = {"score", "relevance", "rel", "label"}  # last column of a header
+_QUOTED = re.compile(r'"(?:[^"]|"")*"')  # a cell as CSV quotes it
 
 
 def read_judgements(path: Path) -> Iterator[tuple[Line, Judgement]]:
     """Judgements of a file with the lines they stand in; columns split by tabs or spaces.
 
-    `query-id corpus-id score`, with or without that header, or `qid 0 docid relevance`.
+    `query-id corpus-id score`, with or without that header, or `qid 0 docid relevance`. Between
+    tabs a cell may be quoted, as BEIR's files quote ids that hold a quotation mark.
     """
     for line in read_lines(path):
-        columns = line.text.split("\t") if "\t" in line.text else line.text.split()
+        columns = _cells(line.text)
         if line.number == 1 and columns[-1].strip().lower() in _SCORE_TITLES:
             continue
         if len(columns) not in (3, 4):
@@ -39,31 +42,53 @@ def read_judgements(path: Path) -> Iterator[tuple[Line, Judgement]]:
         )
 
 
+def _cells(text: str) -> list[str]:
+    """Return the columns of a line; a cell of two quotation marks or more is read as CSV has it."""
+    if "\t" not in text:
+        return text.split()
+    return [
+        cell[1:-1].replace('""', '"') if _QUOTED.fullmatch(cell) else cell
+        for cell in text.split("\t")
+    ]
+
+
 def _relevance(line: Line, score: str) -> int:
+    """Return the level, a whole number; some writers give it as 1.0."""
     try:
-        return int(score)
+        return int(score.removesuffix(".0"))
     except ValueError:
         raise line.error(f"the score {score!r} is not a whole number.") from None
 
 
 def read_split(path: Path, corpus: Corpus, find_queries: FindQueries) -> Asked:
-    """The judged queries and the judgements of a file, every one of which must be answerable.
+    """Return the judged queries that have a text, and all judgements of a file.
+
+    Published sets judge documents and queries that their files lack (ArguAna five documents).
+    These judgements stay, as they do in trec_eval: relevant, and never found.
 
     Raises:
-        UserError: a document or query that is not there, two judgements of one pair that differ,
-            or no judgement at all.
+        UserError: two judgements of one pair differ, there is none, or the corpus or the queries
+            hold nothing at all of what is judged, which are then of another collection.
     """
     rows = list(read_judgements(path))
     found = find_queries({judgement.query_id for _, judgement in rows})
     kept: dict[tuple[str, str], Judgement] = {}
     for line, judgement in rows:
-        if judgement.document_id not in corpus:
-            raise line.error(f"judges {judgement.document_id!r}, which the corpus does not hold.")
-        if judgement.query_id not in found:
-            raise line.error(f"judges query {judgement.query_id!r}, which no queries file holds.")
         first = kept.setdefault((judgement.query_id, judgement.document_id), judgement)
         if first != judgement:
             raise line.error(f"says {judgement.relevance} where a line above {first.relevance}.")
     if not kept:
         raise UserError(f"{path} holds no judgement.")
+    if not found:
+        raise _foreign(*rows[0], "query", "queries file")
+    if all(judgement.document_id not in corpus for judgement in kept.values()):
+        raise _foreign(*rows[0], "document", "corpus")
     return list(found.values()), list(kept.values())
+
+
+def _foreign(line: Line, first: Judgement, what: str, where: str) -> UserError:
+    judged = first.query_id if what == "query" else first.document_id
+    return line.error(
+        f"judges {what} {judged!r}, and like every other {what} of this file the {where} does not "
+        "hold it: they are of different collections. Give the files of one collection."
+    )

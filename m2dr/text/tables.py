@@ -61,14 +61,16 @@ def _quoted(path: Path) -> _Cells:
     lines: list[Line] = []  # of the row being read, which the parser may ask several of
 
     def texts() -> Iterator[str]:
-        for line in read_lines(path):
+        # Inside a quoted cell a blank line belongs to the text; between rows csv.reader skips it.
+        for line in read_lines(path, blank=True):
             lines.append(line)
             yield f"{line.text}\n"
 
     rows = csv.reader(texts(), strict=True)
     try:
         for row in rows:
-            yield lines[0], row
+            if len(lines) > 1 or lines[0].text.strip():
+                yield lines[0], row
             lines.clear()
     except csv.Error as error:
         raise lines[0].error(

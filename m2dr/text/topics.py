@@ -19,7 +19,7 @@ def read_topics(path: Path) -> list[Query]:
     """
     parse = _from_json if ".jsonl" in path.suffixes else _from_tsv
     found: dict[str, Query] = {}
-    for line in read_lines(path):
+    for line in read_lines(path, once=True):
         query = parse(line)
         if query.id in found:
             raise line.error(f"the query id {query.id!r} was on an earlier line too.")

@@ -16,6 +16,12 @@ def test_whatever_is_shown_is_escaped() -> None:
     assert made.count(SAFE) == 15
 
 
+def test_what_no_page_can_hold_is_marked() -> None:
+    made = paragraphs(["a\x1b[2Jb\x00\ud800\x9b c\u00a0d"], title="\x1b]0;x")
+
+    assert made == '<p title="\ufffd]0;x">a\ufffd[2Jb\ufffd\ufffd\ufffd c\u00a0d</p>'
+
+
 def test_heat_is_a_share_that_the_style_sheet_mixes() -> None:
     assert 'style="--heat:25%"' in table("c", ["h"], [("r", [Cell("x", 0.25)])])
 

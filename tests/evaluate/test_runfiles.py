@@ -6,6 +6,7 @@ import pytest
 import pytrec_eval
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from world import piped
 
 from m2dr.errors import UserError
 from m2dr.evaluate.runfiles import read_run, write_run
@@ -181,3 +182,18 @@ def test_an_id_may_hold_a_no_break_space_of_another_writer(tmp_path: Path) -> No
     path.write_text("q Q0 New\u00a0York 1 2.5 x\n", encoding="utf-8")
 
     assert read_run(path).rankings["q"].docids == ("New\u00a0York",)
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_a_run_is_read_from_a_pipe_whole(pack: Callable[[bytes], bytes]) -> None:
+    lines = "".join(f"q{i} Q0 d{i} 1 {i} t\n" for i in range(20_000)).encode()
+    pipe = piped(pack(lines))
+
+    assert len(read_run(pipe)) == 20_000
+
+
+@pytest.mark.parametrize("data", [b"\xef\xbb\xbfq Q0 d 1 2 t\r\nq Q0 e 2 1 t\r\n"])
+def test_a_run_may_begin_and_end_as_windows_has_it(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "a.trec").write_bytes(data)
+
+    assert read_run(tmp_path / "a.trec") == Run({"q": Ranking.of(["d", "e"], [2.0, 1.0])})

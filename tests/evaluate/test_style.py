@@ -1,5 +1,6 @@
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -56,6 +57,17 @@ def test_an_svg_keeps_its_words_and_is_the_same_each_time(tmp_path: Path) -> Non
     text = path.read_text()
     assert "RR@10 on pydocs test, 9 queries" in text
     assert text == svg_text(draw_quality_over_dims([GRID], "RR@10"))
+
+
+@pytest.mark.parametrize("name", ["a\x1b[31mb", "nul\x00", "half \ud83d", "\x9b0m", "\ufffe"])
+def test_a_figure_of_any_name_is_xml(name: str, tmp_path: Path) -> None:
+    grid = Grid(name, name, name, 9, CELLS)
+
+    path = save(draw_quality_over_dims([grid], "RR@10"), tmp_path / "a.svg")
+
+    root = ElementTree.parse(path).getroot()  # noqa: S314  # our own file
+    assert "\ufffd" in "".join(root.itertext())
+    assert save(draw_quality_over_dims([grid], "RR@10"), tmp_path / "a.png").exists()
 
 
 def test_an_inline_svg_takes_its_inks_from_the_page_and_asks_for_nothing() -> None:

@@ -8,6 +8,7 @@ import faiss
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from world import piped
 
 from m2dr.errors import UserError
 from m2dr.index.engines import build_index, open_index
@@ -151,6 +152,12 @@ def test_a_vector_that_is_not_finite_is_named(
         ("a\n\nc\n", r"ids\.txt, line 2: the id is empty"),
         ("a\n  \nc\n", r"ids\.txt, line 2: the id is empty"),
         (b"a\n\xff\nc\n", r"ids\.txt, line 2: is not UTF-8"),
+        ("a\nb\0\nc\n", r"ids\.txt, line 2: the id holds '\\x00', and run files can carry neither"),
+        ("a\nb\nc\tc\n", r"ids\.txt, line 3: the id holds '\\t'"),
+        ("a\nb b\nc\n", r"ids\.txt, line 2: the id holds ' '"),
+        ("a\nb\u00a0\nc\n", r"ids\.txt, line 2: the id holds '\\xa0'"),
+        ("a\rb\n\nc\nd\n", r"has 4 ids for the 3 vectors"),
+        ("a\rb\nc\nd\n", r"ids\.txt, line 1: the id holds '\\r'"),
     ],
 )
 def test_ids_that_are_not_one_per_vector_are_refused(
@@ -163,7 +170,7 @@ def test_ids_that_are_not_one_per_vector_are_refused(
         open_npy(*files)
 
 
-@pytest.mark.parametrize("lines", ["a\nb\nc", "a\r\nb\r\nc\r\n"])
+@pytest.mark.parametrize("lines", ["a\nb\nc", "a\r\nb\r\nc\r\n", "\ufeffa\r\nb\nc\n"])
 def test_ids_may_end_as_other_systems_end_lines(files: Files, vectors: Floats, lines: str) -> None:
     np.save(files[0], vectors[:3])
     files[1].write_bytes(lines.encode())
@@ -280,3 +287,11 @@ def test_rows_are_read_a_shard_at_a_time(tmp_path: Path, files: Files, plan: Sto
     import_store(Foreign(whole.path, whole.docids, whole.width, read), tmp_path / "store", plan)
 
     assert asked == [10, 10, 10, 5]
+
+
+def test_vectors_from_a_pipe_are_refused_and_ids_from_one_are_read(files: Files) -> None:
+    pipe = piped(files[1].read_bytes())
+
+    assert list(open_npy(files[0], pipe).docids) == files[1].read_text().splitlines()
+    with pytest.raises(UserError, match=r"is a pipe or a device, .* Write what it gives to a"):
+        open_npy(pipe, files[1])

@@ -86,6 +86,21 @@ def test_judgements_may_lack_a_header_or_have_the_columns_of_trec(beir, write, l
     assert judgements == [Judgement("q1", "d1", 2), Judgement("q2", "d2", 0)]
 
 
+def test_judgements_of_what_is_absent_stay_and_levels_may_be_written_as_floats(beir, write) -> None:
+    write("tiny/qrels/test.tsv", "q1\td1\t2.0", "q1\td9\t1", "q9\td1\t1", "q1\td3\t-1.0")
+
+    dataset = open_dataset(str(beir))
+
+    assert dataset.queries("test") == [Query("q1", "first")]
+    assert dataset.judgements("test") == [
+        Judgement("q1", "d1", 2),
+        Judgement("q1", "d9", 1),
+        Judgement("q9", "d1", 1),
+        Judgement("q1", "d3", -1),
+    ]
+    assert (dataset.holds("d1"), dataset.holds("d9")) == (True, False)
+
+
 def test_a_judgement_written_twice_counts_once(beir: Path, write) -> None:
     write("tiny/qrels/test.tsv", "q1\td1\t2", "q1\td1\t2")
 
@@ -95,8 +110,11 @@ def test_a_judgement_written_twice_counts_once(beir: Path, write) -> None:
 @pytest.mark.parametrize(
     ("lines", "reason"),
     [
-        (["q1\td1\t1", "q1\td9\t1"], "test.tsv, line 2: judges 'd9', which the corpus does not"),
-        (["q1\td1\t1", "q9\td1\t1"], "test.tsv, line 2: judges query 'q9', which no queries file"),
+        (
+            ["q1\td8\t1", "q1\td9\t1"],
+            "test.tsv, line 1: judges document 'd8', and like every other",
+        ),
+        (["q8\td1\t1", "q9\td1\t1"], "test.tsv, line 1: judges query 'q8', and like every other"),
         (["q1\td1\t1.5"], "test.tsv, line 1: the score '1.5' is not a whole number"),
         (["q1\td1\t1", "q1\td1"], "test.tsv, line 2: has 2 columns"),
         (["q1\td1\t1", "q 1\td1\t1"], "test.tsv, line 2: the query id 'q 1' holds whitespace"),
@@ -155,8 +173,10 @@ def test_judgements_without_a_queries_file_are_refused_when_they_are_wanted(beir
         open_dataset(str(beir)).queries("test")
 
 
-@pytest.mark.parametrize(("name", "drops"), [("arguana", True), ("scifact", False)])
-def test_only_arguana_drops_the_querys_own_document(write, name: str, drops: bool) -> None:
+@pytest.mark.parametrize(
+    ("name", "drops"), [("arguana", True), ("quora", True), ("scifact", False)]
+)
+def test_where_queries_are_documents_their_own_is_dropped(write, name: str, drops: bool) -> None:
     path = write(f"{name}/corpus.jsonl", {"_id": "1", "text": "x"})
 
     assert open_dataset(str(path.parent)).drops_own_document is drops
@@ -173,3 +193,15 @@ def test_a_bare_name_is_looked_for_where_data_usually_lies(
     assert open_dataset("scifact").name == "scifact"
     with pytest.raises(UserError, match=r"no data set 'scifcat'\. Did you mean scifact\?"):
         open_dataset("scifcat")
+
+
+def test_a_part_of_cqadupstack_is_named_after_it_and_the_whole_is_no_data_set(
+    write, tmp_path: Path
+) -> None:
+    write("cqadupstack/gis/corpus.jsonl", {"_id": "1", "text": "x"})
+    write("elsewhere/gis/corpus.jsonl", {"_id": "1", "text": "x"})
+
+    assert open_dataset(str(tmp_path / "cqadupstack" / "gis")).name == "cqadupstack-gis"
+    assert open_dataset(str(tmp_path / "elsewhere" / "gis")).name == "gis"
+    with pytest.raises(UserError, match=r"is several data sets; give one of them, such as .*gis\."):
+        open_dataset(str(tmp_path / "cqadupstack"))

@@ -1,13 +1,19 @@
 import gzip
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from world import piped
 
 from m2dr.errors import UserError
+from m2dr.text.datasets import open_dataset
 from m2dr.text.fields import identifier
 from m2dr.text.lines import Line, LineTable, read_lines
+from m2dr.text.qrels import read_judgements
+from m2dr.text.sentences import open_sentences
+from m2dr.text.tables import read_table
 
 
 def first_word(line: Line) -> str:
@@ -141,3 +147,46 @@ def test_an_id_written_as_a_number_is_taken_as_its_digits() -> None:
 def test_a_line_that_is_no_json_object_is_named(text: str) -> None:
     with pytest.raises(UserError, match=r"file, line 9: is not"):
         Line(Path("file"), 9, text).json()
+
+
+SENTENCE = "is a pipe or a device, which can be read once, .* Write what it gives to a file"
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda path: next(read_lines(path)),
+        lambda path: open_dataset(str(path)),
+        lambda path: open_sentences(str(path)),
+        lambda path: next(read_judgements(path)),
+        lambda path: next(read_table(path)),
+    ],
+    ids=["lines", "corpus", "sentences", "qrels", "table"],
+)
+def test_what_is_read_more_than_once_is_no_pipe(read: Callable[[Path], object]) -> None:
+    with pytest.raises(UserError, match=SENTENCE):
+        read(piped(b"a\tb\n"))
+
+
+def test_a_quoted_cell_keeps_its_blank_lines_and_rows_may_have_some_between(write) -> None:
+    path = write("a.csv", "text,label", "", '"one', "", "  ", 'two",x', " ", '"three",y', "")
+
+    rows = [(line.number, row) for line, row in read_table(path)]
+
+    assert rows == [
+        (3, {"text": "one\n\n  \ntwo", "label": "x"}),
+        (8, {"text": "three", "label": "y"}),
+    ]
+
+
+def test_a_table_may_begin_and_end_as_windows_has_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'\xef\xbb\xbftext,label\r\n"one\r\n\r\ntwo",x\r\n\r\n')
+
+    assert [row for _, row in read_table(path)] == [{"text": "one\n\ntwo", "label": "x"}]
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a b", "a\tb", "a\u2028b", ""])
+def test_an_id_that_no_run_file_holds_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match="x, line 1: the id .* (zero byte|is empty)"):
+        identifier(Line(Path("x"), 1, ""), name, "the id")

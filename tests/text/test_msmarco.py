@@ -75,7 +75,7 @@ def test_a_query_with_very_many_negatives_keeps_the_first_of_them(official: Path
         ("qidpidtriples.train.full.2.tsv", "11\t0", "line 1: has 2 columns, not 3"),
         ("qidpidtriples.train.full.2.tsv", "11\t0\t9", "line 1: names document '9', which the"),
         ("queries.train.tsv", "11", "queries.train.tsv, line 1: has no tab"),
-        ("qrels.train.tsv", "14\t0\t0\t1", "line 1: judges query '14', which no queries file"),
+        ("qrels.train.tsv", "14\t0\t0\t1", "line 1: judges query '14', and like every other query"),
     ],
 )
 def test_a_wrong_line_is_named_by_file_and_number(official, write, name, line, reason) -> None:

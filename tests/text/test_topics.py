@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from world import piped
 
 from m2dr.errors import UserError
 from m2dr.records.texts import Query
@@ -38,3 +39,9 @@ def test_a_malformed_line_is_named(name: str, content: str, sentence: str, tmp_p
 
     with pytest.raises(UserError, match=sentence):
         read_topics(tmp_path / name)
+
+
+def test_queries_are_read_from_a_pipe_whole() -> None:
+    pipe = piped("".join(f"q{i}\ta question\n" for i in range(20_000)).encode())
+
+    assert len(read_topics(pipe)) == 20_000

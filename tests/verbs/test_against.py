@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import stats
+from world import piped
 
 from m2dr.errors import UserError
 from m2dr.evaluate.grid import Grid
@@ -229,3 +230,8 @@ def test_every_baseline_and_measure_makes_a_table_and_two_files(mine: Path, thei
     held = json.loads((mine / "nDCG@10-against-theirs-at-L2D8.json").read_text())
     assert held["against"] == "theirs at L2D8"
     shutil.rmtree(theirs)  # the files stand on their own
+
+
+def test_a_run_that_is_a_pipe_is_refused_since_each_measure_reads_it(mine: Path) -> None:
+    with pytest.raises(UserError, match="is a pipe or a device, which can be read once"):
+        compare(mine, str(piped(b"q0 Q0 d 1 1 t\n")))

@@ -185,16 +185,16 @@ def test_what_cannot_be_measured_is_a_sentence(fields: dict[str, object], proble
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("q39\td99\t1\n", "judges 'd99', which the corpus does not hold"),
-        ("q99\td39\t1\n", "judges query 'q99', which no queries file holds"),
-        (None, "holds no judgement"),
+        ("q39\td99\t1\n", "judges document 'd99', and like every other document of this file the"),
+        ("q99\td39\t1\n", "judges query 'q99', and like every other query of this file the"),
+        ("", "holds no judgement"),
     ],
 )
 def test_judgements_that_name_the_unknown_are_a_sentence(
-    line: str | None, problem: str, place: Path
+    line: str, problem: str, place: Path
 ) -> None:
     path = place / "data" / "scifact" / "qrels" / "test.tsv"
-    path.write_text(path.read_text() + line if line else "query-id\tcorpus-id\tscore\n")
+    path.write_text(f"query-id\tcorpus-id\tscore\n{line}")
 
     done = CliRunner().invoke(main, ["evaluate", "beir", "--corpus", "scifact", "--model", "model"])
 

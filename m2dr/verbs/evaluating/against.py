@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError, nearest
+from m2dr.errors import UserError, nearest, refuse_pipe
 from m2dr.evaluate.comparison import Comparison, comparison_table, write_comparison
 from m2dr.evaluate.grid import Grid
 from m2dr.evaluate.measures import Evaluator
@@ -149,6 +149,7 @@ def _baseline(
 ) -> _Baseline:
     """Whatever `against` names."""
     path = Path(against)
+    refuse_pipe(path)
     if path.is_dir():
         return _grid_baseline(path, None, scores)
     if path.is_file():

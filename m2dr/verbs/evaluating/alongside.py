@@ -23,7 +23,7 @@ def keep_record(request: EvaluateRequest, report: EvaluateReport) -> None:
                     command=_command(),
                     model=model,
                     corpus=place.corpus,
-                    split=request.split,
+                    split=place.split,
                     fingerprint=card.fingerprint,
                     versions=package_versions(),
                 ),
@@ -38,7 +38,7 @@ def measure_all_costs(request: EvaluateRequest, report: EvaluateReport) -> None:
             asked = CostsRequest(
                 model=model,
                 corpus=place.corpus,
-                split=request.split,
+                split=place.split,
                 layers=request.layers,
                 dims=request.dims,
                 root=request.root,

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 
 from m2dr.errors import UserError
@@ -18,7 +18,7 @@ from m2dr.evaluate.report import (
     write_csv,
     write_json,
 )
-from m2dr.evaluate.usual import usual
+from m2dr.evaluate.usual import usual, usual_split
 from m2dr.io import locked
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_device
@@ -26,7 +26,7 @@ from m2dr.verbs.corpora import open_corpus
 from m2dr.verbs.evaluating.measuring import Measuring, Runs
 from m2dr.verbs.evaluating.pairing import Pairing, pairings
 from m2dr.verbs.evaluating.ranking import Ranker, Task
-from m2dr.verbs.evaluating.suites import SUITES, corpora_of
+from m2dr.verbs.evaluating.suites import SUITES, collections_of, corpora_of
 from m2dr.verbs.indexing.index import INDEXES, IndexRequest, encode_corpus
 from m2dr.verbs.models import cuts_of, names_of, newest_model, usual_dims
 from m2dr.verbs.progress import say
@@ -40,7 +40,7 @@ class EvaluateRequest:
 
     corpora: tuple[str, ...] = ()  # names that `m2dr.text.datasets` knows
     models: tuple[str, ...] = ()  # empty: the newest trained one
-    split: str = "test"
+    split: str = ""  # empty: test; dev of BEIR's msmarco
     suite: str = ""  # in place of, or beside, the corpora
     layers: tuple[int, ...] = ()  # empty: all
     dims: tuple[int, ...] = ()  # empty: powers of two from 8, and the full width
@@ -59,6 +59,7 @@ class Place:
     """What was found on one corpus."""
 
     corpus: str  # as it was named
+    split: str
     models: tuple[str, ...]  # of each grid, as it was named
     grids: tuple[Grid, ...]  # of each model one; with crossed layers one per layer of documents
     crosses: Mapping[str, Mapping[int, Grid]]  # model -> layer of documents -> grid; if crossed
@@ -110,18 +111,21 @@ def evaluate(request: EvaluateRequest) -> EvaluateReport:
         )
     models = request.models or (newest_model(),)
     names = names_of(models)
-    places = tuple(_place(request, corpus, models, names) for corpus in corpora)
-    means = tuple(_means(request, places)) if len(places) > 1 else ()
-    return EvaluateReport(places, means, request.out, time.monotonic() - begun)
+    sets = [collections_of(corpus) for corpus in corpora]
+    places = [tuple(_place(request, part, models, names) for part in parts) for _, parts in sets]
+    every = tuple(chain.from_iterable(places))
+    means = tuple(_means(request, [name for name, _ in sets], places)) if len(every) > 1 else ()
+    return EvaluateReport(every, means, request.out, time.monotonic() - begun)
 
 
 def _place(
     request: EvaluateRequest, corpus: str, models: Sequence[str], names: Sequence[str]
 ) -> Place:
     dataset = open_corpus(corpus)
-    custom = usual(f"{_spoken(corpus)} {dataset.name}", request.split)
-    task = Task(dataset, request.split, request.measures or custom.measures)
-    folder = request.out / dataset.name / request.split
+    split = request.split or usual_split(dataset.name, dataset.splits)
+    custom = usual(f"{_spoken(corpus)} {dataset.name}", split)
+    task = Task(dataset, split, request.measures or custom.measures)
+    folder = request.out / dataset.name / split
     found: list[Grid] = []
     named: list[str] = []
     crosses: dict[str, dict[int, Grid]] = {}
@@ -138,7 +142,7 @@ def _place(
         figures.append(folder / f"{'-'.join(grid.model for grid in found)}_{_plain(measure)}.png")
         quality_over_dims(found, measure, figures[-1])
     known = "" if request.measures else custom.name
-    return Place(corpus, tuple(named), tuple(found), crosses, known, folder, tuple(figures))
+    return Place(corpus, split, tuple(named), tuple(found), crosses, known, folder, tuple(figures))
 
 
 def _grids(
@@ -193,24 +197,36 @@ def _layers(request: EvaluateRequest, model: str) -> tuple[int, ...]:
     )
 
 
-def _means(request: EvaluateRequest, places: Sequence[Place]) -> Iterator[Grid]:
-    """The plain mean over corpora of each model, where they have measures in common."""
-    common = [
-        name
-        for name in places[0].grids[0].measures
-        if all(name in place.grids[0].measures for place in places)
-    ]
+def _means(
+    request: EvaluateRequest, names: Sequence[str], places: Sequence[Sequence[Place]]
+) -> Iterator[Grid]:
+    """The plain means of each model, of measures in common: first those over the parts of a
+    collection, where it has a name, then that over collections.
+    """
+    every = [place.grids[0].measures for parts in places for place in parts]
+    common = [name for name in every[0] if all(name in measures for measures in every)]
     if not common:
         say("No measure is usual on all of these corpora, so there is no mean; give --measure.")
         return
-    suite = request.suite and not request.corpora
-    name = f"{request.suite}-{len(places)}-of-{len(SUITES[request.suite])}" if suite else ""
-    for grids in zip(*(place.grids for place in places), strict=True):
-        mean = average([_only(grid, common) for grid in grids], name)
-        folder = request.out / mean.corpus.replace(" ", "-") / mean.model
-        write_json(mean, folder / "grid.json")
-        write_csv([mean], folder / "grid.csv")
-        yield mean
+    wholes = []
+    for name, parts in zip(names, places, strict=True):
+        by_model = zip(*(place.grids for place in parts), strict=True)
+        grids = [[_only(grid, common) for grid in group] for group in by_model]
+        means = [average(group, name) for group in grids] if name else []
+        yield from (_written(request, mean) for mean in means)
+        wholes.append(means or [group[0] for group in grids])
+    if len(wholes) > 1:
+        suite = request.suite and not request.corpora
+        name = f"{request.suite}-{len(places)}-of-{len(SUITES[request.suite])}" if suite else ""
+        for group in zip(*wholes, strict=True):
+            yield _written(request, average(group, name))
+
+
+def _written(request: EvaluateRequest, mean: Grid) -> Grid:
+    folder = request.out / mean.corpus.replace(" ", "-") / mean.model
+    write_json(mean, folder / "grid.json")
+    write_csv([mean], folder / "grid.csv")
+    return mean
 
 
 def _only(grid: Grid, measures: Sequence[str]) -> Grid:
@@ -234,10 +250,14 @@ def told(report: EvaluateReport) -> str:
             names = ", ".join(place.grids[0].measures)
             parts.append(f"Measures as is usual on {place.usual}: {names}")
         parts.append(_crossed(place) if place.crosses else tables(place.grids))
-        alarms = [(grid.model, alarm) for grid in place.grids for alarm in grid.alarms]
-        parts.append("\n".join(f"Alarm ({model}): {alarm}" for model, alarm in alarms))
-    if report.means:
-        parts.append(tables(report.means))
+        alarms: dict[str, list[str]] = {}
+        for grid in place.grids:
+            for alarm in grid.alarms:
+                alarms.setdefault(alarm, []).append(grid.model)
+        said = (f"Alarm ({', '.join(models)}): {alarm}" for alarm, models in alarms.items())
+        parts.append("\n".join(said))
+    of_corpora = groupby(report.means, key=lambda grid: grid.corpus)
+    parts += [tables(tuple(grids)) for _, grids in of_corpora]
     return "\n\n".join(part for part in parts if part)
 
 

@@ -36,6 +36,25 @@ def corpora_of(suite: str) -> tuple[str, ...]:
     return present
 
 
+def collections_of(corpus: str) -> tuple[str, tuple[str, ...]]:
+    """Return the name of a mean over the collections that a name stands for, and these.
+
+    CQADupStack is twelve collections, and its measures are the plain means over them, as BEIR
+    reports them. Those that are absent are said, and the mean is named after how many there are.
+    Any other name stands for itself, and has no mean.
+    """
+    parts = beir.parts_of(corpus)
+    if not parts:
+        return "", (corpus,)
+    present = tuple(str(folder) for folder in parts.values() if folder is not None)
+    name = next(folder for folder in parts.values() if folder is not None).resolve().parent.name
+    absent = [part for part, folder in parts.items() if folder is None]
+    if absent:
+        say(f"{len(present)} of {len(parts)} parts of {name} are here; absent: {_list(absent)}")
+        name = f"{name}-{len(present)}-of-{len(parts)}"
+    return name, present
+
+
 def _places() -> tuple[Path, ...]:
     given = beir.places()
     return tuple(dict.fromkeys([*given, *(place / "beir" for place in given)]))

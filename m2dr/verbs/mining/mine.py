@@ -18,7 +18,7 @@ from m2dr.text.tokens import windows
 from m2dr.verbs.corpora import open_corpus
 from m2dr.verbs.indexing.index import INDEXES
 from m2dr.verbs.mining.candidates import Answers, Found, Ranker, WithBm25, WithModel
-from m2dr.verbs.progress import progress
+from m2dr.verbs.progress import progress, say
 from m2dr.verbs.searching.search import SearchRequest
 
 BATCH = 256  # queries that are encoded and ranked together
@@ -155,17 +155,20 @@ def _groups(
     request: MineRequest, dataset: Dataset, counts: Counter[str]
 ) -> Iterator[dict[str, object]]:
     """The lines of the file, with what they count up to."""
-    queries, relevant = answered(dataset, request.split)
+    found = answered(dataset, request.split)
+    if found.note:
+        say(f"{dataset.name} {request.split}: {found.note}")
+    queries, relevant = found.queries, found.relevant
     known = known_positives(queries, relevant)
     queries = queries[: request.queries or None]
     ranker = _ranker(request, dataset, {query.id: known[query.id] for query in queries})
-    found = (
+    pairs = (
         pair
         for batch in windows(queries, BATCH)
         for pair in zip(batch, ranker.rank(batch), strict=True)
     )
     with progress("Mining", len(queries), "queries") as advance:
-        for query, candidates in found:
+        for query, candidates in pairs:
             advance(1)
             positives = _readable(dataset, relevant[query.id])
             if not query.text.strip() or not positives:

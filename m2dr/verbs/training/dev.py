@@ -1,6 +1,7 @@
 """Quality of a model in training: its trained cuts on a sample of the dev split, or dev pairs."""
 
 from dataclasses import dataclass
+from itertools import islice
 from statistics import fmean
 
 import numpy as np
@@ -39,7 +40,8 @@ class DevSet:
         asked = {query.id for query in queries}
         judgements = [j for j in dataset.judgements(settings.dev) if j.query_id in asked]
         relevant = list(dict.fromkeys(j.document_id for j in judgements if j.relevance > 0))
-        chosen = dict.fromkeys(relevant[: settings.dev_documents])
+        there = (docid for docid in relevant if dataset.holds(docid))
+        chosen = dict.fromkeys(islice(there, settings.dev_documents))
         others = [docid for docid in dataset.document_ids() if docid not in chosen]
         room = max(0, settings.dev_documents - len(chosen))
         picked = sorted(generator.permutation(len(others))[:room])

@@ -67,6 +67,8 @@ def _of_corpus(dataset: Dataset, settings: TrainSettings) -> Material:
     if source == "auto":
         source = "given" if dataset.negatives(settings.split) else "random"
     groups = Groups(dataset, settings.split, settings.negatives, source, settings.seed)
+    if groups.answered.note:
+        say(f"{dataset.name} {settings.split}: {groups.answered.note}")
     dev = _dev(dataset, settings)
 
     def example(epoch: int, place: int) -> Group:
