@@ -54,21 +54,37 @@ def main() -> None:
     if missing:
         sys.exit(f"{sys.executable} lacks {', '.join(missing)}: nothing can run.")
     asked.out.mkdir(parents=True, exist_ok=True)
-    failed = 0
-    for part in asked.parts or PARTS:
+    parts = [part for part in PARTS if part in (asked.parts or PARTS)]
+    failed = sum(run_together(parts_, asked) for parts_ in groups(parts, asked.tiny))
+    sys.exit(1 if failed else 0)
+
+
+def groups(parts: Sequence[str], tiny: bool) -> list[list[str]]:
+    """Which parts share a process: none, but tiny ones, of which most is the loading of torch."""
+    if not tiny:
+        return [[part] for part in parts]
+    measured = [part for part in parts if part != "tests"]
+    return [["tests"]] * ("tests" in parts) + [measured] * bool(measured)
+
+
+def run_together(parts: Sequence[str], asked: argparse.Namespace) -> int:
+    """Run some parts in one process, and write the page of each; how much failed."""
+    for part in parts:
         absent = [name for name in WANTED[part] if find_spec(name) is None]
         if absent:
             print(f"{part}: what needs {', '.join(absent)} is left out: not installed", flush=True)
-        begun = time.monotonic()
-        rows = list(run_tests(asked) if part == "tests" else run_part(part, asked))
+    begun = time.monotonic()
+    rows = list(run_tests(asked) if "tests" in parts else run_parts(parts, asked))
+    seconds = time.monotonic() - begun
+    for part in parts:
+        own = [row for row in rows if row["part"] == part]
         page = asked.out / f"gpu_{part}.md"
-        page.write_text(page_of(part, asked, rows, time.monotonic() - begun), encoding="utf-8")
-        broken = [row for row in rows if row["table"] == "failed"]
-        failed += len(broken)
-        print(f"{part}: {len(rows)} rows, {len(broken)} failed, in {page}", flush=True)
+        page.write_text(page_of(part, asked, own, seconds), encoding="utf-8")
+        broken = [row for row in own if row["table"] == "failed"]
+        print(f"{part}: {len(own)} rows, {len(broken)} failed, in {page}", flush=True)
         for row in broken:
             print(f"  {row['case']}: {str(row['told']).splitlines()[-1]}", flush=True)
-    sys.exit(1 if failed else 0)
+    return sum(row["table"] == "failed" for row in rows)
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -89,29 +105,40 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def run_cases(asked: argparse.Namespace) -> None:
-    """In a process of its own: measure the cases of a part, except those that are to be skipped."""
-    from gpu_cases import Missing, cases
+    """In a process of its own: measure the cases of parts, except those that are to be skipped."""
+    from gpu_cases import cases
 
-    skipped = set(asked.skip.read_text().splitlines()) if asked.skip else set()
+    skipped = set(asked.skip.read_text().splitlines())
     with asked.rows.open("a", encoding="utf-8") as file:
 
         def write(row: Row) -> None:
             file.write(json.dumps(row) + "\n")
             file.flush()
 
-        for name, case in cases(asked.parts[0], asked.device, asked.tiny, asked.work).items():
-            if name in skipped:
-                continue
-            write({"table": "begun", "case": name})
-            try:
-                for row in case():
-                    write({"case": name, **row})
-            except Missing as error:
-                write({"table": "left out", "case": name, "told": str(error)})
-            except Exception as error:  # noqa: BLE001  # whatever it is, the other cases go on
-                write({"table": "failed", "case": name, "told": last_lines_of(error)})
-                if "CUDA error" in str(error):  # nothing works in this process any more
-                    os._exit(3)
+        for part in asked.parts:
+            for name, case in cases(part, asked.device, asked.tiny, asked.work).items():
+                if name not in skipped:
+                    write({"table": "begun", "part": part, "case": name})
+                    run_case(case, lambda row, own=(part, name): write(_row(*own, row)))
+
+
+def _row(part: str, case: str, row: Row) -> Row:
+    return {"part": part, "case": case, **row}
+
+
+def run_case(case: Callable[[], Iterator[Row]], write: Callable[[Row], None]) -> None:
+    """Write the rows of a case as they come; whatever it raises is a row too."""
+    from gpu_cases import Missing
+
+    try:
+        for row in case():
+            write(row)
+    except Missing as error:
+        write({"table": "left out", "told": str(error)})
+    except Exception as error:  # noqa: BLE001  # whatever it is, the other cases go on
+        write({"table": "failed", "told": last_lines_of(error)})
+        if "CUDA error" in str(error):  # nothing works in this process any more
+            os._exit(3)
 
 
 def last_lines_of(error: BaseException) -> str:
@@ -121,28 +148,28 @@ def last_lines_of(error: BaseException) -> str:
     return "\n".join("".join(traceback.format_exception(error)).splitlines()[-TOLD:])
 
 
-def run_part(part: str, asked: argparse.Namespace) -> Iterator[Row]:
-    """Measure a part in other processes, and yield its rows."""
+def run_parts(parts: Sequence[str], asked: argparse.Namespace) -> Iterator[Row]:
+    """Measure parts in another process, in one more after each that ends early; yield all rows."""
     deadline = time.monotonic() + asked.limit
-    done: list[str] = []
+    done: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
         rows, skip = Path(folder) / "rows.jsonl", Path(folder) / "skip"
+        words = [sys.executable, __file__, *parts, "--device", asked.device, "--rows", str(rows)]
+        words += ["--skip", str(skip), "--work", folder, *(["--tiny"] if asked.tiny else [])]
         while True:
-            skip.write_text("\n".join(done))
+            skip.write_text("\n".join(str(row["case"]) for row in done))
             rows.write_text("")
-            words = [part, "--device", asked.device, "--rows", rows, "--skip", skip]
-            words += ["--work", folder, *(["--tiny"] if asked.tiny else [])]
-            code, told = ended([sys.executable, __file__, *map(str, words)], deadline)
+            code, told = ended(words, deadline)
             found = [json.loads(line) for line in rows.read_text().splitlines()]
             yield from (row for row in found if row["table"] != "begun")
-            begun = [row["case"] for row in found if row["table"] == "begun"]
+            begun = [row for row in found if row["table"] == "begun"]
             done += begun
             if code == 0:
                 return
-            if not any(r["table"] == "failed" and r["case"] in begun[-1:] for r in found):
+            last = begun[-1] if begun else {"part": parts[0], "case": "its process"}
+            if not any(r["table"] == "failed" and r["case"] == last["case"] for r in found):
                 what = f"stopped after {asked.limit:g} s" if code is None else f"ended with {code}"
-                case = begun[-1] if begun else part
-                yield {"table": "failed", "case": case, "told": f"{told}\nThe process {what}."}
+                yield {**last, "table": "failed", "told": f"{told}\nThe process {what}."}
             if code is None or not begun:
                 return
 
@@ -150,7 +177,7 @@ def run_part(part: str, asked: argparse.Namespace) -> Iterator[Row]:
 def run_tests(asked: argparse.Namespace) -> Iterator[Row]:
     """Run the tests marked gpu, and yield a row for each."""
     if find_spec("pytest") is None:
-        yield {"table": "left out", "case": "tests", "told": "pytest is not installed"}
+        yield {"table": "left out", "part": "tests", "case": "all", "told": "pytest is not installed"}
         return
     # Only files that have such tests: the others may need what this machine has not.
     files = [path for path in (ROOT / "tests").rglob("test_*.py") if "mark.gpu" in path.read_text()]
@@ -165,13 +192,18 @@ def run_tests(asked: argparse.Namespace) -> Iterator[Row]:
     code, told = ended([sys.executable, *words], deadline, environment, keep=10**6)
     lines = re.findall(r"^(tests/\S+::.+?) (PASSED|FAILED|ERROR|SKIPPED)\b", told, re.MULTILINE)
     for name, state in lines:
-        yield {"table": "tests", "case": name, "state": state.lower()}
+        yield {"table": "tests", "part": "tests", "case": name, "state": state.lower()}
         if state in ("FAILED", "ERROR"):
-            yield {"table": "failed", "case": name, "told": _said_of(name, told)}
+            yield failure(name, _said_of(name, told))
     if code is None or not lines or (code and not any(s in ("FAILED", "ERROR") for _, s in lines)):
         what = f"was stopped after {asked.limit:g} s" if code is None else f"ended with {code}"
         end = "\n".join(told.splitlines()[-TOLD:])
-        yield {"table": "failed", "case": "pytest", "told": f"{end}\nIt {what}."}
+        yield failure("pytest", f"{end}\nIt {what}.")
+
+
+def failure(case: str, told: str) -> Row:
+    """A row of a test that failed."""
+    return {"table": "failed", "part": "tests", "case": case, "told": told}
 
 
 def _said_of(name: str, told: str) -> str:
@@ -230,25 +262,23 @@ def page_of(part: str, asked: argparse.Namespace, rows: list[Row], seconds: floa
 
 def device_name(device: str) -> str:
     """What the machine calls its GPU, or its processor."""
-    import torch
+    if device.startswith("cuda"):
+        import torch
 
-    if device.startswith("cuda") and torch.cuda.is_available():
-        free = torch.cuda.get_device_properties(device).total_memory / 2**30
-        return f"{torch.cuda.get_device_name(device)}, {free:.0f} GiB"
+        size = torch.cuda.get_device_properties(device).total_memory / 2**30
+        return f"{torch.cuda.get_device_name(device)}, {size:.0f} GiB, CUDA {torch.version.cuda}"
     return f"{platform.machine()}, {os.cpu_count()} cores, no GPU"
 
 
 def versions() -> str:
     """What was installed."""
-    import torch
-
     found = [f"Python {platform.python_version()}"]
     for name in SHOWN:
         try:
             found.append(f"{name} {version(name)}")
         except PackageNotFoundError:
             continue
-    return ", ".join([*found, f"CUDA {torch.version.cuda or 'none'}"])
+    return ", ".join(found)
 
 
 def spread(values: object, digits: int = 1) -> str:
@@ -323,8 +353,8 @@ def training_tables(rows: list[Row]) -> Iterator[str]:
 def encoding_tables(rows: list[Row]) -> Iterator[str]:
     """Documents per second of each way, and the share of the matrix rate."""
     for row in of(rows, "matrix rate"):
-        yield f"\nA bf16 product of {row['size']:,} × {row['size']:,} runs at "
-        yield f"{spread(row['TFLOP/s'], 2)} TFLOP/s."
+        rate, size = spread(row["TFLOP/s"], 2), f"{row['size']:,}"
+        yield f"\nA bf16 product of {size} × {size} runs at {rate} TFLOP/s."
     cells = [
         [str(row["shape"]), str(row["way"]), spread(row["documents/s"], 0), f"{row['times']:.2f}"]
         for row in of(rows, "encoding")
@@ -347,8 +377,10 @@ def encoding_tables(rows: list[Row]) -> Iterator[str]:
 def search_tables(rows: list[Row]) -> Iterator[str]:
     """Seconds of each engine, dim and k, and what it found."""
     for row in of(rows, "corpus"):
-        yield f"\n{row['documents']:,} × {row['width']}: clustered vectors, written as float16 in "
-        yield f"{row['seconds']:.1f} s; {row['queries']:,} queries, cosine."
+        yield (
+            f"\n{row['documents']:,} × {row['width']}: clustered vectors, written as float16 in "
+            f"{row['seconds']:.1f} s; {row['queries']:,} queries, cosine."
+        )
     cells = [
         [str(row["corpus"]), str(row["dim"]), str(row["engine"]), f"{row['seconds']:.2f}",
          f"{row['gpu seconds']:.2f}", str(row["reason"])]
@@ -370,8 +402,10 @@ def search_tables(rows: list[Row]) -> Iterator[str]:
         for row in of(rows, "single")
     ]  # fmt: skip
     yield from table("One query at a time", ["corpus", "dim", "k", "engine", "ms"], cells)
-    yield "\nRecall is against float64 for the exact engine, on a few queries, and against the "
-    yield "exact engine for the others; equal scores count as found."
+    yield (
+        "\nRecall is against float64 for the exact engine, on a few queries, and against the "
+        "exact engine for the others; equal scores count as found."
+    )
 
 
 def notes(rows: list[Row]) -> Iterator[str]:

@@ -6,11 +6,13 @@ weights where the built-in one is not installed: speed does not depend on them.
 
 import functools
 import gc
+import json
+import random
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -51,6 +53,7 @@ class Missing(Exception):
 class Sizes:
     """How much of everything."""
 
+    corpus: str  # of texts
     backbones: Mapping[str, tuple[int, int, int]]  # layers, width, heads of random ones
     words: int  # of their tokenizers
     batch: int  # pairs of a training step
@@ -67,13 +70,13 @@ class Sizes:
 
 
 FULL = Sizes(
-    backbones={MINILM: (6, 384, 12), BERT: (12, 768, 12)}, words=8000, batch=256,
+    corpus=training.CORPUS, backbones={MINILM: (6, 384, 12), BERT: (12, 768, 12)}, words=8000, batch=256,
     lengths=(64, 256), steps=10, rounds=5, documents=20_000, product=8192, decomposed=(24, 768),
     corpora=((1_000_000, 384), (8_800_000, 128)), dims={384: (64, 128, 384), 128: (32, 128)},
     queries=1000, ks=(10, 1000, 5000),
 )  # fmt: skip
 TINY = Sizes(
-    backbones={"tiny, 2 × 32": (2, 32, 4)}, words=300, batch=8, lengths=(16, 32), steps=1,
+    corpus="pairs.jsonl", backbones={"tiny, 2 × 32": (2, 32, 4)}, words=300, batch=8, lengths=(16, 32), steps=1,
     rounds=2, documents=40, product=128, decomposed=(2, 32), corpora=((3000, 16),),
     dims={16: (8, 16)}, queries=20, ks=(10, 100, 2100),
 )  # fmt: skip
@@ -119,31 +122,59 @@ def backbone(name: str, sizes: Sizes, work: Path) -> str:
             return encoding.built_in()
         except ImportError:
             pass
-    return str(random_backbone(work, sizes.words, *sizes.backbones[name]))
+    folder = work / f"bert-{name.replace(' ', '')}"
+    if not folder.exists():
+        make_backbone(folder, texts_of(sizes, work), sizes.words, *sizes.backbones[name])
+    return str(folder)
 
 
-@functools.cache
-def random_backbone(work: Path, words: int, layers: int, width: int, heads: int) -> Path:
-    """A BERT with random weights, and a tokenizer that learnt its words from pydocs."""
+def make_backbone(
+    folder: Path, texts: list[str], words: int, layers: int, width: int, heads: int
+) -> None:
+    """Write a BERT with random weights, and a tokenizer that learnt its words from some texts."""
     from tokenizers import BertWordPieceTokenizer
     from transformers import BertConfig, BertModel, BertTokenizerFast
 
-    folder = work / f"bert-{layers}-{width}"
-    texts = [document.content for document in open_dataset(training.CORPUS).documents()]
     learnt = BertWordPieceTokenizer()
     learnt.train_from_iterator(
         texts[:3000], vocab_size=words, special_tokens=SPECIAL, show_progress=False
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    learnt.save_model(str(folder))
-    BertTokenizerFast.from_pretrained(folder, model_max_length=512).save_pretrained(folder)
+    aside = folder.with_suffix(".aside")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    learnt.save_model(str(aside))
+    BertTokenizerFast.from_pretrained(aside, model_max_length=512).save_pretrained(aside)
     torch.manual_seed(SEED)
     shape = BertConfig(
         vocab_size=learnt.get_vocab_size(), hidden_size=width, num_hidden_layers=layers,
         num_attention_heads=heads, intermediate_size=4 * width,
     )  # fmt: skip
-    BertModel(shape, add_pooling_layer=False).save_pretrained(folder)
-    return folder
+    BertModel(shape, add_pooling_layer=False).save_pretrained(aside)
+    encoder, tokenizer = checkpoint.load(aside)
+    # Pooled as sentence-transformers pools what does not say how.
+    card = replace(encoder.card, pooling="mean", similarity="cosine")
+    checkpoint.save(encoder, tokenizer, card, folder)
+    shutil.rmtree(aside)
+
+
+def corpus_of(sizes: Sizes, work: Path) -> str:
+    """The corpus of texts; the tiny one is written here."""
+    if sizes.corpus == training.CORPUS:
+        return sizes.corpus
+    path = work / sizes.corpus
+    if not path.exists():
+        names = ("read", "write", "list", "number", "file", "string", "class", "open", "line", "a")
+        draw = random.Random(SEED)
+        texts = [" ".join(draw.choices(names, k=draw.randint(3, 24))) for _ in range(60)]
+        rows = [{"query": text[:30], "document": f"{text} {i}"} for i, text in enumerate(texts)]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def texts_of(sizes: Sizes, work: Path, count: int = 0) -> list[str]:
+    """The documents of the corpus, over and over; each once when no number is given."""
+    texts = [document.content for document in open_dataset(corpus_of(sizes, work)).documents()]
+    return [texts[number % len(texts)] for number in range(count or len(texts))]
 
 
 # Training
@@ -175,8 +206,9 @@ def step_rows(sizes: Sizes, device: str, work: Path, shape: str, name: str) -> I
     if name not in PEERS:
         needs("sentence_transformers")
     setting = training.Setting(
-        sizes.batch, sizes.lengths, backbone(shape, sizes, work), device, bf16=True
-    )
+        sizes.batch, sizes.lengths, backbone(shape, sizes, work), corpus_of(sizes, work), device,
+        bf16=True,
+    )  # fmt: skip
     on_gpu = device.startswith("cuda")
     if on_gpu:
         gc.collect()
@@ -204,7 +236,7 @@ def step_rows(sizes: Sizes, device: str, work: Path, shape: str, name: str) -> I
         "tokens/s": [step.tokens * sizes.steps / s for s in alone],
         "tokens/s with tokenising": [step.tokens * sizes.steps / s for s in with_texts],
         "ms": [1000 * s / sizes.steps for s in alone], "peak GB": peak / 1e9, "loss": float(loss),
-        "told": f"{sizes.batch} pairs of {training.CORPUS}, queries of up to {sizes.lengths[0]} "
+        "told": f"{sizes.batch} pairs of {sizes.corpus}, queries of up to {sizes.lengths[0]} "
         f"and documents of up to {sizes.lengths[1]} tokens, bf16 autocast, AdamW, no dropout; "
         f"tokens are counted without padding. A round is {sizes.steps} steps.",
     }  # fmt: skip
@@ -280,16 +312,11 @@ def rate_rows(sizes: Sizes, device: str) -> Iterator[Row]:
     yield {"table": "matrix rate", "size": sizes.product, "TFLOP/s": rates}
 
 
-def documents(count: int) -> list[str]:
-    """Texts of pydocs, over and over."""
-    texts = [document.content for document in open_dataset(training.CORPUS).documents()]
-    return [texts[number % len(texts)] for number in range(count)]
-
-
 def text_rows(sizes: Sizes, device: str, work: Path, shape: str) -> Iterator[Row]:
     """Texts to vectors in bf16, in rounds of all ways."""
     needs("sentence_transformers")
-    texts, kept = documents(sizes.documents), dict[str, NDArray[np.float32]]()
+    kept: dict[str, NDArray[np.float32]] = {}
+    texts = texts_of(sizes, work, sizes.documents)
     model = backbone(shape, sizes, work)
     rivals = encoding.rivals_of(model, texts, torch.device(device), torch.bfloat16, kept)
     for run in rivals.values():
@@ -310,7 +337,8 @@ def token_rows(sizes: Sizes, device: str, work: Path, shape: str) -> Iterator[Ro
     place = torch.device(device)
     model = backbone(shape, sizes, work)
     encoder, tokenizer = checkpoint.load(model, device=place, dtype=torch.bfloat16)
-    rows = Ragged.of(tokenize(encoder.card, tokenizer, documents(sizes.documents), "document"))
+    texts = texts_of(sizes, work, sizes.documents)
+    rows = Ragged.of(tokenize(encoder.card, tokenizer, texts, "document"))
     layers = [encoder.blocks]
 
     def run() -> None:

@@ -141,6 +141,7 @@ class Setting:
     batch: int
     lengths: tuple[int, int]  # tokens of a query and of a document, at most
     backbone: str = "minilm"
+    corpus: str = CORPUS
     device: str = "cpu"
     bf16: bool = False
 
@@ -152,7 +153,7 @@ class Setting:
     def prepared(self, changes: Mapping[str, object]) -> Setup:
         """What `m2dr train` prepares, of a recipe."""
         table = {
-            "corpus": CORPUS,
+            "corpus": self.corpus,
             "backbone": self.backbone,
             "batch_queries": self.batch,
             "dropout": 0.0,
