@@ -4,7 +4,7 @@
 #   L layers, B texts, T tokens, H width.
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
 
@@ -19,7 +19,7 @@ _exit: ContextVar[Exit | None] = ContextVar("exit", default=None)
 
 
 def pool(states: Tensor, mask: Tensor | None, pooling: Pooling, norm: nn.Module) -> Tensor:
-    """One vector per text from the states of its tokens, in float32.
+    """One vector per text from the states of its tokens, in float32 under autocast too.
 
     A norm works on each token alone, so for a single token it is applied after choosing it.
 
@@ -37,7 +37,8 @@ def pool(states: Tensor, mask: Tensor | None, pooling: Pooling, norm: nn.Module)
         if mask is None:
             return normed.mean(dim=1)
         shares = mask / mask.sum(dim=1, keepdim=True).clamp(min=1)
-        return torch.einsum("bt,bth->bh", shares.float(), normed)
+        with _float32_on(states.device):
+            return torch.einsum("bt,bth->bh", shares.float(), normed)
     pooled: Tensor = norm(_chosen(states, mask, pooling))
     return pooled.float()
 
@@ -65,11 +66,15 @@ def identity_head(width: int, device: torch.device) -> nn.Linear:
 
 def through(head: nn.Module, pooled: Tensor) -> Tensor:
     """`pooled` [B, H] mapped by an exit head, in float32 whatever the blocks multiply in."""
-    kind = pooled.device.type
-    # Entered only where it changes something: a graph that is exported has no use for it.
-    with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
+    with _float32_on(pooled.device):
         mapped: Tensor = head(pooled)
     return mapped
+
+
+def _float32_on(device: torch.device) -> AbstractContextManager[None]:
+    """Switch autocast off, where it is on: a graph that is exported has no use for the switch."""
+    kind = device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 def watch(blocks: nn.ModuleList) -> None:

@@ -21,7 +21,7 @@ def compressed(vectors: Tensor, dim: int, how: Compression = "dependencies") -> 
     eq. 3 to 5). embeddings: X = U Σ Vᵀ itself is decomposed, the target is U[:, :D] Σ[:D, :D].
     max-k: the target is X · M, where row i of M holds the D largest entries of row i of A.
 
-    The decomposition is exact, in float32 or better, and each component's largest entry is made
+    The decomposition is exact, in float32 or better under autocast too, and each component's largest entry is made
     positive: a randomised, sign-free one gives the same batch another target at each call.
 
     Args:
@@ -34,6 +34,12 @@ def compressed(vectors: Tensor, dim: int, how: Compression = "dependencies") -> 
     """
     x = vectors.detach()
     x = x if x.dtype == torch.float64 else x.float()
+    with torch.autocast(x.device.type, enabled=False):
+        return _target(x, dim, how)
+
+
+def _target(x: Tensor, dim: int, how: Compression) -> Tensor:
+    """[B, D] of vectors [B, H] in float32 or better."""
     relations = x if how == "embeddings" else _relations(x)
     if not torch.isfinite(relations).all():
         return _no_numbers(x, dim)
@@ -76,11 +82,12 @@ def compressed_by_lottery(vectors: Tensor, dim: int) -> Tensor:
     Args and result as `compressed`; two calls give two targets, from the global random state.
     """
     x = vectors.detach().float()
-    relations = _relations(x)
-    if not torch.isfinite(relations).all():
-        return _no_numbers(x, dim).to(vectors.dtype)
-    components, strengths, _ = torch.svd_lowrank(relations, q=dim)
-    target: Tensor = x @ (components * strengths)
+    with torch.autocast(x.device.type, enabled=False):
+        relations = _relations(x)
+        if not torch.isfinite(relations).all():
+            return _no_numbers(x, dim).to(vectors.dtype)
+        components, strengths, _ = torch.svd_lowrank(relations, q=dim)
+        target: Tensor = x @ (components * strengths)
     return target.to(vectors.dtype)
 
 
