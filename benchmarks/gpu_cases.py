@@ -270,7 +270,12 @@ def decomposition_rows(sizes: Sizes, device: str) -> Iterator[Row]:
             found.append(x @ (kept * largest.sign() * strengths[:dim]))
         return found
 
-    for way, run in (("m2dr", lambda: compressed_all(batches, dim)), ("torch.linalg.svd", by_svd)):
+    ways = {
+        "m2dr": lambda: compressed_all(batches, dim),
+        "m2dr, on the processor": lambda: compressed_all([batch.cpu() for batch in batches], dim),
+        "torch.linalg.svd": by_svd,
+    }
+    for way, run in ways.items():
         pairs = zip(run(), truth, strict=True)
         error = max(float((a.cpu().double() - b).norm() / b.norm()) for a, b in pairs)
         yield {

@@ -162,7 +162,7 @@ def _on_device(index: Index, request: SearchRequest, store: Path) -> Searchable:
     if index.exact and not request.knobs and (store / STORE).exists():
         scan = ExactIndex(open_store(store), index.dim, str(device))
     if moved.index is not None:
-        return replace(moved.index, deep=scan)
+        return moved.index if index.engine.l2 else replace(moved.index, deep=scan)
     if scan is not None:
         say(f"The vectors are scanned on {device}.")
         return scan
