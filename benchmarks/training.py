@@ -19,17 +19,21 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
+from typing import Any
 
 import torch
+from accelerate.utils import send_to_device
 from torch import Tensor
 
 from m2dr.settings import read_train_settings
 from m2dr.train.losses import contrastive
 from m2dr.train.scores import prefix_scores
-from m2dr.verbs.training.train import prepare
+from m2dr.verbs.training.train import Setup, prepare
 
 LAYERS, WIDTH, DIMS = 12, 768, (32, 64, 128, 256, 512, 768)
 DOCUMENTS = 8  # of each query: one positive, seven negatives
@@ -117,7 +121,51 @@ def _medians(rows: list[dict[str, float]]) -> dict[str, float]:
     return {key: median(row[key] for row in rows) for key in rows[0]}
 
 
-Step = Callable[[], None]
+@dataclass(frozen=True)
+class Step:
+    """A training step in two parts, which are timed together or apart."""
+
+    make: Callable[[], Any]  # texts to tokens, on the device
+    run: Callable[[Any], Tensor]  # forward, backward, optimiser; the loss
+    tokens: int  # of the batch, padding not counted
+
+    def __call__(self) -> Tensor:
+        """The whole of it."""
+        return self.run(self.make())
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all candidates have in common."""
+
+    batch: int
+    lengths: tuple[int, int]  # tokens of a query and of a document, at most
+    backbone: str = "minilm"
+    corpus: str = CORPUS
+    device: str = "cpu"
+    bf16: bool = False
+
+    def mixed(self) -> AbstractContextManager[object]:
+        """Products in bf16, weights in fp32, as transformers' Trainer has it."""
+        kind = torch.device(self.device).type
+        return torch.autocast(kind, torch.bfloat16) if self.bf16 else nullcontext()
+
+    def prepared(self, changes: Mapping[str, object]) -> Setup:
+        """What `m2dr train` prepares, of a recipe."""
+        table = {
+            "corpus": self.corpus,
+            "backbone": self.backbone,
+            "batch_queries": self.batch,
+            "dropout": 0.0,
+            "evaluate_steps": 0,
+            "query_length": self.lengths[0],
+            "document_length": self.lengths[1],
+            "device": self.device,
+            **changes,
+        }
+        return prepare(read_train_settings(None, (), table), Path("nowhere"))
+
+
 STEPS = {
     "plain": {"variant": "plain"},
     "mrl": {"variant": "mrl"},
@@ -128,36 +176,41 @@ STEPS = {
     "mipic": {"variant": "mipic"},
     "2dmse-v1": {"variant": "2dmse-v1"},
 }
+PLAIN_PEER = "sentence-transformers, plain"
+LAYERS_PEER = "sentence-transformers, AdaptiveLayerLoss(n_layers_per_step=-1)"
+BOTH_PEER = "sentence-transformers, Matryoshka2dLoss"
+EVERY_PEER = "sentence-transformers, Matryoshka2dLoss of all layers"
 
 
-def m2dr_step(changes: dict[str, object], batch: int, lengths: tuple[int, int]) -> Step:
+def m2dr_step(changes: Mapping[str, object], setting: Setting) -> Step:
     """One whole step: texts to tokens, forward, backward, optimiser."""
-    table = {
-        "corpus": CORPUS,
-        "backbone": "minilm",
-        "batch_queries": batch,
-        "dropout": 0.0,
-        "evaluate_steps": 0,
-        "query_length": lengths[0],
-        "document_length": lengths[1],
-        **changes,
-    }
-    setup = prepare(read_train_settings(None, (), table), Path("nowhere"))
+    setup = setting.prepared(changes)
     learner = setup.learner.train()
     optimiser = torch.optim.AdamW(learner.parameters(), lr=1e-6, fused=True)
-    chosen = [setup.examples[i] for i in range(batch)]
+    chosen = [setup.examples[i] for i in range(setting.batch)]
 
-    def step() -> None:
-        loss, _ = learner(**setup.batch(chosen))
-        loss.backward()
-        optimiser.step()
-        optimiser.zero_grad()
+    def make() -> dict[str, Any]:
+        made: dict[str, Any] = send_to_device(setup.batch(chosen), setting.device)
+        return made
 
-    return step
+    def run(made: dict[str, Any]) -> Tensor:
+        with setting.mixed():
+            loss, _ = learner(**made)
+        return _stepped(loss, optimiser)
+
+    tokens = sum(int(mask.sum()) for _, mask, _ in setup.batch(chosen)["texts"])
+    return Step(make, run, tokens)
 
 
-def peer_steps(batch: int, lengths: tuple[int, int]) -> dict[str, Step]:
-    """The same batch through sentence-transformers' losses."""
+def _stepped(loss: Tensor, optimiser: torch.optim.Optimizer) -> Tensor:
+    loss.backward()
+    optimiser.step()
+    optimiser.zero_grad()
+    return loss.detach()
+
+
+def peer_steps(setting: Setting) -> dict[str, Callable[[], Step]]:
+    """The same batch through sentence-transformers' losses; each is made when it is called."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.losses import (
         AdaptiveLayerLoss,
@@ -167,43 +220,50 @@ def peer_steps(batch: int, lengths: tuple[int, int]) -> dict[str, Step]:
 
     from m2dr.model.places import find_folder
 
-    settings = read_train_settings(
-        None, (), {"corpus": CORPUS, "batch_queries": batch, "evaluate_steps": 0}
-    )
-    setup = prepare(settings, Path("nowhere"))
-    chosen = [setup.examples[i] for i in range(batch)]
+    setup = setting.prepared({})
+    chosen = [setup.examples[i] for i in range(setting.batch)]
+    tokens = sum(int(mask.sum()) for _, mask, _ in setup.batch(chosen)["texts"])
     sides = (
-        ([group.query.text for group in chosen], lengths[0]),
-        ([group.positive.content for group in chosen], lengths[1]),
+        ([group.query.text for group in chosen], setting.lengths[0]),
+        ([group.positive.content for group in chosen], setting.lengths[1]),
     )
-    dims = [384, 256, 128, 64, 32, 16, 8]
+    width = setup.encoder.card.width
+    dims = [width, *(dim for dim in (256, 128, 64, 32, 16, 8) if dim < width)]
 
     def made(wrap: Callable[[SentenceTransformer, torch.nn.Module], torch.nn.Module]) -> Step:
-        model = SentenceTransformer(str(find_folder("minilm")), device="cpu")
+        model = SentenceTransformer(str(find_folder(setting.backbone)), device=setting.device)
         for module in model.modules():
             if isinstance(module, torch.nn.Dropout):
                 module.p = 0.0
         loss = wrap(model, MultipleNegativesRankingLoss(model)).train()
         optimiser = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
+        labels = torch.zeros(setting.batch, device=setting.device)
 
-        def step() -> None:
+        def make() -> list[dict[str, Any]]:
             features = []
             for texts, length in sides:
                 model.max_seq_length = length
-                features.append(model.preprocess(texts))
-            value = loss(features, torch.zeros(batch))
-            value.backward()
-            optimiser.step()
-            optimiser.zero_grad()
+                features.append(send_to_device(model.preprocess(texts), setting.device))
+            return features
 
-        return step
+        def run(features: list[dict[str, Any]]) -> Tensor:
+            with setting.mixed():  # a loss may add to the features
+                value = loss([dict(side) for side in features], labels)
+            return _stepped(value, optimiser)
+
+        return Step(make, run, tokens)
 
     return {
-        "sentence-transformers, plain": made(lambda _, loss: loss),
-        "sentence-transformers, Matryoshka2dLoss": made(
+        PLAIN_PEER: lambda: made(lambda _, loss: loss),
+        BOTH_PEER: lambda: made(
             lambda model, loss: Matryoshka2dLoss(model, loss, matryoshka_dims=dims)
         ),
-        "sentence-transformers, AdaptiveLayerLoss(n_layers_per_step=-1)": made(
+        EVERY_PEER: lambda: made(
+            lambda model, loss: Matryoshka2dLoss(
+                model, loss, matryoshka_dims=dims, n_layers_per_step=-1, n_dims_per_step=-1
+            )
+        ),
+        LAYERS_PEER: lambda: made(
             lambda model, loss: AdaptiveLayerLoss(model, loss, n_layers_per_step=-1)
         ),
     }
@@ -211,8 +271,10 @@ def peer_steps(batch: int, lengths: tuple[int, int]) -> dict[str, Step]:
 
 def steps_table(rounds: int, batch: int, lengths: tuple[int, int]) -> None:
     """One step of each in turn, and ratios within a round."""
-    candidates = {name: m2dr_step(changes, batch, lengths) for name, changes in STEPS.items()}
-    candidates |= peer_steps(batch, lengths)
+    setting = Setting(batch, lengths)
+    candidates = {name: m2dr_step(changes, setting) for name, changes in STEPS.items()}
+    peers = peer_steps(setting)
+    candidates |= {name: peers[name]() for name in (PLAIN_PEER, BOTH_PEER, LAYERS_PEER)}
     for step in candidates.values():
         step()
     found: dict[str, list[float]] = {name: [] for name in candidates}
@@ -229,11 +291,11 @@ def steps_table(rounds: int, batch: int, lengths: tuple[int, int]) -> None:
         cells = [_ratio(times, found[base]) for base in ("plain", "mrl")]
         print(f"| {name} | {median(times):.2f} | {' | '.join(cells)} |")
     pairs = (
-        ("sentence-transformers, Matryoshka2dLoss", "2dmse-v1"),
-        ("sentence-transformers, Matryoshka2dLoss", "elastic"),
-        ("sentence-transformers, AdaptiveLayerLoss(n_layers_per_step=-1)", "full-dim"),
-        ("sentence-transformers, AdaptiveLayerLoss(n_layers_per_step=-1)", "elastic"),
-        ("sentence-transformers, plain", "plain"),
+        (BOTH_PEER, "2dmse-v1"),
+        (BOTH_PEER, "elastic"),
+        (LAYERS_PEER, "full-dim"),
+        (LAYERS_PEER, "elastic"),
+        (PLAIN_PEER, "plain"),
     )
     print("\n| peer | against | times slower |\n|---|---|---|")
     for peer, own in pairs:

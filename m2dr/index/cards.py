@@ -28,8 +28,9 @@ class OnCard:
 def on_card(index: Index, card: int = 0) -> OnCard:
     """Copy an index to a card, and leave what the card cannot do to the processor.
 
-    Documents beyond `opened.CARD_DEPTH` per query, the vectors of exact scores and rescoring still
-    come from the processor's memory, so the index stays there too.
+    Documents beyond `opened.CARD_DEPTH` per query, unless the index has a `deep` scan for them, the
+    vectors of exact scores and rescoring still come from the processor's memory, so the index stays
+    there too.
 
     Args:
         index: open.
@@ -45,7 +46,8 @@ def on_card(index: Index, card: int = 0) -> OnCard:
     faiss = load_faiss()
     try:
         copy = _copied(faiss, index.faiss, card)
-    except (RuntimeError, AttributeError) as error:  # FAISS refuses; a wrapper has no such index
+    # FAISS refuses; a wrapper has no such index; no function takes an index of this kind.
+    except (RuntimeError, AttributeError, TypeError) as error:
         told = words(error) if isinstance(error, RuntimeError) else str(error)
         return OnCard(
             None, f"FAISS cannot move the {index.engine.name} index to card {card}: {told}."

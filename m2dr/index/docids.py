@@ -11,6 +11,7 @@ from m2dr.errors import UserError
 from m2dr.index.layout import index_command
 
 _NEWLINE = 10
+_WORDS = 8  # of eight bytes: longer docids are sorted as strings, which takes less memory
 
 
 def encode(docids: Iterable[str]) -> bytes:
@@ -78,10 +79,28 @@ class Docids(Sequence[str]):
 
         Among documents of equal score the higher place comes first.
         """
-        order = sorted(range(len(self)), key=self.__getitem__)
+        order = self._order()
         ranks = np.empty(len(self), np.int64)
         ranks[order] = np.arange(len(self))
         return ranks
+
+    def _order(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """Return rows by docid: UTF-8 sorts as the code points of strings do."""
+        lengths = np.diff(self._starts) - 1
+        words = -(-int(lengths.max(initial=0)) // 8)
+        if words > _WORDS:
+            return np.array(sorted(range(len(self)), key=self.__getitem__), np.int64)
+        # Each docid as big-endian words of eight bytes, zeros behind it; and its length, which
+        # tells it from one that ends in zeros.
+        wide = np.zeros((len(self), 8 * words), np.uint8)
+        wide[np.arange(8 * words) < lengths[:, None]] = self._letters()
+        columns = wide.view(">u8").astype(np.uint64)
+        return np.lexsort((lengths, *columns.T[::-1]))
+
+    def _letters(self) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+        """Return the bytes of all docids, without line breaks."""
+        letters = np.frombuffer(self.data, np.uint8)
+        return letters[letters != _NEWLINE]
 
 
 def read_docids(path: Path, documents: int, sha256: str) -> Docids:

@@ -22,7 +22,7 @@ from m2dr.records.run import Run
 Scores = NDArray[np.float32]
 Rows = NDArray[np.int64]
 
-CARD_DEPTH = 2048  # documents per query that FAISS on a card can find, at most
+CARD_DEPTH = 2048  # documents per query that FAISS on a card can find, or lists read, at most
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Index:
     knobs: Mapping[str, int] = field(default_factory=dict)
     store: Store | None = None  # what candidates are rescored with
     card: Any = None  # the same index on a card
+    deep: Any = None  # a full scan on the card, a Searchable: for more than FAISS finds there
 
     @property
     def corpus(self) -> str:
@@ -132,7 +133,11 @@ class Index:
         k = min(k, self.documents)
         if not len(prepared):
             return np.empty((0, k), np.float32), np.empty((0, k), np.int64)
-        index = self.faiss if self.card is None or k > CARD_DEPTH else self.card
+        if self.card is not None and self.deep is not None and k > CARD_DEPTH:
+            found: tuple[Scores, Rows] = self.deep.search(prepared, k)
+            return found
+        most = max(k, self.knobs.get("nprobe", 1))
+        index = self.faiss if self.card is None or most > CARD_DEPTH else self.card
         settings = parameters(self.faiss, self.knobs)
         how = {} if settings is None else {"params": settings}
         scores, rows = index.search(prepared, k, **how)

@@ -43,6 +43,7 @@ class Backbone:
     causal: bool = False  # as it comes, a token sees only those before it
     reserved: int = 0  # positions of max_position_embeddings that no token can have
     gated: bool = False  # the feed-forward part has a third matrix, which opens and closes
+    plain_mask: bool = False  # tokens see all others but padding, and a mask [B, 1, 1, T] says so
 
     def blocks_of(self, transformer: PreTrainedModel) -> nn.ModuleList:
         """The transformer blocks, in order."""
@@ -60,10 +61,10 @@ class Backbone:
 BACKBONES = {
     row.model_type: row
     for row in (
-        Backbone("bert", "encoder.layer", pooler=True),
-        Backbone("roberta", "encoder.layer", pooler=True, reserved=2),
-        Backbone("xlm-roberta", "encoder.layer", pooler=True, reserved=2),
-        Backbone("distilbert", "transformer.layer"),
+        Backbone("bert", "encoder.layer", pooler=True, plain_mask=True),
+        Backbone("roberta", "encoder.layer", pooler=True, reserved=2, plain_mask=True),
+        Backbone("xlm-roberta", "encoder.layer", pooler=True, reserved=2, plain_mask=True),
+        Backbone("distilbert", "transformer.layer", plain_mask=True),
         Backbone("mpnet", "encoder.layer", pooler=True, reserved=2),
         Backbone("modernbert", "layers", final_norm="final_norm", gated=True),
         Backbone("llama", "layers", final_norm="norm", causal=True, gated=True),

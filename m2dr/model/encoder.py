@@ -17,6 +17,7 @@ from m2dr.model.backbones import attend, backbone_of
 from m2dr.model.exits import identity_head, listening, pool, through, watch
 from m2dr.records.card import ModelCard
 
+NOT_WAITED_FOR = ("cuda",)  # types of device that work while the processor goes on
 IN_FLIGHT = 2  # batches that a card has been sent and whose vectors are not read yet
 
 
@@ -36,6 +37,8 @@ class Encoder(nn.Module):
         self.blocks = len(backbone.blocks_of(transformer))
         self._final_norm_of = backbone.final_norm_of
         self._options = {"use_cache": False} if backbone.causal else {}
+        sdpa = transformer.config._attn_implementation == "sdpa"
+        self._plain_mask = backbone.plain_mask and sdpa
         watch(backbone.blocks_of(transformer))
 
     @property
@@ -122,8 +125,12 @@ class Encoder(nn.Module):
                 vectors = pool(states, attention_mask, self.card.pooling, rest)
                 pooled[layer] = through(self._head_of(layer), vectors)
 
+        seen = attention_mask
+        if seen is not None and self._plain_mask and seen.device.type in NOT_WAITED_FOR:
+            # Of a mask [B, T] transformers asks whether it hides anything, and waits for the gpu.
+            seen = seen[:, None, None, :].to(torch.bool)
         with listening(take):
-            self.transformer(input_ids=input_ids, attention_mask=attention_mask, **self._options)
+            self.transformer(input_ids=input_ids, attention_mask=seen, **self._options)
         return torch.stack([pooled[layer] for layer in wanted])
 
     def _head_of(self, layer: int) -> nn.Module:

@@ -21,8 +21,9 @@ def compressed(vectors: Tensor, dim: int, how: Compression = "dependencies") -> 
     eq. 3 to 5). embeddings: X = U Σ Vᵀ itself is decomposed, the target is U[:, :D] Σ[:D, :D].
     max-k: the target is X · M, where row i of M holds the D largest entries of row i of A.
 
-    The decomposition is exact, in float32 or better under autocast too, and each component's largest entry is made
-    positive: a randomised, sign-free one gives the same batch another target at each call.
+    The decomposition is exact, in float32 or better under autocast too, and each component's
+    largest entry is made positive: a randomised, sign-free one gives the same batch another target
+    at each call.
 
     Args:
         vectors: [B, H], not normalised.
@@ -44,30 +45,47 @@ def _target(x: Tensor, dim: int, how: Compression) -> Tensor:
     if not torch.isfinite(relations).all():
         return _no_numbers(x, dim)
     if how == "embeddings":
-        target = x @ _components(x, dim)  # X V = U Σ
+        target = x @ _signed(_strongest(x.mT, min(x.shape[0], dim))[0])  # X V = U Σ
         return torch.nn.functional.pad(target, (0, dim - target.shape[1]))  # rank is B at most
     if how == "max-k":
         strongest: Tensor = x @ relations.topk(dim, dim=-1).values
         return strongest
-    components, strengths, _ = torch.linalg.svd(relations)
-    exact: Tensor = x @ (_signed(components[:, :dim]) * strengths[:dim])
+    components, strengths = _strongest(relations, dim)
+    exact: Tensor = x @ (_signed(components) * strengths)
     return exact
 
 
 def compressed_all(
     batches: Sequence[Tensor], dim: int, how: Compression = "dependencies"
 ) -> list[Tensor]:
-    """`compressed` of several batches; on a CPU side by side, one thread each.
+    """`compressed` of several batches; on a CPU side by side, one thread each, on a gpu together.
 
     A decomposition of a few hundred columns is quicker on one CPU thread than on two, and every
     layer of both sides has one. One thread each is also what makes a target the same however many
     there are.
     """
-    if not batches or batches[0].device.type != "cpu":
+    if not batches:
+        return []
+    if _on_gpu(batches[0]):
+        if how == "dependencies":
+            return _compressed_together(batches, dim)
         return [compressed(batch, dim, how) for batch in batches]
     return list(
         _workers(torch.get_num_threads()).map(partial(compressed, dim=dim, how=how), batches)
     )
+
+
+@torch.no_grad()
+def _compressed_together(batches: Sequence[Tensor], dim: int) -> list[Tensor]:
+    """`compressed` of several batches by one call that decomposes all their dependencies."""
+    with torch.autocast(batches[0].device.type, enabled=False):
+        wide = [b.detach() if b.dtype == torch.float64 else b.detach().float() for b in batches]
+        relations = torch.stack([_relations(x) for x in wide])
+        if not torch.isfinite(relations).all():
+            return [compressed(batch, dim) for batch in batches]
+        components, strengths = _strongest(relations, dim)
+        kept = _signed(components) * strengths[:, None, :]
+        return [x @ own for x, own in zip(wide, kept, strict=True)]
 
 
 @lru_cache(maxsize=1)
@@ -101,13 +119,27 @@ def _relations(x: Tensor) -> Tensor:
     return torch.softmax(x.mT @ x / x.shape[1] ** 0.5, dim=-1)
 
 
-def _components(x: Tensor, dim: int) -> Tensor:
-    """Right singular vectors of X, strongest first: [H, min(B, D)]."""
-    _, _, rows = torch.linalg.svd(x, full_matrices=False)
-    return _signed(rows[:dim].mT)
+def _strongest(matrices: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Left singular vectors and values of [..., n, m], strongest first: [..., n, count], [..., count].
+
+    On a gpu a singular value decomposition of some hundred columns takes ten times as long as on a
+    processor, and one matrix after the other. There they are the eigenvectors of A Aᵀ, in float64,
+    whose digits make up for the squares.
+    """
+    if not _on_gpu(matrices):
+        vectors, values, _ = torch.linalg.svd(matrices, full_matrices=False)
+        return vectors[..., :count], values[..., :count]
+    wide = matrices.double()
+    squares, vectors = torch.linalg.eigh(wide @ wide.mT)  # weakest first
+    strongest = vectors[..., -count:].flip(-1).to(matrices.dtype)
+    return strongest, squares[..., -count:].flip(-1).clamp(min=0).sqrt().to(matrices.dtype)
+
+
+def _on_gpu(tensor: Tensor) -> bool:
+    return tensor.device.type != "cpu"
 
 
 def _signed(components: Tensor) -> Tensor:
     """The largest entry of each column made positive."""
-    largest = components.abs().argmax(dim=0, keepdim=True)
-    return components * components.gather(0, largest).sign()
+    largest = components.abs().argmax(dim=-2, keepdim=True)
+    return components * components.gather(-2, largest).sign()

@@ -4,7 +4,7 @@
 #   L layers, B queries, N documents, H width, K prefix lengths.
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -82,4 +82,5 @@ def _inverse_norms(vectors: Tensor, dims: Sequence[int]) -> Tensor:
     rest = vectors.shape[-1] - dims[-1]
     blocks = torch.split(vectors, [*sizes, rest], dim=-1)[: len(dims)]
     squares = [block.square().sum(dim=-1) for block in blocks]
-    return torch.stack(squares, dim=-2).cumsum(dim=-2).clamp(min=TINY).rsqrt()
+    # Added one by one: on a gpu the running sum of torch is another one each time.
+    return torch.stack(list(accumulate(squares)), dim=-2).clamp(min=TINY).rsqrt()

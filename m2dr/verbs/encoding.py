@@ -31,6 +31,11 @@ def tokenize(
     return tokenizer([card.document_prefix + text for text in texts], card.document_length)
 
 
+def tokens_per_batch(device: str) -> int:
+    """Return how many tokens, padding included, a batch has at most on a type of device."""
+    return TOKENS_PER_BATCH_CUDA if device == "cuda" else TOKENS_PER_BATCH
+
+
 def embed_tokens(
     encoder: Encoder,
     rows: Sequence[Sequence[int]] | Ragged,
@@ -44,7 +49,7 @@ def embed_tokens(
     first batch says so.
     """
     rows = rows if isinstance(rows, Ragged) else Ragged.of(rows)
-    budget = TOKENS_PER_BATCH_CUDA if encoder.device.type == "cuda" else TOKENS_PER_BATCH
+    budget = tokens_per_batch(encoder.device.type)
     vectors = np.empty((len(layers), len(rows), encoder.card.width), dtype=np.float32)
     batches = buckets(rows.lengths, budget, longest_first=True)
     padded = (rows.pad(chosen, pad_id) for chosen in batches)

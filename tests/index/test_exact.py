@@ -560,19 +560,3 @@ def test_a_store_refuses_what_it_cannot_compare(store) -> None:
         index.ranked(["q"], np.ones((1, 16), np.float32), 0)
     with pytest.raises(UserError, match="Query vectors of shape .* and 8 coordinates"):
         index.search(np.ones((1, 4), np.float32), 1)
-
-
-@pytest.mark.gpu
-def test_a_card_finds_what_the_processor_finds() -> None:
-    rng = np.random.default_rng(3)
-    vectors = rng.integers(-3, 4, size=(1000, 32)).astype(np.float16)
-    queries = rng.integers(-3, 4, size=(50, 32)).astype(np.float32)
-
-    host, card = (
-        top_k(queries, vectors, 300, [8, 32], 20, "dot", device=device)
-        for device in ("cpu", "cuda")
-    )
-
-    for dim, (scores, rows) in host.items():
-        np.testing.assert_array_equal(card[dim][0], scores)
-        np.testing.assert_array_equal(card[dim][1], rows)

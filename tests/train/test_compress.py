@@ -111,3 +111,35 @@ def test_several_batches_at_once_have_the_targets_of_each(how: Compression) -> N
     for batch, target in zip(batches, found, strict=True):
         torch.testing.assert_close(target, compressed(batch, 4, how), atol=1e-12, rtol=1e-10)
     assert compressed_all([], 4, how) == []
+
+
+@HOW
+def test_a_gpu_decomposes_otherwise_and_finds_the_same(
+    how: Compression, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By eigenvectors and all batches at once; here as a processor computes it."""
+    batches = [draw(rows, 48, rows) for rows in (3, 20, 60)]
+    single = [batch.float() for batch in batches]
+    expected, by_svd = (compressed_all(some, 8, how) for some in (batches, single))
+    monkeypatch.setattr("m2dr.train.compress._on_gpu", lambda _: True)
+    monkeypatch.setattr(torch.linalg, "svd", lambda *_, **__: pytest.fail("slow on a gpu"))
+
+    found, rounded = (compressed_all(some, 8, how) for some in (batches, single))
+
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-7)
+    for ours, theirs, exact in zip(rounded, by_svd, expected, strict=True):
+        assert ours.dtype == torch.float32
+        assert (ours - exact).norm() <= 2 * (theirs - exact).norm() + 1e-5 * exact.norm()
+
+
+def test_one_batch_without_numbers_does_not_spoil_the_others_on_a_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("m2dr.train.compress._on_gpu", lambda _: True)
+    batches = [draw(5, 16), torch.full((5, 16), torch.nan)]
+
+    found, broken = compressed_all(batches, 4)
+
+    torch.testing.assert_close(found, compressed(batches[0], 4))
+    assert broken.isnan().all()

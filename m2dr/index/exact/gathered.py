@@ -76,6 +76,8 @@ class Gathered:
         """
         if not self._queries:
             return
+        if self._scores.device != scores.device or self._scores.dtype != scores.dtype:
+            self._scores = scores.new_empty(0)
         if not self._parts:
             self._run = self._length()
         self._seen += scores.shape[1]

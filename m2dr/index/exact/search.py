@@ -54,6 +54,34 @@ def search(
     Raises:
         UserError: a dim does not fit the vectors, or a score is not a number.
     """
+    *some, last = queries.split(_at_once(queries, asked)) or (queries,)
+    parts = [_searched(part, source, asked) for part in some]
+    parts.append(_searched(last, source, asked, progress))
+    if not some:
+        return parts[0]
+    return {
+        dim: tuple(torch.cat(found) for found in zip(*(part[dim] for part in parts), strict=True))
+        for dim in asked.dims
+    }
+
+
+def _at_once(queries: Tensor, asked: Asked) -> int:
+    """How many queries are compared in one pass: on a gpu, as many as its free memory holds."""
+    if queries.device.type != "cuda":
+        return max(len(queries), 1)
+    # Of each query and dim: keys and their sorting, what is returned, and the first scores.
+    held = len(asked.dims) * 4 * (24 * asked.k + sizes("cuda").tile.start)
+    free, _ = torch.cuda.mem_get_info(queries.device)
+    return max(int(free) // 2 // held, 1)
+
+
+def _searched(
+    queries: Tensor,
+    source: Source,
+    asked: Asked,
+    progress: Callable[[int], None] | None = None,
+) -> dict[int, tuple[Tensor, Tensor]]:
+    """As `search`, all queries in one pass."""
     floor = _floor(queries, source, asked)
     first = _scanned(queries, source, asked, floor, progress)
     found = {dim: first.found(dim) for dim in asked.dims}
@@ -73,7 +101,7 @@ def _scanned(
     progress: Callable[[int], None] | None = None,
 ) -> Scan:
     threads = torch.get_num_threads() if queries.device.type == "cpu" else 1
-    suited = sizes(queries.device.type)
+    suited = sizes(queries.device.type).within(source.most)
     scan: Scan
     if suited.are_few(len(queries), threads):
         scan = ScanForFew(queries, asked, suited, floor)
@@ -108,8 +136,7 @@ def _floor(queries: Tensor, source: Source, asked: Asked) -> Tensor | None:
     # Four times that spread further down is a score which, almost surely, more than k reach.
     rank = ceil(expected + 4 * sqrt(expected) + 4)
     vectors = source.rows(_sample(documents, size))
-    device = queries.device.type
-    sampled = ArraySource(vectors, asked.similarity, device)
+    sampled = ArraySource(vectors, asked.similarity, str(queries.device))
     best = _scanned(queries, sampled, replace(asked, k=rank, places=Places(None, None)))
     return torch.stack([best.found(dim)[0][:, -1] for dim in asked.dims])
 

@@ -1,6 +1,6 @@
 """How much is multiplied at once, on a processor and on a card."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from m2dr.index.exact.gathered import RUN
 
@@ -21,6 +21,11 @@ class Sizes:
         """Whether threads had better divide documents than queries."""
         return queries < min(self.few * threads, _MANY)
 
+    def within(self, rows: int) -> "Sizes":
+        """The same, with tiles of at most so many rows, as far as the fewest allow."""
+        start, stop = self.tile.start, self.tile.stop
+        return replace(self, tile=range(start, max(start, min(stop, rows))))
+
     def of_tile(self, queries: int) -> int:
         """Rows of a tile for a chunk of so many queries."""
         rows = self.scores // max(queries, 1) // RUN * RUN
@@ -28,7 +33,7 @@ class Sizes:
 
 
 PROCESSOR = Sizes(queries=1024, few=192, scores=2**20, tile=range(1024, 4096), span=2**16)
-CARD = Sizes(queries=4096, few=0, scores=2**26, tile=range(2**14, 2**16), span=2**16)
+CARD = Sizes(queries=4096, few=0, scores=2**26, tile=range(2**14, 2**24), span=2**16)
 
 
 def sizes(device: str) -> Sizes:

@@ -90,7 +90,9 @@ def inverse_lengths(vectors: Tensor, dims: Sequence[int]) -> dict[int, Tensor]:
     for number, (start, stop) in enumerate(pairwise((0, *dims))):
         part = vectors[:, start:stop]
         torch.linalg.vecdot(part, part, out=squares[number])
-    inverse = squares.cumsum_(0).rsqrt()
+    for before, here in pairwise(squares):
+        here += before  # one by one: on a gpu the running sum of torch is another one each time
+    inverse = squares.rsqrt()
     odd = ((squares < _SMALL) | (squares > _LARGE)).nonzero()
     for number in sorted(set(odd[:, 0].tolist())):
         rows = odd[odd[:, 0] == number, 1]

@@ -16,7 +16,7 @@ from m2dr.errors import UserError
 from m2dr.model.runtimes import SAMPLE, Opened, open_runtime
 from m2dr.text.pydocs import cache_folder
 from m2dr.text.tokens import buckets, pad
-from m2dr.verbs.encoding import TOKENS_PER_BATCH, TOKENS_PER_BATCH_CUDA
+from m2dr.verbs.encoding import tokens_per_batch
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -84,7 +84,7 @@ class QueryEncoder:
             alone: NDArray[np.float32] = runtime.embed(ids, np.ones_like(ids), layers)[0]
             return alone
         vectors = np.empty((len(rows), runtime.card.width), np.float32)
-        budget = TOKENS_PER_BATCH_CUDA if runtime.device.type == "cuda" else TOKENS_PER_BATCH
+        budget = tokens_per_batch(runtime.device.type)
         for chosen in buckets([len(row) for row in rows], budget):
             ids, mask = pad([rows[number] for number in chosen], self.opened.tokenizer.pad_id)
             vectors[chosen] = runtime.embed(ids, mask, layers)[0]

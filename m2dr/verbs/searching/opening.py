@@ -160,11 +160,14 @@ def _on_device(index: Index, request: SearchRequest, store: Path) -> Searchable:
         return index
     moved = on_card(index, device.index or 0)
     say(moved.reason)
-    if moved.index is not None:
-        return moved.index
+    scan = None
     if index.exact and not request.knobs and (store / STORE).exists():
+        scan = ExactIndex(open_store(store), index.dim, str(device))
+    if moved.index is not None:
+        return moved.index if index.engine.l2 else replace(moved.index, deep=scan)
+    if scan is not None:
         say(f"The vectors are scanned on {device}.")
-        return ExactIndex(open_store(store), index.dim, str(device))
+        return scan
     return index
 
 

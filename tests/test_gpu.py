@@ -1,0 +1,336 @@
+"""What runs on a gpu, against the same on the processor or another library.
+
+scripts/on_a_gpu runs these. With M2DR_TEST_DEVICE=cpu they run without a gpu, so that none rots:
+`pytest tests/test_gpu.py -m gpu`.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from world import WORDS
+
+from m2dr.index.exact import ExactIndex, prefix_top_k, source
+from m2dr.index.label import Label
+from m2dr.index.manifest import StorePlan
+from m2dr.index.store import Store, open_store
+from m2dr.index.writer import StoreWriter
+from m2dr.model import checkpoint
+from m2dr.model.backbones import BACKBONES
+from m2dr.records.variant import VARIANTS
+from m2dr.settings import read_pretrain_settings, read_train_settings
+from m2dr.text.ragged import Ragged
+from m2dr.verbs.encoding import embed_tokens
+from m2dr.verbs.evaluating.evaluate import EvaluateRequest, evaluate
+from m2dr.verbs.indexing.index import IndexRequest, index_corpus
+from m2dr.verbs.searching.search import Searcher, SearchRequest
+from m2dr.verbs.training.pretrain import pretrain
+from m2dr.verbs.training.train import Setup, prepare, train
+
+pytestmark = pytest.mark.gpu
+DEVICE = os.environ.get("M2DR_TEST_DEVICE", "cuda")
+KIND = torch.device(DEVICE).type
+SHORT: dict[str, Any] = {"batch_queries": 4, "dropout": 0.0, "evaluate_steps": 0, "steps": 3}
+FASTER = {"query_length": 16, "document_length": 16, "log_steps": 1, "learning_rate": 1e-3}
+
+
+@pytest.fixture
+def fields(tiny_corpus: Path, tiny_backbone: Path) -> dict[str, Any]:
+    """Settings of a training of the tiny world, on the device."""
+    names = {"corpus": str(tiny_corpus), "backbone": str(tiny_backbone), "device": DEVICE}
+    return {**names, **SHORT, **FASTER}
+
+
+def setup_of(fields: Mapping[str, Any], **more: Any) -> Setup:
+    torch.manual_seed(13)
+    return prepare(read_train_settings(None, (), {**fields, **more}), Path("nowhere"))
+
+
+def moved(thing: Any, device: str) -> Any:
+    """Tensors within dicts and lists, on a device."""
+    if isinstance(thing, torch.Tensor):
+        return thing.to(device)
+    if isinstance(thing, dict):
+        return {name: moved(value, device) for name, value in thing.items()}
+    return [moved(value, device) for value in thing] if isinstance(thing, list) else thing
+
+
+def loss_of(setup: Setup, device: str, bf16: bool) -> torch.Tensor:
+    """Of the first batch; its gradients are left in the learner."""
+    batch = setup.batch([setup.examples[i] for i in range(4)])
+    learner = setup.learner.train().to(device)
+    with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=bf16):
+        loss, _ = learner(**moved(batch, device))
+    loss.backward()
+    return loss.detach().cpu()
+
+
+def gradients(setup: Setup) -> dict[str, torch.Tensor]:
+    found = setup.learner.named_parameters()
+    return {name: p.grad.cpu() for name, p in found if p.grad is not None}
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_step_of_every_recipe_is_the_processors(variant: str, dtype: str, fields) -> None:
+    dims = {"dims": (8,)} if variant == "separate" else {}
+    here = setup_of(fields, variant=variant, **dims)
+    there = setup_of(fields, variant=variant, device="cpu", **dims)
+
+    found, expected = (
+        loss_of(setup, device, dtype == "bf16" and device == DEVICE)
+        for setup, device in ((here, DEVICE), (there, "cpu"))
+    )
+
+    close = 1e-3 if dtype == "fp32" else 0.05
+    torch.testing.assert_close(found, expected, rtol=close, atol=close)
+    ours, theirs = gradients(here), gradients(there)
+    assert ours.keys() == theirs.keys()
+    if dtype == "fp32":
+        for name, gradient in theirs.items():
+            torch.testing.assert_close(ours[name], gradient, rtol=1e-2, atol=1e-3)
+    assert all(torch.isfinite(gradient).all() for gradient in ours.values())
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"exit_head": "linear", "variant": "full-dim"},
+        {"gradient_checkpointing": True, "variant": "elastic"},
+        {"negatives": 2, "variant": "dims", "weights": "dynamic"},
+        {"variant": "mipic", "gradient_cache": 64},
+        {"variant": "full-dim", "faithful": True},
+    ],
+    ids=["exit heads", "checkpointing", "dynamic weights", "mipic", "faithful"],
+)
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_a_training_learns_and_its_model_opens(
+    dtype: str, more: dict[str, Any], fields, tmp_path: Path
+) -> None:
+    table = {**fields, **more, "dtype": dtype, "steps": 6, "save_steps": 3}
+
+    report = train(read_train_settings(None, (), table), tmp_path / "model")
+
+    encoder, tokenizer = checkpoint.load(tmp_path / "model", device=DEVICE)
+    rows = Ragged.of(tokenizer(WORDS[:3], 16))
+    assert np.isfinite(embed_tokens(encoder, rows, tokenizer.pad_id, [1, 4])).all()
+    assert np.isfinite(report.last_loss)
+
+
+@pytest.mark.parametrize("variant", ["elastic", "mipic"])
+def test_the_gradient_cache_gives_the_gradients_of_the_whole_batch(variant: str, fields) -> None:
+    cached, whole = (setup_of(fields, variant=variant, gradient_cache=size) for size in (32, 0))
+
+    losses = [loss_of(setup, DEVICE, False) for setup in (cached, whole)]
+
+    torch.testing.assert_close(*losses, rtol=1e-4, atol=1e-4)
+    ours, theirs = gradients(cached), gradients(whole)
+    for name, gradient in theirs.items():
+        torch.testing.assert_close(ours[name], gradient, rtol=1e-2, atol=1e-4)
+
+
+def test_pre_training_runs(tiny_corpus: Path, tmp_path: Path) -> None:
+    from world import make_backbone
+
+    folder = make_backbone(tmp_path / "backbone", masks=True)
+    table = {
+        "corpus": str(tiny_corpus), "backbone": str(folder), "device": DEVICE, "steps": 2,
+        "batch_texts": 4,
+    }  # fmt: skip
+
+    pretrain(read_pretrain_settings(None, (), table), tmp_path / "pretrained")
+
+    checkpoint.load(tmp_path / "pretrained", device=DEVICE)
+
+
+def token_rows(count: int) -> Ragged:
+    """Token ids of texts of many lengths."""
+    rng = np.random.default_rng(5)
+    return Ragged.of([[2, *rng.integers(5, 60, n % 40).tolist(), 3] for n in range(count)])
+
+
+@pytest.mark.parametrize("model_type", BACKBONES)
+def test_vectors_are_the_processors(model_type: str, backbone: Callable[[str], Path]) -> None:
+    rows, layers = token_rows(60), [1, 2, 4]
+    (here, tokenizer), (there, _) = (
+        checkpoint.load(backbone(model_type), device=place) for place in (DEVICE, "cpu")
+    )
+
+    found = embed_tokens(here, rows, tokenizer.pad_id, layers)
+
+    expected = embed_tokens(there, rows, tokenizer.pad_id, layers)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+    again = embed_tokens(here, rows, tokenizer.pad_id, layers)
+    np.testing.assert_array_equal(found, again)
+
+
+@pytest.mark.parametrize("model_type", BACKBONES)
+def test_vectors_in_bf16_are_close(model_type: str, backbone: Callable[[str], Path]) -> None:
+    rows = token_rows(60)
+    here, tokenizer = checkpoint.load(backbone(model_type), device=DEVICE, dtype=torch.bfloat16)
+    there, _ = checkpoint.load(backbone(model_type))
+
+    found, expected = (embed_tokens(e, rows, tokenizer.pad_id, [4])[0] for e in (here, there))
+
+    lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
+    assert ((found * expected).sum(axis=1) / lengths).min() > 0.99
+
+
+def written(folder: Path, vectors: NDArray[np.float32], similarity: str = "cosine") -> Store:
+    """A store of vectors."""
+    label = Label("0" * 64, similarity, "mean", "", "", 64, 64, "same")
+    writer = StoreWriter(folder, StorePlan("tiny", 1, vectors.shape[1], label, shard_rows=1000))
+    for number, start in enumerate(range(0, len(vectors), 1000)):
+        some = vectors[start : start + 1000]
+        names = [f"d{row:05}" for row in range(start, start + len(some))]
+        writer.write(number, names, some, texts="")
+    writer.finish(len(vectors))
+    return open_store(folder)
+
+
+def whole_numbers(rows: int, seed: int) -> NDArray[np.float32]:
+    """Vectors whose products no rounding changes, and of which many are equal."""
+    return np.random.default_rng(seed).integers(-3, 4, (rows, 32)).astype(np.float32)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "from files"])
+@pytest.mark.parametrize(("queries", "k"), [(1, 10), (300, 10), (300, 2500), (5, 3000)])
+def test_the_exact_engine_finds_what_numpy_finds(
+    queries: int, k: int, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "kept_bytes", lambda _: 2**40 if kept else 0)
+    vectors, asked = whole_numbers(3000, 3), whole_numbers(queries, 4)
+    store = written(tmp_path / "store", vectors, "dot")
+
+    scores, rows = ExactIndex(store, 16, DEVICE).search(asked, k)
+
+    products = asked[:, :16] @ vectors[:, :16].T
+    # Score descending, then docid descending: names are in the order of rows.
+    best = np.lexsort((-np.arange(3000)[None].repeat(queries, 0), -products), axis=1)[:, :k]
+    np.testing.assert_array_equal(rows, best)
+    np.testing.assert_array_equal(scores, np.take_along_axis(products, best, axis=1))
+
+
+@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+def test_every_dim_in_one_pass_is_the_processors(similarity: str) -> None:
+    vectors, asked = whole_numbers(1000, 3).astype(np.float16), whole_numbers(50, 4)
+
+    here, there = (
+        prefix_top_k(asked, vectors, [8, 20, 32], 20, similarity, device)
+        for device in (DEVICE, "cpu")
+    )
+
+    for dim, (scores, rows) in there.items():
+        np.testing.assert_allclose(here[dim][0], scores, rtol=1e-6)
+        if similarity == "dot":
+            np.testing.assert_array_equal(here[dim][1], rows)
+
+
+def test_scores_are_float32_whatever_training_allowed() -> None:
+    rng = np.random.default_rng(1)
+    vectors, asked = (rng.normal(size=(n, 256)).astype(np.float32) for n in (2000, 200))
+    torch.set_float32_matmul_precision("medium")
+    try:
+        scores, _ = prefix_top_k(asked, vectors, [256], 5, "dot", DEVICE)[256]
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+    expected = np.sort(asked.astype(np.float64) @ vectors.astype(np.float64).T, axis=1)
+    np.testing.assert_allclose(scores, expected[:, :-6:-1], rtol=2e-6, atol=2e-5)
+
+
+@pytest.mark.parametrize("engine", ["flat", "ivf", "pq", "binary", "hnsw"])
+def test_faiss_searches_on_the_gpu_or_says_why_not(engine: str, tmp_path: Path) -> None:
+    faiss = pytest.importorskip("faiss")
+    from m2dr.index.cards import on_card
+    from m2dr.index.engines import build_index, open_index
+
+    vectors = np.random.default_rng(2).normal(size=(5000, 32)).astype(np.float32)
+    store, asked = written(tmp_path / "store", vectors), vectors[:50] + 0.01
+    index = open_index(build_index(store, 32, engine, tmp_path / "store"), store)
+
+    moved = on_card(index, torch.device(DEVICE).index or 0)
+
+    if KIND == "cuda" and hasattr(faiss, "StandardGpuResources") and engine != "hnsw":
+        assert moved.index is not None, moved.reason
+    assert moved.reason.startswith("FAISS ")
+    for k in (1, 10, 3000):
+        scores, rows = (moved.index or index).search(asked, k)
+        expected, own = index.search(asked, k)
+        assert np.mean(rows[:, 0] == own[:, 0]) > 0.9
+        np.testing.assert_allclose(scores[:, 0], expected[:, 0], atol=1e-3)
+
+
+@pytest.fixture
+def model(fields, tmp_path: Path) -> Path:
+    table = {**fields, "variant": "full-dim", "dims": (8,)}
+    train(read_train_settings(None, (), table), tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_a_corpus_is_indexed_and_searched_as_on_the_processor(
+    dtype: str, model: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("faiss")
+    found = []
+    for device, form in ((DEVICE, dtype), ("cpu", "fp32")):
+        root = tmp_path / device / form
+        names = {"corpus": str(tiny_corpus), "model": str(model), "root": root, "device": device}
+        index_corpus(IndexRequest(**names, dtype=form, dims=(8, 32), layers=(4,)))
+        asked = SearchRequest(**names, dtype=form, dim=32, query_layer=4)
+        for engine in ("", "exact"):
+            searcher = Searcher(replace(asked, engine=engine))
+            found.append([hit.docid for hit in searcher.search("open a file", 5).hits])
+
+    assert all(len(hits) == 5 for hits in found)
+    if dtype == "fp32":
+        assert found[0] == found[1] == found[2] == found[3]
+
+
+def test_a_grid_is_the_processors(model: Path, tiny_corpus: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ir_measures")
+    values = []
+    for device in (DEVICE, "cpu"):
+        report = evaluate(
+            EvaluateRequest(
+                (str(tiny_corpus),), (str(model),), layers=(2, 4), dims=(8, 32), device=device,
+                dtype="fp32", root=tmp_path / device, out=tmp_path / f"results-{device}",
+            )
+        )  # fmt: skip
+        cells = report.places[0].grids[0].cells
+        values.append({str(cut): dict(measures) for cut, measures in cells.items()})
+
+    assert values[0].keys() == values[1].keys()
+    for cut, measures in values[1].items():
+        assert values[0][cut] == pytest.approx(measures, abs=0.02)
+
+
+def test_torchrun_with_one_process_trains(fields, tmp_path: Path) -> None:
+    words = [f"{name}={value}" for name, value in {**SHORT, **FASTER}.items()]
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "1",
+    ]
+    command = [
+        *launch, "-m", "m2dr", "train", "--variant", "elastic", "--corpus", fields["corpus"],
+        "--backbone", fields["backbone"], "--device", DEVICE, "--out", str(tmp_path / "model"),
+        *(word for pair in words for word in ("--set", pair)),
+    ]  # fmt: skip
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "model" / "m2dr.json").exists()
