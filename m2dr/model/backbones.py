@@ -8,6 +8,7 @@ from torch import nn
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 
 from m2dr.errors import UserError
+from m2dr.model.places import transformer_folder
 from m2dr.records.card import Attention, Pooling
 
 
@@ -69,7 +70,7 @@ def read_config(folder: Path) -> PretrainedConfig:
         UserError: config.json is damaged, or of a type that has no row.
     """
     try:
-        config: PretrainedConfig = AutoConfig.from_pretrained(folder)
+        config: PretrainedConfig = AutoConfig.from_pretrained(transformer_folder(folder))
     except (OSError, ValueError, KeyError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"{folder / 'config.json'} cannot be read ({reason}).") from error

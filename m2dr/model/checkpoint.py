@@ -8,15 +8,29 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
+from tokenizers import normalizers
+from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from m2dr.errors import UserError
 from m2dr.model.backbones import backbone_of, cut_config, read_config
 from m2dr.model.encoder import Encoder
-from m2dr.model.foreign import DENSE, foreign_card, write_sentence_transformers_files
-from m2dr.model.heads import HEADS, last_head, load_heads, write_heads
-from m2dr.model.places import ASIDE, CARD, find_folder, hash_weights
+from m2dr.model.foreign import (
+    foreign_card,
+    lowercases,
+    modules_behind,
+    write_sentence_transformers_files,
+)
+from m2dr.model.heads import last_head, load_heads, write_heads
+from m2dr.model.places import (
+    ASIDE,
+    CARD,
+    HEADS,
+    RUN,
+    find_folder,
+    hash_weights,
+    transformer_folder,
+)
 from m2dr.records.card import FORMAT, ModelCard
 from m2dr.records.cut import Cut
 
@@ -75,7 +89,11 @@ def load(
     options = {"add_pooling_layer": False} if backbone_of(config).pooler else {}
     try:
         transformer, report = AutoModel.from_pretrained(
-            folder, config=config, dtype=dtype, output_loading_info=True, **options
+            transformer_folder(folder),
+            config=config,
+            dtype=dtype,
+            output_loading_info=True,
+            **options,
         )
         tokenizer = load_tokenizer(folder)
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
@@ -89,6 +107,7 @@ def load(
             f"promises, such as {min(report['missing_keys'])}; it is another model's, or damaged."
         )
     encoder = Encoder(transformer, card)
+    encoder.behind = modules_behind(folder, card, encoder.pooled_width)
     if card.exit_head == "linear":
         load_heads(encoder, folder)
     return encoder.to(device).eval(), tokenizer
@@ -96,7 +115,13 @@ def load(
 
 def load_tokenizer(name: str | Path) -> Tokenizer:
     """The tokenizer of a model or a backbone, without its weights."""
-    return Tokenizer(AutoTokenizer.from_pretrained(find_folder(str(name))))
+    folder = find_folder(str(name))
+    tokenizer = AutoTokenizer.from_pretrained(transformer_folder(folder))
+    if lowercases(folder):
+        backend = tokenizer.backend_tokenizer
+        first = [normalizers.Lowercase(), *([backend.normalizer] if backend.normalizer else [])]
+        backend.normalizer = normalizers.Sequence(first)
+    return Tokenizer(tokenizer)
 
 
 def save(encoder: Encoder, tokenizer: Tokenizer, card: ModelCard, folder: Path) -> ModelCard:
@@ -109,10 +134,10 @@ def save(encoder: Encoder, tokenizer: Tokenizer, card: ModelCard, folder: Path) 
     aside = folder / ASIDE
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
-    encoder.transformer.save_pretrained(aside)
+    _write_transformer(encoder.transformer, aside)
     write_heads(encoder, aside)
     tokenizer.inner.save_pretrained(aside)
-    write_sentence_transformers_files(card, aside, last_head(encoder))
+    write_sentence_transformers_files(card, aside, last_head(encoder), encoder.behind)
     card = replace(card, exit_head="linear" if encoder.exit_heads else "none")
     card = card.with_fingerprint(hash_weights(aside))
     _write(card, aside / CARD)
@@ -122,6 +147,20 @@ def save(encoder: Encoder, tokenizer: Tokenizer, card: ModelCard, folder: Path) 
         _replace(path, folder / path.name)
     aside.rmdir()
     return card
+
+
+def _write_transformer(transformer: PreTrainedModel, folder: Path) -> None:
+    """Write config and weights, with a pooler where transformers' own class has one.
+
+    The pooler maps the first token's state to its tanh and is in nobody's way; without it,
+    transformers and sentence-transformers would report missing weights and draw random ones.
+    """
+    state = transformer.state_dict()
+    if backbone_of(transformer.config).pooler:
+        width, like = transformer.config.hidden_size, next(iter(state.values()))
+        state["pooler.dense.weight"] = torch.eye(width, dtype=like.dtype)
+        state["pooler.dense.bias"] = torch.zeros(width, dtype=like.dtype)
+    transformer.save_pretrained(folder, state_dict=state)
 
 
 def _quieten_transformers() -> None:
@@ -134,7 +173,9 @@ def _remove_weights(folder: Path) -> None:
     """An earlier model's weights, of which the new one may not have all files."""
     for path in folder.glob("*.safetensors"):
         path.unlink()
-    shutil.rmtree(folder / DENSE, ignore_errors=True)
+    for path in folder.glob("[0-9]*_*"):
+        if path.name.partition("_")[2] in RUN:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _replace(source: Path, target: Path) -> None:

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from m2dr.errors import UserError
 from m2dr.model.encoder import Encoder
+from m2dr.model.places import HEADS
 
-HEADS = "exit_heads.safetensors"
 PREFIX, SUFFIX = "exit_heads.", ".weight"  # of a tensor's name; the layer stands between
 
 
@@ -22,7 +22,7 @@ def write_heads(encoder: Encoder, folder: Path) -> None:
 
 
 def last_head(encoder: Encoder) -> Tensor | None:
-    """The head [H, H] of the last block in memory: an encoder that was cut there has one."""
+    """The head [P, P] of the last block in memory: an encoder that was cut there has one."""
     return encoder.exit_heads.state_dict().get(f"{encoder.blocks}{SUFFIX}")
 
 
@@ -41,7 +41,7 @@ def load_heads(encoder: Encoder, folder: Path) -> None:
             f"The exit heads in {folder / HEADS} cannot be read ({reason}). "
             "Train or copy the model again."
         ) from error
-    width = encoder.transformer.config.hidden_size
+    width = encoder.pooled_width
     for layer, head in heads.items():
         if head.shape != (width, width):
             raise UserError(

@@ -1,0 +1,423 @@
+"""Folders of sentence-transformers: the same vectors as it gives, or a refusal by name."""
+
+import importlib
+import json
+import pkgutil
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sentence_transformers
+import torch
+from numpy.typing import NDArray
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules.module import Module
+from sentence_transformers.sentence_transformer.modules import (
+    Dense,
+    Dropout,
+    InputModule,
+    LayerNorm,
+    Normalize,
+    Pooling,
+    Transformer,
+)
+from torch import nn
+
+from m2dr.errors import UserError
+from m2dr.model import foreign, modules, places
+from m2dr.model.checkpoint import load, read_card
+from m2dr.model.encoder import Encoder
+from m2dr.model.export import export_cut
+from m2dr.verbs.encoding import embed_texts
+
+TEXTS = ["open the file", "a list of numbers and a class of text and a line of words", "path"]
+Chain = Sequence[Module]
+Make = Callable[..., Path]
+
+
+def dense(*sizes: int, **options: object) -> Dense:
+    torch.manual_seed(sum(sizes))
+    return Dense(*sizes, **options)
+
+
+def layer_norm(width: int) -> LayerNorm:
+    module = LayerNorm(width)
+    with torch.no_grad():
+        module.norm.weight.uniform_(0.5, 2)
+        module.norm.bias.uniform_(-1, 1)
+    return module
+
+
+def prelu() -> nn.PReLU:
+    return nn.PReLU(init=0.1)
+
+
+POOLINGS = [
+    *Pooling.POOLING_MODES,
+    ("cls", "max", "mean"),
+    ("lasttoken", "cls"),
+    Pooling.POOLING_MODES,
+]
+CHAINS: dict[str, Callable[[], Chain]] = {
+    "dense": lambda: [dense(32, 24)],
+    "wider": lambda: [dense(32, 48, bias=False, activation_function=nn.Identity())],
+    "two dense": lambda: [dense(32, 16), dense(16, 20, activation_function=nn.GELU())],
+    "trained activation": lambda: [dense(32, 8, activation_function=prelu())],
+    "residual": lambda: [dense(32, 32, use_residual=True)],
+    "residual, projected": lambda: [dense(32, 8, use_residual=True)],
+    "layer norm": lambda: [layer_norm(32)],
+    "normalize": lambda: [Normalize()],
+    "normalize first": lambda: [Normalize(), dense(32, 8)],
+    "dropout": lambda: [Dropout(0.5)],
+    "all": lambda: [Dropout(0.3), dense(32, 16), layer_norm(16), Normalize()],
+}
+
+
+@pytest.fixture(scope="module")
+def tiny(tiny_backbone: Path) -> Transformer:
+    return Transformer(str(tiny_backbone))
+
+
+@pytest.fixture
+def make(tiny: Transformer, tmp_path: Path) -> Make:
+    """Write a folder of sentence-transformers, and give it settings of files that it has."""
+
+    def written(
+        pooling: object = "mean", chain: Chain = (), name: str = "theirs", **options: object
+    ) -> Path:
+        chosen = [tiny, Pooling(32, pooling), *chain]
+        folder = tmp_path / name
+        SentenceTransformer(modules=chosen, **options).save(str(folder), create_model_card=False)
+        return folder
+
+    return written
+
+
+def change(path: Path, **values: object) -> None:
+    """Set keys of a JSON file; a value of None takes the key away."""
+    table = json.loads(path.read_text()) if path.exists() else {}
+    table |= values
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({key: value for key, value in table.items() if value is not None}))
+
+
+def ours(folder: Path, layer: int | None = None, side: str = "document") -> NDArray[np.float32]:
+    encoder, tokenizer = load(folder, layer)
+    vectors = embed_texts(encoder, tokenizer, TEXTS, side, [encoder.blocks])[0]
+    if encoder.card.similarity == "cosine" and ends_normalised(folder):
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors
+
+
+def ends_normalised(folder: Path) -> bool:
+    return [row.kind for row in places.listed_modules(folder)][-1:] == ["Normalize"]
+
+
+def theirs(folder: Path, layers: int = 4) -> SentenceTransformer:
+    """The model as sentence-transformers opens it, its transformer cut to the first layers."""
+    model = SentenceTransformer(str(folder), device="cpu")
+    bert = model[0].model.encoder
+    bert.layer = bert.layer[:layers]
+    return model
+
+
+def assert_same(folder: Path, layers: int = 4) -> None:
+    expected = theirs(folder, layers).encode(TEXTS)
+    np.testing.assert_allclose(ours(folder, layers), expected, atol=1e-5)
+    assert read_card(folder).width == expected.shape[1]
+
+
+def names(classes: Sequence[type]) -> list[str]:
+    return [kind.__name__ for kind in classes]
+
+
+def shipped() -> list[type[Module]]:
+    """Every module class that sentence-transformers holds, of any kind of model."""
+    for found in pkgutil.walk_packages(sentence_transformers.__path__, "sentence_transformers."):
+        if ".modules" in found.name:
+            importlib.import_module(found.name)
+    known: list[type] = [Module]
+    for kind in known:
+        known += [sub for sub in kind.__subclasses__() if sub not in known]
+    mine = [k for k in known if k.__module__.startswith("sentence_transformers.")]
+    return [kind for kind in mine if kind not in (Module, InputModule)]
+
+
+@pytest.mark.parametrize("pooling", POOLINGS, ids=str)
+def test_every_pooling_gives_the_vectors_that_sentence_transformers_gives(
+    pooling: object, make: Make
+) -> None:
+    folder = make(pooling)
+
+    assert_same(folder)
+    assert_same(folder, layers=2)
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_every_module_behind_a_pooling_is_run(chain: str, make: Make) -> None:
+    folder = make("mean", CHAINS[chain]())
+
+    assert_same(folder)
+    assert_same(folder, layers=2)
+
+
+def test_modules_take_the_joined_vectors_of_several_poolings(make: Make) -> None:
+    assert_same(make(("mean", "max"), [dense(64, 8), Normalize()]))
+
+
+def test_every_module_that_sentence_transformers_ships_is_run_or_refused_by_name(
+    make: Make,
+) -> None:
+    folder = make()
+    run = {type(module) for chain in CHAINS.values() for module in chain()}
+    run |= {Transformer, Pooling}
+
+    assert {kind.__name__ for kind in run} == set(places.RUN)
+    assert set(places.RUN[2:]) == set(modules.KINDS)
+    for kind in shipped():
+        if kind in run:
+            continue
+        listed = json.loads((folder / "modules.json").read_text())[:2]
+        listed.append({"path": "2_X", "type": f"{kind.__module__}.{kind.__name__}"})
+        (folder / "modules.json").write_text(json.dumps(listed))
+        with pytest.raises(UserError, match=f"the module {kind.__name__}, which m2dr does not run"):
+            read_card(folder)
+
+
+def test_every_setting_of_a_module_that_is_run_is_known() -> None:
+    """One that a later sentence-transformers adds is refused until it is here."""
+    kinds = {"Dense": Dense, "LayerNorm": LayerNorm, "Normalize": Normalize, "Dropout": Dropout}
+
+    for name, kind in kinds.items():
+        assert set(kind.config_keys) == set(modules.KINDS[name].keys), name
+    assert set(Pooling.config_keys) <= foreign.POOLING_KEYS
+    assert set(Transformer.config_keys) <= {*foreign.READ, *foreign.USUAL, "modality_config"}
+
+
+REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
+    "pooling": ("1_Pooling", {"pooling_mode": "attention"}, "the pooling 'attention', which m2dr"),
+    "pooling flag": ("1_Pooling", {"pooling_mode_attention": True}, "pooling_mode_attention"),
+    "token dense": (
+        "2_Dense", {"module_input_name": "token_embeddings"}, "works on token_embeddings",
+    ),
+    "other output": ("2_Dense", {"module_output_name": "other"}, "works on other"),
+    "foreign activation": (
+        "2_Dense", {"activation_function": "transformers.activations.NewGELUActivation"},
+        "activation function transformers.activations.NewGELUActivation is none of torch.nn",
+    ),
+    "odd activation": (
+        "2_Dense", {"activation_function": "torch.nn.modules.linear.Linear"}, "cannot be made",
+    ),
+    "width": ("2_Dense", {"in_features": 31}, "takes 31 dims, and a vector has 32 before it"),
+    "shape": ("2_Dense", {"out_features": 9}, "cannot be read"),
+    "unknown key": ("2_Dense", {"gate": 1}, "has gate = 1, which m2dr does not run"),
+    "similarity": ("", {"similarity_fn_name": "euclidean"}, "similarity_fn_name = 'euclidean'"),
+    "other similarity": ("", {"similarity_fn_name": "manhattan"}, "by cosine or dot alone"),
+    "kind of model": ("", {"model_type": "SparseEncoder"}, "holds a SparseEncoder"),
+    "default prompt": ("", {"default_prompt_name": "x"}, "default_prompt_name = 'x'"),
+    "prompts": ("", {"prompts": {"query": 3}}, "are no texts by name"),
+    "chat": ("bert", {"modality_config": {"message": {}}}, "modality_config"),
+    "task": ("bert", {"transformer_task": "fill-mask"}, "transformer_task = 'fill-mask'"),
+    "expansion": ("bert", {"query_expansion": {"length": 8}}, "query_expansion"),
+    "processing": ("bert", {"processing_kwargs": {"text": {"max_length": 4}}}, "processing_kwargs"),
+    "unknown": ("bert", {"shout": True}, "shout = True"),
+    "config": ("bert", {"config_args": {"is_causal": False}}, "is_causal = False among its config"),
+    "tokenizer": ("bert", {"processor_kwargs": {"add_eos_token": True}}, "add_eos_token = True"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_not_run_is_refused_by_name(case: str, make: Make) -> None:
+    place, values, sentence = REFUSED[case]
+    folder = make("mean", [dense(32, 8)])
+    path = {"": folder / foreign.MODEL_SETTINGS, "bert": folder / foreign.SETTINGS[0]}
+    change(path.get(place, folder / place / "config.json"), **values)
+
+    with pytest.raises(UserError, match=sentence):
+        load(folder)
+
+
+LISTS: dict[str, tuple[list[dict[str, object]], str]] = {
+    "own code": ([{"path": "", "type": "custom_st.Transformer"}], "custom_st.Transformer, which"),
+    "outside": ([{"path": "../x", "type": "sentence_transformers.models.Pooling"}], "outside"),
+    "arguments": (
+        [{"path": "", "type": "sentence_transformers.models.Transformer", "kwargs": ["task"]}],
+        r"arguments of its own \(kwargs \['task'\]\)",
+    ),
+    "no pooling": (
+        [{"path": "", "type": "sentence_transformers.models.Transformer"}], "a Pooling behind it",
+    ),
+    "damaged": ([{"path": ""}], "names no module"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LISTS)
+def test_a_list_of_modules_that_is_not_run_is_refused(case: str, make: Make) -> None:
+    listed, sentence = LISTS[case]
+    folder = make()
+    (folder / "modules.json").write_text(json.dumps(listed))
+
+    with pytest.raises(UserError, match=sentence):
+        read_card(folder)
+
+
+def test_a_prompt_that_is_left_out_of_the_pooling_is_refused(make: Make) -> None:
+    folder = make()
+    change(folder / "1_Pooling" / "config.json", include_prompt=False)
+    assert_same(folder)
+
+    change(folder / foreign.MODEL_SETTINGS, prompts={"query": "read: "})
+    with pytest.raises(UserError, match="leaves the tokens of a prompt out"):
+        load(folder)
+
+
+def test_weights_in_a_pickle_are_refused_with_the_command_that_mends_it(make: Make) -> None:
+    folder = make("mean", [dense(32, 8)])
+    (folder / "2_Dense" / "model.safetensors").rename(folder / "2_Dense" / "pytorch_model.bin")
+
+    with pytest.raises(UserError, match=r"no pickles such as pytorch_model.bin.*save_pretrained"):
+        load(folder)
+
+
+def test_an_adapter_is_refused(make: Make) -> None:
+    folder = make()
+    (folder / "adapter_config.json").write_text("{}")
+
+    with pytest.raises(UserError, match="holds a LoRA adapter"):
+        load(folder)
+
+
+def test_a_final_normalize_is_run_where_vectors_are_compared_by_dot(make: Make) -> None:
+    folder = make("mean", [Normalize()], similarity_fn_name="dot", truncate_dim=8)
+
+    expected = theirs(folder).encode(TEXTS)
+
+    np.testing.assert_allclose(ours(folder), expected, atol=1e-5)
+    assert read_card(folder).similarity == "dot"
+    assert (np.linalg.norm(expected, axis=1) < 0.99).all()  # normalised first, then cut
+
+
+@pytest.mark.parametrize("named", [None, "cosine", "dot"])
+def test_vectors_are_compared_as_sentence_transformers_compares_them(
+    named: str | None, make: Make
+) -> None:
+    folder = make()
+    change(folder / foreign.MODEL_SETTINGS, similarity_fn_name=named)
+
+    assert read_card(folder).similarity == theirs(folder).similarity_fn_name
+
+
+def test_a_truncated_model_is_as_wide_as_sentence_transformers_makes_it(make: Make) -> None:
+    folder = make("mean", [dense(32, 24)], truncate_dim=10)
+
+    assert_same(folder)
+
+
+PROMPTS: dict[str, dict[str, object]] = {
+    "spaces": {"prompts": {"query": "read: ", "document": " line :\n"}},
+    "default": {"prompts": {"text": "read: "}, "default_prompt_name": "text"},
+    "default of one side": {"prompts": {"query": "read: "}, "default_prompt_name": "query"},
+}
+
+
+@pytest.mark.parametrize("case", PROMPTS)
+def test_prompts_stand_before_texts_as_they_are(case: str, make: Make) -> None:
+    folder = make()
+    settings = json.loads((folder / foreign.MODEL_SETTINGS).read_text())
+    del settings["prompts"]
+    (folder / foreign.MODEL_SETTINGS).write_text(json.dumps(settings | PROMPTS[case]))
+    prompts: dict[str, str] = PROMPTS[case]["prompts"]
+    default = prompts.get(str(PROMPTS[case].get("default_prompt_name")))
+    model = theirs(folder)
+
+    for side in ("query", "document"):
+        expected = model.encode(TEXTS, prompt=prompts.get(side, default))
+        np.testing.assert_allclose(ours(folder, side=side), expected, atol=1e-5)
+
+
+def test_texts_are_cut_where_sentence_transformers_cuts_them(make: Make, tiny: Transformer) -> None:
+    long = " ".join(["list of numbers"] * 60)
+    before = tiny.max_seq_length
+
+    def length(folder: Path) -> int:
+        return theirs(folder).tokenize([long])["input_ids"].shape[1]
+
+    folder = make()
+    assert read_card(folder).document_length == length(folder) == 64
+    tiny.max_seq_length = 9
+    shorter = make(name="shorter")
+    tiny.max_seq_length = before
+    assert read_card(shorter).document_length == length(shorter) == 9
+    change(folder / foreign.SETTINGS[0], max_seq_length=7)
+    assert read_card(folder).document_length == length(folder) == 7
+    (folder / foreign.SETTINGS[0]).rename(folder / "sentence_roberta_config.json")
+    assert read_card(folder).query_length == length(folder) == 7
+
+
+def test_a_model_that_lowercases_its_texts_is_given_them_so(make: Make) -> None:
+    folder = make()
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer | {"normalizer": None}))
+    change(folder / foreign.SETTINGS[0], do_lower_case=True)
+
+    rows = load(folder)[1](["Open The FILE"], 64)
+
+    assert rows == theirs(folder).tokenize(["Open The FILE"])["input_ids"].tolist()
+    assert rows == load(folder)[1](["open the file"], 64)
+
+
+def test_a_transformer_in_a_folder_of_its_own_is_found(make: Make) -> None:
+    folder = make("max", [dense(32, 8)])
+    inner = folder / "0_Transformer"
+    inner.mkdir()
+    for path in [path for path in folder.iterdir() if path.is_file()]:
+        if path.name not in ("modules.json", foreign.MODEL_SETTINGS):
+            path.rename(inner / path.name)
+    listed = json.loads((folder / "modules.json").read_text())
+    listed[0]["path"] = inner.name
+    (folder / "modules.json").write_text(json.dumps(listed))
+
+    assert_same(folder)
+
+
+def test_the_fingerprint_covers_the_modules_that_are_run(make: Make) -> None:
+    folder = make("mean", [dense(32, 8)])
+    plain = make("mean", [Normalize()], name="plain")
+    before = read_card(folder).fingerprint
+
+    change(folder / "2_Dense" / "config.json", activation_function="torch.nn.modules.activation.GELU")
+    after = read_card(folder).fingerprint
+
+    assert len({before, after, read_card(plain).fingerprint}) == 3
+    bare = make(name="bare")
+    assert read_card(plain).fingerprint == read_card(bare).fingerprint
+
+
+def test_the_hub_is_asked_for_the_weights_of_the_modules(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+    from huggingface_hub.utils import filter_repo_objects
+
+    hub = make("mean", [dense(32, 8)], name="hub")
+    (hub / "onnx").mkdir()
+    shutil.copy(hub / "model.safetensors", hub / "onnx")
+    (hub / "pytorch_model.bin").write_bytes(b"")
+    copy = tmp_path / "copy"
+
+    def download(name: str, **patterns: list[str]) -> str:
+        assert name == "someone/model"
+        files = [str(path.relative_to(hub)) for path in hub.rglob("*") if path.is_file()]
+        for file in filter_repo_objects(files, **patterns):
+            (copy / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(hub / file, copy / file)
+        return str(copy)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    vectors = ours(Path("someone/model"))
+
+    np.testing.assert_allclose(vectors, theirs(hub).encode(TEXTS), atol=1e-5)
+    assert not list(copy.glob("onnx/*")) and not list(copy.glob("*.bin"))
