@@ -132,7 +132,14 @@ KINDS = {
         Dense,
         _make_dense,
         _dense_config,
-        keys=("in_features", "out_features", "bias", "activation_function", "use_residual", *PLACES),
+        keys=(
+            "in_features",
+            "out_features",
+            "bias",
+            "activation_function",
+            "use_residual",
+            *PLACES,
+        ),
         takes="in_features",
     ),
     "LayerNorm": Kind(
@@ -173,6 +180,11 @@ def read_modules(folder: Path, listed: Sequence[Listed], width: int, dim: int) -
             _load(module, place)
         made.append(module)
         width = _width_behind(module, width)
+    if dim > width:
+        raise UserError(
+            f"Vectors of {folder} have {dim} dims as its m2dr.json says, and its modules give "
+            f"{width}; one of them was changed. Train or copy the model again."
+        )
     if dim < width:
         made.append(Truncate(dim))
     return nn.Sequential(*made).requires_grad_()
@@ -253,7 +265,7 @@ def _load(module: nn.Module, place: Path) -> None:
         whole = place.parent
         raise UserError(
             f"{place} has no {WEIGHTS}, and m2dr reads no pickles such as pytorch_model.bin. "
-            "Write the model anew: python -c \"from sentence_transformers import "
+            'Write the model anew: python -c "from sentence_transformers import '
             f"SentenceTransformer as S; S('{whole}').save_pretrained('{whole}-safetensors')\""
         )
     try:

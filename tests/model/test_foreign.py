@@ -5,7 +5,6 @@ import json
 import pkgutil
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,9 +28,13 @@ from torch import nn
 from m2dr.errors import UserError
 from m2dr.model import foreign, modules, places
 from m2dr.model.checkpoint import load, read_card
-from m2dr.model.encoder import Encoder
 from m2dr.model.export import export_cut
+from m2dr.model.runtimes import KINDS, open_runtime
+from m2dr.settings import read_pretrain_settings, read_train_settings
 from m2dr.verbs.encoding import embed_texts
+from m2dr.verbs.training.pretrain import pretrain
+from m2dr.verbs.training.recipe import recipe_of
+from m2dr.verbs.training.train import train
 
 TEXTS = ["open the file", "a list of numbers and a class of text and a line of words", "path"]
 Chain = Sequence[Module]
@@ -388,7 +391,9 @@ def test_the_fingerprint_covers_the_modules_that_are_run(make: Make) -> None:
     plain = make("mean", [Normalize()], name="plain")
     before = read_card(folder).fingerprint
 
-    change(folder / "2_Dense" / "config.json", activation_function="torch.nn.modules.activation.GELU")
+    change(
+        folder / "2_Dense" / "config.json", activation_function="torch.nn.modules.activation.GELU"
+    )
     after = read_card(folder).fingerprint
 
     assert len({before, after, read_card(plain).fingerprint}) == 3
@@ -420,4 +425,93 @@ def test_the_hub_is_asked_for_the_weights_of_the_modules(
     vectors = ours(Path("someone/model"))
 
     np.testing.assert_allclose(vectors, theirs(hub).encode(TEXTS), atol=1e-5)
-    assert not list(copy.glob("onnx/*")) and not list(copy.glob("*.bin"))
+    assert {path.name for path in copy.glob("*.bin")} | set(copy.glob("onnx/*")) == set()
+
+
+def settings(backbone: Path, corpus: Path, *words: str) -> list[str]:
+    return [
+        f'backbone="{backbone}"', f'corpus="{corpus}"', "steps=2", "batch_queries=4",
+        "evaluate_steps=0", "device=cpu", "query_length=16", "document_length=16", *words,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["variant=full-dim", "dims=[8]"],
+        ["variant=elastic", "dims=[8]", "exit_head=linear", "lora_rank=2"],
+        ["variant=plain", "pooling=weightedmean", "similarity=dot"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_modules_are_trained_on_and_written_back(
+    words: list[str], make: Make, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    chain = [dense(32, 24), layer_norm(24), Dropout(0.1), Normalize()]
+    backbone = make("mean", chain, truncate_dim=20)
+
+    card = train(read_train_settings(None, settings(backbone, tiny_corpus, *words)), tmp_path / "m")
+
+    assert card.card.width == 20
+    before, after = (load(folder)[0].behind.state_dict() for folder in (backbone, tmp_path / "m"))
+    assert all((before[name] != after[name]).any() for name in before)
+    export_cut(tmp_path / "m", 2, tmp_path / "cut")
+    for folder, layer in (("m", 4), ("cut", 2)):
+        expected = SentenceTransformer(str(tmp_path / folder), device="cpu").encode(TEXTS)
+        np.testing.assert_allclose(ours(tmp_path / folder), expected, atol=1e-5)
+        np.testing.assert_allclose(ours(tmp_path / "m", layer), expected, atol=1e-5)
+
+
+def test_a_model_with_modules_is_replaced_whole(
+    make: Make, tiny_corpus: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    first = make("mean", [dense(32, 24), layer_norm(24)])
+    for backbone in (first, tiny_backbone):
+        words = settings(backbone, tiny_corpus, "variant=plain")
+        train(read_train_settings(None, words), tmp_path / "m", overwrite=True)
+
+    kept = {path.name for path in (tmp_path / "m").iterdir() if path.is_dir()}
+    assert kept - {"tensorboard"} == {"1_Pooling"}
+    assert read_card(tmp_path / "m").width == 32
+
+
+@pytest.mark.parametrize(
+    ("pooling", "chain", "words", "sentence"),
+    [
+        ("max", [], ["variant=mipic"], r"\(sia\), and .* has the pooling max"),
+        ("mean", [dense(32, 32)], ["variant=mipic"], r"the module Dense \(2_Dense\) behind"),
+        (("cls", "mean"), [], ["pooling=mean"], r"several poolings \(cls\+mean\)"),
+    ],
+)
+def test_a_recipe_that_needs_the_space_of_the_tokens_is_refused(
+    pooling: object, chain: Chain, words: list[str], sentence: str, make: Make, tiny_corpus: Path
+) -> None:
+    asked = read_train_settings(None, settings(make(pooling, chain), tiny_corpus, *words))
+
+    with pytest.raises(UserError, match=sentence):
+        recipe_of(asked)
+
+
+def test_words_are_not_pretrained_behind_a_module(
+    make: Make, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    words = [f'backbone="{make("mean", [dense(32, 32)])}"', f'corpus="{tiny_corpus}"', "steps=1"]
+
+    with pytest.raises(UserError, match=r"has the module Dense \(2_Dense\) behind its pooling"):
+        pretrain(read_pretrain_settings(None, [*words, "batch_texts=4"]), tmp_path / "m")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_graphs_hold_the_modules_too(kind: str, make: Make, tmp_path: Path) -> None:
+    pooling = ("max", "mean_sqrt_len_tokens", "weightedmean")
+    folder = make(pooling, [dense(96, 24), layer_norm(24), Normalize(), dense(24, 8)])
+    opened = open_runtime(kind, str(folder), 2, "cpu", "fp32", tmp_path)
+    encoder, tokenizer = load(folder, 2)
+
+    rows = tokenizer(TEXTS, 64)
+    longest = max(map(len, rows))
+    ids = np.array([row + [0] * (longest - len(row)) for row in rows])
+    mask = np.array([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
+
+    found = opened.runtime.embed(ids, mask, [2])
+    np.testing.assert_allclose(found, encoder.embed(ids, mask, [2]), atol=1e-5)
