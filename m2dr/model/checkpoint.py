@@ -31,6 +31,7 @@ from m2dr.model.places import (
     hash_weights,
     transformer_folder,
 )
+from m2dr.model.readme import write_readme
 from m2dr.records.card import FORMAT, ModelCard
 from m2dr.records.cut import Cut
 
@@ -140,6 +141,7 @@ def save(encoder: Encoder, tokenizer: Tokenizer, card: ModelCard, folder: Path) 
     write_sentence_transformers_files(card, aside, last_head(encoder), encoder.behind)
     card = replace(card, exit_head="linear" if encoder.exit_heads else "none")
     card = card.with_fingerprint(hash_weights(aside))
+    write_readme(card, aside)
     _write(card, aside / CARD)
     (folder / CARD).unlink(missing_ok=True)
     _remove_weights(folder)

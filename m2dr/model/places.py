@@ -14,6 +14,7 @@ CARD = "m2dr.json"
 CHECKPOINTS = "checkpoints"  # of a training that is not finished
 ASIDE = ".partial"  # a model that is being written
 BUILT_IN = "minilm"
+BUILT_IN_ID = "sentence-transformers/all-MiniLM-L6-v2"  # what the hub calls it
 HEADS = "exit_heads.safetensors"
 MODULES = "modules.json"  # of sentence-transformers: which modules a text passes, in order
 DENSE = "2_Dense"  # folder of the exit head of the last layer, beside the file of all heads
@@ -81,6 +82,21 @@ def find_folder(name: str) -> Path:
     if folder.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise UserError(f"There is no model folder {name}. Train one with: m2dr train")
     return _checked(_from_hub(name))
+
+
+def hub_id(name: str) -> str | None:
+    """Return what the hub calls a model that was fetched from it, None for any other."""
+    from huggingface_hub import try_to_load_from_cache
+
+    if name == BUILT_IN:
+        return BUILT_IN_ID
+    if Path(name).exists():
+        return None
+    try:
+        found = try_to_load_from_cache(name, "config.json")
+    except ValueError:  # a path that is no id
+        return None
+    return name if isinstance(found, str) else None
 
 
 def hash_weights(folder: Path) -> str:
