@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import sentence_transformers
 import torch
+from click.testing import CliRunner
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules.module import Module
@@ -25,13 +26,17 @@ from sentence_transformers.sentence_transformer.modules import (
 )
 from torch import nn
 
+from m2dr.cli import main
 from m2dr.errors import UserError
 from m2dr.model import foreign, modules, places
 from m2dr.model.checkpoint import load, read_card
 from m2dr.model.export import export_cut
 from m2dr.model.runtimes import KINDS, open_runtime
+from m2dr.records.texts import Query
 from m2dr.settings import read_pretrain_settings, read_train_settings
+from m2dr.text.datasets import open_dataset
 from m2dr.verbs.encoding import embed_texts
+from m2dr.verbs.searching.search import Searcher, SearchRequest
 from m2dr.verbs.training.pretrain import pretrain
 from m2dr.verbs.training.recipe import recipe_of
 from m2dr.verbs.training.train import train
@@ -515,3 +520,22 @@ def test_graphs_hold_the_modules_too(kind: str, make: Make, tmp_path: Path) -> N
 
     found = opened.runtime.embed(ids, mask, [2])
     np.testing.assert_allclose(found, encoder.embed(ids, mask, [2]), atol=1e-5)
+
+
+def test_an_index_of_such_a_model_ranks_as_sentence_transformers_does(
+    make: Make, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    folder = make("max", [dense(32, 24), Normalize()], prompts={"query": "read ", "document": ""})
+    words = ("--corpus", tiny_corpus, "--model", folder, "--indexes", tmp_path, "--dtype", "fp32")
+    told = CliRunner().invoke(main, list(map(str, ("index", "corpus", *words))))
+    assert told.exit_code == 0, told.output
+    asked = SearchRequest(str(tiny_corpus), str(folder), root=tmp_path, device="cpu", dtype="fp32")
+
+    found = Searcher(asked).run([Query("q", TEXTS[0])], 5).rankings["q"]
+
+    model, documents = theirs(folder), list(open_dataset(str(tiny_corpus)).documents())
+    vectors = model.encode_document([document.content for document in documents])
+    scores = model.similarity(model.encode_query([TEXTS[0]]), vectors)[0]
+    best = scores.topk(5)
+    assert found.scores == pytest.approx(best.values.tolist(), abs=1e-3)  # documents are float16
+    assert found.docids[0] == documents[int(best.indices[0])].id
