@@ -41,10 +41,10 @@ What it began from, and what stands before each text:
 
 FOLDER is this folder.
 
-m2dr, with the first {layer} layers and {dim} dims:
+m2dr, with {layer} layers for a query and {dim} dims:
 
 ```bash
-m2dr index corpus --corpus CORPUS --model FOLDER
+m2dr index corpus --corpus CORPUS --model FOLDER --dim {dim}
 m2dr search "a question" --corpus CORPUS --model FOLDER --query-layer {layer} --dim {dim}
 ```
 
@@ -58,10 +58,7 @@ queries = model.encode_query(["a question"])
 documents = model.encode_document(["a text that may answer it"])
 scores = model.similarity(queries, documents)
 ```
-
-`m2dr export --model FOLDER --layer {layer} --out SMALLER` writes the first {layer} layers as a
-model of their own.
-{lengths}
+{export}{lengths}
 transformers gives the states of the tokens, without pooling, prefixes or what stands behind them:
 
 ```python
@@ -70,6 +67,11 @@ from transformers import AutoModel, AutoTokenizer
 tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), AutoModel.from_pretrained("FOLDER")
 states = model(**tokenizer("a question", return_tensors="pt")).last_hidden_state
 ```
+"""
+
+_EXPORT = """
+Fewer layers for sentence-transformers: `m2dr export --model FOLDER --layer {layer} --out SMALLER`
+writes the first {layer} as a model of their own.
 """
 
 _LENGTHS = """
@@ -91,8 +93,9 @@ def write_readme(card: ModelCard, folder: Path) -> None:
         pipeline_tag="sentence-similarity",
         tags=TAGS,
     )
+    cut = min(card.cuts, default=card.whole)
     lengths = card.query_length, card.document_length
-    layer = card.layers_trained[0] if card.layers_trained else card.layers
+    exported = card.documents == "same" and cut.layer < card.layers
     told = {
         "backbone": card.backbone,
         "query_prefix": card.query_prefix,
@@ -110,8 +113,9 @@ def write_readme(card: ModelCard, folder: Path) -> None:
         documents=f"from layer {card.layers}" if card.documents == "last" else "from its layer",
         cuts=_cuts(card),
         told=json.dumps(told, indent=2),
-        layer=layer,
-        dim=min((cut.dim for cut in card.cuts), default=card.width),
+        layer=cut.layer,
+        dim=cut.dim,
+        export=_EXPORT.format(layer=cut.layer) if exported else "",
         lengths=_LENGTHS.format(
             query_length=card.query_length,
             document_length=card.document_length,
