@@ -142,6 +142,12 @@ def read_object(path: Path, hints: Mapping[str, object], remedy: str) -> dict[st
     return table
 
 
+def read_table(path: Path, hints: Mapping[str, object], remedy: str) -> dict[str, Any]:
+    """Read a JSON object as `read_object` does; it is empty where there is no file."""
+    there = path.exists() or path.is_symlink()
+    return read_object(path, hints, remedy) if there else {}
+
+
 # Records, as objects with a format number
 
 

@@ -39,3 +39,39 @@ def test_a_file_that_is_not_toml_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match="run.toml is not TOML: .*line 1"):
         read_train_settings(path)
+
+
+@pytest.mark.parametrize("key", ["query_prefix", "document_prefix"])
+@pytest.mark.parametrize(
+    ("word", "prefix"),
+    [
+        ("query: ", "query: "),
+        ('"query: "', "query: "),
+        ("'query: '", "query: "),
+        (" query:\t", " query:\t"),
+        ("Frage:\u00a0", "Frage:\u00a0"),
+        ("7", "7"),
+        ("true ", "true "),
+        ("[Q] ", "[Q] "),
+        ('"Q" asks: ', '"Q" asks: '),
+        ('"a"\nb = 1', '"a"\nb = 1'),
+        ("", ""),
+        (" ", " "),
+        ("a=b ", "a=b "),
+    ],
+)
+def test_a_prefix_is_kept_byte_for_byte(key: str, word: str, prefix: str) -> None:
+    assert getattr(read_train_settings(None, [f"{key}={word}"]), key) == prefix
+
+
+def test_a_prefix_in_a_file_is_kept_byte_for_byte(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('query_prefix = "query: "\ndocument_prefix = " \\t"\n')
+
+    settings = read_train_settings(path)
+
+    assert (settings.query_prefix, settings.document_prefix) == ("query: ", " \t")
+
+
+def test_spaces_around_other_words_mean_nothing() -> None:
+    assert read_train_settings(None, ["pooling = mean "]).pooling == "mean"

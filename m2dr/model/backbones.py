@@ -12,6 +12,7 @@ from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 from m2dr.errors import UserError
 from m2dr.io import refusing
 from m2dr.jsontext import read_object
+from m2dr.model.places import transformer_folder
 from m2dr.records.card import Attention, Pooling
 
 _AGAIN = "Copy or download the model again."
@@ -91,6 +92,7 @@ def read_config(folder: Path) -> PretrainedConfig:
         UserError: config.json is damaged, of a type that has no row, or of a model that needs code
             of its own.
     """
+    folder = transformer_folder(folder)
     path = folder / "config.json"
     table = read_object(path, _FIELDS, _AGAIN)
     _refuse_impossible(path, table)

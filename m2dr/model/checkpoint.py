@@ -8,7 +8,14 @@ from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from transformers import AutoModel, AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase
+from tokenizers import normalizers
+from transformers import (
+    AutoModel,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging
 
 from m2dr.errors import UserError
@@ -24,9 +31,16 @@ from m2dr.model.backbones import (
 from m2dr.model.card import CARD, read_card_file, write_card_file
 from m2dr.model.encoder import Encoder
 from m2dr.model.fingerprint import TOKENIZERS, fingerprint, hash_weights
-from m2dr.model.foreign import DENSE, foreign_card, write_sentence_transformers_files
-from m2dr.model.heads import HEADS, last_head, load_heads, write_heads
-from m2dr.model.places import ASIDE, WEIGHTS_INDEX, find_folder
+from m2dr.model.foreign import (
+    embedding_width,
+    foreign_card,
+    lowercases,
+    modules_behind,
+    write_sentence_transformers_files,
+)
+from m2dr.model.heads import last_head, load_heads, write_heads
+from m2dr.model.places import ASIDE, HEADS, RUN, WEIGHTS_INDEX, find_folder, transformer_folder
+from m2dr.model.readme import write_readme
 from m2dr.records.card import WEIGHTS_ALONE, ModelCard
 
 _AGAIN = "Train or download it again."
@@ -113,7 +127,7 @@ def read_card(name: str | Path) -> ModelCard:
     if (folder / CARD).exists():
         return _own_card(folder)
     card = foreign_card(str(name), folder)
-    return card.with_fingerprint(fingerprint(folder, card, modules=True))
+    return card.with_fingerprint(fingerprint(folder, card))
 
 
 def load(
@@ -143,7 +157,7 @@ def load(
     options = {"add_pooling_layer": False} if backbone_of(config).pooler else {}
     with refusing(f"The model in {folder} cannot be loaded", _AGAIN):
         transformer, report = AutoModel.from_pretrained(
-            folder,
+            transformer_folder(folder),
             config=config,
             dtype=dtype,
             output_loading_info=True,
@@ -157,6 +171,7 @@ def load(
             f"promises, such as {min(report['missing_keys'])}; it is another model's, or damaged."
         )
     encoder = Encoder(transformer, card)
+    encoder.behind = modules_behind(folder, card, encoder.pooled_width)
     if card.exit_head == "linear":
         load_heads(encoder, folder)
     return encoder.to(device).eval(), tokenizer
@@ -168,7 +183,8 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
     Raises:
         UserError: there is none, it is damaged, it needs code of its own, or it knows no words.
     """
-    folder = find_folder(str(name))
+    whole = find_folder(str(name))
+    folder = transformer_folder(whole)
     if not any(all(any(folder.glob(name)) for name in names) for names in _VOCABULARIES):
         ways = ", ".join(" with ".join(names) for names in _VOCABULARIES)
         raise UserError(
@@ -181,6 +197,8 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
             refuse_own_code(path, table.get("auto_map") or {}, ["AutoTokenizer"])
     with refusing(f"The tokenizer in {folder} cannot be loaded", _AGAIN):
         inner = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        if lowercases(whole):
+            _lowercase(inner)
         tokenizer = Tokenizer(inner)
         special = {str(token) for token in inner.added_tokens_decoder.values() if token.special}
         words = inner.get_vocab().keys() - special - set(inner.all_special_tokens)
@@ -191,6 +209,13 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
             "to it; its vocabulary is missing. Copy the whole folder of the model again."
         )
     return tokenizer
+
+
+def _lowercase(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Let a tokenizer put texts in lower case first, as `do_lower_case` asks for."""
+    backend = tokenizer.backend_tokenizer
+    first = [normalizers.Lowercase(), *([backend.normalizer] if backend.normalizer else [])]
+    backend.normalizer = normalizers.Sequence(first)
 
 
 def save(encoder: Encoder, tokenizer: Tokenizer, card: ModelCard, folder: Path) -> ModelCard:
@@ -218,23 +243,38 @@ def save(encoder: Encoder, tokenizer: Tokenizer, card: ModelCard, folder: Path) 
 
 
 def _write_aside(encoder: Encoder, tokenizer: Tokenizer, card: ModelCard, aside: Path) -> ModelCard:
-    encoder.transformer.save_pretrained(aside)
+    _write_transformer(encoder.transformer, aside)
     write_heads(encoder, aside)
     _save_tokenizer(tokenizer, aside)
-    write_sentence_transformers_files(card, aside, last_head(encoder))
+    write_sentence_transformers_files(card, aside, last_head(encoder), encoder.behind)
     card = replace(card, exit_head="linear" if encoder.exit_heads else "none")
     card = card.with_fingerprint(fingerprint(aside, card))
+    write_readme(card, aside)
     write_card_file(card, aside / CARD)
     return card
 
 
 def _save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """Write a tokenizer without the length of the last call, which others would take for its own."""
+    """Write a tokenizer without the last call's length, which others would take for its own."""
     backend = getattr(tokenizer.inner, "backend_tokenizer", None)
     if backend is not None:
         backend.no_truncation()
         backend.no_padding()
     tokenizer.inner.save_pretrained(folder)
+
+
+def _write_transformer(transformer: PreTrainedModel, folder: Path) -> None:
+    """Write config and weights, with a pooler where transformers' own class has one.
+
+    The pooler maps the first token's state to its tanh and is in nobody's way; without it,
+    transformers and sentence-transformers would report missing weights and draw random ones.
+    """
+    state = transformer.state_dict()
+    if backbone_of(transformer.config).pooler:
+        width, like = transformer.config.hidden_size, next(iter(state.values()))
+        state["pooler.dense.weight"] = torch.eye(width, dtype=like.dtype)
+        state["pooler.dense.bias"] = torch.zeros(width, dtype=like.dtype)
+    transformer.save_pretrained(folder, state_dict=state)
 
 
 def _quieten_transformers() -> None:
@@ -248,7 +288,9 @@ def _remove_earlier(folder: Path) -> None:
     for pattern in ("*.safetensors", WEIGHTS_INDEX, *TOKENIZERS):
         for path in folder.glob(pattern):
             path.unlink()
-    shutil.rmtree(folder / DENSE, ignore_errors=True)
+    for path in folder.glob("[0-9]*_*"):
+        if path.name.partition("_")[2] in RUN:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _replace(source: Path, target: Path) -> None:
@@ -283,13 +325,13 @@ def _refuse_other_config(path: Path, card: ModelCard) -> None:
     config = read_config(path.parent)
     pairs = {
         "layers": (card.layers, config.num_hidden_layers),
-        "width": (card.width, config.hidden_size),
+        "width": (card.width, embedding_width(path.parent, config, card.pooling)),
     }
     for name, (said, found) in pairs.items():
         if said != found:
             raise UserError(
-                f"{path} has {name} = {said}, and config.json beside it says {found}; one of them "
-                "was changed. Train or copy the model again."
+                f"{path} has {name} = {said}, and the files beside it say {found}; one of them was "
+                "changed. Train or copy the model again."
             )
     longest = most_tokens(config)
     for name in ("query_length", "document_length"):
@@ -306,7 +348,7 @@ def _refuse_promises(folder: Path, config: PretrainedConfig) -> None:
     Where only some weights are missing, transformers says which.
     """
     held, tensors = 0, 0
-    for path in set(folder.glob("*.safetensors")) - {folder / HEADS}:
+    for path in set(transformer_folder(folder).glob("*.safetensors")) - {folder / HEADS}:
         with safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118  # no dict: it has keys, and cannot be iterated
                 held, tensors = held + prod(file.get_slice(name).get_shape()), tensors + 1

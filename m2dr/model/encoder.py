@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from m2dr.errors import UserError
 from m2dr.model.backbones import attend, backbone_of
 from m2dr.model.exits import identity_head, listening, pool, through, watch
-from m2dr.records.card import ModelCard
+from m2dr.records.card import ModelCard, modes_of
 
 NOT_WAITED_FOR = ("cuda",)  # types of device that work while the processor goes on
 IN_FLIGHT = 2  # batches that a card has been sent and whose vectors are not read yet
@@ -33,6 +33,7 @@ class Encoder(nn.Module):
         backbone = backbone_of(transformer.config)
         self.transformer = transformer
         self.exit_heads = nn.ModuleDict()  # by layer, as "3"
+        self.behind = nn.Sequential()  # modules that a vector of any layer passes last
         self.card = card
         self.blocks = len(backbone.blocks_of(transformer))
         self._final_norm_of = backbone.final_norm_of
@@ -52,6 +53,11 @@ class Encoder(nn.Module):
         self._card = card
 
     @property
+    def pooled_width(self) -> int:
+        """Dims of a vector behind the pooling; modules may give it others."""
+        return len(modes_of(self.card.pooling)) * int(self.transformer.config.hidden_size)
+
+    @property
     def device(self) -> torch.device:
         """Where the weights are."""
         return next(self.parameters()).device
@@ -65,8 +71,7 @@ class Encoder(nn.Module):
         self._check(layers)
         for layer in layers:
             if str(layer) not in self.exit_heads:
-                width = self.transformer.config.hidden_size
-                self.exit_heads[str(layer)] = identity_head(width, self.device)
+                self.exit_heads[str(layer)] = identity_head(self.pooled_width, self.device)
 
     def checkpoint_blocks(self, on: bool) -> None:
         """Keep only the input of each block in training, and run it again for its gradients.
@@ -109,7 +114,7 @@ class Encoder(nn.Module):
 
         Returns:
             [L, B, H] float32, not normalised; the state after `layers[i]` blocks at index i, behind
-            the exit head of that layer where there is one.
+            the exit head of that layer where there is one, and behind the model's modules.
         """
         wanted = tuple(layers or range(1, self.blocks + 1))
         self._check([*wanted, *token_layers])
@@ -123,7 +128,7 @@ class Encoder(nn.Module):
                 tokens(layer, states)
             if layer in wanted:
                 vectors = pool(states, attention_mask, self.card.pooling, rest)
-                pooled[layer] = through(self._head_of(layer), vectors)
+                pooled[layer] = through(self.behind, through(self._head_of(layer), vectors))
 
         seen = attention_mask
         if seen is not None and self._plain_mask and seen.device.type in NOT_WAITED_FOR:

@@ -11,14 +11,14 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from m2dr.records.card import Pooling
+from m2dr.records.card import modes_of
 
 Exit = Callable[[int, Tensor], None]
 
 _exit: ContextVar[Exit | None] = ContextVar("exit", default=None)
 
 
-def pool(states: Tensor, mask: Tensor | None, pooling: Pooling, norm: nn.Module) -> Tensor:
+def pool(states: Tensor, mask: Tensor | None, pooling: str, norm: nn.Module) -> Tensor:
     """One vector per text from the states of its tokens, in float32 under autocast too.
 
     A norm works on each token alone, so for a single token it is applied after choosing it.
@@ -26,12 +26,18 @@ def pool(states: Tensor, mask: Tensor | None, pooling: Pooling, norm: nn.Module)
     Args:
         states: [B, T, H] after a block.
         mask: [B, T], 1 for a token and 0 for padding, which stands at the end; None for none.
-        pooling: the first token, the mean of all, or the last one that is no padding.
+        pooling: of a ModelCard; `modes_of` names its parts.
         norm: the backbone's final norm, or the identity.
 
     Returns:
-        [B, H].
+        [B, H], or [B, n H] for a pooling of n parts.
     """
+    modes = modes_of(pooling)
+    if len(modes) > 1:
+        once = norm(states)
+        return torch.cat([pool(once, mask, mode, nn.Identity()) for mode in modes], dim=-1)
+    if pooling in ("max", "mean_sqrt_len_tokens", "weightedmean"):
+        return _of_all(norm(states).float(), mask, pooling)
     if pooling == "mean":
         normed: Tensor = norm(states).float()
         if mask is None:
@@ -43,7 +49,22 @@ def pool(states: Tensor, mask: Tensor | None, pooling: Pooling, norm: nn.Module)
     return pooled.float()
 
 
-def _chosen(states: Tensor, mask: Tensor | None, pooling: Pooling) -> Tensor:
+def _of_all(states: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
+    """Return the maximum or a weighted sum of the states, [B, T, H] to [B, H], in float32.
+
+    Products and sums are taken one by one: autocast would do a matrix product in bf16.
+    """
+    real = states.new_ones(states.shape[:2]) if mask is None else mask.to(states.dtype)
+    if pooling == "max":
+        return states.masked_fill(real[..., None] == 0, -torch.inf).amax(dim=1)
+    if pooling == "weightedmean":
+        real = real * torch.arange(1, states.shape[1] + 1, device=states.device)
+    total = real.sum(dim=1, keepdim=True).clamp(min=1)
+    divisor = total if pooling == "weightedmean" else total.sqrt()
+    return (states * real[..., None]).sum(dim=1) / divisor
+
+
+def _chosen(states: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
     """The state of one token per text, [B, H]."""
     if pooling == "cls":
         return states[:, 0]

@@ -4,12 +4,11 @@ import hashlib
 import json
 from collections.abc import Collection, Iterator
 from functools import lru_cache
-from glob import escape
 from pathlib import Path
 from typing import Any
 
-from m2dr.errors import UserError
 from m2dr.jsontext import read_value
+from m2dr.model.places import SETTINGS, WEIGHTS, behind_pooling, transformer_folder
 from m2dr.records.card import ModelCard
 
 # Fields that change no vector, so that they may differ between two copies of one model.
@@ -30,7 +29,7 @@ _IDLE: dict[str, Collection[str]] = {
     "config.json": _OF_CONFIG,
     "tokenizer.json": _OF_TOKENIZER,
     "tokenizer_config.json": _OF_TOKENIZER_CONFIG,
-    "sentence_bert_config.json": frozenset(("max_seq_length",)),  # a part of the label by itself
+    **dict.fromkeys(SETTINGS, frozenset(("max_seq_length",))),  # a part of the label by itself
 }
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json") + (
     ("added_tokens.json", "vocab.json", "merges.txt", "vocab.txt", "*.model")
@@ -40,51 +39,41 @@ _REMEDY = "Copy or download the model again."
 File = tuple[Path, int, int, int]  # and inode, size and time: what tells a file from a changed one
 
 
-def fingerprint(folder: Path, card: ModelCard, modules: bool = False) -> str:
+def fingerprint(folder: Path, card: ModelCard) -> str:
     """Return the sha256 of what decides the vectors of a model folder, in hex.
 
-    That is its weights, config.json, the files of its tokenizer, and how the card lets tokens
-    attend and layers end. Order and white space of JSON, and fields that change no vector, do not
-    matter. Pooling, prefixes, lengths and similarity are compared by name, in an index's label.
+    That is its weights, config.json, the files of its tokenizer, the modules behind its pooling,
+    and how the card lets tokens attend and layers end. Order and white space of JSON, and fields
+    that change no vector, do not matter. Pooling, prefixes, lengths and similarity are compared by
+    name, in an index's label.
 
     Args:
         folder: of the model.
         card: what it says of itself, or what is known of it.
-        modules: whether sentence-transformers' modules decide too, as in a folder without
-            m2dr.json.
 
     Raises:
         UserError: a file cannot be read, or is not JSON.
     """
-    patterns = ["config.json", *TOKENIZERS, *(_of_modules(folder) if modules else ())]
-    told = json.dumps([hash_weights(folder), card.attention, card.exit_head])
-    files = (file for pattern in patterns for file in _files(folder, pattern))
-    return _hash_all(told, folder.resolve(), *files)
+    folder = folder.resolve()
+    inner, behind = transformer_folder(folder), behind_pooling(folder)
+    files = [
+        file for name in ("config.json", *TOKENIZERS, *SETTINGS) for file in _files(inner, name)
+    ]
+    for row in behind:
+        files += [*_files(folder / row.path, "config.json"), *_files(folder / row.path, WEIGHTS)]
+    told = [hash_weights(folder), card.attention, card.exit_head, [row.kind for row in behind]]
+    return _hash_all(json.dumps(told), folder, *files)
 
 
 def hash_weights(folder: Path) -> str:
     """Return the sha256 of the weights of a model folder, in hex."""
-    return _hash(*_files(folder, "*.safetensors"))
+    return _hash(*_files(transformer_folder(folder.resolve()), "*.safetensors"))
 
 
 def _files(folder: Path, pattern: str) -> Iterator[File]:
-    for path in sorted(folder.resolve().glob(pattern)):
+    for path in sorted(folder.glob(pattern)):
         found = path.stat()
         yield path, found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _of_modules(folder: Path) -> Iterator[str]:
-    """Patterns of the files of sentence-transformers' modules."""
-    path = folder / "modules.json"
-    if not path.exists():
-        return
-    yield from (path.name, "sentence_bert_config.json")
-    for module in read_value(path, list[dict[str, object]], _REMEDY):
-        place = module.get("path")
-        if place:
-            if not isinstance(place, str) or Path(place).name != place:
-                raise UserError(f"{path} has a module in {place!r}, no folder beside it. {_REMEDY}")
-            yield from (f"{escape(place)}/config.json", f"{escape(place)}/*.safetensors")
 
 
 @lru_cache(maxsize=8)

@@ -10,8 +10,8 @@ from torch import Tensor
 from m2dr.errors import UserError
 from m2dr.io import refusing
 from m2dr.model.encoder import Encoder
+from m2dr.model.places import HEADS
 
-HEADS = "exit_heads.safetensors"
 PREFIX, SUFFIX = "exit_heads.", ".weight"  # of a tensor's name; the layer stands between
 
 
@@ -23,7 +23,7 @@ def write_heads(encoder: Encoder, folder: Path) -> None:
 
 
 def last_head(encoder: Encoder) -> Tensor | None:
-    """The head [H, H] of the last block in memory: an encoder that was cut there has one."""
+    """The head [P, P] of the last block in memory: an encoder that was cut there has one."""
     return encoder.exit_heads.state_dict().get(f"{encoder.blocks}{SUFFIX}")
 
 
@@ -37,7 +37,7 @@ def load_heads(encoder: Encoder, folder: Path) -> None:
     again = "Train or copy the model again."
     with refusing(f"The exit heads in {folder / HEADS} cannot be read", again):
         heads = _read(folder / HEADS, encoder.blocks)
-    width = encoder.transformer.config.hidden_size
+    width = encoder.pooled_width
     for layer, head in heads.items():
         if head.shape != (width, width):
             raise UserError(

@@ -12,7 +12,7 @@ from transformers import PretrainedConfig
 from m2dr.io import refusing
 from m2dr.model.backbones import backbone_of, read_config
 from m2dr.model.encoder import Encoder
-from m2dr.model.places import find_folder
+from m2dr.model.places import find_folder, transformer_folder
 
 # Where a checkpoint of masked language modelling keeps them: transform, norm, bias of the words.
 PLACES = (
@@ -55,7 +55,7 @@ class MaskedHead(nn.Module):
 
 def masked_head(name: str) -> tuple[MaskedHead, bool]:
     """The head of a backbone, and whether its weights came with it; fresh ones otherwise."""
-    folder = find_folder(name)
+    folder = transformer_folder(find_folder(name))
     config = read_config(folder)
     head = MaskedHead(config.hidden_size, config.vocab_size, _spread(config), _epsilon(config))
     with refusing(f"The head of {folder} that guesses words cannot be read", "Download it again."):

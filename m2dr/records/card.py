@@ -1,20 +1,38 @@
 """What a model folder says of its model, in m2dr.json."""
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, cast, get_args
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, nearest
 from m2dr.jsontext import LATER
 from m2dr.records.cut import Cut
 from m2dr.records.variant import DocumentLayer, ExitHead
 
-Pooling = Literal["cls", "mean", "last"]
+# How the states of a text's tokens become one vector; the last three as sentence-transformers
+# names them: sum divided by the root of the length, and mean weighted by position from 1.
+Pooling = Literal["cls", "mean", "last", "max", "mean_sqrt_len_tokens", "weightedmean"]
 Similarity = Literal["dot", "cosine"]
 Attention = Literal["causal", "bidirectional"]
 
 FORMAT = 2  # raise it when today's reader would misread yesterday's folder
 WEIGHTS_ALONE = 1  # the format whose fingerprint is the sha256 of the weights
 PRETRAINED = "smae"  # the variant of a backbone that `m2dr pretrain` made
+
+
+def modes_of(pooling: str) -> tuple[Pooling, ...]:
+    """Return the parts of a pooling.
+
+    >>> modes_of("cls+mean")
+    ('cls', 'mean')
+
+    Raises:
+        UserError: a part is no pooling.
+    """
+    known = get_args(Pooling)
+    for mode in str(pooling).split("+"):
+        if mode not in known:
+            raise UserError(f"{mode!r} is no pooling. {nearest(mode, known)}")
+    return cast(tuple[Pooling, ...], tuple(pooling.split("+")))
 
 
 @dataclass(frozen=True)
@@ -27,7 +45,7 @@ class ModelCard:
     width: int  # coordinates of the whole embedding
     cuts: tuple[Cut, ...]  # trained; anything else is a guess
     documents: DocumentLayer
-    pooling: Pooling
+    pooling: str  # a Pooling, or several joined by "+", whose vectors stand one behind another
     similarity: Similarity  # cosine: a prefix is normalised after it is cut
     temperature: float  # divided the scores in training
     query_prefix: str = ""
@@ -41,6 +59,9 @@ class ModelCard:
     exported_from: str = field(default="", metadata=LATER)
     fingerprint: str = ""  # sha256 of all files that decide vectors: docs/decisions/0011
     format: int = field(default=FORMAT, metadata=LATER)
+
+    def __post_init__(self) -> None:
+        modes_of(self.pooling)
 
     @property
     def whole(self) -> Cut:

@@ -7,13 +7,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from math import isfinite
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from m2dr.errors import UserError, nearest
 from m2dr.jsontext import reason_of
 
 Hint: TypeAlias = Any  # what get_type_hints returns: a class, or a form of typing
 Settings = TypeVar("Settings")
+Verbatim = Annotated[str, "verbatim"]  # a text whose spaces count, also where it is a bare word
 
 
 def read_settings(
@@ -36,7 +47,7 @@ def read_settings(
         UserError: everything that is wrong, at once.
     """
     table: dict[str, Any] = _read_toml(path) if path else {}
-    table |= dict(_parse_word(word) for word in words)
+    table |= dict(_parse_word(word, kind) for word in words)
     table |= {key: value for key, value in (options or {}).items() if value is not None}
     problems = _problems(table, kind)
     if not problems:
@@ -58,20 +69,25 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not TOML: {reason_of(error)}.") from error
 
 
-def _parse_word(word: str) -> tuple[str, Any]:
+def _parse_word(word: str, kind: type) -> tuple[str, Any]:
     key, equals, text = word.partition("=")
     if not equals:
         raise UserError(f"--set takes key=value, such as steps=50; found {word!r}.")
+    key, value = key.strip(), text.strip()  # a bare word, such as cosine
     try:
         table = tomllib.loads(f"value = {text}")
+        value = table["value"] if len(table) == 1 else value
     except tomllib.TOMLDecodeError:
-        return key.strip(), text.strip()  # a bare word, such as cosine
+        pass
     except (ValueError, RecursionError) as error:
-        reason = reason_of(error)
-        raise UserError(f"--set {key.strip()}: its value is not TOML: {reason}.") from error
-    if len(table) > 1:
-        raise UserError(f"--set takes one key=value; found several lines in {word!r}.")
-    return key.strip(), table["value"]
+        raise UserError(f"--set {key}: its value is not TOML: {reason_of(error)}.") from error
+    quoted = isinstance(value, str) and value != text.strip()
+    return key, value if quoted or not _is_verbatim(key, kind) else text
+
+
+def _is_verbatim(key: str, kind: type) -> bool:
+    hint = get_type_hints(kind, include_extras=True).get(key)
+    return Verbatim in (hint, *get_args(hint))
 
 
 def _problems(table: Mapping[str, Any], kind: type) -> list[str]:

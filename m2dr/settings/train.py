@@ -20,7 +20,7 @@ from m2dr.records.variant import (
     Variant,
     Weights,
 )
-from m2dr.settings.reading import read_settings
+from m2dr.settings.reading import Verbatim, read_settings
 from m2dr.settings.run import RunSettings, unreadable_cuts, wrong_run
 
 
@@ -73,8 +73,8 @@ class TrainSettings(RunSettings):
     pooling: Pooling | None = None
     similarity: Similarity | None = None
     temperature: float | None = None  # divides scores; None: 1 for dot, .05 for cosine
-    query_prefix: str | None = None
-    document_prefix: str | None = None
+    query_prefix: Verbatim | None = None
+    document_prefix: Verbatim | None = None
     query_length: int = 64  # tokens, special ones included
     document_length: int = 128  # the same
 

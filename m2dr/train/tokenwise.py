@@ -10,14 +10,15 @@ Huy et al., MIPIC, section 3.2 and appendix A.5. The other half, from layer to l
 from collections.abc import Sequence
 from fractions import Fraction
 from math import ceil
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from m2dr.records.card import Pooling
 from m2dr.train.cka import prefix_alignment
 
+Anchor = Literal["cls", "mean", "last"]  # poolings that leave a text among its tokens
 FEWEST = 8  # tokens kept of a text that has them, however short the prefix (MIPIC, A.5)
 FIRST, LAST = Fraction("0.2"), Fraction("0.7")  # shares of the shortest and the longest prefix
 
@@ -51,7 +52,7 @@ class TokenRelations(nn.Module):
         width: int,
         temperature: float,
         shares: Sequence[float],
-        anchor: Pooling = "cls",
+        anchor: Anchor = "cls",
     ) -> None:
         """Make the up-projections.
 
@@ -128,7 +129,7 @@ class TokenRelations(nn.Module):
         return teacher.argsort(dim=-1, descending=True, stable=True)[:, :most], counts
 
 
-def _anchors(states: Tensor, real: Tensor, anchor: Pooling) -> Tensor:
+def _anchors(states: Tensor, real: Tensor, anchor: Anchor) -> Tensor:
     """The vector that stands for each text: [b, T, H] to [b, H]."""
     if anchor == "cls":
         return states[:, 0]

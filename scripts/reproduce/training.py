@@ -10,7 +10,7 @@ import small
 from claims import MINILM, Model, scaled
 
 from m2dr.errors import UserError
-from m2dr.model.places import CARD
+from m2dr.model.card import CARD
 from m2dr.records.cut import Cut
 from m2dr.settings import TrainSettings, read_train_settings
 from m2dr.verbs.training.train import train

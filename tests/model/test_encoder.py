@@ -148,7 +148,7 @@ def test_there_is_no_pickle_in_a_model_folder(
     save(encoder, tokenizer, encoder.card, tmp_path)
 
     kinds = {path.suffix for path in tmp_path.rglob("*") if path.is_file()}
-    assert kinds <= {".json", ".safetensors", ".txt", ".jinja"}
+    assert kinds <= {".json", ".safetensors", ".txt", ".jinja", ".md"}
 
 
 CHECKPOINTED = [name for name in BACKBONES if name != "mpnet"]

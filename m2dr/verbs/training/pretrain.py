@@ -11,12 +11,13 @@ import numpy as np
 from m2dr.errors import UserError
 from m2dr.model import checkpoint
 from m2dr.model.backbones import most_tokens, read_config
-from m2dr.model.checkpoint import Tokenizer
+from m2dr.model.checkpoint import Tokenizer, read_card
 from m2dr.model.devices import choose_training_device, set_dropout
 from m2dr.model.encoder import Encoder
+from m2dr.model.foreign import reshaping_module
 from m2dr.model.mlm import drop_words, masked_head, understands_masks, words_of
 from m2dr.model.places import find_folder
-from m2dr.records.card import PRETRAINED, ModelCard
+from m2dr.records.card import PRETRAINED, ModelCard, modes_of
 from m2dr.records.cut import Cut
 from m2dr.settings import PretrainSettings
 from m2dr.text.masking import mask_tokens
@@ -195,7 +196,16 @@ def _texts(settings: PretrainSettings) -> tuple[int, Callable[[int], str]]:
 
 
 def _check(settings: PretrainSettings) -> None:
-    longest = most_tokens(read_config(find_folder(settings.backbone)))
+    folder = find_folder(settings.backbone)
+    module, pooling = reshaping_module(folder), read_card(folder).pooling
+    if module or len(modes_of(pooling)) > 1:
+        found = f"the module {module} behind its pooling" if module else f"the pooling {pooling}"
+        raise UserError(
+            f"{settings.backbone} has {found}, so that its vectors are no states of tokens, from "
+            "which hidden words are guessed. Take the encoder that it was made of, such as "
+            "bert-base-uncased."
+        )
+    longest = most_tokens(read_config(folder))
     if settings.length > longest:
         raise UserError(
             f"length = {settings.length} was asked for; {settings.backbone} reads {longest} tokens "

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 from m2dr.errors import UserError
 from m2dr.model.backbones import attend, most_tokens, read_config, usual_pooling
 from m2dr.model.checkpoint import read_card
-from m2dr.model.foreign import TEMPERATURE
+from m2dr.model.foreign import TEMPERATURE, reshaping_module
 from m2dr.model.places import find_folder
-from m2dr.records.card import ModelCard, Similarity
+from m2dr.records.card import ModelCard, Similarity, modes_of
 from m2dr.records.cut import Cut
 from m2dr.records.variant import Loss, Variant
 from m2dr.settings import TrainSettings
@@ -17,7 +17,7 @@ from m2dr.train.base import Weights
 from m2dr.train.chain import Chain, checkpoints_of, full_width
 from m2dr.train.objective import Objective, Setting
 from m2dr.train.terms import Asked, asked_of
-from m2dr.train.tokenwise import TokenRelations, shares_of
+from m2dr.train.tokenwise import Anchor, TokenRelations, shares_of
 from m2dr.verbs.models import usual_dims
 
 Kind = Literal["documents", "scored pairs", "sentences"]  # what a corpus holds
@@ -57,7 +57,7 @@ class Recipe:
                 whole.dim,
                 self.setting.relations_temperature,
                 shares,
-                self.card.pooling,
+                cast(Anchor, self.card.pooling),
             )
         if variant.pic:
             chain = Chain(self.path, self.setting.chain_temperature)
@@ -73,6 +73,7 @@ def recipe_of(settings: TrainSettings, kind: Kind = "documents") -> Recipe:
     """
     variant, backbone = settings.recipe(), read_card(settings.backbone)
     _refuse_long(settings, backbone)
+    _refuse_space(settings, variant, backbone)
     loss = _loss(settings, kind)
     layers = _layers(settings, variant, backbone)
     last = layers[0] if variant.alone and layers else backbone.layers
@@ -213,6 +214,27 @@ def _refuse_long(settings: TrainSettings, backbone: ModelCard) -> None:
                 f"{name} = {getattr(settings, name)} was asked for; {backbone.backbone} reads "
                 f"{longest} tokens at most."
             )
+
+
+def _refuse_space(settings: TrainSettings, variant: Variant, backbone: ModelCard) -> None:
+    """Refuse what the backbone's pooling and the modules behind it do not allow."""
+    name = "attention" if settings.attention else "pooling"
+    asked = getattr(settings, name)
+    if asked and len(modes_of(backbone.pooling)) > 1:
+        raise UserError(
+            f"{name} = {asked} was asked for; {settings.backbone} joins the vectors of several "
+            f"poolings ({backbone.pooling}), and its width is theirs. Leave {name} out."
+        )
+    if not variant.sia:
+        return
+    module = reshaping_module(find_folder(settings.backbone))
+    pooling = settings.pooling or backbone.pooling
+    if module or pooling not in get_args(Anchor):
+        found = f"the module {module} behind its pooling" if module else f"the pooling {pooling}"
+        raise UserError(
+            f"Variant {variant.name} compares a text's vector with those of its tokens (sia), and "
+            f"{settings.backbone} has {found}. Set sia=false, or take another backbone."
+        )
 
 
 def _layers(settings: TrainSettings, variant: Variant, backbone: ModelCard) -> tuple[int, ...]:
