@@ -122,9 +122,7 @@ def save(encoder: Encoder, tokenizer: Tokenizer, card: ModelCard, folder: Path) 
     return card
 
 
-def _write_aside(
-    encoder: Encoder, tokenizer: Tokenizer, card: ModelCard, aside: Path
-) -> ModelCard:
+def _write_aside(encoder: Encoder, tokenizer: Tokenizer, card: ModelCard, aside: Path) -> ModelCard:
     encoder.transformer.save_pretrained(aside)
     write_heads(encoder, aside)
     tokenizer.inner.save_pretrained(aside)

@@ -21,8 +21,9 @@ def compressed(vectors: Tensor, dim: int, how: Compression = "dependencies") -> 
     eq. 3 to 5). embeddings: X = U Σ Vᵀ itself is decomposed, the target is U[:, :D] Σ[:D, :D].
     max-k: the target is X · M, where row i of M holds the D largest entries of row i of A.
 
-    The decomposition is exact, in float32 or better under autocast too, and each component's largest entry is made
-    positive: a randomised, sign-free one gives the same batch another target at each call.
+    The decomposition is exact, in float32 or better under autocast too, and each component's
+    largest entry is made positive: a randomised, sign-free one gives the same batch another target
+    at each call.
 
     Args:
         vectors: [B, H], not normalised.

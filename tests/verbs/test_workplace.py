@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 
 from m2dr.errors import UserError
-from m2dr.model.checkpoint import read_card, save
+from m2dr.model.checkpoint import read_card
 from m2dr.model.export import export_cut
 from m2dr.settings import TrainSettings
 from m2dr.train.learner import Learner
@@ -34,7 +34,9 @@ def dying(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], pytest.MonkeyPatch
     def at(last: int) -> pytest.MonkeyPatch:
         usual = Learner.forward
 
-        def forward(self: nn.Module, *arguments: object, step: int = 0, **options: object) -> object:
+        def forward(
+            self: nn.Module, *arguments: object, step: int = 0, **options: object
+        ) -> object:
             if step == last:
                 raise RuntimeError("out of luck")
             return usual(self, *arguments, step=step, **options)
