@@ -23,7 +23,6 @@ from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import load, save
 from m2dr.model.exits import pool
 from m2dr.model.export import export_cut
-from m2dr.mteb import Encoder
 from m2dr.records.texts import Query
 from m2dr.records.variant import VARIANTS, Compression
 from m2dr.settings import PretrainSettings, TrainSettings
@@ -338,13 +337,10 @@ def test_an_index_of_bf16_is_searched_verified_and_evaluated(place: Path) -> Non
     assert cell["measures"]["nDCG@10"] == pytest.approx(expected["nDCG@10"], abs=1e-9)
 
 
-def test_other_tools_are_given_vectors_of_bf16(place: Path) -> None:
+def test_beir_is_given_vectors_of_bf16(place: Path) -> None:
     model = str(place / "model")
     exact = CutEncoder(model, 2, 8, "cpu", "fp32").queries(TEXTS)
 
-    pytest.importorskip("beir")
-    beir = Model(model, 2, 8, device="cpu", dtype="bf16").encode_queries(TEXTS)
-    assert cosines(beir, exact).min() > 0.999
-    pytest.importorskip("mteb")
-    mteb = Encoder(model, layer=2, dim=8, device="cpu", dtype="bf16").encoder.queries(TEXTS)
-    np.testing.assert_array_equal(mteb, beir)
+    found = Model(model, 2, 8, device="cpu", dtype="bf16").encode_queries(TEXTS)
+
+    assert cosines(found, exact).min() > 0.999
