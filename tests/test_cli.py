@@ -1,10 +1,10 @@
 """Mistakes are sentences with exit code 2; help is fast and loads nothing."""
 
 import json
+import resource
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -46,14 +46,20 @@ def indexed(
     return root
 
 
+def seconds_of_children() -> float:
+    """Seconds that the processor spent on them, whatever else the machine does meanwhile."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def test_help_answers_in_a_third_of_a_second_without_loading_torch() -> None:
     seconds = []
     for _ in range(5):
-        begun = time.perf_counter()
+        begun = seconds_of_children()
         done = subprocess.run(
             [sys.executable, "-m", "m2dr", "--help"], capture_output=True, check=True
         )
-        seconds.append(time.perf_counter() - begun)
+        seconds.append(seconds_of_children() - begun)
         assert b"Train one encoder" in done.stdout
     assert min(seconds) < 0.3
     code = "import m2dr.cli, sys; print({'torch', 'numpy', 'faiss', 'transformers'} & set(sys.modules))"

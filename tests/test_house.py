@@ -4,6 +4,8 @@ import ast
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
 
 SOURCES = sorted((Path(__file__).parents[1] / "m2dr").rglob("*.py"))
 LONGEST_FILE, LONGEST_FUNCTION = 500, 45  # lines; the second without its docstring
@@ -24,3 +26,8 @@ def test_a_file_and_its_functions_fit_on_a_few_screens(path: Path) -> None:
 
     assert len(text.splitlines()) <= LONGEST_FILE
     assert not [f.name for f in functions if statements(f) > LONGEST_FUNCTION]
+
+
+def test_no_property_fails_for_a_slow_machine_or_a_long_example() -> None:
+    assert settings.default.deadline is None
+    assert len(repr(st.sampled_from(["x" * 40_000]))) > 40_000  # hypothesis warns of it

@@ -67,6 +67,16 @@ def encoder(lively: Path) -> Encoder:
     return Encoder(str(lively), layer=2, dim=8, **MACHINE)
 
 
+def test_vectors_of_bf16_are_nearly_those_of_fp32(encoder: Encoder, lively: Path) -> None:
+    mixed = Encoder(str(lively), layer=2, dim=8, device="cpu", dtype="bf16")
+    queries = texts(5, seed=1)
+
+    found, exact = (one.encoder.queries(queries) for one in (mixed, encoder))
+
+    np.testing.assert_allclose(found, exact, atol=3e-2)
+    assert np.abs(found - exact).max() > 0  # it is bf16 that was asked
+
+
 def only(grid: Grid) -> dict[str, float]:
     (cell,) = grid.cells.values()
     return cell

@@ -125,10 +125,10 @@ def test_four_thousand_rows_are_split_in_a_few_milliseconds() -> None:
     lengths = np.random.default_rng(13).integers(1, 513, size=4096)
     split_by_length(lengths, 4)
 
-    started = time.perf_counter()
+    started = time.process_time()
     split_by_length(lengths, 4)
 
-    assert time.perf_counter() - started < 0.1  # 5 ms alone; shared machines hesitate
+    assert time.process_time() - started < 0.1  # 5 ms alone; shared machines hesitate
 
 
 @pytest.mark.parametrize("parts", [1, 3])

@@ -136,7 +136,7 @@ def test_pushing_what_is_not_there_names_the_command(
 @pytest.mark.parametrize("way", ["npy", "pyserini"])
 def test_imported_vectors_search_as_those_encoded_here(
     way: str, tmp_path: Path, store: Store, theirs, tiny_backbone: Path, tiny_corpus: Path,
-    indexes: Path,
+    indexes: Path, dtype: str,  # noqa: ARG001  # of the queries; the vectors came from elsewhere
 ) -> None:  # fmt: skip
     files = theirs if way == "npy" else ("--pyserini", store.folder / "dim-32")
 
