@@ -1,6 +1,7 @@
 """The house keeps its order: small files, short functions, no words of elsewhere."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -24,3 +25,22 @@ def test_a_file_and_its_functions_fit_on_a_few_screens(path: Path) -> None:
 
     assert len(text.splitlines()) <= LONGEST_FILE
     assert not [f.name for f in functions if statements(f) > LONGEST_FUNCTION]
+
+
+def test_whatever_is_printed_goes_through_one_place() -> None:
+    """Control characters of the data are replaced there."""
+    doors = {"polite.py", "progress.py", "cards.py"}  # the last prints a word of its own
+
+    printing = [
+        path.name
+        for path in SOURCES
+        if path.name not in doors
+        and re.search(r"click\.s?echo\(|\bprint\((?!\w*\))|std(out|err)\.write", code(path))
+    ]
+
+    assert not printing
+
+
+def code(path: Path) -> str:
+    """A file without its docstrings and comments."""
+    return ast.unparse(ast.parse(re.sub(r'"""(.|\n)*?"""', "'text'", path.read_text())))

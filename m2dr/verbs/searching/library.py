@@ -9,6 +9,7 @@ from typing import overload
 
 from m2dr.index.layout import MANIFEST, STORE
 from m2dr.verbs.indexing.index import INDEXES
+from m2dr.verbs.progress import printable
 from m2dr.verbs.searching.online import QueryEncoder, Warm, open_query_encoder
 from m2dr.verbs.searching.opening import MILVUS, PYDOCS, Place, SearchRequest, find_place
 from m2dr.verbs.searching.search import Answer, Searcher
@@ -121,7 +122,7 @@ class OpenIndex:
             if sentence in self._told:
                 return
             self._told.add(sentence)
-        warnings.warn(sentence, UserWarning, stacklevel=4)
+        warnings.warn(printable(sentence), UserWarning, stacklevel=4)
 
 
 def open_index(
