@@ -71,5 +71,5 @@ def _printable_refusals() -> Iterator[None]:
     try:
         yield
     except click.ClickException as error:
-        error.message = printable(error.message)
+        error.message = printable(error.message)  # type: ignore[misc]  # final, and shown as it is
         raise
