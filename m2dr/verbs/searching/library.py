@@ -184,7 +184,8 @@ def open_index(
         SearchRequest(
             corpus=corpus or (PYDOCS if is_index else named), model=model, query_layer=layer,
             layer=document_layer, dim=dim, root=Path(path_or_name("root", root)), device=device,
-            dtype=dtype, engine=engine, funnel=funnel, index=named if is_index else "", runtime=runtime,
+            dtype=dtype, engine=engine, funnel=funnel, index=named if is_index else "",
+            runtime=runtime,
             knobs=tuple((key, whole_number(key, value, 0)) for key, value in chosen),
         )
     )  # fmt: skip
