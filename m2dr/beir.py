@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from m2dr.errors import UserError
 from m2dr.model import checkpoint
+from m2dr.records.arguments import mappings, path_or_name, strings, whole_number
 from m2dr.records.run import Ranking
 from m2dr.records.texts import Document, Query
 from m2dr.verbs.corpora import open_corpus
@@ -50,23 +51,25 @@ class Model:
         Raises:
             UserError: no such model, or it has no such cut.
         """
-        self.encoder = CutEncoder(str(model), layer, dim, device, dtype)
+        self.encoder = CutEncoder(path_or_name("model", model), layer, dim, device, dtype)
 
     def encode_queries(
         self, queries: Sequence[str], batch_size: int = 0, **_: object
     ) -> NDArray[np.float32]:
         """Vectors [Q, D]; batches are made by length, so `batch_size` says nothing here."""
         del batch_size
-        return self.encoder.queries(queries)
+        return self.encoder.queries(strings(queries, "queries"))
 
     def encode_corpus(
         self, corpus: Sequence[Mapping[str, str]], batch_size: int = 0, **_: object
     ) -> NDArray[np.float32]:
         """Vectors [N, D] of documents, each with a `text` and perhaps a `title`."""
         del batch_size
-        return self.encoder.documents(
-            [Document("", row.get("text", ""), row.get("title") or "").content for row in corpus]
-        )
+        rows = mappings(corpus, "documents")
+        texts = strings([row.get("text", "") for row in rows], "documents' texts")
+        titles = strings([row.get("title") or "" for row in rows], "documents' titles")
+        documents = (Document("", *parts) for parts in zip(texts, titles, strict=True))
+        return self.encoder.documents([document.content for document in documents])
 
 
 class Index:
@@ -106,11 +109,13 @@ class Index:
         Raises:
             UserError: no such model or index, or the two do not fit.
         """
-        model = str(model) or newest_model()
+        model = path_or_name("model", model) or newest_model()
+        layer = whole_number("layer", 0 if layer is None else layer, 0)
+        dim = whole_number("dim", 0 if dim is None else dim, 0)
         self._similarity = checkpoint.read_card(model).similarity
         self._documents = open_corpus(corpus).document_count
         self._searcher = Searcher(
-            SearchRequest(corpus, model, layer or 0, 0, dim or 0, Path(root), device, dtype)
+            SearchRequest(corpus, model, layer, 0, dim, Path(root), device, dtype)
         )
         self._ignores = ignore_identical_ids
         self.warnings = self._searcher.warnings
@@ -135,6 +140,9 @@ class Index:
             UserError: the model compares otherwise, or the index is of other documents.
         """
         self._check_similarity(score_function)
+        top_k = whole_number("top_k", top_k, 1)
+        mappings([corpus, queries], "corpus and queries")
+        strings(queries.values(), "queries")
         if len(corpus) != self._documents:
             raise UserError(
                 f"BEIR was given {len(corpus)} documents, and {self._documents} are indexed; give "

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from m2dr.errors import UserError, nearest
 from m2dr.io import aside, locked
 from m2dr.model import checkpoint
+from m2dr.records.arguments import mappings, path_or_name, strings
 from m2dr.records.cut import Cut
 from m2dr.verbs.evaluating.cutencoder import CutEncoder, asked_cut
 from m2dr.verbs.evaluating.evaluate import RESULTS
@@ -49,7 +50,7 @@ class Encoder:
         Raises:
             UserError: no such model, or it has no such cut.
         """
-        self.encoder = CutEncoder(str(model), layer, dim, device, dtype)
+        self.encoder = CutEncoder(path_or_name("model", model), layer, dim, device, dtype)
 
     def encode(
         self,
@@ -67,13 +68,13 @@ class Encoder:
         Raises:
             UserError: a batch holds no text.
         """
-        batches = list(inputs)
+        batches = mappings(inputs, "batches")
         if any("text" not in batch for batch in batches):
             raise UserError(
                 "The task has inputs without a text, and m2dr encodes text alone; choose a task "
                 "whose modality is text."
             )
-        texts = [text for batch in batches for text in batch["text"]]
+        texts = [text for batch in batches for text in strings(batch["text"], "texts")]
         sides = {"query": self.encoder.queries, "document": self.encoder.documents}
         # MTEB's prompt type is a str of its own kind; only its value is one of these words.
         side = str(getattr(prompt_type, "value", prompt_type))

@@ -1,6 +1,7 @@
 """The house keeps its order: small files, short functions, no words of elsewhere."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -31,3 +32,22 @@ def test_a_file_and_its_functions_fit_on_a_few_screens(path: Path) -> None:
 def test_no_property_fails_for_a_slow_machine_or_a_long_example() -> None:
     assert settings.default.deadline is None
     assert len(repr(st.sampled_from(["x" * 40_000]))) > 40_000  # hypothesis warns of it
+
+
+def test_whatever_is_printed_goes_through_one_place() -> None:
+    """Control characters of the data are replaced there."""
+    doors = {"polite.py", "progress.py", "cards.py"}  # the last prints a word of its own
+
+    printing = [
+        path.name
+        for path in SOURCES
+        if path.name not in doors
+        and re.search(r"click\.s?echo\(|\bprint\((?!\w*\))|std(out|err)\.write", code(path))
+    ]
+
+    assert not printing
+
+
+def code(path: Path) -> str:
+    """A file without its docstrings and comments."""
+    return ast.unparse(ast.parse(re.sub(r'"""(.|\n)*?"""', "'text'", path.read_text())))

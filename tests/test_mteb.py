@@ -286,6 +286,14 @@ def test_inputs_without_text_are_refused(encoder: Encoder) -> None:
         encoder.encode([{"image": [0]}])
 
 
+@pytest.mark.parametrize("inputs", [None, "read", ["read"], [{"text": "read"}], [{"text": [7]}]])
+def test_inputs_that_are_no_batches_of_strings_are_refused(
+    inputs: object, encoder: Encoder
+) -> None:
+    with pytest.raises(UserError, match="of type .*Give a list of (dicts|strings)"):
+        encoder.encode(inputs)  # type: ignore[arg-type]
+
+
 def test_without_mteb_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mteb", None)
 

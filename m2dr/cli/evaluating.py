@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from m2dr.cli.options import CUTS, MACHINE, OUT, ROOT, Command, options
+from m2dr.cli.polite import echo
 from m2dr.cli.tasks import classification, mteb, pairs, sts
 
 
@@ -108,14 +109,14 @@ def _evaluate(against: tuple[str, ...], costs: bool, **fields: Any) -> None:  # 
     request = EvaluateRequest(**given)
     report = verb(request)
     alongside.keep_record(request, report)
-    click.echo(told(report))
+    echo(told(report))
     for table in alongside.compared(request, report, against) if against else ():
-        click.echo(f"\n{table}")
+        echo(f"\n{table}")
     if costs:
         alongside.measure_all_costs(request, report)
-    click.echo(f"{report.seconds:,.0f} s; tables and runs in {report.folder}")
+    echo(f"{report.seconds:,.0f} s; tables and runs in {report.folder}")
     for figure in report.figures:
-        click.echo(str(figure))
+        echo(str(figure))
 
 
 for command in (sts, classification, pairs, mteb):

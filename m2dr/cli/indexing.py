@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from m2dr.cli.options import CORPUS, FOLDER, MACHINE, MODEL, ROOT, refuse_both, whole_numbers
-from m2dr.cli.polite import MISTAKE
+from m2dr.cli.polite import MISTAKE, echo
 
 
 @click.group()
@@ -79,10 +79,10 @@ def corpus(resume: bool, **request: Any) -> None:  # noqa: ANN401  # fields of I
     if not report.folders:  # of several processes, the first one speaks
         return
     for folder in report.folders:
-        click.echo(str(folder))
+        echo(str(folder))
     for note in report.notes:
-        click.echo(f"Note: {note}", err=True)
-    click.echo(
+        echo(f"Note: {note}", err=True)
+    echo(
         f"{report.documents:,} documents, {len(report.folders)} indexes, "
         f"{report.bytes / 1e6:,.1f} MB, {report.seconds:,.0f} s"
     )
@@ -96,7 +96,7 @@ def list_(root: Path) -> None:
 
     stores = list_stores(root)
     if not stores:
-        click.echo(f"{root}/ holds no store. Make one with: m2dr index corpus")
+        echo(f"{root}/ holds no store. Make one with: m2dr index corpus")
         return
     rows = [("corpus", "model", "layer", "documents", "dtype", "MB", "dims and engines", "")]
     rows += [
@@ -111,7 +111,7 @@ def list_(root: Path) -> None:
     _table(rows)
     for store in stores:
         if store.problem:
-            click.echo(store.problem)
+            echo(store.problem)
 
 
 @index.command()
@@ -138,9 +138,9 @@ def verify(folders: tuple[Path, ...], **request: Any) -> None:  # noqa: ANN401  
     verdicts = verify_stores(VerifyRequest(folders=folders, **request))
     for verdict in verdicts:
         sampled = f", {verdict.compared} documents encoded again" if verdict.compared else ""
-        click.echo(f"{verdict.folder}: {'ok' if verdict.is_well else 'WRONG'}{sampled}")
+        echo(f"{verdict.folder}: {'ok' if verdict.is_well else 'WRONG'}{sampled}")
         for sentence in (*verdict.problems, *verdict.notes):
-            click.echo(f"  {sentence}")
+            echo(f"  {sentence}")
     if not all(verdict.is_well for verdict in verdicts):
         raise SystemExit(MISTAKE)
 
@@ -150,4 +150,4 @@ def _table(rows: Sequence[Sequence[str]]) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        click.echo("  ".join(cells).rstrip())
+        echo("  ".join(cells).rstrip())

@@ -7,6 +7,7 @@ import click
 
 from m2dr.cli.indexing import index
 from m2dr.cli.options import CORPUS, FILE, FOLDER, MACHINE, MODEL, ROOT, whole_numbers
+from m2dr.cli.polite import echo
 from m2dr.errors import UserError
 
 LAYERS = click.option(
@@ -45,11 +46,11 @@ def push(to: str, **request: Any) -> None:  # noqa: ANN401, ARG001  # PushReques
 
     report = push_indexes(PushRequest(**request))
     for sent in report.collections:
-        click.echo(
+        echo(
             f"{sent.name}: {sent.documents:,} documents, {sent.written:,} of them written now "
             f"({sent.bytes / 1e6:,.1f} MB)"
         )
-    click.echo(f"{len(report.collections)} collections, {report.seconds:,.0f} s")
+    echo(f"{len(report.collections)} collections, {report.seconds:,.0f} s")
 
 
 @index.command("import")
@@ -101,9 +102,9 @@ def import_(**request: Any) -> None:  # noqa: ANN401  # fields of ImportRequest
     given = {key: value for key, value in request.items() if value is not None}
     report = import_vectors(ImportRequest(**given))
     for folder in report.indexes:
-        click.echo(str(folder))
+        echo(str(folder))
     tried = f"{report.sampled} encoded again" if report.sampled else "none encoded again"
-    click.echo(
+    echo(
         f"{report.documents:,} documents of width {report.width}, {tried}, "
         f"{report.seconds:,.0f} s: {report.store}"
     )
@@ -124,13 +125,14 @@ def bm25(**request: Any) -> None:  # noqa: ANN401  # fields of Bm25Request
 
     report = verb(Bm25Request(**request))
     if report.empty:
-        click.echo(
+        echo(
             f"Warning: {report.empty} queries share no word with any document and have no line.",
             err=True,
         )
-    click.echo(
+    echo(
         f"{report.queries:,} queries over {report.documents:,} documents, "
-        f"{report.seconds:,.0f} s: {report.run_file}"
+        f"{report.seconds:,.0f} s: {report.run_file}",
+        beside=report.run_file,
     )
 
 
@@ -163,8 +165,9 @@ def fuse(runs: tuple[Path, ...], weights: str, **request: Any) -> None:  # noqa:
 
     report = verb(FuseRequest(runs=runs, weights=_numbers(weights), **request))
     for warning in report.warnings:
-        click.echo(f"Warning: {warning}", err=True)
-    click.echo(f"{report.queries:,} queries, {report.documents:,} lines: {report.out}")
+        echo(f"Warning: {warning}", err=True)
+    told = f"{report.queries:,} queries, {report.documents:,} lines: {report.out}"
+    echo(told, beside=report.out)
 
 
 def _numbers(words: str) -> tuple[float, ...]:

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from m2dr.cli.options import FOLDER, MODEL
+from m2dr.cli.polite import echo
 
 
 @click.command()
@@ -17,7 +18,7 @@ def export(model: str, layer: int, out: Path) -> None:
 
     card = verb(model, layer, out)
     cuts = ", ".join(map(str, card.cuts)) or "none"
-    click.echo(f"{card.layers} layers, cuts trained: {cuts}; {out}")
+    echo(f"{card.layers} layers, cuts trained: {cuts}; {out}")
 
 
 @click.command()
@@ -27,4 +28,4 @@ def quickstart(out: Path, steps: int | None) -> None:
     """Train, index, search and evaluate on the built-in corpus, in a few minutes."""
     from m2dr.verbs.quickstart import quickstart as verb
 
-    verb(out, steps, click.echo)
+    verb(out, steps, echo)

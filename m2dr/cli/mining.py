@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from m2dr.cli.options import CORPUS, FILE, MACHINE, MODEL, ROOT
+from m2dr.cli.polite import echo
 
 
 @click.command()
@@ -67,4 +68,5 @@ def mine(**request: Any) -> None:  # noqa: ANN401  # fields of MineRequest
     from m2dr.verbs.mining.mine import mine as verb
 
     given = {key: value for key, value in request.items() if value is not None}
-    click.echo(verb(MineRequest(**given)).line)
+    report = verb(MineRequest(**given))
+    echo(report.line, beside=report.out)

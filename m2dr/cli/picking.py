@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from m2dr.cli.options import FILE, FOLDER, MACHINE, ROOT
+from m2dr.cli.polite import echo
 
 Read = Callable[[click.Context, click.Parameter, str | None], float | None]
 
@@ -72,9 +73,9 @@ def compare(**request: Any) -> None:  # noqa: ANN401  # fields of CompareRequest
     from m2dr.verbs.evaluating.against import CompareRequest, compare_folders, tables
 
     report = compare_folders(CompareRequest(**request))
-    click.echo(tables(report.comparisons))
+    echo(tables(report.comparisons))
     for file in report.files:
-        click.echo(str(file))
+        echo(str(file))
 
 
 @click.command()
@@ -111,7 +112,7 @@ def pick(percentile: str, **request: Any) -> None:  # noqa: ANN401  # fields of 
     from m2dr.verbs.evaluating.pick import PickRequest, commands, pick_cut
 
     choice = pick_cut(PickRequest(percentile=int(percentile), **request))
-    click.echo(choice_table(choice))
-    click.echo()
+    echo(choice_table(choice))
+    echo()
     for line in commands(choice):
-        click.echo(line)
+        echo(line)

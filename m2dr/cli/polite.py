@@ -3,16 +3,30 @@
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
 from m2dr.errors import Interrupted, UserError, nearest, refusal_of
+from m2dr.io import is_stdout
+from m2dr.verbs.progress import printable
 
 MISTAKE, STOPPED = 2, 1  # exit codes
 LONGEST = 2_000  # characters of an error
+
+
+def echo(line: str = "", *, err: bool = False, beside: Path | None = None) -> None:
+    """Print a line, whatever texts, ids and names of files it quotes: every command prints by this.
+
+    Args:
+        line: to print; control characters are shown as escapes.
+        err: whether it goes to standard error.
+        beside: a file that was written; where it is standard output, the line goes to the other.
+    """
+    click.echo(printable(line), err=err or (beside is not None and is_stdout(beside)))
 
 
 class Polite(click.Group):
@@ -33,6 +47,16 @@ class Polite(click.Group):
             code = STOPPED if isinstance(error, Interrupted) else MISTAKE
             stop(f"Error: {_readable(sentence)}", code)
 
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:  # noqa: ANN401  # click's
+        """Make a context; what click refuses may quote what was typed or found."""
+        with _printable_refusals():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401  # click's
+        """Run a command; the same."""
+        with _printable_refusals():
+            return super().invoke(ctx)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -44,7 +68,7 @@ class Polite(click.Group):
 
 def stop(sentence: str, code: int) -> NoReturn:
     """Say why, and end the process with this exit code."""
-    click.echo(sentence, err=True)
+    echo(sentence, err=True)
     sys.exit(code)
 
 
@@ -89,3 +113,12 @@ def _require_readable(words: Sequence[str]) -> None:
             "The folder that this command was started in was deleted; change to one that exists, "
             "as with: cd ~"
         ) from None
+
+
+@contextmanager
+def _printable_refusals() -> Iterator[None]:
+    try:
+        yield
+    except click.ClickException as error:
+        error.message = printable(error.message)  # type: ignore[misc]  # final, and shown as it is
+        raise

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from m2dr.cli.options import CORPUS, FILE, MACHINE, MODEL, ROOT, options
+from m2dr.cli.polite import echo
 from m2dr.errors import UserError
 
 if TYPE_CHECKING:
@@ -91,13 +92,13 @@ def search(
     asked = {key: value for key, value in request.items() if value is not None}
     queries = verb.read_topics(topics) if topics else None  # a mistake in it is told at once
     searcher = verb.Searcher(verb.SearchRequest(**asked, knobs=parse_knobs(knobs)))
-    click.echo(searcher.describe, err=True)
+    echo(searcher.describe, err=True)
     for warning in searcher.warnings:
-        click.echo(f"Warning: {warning}", err=True)
+        echo(f"Warning: {warning}", err=True)
     if queries is not None and run_file:
         run = verb.search_topics(searcher, queries, run_file, k)
-        click.echo(f"{len(run)} queries: {run_file}")
-        _report(searcher, queries, k, report)
+        echo(f"{len(run)} queries: {run_file}", beside=run_file)
+        _report(searcher, queries, k, report, run_file)
         return
     searcher.warm_up()
     if text is not None:
@@ -107,11 +108,17 @@ def search(
         _prompt(searcher, k)
 
 
-def _report(searcher: "Searcher", queries: "list[Query]", k: int, wanted: bool) -> None:
+def _report(
+    searcher: "Searcher",
+    queries: "list[Query]",
+    k: int,
+    wanted: bool,
+    beside: Path | None = None,
+) -> None:
     if wanted:
         from m2dr.verbs.searching.comparing import compare_with_scan
 
-        click.echo(str(compare_with_scan(searcher, queries, k)))
+        echo(str(compare_with_scan(searcher, queries, k)), beside=beside)
 
 
 def _prompt(searcher: "Searcher", k: int) -> None:
@@ -132,8 +139,8 @@ def _show(answer: "Answer") -> None:
     for hit in answer.hits:
         snippet = " ".join(hit.text.split())
         short = snippet if len(snippet) <= 100 else snippet[:99] + "…"
-        click.echo(f"{hit.rank:>3}  {hit.score:>8.4f}  {hit.docid}\n     {short}")
-    click.echo(
+        echo(f"{hit.rank:>3}  {hit.score:>8.4f}  {hit.docid}\n     {short}")
+    echo(
         f"tokenise {answer.tokenise_ms:.2f} ms, encode {answer.encode_ms:.2f} ms, "
         f"search {answer.search_ms:.2f} ms",
         err=True,

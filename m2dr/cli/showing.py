@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from m2dr.cli.options import FILE, FOLDER, MACHINE, options, whole_numbers
+from m2dr.cli.polite import echo
 
 if TYPE_CHECKING:
     from m2dr.verbs.evaluating.figures import FiguresRequest
@@ -91,9 +92,9 @@ def figures(out: Path, formats: tuple[str, ...], look: str, **what: Any) -> None
 
     report = draw_figures(_request(out=out, formats=formats, look=look, **what))
     for note in report.notes:
-        click.echo(f"Note: {note}", err=True)
+        echo(f"Note: {note}", err=True)
     for file in report.files:
-        click.echo(str(file))
+        echo(str(file))
 
 
 @click.command()
@@ -117,8 +118,8 @@ def report(out: Path, title: str, models: Path, **what: Any) -> None:  # noqa: A
 
     done = write_report(ReportRequest(_request(**what), out, title, models))
     for note in done.notes:
-        click.echo(f"Note: {note}", err=True)
-    click.echo(f"{done.path}: {done.bytes / 1e6:.1f} MB")
+        echo(f"Note: {note}", err=True)
+    echo(f"{done.path}: {done.bytes / 1e6:.1f} MB", beside=done.path)
 
 
 def _request(

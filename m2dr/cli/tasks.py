@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from m2dr.cli.options import CUTS, MACHINE, MODEL, OUT, Command, options
+from m2dr.cli.polite import echo
 
 if TYPE_CHECKING:
     from m2dr.verbs.evaluating.tasks import TaskReport, TaskRequest
@@ -96,8 +97,8 @@ def mteb(**request: Any) -> None:  # noqa: ANN401  # fields of MtebRequest
 
     report = evaluate_mteb(MtebRequest(**_given(request)))
     for score in report.scores:
-        click.echo(f"{score.value:.4f}  {score.measure} of {score.task}, split {score.split}")
-    click.echo(f"{report.cut} of {report.model}, {report.seconds:,.0f} s; all in {report.folder}")
+        echo(f"{score.value:.4f}  {score.measure} of {score.task}, split {score.split}")
+    echo(f"{report.cut} of {report.model}, {report.seconds:,.0f} s; all in {report.folder}")
 
 
 def _given(request: dict[str, Any]) -> dict[str, Any]:
@@ -107,7 +108,7 @@ def _given(request: dict[str, Any]) -> dict[str, Any]:
 def _show(asked: "TaskRequest", report: "TaskReport") -> None:
     from m2dr.verbs.evaluating.tasks import tables
 
-    click.echo(tables(report, asked.measures))
-    click.echo(f"{report.seconds:,.0f} s; tables in {asked.out}")
+    echo(tables(report, asked.measures))
+    echo(f"{report.seconds:,.0f} s; tables in {asked.out}")
     for figure in report.figures:
-        click.echo(str(figure))
+        echo(str(figure))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from m2dr.cli.options import FILE, FOLDER, options, refuse_both, whole_numbers
+from m2dr.cli.polite import echo
 from m2dr.records.variant import VARIANTS
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def train(
     if only_try:
         from m2dr.verbs.training.dryrun import describe, dry_run
 
-        click.echo(describe(dry_run(separate.largest(settings))))
+        echo(describe(dry_run(separate.largest(settings))))
         _say_how_many(settings)
         return
     from m2dr.verbs.training import train as verb
@@ -95,7 +96,7 @@ def _explain(settings: "TrainSettings") -> None:
     from m2dr.verbs.training.separate import largest
 
     one = largest(settings)
-    click.echo(explain(recipe_of(one, kind_of(one))))
+    echo(explain(recipe_of(one, kind_of(one))))
     _say_how_many(settings)
 
 
@@ -104,14 +105,14 @@ def _say_how_many(settings: "TrainSettings") -> None:
 
     if asks_for_many(settings):
         cuts = cuts_asked(settings)
-        click.echo(f"{len(cuts)} models, one for each cut; this is the largest, {cuts[-1]}.")
+        echo(f"{len(cuts)} models, one for each cut; this is the largest, {cuts[-1]}.")
 
 
 def _say_first(line: str) -> None:
     from m2dr.verbs.progress import is_first
 
     if is_first():
-        click.echo(line)
+        echo(line)
 
 
 @click.command()
@@ -139,7 +140,7 @@ def pretrain(
     if only_try:
         from m2dr.verbs.training.dryrun import describe
 
-        click.echo(describe(verb.dry_run(settings)))
+        echo(describe(verb.dry_run(settings)))
         return
     folder = workplace.folder_of(settings.corpus, "smae", out)
     refuse_both(resume, overwrite)

@@ -1,6 +1,7 @@
-"""How far long work is: a bar on a terminal, plain lines elsewhere."""
+"""What a person is told: lines, a bar on a terminal, and no control characters of the data."""
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,22 @@ Say = Callable[[str], None]
 LINE_EVERY = 10.0  # seconds between plain lines
 _PLACE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}  # what torchrun sets; without it
 _LAUNCH = "Start the processes with torchrun, or for one alone: unset RANK LOCAL_RANK WORLD_SIZE"
+
+# What a terminal obeys and does not show, or cannot be written: control characters but the line
+# feed and the tab, halves of surrogate pairs, and characters that turn the direction of writing
+# (Unicode Standard Annex 9, section 2).
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+)
+
+
+def printable(text: str) -> str:
+    r"""Return `text` as it may be printed, with escapes where a terminal would obey.
+
+    >>> printable("\x1b[2J a\u202eb")
+    '\\x1b[2J a\\u202eb'
+    """
+    return _UNSEEN.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 @contextmanager
@@ -28,14 +45,14 @@ def progress(
         detail: what else there is to say just now, such as bytes written.
     """
     shown = _bar if sys.stderr.isatty() else _lines
-    with (shown if is_first() else _nothing)(what, total, unit, detail) as advance:
+    with (shown if is_first() else _nothing)(printable(what), total, unit, detail) as advance:
         yield advance
 
 
 def say(text: str) -> None:
     """One line beside the result: progress, a choice made, a warning."""
     if is_first():
-        sys.stderr.write(text + "\n")
+        sys.stderr.write(printable(text) + "\n")
         sys.stderr.flush()
 
 
@@ -87,7 +104,7 @@ def _bar(what: str, total: int, unit: str, detail: Callable[[], str]) -> Iterato
     )
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[rate]}"),

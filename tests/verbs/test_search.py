@@ -65,6 +65,58 @@ def test_one_string_is_one_answer_and_no_strings_are_none(opened: m2dr.OpenIndex
     assert opened.search([]) == []
 
 
+@pytest.mark.parametrize(
+    "texts", [None, b"read", 7, 1.5, {"q1": "read"}, [b"read"], ["read", None], [["read"]]]
+)
+def test_queries_that_are_no_strings_are_refused(texts: object, opened: m2dr.OpenIndex) -> None:
+    with pytest.raises(UserError, match=r"of the queries is of type|queries are of type"):
+        opened.search(texts)  # type: ignore[call-overload]
+
+
+def test_any_iterable_of_strings_is_searched(opened: m2dr.OpenIndex) -> None:
+    expected = docids(opened.search(TEXTS, k=3))
+
+    assert docids(opened.search(tuple(TEXTS), k=3)) == expected
+    assert docids(opened.search((text for text in TEXTS), k=np.int64(3))) == expected
+    assert docids(opened.search(np.array(TEXTS), k=3)) == expected
+
+
+@pytest.mark.parametrize("name", ["k", "layer", "dim", "document_layer"])
+@pytest.mark.parametrize("value", [-1, True, 2.0, "3", None])
+def test_numbers_that_are_none_are_refused(
+    name: str, value: object, opened: m2dr.OpenIndex
+) -> None:
+    with pytest.raises(UserError, match=rf"^{name} = .* was asked for. Give a whole number from"):
+        opened.search(TEXTS, **{name: value})
+
+
+def test_no_documents_are_not_a_number_to_ask_for(opened: m2dr.OpenIndex) -> None:
+    with pytest.raises(UserError, match="^k = 0 was asked for. Give a whole number from 1"):
+        opened.search(TEXTS, k=0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"name": None}, "name is of type NoneType. Give a string or a path."),
+        ({"name": b"pydocs"}, "name is of type bytes"),
+        ({"model": 7}, "model is of type int"),
+        ({"root": None}, "root is of type NoneType"),
+        ({"corpus": 7}, "corpus is of type int. Give a string."),
+        ({"engine": None}, "engine is of type NoneType"),
+        ({"layer": "4"}, "layer = '4' was asked for. Give a whole number from 0."),
+        ({"dim": 8.0}, "dim = 8.0 was asked for"),
+        ({"knobs": [("nprobe", 3)]}, "Give a dict, such as {'nprobe': 32}"),
+        ({"knobs": {"nprobe": "3"}}, "nprobe = '3' was asked for"),
+    ],
+)
+def test_arguments_of_another_type_are_refused(wrong: dict[str, object], sentence: str) -> None:
+    with pytest.raises(UserError) as refused:
+        m2dr.open_index(**wrong)  # type: ignore[arg-type]
+
+    assert sentence in str(refused.value)
+
+
 def test_texts_are_read_when_they_are_asked_for(opened: m2dr.OpenIndex, tiny_corpus: Path) -> None:
     hit = opened.search(TEXTS[0], k=1).hits[0]
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from m2dr.index.vectors import prefixes
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_device, choose_dtype
+from m2dr.records.arguments import whole_number
 from m2dr.records.card import ModelCard
 from m2dr.records.cut import Cut
 from m2dr.verbs.encoding import Side, embed_texts
@@ -24,6 +25,8 @@ def asked_cut(card: ModelCard, layer: int | None, dim: int | None) -> Cut:
         UserError: the model has no such cut.
     """
     whole = card.whole
+    layer = None if layer is None else whole_number("layer", layer, 1)
+    dim = None if dim is None else whole_number("dim", dim, 1)
     return card.check(
         Cut(whole.layer if layer is None else layer, whole.dim if dim is None else dim)
     )

@@ -7,8 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import overload
 
+from m2dr.errors import UserError
 from m2dr.index.layout import MANIFEST, STORE
+from m2dr.records.arguments import path_or_name, string, strings, whole_number
 from m2dr.verbs.indexing.index import INDEXES
+from m2dr.verbs.progress import printable
 from m2dr.verbs.searching.online import QueryEncoder, Warm, open_query_encoder
 from m2dr.verbs.searching.opening import MILVUS, PYDOCS, Place, SearchRequest, find_place
 from m2dr.verbs.searching.search import Answer, Searcher
@@ -42,6 +45,7 @@ class OpenIndex:
             UserError: there are no such documents, or this model's queries may not search them.
         """
         asked = self._place.request
+        layer, dim, document_layer = _cut(layer, dim, document_layer)
         # A layer named at opening is that of the documents; without one they follow the query.
         searcher = self._searchers.get(
             (layer or asked.query_layer, dim or asked.dim, document_layer or asked.layer)
@@ -91,13 +95,14 @@ class OpenIndex:
             An answer per query, in their order; the answer itself where one string was given.
 
         Raises:
-            UserError: a query is empty, or the cut has no documents; the sentence holds the
-                command that makes them.
+            UserError: a query is empty or no string, a number is none, or the cut has no
+                documents; the sentence holds the command that makes them.
         """
-        searcher = self.searcher(layer, dim, document_layer)
-        if isinstance(texts, str):
-            return searcher.search(texts, k)
-        return searcher.answers(texts, k)
+        alone = isinstance(texts, str)
+        queries = strings([texts] if alone else texts, "queries")
+        k = whole_number("k", k, 1)
+        answers = self.searcher(layer, dim, document_layer).answers(queries, k)
+        return answers[0] if alone else answers
 
     def _open(self, cut: tuple[int, int, int]) -> Searcher:
         layer, dim, document_layer = cut
@@ -121,7 +126,7 @@ class OpenIndex:
             if sentence in self._told:
                 return
             self._told.add(sentence)
-        warnings.warn(sentence, UserWarning, stacklevel=4)
+        warnings.warn(printable(sentence), UserWarning, stacklevel=4)
 
 
 def open_index(
@@ -158,18 +163,38 @@ def open_index(
         root: where indexes lie.
 
     Raises:
-        UserError: no such model, corpus or index, or they do not fit.
+        UserError: no such model, corpus or index, or they do not fit; or an argument is of another
+            type.
     """
-    named = str(name)
-    place = Path(named)
+    named, model = path_or_name("name", name), path_or_name("model", model)
+    layer, dim, document_layer = _cut(layer, dim, document_layer)
+    words = {
+        "corpus": corpus, "engine": engine, "funnel": funnel, "runtime": runtime, "device": device,
+        "dtype": dtype,
+    }  # fmt: skip
+    for argument, word in words.items():
+        string(argument, word)
+    if not isinstance(knobs, dict | None):
+        raise UserError(f"knobs = {knobs!r} was asked for. Give a dict, such as {{'nprobe': 32}}.")
+    chosen = ((string("A knob", key), value) for key, value in (knobs or {}).items())
     is_index = named.startswith(MILVUS) or any(
-        (place / file).exists() for file in (MANIFEST, STORE)
+        Path(named, file).exists() for file in (MANIFEST, STORE)
     )
     return OpenIndex(
         SearchRequest(
             corpus=corpus or (PYDOCS if is_index else named), model=model, query_layer=layer,
-            layer=document_layer, dim=dim, root=Path(root), device=device, dtype=dtype,
-            engine=engine, funnel=funnel, index=named if is_index else "", runtime=runtime,
-            knobs=tuple((knobs or {}).items()),
+            layer=document_layer, dim=dim, root=Path(path_or_name("root", root)), device=device,
+            dtype=dtype, engine=engine, funnel=funnel, index=named if is_index else "",
+            runtime=runtime,
+            knobs=tuple((key, whole_number(key, value, 0)) for key, value in chosen),
         )
     )  # fmt: skip
+
+
+def _cut(layer: int, dim: int, document_layer: int) -> tuple[int, int, int]:
+    """Refuse what is no whole number; 0 stands for what is usual."""
+    return (
+        whole_number("layer", layer, 0),
+        whole_number("dim", dim, 0),
+        whole_number("document_layer", document_layer, 0),
+    )
