@@ -7,7 +7,7 @@ import click
 
 from m2dr.cli.indexing import index
 from m2dr.cli.options import CORPUS, FILE, FOLDER, MACHINE, MODEL, ROOT, whole_numbers
-from m2dr.errors import UserError
+from m2dr.errors import UserError, counted
 
 LAYERS = click.option(
     "--layer",
@@ -46,10 +46,10 @@ def push(to: str, **request: Any) -> None:  # noqa: ANN401, ARG001  # PushReques
     report = push_indexes(PushRequest(**request))
     for sent in report.collections:
         click.echo(
-            f"{sent.name}: {sent.documents:,} documents, {sent.written:,} of them written now "
-            f"({sent.bytes / 1e6:,.1f} MB)"
+            f"{sent.name}: {counted(sent.documents, 'documents', ',')}, {sent.written:,} of them "
+            f"written now ({sent.bytes / 1e6:,.1f} MB)"
         )
-    click.echo(f"{len(report.collections)} collections, {report.seconds:,.0f} s")
+    click.echo(f"{counted(len(report.collections), 'collections')}, {report.seconds:,.0f} s")
 
 
 @index.command("import")
@@ -104,7 +104,7 @@ def import_(**request: Any) -> None:  # noqa: ANN401  # fields of ImportRequest
         click.echo(str(folder))
     tried = f"{report.sampled} encoded again" if report.sampled else "none encoded again"
     click.echo(
-        f"{report.documents:,} documents of width {report.width}, {tried}, "
+        f"{counted(report.documents, 'documents', ',')} of width {report.width}, {tried}, "
         f"{report.seconds:,.0f} s: {report.store}"
     )
 
@@ -125,11 +125,13 @@ def bm25(**request: Any) -> None:  # noqa: ANN401  # fields of Bm25Request
     report = verb(Bm25Request(**request))
     if report.empty:
         click.echo(
-            f"Warning: {report.empty} queries share no word with any document and have no line.",
+            f"Warning: no word in common with any document, and no line: "
+            f"{counted(report.empty, 'queries')}.",
             err=True,
         )
     click.echo(
-        f"{report.queries:,} queries over {report.documents:,} documents, "
+        f"{counted(report.queries, 'queries', ',')} over "
+        f"{counted(report.documents, 'documents', ',')}, "
         f"{report.seconds:,.0f} s: {report.run_file}"
     )
 
@@ -164,7 +166,10 @@ def fuse(runs: tuple[Path, ...], weights: str, **request: Any) -> None:  # noqa:
     report = verb(FuseRequest(runs=runs, weights=_numbers(weights), **request))
     for warning in report.warnings:
         click.echo(f"Warning: {warning}", err=True)
-    click.echo(f"{report.queries:,} queries, {report.documents:,} lines: {report.out}")
+    click.echo(
+        f"{counted(report.queries, 'queries', ',')}, {counted(report.documents, 'lines', ',')}: "
+        f"{report.out}"
+    )
 
 
 def _numbers(words: str) -> tuple[float, ...]:

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from m2dr.cli.options import FOLDER, MODEL
+from m2dr.errors import counted
 
 
 @click.command()
@@ -17,7 +18,7 @@ def export(model: str, layer: int, out: Path) -> None:
 
     card = verb(model, layer, out)
     cuts = ", ".join(map(str, card.cuts)) or "none"
-    click.echo(f"{card.layers} layers, cuts trained: {cuts}; {out}")
+    click.echo(f"{counted(card.layers, 'layers')}, cuts trained: {cuts}; {out}")
 
 
 @click.command()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from m2dr.cli.options import CORPUS, FILE, MACHINE, MODEL, ROOT, options
-from m2dr.errors import UserError
+from m2dr.errors import UserError, counted
 
 if TYPE_CHECKING:
     from m2dr.records.texts import Query
@@ -95,7 +95,7 @@ def search(
         click.echo(f"Warning: {warning}", err=True)
     if queries is not None and run_file:
         run = verb.search_topics(searcher, queries, run_file, k)
-        click.echo(f"{len(run)} queries: {run_file}")
+        click.echo(f"{counted(len(run), 'queries')}: {run_file}")
         _report(searcher, queries, k, report)
         return
     searcher.warm_up()

@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, counted
 from m2dr.model.backbones import backbone_of, cut_config, read_config
 from m2dr.model.encoder import Encoder
 from m2dr.model.foreign import DENSE, foreign_card, write_sentence_transformers_files
@@ -19,7 +19,6 @@ from m2dr.model.heads import HEADS, last_head, load_heads, write_heads
 from m2dr.model.places import ASIDE, CARD, find_folder, hash_weights
 from m2dr.records.card import FORMAT, ModelCard
 from m2dr.records.cut import Cut
-
 
 _CHARACTERS = 32  # of a long text are read at first for each token that is kept
 
@@ -113,8 +112,9 @@ def load(
         ) from error
     if report["missing_keys"]:
         raise UserError(
-            f"The weights in {folder} lack {len(report['missing_keys'])} tensors that config.json "
-            f"promises, such as {min(report['missing_keys'])}; it is another model's, or damaged."
+            f"The weights in {folder} lack {counted(len(report['missing_keys']), 'tensors')} that "
+            f"config.json promises, such as {min(report['missing_keys'])}; it is another model's, "
+            "or damaged."
         )
     encoder = Encoder(transformer, card)
     if card.exit_head == "linear":

@@ -13,7 +13,6 @@ from m2dr.text.fields import identifier, optional_string, required, string
 from m2dr.text.lines import Line, read_lines
 from m2dr.text.qrels import read_split
 
-
 # Published as one folder of several collections, whose measures are averaged.
 _COMPOSED = {
     "cqadupstack": (

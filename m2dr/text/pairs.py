@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, counted
 from m2dr.records.texts import Document, Query
 from m2dr.text.collection import Dataset
 from m2dr.text.fields import Row, filled, optional_identifier, optional_string, string
@@ -140,7 +140,7 @@ def _object(line: Line) -> Row:
         raise line.error(f"is not JSON ({error}).") from None
     other = next((text for text in texts if not isinstance(text, str)), None)
     if other is not None or len(texts) < 2:
-        found = f"holds {other!r}" if other is not None else f"has {len(texts)} items"
+        found = f"holds {other!r}" if other is not None else f"has {counted(len(texts), 'items')}"
         raise line.error(
             f"is a list that {found}; such a list is of texts: a query, a positive, negatives."
         )

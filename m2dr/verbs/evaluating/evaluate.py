@@ -110,9 +110,7 @@ def evaluate(request: EvaluateRequest) -> EvaluateReport:
     models = request.models or (newest_model(),)
     names = names_of(models)
     sets = [collections_of(corpus) for corpus in corpora]
-    places = [
-        tuple(_place(request, part, models, names) for part in parts) for _, parts in sets
-    ]
+    places = [tuple(_place(request, part, models, names) for part in parts) for _, parts in sets]
     every = tuple(chain.from_iterable(places))
     means = tuple(_means(request, [name for name, _ in sets], places)) if len(every) > 1 else ()
     return EvaluateReport(every, means, request.out, time.monotonic() - begun)
@@ -196,8 +194,9 @@ def _layers(request: EvaluateRequest, model: str) -> tuple[int, ...]:
 def _means(
     request: EvaluateRequest, names: Sequence[str], places: Sequence[Sequence[Place]]
 ) -> Iterator[Grid]:
-    """The plain means of each model, of measures in common: first those over the parts of a
-    collection, where it has a name, then that over collections.
+    """Yield the plain means of each model, of the measures that all corpora have.
+
+    Those over the parts of a set come first, where the set has a name; then that over all sets.
     """
     every = [place.grids[0].measures for parts in places for place in parts]
     common = [name for name in every[0] if all(name in measures for measures in every)]
