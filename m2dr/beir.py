@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, counted
 from m2dr.model import checkpoint
 from m2dr.records.arguments import mappings, path_or_name, strings, whole_number
 from m2dr.records.run import Ranking
@@ -145,8 +145,9 @@ class Index:
         strings(queries.values(), "queries")
         if len(corpus) != self._documents:
             raise UserError(
-                f"BEIR was given {len(corpus)} documents, and {self._documents} are indexed; give "
-                f"the corpus that was indexed, or index the other with: m2dr index corpus."
+                f"BEIR was given {counted(len(corpus), 'documents')}, and {self._documents} are "
+                "indexed; give the corpus that was indexed, or index the other with: m2dr index "
+                "corpus."
             )
         asked = [Query(name, text) for name, text in queries.items()]
         found = self._searcher.run(asked, top_k + self._ignores) if asked else None

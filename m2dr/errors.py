@@ -5,6 +5,8 @@ import errno
 from collections.abc import Iterable
 from pathlib import Path
 
+_SINGULAR = (("ies", "y"), ("xes", "x"), ("sses", "ss"), ("ches", "ch"), ("s", ""))
+
 
 class UserError(Exception):
     """One sentence: what was asked, what was found, what to do. Shown without a traceback."""
@@ -23,22 +25,32 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"Did you mean {close[0]}?" if close else f"Known: {', '.join(words)}."
 
 
-def counted(count: int, noun: str, form: str = "") -> str:
-    """A count with its noun, which is plural unless the count is 1.
+def counted(count: int, things: str, form: str = "") -> str:
+    """Return a count with its noun, which is singular when the count is 1.
 
     Args:
         count: how many.
-        noun: in the singular; of several words the last one changes.
+        things: the noun in the plural; of several words the last one changes.
         form: how the number is written, such as "," for 1,000.
 
-    >>> counted(1, "collection"), counted(0, "query"), counted(1200, "index", ",")
-    ('1 collection', '0 queries', '1,200 indexes')
+    >>> counted(1, "collections"), counted(1, "judged queries"), counted(1200, "indexes", ",")
+    ('1 collection', '1 judged query', '1,200 indexes')
     """
     if count == 1:
-        return f"1 {noun}"
-    if noun.endswith("y") and noun[-2] not in "aeiou":
-        return f"{count:{form}} {noun[:-1]}ies"
-    return f"{count:{form}} {noun}{'es' if noun.endswith(('s', 'x', 'ch', 'sh')) else 's'}"
+        for plural, singular in _SINGULAR:
+            if things.endswith(plural):
+                things = things.removesuffix(plural) + singular
+                break
+    return f"{count:{form}} {things}"
+
+
+def were(count: int) -> str:
+    """Return the verb that agrees with a count.
+
+    >>> were(1), were(2)
+    ('was', 'were')
+    """
+    return "was" if count == 1 else "were"
 
 
 def refuse_pipe(path: Path) -> None:

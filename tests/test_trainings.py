@@ -12,6 +12,7 @@ from world import TEXT, WORDS, make_backbone
 from m2dr.errors import UserError
 from m2dr.settings import read_pretrain_settings
 from m2dr.verbs.training.pretrain import pretrain
+from m2dr.verbs.workplace import folder_of
 
 SHORT = ("--set", "query_length=16", "--set", "document_length=16", "--set", "evaluate_steps=0")
 
@@ -167,3 +168,21 @@ def test_resuming_a_pretraining_that_was_never_begun_is_one_sentence(tmp_path: P
     assert done.returncode == 2
     assert "was never begun" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("corpus", "name"),
+    [
+        ("groups.jsonl", "groups"),
+        ("/elsewhere/groups.train.jsonl.gz", "groups.train"),
+        ("sts/stsb.TSV", "stsb"),
+        ("a.txt, b.csv.gz", "a-b"),
+        ("data/scifact/", "scifact"),
+        ("data/msmarco-v1.1", "msmarco-v1.1"),
+        ("pydocs:stdlib", "pydocs-stdlib"),
+        ("irds:beir/fiqa/train", "irds-beir-fiqa-train"),
+        (".jsonl", ".jsonl"),
+    ],
+)
+def test_a_model_is_called_after_its_corpus_without_suffixes(corpus: str, name: str) -> None:
+    assert folder_of(corpus, "plain", None) == Path("models") / f"{name}-plain"

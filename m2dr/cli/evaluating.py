@@ -108,7 +108,7 @@ def _evaluate(against: tuple[str, ...], costs: bool, **fields: Any) -> None:  # 
     given = {key: value for key, value in fields.items() if value not in ((), None)}
     request = EvaluateRequest(**given)
     report = verb(request)
-    alongside.keep_record(request, report)
+    alongside.keep_record(report)
     echo(told(report))
     for table in alongside.compared(request, report, against) if against else ():
         echo(f"\n{table}")

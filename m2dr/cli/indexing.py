@@ -8,6 +8,7 @@ import click
 
 from m2dr.cli.options import CORPUS, FOLDER, MACHINE, MODEL, ROOT, refuse_both, whole_numbers
 from m2dr.cli.polite import MISTAKE, echo
+from m2dr.errors import counted
 
 
 @click.group()
@@ -83,7 +84,8 @@ def corpus(resume: bool, **request: Any) -> None:  # noqa: ANN401  # fields of I
     for note in report.notes:
         echo(f"Note: {note}", err=True)
     echo(
-        f"{report.documents:,} documents, {len(report.folders)} indexes, "
+        f"{counted(report.documents, 'documents', ',')}, "
+        f"{counted(len(report.folders), 'indexes')}, "
         f"{report.bytes / 1e6:,.1f} MB, {report.seconds:,.0f} s"
     )
 
@@ -137,7 +139,9 @@ def verify(folders: tuple[Path, ...], **request: Any) -> None:  # noqa: ANN401  
 
     verdicts = verify_stores(VerifyRequest(folders=folders, **request))
     for verdict in verdicts:
-        sampled = f", {verdict.compared} documents encoded again" if verdict.compared else ""
+        sampled = (
+            f", {counted(verdict.compared, 'documents')} encoded again" if verdict.compared else ""
+        )
         echo(f"{verdict.folder}: {'ok' if verdict.is_well else 'WRONG'}{sampled}")
         for sentence in (*verdict.problems, *verdict.notes):
             echo(f"  {sentence}")

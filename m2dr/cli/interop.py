@@ -8,7 +8,7 @@ import click
 from m2dr.cli.indexing import index
 from m2dr.cli.options import CORPUS, FILE, FOLDER, MACHINE, MODEL, ROOT, whole_numbers
 from m2dr.cli.polite import echo
-from m2dr.errors import UserError
+from m2dr.errors import UserError, counted
 
 LAYERS = click.option(
     "--layer",
@@ -47,10 +47,10 @@ def push(to: str, **request: Any) -> None:  # noqa: ANN401, ARG001  # PushReques
     report = push_indexes(PushRequest(**request))
     for sent in report.collections:
         echo(
-            f"{sent.name}: {sent.documents:,} documents, {sent.written:,} of them written now "
-            f"({sent.bytes / 1e6:,.1f} MB)"
+            f"{sent.name}: {counted(sent.documents, 'documents', ',')}, {sent.written:,} of them "
+            f"written now ({sent.bytes / 1e6:,.1f} MB)"
         )
-    echo(f"{len(report.collections)} collections, {report.seconds:,.0f} s")
+    echo(f"{counted(len(report.collections), 'collections')}, {report.seconds:,.0f} s")
 
 
 @index.command("import")
@@ -105,7 +105,7 @@ def import_(**request: Any) -> None:  # noqa: ANN401  # fields of ImportRequest
         echo(str(folder))
     tried = f"{report.sampled} encoded again" if report.sampled else "none encoded again"
     echo(
-        f"{report.documents:,} documents of width {report.width}, {tried}, "
+        f"{counted(report.documents, 'documents', ',')} of width {report.width}, {tried}, "
         f"{report.seconds:,.0f} s: {report.store}"
     )
 
@@ -126,11 +126,13 @@ def bm25(**request: Any) -> None:  # noqa: ANN401  # fields of Bm25Request
     report = verb(Bm25Request(**request))
     if report.empty:
         echo(
-            f"Warning: {report.empty} queries share no word with any document and have no line.",
+            f"Warning: no word in common with any document, and no line: "
+            f"{counted(report.empty, 'queries')}.",
             err=True,
         )
     echo(
-        f"{report.queries:,} queries over {report.documents:,} documents, "
+        f"{counted(report.queries, 'queries', ',')} over "
+        f"{counted(report.documents, 'documents', ',')}, "
         f"{report.seconds:,.0f} s: {report.run_file}",
         beside=report.run_file,
     )
@@ -166,8 +168,11 @@ def fuse(runs: tuple[Path, ...], weights: str, **request: Any) -> None:  # noqa:
     report = verb(FuseRequest(runs=runs, weights=_numbers(weights), **request))
     for warning in report.warnings:
         echo(f"Warning: {warning}", err=True)
-    told = f"{report.queries:,} queries, {report.documents:,} lines: {report.out}"
-    echo(told, beside=report.out)
+    echo(
+        f"{counted(report.queries, 'queries', ',')}, {counted(report.documents, 'lines', ',')}: "
+        f"{report.out}",
+        beside=report.out,
+    )
 
 
 def _numbers(words: str) -> tuple[float, ...]:

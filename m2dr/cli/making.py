@@ -6,6 +6,7 @@ import click
 
 from m2dr.cli.options import FOLDER, MODEL
 from m2dr.cli.polite import echo
+from m2dr.errors import counted
 
 
 @click.command()
@@ -18,7 +19,7 @@ def export(model: str, layer: int, out: Path) -> None:
 
     card = verb(model, layer, out)
     cuts = ", ".join(map(str, card.cuts)) or "none"
-    echo(f"{card.layers} layers, cuts trained: {cuts}; {out}")
+    echo(f"{counted(card.layers, 'layers')}, cuts trained: {cuts}; {out}")
 
 
 @click.command()

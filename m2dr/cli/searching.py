@@ -9,7 +9,7 @@ import click
 
 from m2dr.cli.options import CORPUS, FILE, MACHINE, MODEL, ROOT, options
 from m2dr.cli.polite import echo
-from m2dr.errors import UserError
+from m2dr.errors import UserError, counted
 
 if TYPE_CHECKING:
     from m2dr.records.texts import Query
@@ -97,7 +97,7 @@ def search(
         echo(f"Warning: {warning}", err=True)
     if queries is not None and run_file:
         run = verb.search_topics(searcher, queries, run_file, k)
-        echo(f"{len(run)} queries: {run_file}", beside=run_file)
+        echo(f"{counted(len(run), 'queries')}: {run_file}", beside=run_file)
         _report(searcher, queries, k, report, run_file)
         return
     searcher.warm_up()

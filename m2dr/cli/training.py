@@ -7,6 +7,7 @@ import click
 
 from m2dr.cli.options import FILE, FOLDER, options, refuse_both, whole_numbers
 from m2dr.cli.polite import echo
+from m2dr.errors import counted
 from m2dr.records.variant import VARIANTS
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def train(
     if separate.asks_for_many(settings):
         many = separate.train_separately(settings, folder, resume, overwrite)
         _say_first(
-            f"{len(many.cuts)} models, {len(many.trained)} of them trained now in "
+            f"{counted(len(many.cuts), 'models')}, {len(many.trained)} of them trained now in "
             f"{many.seconds:,.0f} s: {many.folder}"
         )
         return
@@ -84,7 +85,8 @@ def train(
     quality = report.quality
     dev = f", {report.measure} {quality:.4f} on dev" if quality is not None else ""
     _say_first(
-        f"{report.steps} steps in {report.seconds:,.0f} s, loss {report.first_loss:.3f} -> "
+        f"{counted(report.steps, 'steps')} in {report.seconds:,.0f} s, loss "
+        f"{report.first_loss:.3f} -> "
         f"{report.last_loss:.3f}{dev}: {report.folder}"
     )
 
@@ -105,7 +107,7 @@ def _say_how_many(settings: "TrainSettings") -> None:
 
     if asks_for_many(settings):
         cuts = cuts_asked(settings)
-        echo(f"{len(cuts)} models, one for each cut; this is the largest, {cuts[-1]}.")
+        echo(f"{counted(len(cuts), 'models')}, one for each cut; this is the largest, {cuts[-1]}.")
 
 
 def _say_first(line: str) -> None:
@@ -148,7 +150,8 @@ def pretrain(
         settings = workplace.resumed(read_pretrain_settings, folder, config, words, given)
     report = verb.pretrain(settings, folder, resume, overwrite)
     _say_first(
-        f"{report.steps} steps in {report.seconds:,.0f} s, loss {report.first_loss:.3f} -> "
+        f"{counted(report.steps, 'steps')} in {report.seconds:,.0f} s, loss "
+        f"{report.first_loss:.3f} -> "
         f"{report.last_loss:.3f}: {report.folder}; train it with: m2dr train --backbone "
         f"{report.folder}"
     )

@@ -65,7 +65,8 @@ def depth_alarms(names: Sequence[str], depth: int, documents: int) -> list[str]:
         else "what lies deeper counts as not found"
     )
     return [
-        f"{name} looks deeper than the {depth} documents of a ranking: {why}." for name in short
+        f"{name} looks deeper than the {counted(depth, 'documents')} of a ranking: {why}."
+        for name in short
     ]
 
 
@@ -83,17 +84,18 @@ def query_alarms(
     found = []
     if unanswered:
         found.append(
-            f"{unanswered} of {queries} judged queries have no text or no ranking and count as 0: "
-            f"the judgements and the queries may be of different versions."
+            f"{unanswered} of {counted(queries, 'judged queries')} without a text or a ranking, "
+            "counted as 0: the judgements and the queries may be of different versions."
         )
     if unanswerable:
         found.append(
-            f"{unanswerable} of {queries} queries have no relevant document among their judgements "
-            f"and count as 0, as in trec_eval; no model can reach 1."
+            f"{unanswerable} of {counted(queries, 'queries')} without a relevant document among "
+            f"the judgements, counted as 0, as in trec_eval; no model can reach 1."
         )
     if unknown_documents:
         found.append(
-            f"The corpus does not hold the documents of {counted(unknown_documents, 'judgement')}, "
+            "The corpus does not hold the documents of "
+            f"{counted(unknown_documents, 'judgements')}, "
             f"which count as never found, as in trec_eval; published sets have a few, and many "
             f"mean that the corpus is a sample or of another version."
         )
@@ -215,4 +217,4 @@ def _distance(values: Mapping[Cut, float], cut: Cut) -> float:
 
 
 def _more(count: int, unit: str) -> str:
-    return f" (and at {count} more {unit}{'s' * (count > 1)})" if count > 0 else ""
+    return f" (and at {counted(count, f'more {unit}s')})" if count > 0 else ""

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from m2dr.errors import counted
 from m2dr.evaluate.costs import Cost, Costs
 from m2dr.evaluate.frontier import BYTES, LATENCY, QUALITY, Budget, Candidate, nearest
 from m2dr.evaluate.grid import Grid, shown
@@ -49,9 +50,11 @@ def choice_table(choice: Choice) -> str:
             *(f"Note: {note}" for note in choice.notes),
             "",
             f"Frontier: {measure} against query latency (p{choice.percentile}) and bytes per "
-            f"document; {len(choice.frontier)} of {len(choice.candidates)} cuts, * chosen",
+            f"document; {len(choice.frontier)} of {counted(len(choice.candidates), 'cuts')}, * "
+            "chosen",
             *_rows(choice),
-            f"One query at a time over {costs.documents:,} documents, {costs.queries} queries of "
+            f"One query at a time over {counted(costs.documents, 'documents', ',')}, "
+            f"{counted(costs.queries, 'queries')} of "
             f"{costs.query_tokens:.1f} tokens; {costs.machine}; coordinates as {costs.kept}",
         ]
     )

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from m2dr.errors import counted
 from m2dr.evaluate.grid import shown
 from m2dr.evaluate.significance import BETTER, SAME, WORSE, Paired
 from m2dr.io import write_text
@@ -55,7 +56,7 @@ def comparison_table(comparison: Comparison) -> str:
     better, same, worse = comparison.counts()
     title = (
         f"{comparison.model} against {comparison.against}: {comparison.measure} on "
-        f"{comparison.place}, {comparison.queries} queries"
+        f"{comparison.place}, {counted(comparison.queries, 'queries')}"
     )
     values = {
         cut: shown(value) + (comparison.mark(cut) or " ")
@@ -81,8 +82,10 @@ def against_note(comparison: Comparison) -> str:
     level = f"{comparison.alpha:g}".removeprefix("0")
     return (
         f"{BETTER} better, {WORSE} worse, {SAME} not significantly different from "
-        f"{comparison.against}: paired randomisation test over {comparison.queries} queries, "
-        f"two-sided, p <= {level} after Holm's correction over {len(comparison.cells)} cells"
+        f"{comparison.against}: paired randomisation test over "
+        f"{counted(comparison.queries, 'queries')}, "
+        f"two-sided, p <= {level} after Holm's correction over "
+        f"{counted(len(comparison.cells), 'cells')}"
     )
 
 

@@ -6,7 +6,7 @@ from math import isfinite
 from statistics import fmean, pstdev
 from types import MappingProxyType
 
-from m2dr.errors import UserError, nearest
+from m2dr.errors import UserError, counted, nearest, were
 from m2dr.records.run import Ranking, Run
 
 RANK_OFFSET = 60  # k of Cormack et al., who found that it hardly matters
@@ -148,7 +148,9 @@ def _add(
 
 def _fused(runs: Sequence[Run], score: Callable[[str], dict[str, float]], k: int) -> Run:
     if len(runs) < 2:
-        raise UserError(f"{len(runs)} runs were given, and fusing takes two at least.")
+        raise UserError(
+            f"{counted(len(runs), 'runs')} {were(len(runs))} given, and fusing takes two at least."
+        )
     if k < 1:
         raise UserError(f"{k} documents per query were asked for. Ask for at least one.")
     rankings = {}
@@ -162,7 +164,10 @@ def _weights(weights: Sequence[float], runs: int, usual: float) -> Sequence[floa
     if not weights:
         return [usual] * runs
     if len(weights) != runs:
-        raise UserError(f"{len(weights)} weights were given for {runs} runs; give one for each.")
+        raise UserError(
+            f"{counted(len(weights), 'weights')} {were(len(weights))} given for "
+            f"{counted(runs, 'runs')}; give one for each."
+        )
     if not all(isfinite(weight) and weight >= 0 for weight in weights) or not any(weights):
         told = ", ".join(map(str, weights))
         raise UserError(f"The weights {told} were given; give numbers from 0, not all of them 0.")

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum, isfinite
 
-from m2dr.errors import UserError, nearest
+from m2dr.errors import UserError, counted, nearest
 from m2dr.records.cut import Cut
 
 
@@ -70,7 +70,7 @@ class Grid:
 
     def heading(self, measure: str) -> str:
         """What a table or figure shows, such as 'RR@10 on pydocs test, 2234 queries'."""
-        return f"{measure} on {self.place}, {self.queries} {self.unit}"
+        return f"{measure} on {self.place}, {counted(self.queries, self.unit)}"
 
     def values(self, measure: str) -> dict[Cut, float]:
         """One measure of every cut, smallest layer first.
@@ -130,7 +130,7 @@ def require_same_queries(grids: Iterable[Grid]) -> None:
         raise UserError("No grid was given to show; pass the grid of at least one model.")
     if len(settings) > 1:
         found = "; ".join(
-            f"{model} on {queries} {unit} of {place}"
+            f"{model} on {counted(queries, unit)} of {place}"
             for (place, queries, unit), model in settings.items()
         )
         raise UserError(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError, nearest
+from m2dr.errors import UserError, counted, nearest
 from m2dr.evaluate.style import LIGHT, Look, dress, head, name_panel, new_figure
 
 if TYPE_CHECKING:
@@ -63,7 +63,10 @@ def overlap(
     if not 0 < dim < width:
         raise UserError(f"A prefix of {dim} of {width} coordinates was asked for; ask for fewer.")
     if count < 3:
-        raise UserError(f"{count} texts make no picture of an overlap; give a corpus of 3 or more.")
+        raise UserError(
+            f"No picture of an overlap can be made of {counted(count, 'texts')}; give a corpus of "
+            "3 or more."
+        )
     if way not in WAYS:
         raise UserError(f"No plane is found by {way!r}. {nearest(way, WAYS)}")
     whole = _unit(vectors.astype(np.float64))

@@ -120,8 +120,8 @@ def _csv(rows: Sequence[Sequence[str | float]]) -> str:
     # Left alone, csv writes a carriage return without quotes, and reads it as the end of a line.
     returns = any("\r" in cell for row in cells for cell in row if isinstance(cell, str))
     text = io.StringIO()
-    quoting = csv.QUOTE_NONNUMERIC if returns else csv.QUOTE_MINIMAL
-    csv.writer(text, lineterminator="\n", quoting=quoting).writerows(cells)
+    dialect = csv.unix_dialect if returns else csv.excel  # the first quotes every cell
+    csv.writer(text, dialect, lineterminator="\n").writerows(cells)
     return text.getvalue()
 
 

@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from itertools import count
 from math import isnan
 from pathlib import Path
-from typing import IO, cast
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, counted
 from m2dr.io import aside, write_text
 from m2dr.records.run import Ranking, Run
 from m2dr.records.texts import Judgement
@@ -127,14 +126,14 @@ def _require_word(text: str, what: str) -> None:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
+def _opened(path: Path) -> Iterator[Iterable[bytes]]:
     """Open for reading, by what the file is and not by what it is called.
 
     It is opened once: a pipe, such as a shell makes of <(command), gives what it holds once.
     """
     with path.open("rb") as file:
         packed = file.peek(2)[:2] == b"\x1f\x8b"
-        yield cast(IO[bytes], gzip.open(file)) if packed else file
+        yield gzip.GzipFile(fileobj=file) if packed else file
 
 
 def _parse(line: bytes) -> tuple[str, str, float]:
@@ -144,7 +143,7 @@ def _parse(line: bytes) -> tuple[str, str, float]:
     """
     columns = line.split()
     if len(columns) != 6:
-        raise ValueError(f"{len(columns)} columns instead of 6")
+        raise ValueError(f"{counted(len(columns), 'columns')} instead of 6")
     query, _, docid, rank, text, _ = columns
     try:
         int(rank)

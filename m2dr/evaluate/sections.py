@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from m2dr.errors import counted
 from m2dr.evaluate.comparison import Comparison, against_note
 from m2dr.evaluate.costs import Cost
 from m2dr.evaluate.findings import Finding
@@ -74,7 +75,7 @@ def _comparison_table(one: Comparison) -> str:
     rows = [(str(layer), [cell(Cut(layer, dim)) for dim in one.dims]) for layer in one.layers]
     caption = (
         f"{one.model} against {one.against}, {one.measure}; under each value the difference. "
-        f"{better} cells better, {same} not significantly different, {worse} worse"
+        f"{counted(better, 'cells')} better, {same} not significantly different, {worse} worse"
     )
     head = ["layer", *map(str, one.dims)]
     notes = paragraphs([against_note(one), *one.notes], class_="muted")
@@ -98,7 +99,8 @@ def _cost_tables(finding: Finding, measure: str) -> str:
     frontier_rows = [row(one.cut, True) for one in best]
     every = [row(one.cut, one.cut in chosen) for one in points]
     where = (
-        f"One query at a time over {costs.documents:,} documents, {costs.queries} queries of "
+        f"One query at a time over {counted(costs.documents, 'documents', ',')}, "
+        f"{counted(costs.queries, 'queries')} of "
         f"{costs.query_tokens:.1f} tokens; {costs.machine}; coordinates as {costs.kept}."
     )
     caption = f"{grid.model}: the frontier of {measure} against latency and bytes (●)"

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, counted
 from m2dr.records.texts import Pair
 
 Floats = NDArray[np.float64]
@@ -43,11 +43,13 @@ def gold_scores(pairs: Sequence[Pair], name: str) -> Floats:
     """
     gold = np.array([pair.score for pair in pairs], dtype=np.float64)
     if len(gold) < 2:
-        raise UserError(f"{name} holds {len(gold)} pairs; a correlation needs two or more.")
+        raise UserError(
+            f"{name} holds {counted(len(gold), 'pairs')}; a correlation needs two or more."
+        )
     if _is_constant(gold):
         raise UserError(
-            f"All {len(gold)} pairs of {name} have the score {gold[0]:g}, so there is no order to "
-            f"agree with; give a file with different scores."
+            f"All {counted(len(gold), 'pairs')} of {name} have the score {gold[0]:g}, so there is "
+            "no order to agree with; give a file with different scores."
         )
     return gold
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from m2dr.errors import counted
 from m2dr.evaluate.findings import Finding
 from m2dr.evaluate.frontier import PRICES, Candidate, prices
 from m2dr.evaluate.grid import Grid, shown
@@ -21,9 +22,9 @@ def sentences(findings: Sequence[Finding], measure: str) -> list[str]:
     """
     first = findings[0].grid
     cuts = sum(len(one.grid.cuts) for one in findings)
-    models = f"{len(findings)} model{'s' * (len(findings) > 1)}"
+    models, queries = counted(len(findings), "models"), counted(first.queries, first.unit)
     told = [
-        f"{models} on {first.place}, {first.queries} {first.unit}, at {cuts} cuts in all; "
+        f"{models} on {first.place}, {queries}, at {counted(cuts, 'cuts')} in all; "
         f"measured: {', '.join(first.measures)}."
     ]
     told += [_of_model(one, measure) for one in findings]

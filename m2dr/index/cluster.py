@@ -11,7 +11,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, counted
 from m2dr.index.label import Label
 from m2dr.index.layout import DIGITS
 from m2dr.index.milvus import Server
@@ -228,7 +228,7 @@ def _find(server: Server, corpus: str, fingerprint: str, cut: Cut) -> Pushed:
     if count != pushed.documents:
         raise UserError(
             f"The collection {name} of {server.where} is half-written: {count:,} of "
-            f"{pushed.documents:,} documents. Go on from there with: {command}"
+            f"{counted(pushed.documents, 'documents', ',')}. Go on from there with: {command}"
         )
     return pushed
 

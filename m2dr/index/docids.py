@@ -7,7 +7,7 @@ from typing import overload
 
 import numpy as np
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, counted
 from m2dr.index.layout import index_command
 
 _NEWLINE = 10
@@ -66,7 +66,7 @@ class Docids(Sequence[str]):
         if isinstance(row, slice):
             return self.take(range(*row.indices(len(self))))
         if not -len(self) <= row < len(self):
-            raise IndexError(f"Row {row} was asked for; there are {len(self)} docids.")
+            raise IndexError(f"Row {row} was asked for; there are {counted(len(self), 'docids')}.")
         row = row % len(self)
         return self.data[self._starts[row] : self._starts[row + 1] - 1].decode()
 
@@ -123,7 +123,12 @@ def read_docids(path: Path, documents: int, sha256: str) -> Docids:
         raise UserError(f"{path}, line {line}: is not UTF-8. {remedy}.") from error
     lines = data.count(b"\n")
     if lines != documents:
-        raise UserError(f"{path} has {lines} docids for {documents} documents. {remedy}.")
+        raise UserError(
+            f"{path} has {counted(lines, 'docids')} for {counted(documents, 'documents')}. "
+            f"{remedy}."
+        )
     if hashlib.sha256(data).hexdigest() != sha256:
-        raise UserError(f"{path} is not the file that was written: {lines} other docids. {remedy}.")
+        raise UserError(
+            f"{path} is not the file that was written: {counted(lines, 'other docids')}. {remedy}."
+        )
     return Docids(data)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from m2dr.errors import UserError, refuse_pipe
+from m2dr.errors import UserError, counted, refuse_pipe
 from m2dr.index.docids import Docids
 from m2dr.index.layout import INDEX, INDEX_DOCIDS
 from m2dr.index.library import load_faiss, words
@@ -229,7 +229,8 @@ def _docids(path: Path, documents: int, vectors: Path) -> Docids:
     docids = Docids(data if data.endswith(b"\n") or not data else data + b"\n")
     if len(docids) != documents:
         raise UserError(
-            f"{path} has {len(docids):,} ids for the {documents:,} vectors of {vectors}. Give one "
+            f"{path} has {counted(len(docids), 'ids', ',')} for the "
+            f"{counted(documents, 'vectors', ',')} of {vectors}. Give one "
             f"id per vector, in the same order."
         )
     for row, docid in enumerate(docids):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, counted
 from m2dr.index.library import load_faiss, refusing, threads
 from m2dr.index.recipes import Engine, Recipe
 from m2dr.index.signs import Signs
@@ -82,8 +82,9 @@ def filled_index(
 
 def _train(index: Handle, store: Store, dim: int, recipe: Recipe) -> None:
     sample = _sampled(store, dim, recipe.train_rows)
-    remedy = f"There are {store.documents} documents; choose an engine that learns less, or flat."
-    asked = f"train {recipe.factory!r} on {len(sample)} documents"
+    held = counted(store.documents, "documents")
+    remedy = f"The store holds {held}; choose an engine that learns less, or flat."
+    asked = f"train {recipe.factory!r} on {counted(len(sample), 'documents')}"
     with refusing(asked, remedy), _eased(index):
         # Repeated where there are few: OPQ writes beyond its memory below `dim` rows, and one
         # document alone teaches no two centroids.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isqrt, log2
 from typing import Literal
 
-from m2dr.errors import UserError, nearest
+from m2dr.errors import UserError, counted, nearest
 
 Knobs = tuple[tuple[str, int], ...]  # name and value: what is chosen at search time
 Kind = Literal["vectors", "signs", "panorama"]
@@ -145,7 +145,7 @@ def _code(documents: int, dim: int) -> tuple[str, tuple[str, ...]]:
     if bits == 8:
         return str(parts), tuple(notes)
     notes.append(
-        f"{2**bits} centroids per part instead of 256, as there are {documents} documents to "
+        f"{2**bits} centroids per part instead of 256, for {counted(documents, 'documents')} to "
         f"learn them from."
     )
     return f"{parts}x{bits}", tuple(notes)

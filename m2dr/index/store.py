@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, counted
 from m2dr.index.docids import Docids, read_docids
 from m2dr.index.formats import FORMATS
 from m2dr.index.layout import DOCIDS, PARTIAL, STORE, store_command
@@ -175,6 +175,7 @@ def _unfinished(folder: Path) -> UserError:
     written = [shards.read(number) for number in shards.numbers()]
     rows = sum(shard.rows for shard in written)
     return UserError(
-        f"{folder} is half-written: {len(written)} shards with {rows} documents of "
+        f"{folder} is half-written: {counted(len(written), 'shards')} with "
+        f"{counted(rows, 'documents')} of "
         f"{plan.corpus}. Go on from there with: {store_command(folder)} --resume"
     )

@@ -18,7 +18,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, counted
 from m2dr.io import make_folder, refusing
 from m2dr.jsontext import read_object
 from m2dr.model.backbones import (
@@ -47,7 +47,6 @@ _AGAIN = "Train or download it again."
 _VOCABULARIES = (("tokenizer.json",), ("vocab.txt",), ("vocab.json", "merges.txt"), ("*.model",))
 _PROBE = 16  # tokens; more than any tokenizer puts around a text
 _MOST_TIMES = 4  # what config.json may promise over what the weights hold, to be told by name
-
 
 _CHARACTERS = 32  # of a long text are read at first for each token that is kept
 
@@ -167,8 +166,9 @@ def load(
         )
     if report["missing_keys"]:
         raise UserError(
-            f"The weights in {folder} lack {len(report['missing_keys'])} tensors that config.json "
-            f"promises, such as {min(report['missing_keys'])}; it is another model's, or damaged."
+            f"The weights in {folder} lack {counted(len(report['missing_keys']), 'tensors')} that "
+            f"config.json promises, such as {min(report['missing_keys'])}; it is another model's, "
+            "or damaged."
         )
     encoder = Encoder(transformer, card)
     encoder.behind = modules_behind(folder, card, encoder.pooled_width)

@@ -5,7 +5,7 @@ import os
 import torch
 from torch import nn
 
-from m2dr.errors import UserError, nearest
+from m2dr.errors import UserError, counted, nearest
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 DTYPE_VARIABLE = "M2DR_DTYPE"  # environment variable: what `--dtype auto` means on this machine
@@ -26,7 +26,9 @@ def choose_device(name: str) -> torch.device:
         raise UserError("--device cuda was asked for; torch finds no CUDA card. Use --device cpu.")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         cards = torch.cuda.device_count()
-        raise UserError(f"--device {name} was asked for; torch finds {cards} cards, from cuda:0.")
+        raise UserError(
+            f"--device {name} was asked for; torch finds {counted(cards, 'cards')}, from cuda:0."
+        )
     return device
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.random import Generator, default_rng
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError, counted
+from m2dr.errors import UserError, counted, were
 from m2dr.records.texts import Document, Group, Query
 from m2dr.text.collection import Dataset
 
@@ -28,7 +28,7 @@ class Answered(NamedTuple):
     def note(self) -> str:
         """A sentence about what was left out; empty when nothing was."""
         return (
-            f"{counted(self.absent, 'relevant judgement')} of documents that the corpus does not "
+            f"{counted(self.absent, 'relevant judgements')} of documents that the corpus does not "
             "hold left out."
             if self.absent
             else ""
@@ -121,9 +121,9 @@ class Groups:
         left = self._dataset.document_count - most
         if left < self._wanted:
             raise UserError(
-                f"{self._wanted} negatives per query were asked for; {self._dataset.name} has "
-                f"{self._dataset.document_count} documents, of which a query leaves {left}. "
-                "Ask for fewer."
+                f"{counted(self._wanted, 'negatives')} per query {were(self._wanted)} asked for; "
+                f"{self._dataset.name} has {counted(self._dataset.document_count, 'documents')}, "
+                f"of which a query leaves {left}. Ask for fewer."
             )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from m2dr.errors import UserError, nearest
+from m2dr.errors import UserError, counted, nearest
 from m2dr.records.texts import Pair
 from m2dr.text.couples import SPLITS, SentenceFile, SentenceRow, name_of, paths_of, read_sentences
 
@@ -53,8 +53,8 @@ def open_classes(names: str, split: str = "") -> Judged:
     absent = [label for label in (0, 1) if label not in present]
     if absent:
         raise UserError(
-            f"None of the {len(found.pairs)} pairs of {names} has the label {absent[0]}; without "
-            f"both, 0 and 1, there is nothing to tell apart."
+            f"None of the {counted(len(found.pairs), 'pairs')} of {names} has the label "
+            f"{absent[0]}; without both, 0 and 1, there is nothing to tell apart."
         )
     return found
 

@@ -49,7 +49,7 @@ def open_msmarco(name: str) -> Dataset:
     }
     for split in sorted({split_in(path) for path in files if is_id_triples(path)} - splits.keys()):
         splits[split] = Split(
-            partial(_asked_by_triples, files, split, corpus, find),
+            partial(_asked_by_triples, files, split, find),
             partial(_negatives, files, split, corpus),
         )
     return Dataset(folder.resolve().name, corpus, splits)
@@ -129,7 +129,7 @@ def _negatives(files: list[Path], split: str, corpus: Corpus) -> Negatives:
     return kept.mapping()
 
 
-def _asked_by_triples(files: list[Path], split: str, corpus: Corpus, find: FindQueries) -> Asked:
+def _asked_by_triples(files: list[Path], split: str, find: FindQueries) -> Asked:
     kept: dict[tuple[str, str], Judgement] = {}
     lines: dict[str, Line] = {}
     for line, (query_id, docid, _) in _triples_of(files, split):

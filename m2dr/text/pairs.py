@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, counted
 from m2dr.jsontext import reason_of
 from m2dr.records.texts import Document, Query
 from m2dr.text.collection import Dataset
@@ -141,7 +141,7 @@ def _object(line: Line) -> Row:
         raise line.error(f"is not JSON ({reason_of(error)}).") from None
     other = next((text for text in texts if not isinstance(text, str)), None)
     if other is not None or len(texts) < 2:
-        found = f"holds {other!r}" if other is not None else f"has {len(texts)} items"
+        found = f"holds {other!r}" if other is not None else f"has {counted(len(texts), 'items')}"
         raise line.error(
             f"is a list that {found}; such a list is of texts: a query, a positive, negatives."
         )

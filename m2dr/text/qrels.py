@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, counted
 from m2dr.records.texts import Judgement, Query
 from m2dr.text.collection import Asked
 from m2dr.text.corpora import Corpus
@@ -28,8 +28,8 @@ def read_judgements(path: Path) -> Iterator[tuple[Line, Judgement]]:
             continue
         if len(columns) not in (3, 4):
             raise line.error(
-                f"has {len(columns)} columns; a judgement has 3 (query, document, score) or 4 "
-                "(query, 0, document, score)."
+                f"has {counted(len(columns), 'columns')}; a judgement has 3 (query, document, "
+                "score) or 4 (query, 0, document, score)."
             )
         query, document, score = columns[0], columns[-2], columns[-1]
         yield (

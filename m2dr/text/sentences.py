@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, counted
 from m2dr.records.texts import Pair
 from m2dr.text.couples import COUPLES, KINDS, SCORES, SINGLES, holds_sentences, paths_of
 from m2dr.text.couples import read_sentences as read_file
@@ -71,6 +71,8 @@ def _open(path: Path, split: str) -> Sentences:
     wanted = {split} if split in file.splits else file.splits
     pairs = [row.pair for row in file.rows if row.pair is not None and row.split in wanted]
     if not pairs:
-        raise UserError(f"{path} holds no sentence to train on in {len(file.rows)} rows.")
+        raise UserError(
+            f"{path} holds no sentence to train on in {counted(len(file.rows), 'rows')}."
+        )
     between = file.scale.between_0_and_1(path, pairs) if file.scale else tuple(pairs)
     return Sentences(file.name, between, file.scored, len(file.rows) - len(pairs))

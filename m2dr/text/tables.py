@@ -4,6 +4,7 @@ import csv
 from collections.abc import Iterator
 from pathlib import Path
 
+from m2dr.errors import counted
 from m2dr.text.fields import Row
 from m2dr.text.lines import Line, read_lines
 
@@ -37,8 +38,8 @@ def read_table(path: Path) -> Iterator[tuple[Line, Row]]:
     for line, row in cells:
         if len(row) != len(names):
             raise line.error(
-                f"has {len(row)} columns, and the header has {len(names)}: {', '.join(names)}. "
-                "Give the row one cell for each of them."
+                f"has {counted(len(row), 'columns')}, and the header has {len(names)}: "
+                f"{', '.join(names)}. Give the row one cell for each of them."
             )
         yield line, dict(zip(names, row, strict=True))
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from m2dr.errors import counted
 from m2dr.records.texts import Document, Query
 from m2dr.text.collection import Dataset
 from m2dr.text.fields import filled, identifier
@@ -65,5 +66,7 @@ def id_triples(path: Path) -> Iterator[tuple[Line, IdTriple]]:
 def _three(line: Line, separator: str | None) -> list[str]:
     columns = line.text.split(separator)
     if len(columns) != 3:
-        raise line.error(f"has {len(columns)} columns, not 3: query, positive, negative.")
+        raise line.error(
+            f"has {counted(len(columns), 'columns')}, not 3: query, positive, negative."
+        )
     return columns

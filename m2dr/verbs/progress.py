@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, counted
 
 Advance = Callable[[int], None]
 Say = Callable[[str], None]
@@ -135,10 +135,11 @@ def _lines(what: str, total: int, unit: str, detail: Callable[[], str]) -> Itera
         if now - told >= LINE_EVERY and done < total:
             told, rate = now, done / (now - begun)
             left = (total - done) / rate if rate else 0
-            line = f"{what}: {done:,} of {total:,} {unit}, {rate:,.1f}/s, {left:,.0f} s left"
+            line = f"{what}: {done:,} of {counted(total, unit, ',')}, {rate:,.1f}/s"
+            line += f", {left:,.0f} s left"
             say(", ".join(part for part in (line, detail()) if part))
 
     yield advance
     spent = max(time.monotonic() - begun, 1e-9)
     if done:
-        say(f"{what}: {done:,} {unit} in {spent:,.1f} s, {done / spent:,.1f}/s")
+        say(f"{what}: {counted(done, unit, ',')} in {spent:,.1f} s, {done / spent:,.1f}/s")

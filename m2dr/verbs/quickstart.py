@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 
+from m2dr.errors import counted
 from m2dr.evaluate.grid import Grid
 from m2dr.records.cut import Cut
 from m2dr.settings import read_train_settings
@@ -71,7 +72,10 @@ def _index(out: Path, model: Path, say: Say) -> None:
         f"{_indexes(out)}"
     )
     report = index_corpus(IndexRequest(CORPUS, str(model), dims=(SMALL, 384), root=out / "indexes"))
-    say(f"{report.documents:,} documents, {len(report.folders)} indexes in {report.seconds:,.0f} s")
+    say(
+        f"{counted(report.documents, 'documents', ',')}, "
+        f"{counted(len(report.folders), 'indexes')} in {report.seconds:,.0f} s"
+    )
 
 
 def _evaluate(out: Path, models: Sequence[Path], say: Say) -> EvaluateReport:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, counted
 from m2dr.io import contents, locked, write_text
 from m2dr.jsontext import parse_json
 from m2dr.model.card import CARD
@@ -20,6 +20,7 @@ RECORD = "training.json"
 SETTINGS = "settings.json"  # the same when the training is finished: what made the model
 PROCESSES = "processes"  # how many share the training; no setting, and kept beside them
 LOGS = "tensorboard"
+_SUFFIXES = (".jsonl", ".csv", ".tsv", ".txt")  # of files that m2dr trains on
 BYTES_PER_PARAMETER = 12 * 3 + 8  # fp32 weights and two moments, in three checkpoints; the model
 Settings = TypeVar("Settings", covariant=True)
 
@@ -36,8 +37,23 @@ class Read(Protocol[Settings]):
 
 def folder_of(corpus: str, what: str, out: Path | None) -> Path:
     """Where a training goes when nobody says where: models/CORPUS-WHAT."""
-    name = "-".join(Path(part).name.replace(":", "-") for part in corpus.split(","))
+    name = "-".join(_stem(part.strip()) for part in corpus.split(","))
     return out or MODELS / f"{name}-{what}"
+
+
+def _stem(corpus: str) -> str:
+    """Return the name of a corpus as a folder has it: without the folders and suffixes of a file.
+
+    >>> _stem("data/groups.jsonl.gz"), _stem("irds:beir/fiqa/train"), _stem("data/msmarco-v1.1/")
+    ('groups', 'irds-beir-fiqa-train', 'msmarco-v1.1')
+    """
+    if ":" in corpus and not Path(corpus).exists():
+        return corpus.replace(":", "-").replace("/", "-")
+    name = Path(corpus).resolve().name
+    if Path(corpus).is_dir():
+        return name
+    plain = Path(name.removesuffix(".gz"))
+    return plain.stem if plain.suffix.lower() in _SUFFIXES else name
 
 
 def resumed(
@@ -168,8 +184,8 @@ def _read(folder: Path, keys: Collection[str]) -> dict[str, Any]:
         )
     if begun != asked:  # a batch would be another one, and its negatives others
         raise UserError(
-            f"--resume: {begun} processes began the training in {folder}, and {asked} would go on "
-            "with it. Start as many, or begin again with --overwrite."
+            f"--resume: {counted(begun, 'processes')} began the training in {folder}, and {asked} "
+            "would go on with it. Start as many, or begin again with --overwrite."
         )
     return table
 

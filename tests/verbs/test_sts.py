@@ -329,4 +329,4 @@ def test_pairs_that_nobody_agreed_on_are_left_out_and_told(
     report = evaluate_sts(request(tiny_backbone, tmp_path / "r", tmp_path / "nli.tsv"))
 
     assert report.tasks[0][0].queries == 2
-    assert "Note: 1 pairs without a label are left out" in tables(report, ["Spearman"])
+    assert "Note: left out: 1 pair without a label" in tables(report, ["Spearman"])

@@ -13,7 +13,7 @@ from m2dr.verbs.evaluating.costs import CostsRequest, measure_costs
 from m2dr.verbs.evaluating.evaluate import EvaluateReport, EvaluateRequest, Place
 
 
-def keep_record(request: EvaluateRequest, report: EvaluateReport) -> None:
+def keep_record(report: EvaluateReport) -> None:
     """Write beside each grid how it was made."""
     for place in report.places:
         for model, folder in _folders(place):

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, counted
 from m2dr.evaluate.classification import (
     Ints,
     Learnt,
@@ -159,17 +159,18 @@ def _fit_notes(found: Mapping[Cut, Learnt], experiments: int, how: Regression) -
     where = ", ".join(f"{cut} {count}" for cut, count in sorted(stopped.items()))
     return (
         f"{sum(stopped.values())} of {len(found) * experiments} fits had not converged after "
-        f"{how.iterations} iterations: {where} of {experiments}",
+        f"{counted(how.iterations, 'iterations')}: {where} of {experiments}",
     )
 
 
 def _protocol_notes(request: ClassificationRequest, labelled: Labelled) -> tuple[str, ...]:
     counts = Counter(row.label for row in labelled.train)
     if request.protocol == "full":
-        return (f"one fit on all {len(labelled.train)} texts of the split train",)
+        return (f"one fit on all {counted(len(labelled.train), 'texts')} of the split train",)
     note = (
-        f"the mean over {request.experiments} experiments with {request.samples} texts per label "
+        f"the mean over {counted(request.experiments, 'experiments')} with "
+        f"{counted(request.samples, 'texts')} per label "
         f"(MTEB's protocol, seed {request.seed})"
     )
     fewer = sum(count < request.samples for count in counts.values())
-    return (note, f"{fewer} labels have fewer texts than that") if fewer else (note,)
+    return (note, f"fewer texts than that: {counted(fewer, 'labels')}") if fewer else (note,)

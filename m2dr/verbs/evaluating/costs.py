@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, counted
 from m2dr.evaluate.costs import (
     Cost,
     Costs,
@@ -80,7 +80,7 @@ def measure_costs(request: CostsRequest, out: Path | None = None) -> Costs:
     encoders = open_encoders(
         request.model, {*sources, *sources.values()}, request.device, request.dtype
     )
-    say(f"Timing {len(cuts)} cuts of {request.model} on {_machine(encoders.deepest)}")
+    say(f"Timing {counted(len(cuts), 'cuts')} of {request.model} on {_machine(encoders.deepest)}")
     times, documents = _query_times(request, encoders, cuts, texts, sources[max(layers)])
     speeds = document_speeds(
         encoders, sources.values(), _documents(request, dataset), request.rounds
@@ -199,10 +199,12 @@ def _documents(request: CostsRequest, dataset: Dataset) -> list[str]:
 
 
 def _machine(encoder: Encoder) -> str:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     dtype = str(next(encoder.parameters()).dtype).removeprefix("torch.")
     processor = platform.processor() or platform.machine()
-    return f"{processor}, {cores} cores, encoder on {encoder.device.type} in {dtype}"
+    return f"{processor}, {counted(cores, 'cores')}, encoder on {encoder.device.type} in {dtype}"
 
 
 def _spread(items: Sequence[T], count: int) -> list[T]:

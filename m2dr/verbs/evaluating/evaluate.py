@@ -200,8 +200,9 @@ def _layers(request: EvaluateRequest, model: str) -> tuple[int, ...]:
 def _means(
     request: EvaluateRequest, names: Sequence[str], places: Sequence[Sequence[Place]]
 ) -> Iterator[Grid]:
-    """The plain means of each model, of measures in common: first those over the parts of a
-    collection, where it has a name, then that over collections.
+    """Yield the plain means of each model, of the measures that all corpora have.
+
+    Those over the parts of a set come first, where the set has a name; then that over all sets.
     """
     every = [place.grids[0].measures for parts in places for place in parts]
     common = [name for name in every[0] if all(name in measures for measures in every)]

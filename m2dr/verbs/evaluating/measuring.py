@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from m2dr.errors import Interrupted
+from m2dr.errors import Interrupted, counted
 from m2dr.evaluate.alarms import (
     depth_alarms,
     grid_alarms,
@@ -54,8 +54,8 @@ class Measuring:
                 known[pair] = part
         except KeyboardInterrupt:
             raise Interrupted(
-                f"Measuring stopped after {len(known)} of {len(files)} layers; the same command "
-                f"goes on from there."
+                f"Measuring stopped after {len(known)} of {counted(len(files), 'layers')}; the "
+                "same command goes on from there."
             ) from None
         parts = [known[pair] for pair in files]
         scores = joined(parts)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, counted
 from m2dr.evaluate.findings import Finding
 from m2dr.evaluate.made import MADE, package_versions
 from m2dr.evaluate.overlap import draw_overlap
@@ -85,7 +85,7 @@ def _place(request: FiguresRequest, one: Pictured) -> PlaceContent:
 def _overlap(request: FiguresRequest) -> Iterator[Shown]:
     found = overlaps(request.overlap)
     if found:
-        title = f"Prefixes and whole vectors of {len(found[0].whole)} documents"
+        title = f"Prefixes and whole vectors of {counted(len(found[0].whole), 'documents')}"
         caption = (
             "The same documents by their whole vectors (filled) and by a prefix (hollow), "
             "in one plane: the nearer, the more the prefix keeps."

@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError, nearest
+from m2dr.errors import UserError, counted, nearest
 from m2dr.evaluate.figures import quality_over_dims
 from m2dr.evaluate.grid import Grid, average
 from m2dr.evaluate.report import text_comparison, text_table, write_csv, write_json
@@ -208,7 +208,7 @@ def find_files(names: str, kind: str, what: str) -> str:
 
 def skipped_note(skipped: int) -> tuple[str, ...]:
     """What a reader must know where no label was agreed on for some pairs."""
-    return (f"{skipped} pairs without a label are left out",) if skipped else ()
+    return (f"left out: {counted(skipped, 'pairs')} without a label",) if skipped else ()
 
 
 def _places() -> tuple[Path, ...]:

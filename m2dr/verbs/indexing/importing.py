@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.errors import Interrupted, UserError
+from m2dr.errors import Interrupted, UserError, counted
 from m2dr.index.engines import build_index, check_engine
 from m2dr.index.importing import Foreign, import_store, open_npy, open_pyserini
 from m2dr.index.layout import store_folder
@@ -153,7 +153,10 @@ def _try(
                 f"from another. Name the model and layer that made the vectors, or believe the "
                 f"names with --sample 0."
             )
-    say(f"{len(rows)} documents encoded again by {request.model} have the vectors imported")
+    say(
+        f"{counted(len(rows), 'documents')} encoded again by {request.model} have the vectors "
+        "imported"
+    )
 
 
 def _apart(ours: Floats, theirs: Floats, similarity: Similarity) -> NDArray[np.float64]:

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from m2dr.errors import Interrupted, UserError
+from m2dr.errors import Interrupted, UserError, counted
 from m2dr.index.store import Store, open_store
 from m2dr.index.writer import StoreWriter, is_finished
 from m2dr.io import locked
@@ -110,7 +110,7 @@ def _encode(
     except KeyboardInterrupt:
         done = job.documents - sum(job.rows_of(n) for n in missing if job.lacks(n))
         raise Interrupted(
-            f"Encoding stopped after {done} of {job.documents} documents; "
+            f"Encoding stopped after {done} of {counted(job.documents, 'documents')}; "
             "the same command goes on from there."
         ) from None
     say(tally.summary())
@@ -141,10 +141,13 @@ def _share_out(
 def _announce(job: Job, crew: Crew, documents: int) -> None:
     device = choose_device(job.device)
     names = ", ".join(str(plan.layer) for _, plan in job.stores)
-    who = f", {crew.workers} workers" if crew.workers > 1 else ""
+    who = f", {counted(crew.workers, 'workers')}" if crew.workers > 1 else ""
     who += " on Ray" if crew.on == "ray" else ""
     corpus = job.stores[0][1].corpus
     dtype = choose_dtype(job.dtype, device)
     say(f"Encoding {corpus} at layers {names} with {job.model} on {device.type}, {dtype}{who}")
     if documents < job.documents:
-        say(f"{job.documents - documents} of {job.documents} documents are encoded already")
+        say(
+            f"{job.documents - documents} of {counted(job.documents, 'documents')} are encoded "
+            "already"
+        )

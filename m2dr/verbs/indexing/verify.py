@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, counted
 from m2dr.index.docids import read_docids
 from m2dr.index.inventory import built_indexes
 from m2dr.index.layout import INDEX, INDEX_DOCIDS, STORE, index_command, store_command
@@ -136,7 +136,7 @@ def _compare(
     again = f"Encode it again with: {store_command(store.folder)} --overwrite"
     if dataset.document_count != store.documents:
         yield (
-            f"{store.folder / STORE} has {store.documents} documents and the corpus "
+            f"{store.folder / STORE} has {counted(store.documents, 'documents')} and the corpus "
             f"{dataset.document_count}. {again}"
         )
         return

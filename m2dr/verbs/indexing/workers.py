@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from threading import Lock, Thread
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, counted
 from m2dr.model.devices import share_of_machine, use_threads
 from m2dr.verbs.indexing.pipeline import AHEAD, Done, Job, ShardEncoder
 from m2dr.verbs.indexing.tally import Tally
@@ -116,11 +116,12 @@ def _leave(worker: _Worker, alive: Sequence[_Worker], todo: deque[int], tally: T
         todo.appendleft(number)
     how = _how_ended(worker.process.exitcode)
     if alive:
-        say(f"Warning: a worker ended ({how}); the {len(alive)} others take its shards.")
+        say(f"Warning: a worker ended ({how}); its shards go to {counted(len(alive), 'others')}.")
     elif todo:
         raise UserError(
-            f"All workers ended, the last one {how}, with {len(todo)} shards left to write. What "
-            "is written stays; run the same command again, with fewer --workers if memory is short."
+            f"All workers ended, the last one {how}, with {counted(len(todo), 'shards')} left to "
+            "write. What is written stays; run the same command again, with fewer --workers if "
+            "memory is short."
         )
 
 

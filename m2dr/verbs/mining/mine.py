@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from m2dr.errors import Interrupted, UserError, nearest
+from m2dr.errors import Interrupted, UserError, counted, nearest, were
 from m2dr.io import aside, locked_file
 from m2dr.records.texts import Document, Query
 from m2dr.text.collection import Dataset
@@ -79,9 +79,9 @@ class MineReport:
         split = split_in(self.out)
         named = f" --set split={split}" if split != "train" else ""
         return (
-            f"{self.queries:,} queries{left_out}, {mean:.2f} negatives each ({self.bare:,} have "
-            f"none) in {self.seconds:,.0f} s; candidates dropped: {dropped}; {self.out}. Next: "
-            f"m2dr train --corpus {self.out} --negatives {self.asked}{named}"
+            f"{counted(self.queries, 'queries', ',')}{left_out}, {mean:.2f} negatives each "
+            f"({self.bare:,} have none) in {self.seconds:,.0f} s; candidates dropped: {dropped}; "
+            f"{self.out}. Next: m2dr train --corpus {self.out} --negatives {self.asked}{named}"
         )
 
 
@@ -119,7 +119,7 @@ def _write(request: MineRequest, dataset: Dataset, counts: Counter[str]) -> None
                 file.write(json.dumps(group, ensure_ascii=False) + "\n")
         except KeyboardInterrupt:
             raise Interrupted(
-                f"Mining stopped after {counts['queries']} queries; nothing was written to "
+                f"Mining stopped after {counted(counts['queries'], 'queries')}; nothing was written to "
                 f"{request.out}."
             ) from None
 
@@ -138,8 +138,9 @@ def _refuse(request: MineRequest) -> None:
     left = request.depth - request.skip
     if not 1 <= request.negatives <= left:
         raise UserError(
-            f"{request.negatives} negatives per query were asked for; --depth {request.depth} "
-            f"less --skip {request.skip} leaves {left} candidates. Raise --depth."
+            f"{counted(request.negatives, 'negatives')} per query {were(request.negatives)} asked "
+            f"for; --depth {request.depth} "
+            f"less --skip {request.skip} leaves {counted(left, 'candidates')}. Raise --depth."
         )
     if request.out.suffix != ".jsonl":
         raise UserError(f"--out {request.out} must end in .jsonl, by which m2dr train knows it.")

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from m2dr.errors import counted
 from m2dr.index.exact import ExactIndex
 from m2dr.index.store import open_store
 from m2dr.records.run import Ranking
@@ -23,7 +24,8 @@ class ScanReport:
     spent: int  # multiply-adds per query of this way; 0: not known
 
     def __str__(self) -> str:
-        found = f"recall@{self.k} {self.recall:.4f} of a full scan over {self.queries} queries"
+        queries = counted(self.queries, "queries")
+        found = f"recall@{self.k} {self.recall:.4f} of a full scan over {queries}"
         if not self.spent:
             return f"{found}; that takes {self.scanned:,} multiply-adds per query"
         return (

@@ -72,7 +72,8 @@ class QueryEncoder:
         for number, row in zip(long, cut, strict=True):
             rows[number] = row
         if long:
-            of = f"{len(long)} of {len(texts)} queries are" if len(texts) > 1 else "The query is"
+            verb = "is" if len(long) == 1 else "are"
+            of = f"{len(long)} of {len(texts)} queries {verb}" if len(texts) > 1 else "The query is"
             tell(f"{of} longer than {card.query_length} tokens; what follows these is not read.")
         return rows
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from m2dr.errors import counted
 from m2dr.evaluate.runfiles import write_run
 from m2dr.index.searchable import Searchable
 from m2dr.records.cut import Cut
@@ -95,7 +96,7 @@ class Searcher:
         self.warnings = self._documents.warnings(self.cut)
         self._encoder = (encoder_of or _load)(self._place)
         self.describe = (
-            f"{self._documents.documents} documents of {self._documents.corpus} "
+            f"{counted(self._documents.documents, 'documents')} of {self._documents.corpus} "
             f"(layer {self._documents.layer}), queries at {self.cut} of {self._place.model}"
         )
 

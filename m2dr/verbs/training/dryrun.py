@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from m2dr.errors import counted
 from m2dr.settings import TrainSettings
 from m2dr.train.learner import Learner
 from m2dr.train.plan import Example, Examples, Plan
@@ -62,8 +63,8 @@ def describe(forecast: Forecast) -> str:
     frozen = "" if t.trained == t.parameters else f", {t.trained:,} of them trained"
     return "\n".join(
         [
-            f"{f.steps:,} steps of {f.examples:,} {f.unit} on {f.device}, "
-            f"{t.parameters:,} parameters{frozen}",
+            f"{counted(f.steps, 'steps', ',')} of {counted(f.examples, f.unit, ',')} on "
+            f"{f.device}, {t.parameters:,} parameters{frozen}",
             f"one step: {t.seconds:.2f} s, {t.tokens:,.0f} tokens and "
             f"{t.padded / t.tokens - 1:.0%} padding beside them, "
             f"{t.tokens / t.seconds:,.0f} tokens per second, loss {t.loss:.3f}",

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from m2dr.errors import counted
 from m2dr.train.terms import Term
 from m2dr.verbs.training.recipe import Recipe
 
@@ -22,7 +23,7 @@ def explain(recipe: Recipe) -> str:
     table = [[row[place] for place in used] for row in rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in table]
-    tail = f"{len(counts)} term{'s' * (len(counts) > 1)}"
+    tail = counted(len(counts), "terms")
     tail += f", {draws} draws of a step" if draws > 1 else ""
     return "\n".join([*_head(recipe), *(line.rstrip() for line in lines), *_beside(recipe), tail])
 

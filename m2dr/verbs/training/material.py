@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, counted
 from m2dr.model.checkpoint import Tokenizer
 from m2dr.model.encoder import Encoder
 from m2dr.records.card import ModelCard
@@ -51,7 +51,7 @@ def refuse_few(settings: TrainSettings, material: Material) -> None:
     if settings.batch_queries > material.count:
         raise UserError(
             f"batch_queries = {settings.batch_queries} was asked for; {material.name} has "
-            f"{material.count} {material.unit} to train on. Ask for fewer."
+            f"{counted(material.count, material.unit)} to train on. Ask for fewer."
         )
 
 
@@ -95,7 +95,10 @@ def _dev(dataset: Dataset, settings: TrainSettings) -> DevSet | None:
 def _of_sentences(sentences: Sentences, settings: TrainSettings) -> Material:
     pairs = sentences.pairs
     if sentences.skipped:
-        say(f"{sentences.skipped} rows without a label, or of another split than train, left out")
+        say(
+            f"{counted(sentences.skipped, 'rows')} without a label, or of another split than "
+            "train, left out"
+        )
     if settings.loss == "simcse" and sentences.scored:
         pairs = tuple(Pair(text, text, 1.0) for text in _texts(pairs))
 

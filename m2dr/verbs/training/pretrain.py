@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, counted
 from m2dr.model import checkpoint
 from m2dr.model.backbones import most_tokens, read_config
 from m2dr.model.checkpoint import Tokenizer, read_card
@@ -118,8 +118,8 @@ def _pretrain(setup: _Setup, folder: Path, resume: bool) -> tuple[Trainer, Model
     """Train, and write the backbone; the first rank holds the folder."""
     settings, plan = setup.settings, setup.plan
     cuts = " ".join(map(str, setup.learner.cuts))
-    say(f"Pre-training {cuts} of {settings.backbone}: {plan.steps} steps")
-    say(f"  {setup.texts} texts, {plan.batch_queries} per step, into {folder}")
+    say(f"Pre-training {cuts} of {settings.backbone}: {counted(plan.steps, 'steps')}")
+    say(f"  {counted(setup.texts, 'texts')}, {plan.batch_queries} per step, into {folder}")
     with progress("Pre-training", plan.steps, "steps") as advance:
         trainer = Trainer(
             setup.learner, plan, setup.examples, setup.batch, None, lambda *_: advance(1)
@@ -145,8 +145,8 @@ def _prepare(settings: PretrainSettings, folder: Path) -> _Setup:
     count, read = _texts(settings)
     if settings.batch_texts > count:
         raise UserError(
-            f"batch_texts = {settings.batch_texts} was asked for; {settings.corpus} has {count} "
-            "texts. Ask for fewer."
+            f"batch_texts = {settings.batch_texts} was asked for; {settings.corpus} has "
+            f"{counted(count, 'texts')}. Ask for fewer."
         )
     _check(settings)
     encoder, tokenizer = checkpoint.load(settings.backbone, None, device)

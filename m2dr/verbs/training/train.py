@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from m2dr.errors import Interrupted, UserError
+from m2dr.errors import Interrupted, UserError, counted
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import Tokenizer
 from m2dr.model.devices import choose_training_device, drops_out, set_dropout
@@ -86,8 +86,11 @@ def _train(setup: Setup, folder: Path, resume: bool) -> tuple[Trainer, ModelCard
     settings, encoder, plan = setup.settings, setup.encoder, setup.plan
     material = setup.material
     kind = f"{encoder.device.type} in {'bf16' if plan.bf16 else 'fp32'}"
-    say(f"Training {setup.recipe.variant.name} on {material.name}: {plan.steps} steps on {kind}")
-    say(f"  {material.count} {material.unit}, {plan.batch_queries} per step, into {folder}")
+    say(
+        f"Training {setup.recipe.variant.name} on {material.name}: {counted(plan.steps, 'steps')} "
+        f"on {kind}"
+    )
+    say(f"  {counted(material.count, material.unit)}, {plan.batch_queries} per step, into {folder}")
 
     measure = material.quality
     quality = (lambda: measure(encoder, setup.tokenizer)) if measure else None
