@@ -1,5 +1,6 @@
 """JSON that people or other programs wrote: read strictly, and refused with its line and reason."""
 
+import errno
 import json
 from math import isfinite
 from pathlib import Path
@@ -56,6 +57,27 @@ def parse_json(text: str | bytes) -> Any:  # noqa: ANN401  # anything may stand 
     return found
 
 
+def load_json(path: Path) -> Any:  # noqa: ANN401  # anything may stand in JSON
+    """Return what a regular file of JSON holds, as `parse_json`.
+
+    Raises:
+        OSError: it cannot be read, or is no file.
+        JsonError: it is not JSON.
+    """
+    return parse_json(read_regular(path))
+
+
+def read_regular(path: Path) -> bytes:
+    """Return the bytes of a file; where a FIFO stands instead, reading would wait without end.
+
+    Raises:
+        OSError: it cannot be read, or is a FIFO, a socket or a device.
+    """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise OSError(errno.ENXIO, "a FIFO or a device stands there, not a file", str(path))
+    return path.read_bytes()
+
+
 def read_json_file(path: Path) -> Any:  # noqa: ANN401  # anything may stand in JSON
     """Return what a file of JSON holds, as `parse_json`.
 
@@ -64,7 +86,7 @@ def read_json_file(path: Path) -> Any:  # noqa: ANN401  # anything may stand in 
         UserError: it cannot be read or is not JSON; with the file, the line and the reason.
     """
     try:
-        return parse_json(path.read_bytes())
+        return load_json(path)
     except FileNotFoundError:
         raise
     except OSError as error:

@@ -272,7 +272,7 @@ THERE: tuple[Spoil, ...] = (_gone, _folder, _loop, _dangling, _other)
 def spoil(path: Path, draw: Random, waits: bool = False) -> str:
     """Spoil a file in a way that suits its name; returns how.
 
-    With `waits` a FIFO is no way: it may stand where a person names a single file, and is read.
+    With `waits` a FIFO is no way: what people bring may come through one, and is waited for.
     """
     ways: list[Spoil] = [of_bytes, of_bytes, draw.choice(THERE if waits else (*THERE, _fifo))]
     name = path.name

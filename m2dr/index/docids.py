@@ -9,6 +9,7 @@ import numpy as np
 
 from m2dr.errors import UserError
 from m2dr.index.layout import index_command
+from m2dr.jsontext import read_regular
 
 _NEWLINE = 10
 
@@ -93,7 +94,7 @@ def read_docids(path: Path, documents: int, sha256: str) -> Docids:
     """
     remedy = f"Restore the file, or make it again with: {index_command(path.parent)}"
     try:
-        data = path.read_bytes()
+        data = read_regular(path)
         data.decode()
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}). {remedy}.") from error

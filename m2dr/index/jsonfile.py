@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar, cast, get_args, get_origin, 
 
 from m2dr.errors import UserError
 from m2dr.index.files import write_whole
-from m2dr.jsontext import JsonError, parse_json
+from m2dr.jsontext import JsonError, parse_json, read_regular
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -49,7 +49,7 @@ def read_json(path: Path, kind: "type[Record]", remedy: str) -> "Record":
         UserError: the file is missing, is not JSON, has another format, or lacks a field.
     """
     try:
-        text = path.read_bytes()
+        text = read_regular(path)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror or error}). {remedy}.") from error
     return parse(text, kind, str(path), remedy)

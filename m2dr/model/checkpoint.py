@@ -12,7 +12,7 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from m2dr.errors import UserError
-from m2dr.jsontext import parse_json
+from m2dr.jsontext import load_json
 from m2dr.model.backbones import backbone_of, cut_config, read_config
 from m2dr.model.encoder import Encoder
 from m2dr.model.foreign import DENSE, foreign_card, write_sentence_transformers_files
@@ -152,7 +152,7 @@ def _write(card: ModelCard, path: Path) -> None:
 
 def _read(path: Path) -> ModelCard:
     try:
-        table = parse_json(path.read_bytes())
+        table = load_json(path)
         if table["format"] != FORMAT:
             raise UserError(
                 f"{path} has format {table['format']}, and this m2dr reads format {FORMAT}; "

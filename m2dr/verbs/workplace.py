@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from m2dr.errors import UserError
-from m2dr.jsontext import parse_json
+from m2dr.jsontext import load_json
 from m2dr.model.places import CARD, CHECKPOINTS
 from m2dr.verbs.models import MODELS
 from m2dr.verbs.progress import processes_asked
@@ -134,7 +134,7 @@ def _read(folder: Path, keys: Collection[str]) -> dict[str, Any]:
         done = "is finished" if (folder / CARD).exists() else "was never begun"
         raise UserError(f"--resume: the training in {folder} {done}; leave --resume out to train.")
     try:
-        table: dict[str, Any] = parse_json(path.read_bytes())
+        table: dict[str, Any] = load_json(path)
     except ValueError as error:
         raise UserError(f"{path} is damaged ({error}); begin again with --overwrite.") from error
     begun, asked = table.pop(PROCESSES, 1), processes_asked()
