@@ -61,6 +61,18 @@ def what_stands_at(path: Path) -> str:
     return "" if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "no file")
 
 
+def read_regular(path: Path) -> bytes:
+    """Return the bytes of a file; where a FIFO stands instead, reading would wait without end.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file.
+    """
+    found = what_stands_at(path)
+    if found.startswith(("a FIFO", "a device", "a socket")):
+        raise OSError(errno.ENXIO, f"{found} stands there, not a file", str(path))
+    return path.read_bytes()
+
+
 def read_bytes(path: Path, remedy: str) -> bytes:
     """Return the bytes of a regular file.
 

@@ -20,7 +20,7 @@ from typing import (
 )
 
 from m2dr.errors import UserError
-from m2dr.io import read_bytes, write_whole
+from m2dr.io import read_bytes, read_regular, write_whole
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -90,21 +90,14 @@ class MismatchError(ValueError):
 # Whole files
 
 
-def read_json_file(path: Path) -> Any:  # noqa: ANN401  # anything may stand in JSON
-    """Return what a file of JSON holds, as `parse_json`.
+def load_json(path: Path) -> Any:  # noqa: ANN401  # anything may stand in JSON
+    """Return what a regular file of JSON holds, as `parse_json`.
 
     Raises:
-        FileNotFoundError: there is no such file; what to do then is the caller's to say.
-        UserError: it cannot be read or is not JSON; with the file, the line and the reason.
+        OSError: it cannot be read, or is no file.
+        JsonError: it is not JSON.
     """
-    try:
-        return parse_json(path.read_bytes())
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}.") from error
-    except JsonError as error:
-        raise error.at(path) from error
+    return parse_json(read_regular(path))
 
 
 def read_value(path: Path, hint: object, remedy: str) -> Any:  # noqa: ANN401  # what `hint` says
@@ -178,7 +171,7 @@ def read_json(path: Path, kind: "type[Record]", remedy: str) -> "Record":
         UserError: the file is missing, is not JSON, has another format, or lacks a field.
     """
     try:
-        text = path.read_bytes()
+        text = read_regular(path)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror or error}). {remedy}.") from error
     return parse(text, kind, str(path), remedy)

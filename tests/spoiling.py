@@ -184,12 +184,13 @@ def of_array(path: Path, draw: Random) -> None:
     found = np.load(path, allow_pickle=False)
     if not isinstance(found, np.ndarray):
         return of_bytes(path, draw)
-    spoilt: list[object] = [
-        found[:-1], found[:0], found[:, :0], found[0], found[None], found.T, np.float64(1.0), found.astype(np.int64),
-        found.astype(np.complex64), found.astype(">f4"), np.asfortranarray(found), found * np.nan, found * np.inf,
-        found * 1e38, found * 0, found.astype("U8"), found.astype(np.float16), np.array([{}], dtype=object),
-        found.view([("a", "f4")]) if found.dtype == np.float32 else found, np.repeat(found, 3, axis=1),
-    ]  # fmt: skip
+    with np.errstate(all="ignore"):
+        spoilt: list[object] = [
+            found[:-1], found[:0], found[:, :0], found[0], found[None], found.T, np.float64(1.0), found.astype(np.int64),
+            found.astype(np.complex64), found.astype(">f4"), np.asfortranarray(found), found * np.nan, found * np.inf,
+            found * 1e38, found * 0, found.astype("U8"), found.astype(np.float16), np.array([{}], dtype=object),
+            found.view([("a", "f4")]) if found.dtype == np.float32 else found, np.repeat(found, 3, axis=1),
+        ]  # fmt: skip
     how = draw.randrange(len(spoilt) + 4)
     if how < len(spoilt):
         np.save(path, spoilt[how], allow_pickle=True)
@@ -272,7 +273,7 @@ THERE: tuple[Spoil, ...] = (_gone, _folder, _loop, _dangling, _other)
 def spoil(path: Path, draw: Random, waits: bool = False) -> str:
     """Spoil a file in a way that suits its name; returns how.
 
-    With `waits` a FIFO is no way: it may stand where a person names a single file, and is read.
+    With `waits` a FIFO is no way: what people bring may come through one, and is waited for.
     """
     ways: list[Spoil] = [of_bytes, of_bytes, draw.choice(THERE if waits else (*THERE, _fifo))]
     name = path.name

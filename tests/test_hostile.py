@@ -4,6 +4,7 @@ A command ends with exit code 0, or with 2 and one sentence (`index verify` with
 verdicts). Code 1 is Ctrl-C's alone. How to run a case by itself stands in `hostile`.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -174,3 +175,41 @@ def test_an_error_that_quotes_a_file_stays_readable(tmp_path: Path) -> None:
     (tmp_path / "a.trec").write_text(f"q Q0 d 1 {'x' * 50_000} tag\n")
 
     assert len(refusal("fuse a.trec a.trec --out c.trec", tmp_path)) < 2_500
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "m2dr.json",
+        "store.json",
+        "manifest.json",
+        "docid",
+        "grid.json",
+        "costs.json",
+        "made.json",
+        "per_query.npz",
+    ],
+)
+def test_a_fifo_in_the_place_of_a_file_of_ours_is_not_waited_for(name: str, world: Path) -> None:
+    path = next(
+        path
+        for path in world.rglob(name)
+        if "dim-8" not in path.parts[-2] and "flat" not in path.parts
+    )
+    kept = path.read_bytes()
+    path.unlink()
+    os.mkfifo(path)
+    words = {
+        "grid.json": "report results --out o.html",
+        "made.json": "report results --out o.html",
+        "costs.json": f"pick {_GRID} --quality 50%",
+        "per_query.npz": f"compare {_GRID} --against {_GRID}@L2D8 --out out",
+    }
+    try:
+        told = refusal(words.get(name, f"{_SEARCH} --dim 32"), world)
+    finally:
+        path.unlink()
+        path.write_bytes(kept)
+
+    assert name in told
+    assert "FIFO" in told or "device" in told

@@ -124,3 +124,25 @@ def test_without_a_folder_to_keep_a_cache_in_a_command_works_or_says_what_to_set
 
     assert done.exit_code == 2
     assert done.stderr.endswith("name one with: export M2DR_CACHE=FOLDER\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("index", "list", "--indexes", ""), "'' names nothing"),
+        (("fuse", "a", "b", "--out", " "), "' ' names nothing"),
+        (("fuse", "a\0b", "--out", "c"), "'a\\x00b' names nothing"),
+        (("bm25", "--run", "r.trec", "-k", "9" * 30), "has more than 64 bits"),
+        (("train", "--dims", "9" * 5_000), "is not a whole number from 1"),
+    ],
+)
+def test_a_word_that_names_or_counts_nothing_is_refused(
+    words: tuple[str, ...], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    done = run(*words)
+
+    assert done.exit_code == 2, (done.output, done.exception)
+    assert told in done.stderr
+    assert not list(tmp_path.iterdir())

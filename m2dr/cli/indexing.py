@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from m2dr.cli.options import CORPUS, FOLDER, MACHINE, MODEL, ROOT, refuse_both, whole_numbers
+from m2dr.cli.options import CORPUS, FOLDER, MACHINE, MODEL, ROOT, Whole, refuse_both, whole_numbers
 from m2dr.cli.polite import MISTAKE, echo
 from m2dr.errors import counted
 
@@ -34,14 +34,14 @@ def index() -> None:
 @click.option("--factory", default="", help="One more engine: any factory string of FAISS.")
 @click.option(
     "--graph-threads",
-    type=click.IntRange(min=0),
+    type=Whole(min=0),
     default=1,
     show_default=True,
     help="Threads that build hnsw; 0 for all. Only one builds the same bytes each time.",
 )
 @click.option(
     "--shard-rows",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     default=4096,
     show_default=True,
     help="Documents per file of vectors: what an interruption can cost.",
@@ -55,7 +55,7 @@ def index() -> None:
 )
 @click.option(
     "--workers",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     default=1,
     show_default=True,
     help="Processes that encode, each on a card or a share of the cores; on Ray, tasks at a time.",
@@ -123,7 +123,7 @@ def list_(root: Path) -> None:
 @click.option("--model", default="", help="What encoded them; the store's own by default.")
 @click.option(
     "--sample",
-    type=click.IntRange(min=0),
+    type=Whole(min=0),
     default=32,
     show_default=True,
     help="Documents of each store to encode again and compare; 0 for none.",

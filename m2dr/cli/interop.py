@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from m2dr.cli.indexing import index
-from m2dr.cli.options import CORPUS, FILE, FOLDER, MACHINE, MODEL, ROOT, whole_numbers
+from m2dr.cli.options import CORPUS, FILE, FOLDER, MACHINE, MODEL, ROOT, Whole, whole_numbers
 from m2dr.cli.polite import echo
 from m2dr.errors import UserError, counted
 
@@ -61,7 +61,7 @@ def push(to: str, **request: Any) -> None:  # noqa: ANN401, ARG001  # PushReques
 @click.option("--model", required=True, help="Folder or id of the model that made the vectors.")
 @click.option(
     "--layer",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     default=None,
     help="Transformer blocks that made them; all by default.",
 )
@@ -74,7 +74,7 @@ def push(to: str, **request: Any) -> None:  # noqa: ANN401, ARG001  # PushReques
 )
 @click.option(
     "--sample",
-    type=click.IntRange(min=0),
+    type=Whole(min=0),
     default=16,
     show_default=True,
     help="Documents that are encoded again to see whether --model and --layer are true. "
@@ -116,7 +116,7 @@ def import_(**request: Any) -> None:  # noqa: ANN401  # fields of ImportRequest
 @click.option("--split", default="", help="Instead: the judged queries of a split of the corpus.")
 @click.option("--run", "run_file", type=FILE, required=True, help="Where the TREC run goes.")
 @click.option(
-    "-k", "--k", "k", type=click.IntRange(min=1), default=1000, show_default=True, help="Per query."
+    "-k", "--k", "k", type=Whole(min=1), default=1000, show_default=True, help="Per query."
 )
 def bm25(**request: Any) -> None:  # noqa: ANN401  # fields of Bm25Request
     """Rank by words alone: a TREC run to fuse with, or a bar to clear."""
@@ -153,7 +153,7 @@ def bm25(**request: Any) -> None:  # noqa: ANN401  # fields of Bm25Request
     "-k",
     "--k",
     "k",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     default=1000,
     show_default=True,
     help="Kept per query.",

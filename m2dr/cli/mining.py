@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from m2dr.cli.options import CORPUS, FILE, MACHINE, MODEL, ROOT
+from m2dr.cli.options import CORPUS, FILE, MACHINE, MODEL, ROOT, Whole
 from m2dr.cli.polite import echo
 
 
@@ -22,30 +22,30 @@ from m2dr.cli.polite import echo
 )
 @click.option(
     "--layer",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     default=None,
     help="Blocks that the queries run through; all by default.",
 )
 @click.option(
-    "--dim", type=click.IntRange(min=1), default=None, help="The longest that is built, by default."
+    "--dim", type=Whole(min=1), default=None, help="The longest that is built, by default."
 )
 @click.option(
     "--depth",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     default=100,
     show_default=True,
     help="How many of the best documents are looked at.",
 )
 @click.option(
     "--negatives",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     default=16,
     show_default=True,
     help="Kept per query, the hardest first; m2dr train reads 64 at most.",
 )
 @click.option(
     "--skip",
-    type=click.IntRange(min=0),
+    type=Whole(min=0),
     default=0,
     show_default=True,
     help="So many of the best are passed over: nobody judged them, and they may answer.",
@@ -57,7 +57,7 @@ from m2dr.cli.polite import echo
     show_default=True,
     help="Share of the answer's score that a negative may have; 0 for any.",
 )
-@click.option("--queries", type=click.IntRange(min=1), default=None, help="The first so many.")
+@click.option("--queries", type=Whole(min=1), default=None, help="The first so many.")
 @click.option("--out", type=FILE, required=True, help="JSONL file of training groups.")
 @ROOT
 @click.option("--overwrite", is_flag=True, help="Replace the file.")

@@ -27,6 +27,17 @@ class _Named(click.Path):
         return super().convert(value, param, ctx)
 
 
+class Whole(click.IntRange):
+    """A whole number of at most 64 bits, which every array and every loop can count to."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:  # noqa: ANN401  # as click declares it
+        """Refuse what is larger."""
+        number: int = super().convert(value, param, ctx)
+        if abs(number) >= 2**63:
+            self.fail(f"{str(value)[:40]}… has more than 64 bits.", param, ctx)
+        return number
+
+
 FOLDER = _Named(path_type=Path, file_okay=False)
 FILE = _Named(path_type=Path, dir_okay=False)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from m2dr.cli.options import CORPUS, FILE, MACHINE, MODEL, ROOT, options
+from m2dr.cli.options import CORPUS, FILE, MACHINE, MODEL, ROOT, Whole, options
 from m2dr.cli.polite import echo
 from m2dr.errors import UserError, counted
 
@@ -39,23 +39,23 @@ WAYS = options(
 @MODEL
 @click.option(
     "--query-layer",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     default=None,
     help="Blocks that the query runs through; all by default.",
 )
 @click.option(
     "--layer",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     default=None,
     help="Layer of the documents; what the model was trained for, by default.",
 )
 @click.option(
-    "--dim", type=click.IntRange(min=1), default=None, help="The longest that is built, by default."
+    "--dim", type=Whole(min=1), default=None, help="The longest that is built, by default."
 )
 @click.option(
     "-k",
     "k",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     default=10,
     show_default=True,
     help="Documents per query; 1000 is usual with --run.",

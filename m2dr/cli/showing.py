@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from m2dr.cli.options import FILE, FOLDER, MACHINE, options, whole_numbers
+from m2dr.cli.options import FILE, FOLDER, MACHINE, Whole, options, whole_numbers
 from m2dr.cli.polite import echo
 
 if TYPE_CHECKING:
@@ -47,9 +47,7 @@ _WHAT = options(
         callback=whole_numbers,
         help="Prefixes of --overlap, as 32,128; by default a third of the width.",
     ),
-    click.option(
-        "--overlap-layer", type=click.IntRange(0), default=0, help="Of --overlap; the last."
-    ),
+    click.option("--overlap-layer", type=Whole(0), default=0, help="Of --overlap; the last."),
     click.option(
         "--overlap-by",
         type=click.Choice(["pca", "tsne"]),

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from m2dr.cli.options import CUTS, MACHINE, MODEL, OUT, Command, options
+from m2dr.cli.options import CUTS, MACHINE, MODEL, OUT, Command, Whole, options
 from m2dr.cli.polite import echo
 
 if TYPE_CHECKING:
     from m2dr.verbs.evaluating.tasks import TaskReport, TaskRequest
 
-COUNT = click.IntRange(min=1)
+COUNT = Whole(min=1)
 SPLIT = click.option("--split", help="Which rows, of files that hold several splits.")
 _REST = options(CUTS, OUT, MACHINE)
 
@@ -58,7 +58,7 @@ def sts(**request: Any) -> None:  # noqa: ANN401  # fields of StsRequest
     "--experiments", type=COUNT, default=10, show_default=True, help="How many draws (mteb)."
 )
 @click.option("--iterations", type=COUNT, default=100, show_default=True, help="Of a fit, at most.")
-@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=42, show_default=True)
+@click.option("--seed", type=Whole(0, 2**32 - 1), default=42, show_default=True)
 @_measure(["Accuracy", "F1"], "Accuracy")
 @_REST
 def classification(**request: Any) -> None:  # noqa: ANN401  # fields of ClassificationRequest

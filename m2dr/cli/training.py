@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from m2dr.cli.options import FILE, FOLDER, options, refuse_both, whole_numbers
+from m2dr.cli.options import FILE, FOLDER, Whole, options, refuse_both, whole_numbers
 from m2dr.cli.polite import echo
 from m2dr.errors import counted
 from m2dr.records.variant import VARIANTS
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 RUN = options(
     click.option("--backbone", help="Hugging Face id or folder; minilm is built in."),
-    click.option("--steps", type=click.IntRange(min=1), help="Optimiser steps."),
-    click.option("--seed", type=click.IntRange(min=0), help="Same seed, same model."),
+    click.option("--steps", type=Whole(min=1), help="Optimiser steps."),
+    click.option("--seed", type=Whole(min=0), help="Same seed, same model."),
     click.option("--device", help="auto, cpu, cuda or cuda:N."),
     click.option("--dtype", help="auto, fp32 or bf16."),
     click.option("--config", type=FILE, help="A TOML file of settings; see configs/."),
@@ -36,8 +36,8 @@ RUN = options(
 @click.option("--corpus", help="What to train on; as for `m2dr index corpus`.")
 @click.option("--layers", callback=whole_numbers, help="Shallow layers to train, as 1,2,4.")
 @click.option("--dims", callback=whole_numbers, help="Prefixes to train, as 32,128.")
-@click.option("--batch-queries", type=click.IntRange(min=1), help="Queries per step.")
-@click.option("--negatives", type=click.IntRange(min=0), help="Negatives per query.")
+@click.option("--batch-queries", type=Whole(min=1), help="Queries per step.")
+@click.option("--negatives", type=Whole(min=0), help="Negatives per query.")
 @click.option("--out", type=FOLDER, help="Model folder; models/CORPUS-VARIANT by default.")
 @click.option("--explain", "only_explain", is_flag=True, help="Print the terms; train nothing.")
 @RUN
@@ -119,7 +119,7 @@ def _say_first(line: str) -> None:
 
 @click.command()
 @click.option("--corpus", help="What to read: as for train, or a .txt file of a text per line.")
-@click.option("--batch-texts", type=click.IntRange(min=1), help="Texts per step.")
+@click.option("--batch-texts", type=Whole(min=1), help="Texts per step.")
 @click.option("--out", type=FOLDER, help="Folder of the backbone; models/CORPUS-smae by default.")
 @RUN
 def pretrain(

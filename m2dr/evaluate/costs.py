@@ -9,7 +9,7 @@ from typing import Any
 
 from m2dr.errors import UserError, nearest
 from m2dr.io import write_text
-from m2dr.jsontext import JsonError, parse_json
+from m2dr.jsontext import JsonError, load_json
 from m2dr.records.cut import Cut
 
 COSTS = "costs.json"
@@ -132,7 +132,7 @@ def read_costs(folder: Path) -> Costs:
     """
     path = folder / COSTS
     try:
-        return _costs(parse_json(path.read_bytes()))
+        return _costs(load_json(path))
     except FileNotFoundError:
         raise UserError(
             f"{path} is missing: the costs of these cuts were not measured. Measure them with: "

@@ -14,7 +14,7 @@ from m2dr.evaluate.grid import Grid, require_distinct_names, require_same_querie
 from m2dr.evaluate.made import Made, read_made
 from m2dr.evaluate.report import read_json
 from m2dr.evaluate.significance import Paired
-from m2dr.jsontext import JsonError, parse_json
+from m2dr.jsontext import JsonError, load_json
 from m2dr.records.cut import Cut
 
 T = TypeVar("T")
@@ -147,7 +147,7 @@ def _comparison(data: Any) -> Comparison:  # noqa: ANN401 - anything may stand i
 
 def _parsed(path: Path, what: str, read: Callable[[Any], T]) -> T:
     try:
-        return read(parse_json(path.read_bytes()))
+        return read(load_json(path))
     except JsonError as error:
         raise error.at(path) from error
     except KeyError as error:

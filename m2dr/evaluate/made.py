@@ -8,7 +8,7 @@ from pathlib import Path
 
 from m2dr.errors import UserError
 from m2dr.io import write_text
-from m2dr.jsontext import parse_json
+from m2dr.jsontext import load_json
 
 MADE = "made.json"
 _PACKAGES = ("m2dr", "torch", "transformers", "faiss-cpu", "faiss-gpu", "numpy", "ir-measures")
@@ -39,7 +39,7 @@ def read_made(folder: Path) -> Made | None:
     """
     path = folder / MADE
     try:
-        return Made(**parse_json(path.read_bytes()))
+        return Made(**load_json(path))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError) as error:

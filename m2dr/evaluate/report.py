@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from m2dr.errors import UserError
 from m2dr.evaluate.grid import Grid, require_distinct_names, require_same_queries, shown
 from m2dr.io import write_text
-from m2dr.jsontext import JsonError, parse_json
+from m2dr.jsontext import JsonError, load_json
 from m2dr.records.cut import Cut
 
 T = TypeVar("T")
@@ -144,7 +144,7 @@ def read_json(path: Path) -> Grid:
         UserError: the file cannot be read, or is not a grid; with the file and what is wrong.
     """
     try:
-        return _grid(parse_json(path.read_bytes()))
+        return _grid(load_json(path))
     except FileNotFoundError:
         raise UserError(f"There is no grid file {path}; write one or correct the path.") from None
     except JsonError as error:

@@ -3,6 +3,7 @@
 # Shapes in this file:
 #   M measures, K cuts, Q queries.
 
+import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.errors import UserError, nearest
-from m2dr.io import aside
+from m2dr.io import aside, read_regular
 from m2dr.jsontext import parse_json
 from m2dr.records.cut import Cut
 
@@ -109,7 +110,7 @@ def load_scores(path: Path) -> tuple[dict[str, QueryScores], dict[str, Any]]:
         UserError: as `read_scores`.
     """
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as held:
+        with np.load(io.BytesIO(read_regular(path)), allow_pickle=False) as held:
             return _read(held), dict(_unpacked(held["facts"]))
     except FileNotFoundError:
         raise UserError(

@@ -9,6 +9,7 @@ import numpy as np
 
 from m2dr.errors import UserError, counted
 from m2dr.index.layout import index_command
+from m2dr.io import read_regular
 
 _NEWLINE = 10
 _WORDS = 8  # of eight bytes: longer docids are sorted as strings, which takes less memory
@@ -114,7 +115,7 @@ def read_docids(path: Path, documents: int, sha256: str) -> Docids:
     if path.exists() and not path.is_file():
         raise UserError(f"{path} is no regular file. {remedy}.")
     try:
-        data = path.read_bytes()
+        data = read_regular(path)
         data.decode()
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}). {remedy}.") from error

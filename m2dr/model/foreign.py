@@ -260,7 +260,7 @@ def embedding_width(folder: Path, config: PretrainedConfig, pooling: str) -> int
     """Return the dims of a vector: what the last module gives, or its first where it is cut."""
     pooled = len(modes_of(pooling)) * int(config.hidden_size)
     width = final_width(folder, behind_pooling(folder), pooled)
-    dim = read_table(folder / MODEL_SETTINGS, _FIELDS, _AGAIN).get("truncate_dim")
+    dim: int | None = read_table(folder / MODEL_SETTINGS, _FIELDS, _AGAIN).get("truncate_dim")
     if dim is None:
         return width
     if dim < 1:

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from m2dr.errors import UserError, counted
 from m2dr.io import contents, locked, write_text
-from m2dr.jsontext import parse_json
+from m2dr.jsontext import load_json
 from m2dr.model.card import CARD
 from m2dr.model.places import CHECKPOINTS
 from m2dr.verbs.models import MODELS
@@ -174,7 +174,7 @@ def _read(folder: Path, keys: Collection[str]) -> dict[str, Any]:
     path = folder / RECORD
     _require_begun(folder)
     try:
-        table: dict[str, Any] = parse_json(path.read_bytes())
+        table: dict[str, Any] = load_json(path)
     except ValueError as error:
         raise UserError(f"{path} is damaged ({error}); begin again with --overwrite.") from error
     begun, asked = table.pop(PROCESSES, 1), processes_asked()

@@ -15,7 +15,8 @@ from m2dr.records.cut import Cut
 
 texts = st.text(st.characters(codec="utf-8"))
 counts = st.integers(1, 2**53)
-labels = st.builds(Label, texts, cuts=st.lists(st.tuples(counts, counts)).map(tuple))
+lengths = {"query_length": counts, "document_length": counts}
+labels = st.builds(Label, texts, **lengths, cuts=st.lists(st.tuples(counts, counts)).map(tuple))
 plans = st.builds(StorePlan, layer=counts, width=counts, label=labels, shard_rows=counts)
 partials = st.builds(PartialStore, plan=plans)
 

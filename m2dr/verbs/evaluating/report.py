@@ -13,7 +13,7 @@ from m2dr.evaluate.overlap import draw_overlap
 from m2dr.evaluate.page import Content, PlaceContent, Shown, html_page
 from m2dr.evaluate.style import LIGHT
 from m2dr.io import write_text
-from m2dr.jsontext import parse_json
+from m2dr.jsontext import load_json
 from m2dr.model.card import CARD
 from m2dr.verbs.evaluating.figures import FiguresRequest, Pictured, measures_of, picture
 from m2dr.verbs.evaluating.overlaps import overlaps
@@ -118,7 +118,7 @@ def _sheets(finding: Finding, models: Path) -> dict[str, dict[str, str]]:
 
 def _values(path: Path) -> dict[str, str]:
     try:
-        table = parse_json(path.read_bytes())
+        table = load_json(path)
         return {str(name): _short(value) for name, value in sorted(table.items())}
     except (OSError, ValueError, AttributeError) as error:
         raise UserError(f"{path} cannot be read: {error}. Mend it or take it away.") from error

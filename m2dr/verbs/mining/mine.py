@@ -119,8 +119,8 @@ def _write(request: MineRequest, dataset: Dataset, counts: Counter[str]) -> None
                 file.write(json.dumps(group, ensure_ascii=False) + "\n")
         except KeyboardInterrupt:
             raise Interrupted(
-                f"Mining stopped after {counted(counts['queries'], 'queries')}; nothing was written to "
-                f"{request.out}."
+                f"Mining stopped after {counted(counts['queries'], 'queries')}; nothing was "
+                f"written to {request.out}."
             ) from None
 
 
