@@ -191,7 +191,7 @@ def save(encoder: Encoder, tokenizer: Tokenizer, card: ModelCard, folder: Path) 
 
 
 def _save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """Write a tokenizer without the length of the last call, which others would take for its own."""
+    """Write a tokenizer without the length of the last call, which is not its own."""
     backend = getattr(tokenizer.inner, "backend_tokenizer", None)
     if backend is not None:
         backend.no_truncation()

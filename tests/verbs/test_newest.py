@@ -31,6 +31,9 @@ def made(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
     return place
 
 
+pytestmark = pytest.mark.usefixtures("place")
+
+
 @pytest.fixture
 def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of it that a test may change, and works in."""
@@ -46,7 +49,7 @@ def run(*words: str | Path) -> Result:
 
 
 def test_exports_and_pre_trained_backbones_are_passed_over_and_named(
-    place: Path, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert newest_model() == "models/trained"
     assert capsys.readouterr().err == f"{CHOSEN} {PASSED}; --model names another.\n"
