@@ -79,12 +79,16 @@ def _of_modules(folder: Path) -> Iterator[str]:
     if not path.exists():
         return
     yield from (path.name, "sentence_bert_config.json")
+    there = {inner.name for inner in folder.iterdir()}
     for module in read_value(path, list[dict[str, object]], _REMEDY):
         place = module.get("path")
         if place:
             if not isinstance(place, str) or Path(place).name != place:
-                raise UserError(f"{path} has a module in {place!r}, no folder beside it. {_REMEDY}")
-            yield from (f"{escape(place)}/config.json", f"{escape(place)}/*.safetensors")
+                raise UserError(
+                    f"{path} has a module in {str(place)[:80]!r}, no folder beside it. {_REMEDY}"
+                )
+            if place in there:  # a module without settings has no folder
+                yield from (f"{escape(place)}/config.json", f"{escape(place)}/*.safetensors")
 
 
 @lru_cache(maxsize=8)
