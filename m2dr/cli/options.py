@@ -69,7 +69,9 @@ MACHINE = options(
     click.option("--device", default="auto", help="auto, cpu, cuda or cuda:N."),
     click.option("--dtype", default="auto", help="auto, fp32 or bf16."),
 )
-MODEL = click.option("--model", default="", help="Folder or id; the newest of models/ by default.")
+MODEL = click.option(
+    "--model", default="", help="Folder or id; the newest trained one in models/ by default."
+)
 CORPUS = click.option(
     "--corpus",
     default="pydocs",
@@ -98,7 +100,7 @@ CUTS = options(
         "--model",
         "models",
         multiple=True,
-        help="Repeatable, to compare; the newest of models/ by default.",
+        help="Repeatable, to compare; the newest trained one in models/ by default.",
     ),
     click.option("--layers", callback=whole_numbers, help="As 2,4,6; all by default."),
     click.option(

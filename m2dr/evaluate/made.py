@@ -22,7 +22,7 @@ class Made:
     model: str  # folder or id
     corpus: str  # as --corpus names it
     split: str
-    fingerprint: str  # sha256 of the model's weights
+    fingerprint: str  # sha256 of the model's weights, tokenizer and config.json
     versions: dict[str, str] = field(default_factory=dict)  # package -> version
 
 

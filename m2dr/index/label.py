@@ -14,7 +14,7 @@ from m2dr.records.variant import DocumentLayer
 class Label:
     """How texts became vectors. Queries and documents are comparable when their labels agree."""
 
-    fingerprint: str  # sha256 of the model's weights, in hex
+    fingerprint: str  # sha256 of the model's weights, tokenizer and config.json, in hex
     similarity: Similarity  # cosine: vectors are normalised after they are cut
     pooling: str
     query_prefix: str

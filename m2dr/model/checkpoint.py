@@ -255,7 +255,7 @@ def _write_aside(encoder: Encoder, tokenizer: Tokenizer, card: ModelCard, aside:
 
 
 def _save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """Write a tokenizer without the last call's length, which others would take for its own."""
+    """Write a tokenizer without the length of the last call, which is not its own."""
     backend = getattr(tokenizer.inner, "backend_tokenizer", None)
     if backend is not None:
         backend.no_truncation()

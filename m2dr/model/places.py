@@ -130,9 +130,9 @@ def _refuse_other_places(folder: Path) -> None:
     path = folder / WEIGHTS_INDEX
     if path.exists():
         table = read_object(path, {"weight_map": dict[str, str]}, _AGAIN)
-        for name in sorted(set(table.get("weight_map", {}).values())):
-            if Path(name).name != name or not (folder / name).exists():
-                raise UserError(f"{path} names the file {name!r}, which is not beside it. {_AGAIN}")
+        beside = {file.name for file in folder.iterdir()}
+        for name in sorted(set(table.get("weight_map", {}).values()) - beside):
+            raise UserError(f"{path} names the file {name[:80]!r}, not one beside it. {_AGAIN}")
 
 
 def _refuse_irregular(folder: Path) -> None:

@@ -22,6 +22,7 @@ HOSTILE: tuple[object, ...] = (
 TEXT: tuple[bytes, ...] = (
     b"", b"{", b"[]", b"{}", b"null", b"7", b'"x"', b"\xff\xfe{}", b"\0", b"[" * 100_000,
     b'{"format": ' + b"9" * 5000 + b"}", b'{"a": NaN}', b'[{"path": 5}]', b'[{"path": "../x"}]',
+    b'[{"path": "' + b"x" * 5000 + b'"}]',
 )  # fmt: skip
 FILES = (
     "m2dr.json", "config.json", "tokenizer.json", "tokenizer_config.json", "modules.json",
@@ -29,6 +30,7 @@ FILES = (
 )  # fmt: skip
 WORDS = ["read a file", "the list of numbers"]
 CASES = 40  # of each file and folder
+READ = ("config.json", "tokenizer.json", "tokenizer_config.json")  # of a folder with m2dr.json
 
 
 @pytest.fixture(scope="module")
@@ -94,11 +96,14 @@ def damaged(content: bytes, generator: random.Random) -> bytes:
 def check(folder: Path, file: str, content: bytes, expected: NDArray[np.float32] | None) -> None:
     """One damaged file ends in a sentence; or, accepted, gives vectors as `expected`, if given."""
     (folder / file).write_bytes(content)
+    found, sentence = None, ""
     try:
         found = vectors(folder)
     except UserError as error:
-        assert 0 < len(str(error)) < 1000, error
-        assert "\n" not in str(error)
+        sentence = str(error)
+    if found is None:
+        assert 0 < len(sentence) < 1000
+        assert "\n" not in sentence
         return
     assert np.isfinite(found).all()
     if expected is not None:
@@ -122,7 +127,7 @@ def test_a_damaged_file_of_an_own_folder_is_refused_or_changes_no_vector(
     file: str, own: Path, tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(own, tmp_path / "model"))
-    check_many(folder, file, range(CASES), same=True)
+    check_many(folder, file, range(CASES if file in READ else 4), same=True)
 
 
 def test_a_damaged_card_is_refused_or_gives_finite_vectors(own: Path, tmp_path: Path) -> None:

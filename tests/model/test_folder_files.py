@@ -404,7 +404,8 @@ def test_what_is_no_file_is_named_and_not_opened(
     [
         ("adapter_config.json", {}, "Merge the two with peft's merge_and_unload"),
         ("model.safetensors.index.json", {"weight_map": {"x": "../model.safetensors"}},
-         "which is not beside it"),
+         "not one beside it"),
+        ("model.safetensors.index.json", {"weight_map": {"x": "x" * 5000}}, "not one beside it"),
         ("model.safetensors.index.json", {"weight_map": [1]}, "where an object belongs"),
     ],
 )  # fmt: skip

@@ -20,7 +20,7 @@ from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.text.collection import Dataset
 from m2dr.verbs.corpora import open_corpus
 from m2dr.verbs.encoding import embed_texts
-from m2dr.verbs.progress import progress
+from m2dr.verbs.progress import progress, say
 
 SAMPLE = 32  # documents of each store that are encoded again
 LEAST_COSINE = 0.99  # bf16 against fp32 gives .9999, int8 against fp32 .998 with wide outliers
@@ -115,9 +115,14 @@ def _source(store: Store, request: VerifyRequest) -> tuple[Dataset, str]:
     """
     manifest = store.manifest
     model = request.model or manifest.label.model
+    if not request.model:
+        say(f"Model: {model}, which encoded {store.folder}; --model names another.")
     fingerprint = checkpoint.read_card(model).fingerprint
     if fingerprint != manifest.label.fingerprint:
-        raise UserError(f"{model} is not the model that encoded {store.folder}; give --model.")
+        raise UserError(
+            f"{model} is not the model that encoded {store.folder}, or its weights, tokenizer or "
+            "config.json were changed since; give --model, or encode the documents again."
+        )
     dataset = open_corpus(request.corpus or manifest.corpus)
     if dataset.name != manifest.corpus:
         raise UserError(f"{store.folder} holds {manifest.corpus}, not {dataset.name}.")

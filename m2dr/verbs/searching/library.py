@@ -149,7 +149,7 @@ def open_index(
 
     Args:
         name: a corpus, the folder of an index or a store, or milvus:URI.
-        model: folder or id; by default the newest of models/, or the one that made the folder.
+        model: folder or id; by default the newest trained one in models/, or what made the folder.
         corpus: whose texts hits show, where `name` is no corpus.
         layer: blocks that queries run through, unless a search says otherwise; all by default.
         dim: coordinates compared, unless a search says otherwise; the longest by default.
