@@ -71,14 +71,15 @@ class Sizes:
 
 FULL = Sizes(
     corpus=training.CORPUS, backbones={MINILM: (6, 384, 12), BERT: (12, 768, 12)}, words=8000,
-    batch=256, lengths=(64, 256), steps=10, rounds=5, documents=20_000, product=8192, decomposed=(24, 768),
-    corpora=((1_000_000, 384), (8_800_000, 128)), dims={384: (64, 128, 384), 128: (32, 128)},
+    batch=256, lengths=(64, 256), steps=10, rounds=5, documents=20_000, product=8192,
+    decomposed=(24, 768), corpora=((1_000_000, 384), (8_800_000, 128)),
+    dims={384: (64, 128, 384), 128: (32, 128)},
     queries=1000, ks=(10, 1000, 5000),
 )  # fmt: skip
 TINY = Sizes(
     corpus="pairs.jsonl", backbones={"tiny, 2 × 32": (2, 32, 4)}, words=300, batch=8,
-    lengths=(16, 32), steps=1, rounds=2, documents=40, product=128, decomposed=(2, 32), corpora=((3000, 16),),
-    dims={16: (8, 16)}, queries=20, ks=(10, 100, 2100),
+    lengths=(16, 32), steps=1, rounds=2, documents=40, product=128, decomposed=(2, 32),
+    corpora=((3000, 16),), dims={16: (8, 16)}, queries=20, ks=(10, 100, 2100),
 )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ def test_every_part_runs_and_writes_its_page(tmp_path: Path) -> None:
     words = ["--no-install", "--python", sys.executable, "--device", "cpu", "--tiny"]
     done = subprocess.run(
         [ROOT / "scripts" / "on_a_gpu", *words, "--out", tmp_path],
-        capture_output=True, text=True, timeout=500, check=False,
+        capture_output=True, text=True, timeout=570, check=False,
     )  # fmt: skip
 
     assert done.returncode == 0, done.stdout + done.stderr
