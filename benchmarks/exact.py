@@ -207,9 +207,9 @@ def header(arguments: argparse.Namespace, material: Material) -> str:
     return (
         f"# A full scan of {material.store.documents:,} × {material.store.width}\n\n"
         f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, "
-        f"faiss {load_faiss().__version__}; {len(material.queries)} queries, {arguments.similarity}, "
-        f"vectors from {source}. Medians of {arguments.rounds} rounds, with the least and the "
-        f"most; ratios within a round. `python benchmarks/exact.py` says how.\n"
+        f"faiss {load_faiss().__version__}; {len(material.queries)} queries, "
+        f"{arguments.similarity}, vectors from {source}. Medians of {arguments.rounds} rounds, "
+        f"with the least and the most; ratios within a round. `python benchmarks/exact.py` says how.\n"
     )
 
 

@@ -128,12 +128,12 @@ def _row(part: str, case: str, row: Row) -> Row:
 
 def run_case(case: Callable[[], Iterator[Row]], write: Callable[[Row], None]) -> None:
     """Write the rows of a case as they come; whatever it raises is a row too."""
-    from gpu_cases import Missing
+    from gpu_cases import MissingError
 
     try:
         for row in case():
             write(row)
-    except Missing as error:
+    except MissingError as error:
         write({"table": "left out", "told": str(error)})
     except Exception as error:  # noqa: BLE001  # whatever it is, the other cases go on
         write({"table": "failed", "told": last_lines_of(error)})
@@ -187,8 +187,8 @@ def run_tests(asked: argparse.Namespace) -> Iterator[Row]:
     # Only files that have such tests: the others may need what this machine has not.
     files = [path for path in (ROOT / "tests").rglob("test_*.py") if "mark.gpu" in path.read_text()]
     words = ["-m", "pytest", *(str(path.relative_to(ROOT)) for path in sorted(files))]
-    words += ["-m", "gpu", "-v", "--tb=short", "--color=no", "-W", "default"]
-    words += ["-p", "no:cacheprovider"]
+    words += ["-m", "gpu and not slow" if asked.tiny else "gpu", "-v", "--tb=short", "--color=no"]
+    words += ["-W", "default", "-p", "no:cacheprovider"]
     if find_spec("pytest_timeout") is None:  # its line in setup.cfg would be refused
         words += ["-o", "addopts=--import-mode=importlib", "-c", os.devnull, "--rootdir", "."]
         words += ["-o", "pythonpath=tests"]

@@ -45,7 +45,7 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 MINILM, BERT = "MiniLM, 6 × 384", "BERT-base, 12 × 768"
 
 
-class Missing(Exception):
+class MissingError(Exception):
     """Something is not installed here."""
 
 
@@ -70,15 +70,16 @@ class Sizes:
 
 
 FULL = Sizes(
-    corpus=training.CORPUS, backbones={MINILM: (6, 384, 12), BERT: (12, 768, 12)}, words=8000, batch=256,
-    lengths=(64, 256), steps=10, rounds=5, documents=20_000, product=8192, decomposed=(24, 768),
-    corpora=((1_000_000, 384), (8_800_000, 128)), dims={384: (64, 128, 384), 128: (32, 128)},
+    corpus=training.CORPUS, backbones={MINILM: (6, 384, 12), BERT: (12, 768, 12)}, words=8000,
+    batch=256, lengths=(64, 256), steps=10, rounds=5, documents=20_000, product=8192,
+    decomposed=(24, 768), corpora=((1_000_000, 384), (8_800_000, 128)),
+    dims={384: (64, 128, 384), 128: (32, 128)},
     queries=1000, ks=(10, 1000, 5000),
 )  # fmt: skip
 TINY = Sizes(
-    corpus="pairs.jsonl", backbones={"tiny, 2 × 32": (2, 32, 4)}, words=300, batch=8, lengths=(16, 32), steps=1,
-    rounds=2, documents=40, product=128, decomposed=(2, 32), corpora=((3000, 16),),
-    dims={16: (8, 16)}, queries=20, ks=(10, 100, 2100),
+    corpus="pairs.jsonl", backbones={"tiny, 2 × 32": (2, 32, 4)}, words=300, batch=8,
+    lengths=(16, 32), steps=1, rounds=2, documents=40, product=128, decomposed=(2, 32),
+    corpora=((3000, 16),), dims={16: (8, 16)}, queries=20, ks=(10, 100, 2100),
 )  # fmt: skip
 
 
@@ -90,11 +91,11 @@ def cases(part: str, device: str, tiny: bool, work: Path) -> dict[str, Case]:
 
 
 def needs(module: str) -> None:
-    """Raise Missing unless a module can be imported."""
+    """Raise MissingError unless a module can be imported."""
     try:
         __import__(module)
     except ImportError as error:
-        raise Missing(f"{module} is not installed ({error})") from error
+        raise MissingError(f"{module} is not installed ({error})") from error
 
 
 def settled(device: str) -> None:

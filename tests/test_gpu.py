@@ -1,7 +1,7 @@
 """What runs on a gpu, against the same on the processor or another library.
 
 scripts/on_a_gpu runs these. With M2DR_TEST_DEVICE=cpu they run without a gpu, so that none rots:
-`pytest tests/test_gpu.py -m gpu`.
+`pytest tests/test_gpu.py -m gpu`; those marked slow have the like of them elsewhere.
 """
 
 import os
@@ -49,12 +49,12 @@ def fields(tiny_corpus: Path, tiny_backbone: Path) -> dict[str, Any]:
     return {**names, **SHORT, **FASTER}
 
 
-def setup_of(fields: Mapping[str, Any], **more: Any) -> Setup:
+def setup_of(fields: Mapping[str, object], **more: object) -> Setup:
     torch.manual_seed(13)
     return prepare(read_train_settings(None, (), {**fields, **more}), Path("nowhere"))
 
 
-def moved(thing: Any, device: str) -> Any:
+def moved(thing: object, device: str) -> object:
     """Tensors within dicts and lists, on a device."""
     if isinstance(thing, torch.Tensor):
         return thing.to(device)
@@ -101,17 +101,16 @@ def test_a_step_of_every_recipe_is_the_processors(variant: str, dtype: str, fiel
 
 
 @pytest.mark.parametrize(
-    "more",
+    ("dtype", "more"),
     [
-        {"exit_head": "linear", "variant": "full-dim"},
-        {"gradient_checkpointing": True, "variant": "elastic"},
-        {"negatives": 2, "variant": "dims", "weights": "dynamic"},
-        {"variant": "mipic", "gradient_cache": 64},
-        {"variant": "full-dim", "faithful": True},
+        ("bf16", {"exit_head": "linear", "variant": "full-dim"}),
+        ("fp32", {"gradient_checkpointing": True, "variant": "elastic"}),
+        ("bf16", {"negatives": 2, "variant": "dims", "weights": "dynamic"}),
+        ("bf16", {"variant": "mipic", "gradient_cache": 64}),
+        ("fp32", {"variant": "full-dim", "faithful": True}),
     ],
     ids=["exit heads", "checkpointing", "dynamic weights", "mipic", "faithful"],
 )
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_a_training_learns_and_its_model_opens(
     dtype: str, more: dict[str, Any], fields, tmp_path: Path
 ) -> None:
@@ -296,6 +295,7 @@ def test_a_corpus_is_indexed_and_searched_as_on_the_processor(
         assert found[0] == found[1] == found[2] == found[3]
 
 
+@pytest.mark.slow
 def test_a_grid_is_the_processors(model: Path, tiny_corpus: Path, tmp_path: Path) -> None:
     pytest.importorskip("ir_measures")
     values = []
@@ -314,6 +314,7 @@ def test_a_grid_is_the_processors(model: Path, tiny_corpus: Path, tmp_path: Path
         assert values[0][cut] == pytest.approx(measures, abs=0.02)
 
 
+@pytest.mark.slow
 def test_torchrun_with_one_process_trains(fields, tmp_path: Path) -> None:
     words = [f"{name}={value}" for name, value in {**SHORT, **FASTER}.items()]
     launch = [

@@ -101,7 +101,8 @@ class Docids(Sequence[str]):
     def _letters(self) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
         """Return the bytes of all docids, without line breaks."""
         letters = np.frombuffer(self.data, np.uint8)
-        return letters[letters != _NEWLINE]
+        kept: np.ndarray[tuple[int], np.dtype[np.uint8]] = letters[letters != _NEWLINE]
+        return kept
 
 
 def read_docids(path: Path, documents: int, sha256: str) -> Docids:

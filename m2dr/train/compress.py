@@ -120,7 +120,7 @@ def _relations(x: Tensor) -> Tensor:
 
 
 def _strongest(matrices: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Left singular vectors and values of [..., n, m], strongest first: [..., n, count], [..., count].
+    """Left singular vectors [..., n, count] and values [..., count] of [..., n, m], best first.
 
     On a gpu a singular value decomposition of some hundred columns takes ten times as long as on a
     processor, and one matrix after the other. There they are the eigenvectors of A Aᵀ, in float64,

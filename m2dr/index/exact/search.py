@@ -54,15 +54,13 @@ def search(
     Raises:
         UserError: a dim does not fit the vectors, or a score is not a number.
     """
-    *some, last = queries.split(_at_once(queries, asked)) or (queries,)
+    *some, last = torch.split(queries, _at_once(queries, asked)) or (queries,)
     parts = [_searched(part, source, asked) for part in some]
     parts.append(_searched(last, source, asked, progress))
     if not some:
         return parts[0]
-    return {
-        dim: tuple(torch.cat(found) for found in zip(*(part[dim] for part in parts), strict=True))
-        for dim in asked.dims
-    }
+    found = {dim: list(zip(*(part[dim] for part in parts), strict=True)) for dim in asked.dims}
+    return {dim: (torch.cat(scores), torch.cat(rows)) for dim, (scores, rows) in found.items()}
 
 
 def _at_once(queries: Tensor, asked: Asked) -> int:

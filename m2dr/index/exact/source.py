@@ -148,7 +148,7 @@ class PrefixSource(StoreSource):
         return 4 * self._dim * self.documents <= kept_bytes(self._device)
 
     def rows(self, ids: Rows) -> Floats:
-        """Some of them; from the gpu where it keeps them, for files are slow to read here and there."""
+        """Some of them; those that a gpu keeps, from there, not here and there from files."""
         if not (self._keeps and on_gpu(self._device)):
             return super().rows(ids)
         found: Floats = self._kept[torch.from_numpy(ids).to(self._device)].cpu().numpy()

@@ -1,0 +1,108 @@
+"""What a gpu would refuse, or be slow at, seen without one."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from m2dr.model import encoder as module
+from m2dr.model.backbones import BACKBONES
+from m2dr.model.checkpoint import load
+from m2dr.records.variant import VARIANTS
+from m2dr.settings import read_train_settings
+from m2dr.verbs.training.train import prepare
+
+IDS = torch.tensor([[2, 7, 9, 11, 20, 3], [2, 8, 3, 0, 0, 0]])
+MASK = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]])
+
+
+class Reads(TorchDispatchMode):
+    """Counts how often a number of a tensor is read; on a gpu, that waits for all it was sent.
+
+    Tensors on the device meta have shapes alone; all their numbers are taken for 1.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, _, args=(), kwargs=None) -> object:
+        if func is torch.ops.aten._local_scalar_dense.default:
+            self.count += 1
+            if args[0].device.type == "meta":
+                return True if args[0].dtype is torch.bool else 1
+        return func(*args, **(kwargs or {}))
+
+
+def on_meta(thing: object) -> object:
+    """Tensors within lists and dicts, on a device that is not the processor."""
+    if isinstance(thing, torch.Tensor):
+        return thing.to("meta")
+    if isinstance(thing, dict):
+        return {name: on_meta(value) for name, value in thing.items()}
+    return [on_meta(value) for value in thing] if isinstance(thing, list | tuple) else thing
+
+
+@pytest.mark.parametrize(
+    ("variant", "more"),
+    [(variant, {}) for variant in VARIANTS]
+    + [("elastic", {"gradient_cache": 32}), ("full-dim", {"faithful": True})],
+    ids=str,
+)
+def test_a_training_step_mixes_no_devices(
+    variant: str, more: dict[str, Any], tiny_corpus: Path, tiny_backbone: Path, monkeypatch
+) -> None:
+    # The device meta has no autocast.
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda *_: False)
+    table = {
+        "variant": variant, "corpus": str(tiny_corpus), "backbone": str(tiny_backbone),
+        "batch_queries": 4, "evaluate_steps": 0, "dropout": 0.0, "device": "cpu",
+        **({"dims": (8,)} if variant == "separate" else {}), **more,
+    }  # fmt: skip
+    setup = prepare(read_train_settings(None, (), table), Path("nowhere"))
+    batch = on_meta(setup.batch([setup.examples[i] for i in range(4)]))
+    learner = setup.learner.train().to("meta")
+
+    with Reads():
+        loss, _ = learner(**batch)
+        loss.backward()
+
+    trained = [name for name, p in learner.named_parameters() if p.grad is not None]
+    assert loss.device.type == "meta"
+    assert trained
+    with pytest.raises(RuntimeError, match="device"):  # what the step would have ended with
+        torch.ones(2, device="meta") + torch.ones(2)
+
+
+# Of the others the masks differ from layer to layer, and transformers makes them from [B, T].
+@pytest.mark.parametrize("model_type", [n for n, row in BACKBONES.items() if row.plain_mask])
+def test_nothing_is_read_off_a_gpu_while_texts_are_encoded(
+    model_type: str, backbone: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder, _ = load(backbone(model_type))
+    encoder.add_exit_heads([1])
+    monkeypatch.setattr(module, "NOT_WAITED_FOR", ("cpu",))
+
+    with torch.inference_mode(), Reads() as reads:
+        encoder(IDS, MASK, [1, 4])
+
+    assert reads.count == 0
+
+
+@pytest.mark.parametrize("model_type", BACKBONES)
+def test_the_mask_that_spares_a_gpu_the_question_hides_the_same(
+    model_type: str, backbone: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder, _ = load(backbone(model_type))
+    with torch.inference_mode():
+        expected = encoder(IDS, MASK)
+        monkeypatch.setattr(module, "NOT_WAITED_FOR", ("cpu",))
+
+        found = encoder(IDS, MASK)
+
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
