@@ -8,6 +8,7 @@ import click
 
 from m2dr.cli.options import CORPUS, FOLDER, MACHINE, MODEL, ROOT, refuse_both, whole_numbers
 from m2dr.cli.polite import MISTAKE
+from m2dr.errors import command
 
 
 @click.group()
@@ -96,7 +97,8 @@ def list_(root: Path) -> None:
 
     stores = list_stores(root)
     if not stores:
-        click.echo(f"{root}/ holds no store. Make one with: m2dr index corpus")
+        made = command("index", "corpus", indexes=None if root == Path("indexes") else root)
+        click.echo(f"{root}/ holds no store. Make one with: {made}")
         return
     rows = [("corpus", "model", "layer", "documents", "dtype", "MB", "dims and engines", "")]
     rows += [

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from m2dr.cli.options import FILE, FOLDER, options, refuse_both, whole_numbers
+from m2dr.errors import command
 from m2dr.records.variant import VARIANTS
 
 if TYPE_CHECKING:
@@ -146,8 +147,8 @@ def pretrain(
     if resume:
         settings = workplace.resumed(read_pretrain_settings, folder, config, words, given)
     report = verb.pretrain(settings, folder, resume, overwrite)
+    follow = command("train", backbone=report.folder, corpus=settings.corpus)
     _say_first(
         f"{report.steps} steps in {report.seconds:,.0f} s, loss {report.first_loss:.3f} -> "
-        f"{report.last_loss:.3f}: {report.folder}; train it with: m2dr train --backbone "
-        f"{report.folder}"
+        f"{report.last_loss:.3f}: {report.folder}; train it with: {follow}"
     )

@@ -80,7 +80,7 @@ def draw_tradeoff(
     require_distinct_names(grids)
     models = [priced(grid, costs[grid.model], measure) for grid in grids if grid.model in costs]
     if not models:
-        raise UserError("No costs are known; measure them with: m2dr pick FOLDER --measure-costs.")
+        raise UserError("The costs of none of these models are known.")
     figure = new_figure(6.4, 4.2, look)
     axes = figure.add_subplot()
     places = {grid.model: place for place, grid in enumerate(grids)}  # one stroke in all figures

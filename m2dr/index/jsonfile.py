@@ -1,6 +1,7 @@
 """Frozen dataclasses as JSON files, sorted and indented so that two of them diff line by line."""
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
@@ -36,13 +37,13 @@ def dump(record: "DataclassInstance", indent: int | None = None) -> str:
     return json.dumps(table, indent=indent, sort_keys=True, ensure_ascii=False, allow_nan=False)
 
 
-def read_json(path: Path, kind: "type[Record]", remedy: str) -> "Record":
+def read_json(path: Path, kind: "type[Record]", remedy: Callable[[], str]) -> "Record":
     """Read what `write_json` wrote.
 
     Args:
         path: the file.
         kind: the dataclass that it holds.
-        remedy: what to do when the file cannot be used; a sentence without its full stop.
+        remedy: gives what to do when the file cannot be used, as a sentence.
 
     Raises:
         UserError: the file is missing, is not JSON, has another format, or lacks a field.
@@ -55,17 +56,17 @@ def read_json(path: Path, kind: "type[Record]", remedy: str) -> "Record":
         problem = f"is not UTF-8 (byte {error.start})"
     else:
         return parse(text, kind, str(path), remedy)
-    raise UserError(f"{path} {problem}. {remedy}.")
+    raise UserError(f"{path} {problem}. {remedy()}")
 
 
-def parse(text: str, kind: "type[Record]", where: str, remedy: str) -> "Record":
+def parse(text: str, kind: "type[Record]", where: str, remedy: Callable[[], str]) -> "Record":
     """Read what `dump` returned.
 
     Args:
         text: JSON.
         kind: the dataclass that it holds.
         where: where the text was found, the subject of the sentence that refuses it.
-        remedy: what to do when it cannot be used; a sentence without its full stop.
+        remedy: gives what to do when it cannot be used, as a sentence.
 
     Raises:
         UserError: the text is not JSON, has another format, or lacks a field.
@@ -76,7 +77,7 @@ def parse(text: str, kind: "type[Record]", where: str, remedy: str) -> "Record":
         problem = f"line {error.lineno}, is not JSON ({error.msg})"
     except _MismatchError as error:
         problem = str(error)
-    raise UserError(f"{where} {problem}. {remedy}.")
+    raise UserError(f"{where} {problem}. {remedy()}")
 
 
 def _checked(table: object, kind: "type[Record]") -> "Record":

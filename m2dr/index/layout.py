@@ -1,4 +1,4 @@
-"""Where things lie in an index folder, and the commands that put them there."""
+"""Where things lie in an index folder."""
 
 import re
 from pathlib import Path
@@ -48,30 +48,3 @@ def index_parts(folder: Path) -> tuple[int, str] | None:
     """
     found = re.fullmatch(r"dim-([1-9]\d*)(?:-([a-z0-9-]+))?", folder.name)
     return (int(found[1]), found[2] or "flat") if found else None
-
-
-def store_command(folder: Path) -> str:
-    """Name the command that makes the store in `folder`, as far as its name tells.
-
-    >>> store_command(Path("indexes/pydocs/0123456789ab/layer-06"))
-    'm2dr index corpus --layer 6'
-    """
-    layer = re.fullmatch(r"layer-0*(\d+)", folder.name)
-    return "m2dr index corpus" + (f" --layer {layer[1]}" if layer else "")
-
-
-def index_command(folder: Path) -> str:
-    """Name the command that builds the index in `folder`, as far as its name tells.
-
-    >>> index_command(Path("indexes/pydocs/0123456789ab/layer-06/dim-128"))
-    'm2dr index corpus --layer 6 --dim 128'
-    >>> index_command(Path("layer-06/dim-128-hnsw"))
-    'm2dr index corpus --layer 6 --dim 128 --engine hnsw'
-    """
-    parts = index_parts(folder)
-    if parts is None:
-        return store_command(folder.parent)
-    engine = "" if parts[1] == "flat" else f" --engine {parts[1]}"
-    if re.search(r"-[0-9a-f]{8}$", engine):  # only its maker knows the string behind that name
-        engine = " --factory STRING"
-    return f"{store_command(folder.parent)} --dim {parts[0]}{engine}"

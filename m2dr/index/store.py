@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,10 @@ from m2dr.errors import UserError
 from m2dr.index.docids import Docids, read_docids
 from m2dr.index.files import sha256
 from m2dr.index.formats import FORMATS
-from m2dr.index.jsonfile import read_json
-from m2dr.index.layout import DOCIDS, PARTIAL, STORE, store_command
-from m2dr.index.manifest import PartialStore, Shard, StoreManifest
-from m2dr.index.shards import Shards, has_size
+from m2dr.index.layout import DOCIDS, PARTIAL, STORE
+from m2dr.index.manifest import Shard, StoreManifest
+from m2dr.index.remedies import store_remedy
+from m2dr.index.shards import Shards, has_size, read_partial
 from m2dr.index.vectors import Floats
 
 
@@ -87,8 +88,8 @@ class Store:
             path = self.folder / shard.name
             if sha256(path) != shard.sha256:
                 yield (
-                    f"{path} is not the file that was written. Restore it, or start afresh with: "
-                    f"{store_command(self.folder)} --overwrite"
+                    f"{path} is not the file that was written. Restore it, or start afresh "
+                    f"{store_remedy(self.folder, overwrite=True)}"
                 )
             elif progress:
                 progress(shard.rows)
@@ -111,23 +112,21 @@ def open_store(folder: Path) -> Store:
         if not has_size(folder, shard, manifest.plan):
             raise UserError(
                 f"{folder / shard.name} is missing or has another size than it was written with. "
-                f"Restore it, or start afresh with: {store_command(folder)} --overwrite"
+                f"Restore it, or start afresh {store_remedy(folder, overwrite=True)}"
             )
-    docids = read_docids(folder / DOCIDS, manifest.documents, manifest.docids)
+    remedy = partial(store_remedy, folder, overwrite=True)
+    docids = read_docids(folder / DOCIDS, manifest.documents, manifest.docids, remedy)
     return Store(folder, manifest, docids)
 
 
 def _unfinished(folder: Path) -> UserError:
     if not (folder / PARTIAL).exists():
-        return UserError(
-            f"{folder} holds no store of documents. Make one with: {store_command(folder)}"
-        )
-    remedy = f"Start afresh with: {store_command(folder)} --overwrite"
-    plan = read_json(folder / PARTIAL, PartialStore, remedy).plan
+        return UserError(f"{folder} holds no store of documents. Make one {store_remedy(folder)}")
+    plan = read_partial(folder).plan
     shards = Shards(folder, plan)
     written = [shards.read(number) for number in shards.numbers()]
     rows = sum(shard.rows for shard in written)
     return UserError(
         f"{folder} is half-written: {len(written)} shards with {rows} documents of "
-        f"{plan.corpus}. Go on from there with: {store_command(folder)} --resume"
+        f"{plan.corpus}. Go on from there {store_remedy(folder, resume=True)}"
     )

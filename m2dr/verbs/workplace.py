@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from m2dr.errors import UserError
-from m2dr.model.places import CARD, CHECKPOINTS
+from m2dr.model.places import CARD, CHECKPOINTS, PROCESSES, RECORD
 from m2dr.verbs.models import MODELS
 from m2dr.verbs.progress import processes_asked
 
-RECORD = "training.json"
 SETTINGS = "settings.json"  # the same when the training is finished: what made the model
-PROCESSES = "processes"  # how many share the training; no setting, and kept beside them
 LOGS = "tensorboard"
 BYTES_PER_PARAMETER = 12 * 3 + 8  # fp32 weights and two moments, in three checkpoints; the model
 Settings = TypeVar("Settings", covariant=True)

@@ -161,7 +161,7 @@ def test_a_model_without_costs_is_left_out_and_keeps_no_place() -> None:
 
 
 def test_costs_of_no_model_are_refused() -> None:
-    with pytest.raises(UserError, match="No costs are known"):
+    with pytest.raises(UserError, match="costs of none of these models"):
         draw_tradeoff([grid("one")], {}, "RR@10", LATENCY)
 
 

@@ -13,11 +13,11 @@ from m2dr.evaluate.made import MADE, package_versions
 from m2dr.evaluate.overlap import draw_overlap
 from m2dr.evaluate.page import Content, PlaceContent, Shown, html_page
 from m2dr.evaluate.style import LIGHT
-from m2dr.model.places import CARD
+from m2dr.model.places import CARD, RECORD
 from m2dr.verbs.evaluating.figures import FiguresRequest, Pictured, measures_of, picture
 from m2dr.verbs.evaluating.overlaps import overlaps
 from m2dr.verbs.models import MODELS
-from m2dr.verbs.workplace import RECORD, SETTINGS
+from m2dr.verbs.workplace import SETTINGS
 
 _SHEETS = (CARD, RECORD, SETTINGS)  # what a model folder may say of how it was made
 _LONG = 400  # letters of a value that a table shows

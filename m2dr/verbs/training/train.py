@@ -15,7 +15,7 @@ from m2dr.model.checkpoint import Tokenizer
 from m2dr.model.devices import choose_training_device, drops_out, set_dropout
 from m2dr.model.encoder import Encoder
 from m2dr.model.lora import add_lora, merge_lora
-from m2dr.model.places import CHECKPOINTS
+from m2dr.model.places import CHECKPOINTS, resume_command
 from m2dr.records.card import ModelCard
 from m2dr.settings import TrainSettings
 from m2dr.train.checkpoints import last_whole_checkpoint, step_of
@@ -149,8 +149,7 @@ def run(trainer: Trainer, folder: Path, resume: bool, advance: Advance, verb: st
         step = step_of(found) if found else 0
         advance(step)
         say(f"Resuming after step {step}")
-    start = "torchrun … -m m2dr" if processes > 1 else "m2dr"
-    go_on = f"go on with: {start} {verb} --resume --out {folder}"
+    go_on = f"go on with: {resume_command(verb, folder, processes)}"
     try:
         with _asked_to_stop():
             trainer.train(resume_from_checkpoint=str(found) if found else None)
