@@ -146,7 +146,8 @@ SEARCH = ("search", "read a file", *ASKED)
 INDEX = ("index", "corpus", *ASKED)
 
 
-def test_what_is_not_encoded_at_all_is_encoded_by_the_command_told(place: Path) -> None:
+@pytest.mark.usefixtures("place")
+def test_what_is_not_encoded_at_all_is_encoded_by_the_command_told() -> None:
     mended(*SEARCH)
     mended("search", "read", *ASKED, "--layer", "3", "--dim", "8")
     mended(
@@ -257,8 +258,9 @@ def test_queries_of_another_layer_or_prefix_are_answered_after_the_command_told(
     mended(*SEARCH)
 
 
+@pytest.mark.usefixtures("place")
 def test_an_unfinished_training_goes_on_by_the_command_told(
-    place: Path, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from m2dr.train.learner import Learner
 
@@ -316,7 +318,8 @@ def test_costs_that_cannot_be_read_are_measured_again_by_the_command_told(place:
     assert "does not hold P@5" in told
 
 
-def test_places_without_a_store_or_model_name_a_command_that_makes_one(place: Path) -> None:
+@pytest.mark.usefixtures("place")
+def test_places_without_a_store_or_model_name_a_command_that_makes_one() -> None:
     for words in (
         ("index", "list", "--indexes", "my indexes"),
         ("index", "verify", "--indexes", "my indexes"),

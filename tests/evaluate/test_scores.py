@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from m2dr.errors import UserError
-from m2dr.evaluate.parts import Part, PartFile, joined
 from m2dr.evaluate.made import Made, write_made
+from m2dr.evaluate.parts import Part, PartFile, joined
 from m2dr.evaluate.scores import SCORES, QueryScores, read_scores, write_scores
 from m2dr.records.cut import Cut
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +84,10 @@ def train(
 
     measure = material.quality
     quality = (lambda: measure(encoder, setup.tokenizer)) if measure else None
-    with progress("Training", plan.steps, "steps") as advance:
-        trainer = Trainer(
-            setup.learner, plan, setup.examples, setup.batch, quality, _watch(advance)
-        )
+    losses: list[float] = []  # the last one that was logged
+    with progress("Training", plan.steps, "steps", partial(_told, losses)) as advance:
+        watch = _watch(advance, losses)
+        trainer = Trainer(setup.learner, plan, setup.examples, setup.batch, quality, watch)
         run(trainer, folder, resume, advance, "train")
     card = setup.recipe.card
     trainer.accelerator.wait_for_everyone()
@@ -191,11 +192,18 @@ def _of_another_process(error: RuntimeError) -> bool:
     return any(word in said for word in words)
 
 
-def _watch(advance: Advance) -> Callable[[int, Mapping[str, float]], None]:
-    def on_step(_: int, __: Mapping[str, float]) -> None:
+def _watch(
+    advance: Advance, losses: list[float]
+) -> Callable[[int, Mapping[str, float]], None]:
+    def on_step(_: int, logged: Mapping[str, float]) -> None:
+        losses[:] = [logged["loss"]] if "loss" in logged else losses
         advance(1)
 
     return on_step
+
+
+def _told(losses: list[float]) -> str:
+    return f"loss {losses[0]:.3f}" if losses else ""
 
 
 def _report(
