@@ -131,7 +131,7 @@ def _groups(trainer: Trainer, learner: nn.Module, plan: Plan) -> list[dict[str, 
 
 
 class _Reporter(TrainerCallback):
-    """Tells the caller each step and what was logged last, saves between evaluations too, and logs at the end."""
+    """Tells the caller each step and what was logged last; saves between evaluations too."""
 
     def __init__(
         self, on_step: Callable[[int, Mapping[str, float]], None], save_steps: int

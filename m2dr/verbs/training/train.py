@@ -85,8 +85,8 @@ def train(
     measure = material.quality
     quality = (lambda: measure(encoder, setup.tokenizer)) if measure else None
     losses: list[float] = []  # the last one that was logged
-    with progress("Training", plan.steps, "steps", partial(_told, losses)) as advance:
-        watch = _watch(advance, losses)
+    with progress("Training", plan.steps, "steps", partial(loss_told, losses)) as advance:
+        watch = watched(advance, losses)
         trainer = Trainer(setup.learner, plan, setup.examples, setup.batch, quality, watch)
         run(trainer, folder, resume, advance, "train")
     card = setup.recipe.card
@@ -192,9 +192,9 @@ def _of_another_process(error: RuntimeError) -> bool:
     return any(word in said for word in words)
 
 
-def _watch(
-    advance: Advance, losses: list[float]
-) -> Callable[[int, Mapping[str, float]], None]:
+def watched(advance: Advance, losses: list[float]) -> Callable[[int, Mapping[str, float]], None]:
+    """What a trainer calls after each step: it advances, and keeps the last loss in `losses`."""
+
     def on_step(_: int, logged: Mapping[str, float]) -> None:
         losses[:] = [logged["loss"]] if "loss" in logged else losses
         advance(1)
@@ -202,7 +202,8 @@ def _watch(
     return on_step
 
 
-def _told(losses: list[float]) -> str:
+def loss_told(losses: list[float]) -> str:
+    """The last loss as a progress line shows it."""
     return f"loss {losses[0]:.3f}" if losses else ""
 
 
