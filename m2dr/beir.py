@@ -146,8 +146,7 @@ class Index:
         if len(corpus) != self._documents:
             raise UserError(
                 f"BEIR was given {counted(len(corpus), 'documents')}, and {self._documents} are "
-                "indexed; give the corpus that was indexed, or index the other with: m2dr index "
-                "corpus."
+                "indexed; give the corpus that was indexed, or index the other."
             )
         asked = [Query(name, text) for name, text in queries.items()]
         found = self._searcher.run(asked, top_k + self._ignores) if asked else None

@@ -1,9 +1,15 @@
-"""What a person, not a developer, can fix."""
+"""What a person, not a developer, can fix, and the commands that fix it."""
 
 import difflib
 import errno
-from collections.abc import Iterable
-from pathlib import Path
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, fields
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 _SINGULAR = (("ies", "y"), ("xes", "x"), ("sses", "ss"), ("ches", "ch"), ("s", ""))
 
@@ -63,6 +69,61 @@ def refuse_pipe(path: Path) -> None:
             f"{path} is a pipe or a device, which can be read once, and m2dr reads it more often. "
             "Write what it gives to a file, and name that file instead."
         )
+
+
+def command(*words: object, **options: object) -> str:
+    """Return a command of m2dr, quoted as a shell reads it.
+
+    Every command that a message prints is made here or by `command_of`, so that none lacks quotes.
+
+    Args:
+        words: what follows `m2dr`, in this order.
+        options: by name, `_` for `-`. One that is None, False, 0 or empty is left out, True is a
+            flag, and several values repeat the option.
+
+    >>> command("index", "corpus", corpus="my data", dim=(128, 384), overwrite=True)
+    "m2dr index corpus --corpus 'my data' --dim 128 --dim 384 --overwrite"
+    """
+    found = ["m2dr", *map(str, words)]
+    for name, value in options.items():
+        flag = f"-{name}" if len(name) == 1 else f"--{name.replace('_', '-')}"
+        for each in value if isinstance(value, tuple | list) else (value,):
+            if each is True:
+                found.append(flag)
+            elif each or isinstance(each, PurePath):
+                found += [flag, str(each)]
+    return shlex.join(found)
+
+
+def command_of(
+    words: Iterable[str],
+    request: "DataclassInstance",
+    names: Mapping[str, str],
+    always: Iterable[str] = (),
+) -> str:
+    """Return the command that makes a request: every field that is not as it is by default.
+
+    Args:
+        words: what follows `m2dr`, as ("index", "corpus").
+        request: a dataclass whose fields are options of that command.
+        names: field -> option, where the two differ.
+        always: fields to print although they are as by default.
+    """
+    options = {}
+    for field in fields(request):
+        value = getattr(request, field.name)
+        if field.name in always or field.default is MISSING or value != field.default:
+            options[names.get(field.name, field.name)] = value
+    return command(*words, **options)
+
+
+def install(*extras: str) -> str:
+    """Return the command that installs extras of m2dr.
+
+    >>> install("onnx")
+    "pip install 'm2dr[onnx]'"
+    """
+    return shlex.join(["pip", "install", f"m2dr[{','.join(extras)}]"])
 
 
 class Interrupted(UserError):  # noqa: N818  # what happened, not an error of anyone's

@@ -1,7 +1,7 @@
 """JSON: read strictly and with types, refused with line and reason, and written from records."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, is_dataclass
 from math import isfinite
 from pathlib import Path
@@ -159,13 +159,13 @@ def dump(record: "DataclassInstance", indent: int | None = None) -> str:
     return json.dumps(table, indent=indent, sort_keys=True, ensure_ascii=False, allow_nan=False)
 
 
-def read_json(path: Path, kind: "type[Record]", remedy: str) -> "Record":
+def read_json(path: Path, kind: "type[Record]", remedy: Callable[[], str]) -> "Record":
     """Read what `write_json` wrote.
 
     Args:
         path: the file.
         kind: the dataclass that it holds.
-        remedy: what to do when the file cannot be used; a sentence without its full stop.
+        remedy: gives what to do when the file cannot be used, as a sentence.
 
     Raises:
         UserError: the file is missing, is not JSON, has another format, or lacks a field.
@@ -173,18 +173,20 @@ def read_json(path: Path, kind: "type[Record]", remedy: str) -> "Record":
     try:
         text = read_regular(path)
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror or error}). {remedy}.") from error
+        raise UserError(f"{path} cannot be read ({error.strerror or error}). {remedy()}") from error
     return parse(text, kind, str(path), remedy)
 
 
-def parse(text: str | bytes, kind: "type[Record]", where: str, remedy: str) -> "Record":
+def parse(
+    text: str | bytes, kind: "type[Record]", where: str, remedy: Callable[[], str]
+) -> "Record":
     """Read what `dump` returned.
 
     Args:
         text: JSON.
         kind: the dataclass that it holds.
         where: where the text was found, the subject of the sentence that refuses it.
-        remedy: what to do when it cannot be used; a sentence without its full stop.
+        remedy: gives what to do when it cannot be used, as a sentence.
 
     Raises:
         UserError: the text is not JSON, has another format, or lacks a field.
@@ -192,9 +194,9 @@ def parse(text: str | bytes, kind: "type[Record]", where: str, remedy: str) -> "
     try:
         return _checked(parse_json(text), kind)
     except JsonError as error:
-        raise UserError(f"{error.at(where)} {remedy}.") from error
+        raise UserError(f"{error.at(where)} {remedy()}") from error
     except MismatchError as error:
-        raise UserError(f"{where} {error}. {remedy}.") from error
+        raise UserError(f"{where} {error}. {remedy()}") from error
 
 
 def _checked(table: object, kind: "type[Record]") -> "Record":

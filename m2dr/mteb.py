@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError, nearest
+from m2dr.errors import UserError, install, nearest
 from m2dr.io import aside, locked
 from m2dr.model import checkpoint
 from m2dr.records.arguments import mappings, path_or_name, strings
@@ -200,7 +200,7 @@ def library() -> Any:  # noqa: ANN401  # a module without stubs
 def require_mteb() -> None:
     """Raise UserError where mteb is absent; at once, while loading it takes ten seconds."""
     if find_spec("mteb") is None:
-        raise UserError('MTEB is not installed. Install it with: pip install "m2dr[mteb]"')
+        raise UserError(f"MTEB is not installed. Install it with: {install('mteb')}")
 
 
 def _task(name: str) -> Any:  # noqa: ANN401  # mteb's AbsTask

@@ -239,7 +239,10 @@ def test_a_damaged_index_is_refused_with_the_command_that_builds_it(
         "8", "--indexes", index_copy, "read",
     )  # fmt: skip
 
-    assert "m2dr index corpus --layer 2 --dim 8" in told
+    assert (
+        f"m2dr index corpus --corpus {tiny_corpus} --model {tiny_backbone} --layer 2 --dim 8"
+        in told
+    )
 
 
 def test_an_index_of_another_model_is_refused(
@@ -461,7 +464,7 @@ def test_topics_that_cannot_be_searched_are_named(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--dim", "16"), "Build it with: m2dr index corpus --layer 2 --dim 16 or search the"),
+        (("--dim", "16"), "by --engine exact, or build it with: m2dr index corpus --corpus"),
         (("--dim", "8", "--runtime", "onxx"), "There is no runtime 'onxx'. Did you mean onnx?"),
         (("--dim", "8", "--runtime", "onnx", "--dtype", "bf16"), "multiplies in fp32, not in bf16"),
         (("--dim", "8", "--set", "nprobe=4"), "has no search-time setting 'nprobe'"),

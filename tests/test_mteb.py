@@ -297,7 +297,7 @@ def test_inputs_that_are_no_batches_of_strings_are_refused(
 def test_without_mteb_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mteb", None)
 
-    with pytest.raises(UserError, match=r'Install it with: pip install "m2dr\[mteb\]"'):
+    with pytest.raises(UserError, match=r"Install it with: pip install 'm2dr\[mteb\]'"):
         evaluate_mteb(MtebRequest(("STS12",)))
 
 

@@ -8,7 +8,7 @@ import click
 
 from m2dr.cli.options import CORPUS, FOLDER, MACHINE, MODEL, ROOT, Whole, refuse_both, whole_numbers
 from m2dr.cli.polite import MISTAKE, echo
-from m2dr.errors import counted
+from m2dr.errors import command, counted
 
 
 @click.group()
@@ -98,7 +98,8 @@ def list_(root: Path) -> None:
 
     stores = list_stores(root)
     if not stores:
-        echo(f"{root}/ holds no store. Make one with: m2dr index corpus")
+        made = command("index", "corpus", indexes=None if root == Path("indexes") else root)
+        echo(f"{root}/ holds no store. Make one with: {made}")
         return
     rows = [("corpus", "model", "layer", "documents", "dtype", "MB", "dims and engines", "")]
     rows += [

@@ -111,8 +111,9 @@ def pick(percentile: str, **request: Any) -> None:  # noqa: ANN401  # fields of 
     from m2dr.evaluate.choice import choice_table
     from m2dr.verbs.evaluating.pick import PickRequest, commands, pick_cut
 
-    choice = pick_cut(PickRequest(percentile=int(percentile), **request))
+    asked = PickRequest(percentile=int(percentile), **request)
+    choice = pick_cut(asked)
     echo(choice_table(choice))
     echo()
-    for line in commands(choice):
+    for line in commands(choice, asked.root):
         echo(line)

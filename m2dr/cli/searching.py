@@ -9,12 +9,13 @@ import click
 
 from m2dr.cli.options import CORPUS, FILE, MACHINE, MODEL, ROOT, Whole, options
 from m2dr.cli.polite import echo
-from m2dr.errors import UserError, counted
+from m2dr.errors import UserError, command, counted
 
 if TYPE_CHECKING:
     from m2dr.records.texts import Query
     from m2dr.verbs.searching.search import Answer, Searcher
 
+_EXAMPLE = command("search", "read a file")
 WAYS = options(
     click.option(
         "--engine", default="", help="An engine that was built, or exact, which needs none."
@@ -83,9 +84,9 @@ def search(
     if text is not None and topics is not None:
         raise UserError("A query was given and --topics too; give one of them.")
     if text is None and topics is None and not sys.stdin.isatty():
-        raise UserError('Nothing to search for: give a query, as in m2dr search "read a file".')
+        raise UserError(f"Nothing to search for: give a query, such as: {_EXAMPLE}")
     if text is not None and not text.strip():
-        raise UserError('The query is empty; give it a word, as in m2dr search "read a file".')
+        raise UserError(f"The query is empty; give it a word, such as: {_EXAMPLE}")
     from m2dr.verbs.searching import search as verb
     from m2dr.verbs.searching.opening import parse_knobs
 

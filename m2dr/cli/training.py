@@ -7,7 +7,7 @@ import click
 
 from m2dr.cli.options import FILE, FOLDER, Whole, options, refuse_both, whole_numbers
 from m2dr.cli.polite import echo
-from m2dr.errors import counted
+from m2dr.errors import command, counted
 from m2dr.records.variant import VARIANTS
 
 if TYPE_CHECKING:
@@ -149,9 +149,9 @@ def pretrain(
     if resume:
         settings = workplace.resumed(read_pretrain_settings, folder, config, words, given)
     report = verb.pretrain(settings, folder, resume, overwrite)
+    follow = command("train", backbone=report.folder, corpus=settings.corpus)
     _say_first(
         f"{counted(report.steps, 'steps')} in {report.seconds:,.0f} s, loss "
-        f"{report.first_loss:.3f} -> "
-        f"{report.last_loss:.3f}: {report.folder}; train it with: m2dr train --backbone "
-        f"{report.folder}"
+        f"{report.first_loss:.3f} -> {report.last_loss:.3f}: {report.folder}; train it with: "
+        f"{follow}"
     )

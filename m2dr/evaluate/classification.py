@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, install
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -43,7 +43,7 @@ def require_scikit_learn() -> None:
     except ImportError:
         raise UserError(
             "Classification needs scikit-learn, which is not installed. "
-            'Install it with: pip install "m2dr[tasks]"'
+            f"Install it with: {install('tasks')}"
         ) from None
 
 

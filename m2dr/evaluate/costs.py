@@ -7,7 +7,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from m2dr.errors import UserError, nearest
+from m2dr.errors import UserError, command, nearest
 from m2dr.io import write_text
 from m2dr.jsontext import JsonError, load_json
 from m2dr.records.cut import Cut
@@ -136,19 +136,25 @@ def read_costs(folder: Path) -> Costs:
     except FileNotFoundError:
         raise UserError(
             f"{path} is missing: the costs of these cuts were not measured. Measure them with: "
-            f"m2dr pick {folder} --measure-costs"
+            f"{measuring(folder)}"
         ) from None
     except JsonError as error:
         raise error.at(path) from error
     except (OSError, UserError, ValueError, TypeError, AttributeError) as error:
         raise UserError(
             f"{path} does not hold costs that m2dr wrote: {error} Measure them again with: "
-            f"m2dr pick {folder} --measure-costs"
+            f"{measuring(folder)}"
         ) from error
     except KeyError as error:
         raise UserError(
-            f"{path} does not hold costs that m2dr wrote: it has no {error}."
+            f"{path} does not hold costs that m2dr wrote: it has no {error}. Measure them again "
+            f"with: {measuring(folder)}"
         ) from error
+
+
+def measuring(folder: Path) -> str:
+    """Return the command that measures the costs of the results in a folder."""
+    return command("pick", folder, measure_costs=True)
 
 
 def _costs(data: Any) -> Costs:  # noqa: ANN401 - anything may stand in a JSON file

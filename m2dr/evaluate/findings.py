@@ -6,7 +6,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, command
 from m2dr.evaluate.comparison import FORMAT as COMPARISON_FORMAT
 from m2dr.evaluate.comparison import Comparison
 from m2dr.evaluate.costs import COSTS, Costs, read_costs
@@ -103,7 +103,7 @@ def _grids_in(folder: Path) -> list[Path]:
         what = "holds no results" if folder.is_dir() else "is not there"
         raise UserError(
             f"The folder {folder} {what} ({GRID} of some model, in it or below). "
-            f"Make some with: m2dr evaluate."
+            f"Make some with: {command('evaluate', 'pydocs', out=folder)}"
         )
     return found
 

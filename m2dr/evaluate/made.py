@@ -2,6 +2,8 @@
 
 import json
 import platform
+import shlex
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -47,6 +49,28 @@ def read_made(folder: Path) -> Made | None:
             f"{path} does not say how these results were made ({error}); measure them again with "
             f"--again."
         ) from error
+
+
+def remake(folder: Path, measures: Sequence[str] = ()) -> str:
+    """Return how to make the results of a folder again: "with: " and the command, where it is kept.
+
+    Args:
+        folder: of one model's results.
+        measures: what is to be measured in place of what was.
+    """
+    try:
+        made = read_made(folder)
+    except UserError:
+        made = None
+    if made is None or not made.command:
+        asked = "".join(f" --measure {name}" for name in measures)
+        return f"by evaluating that model again{' with' if asked else ''}{asked}"
+    words = shlex.split(made.command)
+    for name in measures:
+        given = zip(words, words[1:], strict=False)
+        if ("--measure", name) not in given and f"--measure={name}" not in words:
+            words += ["--measure", name]
+    return f"with: {shlex.join(words)}"
 
 
 def package_versions() -> dict[str, str]:

@@ -161,14 +161,23 @@ def _parse_one(name: str) -> "Measure":
     return found
 
 
+_ALSO = {"recall": "r", "precision": "p", "map": "ap", "hit": "success", "hits": "success"}
+
+
 def _hint(name: str) -> str:
     """The measure that `name` may have meant; case is the usual slip."""
     from ir_measures.measures import registry
 
     head = name.partition("@")[0].partition("(")[0]
     known = {one.casefold(): one for one in sorted(registry)}
-    close = get_close_matches(head.casefold(), known, n=1)
-    return nearest(known[close[0]] if close else head, known.values())
+    close = get_close_matches(_ALSO.get(head.casefold(), head.casefold()), known, n=1)
+    if not close:
+        return nearest(head, known.values())
+    meant = known[close[0]] + name[len(head) :]
+    try:
+        return f"Did you mean {_parse_one(meant)}?"
+    except UserError:  # what follows the name is wrong too
+        return f"Did you mean {known[close[0]]}?"
 
 
 def _problem(found: "Measure") -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError, counted, nearest
+from m2dr.errors import UserError, counted, install, nearest
 from m2dr.evaluate.style import LIGHT, Look, dress, head, name_panel, new_figure
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _tsne(points: Floats) -> Floats:
         from sklearn.manifold import TSNE
     except ImportError:
         raise UserError(
-            't-SNE needs scikit-learn; install it with: pip install "m2dr[tasks]", or draw by pca.'
+            f"t-SNE needs scikit-learn. Draw by pca, or install it with: {install('tasks')}"
         ) from None
     perplexity = min(_PERPLEXITY, (len(points) - 1) / 3)
     with warnings.catch_warnings():

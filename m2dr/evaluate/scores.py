@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.errors import UserError, nearest
+from m2dr.evaluate.made import remake
 from m2dr.io import aside, read_regular
 from m2dr.jsontext import parse_json
 from m2dr.records.cut import Cut
@@ -114,7 +115,7 @@ def load_scores(path: Path) -> tuple[dict[str, QueryScores], dict[str, Any]]:
             return _read(held), dict(_unpacked(held["facts"]))
     except FileNotFoundError:
         raise UserError(
-            f"There are no scores of single queries in {path}; make them with: m2dr evaluate."
+            f"There are no scores of single queries in {path}; make them {remake(path.parent)}"
         ) from None
     except KeyError as error:
         raise UserError(f"{path} is not a file of scores that m2dr wrote: no {error}.") from error

@@ -80,7 +80,7 @@ def draw_tradeoff(
     require_distinct_names(grids)
     models = [priced(grid, costs[grid.model], measure) for grid in grids if grid.model in costs]
     if not models:
-        raise UserError("No costs are known; measure them with: m2dr pick FOLDER --measure-costs.")
+        raise UserError("The costs of none of these models are known.")
     figure = new_figure(6.4, 4.2, look)
     axes = figure.add_subplot()
     places = {grid.model: place for place, grid in enumerate(grids)}  # one stroke in all figures
@@ -104,15 +104,23 @@ def draw_tradeoff(
 
 
 def _price_axis(axes: "Axes", values: Sequence[float]) -> None:
-    """On a scale where equal steps are equal factors, ticked 1, 2, 5, 10, …, in plain numbers."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+    """On a scale where equal steps are equal factors, in plain numbers, three ticks at least.
+
+    The ticks are 1, 2, 5, 10, …, where three of them fall into the range, and else even steps.
+    """
+    from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
     axes.set_xscale("log")
     low, high = min(values), max(values)
     first, last = int(log10(low)) - 2, int(log10(high)) + 2
     ticks = [step * 10.0**power for power in range(first, last) for step in (1, 2, 5)]
-    axes.set_xlim(low / 1.15, high * 1.15)
-    axes.xaxis.set_major_locator(FixedLocator([t for t in ticks if low / 1.15 <= t <= high * 1.15]))
+    left, right = low / 1.15, high * 1.15
+    axes.set_xlim(left, right)
+    inside = [tick for tick in ticks if left <= tick <= right]
+    if len(inside) < 3:
+        even = MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10], min_n_ticks=3)
+        inside = [float(tick) for tick in even.tick_values(left, right) if left <= tick <= right]
+    axes.xaxis.set_major_locator(FixedLocator(inside))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, install
 from m2dr.index.docids import Docids, encode
 from m2dr.index.vectors import check_depth
 from m2dr.records.run import Ranking, Run
@@ -119,7 +119,7 @@ def _libraries() -> tuple[Any, Any]:
     except ImportError as error:
         raise UserError(
             "BM25 needs bm25s and PyStemmer, and they are not installed. "
-            "Install them with: pip install 'm2dr[bm25]'"
+            f"Install them with: {install('bm25')}"
         ) from error
     stemmer = Stemmer.Stemmer("english")
     return bm25s, bm25s.tokenization.Tokenizer(stopwords="english", stemmer=stemmer)

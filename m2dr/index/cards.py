@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from m2dr.errors import install
 from m2dr.index.library import load_faiss, words
 from m2dr.index.opened import Index
 from m2dr.index.signs import Signs
 
 _PATIENCE = 120  # seconds for a card to answer: the first CUDA call on a machine can take 20
 _WORKS = "the card works"
-_GPU = "pip install 'm2dr[gpu]'"
+_GPU = install("gpu")
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def refusal(card: int = 0) -> str:
     """
     faiss = load_faiss()
     if not hasattr(faiss, "StandardGpuResources"):
-        return f"the installed one is for processors; {_GPU} in its place"
+        return f"the installed one is for processors; in its place: {_GPU}"
     code = f"from m2dr.index.cards import trial; trial({card})"
     try:
         ended = subprocess.run(

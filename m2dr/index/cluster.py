@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from m2dr.errors import UserError, counted
 from m2dr.index.label import Label
 from m2dr.index.layout import DIGITS
-from m2dr.index.milvus import Server
+from m2dr.index.milvus import PUSH, Server
 from m2dr.index.pushed import DEEPEST, Pushed, collection_name, cut_of, kind_of
 from m2dr.index.vectors import Floats, check_depth, check_queries, prefixes
 from m2dr.records.cut import Cut
@@ -66,8 +66,7 @@ class Collection:
         if query.dim != self.dim:
             raise UserError(
                 f"Queries of dimension {query.dim} were asked for, and the collection "
-                f"{self.pushed.name} has dimension {self.dim}. Push theirs with: m2dr index push "
-                f"--to milvus --layer {self.layer} --dim {query.dim}"
+                f"{self.pushed.name} has dimension {self.dim}. Open the collection of theirs."
             )
 
     def warnings(self, query: Cut) -> list[str]:
@@ -167,7 +166,13 @@ class Collection:
 
 
 def open_collection(
-    uri: str, corpus: str, fingerprint: str, layer: int, dim: int, token: str = ""
+    uri: str,
+    corpus: str,
+    fingerprint: str,
+    layer: int,
+    dim: int,
+    token: str = "",
+    remedy: str = PUSH,
 ) -> Collection:
     """Open what `m2dr index push` wrote.
 
@@ -178,44 +183,44 @@ def open_collection(
         layer: of the documents.
         dim: of the collection.
         token: as `Server` takes it.
+        remedy: how to push what is missing, for the sentence that refuses.
 
     Raises:
         UserError: the server does not answer, or there is no such collection, or it is
             half-written or of another corpus or model.
     """
-    server = Server(uri, token)
+    server = Server(uri, token, remedy=remedy)
     try:
-        return Collection(_find(server, corpus, fingerprint, Cut(layer, dim)), server)
+        return Collection(_find(server, corpus, fingerprint, Cut(layer, dim), remedy), server)
     except UserError:
         server.close()
         raise
 
 
-def pushed_cuts(uri: str, corpus: str, fingerprint: str, token: str = "") -> tuple[Cut, ...]:
-    """Cuts of a corpus that have a collection, increasing; finished or not.
+def pushed_cuts(
+    uri: str, corpus: str, fingerprint: str, token: str = "", remedy: str = PUSH
+) -> tuple[Cut, ...]:
+    """Cuts of a corpus that have a collection, increasing; finished or not. Args as above.
 
     Raises:
         UserError: the server does not answer.
     """
-    server = Server(uri, token)
+    server = Server(uri, token, remedy=remedy)
     try:
         return _cuts(server.names(), corpus, fingerprint)
     finally:
         server.close()
 
 
-def _find(server: Server, corpus: str, fingerprint: str, cut: Cut) -> Pushed:
+def _find(server: Server, corpus: str, fingerprint: str, cut: Cut, remedy: str) -> Pushed:
     """The label of a collection that holds what is asked, all of it."""
     name, names = collection_name(corpus, fingerprint, cut), server.names()
-    command = (
-        f"m2dr index push --to milvus --uri {server.where} --layer {cut.layer} --dim {cut.dim}"
-    )
     if name not in names:
         cuts = _cuts(names, corpus, fingerprint)
         known = f"; there are {', '.join(map(str, cuts))}" if cuts else ""
         raise UserError(
             f"Milvus at {server.where} holds no {cut} of {corpus} by model "
-            f"{fingerprint[:DIGITS]}{known}. Push it with: {command}"
+            f"{fingerprint[:DIGITS]}{known}. Push it {remedy}"
         )
     pushed = server.label(name)
     if (pushed.corpus, pushed.label.fingerprint) != (corpus, fingerprint):
@@ -228,7 +233,7 @@ def _find(server: Server, corpus: str, fingerprint: str, cut: Cut) -> Pushed:
     if count != pushed.documents:
         raise UserError(
             f"The collection {name} of {server.where} is half-written: {count:,} of "
-            f"{counted(pushed.documents, 'documents', ',')}. Go on from there with: {command}"
+            f"{counted(pushed.documents, 'documents', ',')}. Go on from there {remedy}"
         )
     return pushed
 

@@ -1,14 +1,13 @@
 """Document ids in row order, as a file with one per line."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import overload
 
 import numpy as np
 
 from m2dr.errors import UserError, counted
-from m2dr.index.layout import index_command
 from m2dr.io import read_regular
 
 _NEWLINE = 10
@@ -105,32 +104,32 @@ class Docids(Sequence[str]):
         return kept
 
 
-def read_docids(path: Path, documents: int, sha256: str) -> Docids:
+def read_docids(path: Path, documents: int, sha256: str, remedy: Callable[[], str]) -> Docids:
     """Read the docids that a manifest promises.
+
+    Args:
+        path: the file.
+        documents: how many there are.
+        sha256: of the file.
+        remedy: gives how to make the file again, such as "with: " and a command.
 
     Raises:
         UserError: the file is missing, holds another number of lines, is not UTF-8, or is not
             the one that was written.
     """
-    remedy = f"Restore the file, or make it again with: {index_command(path.parent)}"
-    if path.exists() and not path.is_file():
-        raise UserError(f"{path} is no regular file. {remedy}.")
     try:
         data = read_regular(path)
         data.decode()
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}). {remedy}.") from error
+        problem = f"{path} cannot be read ({error.strerror})"
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{path}, line {line}: is not UTF-8. {remedy}.") from error
-    lines = data.count(b"\n")
-    if lines != documents:
-        raise UserError(
-            f"{path} has {counted(lines, 'docids')} for {counted(documents, 'documents')}. "
-            f"{remedy}."
-        )
-    if hashlib.sha256(data).hexdigest() != sha256:
-        raise UserError(
-            f"{path} is not the file that was written: {counted(lines, 'other docids')}. {remedy}."
-        )
-    return Docids(data)
+        problem = f"{path}, line {line}: is not UTF-8"
+    else:
+        lines = data.count(b"\n")
+        if lines == documents and hashlib.sha256(data).hexdigest() == sha256:
+            return Docids(data)
+        problem = f"{path} has {counted(lines, 'docids')} for {counted(documents, 'documents')}"
+        if lines == documents:
+            problem = f"{path} is not the file that was written: {counted(lines, 'other docids')}"
+    raise UserError(f"{problem}. Restore the file, or make it again {remedy()}")

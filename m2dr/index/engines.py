@@ -1,6 +1,7 @@
 """A prefix of a store becomes an index that FAISS searches: built once, opened many times."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from m2dr.index.layout import (
     INDEX_DOCIDS,
     MANIFEST,
     STORE,
-    index_command,
     index_folder,
 )
 from m2dr.index.library import load_faiss
@@ -20,6 +20,7 @@ from m2dr.index.making import Handle, empty_index, filled_index
 from m2dr.index.manifest import IndexManifest, StoreManifest
 from m2dr.index.opened import Index
 from m2dr.index.recipes import ENGINES, Engine, Recipe, engine_of, factory_name
+from m2dr.index.remedies import index_remedy
 from m2dr.index.signs import Signs
 from m2dr.index.store import HASHED_BYTES, Store, open_store
 from m2dr.io import ASIDE, aside, locked, remove, sha256, write_whole
@@ -125,7 +126,12 @@ def open_index(
     row = _row_of(manifest)
     _refuse_stale(folder, manifest)
     _refuse_changed(folder / INDEX, manifest)
-    docids = read_docids(folder / INDEX_DOCIDS, manifest.documents, manifest.docids)
+    docids = read_docids(
+        folder / INDEX_DOCIDS,
+        manifest.documents,
+        manifest.docids,
+        partial(index_remedy, folder),
+    )
     try:
         handle = _read(folder / INDEX, row, manifest.dim)
     except RuntimeError as error:
@@ -137,7 +143,8 @@ def open_index(
         store = _beside(folder, manifest)
     elif store is not None and store.manifest.digest != manifest.store:
         raise UserError(f"{folder} was not cut from the vectors in {store.folder}. Give its own.")
-    return Index(manifest, docids, row, handle).with_knobs(chosen, store)
+    opened = Index(manifest, docids, row, handle, beside=folder.parent)
+    return opened.with_knobs(chosen, store)
 
 
 def _row_of(manifest: IndexManifest) -> Engine:
@@ -163,7 +170,12 @@ def _is_built(folder: Path, store: str, engine: str) -> bool:
     try:
         manifest = IndexManifest.read(folder)
         _refuse_changed(folder / INDEX, manifest)
-        read_docids(folder / INDEX_DOCIDS, manifest.documents, manifest.docids)
+        read_docids(
+            folder / INDEX_DOCIDS,
+            manifest.documents,
+            manifest.docids,
+            partial(index_remedy, folder),
+        )
     except UserError:
         return False
     return (manifest.store, manifest.engine) == (store, engine)
@@ -217,7 +229,7 @@ def _refuse_stale(folder: Path, manifest: IndexManifest) -> None:
     if held != (manifest.store, manifest.docids, manifest.documents):
         raise UserError(
             f"{folder} was cut from vectors that have been encoded anew since. "
-            f"Build it again with: {index_command(folder)}"
+            f"Build it again {index_remedy(folder)}"
         )
 
 
@@ -233,7 +245,7 @@ def _refuse_changed(path: Path, manifest: IndexManifest) -> None:
 
 
 def _damaged(path: Path, what: str) -> UserError:
-    return UserError(f"{path} {what}. Build it again with: {index_command(path.parent)}")
+    return UserError(f"{path} {what}. Build it again {index_remedy(path.parent)}")
 
 
 def _absent(folder: Path) -> UserError:
@@ -243,6 +255,4 @@ def _absent(folder: Path) -> UserError:
     there = f"; there are dims {', '.join(map(str, dims))}" if dims else ""
     others = [index.folder.name for index in built if index.engine != "flat"]
     there += f"; there are {', '.join(others)}" if others else ""
-    return UserError(
-        f"{folder} holds no finished index{there}. Build it with: {index_command(folder)}"
-    )
+    return UserError(f"{folder} holds no finished index{there}. Build it {index_remedy(folder)}")

@@ -118,7 +118,7 @@ class FunnelIndex:
 
     def accept(self, queries: Label, query: Cut) -> None:
         """Raise UserError unless the `query` cut of that label may search these documents."""
-        self.store.manifest.accept(queries)
+        self.store.manifest.accept(queries, self.store.folder)
         if query.dim != self.dim:
             raise UserError(
                 f"Queries of dimension {query.dim} were asked for, and the funnel {self.funnel} "
@@ -127,9 +127,13 @@ class FunnelIndex:
 
     def warnings(self, query: Cut) -> list[str]:
         """Say why rankings of `query` may be worse than this model can do."""
-        label = self.store.manifest.label
+        label, folder = self.store.manifest.label, self.store.folder
         cuts = [Cut(self.layer, dim) for dim in self.funnel.dims]
-        found = [text for cut in cuts for text in label.warnings(Cut(query.layer, cut.dim), cut)]
+        found = [
+            text
+            for cut in cuts
+            for text in label.warnings(Cut(query.layer, cut.dim), cut, folder, self.dim)
+        ]
         return list(dict.fromkeys(found))
 
     def search(self, queries: Floats, k: int) -> tuple[NDArray[np.float32], Rows]:

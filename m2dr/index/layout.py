@@ -1,4 +1,4 @@
-"""Where things lie in an index folder, and the commands that put them there."""
+"""Where things lie in an index folder."""
 
 import re
 from pathlib import Path
@@ -57,30 +57,3 @@ def shard_name(number: int, dtype: str) -> str:
     'vectors-00007.f16'
     """
     return f"vectors-{number:05d}.{dtype}"
-
-
-def store_command(folder: Path) -> str:
-    """Name the command that makes the store in `folder`, as far as its name tells.
-
-    >>> store_command(Path("indexes/pydocs/0123456789ab/layer-06"))
-    'm2dr index corpus --layer 6'
-    """
-    layer = re.fullmatch(r"layer-0*(\d+)", folder.name)
-    return "m2dr index corpus" + (f" --layer {layer[1]}" if layer else "")
-
-
-def index_command(folder: Path) -> str:
-    """Name the command that builds the index in `folder`, as far as its name tells.
-
-    >>> index_command(Path("indexes/pydocs/0123456789ab/layer-06/dim-128"))
-    'm2dr index corpus --layer 6 --dim 128'
-    >>> index_command(Path("layer-06/dim-128-hnsw"))
-    'm2dr index corpus --layer 6 --dim 128 --engine hnsw'
-    """
-    parts = index_parts(folder)
-    if parts is None:
-        return store_command(folder.parent)
-    engine = "" if parts[1] == "flat" else f" --engine {parts[1]}"
-    if re.search(r"-[0-9a-f]{8}$", engine):  # only its maker knows the string behind that name
-        engine = " --factory STRING"
-    return f"{store_command(folder.parent)} --dim {parts[0]}{engine}"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, install
 
 
 def load_faiss() -> Any:  # noqa: ANN401 - faiss has no type stubs
@@ -18,8 +18,8 @@ def load_faiss() -> Any:  # noqa: ANN401 - faiss has no type stubs
         import faiss
     except ImportError as error:
         raise UserError(
-            "Searching an index needs FAISS, and it is not installed. "
-            "Install it with: pip install 'm2dr[cpu]', or 'm2dr[gpu]' for an NVIDIA card"
+            "Searching an index needs FAISS, and it is not installed. For an NVIDIA card the extra "
+            f"is gpu instead of cpu. Install it with: {install('cpu')}"
         ) from error
     # FAISS scores small batches one vector at a time; BLAS takes 100 queries 13 times as fast. One
     # query alone is a product of a matrix and a vector: there BLAS only adds the threads' waiting.

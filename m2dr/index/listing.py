@@ -5,10 +5,9 @@ from pathlib import Path
 
 from m2dr.errors import UserError
 from m2dr.index.inventory import built_indexes
-from m2dr.index.layout import DIGITS, PARTIAL, STORE, store_command
-from m2dr.index.manifest import PartialStore, StoreManifest, StorePlan
-from m2dr.index.shards import Shards
-from m2dr.jsontext import read_json
+from m2dr.index.layout import DIGITS, PARTIAL, STORE
+from m2dr.index.manifest import StoreManifest, StorePlan
+from m2dr.index.shards import Shards, read_partial
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,6 @@ def _finished(folder: Path) -> tuple[StorePlan, int]:
 
 
 def _partial(folder: Path) -> tuple[StorePlan, int]:
-    remedy = f"Start afresh with: {store_command(folder)} --overwrite"
-    plan = read_json(folder / PARTIAL, PartialStore, remedy).plan
+    plan = read_partial(folder).plan
     shards = Shards(folder, plan)
     return plan, sum(shards.read(number).rows for number in shards.numbers())

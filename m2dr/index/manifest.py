@@ -9,7 +9,8 @@ from typing import Literal, get_args
 
 from m2dr.errors import UserError, nearest
 from m2dr.index.label import Label
-from m2dr.index.layout import MANIFEST, STORE, index_command, shard_name, store_command
+from m2dr.index.layout import MANIFEST, STORE, shard_name
+from m2dr.index.remedies import index_remedy, store_remedy
 from m2dr.jsontext import LATER, read_json, write_json
 from m2dr.records.card import Similarity
 from m2dr.records.cut import Cut
@@ -90,15 +91,16 @@ class StoreManifest:
     def digest(self) -> str:
         """Identify what this store holds; the path of the model is not a part of it."""
         table = asdict(replace(self, label=replace(self.label, model="")))
+        del table["label"]["source"]  # nor is the path of the corpus
         return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
 
-    def accept(self, queries: Label) -> None:
-        """Raise UserError unless queries of that label may be scored against this store."""
-        self.label.accept(queries, self.corpus)
+    def accept(self, queries: Label, folder: Path | None = None) -> None:
+        """Raise UserError unless queries of that label may be scored against the store there."""
+        self.label.accept(queries, self.corpus, folder)
 
-    def warnings(self, query: Cut) -> list[str]:
+    def warnings(self, query: Cut, folder: Path | None = None) -> list[str]:
         """Say why rankings of `query` may be worse than this model can do."""
-        return self.label.warnings(query, Cut(self.layer, query.dim))
+        return self.label.warnings(query, Cut(self.layer, query.dim), folder)
 
     def write(self, folder: Path) -> None:
         """Write store.json."""
@@ -111,10 +113,13 @@ class StoreManifest:
         Raises:
             UserError: it is missing, malformed, incomplete or of another format.
         """
-        remedy = f"Encode the documents again with: {store_command(folder)} --overwrite"
+
+        def remedy() -> str:
+            return f"Encode the documents again {store_remedy(folder, overwrite=True)}"
+
         manifest = read_json(folder / STORE, cls, remedy)
         for problem in manifest.problems():
-            raise UserError(f"{folder / STORE} {problem}. {remedy}.")
+            raise UserError(f"{folder / STORE} {problem}. {remedy()}")
         return manifest
 
     def problems(self) -> Iterator[str]:
@@ -160,19 +165,26 @@ class IndexManifest:
     # How it differs from what the engine usually builds.
     notes: tuple[str, ...] = field(default=(), metadata=LATER)
 
-    def accept(self, queries: Label, query: Cut) -> None:
-        """Raise UserError unless the `query` cut of that label may search this index."""
-        self.label.accept(queries, self.corpus)
+    def accept(self, queries: Label, query: Cut, store: Path | None = None) -> None:
+        """Raise UserError unless the `query` cut of that label may search this index.
+
+        Args:
+            queries: their label.
+            query: their cut.
+            store: the folder that holds the index's own, for the command in the refusal.
+        """
+        self.label.accept(queries, self.corpus, store)
         if query.dim != self.dim:
+            origin = self.label.origin(store)
             raise UserError(
                 f"Queries of dimension {query.dim} were asked for, and this index of {self.corpus} "
-                f"has dimension {self.dim}. Build theirs with: "
-                f"m2dr index corpus --layer {self.layer} --dim {query.dim}"
+                f"has dimension {self.dim}. Build theirs "
+                f"{origin.remedy(layer=self.layer, dim=query.dim)}"
             )
 
-    def warnings(self, query: Cut) -> list[str]:
+    def warnings(self, query: Cut, store: Path | None = None) -> list[str]:
         """Say why rankings of `query` may be worse than this model can do."""
-        return self.label.warnings(query, Cut(self.layer, self.dim))
+        return self.label.warnings(query, Cut(self.layer, self.dim), store)
 
     def write(self, folder: Path) -> None:
         """Write manifest.json."""
@@ -185,10 +197,13 @@ class IndexManifest:
         Raises:
             UserError: it is missing, malformed, incomplete or of another format.
         """
-        remedy = f"Build the index with: {index_command(folder)}"
+
+        def remedy() -> str:
+            return f"Build the index {index_remedy(folder)}"
+
         manifest = read_json(folder / MANIFEST, cls, remedy)
         for problem in manifest.problems():
-            raise UserError(f"{folder / MANIFEST} {problem}. {remedy}.")
+            raise UserError(f"{folder / MANIFEST} {problem}. {remedy()}")
         return manifest
 
     def problems(self) -> Iterator[str]:

@@ -12,12 +12,13 @@ from urllib.parse import urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, install
 from m2dr.index.pushed import Kind, Pushed
 from m2dr.jsontext import dump, parse
 
 TOKEN = "MILVUS_TOKEN"  # noqa: S105 - the name of a variable, which is no secret
 CONNECTING, ANSWERING = 10.0, 60.0  # seconds that a server may stay silent
+PUSH = "with m2dr index push, from where the index lies"
 _LABEL = "m2dr"  # property of a collection
 _SERVERS = ("http", "https", "tcp", "unix", "grpc")
 
@@ -31,14 +32,17 @@ class Server:
         uri: `http://HOST:19530`, or a path that ends in .db.
         token: `user:password` or an API key; $MILVUS_TOKEN when empty.
         create: make a local file that is not there.
+        remedy: how to push an index to it, for the sentence that refuses such a file.
 
     Attributes:
         where: the address as sentences show it, without a password.
     """
 
-    def __init__(self, uri: str, token: str = "", *, create: bool = False) -> None:
-        self.where = _shown(uri)
-        _check_address(uri, self.where, create)
+    def __init__(
+        self, uri: str, token: str = "", *, create: bool = False, remedy: str = PUSH
+    ) -> None:
+        self.where = shown(uri)
+        _check_address(uri, self.where, create, remedy)
         self._library = _pymilvus()
         with self._asking("be opened"):
             self._client = self._library.MilvusClient(
@@ -84,7 +88,7 @@ class Server:
             found = self._client.describe_collection(name, timeout=ANSWERING)
         text = found.get("properties", {}).get(_LABEL) or found.get("description", "")
         where = f"The label of the collection {name} of {self.where}"
-        return parse(text, Pushed, where, "Push the index again with --overwrite")
+        return parse(text, Pushed, where, lambda: "Push the index again, with --overwrite.")
 
     def drop(self, name: str) -> None:
         """Forget a collection; nothing happens when there is none."""
@@ -189,7 +193,7 @@ def _between(rows: range) -> str:
     return f"row >= {rows.start} and row < {rows.stop}"
 
 
-def _shown(uri: str) -> str:
+def shown(uri: str) -> str:
     """The address without the user and password it may hold."""
     scheme, sign, rest = uri.partition("://")
     return f"{scheme}{sign}{rest.rpartition('@')[2]}" if sign else uri
@@ -199,7 +203,7 @@ def _is_local(uri: str) -> bool:
     return urlsplit(uri).scheme not in _SERVERS
 
 
-def _check_address(uri: str, where: str, create: bool) -> None:
+def _check_address(uri: str, where: str, create: bool, remedy: str) -> None:
     """Refuse what is no address before a library waits for it."""
     if not _is_local(uri):
         return
@@ -210,10 +214,7 @@ def _check_address(uri: str, where: str, create: bool) -> None:
             f"that ends in .db for Milvus Lite."
         )
     if not create and not path.exists():
-        raise UserError(
-            f"There is no Milvus Lite file {where}. Make one with: "
-            f"m2dr index push --to milvus --uri {where}"
-        )
+        raise UserError(f"There is no Milvus Lite file {where}. Push an index to it {remedy}")
     if not path.parent.is_dir():
         raise UserError(f"There is no folder {path.parent} for the Milvus Lite file {path.name}.")
 
@@ -225,8 +226,7 @@ def _pymilvus() -> Any:  # noqa: ANN401 - pymilvus has no type stubs
             import pymilvus
     except ImportError as error:
         raise UserError(
-            "Milvus needs pymilvus, and it is not installed. "
-            "Install it with: pip install 'm2dr[milvus]'"
+            f"Milvus needs pymilvus, and it is not installed. Install it with: {install('milvus')}"
         ) from error
     for name in ("pymilvus", "milvus_lite", "grpc"):  # the server of a local file logs as grpc
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)

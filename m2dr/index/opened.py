@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ class Index:
     store: Store | None = None  # what candidates are rescored with
     card: Any = None  # the same index on a card
     deep: Any = None  # a full scan on the card, a Searchable: for more than FAISS finds there
+    beside: Path | None = None  # the folder it lies in with others of the same store
 
     @property
     def corpus(self) -> str:
@@ -70,11 +72,11 @@ class Index:
 
     def accept(self, queries: Label, query: Cut) -> None:
         """Raise UserError unless the `query` cut of that label may search this index."""
-        self.manifest.accept(queries, query)
+        self.manifest.accept(queries, query, self.beside)
 
     def warnings(self, query: Cut) -> list[str]:
         """Say why rankings of `query` may be worse than this model can do."""
-        return self.manifest.warnings(query)
+        return self.manifest.warnings(query, self.beside)
 
     def with_knobs(self, knobs: Mapping[str, int], store: Store | None = None) -> "Index":
         """The same index, searched otherwise: the two share their memory.

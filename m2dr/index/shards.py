@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +10,9 @@ import numpy as np
 from m2dr.errors import UserError
 from m2dr.index.docids import encode
 from m2dr.index.formats import FORMATS
-from m2dr.index.layout import shard_name, store_command
-from m2dr.index.manifest import Shard, StorePlan
+from m2dr.index.layout import PARTIAL, shard_name
+from m2dr.index.manifest import PartialStore, Shard, StorePlan
+from m2dr.index.remedies import store_remedy
 from m2dr.index.vectors import Floats
 from m2dr.io import ASIDE, remove, sha256, write_whole
 from m2dr.jsontext import read_json, write_json
@@ -50,13 +51,16 @@ class Shards:
         Raises:
             UserError: there is no record, or it is damaged.
         """
+
+        def remedy() -> str:
+            return f"Remove this file and go on {store_remedy(self.folder, resume=True)}"
+
         path, name = self._record(number), shard_name(number, self.plan.dtype)
-        remedy = f"Remove this file and go on with: {store_command(self.folder)} --resume"
         shard = read_json(path, Shard, remedy)
         if shard.name != name or not 1 <= shard.rows <= self.plan.shard_rows:
             raise UserError(
                 f"{path} speaks of {shard.rows} rows in {shard.name!r}, where {name!r} with 1 to "
-                f"{self.plan.shard_rows} belongs. {remedy}."
+                f"{self.plan.shard_rows} belongs. {remedy()}"
             )
         return shard
 
@@ -93,8 +97,8 @@ class Shards:
         path = self._docids(number)
         if sha256(path) != self.read(number).docids:
             raise UserError(
-                f"{path} is not the file that was written. Remove it and go on with: "
-                f"{store_command(self.folder)} --resume"
+                f"{path} is not the file that was written. Remove it and go on "
+                f"{store_remedy(self.folder, resume=True)}"
             )
         return path.read_bytes()
 
@@ -143,3 +147,20 @@ def _unfit(docid: str, vector: Floats) -> UserError:
     return UserError(
         f"The vector of document {docid!r} is not finite. Look at the model's weights and dtype."
     )
+
+
+def read_partial(folder: Path, remedy: Callable[[], str] | None = None) -> PartialStore:
+    """Read what a store that is not finished is to hold.
+
+    Args:
+        folder: of the store.
+        remedy: gives what to do when the file cannot be used; None: what its records say.
+
+    Raises:
+        UserError: the file is missing or malformed.
+    """
+
+    def afresh() -> str:
+        return f"Start afresh {store_remedy(folder, overwrite=True)}"
+
+    return read_json(folder / PARTIAL, PartialStore, remedy or afresh)

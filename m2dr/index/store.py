@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,12 @@ from numpy.typing import ArrayLike
 from m2dr.errors import UserError, counted
 from m2dr.index.docids import Docids, read_docids
 from m2dr.index.formats import FORMATS
-from m2dr.index.layout import DOCIDS, PARTIAL, STORE, store_command
-from m2dr.index.manifest import PartialStore, Shard, StoreManifest, StorePlan
-from m2dr.index.shards import Shards, has_size
+from m2dr.index.layout import DOCIDS, PARTIAL, STORE
+from m2dr.index.manifest import Shard, StoreManifest, StorePlan
+from m2dr.index.remedies import store_remedy
+from m2dr.index.shards import Shards, has_size, read_partial
 from m2dr.index.vectors import Floats
 from m2dr.io import sha256
-from m2dr.jsontext import read_json
 
 # Above this the digest of what is searched is not computed each time it is opened; its size is
 # looked at always, and who builds or evaluates, or m2dr index verify, compares the digest too.
@@ -136,8 +137,8 @@ class Store:
         if path.is_file() and sha256(path) == shard.sha256:
             return ""
         return (
-            f"{path} is not the file that was written. Restore it, or start afresh with: "
-            f"{store_command(self.folder)} --overwrite"
+            f"{path} is not the file that was written. Restore it, or start afresh "
+            f"{store_remedy(self.folder, overwrite=True)}"
         )
 
 
@@ -152,7 +153,8 @@ def open_store(folder: Path) -> Store:
     manifest = StoreManifest.read(folder)
     for shard in manifest.shards:
         _require(folder, shard, manifest.plan)
-    docids = read_docids(folder / DOCIDS, manifest.documents, manifest.docids)
+    remedy = partial(store_remedy, folder, overwrite=True)
+    docids = read_docids(folder / DOCIDS, manifest.documents, manifest.docids, remedy)
     return Store(folder, manifest, docids)
 
 
@@ -160,22 +162,19 @@ def _require(folder: Path, shard: Shard, plan: StorePlan) -> None:
     if not has_size(folder, shard, plan):
         raise UserError(
             f"{folder / shard.name} is missing or has another size than it was written with. "
-            f"Restore it, or start afresh with: {store_command(folder)} --overwrite"
+            f"Restore it, or start afresh {store_remedy(folder, overwrite=True)}"
         )
 
 
 def _unfinished(folder: Path) -> UserError:
     if not (folder / PARTIAL).exists():
-        return UserError(
-            f"{folder} holds no store of documents. Make one with: {store_command(folder)}"
-        )
-    remedy = f"Start afresh with: {store_command(folder)} --overwrite"
-    plan = read_json(folder / PARTIAL, PartialStore, remedy).plan
+        return UserError(f"{folder} holds no store of documents. Make one {store_remedy(folder)}")
+    plan = read_partial(folder).plan
     shards = Shards(folder, plan)
     written = [shards.read(number) for number in shards.numbers()]
     rows = sum(shard.rows for shard in written)
     return UserError(
         f"{folder} is half-written: {counted(len(written), 'shards')} with "
         f"{counted(rows, 'documents')} of "
-        f"{plan.corpus}. Go on from there with: {store_command(folder)} --resume"
+        f"{plan.corpus}. Go on from there {store_remedy(folder, resume=True)}"
     )

@@ -2,18 +2,20 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
 from m2dr.errors import UserError
 from m2dr.index.docids import Docids, digest
-from m2dr.index.layout import DOCIDS, PARTIAL, STORE, store_command
+from m2dr.index.layout import DOCIDS, PARTIAL, STORE
 from m2dr.index.manifest import PartialStore, Shard, StoreManifest, StorePlan, texts_digest
-from m2dr.index.shards import RECORDS, Shards, forget
+from m2dr.index.remedies import store_remedy
+from m2dr.index.shards import RECORDS, Shards, forget, read_partial
 from m2dr.index.vectors import Floats
 from m2dr.io import ASIDE, make_folder, remove, write_whole
-from m2dr.jsontext import read_json, write_json
+from m2dr.jsontext import write_json
 
 
 class StoreWriter:
@@ -148,8 +150,7 @@ class StoreWriter:
             remove(self.folder, *RECORDS)
             write_json(self.folder / PARTIAL, PartialStore(self.plan))
             return
-        remedy = f"Start afresh with: {store_command(self.folder)} --overwrite"
-        plan = read_json(self.folder / PARTIAL, PartialStore, remedy).plan
+        plan = read_partial(self.folder, lambda: f"Start afresh {self._afresh()}").plan
         self._same(plan)
         self.plan = plan
 
@@ -163,14 +164,17 @@ class StoreWriter:
             )
             raise UserError(
                 f"{self.folder} holds a store with {told}. Repeat the settings it was made with, "
-                f"or start afresh with: {store_command(self.folder)} --overwrite"
+                f"or start afresh {self._afresh()}"
             )
 
     def _changed(self, what: str) -> UserError:
         return UserError(
             f"{self.folder}: {what}, so {self.plan.corpus} has changed since encoding began. "
-            "Encode it again: the same m2dr index corpus with --overwrite."
+            f"Encode it again {self._afresh()}"
         )
+
+    def _afresh(self) -> str:
+        return store_remedy(self.folder, asdict(self.plan), overwrite=True)
 
     def _made(self, shards: tuple[Shard, ...], documents: int, docids: str) -> StoreManifest:
         return StoreManifest(

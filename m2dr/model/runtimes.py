@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch.export import ExportedProgram
 
-from m2dr.errors import UserError, nearest
+from m2dr.errors import UserError, install, nearest
 from m2dr.model import onnx, openvino
 from m2dr.model.checkpoint import Tokenizer, load, load_tokenizer, read_card
 from m2dr.model.devices import choose_device, choose_dtype
@@ -197,7 +197,7 @@ def _refuse(kind: Kind, device: str, dtype: str) -> None:
         missing = ", ".join(package for package in kind.packages if find_spec(package) is None)
         raise UserError(
             f"--runtime {kind.name} was asked for and {missing} is not installed; install it "
-            f"with: pip install 'm2dr[{kind.name}]'"
+            f"with: {install(kind.name)}"
         )
     if device not in ("auto", "cpu"):
         raise UserError(f"--runtime {kind.name} runs on the CPU, not on {device}; use torch there.")

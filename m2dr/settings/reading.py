@@ -5,6 +5,7 @@ import tomllib
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from difflib import get_close_matches
 from math import isfinite
 from pathlib import Path
 from typing import (
@@ -19,7 +20,7 @@ from typing import (
     get_type_hints,
 )
 
-from m2dr.errors import UserError, nearest
+from m2dr.errors import UserError
 from m2dr.jsontext import reason_of
 
 Hint: TypeAlias = Any  # what get_type_hints returns: a class, or a form of typing
@@ -96,10 +97,74 @@ def _problems(table: Mapping[str, Any], kind: type) -> list[str]:
     found = []
     for key, value in table.items():
         if key not in known:
-            found.append(f"unknown setting {key!r} ({nearest(key, known).rstrip('.')})")
+            found.append(f"unknown setting {key!r} ({_meant(key, known)})")
         elif not _fits(value, hints[key]):
             found.append(f"{key} = {reprlib.repr(value)} is not {_describe(hints[key])}")
     return found
+
+
+# What other trainers call settings, and people in a hurry.
+_ELSEWHERE = {
+    "lr": "learning_rate",
+    "head_lr": "head_learning_rate",
+    "bs": "batch_queries",
+    "batch": "batch_queries",
+    "batch_size": "batch_queries",
+    "per_device_train_batch_size": "batch_queries",
+    "epoch": "epochs",
+    "num_epochs": "epochs",
+    "num_train_epochs": "epochs",
+    "max_steps": "steps",
+    "wd": "weight_decay",
+    "decay": "weight_decay",
+    "tau": "temperature",
+    "temp": "temperature",
+    "grad_accum": "accumulate",
+    "gradient_accumulation_steps": "accumulate",
+    "grad_norm": "max_grad_norm",
+    "clip": "max_grad_norm",
+    "max_length": "document_length",
+    "max_seq_length": "document_length",
+    "lr_scheduler_type": "schedule",
+    "scheduler": "schedule",
+    "warmup_ratio": "warmup",
+    "warmup_steps": "warmup",
+    "eval_steps": "evaluate_steps",
+    "logging_steps": "log_steps",
+    "model": "backbone",
+    "base_model": "backbone",
+    "dataset": "corpus",
+    "data": "corpus",
+    "recipe": "variant",
+    "metric": "similarity",
+    "num_negatives": "negatives",
+    "hard_negatives": "negatives",
+    "fp16": "dtype",
+    "bf16": "dtype",
+    "r": "lora_rank",
+}
+_INSTEAD = {  # of a kind of settings that lacks the first
+    "batch_queries": "batch_texts",
+    "document_length": "length",
+}
+_SHOWN = 5  # settings that a hint names at most
+
+
+def _meant(key: str, known: Sequence[str]) -> str:
+    """Which settings an unknown one may have meant; a few, never all."""
+    word = key.strip().lower().replace("-", "_").lstrip("_")
+    other = _ELSEWHERE.get(word, "")
+    for name in (word, other, _INSTEAD.get(other, "")):
+        if name in known:
+            return f"Did you mean {name}?"
+    parts = {part for part in word.split("_") if len(part) > 2}
+    near = get_close_matches(word, known, n=1, cutoff=0.8)
+    near = near or [name for name in known if len(word) > 2 and (word in name or name in word)]
+    near = near or [name for name in known if parts & set(name.split("_"))]
+    near = near or get_close_matches(word, known, n=2)
+    if not near:
+        return "no setting has a name like it; the files of configs/ show what there is"
+    return f"Did you mean {' or '.join(near[:_SHOWN])}?"
 
 
 def _fits(value: object, hint: Hint) -> bool:

@@ -62,6 +62,11 @@ def wrong_run(
         found.append("warmup is a share of the steps, from 0 to 1")
     if settings.steps <= 0 and settings.epochs <= 0:
         found.append("steps or epochs must be above 0")
+    if settings.epochs > 0 and settings.steps != RunSettings.steps:
+        found.append(
+            f"steps = {settings.steps} changes nothing while epochs = {settings.epochs:g}; leave "
+            "one of them out"
+        )
     if settings.seed >= 2**32:
         found.append("seed must be below 4294967296")
     return found

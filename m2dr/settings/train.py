@@ -140,4 +140,19 @@ def contradictions(settings: TrainSettings) -> list[str]:
         found.append("alpha is a share, from 0 to 1")
     if len(settings.loss_weights) != 3 or min(settings.loss_weights) < 0:
         found.append("loss_weights are three numbers from 0: by cosine, in the batch, by angle")
-    return found + unreadable_cuts(settings.checkpoints)
+    return found + _idle(settings) + unreadable_cuts(settings.checkpoints)
+
+
+def _idle(settings: TrainSettings) -> list[str]:
+    """Settings that were given and change nothing beside the others, whatever is trained."""
+    switches = {
+        "lora_rank": (settings.lora_rank == 0, ("lora_alpha", "lora_dropout")),
+        "negatives": (settings.negatives == 0, ("negative_source",)),
+        "evaluate_steps": (settings.evaluate_steps == 0, ("dev", "dev_queries", "dev_documents")),
+    }
+    return [
+        f"{name} = {getattr(settings, name)} changes nothing while {switch} = 0; leave it out"
+        for switch, (off, names) in switches.items()
+        for name in names
+        if off and getattr(settings, name) != getattr(TrainSettings, name)
+    ]

@@ -137,7 +137,7 @@ def _groups(trainer: Trainer, learner: nn.Module, plan: Plan) -> list[dict[str, 
 
 
 class _Reporter(TrainerCallback):
-    """Tells the caller each step and what was logged last, and saves between evaluations too."""
+    """Tells the caller each step and what was logged last; saves between evaluations too."""
 
     def __init__(
         self, on_step: Callable[[int, Mapping[str, float]], None], save_steps: int
@@ -165,6 +165,7 @@ class _Reporter(TrainerCallback):
     ) -> None:
         # transformers ties saving to evaluating when the best checkpoint is to be kept.
         control.should_save |= state.global_step % self._save_steps == 0
+        control.should_log |= state.global_step >= state.max_steps  # whatever log_steps is
         if control.should_save and model is not None:
             _refuse_broken(model, state.global_step)
         self._on_step(state.global_step, self._last)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, command
 from m2dr.index.label import Label
 from m2dr.model.card import CARD, read_card_file
 from m2dr.records.card import ModelCard
@@ -33,7 +33,7 @@ def newest_model(folder: Path = MODELS) -> str:
     raise UserError(
         f"No --model was given and there is no trained one in {folder}/"
         f"{f', only what was exported or pre-trained ({_few(passed)})' if passed else ''}. "
-        "Train one with: m2dr train --variant full-dim"
+        f"Train one with: {command('train', variant='full-dim')}"
     )
 
 
@@ -41,8 +41,14 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def label_of(card: ModelCard, model: str) -> Label:
-    """What the vectors of this model carry into an index."""
+def label_of(card: ModelCard, model: str, source: str = "") -> Label:
+    """What the vectors of this model carry into an index.
+
+    Args:
+        card: of the model.
+        model: what m2dr was given as the model.
+        source: the same of the corpus.
+    """
     return Label(
         fingerprint=card.fingerprint,
         similarity=card.similarity,
@@ -54,6 +60,7 @@ def label_of(card: ModelCard, model: str) -> Label:
         document_layer=card.documents,
         cuts=tuple((cut.layer, cut.dim) for cut in card.cuts),
         model=model,
+        source=source,
     )
 
 

@@ -4,15 +4,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from m2dr.errors import counted
+from m2dr.errors import command, counted
 from m2dr.evaluate.grid import Grid
+from m2dr.model.places import RECORD
 from m2dr.records.cut import Cut
 from m2dr.settings import read_train_settings
 from m2dr.verbs.evaluating.evaluate import EvaluateReport, EvaluateRequest, evaluate, tables
-from m2dr.verbs.indexing.index import IndexRequest, index_corpus
+from m2dr.verbs.indexing.index import IndexRequest, index_command, index_corpus
 from m2dr.verbs.searching.search import Searcher, SearchRequest
 from m2dr.verbs.training.train import train
-from m2dr.verbs.workplace import RECORD, folder_of, resumed
+from m2dr.verbs.workplace import folder_of, resumed
 
 Say = Callable[[str], None]
 
@@ -51,10 +52,7 @@ def _train(out: Path, variant: str, steps: int, say: Say) -> Path:
     options = {"variant": variant, "corpus": CORPUS, "steps": steps}
     settings = read_train_settings(None, WORDS, options)
     folder = out / folder_of(CORPUS, variant, None)
-    say(
-        f"\n$ m2dr train --variant {variant} --corpus {CORPUS} --steps {steps} "
-        f"{' '.join(f'--set {word}' for word in WORDS)} --out {folder}"
-    )
+    say(f"\n$ {command('train', **options, set=WORDS, out=folder)}")
     if (folder / "m2dr.json").exists():
         say(f"Not run: {folder} is already trained. Remove it to train again.")
         return folder
@@ -67,11 +65,9 @@ def _train(out: Path, variant: str, steps: int, say: Say) -> Path:
 
 
 def _index(out: Path, model: Path, say: Say) -> None:
-    say(
-        f"\n$ m2dr index corpus --dim {SMALL} --dim 384 --corpus {CORPUS} --model {model}"
-        f"{_indexes(out)}"
-    )
-    report = index_corpus(IndexRequest(CORPUS, str(model), dims=(SMALL, 384), root=out / "indexes"))
+    asked = IndexRequest(CORPUS, str(model), dims=(SMALL, 384), root=out / "indexes")
+    say(f"\n$ {index_command(asked)}")
+    report = index_corpus(asked)
     say(
         f"{counted(report.documents, 'documents', ',')}, "
         f"{counted(len(report.folders), 'indexes')} in {report.seconds:,.0f} s"
@@ -80,10 +76,16 @@ def _index(out: Path, model: Path, say: Say) -> None:
 
 def _evaluate(out: Path, models: Sequence[Path], say: Say) -> EvaluateReport:
     names = (BACKBONE, *map(str, reversed(models)))
-    flags = " ".join(f"--model {name}" for name in names)
-    measures = " ".join(f"--measure {name}" for name in MEASURES)
-    place = f" --out {out / 'results'}" if out != Path() else ""
-    say(f"\n$ m2dr evaluate pydocs --corpus {CORPUS} {flags} {measures}{_indexes(out)}{place}")
+    shown = command(
+        "evaluate",
+        "pydocs",
+        corpus=CORPUS,
+        model=names,
+        measure=MEASURES,
+        indexes=_elsewhere(out, "indexes"),
+        out=_elsewhere(out, "results"),
+    )
+    say(f"\n$ {shown}")
     report = evaluate(
         EvaluateRequest(
             (CORPUS,), names, measures=MEASURES, root=out / "indexes", out=out / "results"
@@ -119,20 +121,27 @@ def _search(out: Path, model: Path, say: Say) -> None:
         searcher.warm_up()
     for text in QUERIES:
         for searcher in (whole, small):
-            _answer(searcher, text, f"--model {model}{_indexes(out)}", say)
+            _answer(searcher, text, model, out, say)
 
 
-def _indexes(out: Path) -> str:
-    """The option that a person needs who works elsewhere."""
-    return f" --indexes {out / 'indexes'}" if out != Path() else ""
+def _elsewhere(out: Path, name: str) -> Path | None:
+    """What an option has to say that is usual where nobody works elsewhere."""
+    return out / name if out != Path() else None
 
 
-def _answer(searcher: Searcher, text: str, flags: str, say: Say) -> None:
+def _answer(searcher: Searcher, text: str, model: Path, out: Path, say: Say) -> None:
     cut: Cut = searcher.cut
-    say(
-        f"\n$ m2dr search --query-layer {cut.layer} --dim {cut.dim} --corpus {CORPUS} "
-        f'{flags} -k 3 "{text}"'
+    shown = command(
+        "search",
+        text,
+        query_layer=cut.layer,
+        dim=cut.dim,
+        corpus=CORPUS,
+        model=model,
+        indexes=_elsewhere(out, "indexes"),
+        k=3,
     )
+    say(f"\n$ {shown}")
     answer = searcher.search(text, 3)
     for hit in answer.hits:
         say(f"{hit.rank}  {hit.score:.4f}  {hit.docid}")

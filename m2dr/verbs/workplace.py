@@ -12,13 +12,11 @@ from m2dr.errors import UserError, counted
 from m2dr.io import contents, locked, write_text
 from m2dr.jsontext import load_json
 from m2dr.model.card import CARD
-from m2dr.model.places import CHECKPOINTS
+from m2dr.model.places import CHECKPOINTS, PROCESSES, RECORD
 from m2dr.verbs.models import MODELS
 from m2dr.verbs.progress import is_first, processes_asked
 
-RECORD = "training.json"
 SETTINGS = "settings.json"  # the same when the training is finished: what made the model
-PROCESSES = "processes"  # how many share the training; no setting, and kept beside them
 LOGS = "tensorboard"
 _SUFFIXES = (".jsonl", ".csv", ".tsv", ".txt")  # of files that m2dr trains on
 BYTES_PER_PARAMETER = 12 * 3 + 8  # fp32 weights and two moments, in three checkpoints; the model

@@ -11,10 +11,10 @@ from claims import MINILM, Model, scaled
 
 from m2dr.errors import UserError
 from m2dr.model.card import CARD
+from m2dr.model.places import RECORD
 from m2dr.records.cut import Cut
 from m2dr.settings import TrainSettings, read_train_settings
 from m2dr.verbs.training.train import train
-from m2dr.verbs.workplace import RECORD
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 DOCUMENTS, SENTENCES = ("retrieval", "starbucks"), ("mipic",)  # how such files' names begin

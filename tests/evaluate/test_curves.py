@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
@@ -161,8 +162,30 @@ def test_a_model_without_costs_is_left_out_and_keeps_no_place() -> None:
 
 
 def test_costs_of_no_model_are_refused() -> None:
-    with pytest.raises(UserError, match="No costs are known"):
+    with pytest.raises(UserError, match="costs of none of these models"):
         draw_tradeoff([grid("one")], {}, "RR@10", LATENCY)
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [(1.31, 1.42), (2.1, 4.4), (0.031, 0.034), (11, 19), (0.9, 1.1), (3, 3), (5, 900), (1, 2e6)],
+)
+def test_an_axis_of_prices_has_three_ticks_with_names_at_least(low: float, high: float) -> None:
+    one = grid("one")
+    at = dict(zip(one.cuts, np.linspace(low, high, len(one.cuts)), strict=True))
+    cells = {cut: Cost(value, 2 * value, 9.0, 8, 10, 10) for cut, value in at.items()}
+
+    figure = draw_tradeoff([one], {"one": replace(costs("one"), cells=cells)}, "RR@10", LATENCY)
+
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    left, right = axes.get_xlim()
+    ticks = [tick for tick in axes.get_xticks() if left <= tick <= right]
+    labels = [text for text in axes.get_xticklabels() if text.get_text()]
+    assert len(ticks) >= 3
+    assert len({text.get_text() for text in labels}) == len(ticks)  # none is rounded to another
+    boxes = [text.get_window_extent() for text in labels]
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
 
 
 def test_names_of_cuts_do_not_touch() -> None:

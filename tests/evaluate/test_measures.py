@@ -202,10 +202,10 @@ def test_measures_keep_their_order_and_each_comes_once() -> None:
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("ndcg@10", "Did you mean nDCG?"),
-        ("recal@100", "Did you mean Recall?"),
-        ("RECAL@100", "Did you mean Recall?"),
-        ("mmr@10", "Did you mean MRR?"),
+        ("ndcg@10", "Did you mean nDCG@10?"),
+        ("recal@100", "Did you mean R@100?"),
+        ("RECAL@100", "Did you mean R@100?"),
+        ("mmr@10", "Did you mean RR@10?"),
         ("quality", "Known: AP, "),
     ],
 )

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from m2dr.errors import UserError
+from m2dr.evaluate.made import Made, write_made
 from m2dr.evaluate.parts import Part, PartFile, joined
 from m2dr.evaluate.scores import SCORES, QueryScores, read_scores, write_scores
 from m2dr.records.cut import Cut
@@ -60,7 +61,11 @@ def test_values_of_another_shape_are_refused() -> None:
 
 
 def test_scores_that_are_not_there_name_the_command_that_makes_them(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="make them with: m2dr evaluate"):
+    with pytest.raises(UserError, match="make them by evaluating that model again"):
+        read_scores(tmp_path)
+
+    write_made(Made("m2dr evaluate beir --corpus 'my data'", "m", "my data", "test", "f"), tmp_path)
+    with pytest.raises(UserError, match="make them with: m2dr evaluate beir --corpus 'my data'$"):
         read_scores(tmp_path)
 
 

@@ -29,6 +29,7 @@ def label() -> Label:
         document_layer="same",
         cuts=((1, 8), (1, 16), (6, 8), (6, 16)),
         model="models/first",
+        source="corpora/my tiny",
     )
 
 

@@ -60,7 +60,7 @@ def test_faiss_for_processors_names_what_to_install(index: Index) -> None:
     found = cards.on_card(index)
 
     assert found.index is None
-    assert "for processors; pip install 'm2dr[gpu]'" in found.reason
+    assert "for processors; in its place: pip install 'm2dr[gpu]'" in found.reason
 
 
 def test_an_index_on_a_card_finds_the_same(index, queries, monkeypatch) -> None:

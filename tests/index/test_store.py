@@ -50,7 +50,7 @@ def test_a_row_that_is_not_there_is_refused(store: Store, row: int) -> None:
 def test_a_folder_without_a_store_is_refused_with_the_command_that_makes_one(
     tmp_path: Path,
 ) -> None:
-    with pytest.raises(UserError, match="holds no store.*m2dr index corpus --layer 3"):
+    with pytest.raises(UserError, match="holds no store.*Make one with the command that made it"):
         open_store(tmp_path / "layer-03")
 
 
@@ -89,7 +89,7 @@ def test_docids_that_are_not_those_written_are_refused(
     path = store.folder / "docids.txt"
     path.unlink() if data is None else path.write_bytes(data)
 
-    with pytest.raises(UserError, match=f"{reason}.*m2dr index corpus"):
+    with pytest.raises(UserError, match=f"{reason}.*m2dr index corpus .* --overwrite"):
         open_store(store.folder)
 
 

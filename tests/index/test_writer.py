@@ -183,7 +183,7 @@ def test_a_folder_of_another_store_is_refused_with_the_field_that_differs(
     if finished:
         writer.finish(len(DOCIDS))
 
-    with pytest.raises(UserError, match=f"{reason}.*m2dr index corpus --layer 6 --overwrite"):
+    with pytest.raises(UserError, match=f"{reason}.*m2dr index corpus .*--layer 6 --overwrite"):
         StoreWriter(tmp_path / "layer-06", replace(plan, shard_rows=35, **changes))
 
 

@@ -149,7 +149,7 @@ def test_the_answer_shows_the_frontier_and_how_to_use_the_cut(folder: Path) -> N
     assert commands(choice) == [
         "m2dr export --model models/mine --layer 2 --out models/mine-L2",
         "m2dr index corpus --model models/mine --corpus pydocs --layer 2 --dim 32",
-        "m2dr search --model models/mine --corpus pydocs --query-layer 2 --layer 2 --dim 32 'a query'",
+        "m2dr search 'a query' --model models/mine --corpus pydocs --query-layer 2 --layer 2 --dim 32",
     ]
 
 
@@ -160,7 +160,7 @@ def test_commands_of_fixed_documents_index_the_last_layer_and_export_nothing(
 
     assert commands(choice) == [
         "m2dr index corpus --model models/mine --corpus pydocs --layer 4 --dim 32",
-        "m2dr search --model models/mine --corpus pydocs --query-layer 1 --layer 4 --dim 32 'a query'",
+        "m2dr search 'a query' --model models/mine --corpus pydocs --query-layer 1 --layer 4 --dim 32",
     ]
 
 
@@ -327,7 +327,7 @@ def test_a_user_measures_costs_and_picks_in_one_command(
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("L2D32: nDCG@10 .3900")
-    assert f"m2dr search --model {tiny_backbone}" in done.stdout
+    assert f"m2dr search 'a query' --model {tiny_backbone}" in done.stdout
     held = json.loads((place / "costs.json").read_text())
     assert [(cell["layer"], cell["dim"]) for cell in held["cells"]] == [
         (1, 8), (1, 32), (2, 8), (2, 32)

@@ -16,12 +16,12 @@ def made(backbone: Path, *words: str, kind: Kind = "documents") -> Recipe:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["variant=plain", "align=score"], "align = score was asked for; plain trains no cut"),
-        (["variant=mrl", "documents=last"], "documents = last was asked for; mrl trains no cut"),
-        (["variant=mrl", "exit_head=linear"], "exit_head = linear was asked for"),
-        (["variant=mrl", "weights=uniform"], "weights = uniform was asked for"),
-        (["variant=plain", "share=0.5"], "share = 0.5 was asked for"),
-        (["variant=2dmse", "layers=[4]"], r"layers = \[4\] was asked for; 2dmse trains no cut"),
+        (["variant=plain", "align=score"], "align = score would change nothing in plain"),
+        (["variant=mrl", "documents=last"], "documents = last would change nothing in mrl"),
+        (["variant=mrl", "exit_head=linear"], "exit_head = linear would change nothing"),
+        (["variant=mrl", "weights=uniform"], "weights = uniform would change nothing"),
+        (["variant=plain", "share=0.5"], "share = 0.5 would change nothing"),
+        (["variant=2dmse", "layers=[4]"], r"layers = \[4\] would change nothing in 2dmse"),
         (["variant=starbucks", "layers=[1]"], "Set checkpoints instead"),
         (["variant=mrl", 'checkpoints=["L1D8"]'], "Variant mrl has no checkpoints"),
         (["variant=starbucks", 'checkpoints=["L9D8"]'], "Checkpoint L9D8 was asked for; the whole"),

@@ -64,7 +64,7 @@ class ExactIndex:
 
     def accept(self, queries: Label, query: Cut) -> None:
         """Raise UserError unless the `query` cut of that label may search these documents."""
-        self.store.manifest.accept(queries)
+        self.store.manifest.accept(queries, self.store.folder)
         if query.dim != self.dim:
             raise UserError(
                 f"Queries of dimension {query.dim} were asked for, and {self.corpus} was opened "
@@ -73,7 +73,9 @@ class ExactIndex:
 
     def warnings(self, query: Cut) -> list[str]:
         """Say why rankings of `query` may be worse than this model can do."""
-        return self.store.manifest.label.warnings(query, Cut(self.layer, self.dim))
+        return self.store.manifest.label.warnings(
+            query, Cut(self.layer, self.dim), self.store.folder
+        )
 
     def search(self, queries: Tensor | Floats, k: int) -> Found:
         """Search for the best `k` documents, or for all when there are fewer.

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from m2dr.errors import UserError, nearest, refuse_pipe
 from m2dr.evaluate.comparison import Comparison, comparison_table, write_comparison
 from m2dr.evaluate.grid import Grid
+from m2dr.evaluate.made import remake
 from m2dr.evaluate.measures import Evaluator
 from m2dr.evaluate.report import read_json
 from m2dr.evaluate.runfiles import read_run
@@ -128,7 +129,7 @@ def grid_of(folder: Path) -> Grid:
     """The grid in a folder; where there is none, say which folders near it hold one."""
     if not (folder / GRID).is_file():
         near = sorted(str(path.parent) for path in folder.glob(f"**/{GRID}"))[:5]
-        hint = f"Did you mean {', or '.join(near)}?" if near else "Make one with: m2dr evaluate."
+        hint = f"Did you mean {', or '.join(near)}?" if near else "Correct the path."
         raise UserError(f"{folder} holds no results of a model ({GRID}). {hint}")
     return read_json(folder / GRID)
 
@@ -139,7 +140,7 @@ def _scores_of(folder: Path, measure: str) -> QueryScores:
     if name not in held:
         raise UserError(
             f"{folder / SCORES} does not hold {name}. {nearest(name, held)} Another measure is "
-            f"kept by: m2dr evaluate … --measure {name}"
+            f"kept {remake(folder, (*held, name))}"
         )
     return held[name]
 

@@ -1,12 +1,11 @@
 """`m2dr pick`: the best cut within a budget, and which cuts are worth having at all."""
 
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, command
 from m2dr.evaluate.choice import WORK, Choice, costs_of, nothing_fits
-from m2dr.evaluate.costs import COSTS, Costs, read_costs
+from m2dr.evaluate.costs import COSTS, Costs, measuring, read_costs
 from m2dr.evaluate.frontier import BYTES, LATENCY, Budget, Candidate, frontier, pick
 from m2dr.evaluate.grid import Grid
 from m2dr.evaluate.made import read_made
@@ -66,7 +65,7 @@ def pick_cut(request: PickRequest) -> Choice:
     if not candidates:
         raise UserError(
             f"{request.folder / COSTS} knows none of the cuts of the grid. Measure them with: "
-            f"m2dr pick {request.folder} --measure-costs"
+            f"{measuring(request.folder)}"
         )
     budget = _budget(request, values[whole])
     chosen = pick(candidates, budget)
@@ -116,7 +115,7 @@ def _costs(request: PickRequest, grid: Grid) -> Costs:
     kept = (request.folder / COSTS).exists()
     if kept and not request.measure_costs:
         return read_costs(request.folder)
-    known = read_costs(request.folder) if kept else read_made(request.folder)
+    known = _measured(request.folder) or read_made(request.folder)
     model = request.model or (known.model if known else _model(grid))
     if not request.model:
         reason = "whose results these are" if known else "which has the name of these results"
@@ -138,6 +137,14 @@ def _costs(request: PickRequest, grid: Grid) -> Costs:
             f"The costs of {request.folder} were to be measured, with --model {asked.model} "
             f"--corpus {asked.corpus}, and could not be: {error}"
         ) from error
+
+
+def _measured(folder: Path) -> Costs | None:
+    """The costs that are to be measured again, where they can be read."""
+    try:
+        return read_costs(folder)
+    except UserError:
+        return None
 
 
 def _model(grid: Grid) -> str:
@@ -162,17 +169,17 @@ def _notes(grid: Grid, costs: Costs, whole: Cut, compared: int) -> list[str]:
     return notes
 
 
-def commands(choice: Choice) -> list[str]:
-    """How to use the chosen cut."""
+def commands(choice: Choice, indexes: Path = INDEXES) -> list[str]:
+    """How to use the chosen cut, with indexes in that folder."""
     costs, cut = choice.costs, choice.chosen.cut
-    layer, dim = str(cut.layer), str(cut.dim)
-    documents = str(costs.document_layer(cut))
-    where = ["--model", costs.model, "--corpus", costs.corpus]
+    documents = costs.document_layer(cut)
+    root = None if indexes == INDEXES else indexes
+    where = {"model": costs.model, "corpus": costs.corpus, "indexes": root}
     found = [
-        ["index", "corpus", *where, "--layer", documents, "--dim", dim],
-        ["search", *where, "--query-layer", layer, "--layer", documents, "--dim", dim, "a query"],
+        command("index", "corpus", **where, layer=documents, dim=cut.dim),
+        command("search", "a query", **where, query_layer=cut.layer, layer=documents, dim=cut.dim),
     ]
     if costs.documents_from == "same" and cut.layer < costs.whole.layer:
-        out = f"{costs.model.rstrip('/')}-L{layer}"
-        found.insert(0, ["export", "--model", costs.model, "--layer", layer, "--out", out])
-    return [shlex.join(["m2dr", *words]) for words in found]
+        out = f"{costs.model.rstrip('/')}-L{cut.layer}"
+        found.insert(0, command("export", model=costs.model, layer=cut.layer, out=out))
+    return found

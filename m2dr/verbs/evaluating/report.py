@@ -15,10 +15,11 @@ from m2dr.evaluate.style import LIGHT
 from m2dr.io import write_text
 from m2dr.jsontext import load_json
 from m2dr.model.card import CARD
+from m2dr.model.places import RECORD
 from m2dr.verbs.evaluating.figures import FiguresRequest, Pictured, measures_of, picture
 from m2dr.verbs.evaluating.overlaps import overlaps
 from m2dr.verbs.models import MODELS
-from m2dr.verbs.workplace import RECORD, SETTINGS
+from m2dr.verbs.workplace import SETTINGS
 
 _SHEETS = (CARD, RECORD, SETTINGS)  # what a model folder may say of how it was made
 _LONG = 400  # letters of a value that a table shows

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from m2dr.errors import command_of
 from m2dr.index.engines import build_index, check_engine
 from m2dr.index.layout import store_folder
 from m2dr.index.manifest import Dtype, IndexManifest, StorePlan
@@ -42,6 +43,14 @@ class IndexRequest:
     store: Dtype = "f16"  # how vectors are kept
     workers: int = 1  # processes that encode
     on: Place = "here"
+
+
+OPTIONS = {"dims": "dim", "layers": "layer", "engines": "engine", "root": "indexes"}
+
+
+def index_command(request: IndexRequest) -> str:
+    """Return the command that makes a request, with its corpus and model."""
+    return command_of(("index", "corpus"), request, OPTIONS, always=("corpus", "model"))
 
 
 @dataclass(frozen=True)
@@ -115,7 +124,7 @@ def encode_corpus(
     """
     crew = Crew(request.workers, request.on)
     dataset = open_corpus(request.corpus)
-    label = label_of(card, model)
+    label = label_of(card, model, request.corpus)
     stores = tuple(
         (
             store_folder(request.root, dataset.name, card.fingerprint, layer),

@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, install
 from m2dr.model.devices import use_threads
 from m2dr.verbs.indexing.pipeline import Done, Job, ShardEncoder
 from m2dr.verbs.indexing.tally import Tally
@@ -114,6 +114,6 @@ def _ray() -> Any:  # noqa: ANN401  # Ray has no stubs
         import ray
     except ImportError as error:
         raise UserError(
-            '--on ray was asked for, and Ray is not installed: pip install "m2dr[ray]".'
+            f"--on ray was asked for, and Ray is not installed. Install it with: {install('ray')}"
         ) from error
     return ray

@@ -15,7 +15,7 @@ from m2dr.model import checkpoint
 from m2dr.records.card import ModelCard
 from m2dr.records.cut import Cut
 from m2dr.verbs.corpora import open_corpus
-from m2dr.verbs.indexing.index import INDEXES
+from m2dr.verbs.indexing.index import INDEXES, IndexRequest, index_command
 from m2dr.verbs.models import newest_model
 from m2dr.verbs.progress import progress, say
 
@@ -90,10 +90,10 @@ def _stores(request: PushRequest) -> list[Store]:
     corpus = _corpus(request, card)
     layers = request.layers or stored_layers(request.root, corpus, card.fingerprint)
     if not layers:
+        asked = IndexRequest(request.corpus, model, dims=request.dims, root=request.root)
         raise UserError(
             f"There is no store of {corpus} by model {card.fingerprint[:DIGITS]} in "
-            f"{request.root}/. Make one with: m2dr index corpus --corpus {request.corpus} --model "
-            f"{model}"
+            f"{request.root}/. Make one with: {index_command(asked)}"
         )
     return [
         open_store(store_folder(request.root, corpus, card.fingerprint, layer)) for layer in layers

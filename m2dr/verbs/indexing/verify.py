@@ -2,17 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError, counted
+from m2dr.errors import UserError, command, counted
 from m2dr.index.docids import read_docids
 from m2dr.index.inventory import built_indexes
-from m2dr.index.layout import INDEX, INDEX_DOCIDS, STORE, index_command, store_command
+from m2dr.index.layout import INDEX, INDEX_DOCIDS, STORE
 from m2dr.index.listing import store_folders
 from m2dr.index.manifest import IndexManifest
+from m2dr.index.remedies import index_remedy, store_remedy
 from m2dr.index.store import Store, open_store
 from m2dr.io import sha256
 from m2dr.model import checkpoint
@@ -20,6 +22,7 @@ from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.text.collection import Dataset
 from m2dr.verbs.corpora import open_corpus
 from m2dr.verbs.encoding import embed_texts
+from m2dr.verbs.indexing.index import INDEXES
 from m2dr.verbs.progress import progress, say
 
 SAMPLE = 32  # documents of each store that are encoded again
@@ -31,7 +34,7 @@ class VerifyRequest:
     """What `m2dr index verify` was asked."""
 
     folders: tuple[Path, ...] = ()  # stores, or folders above them; empty: all below root
-    root: Path = Path("indexes")
+    root: Path = INDEXES
     corpus: str = ""  # empty: the one whose name the store holds
     model: str = ""  # empty: the one whose place the store holds
     sample: int = SAMPLE
@@ -63,9 +66,17 @@ def verify(request: VerifyRequest) -> tuple[Verdict, ...]:
     places = request.folders or (request.root,)
     for place in places:
         if not store_folders(place):
-            raise UserError(f"{place} holds no store. Make one with: m2dr index corpus")
+            raise UserError(f"{place} holds no store. {_no_store(request)}")
     folders = list(dict.fromkeys(folder for place in places for folder in store_folders(place)))
     return tuple(_verdict(folder, request) for folder in folders)
+
+
+def _no_store(request: VerifyRequest) -> str:
+    if request.folders:
+        return "Name the folder of a layer, or one above it."
+    root = None if request.root == INDEXES else request.root
+    made = command("index", "corpus", corpus=request.corpus, model=request.model, indexes=root)
+    return f"Make one with: {made}"
 
 
 def _verdict(folder: Path, request: VerifyRequest) -> Verdict:
@@ -95,15 +106,16 @@ def _index(folder: Path) -> Iterator[str]:
     """What is wrong with the files of an index."""
     try:
         manifest = IndexManifest.read(folder)
-        read_docids(folder / INDEX_DOCIDS, manifest.documents, manifest.docids)
+        remedy = partial(index_remedy, folder)
+        read_docids(folder / INDEX_DOCIDS, manifest.documents, manifest.docids, remedy)
     except UserError as error:
         yield str(error)
         return
     path = folder / INDEX
     if not path.is_file() or sha256(path) != manifest.sha256:
         yield (
-            f"{path} is missing or not the file that was written. Build it again with: "
-            f"{index_command(folder)}"
+            f"{path} is missing or not the file that was written. Build it again "
+            f"{index_remedy(folder)}"
         )
 
 
@@ -138,7 +150,7 @@ def _compare(
     store: Store, dataset: Dataset, model: str, rows: Sequence[int], request: VerifyRequest
 ) -> Iterator[str]:
     """A sentence for each document that is another now, or whose vector is."""
-    again = f"Encode it again with: {store_command(store.folder)} --overwrite"
+    again = f"Encode it again {store_remedy(store.folder, overwrite=True)}"
     if dataset.document_count != store.documents:
         yield (
             f"{store.folder / STORE} has {counted(store.documents, 'documents')} and the corpus "

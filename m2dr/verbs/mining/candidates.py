@@ -10,8 +10,10 @@ from m2dr.errors import UserError
 from m2dr.index.bm25 import Bm25
 from m2dr.index.engines import Index, open_index
 from m2dr.index.inventory import built_dims
-from m2dr.index.layout import index_folder, store_folder
+from m2dr.index.layout import STORE, index_folder, store_folder
+from m2dr.index.manifest import StoreManifest
 from m2dr.index.ranked import search_ranked
+from m2dr.index.remedies import store_remedy
 from m2dr.index.store import open_store
 from m2dr.index.vectors import prefixes
 from m2dr.model import checkpoint
@@ -22,7 +24,7 @@ from m2dr.records.run import Ranking
 from m2dr.records.texts import Query
 from m2dr.text.collection import Dataset
 from m2dr.verbs.encoding import embed_texts
-from m2dr.verbs.indexing.index import INDEXES
+from m2dr.verbs.indexing.index import IndexRequest, index_command
 from m2dr.verbs.models import document_layer, label_of, newest_model
 from m2dr.verbs.progress import progress, say
 from m2dr.verbs.searching.search import SearchRequest
@@ -51,7 +53,7 @@ class WithBm25:
         self._depth, self._known = depth, known
         with progress("Reading", dataset.document_count, "documents") as advance:
             self._bm25 = Bm25(dataset.documents(), advance)
-        self._rows = _rows(self._bm25.docids, known)
+        self._rows = _rows(self._bm25.docids, known, "by the same command")
 
     def rank(self, queries: Sequence[Query]) -> Iterator[Found]:
         """Score all documents, one query at a time."""
@@ -76,7 +78,7 @@ class WithModel:
         self._index.manifest.accept(label_of(card, model), cut)
         self._store = open_store(store)
         self._depth, self._known = depth, known
-        self._rows = _rows(self._store.docids, known)
+        self._rows = _rows(self._store.docids, known, store_remedy(store, overwrite=True))
         device = choose_device(request.device)
         dtype = choose_dtype(request.dtype, device)
         self._encoder, self._tokenizer = checkpoint.load(model, self._layer, device, dtype)
@@ -109,22 +111,30 @@ def _open_index(
     dim = request.dim or max(built, default=card.width)
     if dim not in built:
         there = f" Built are dims {', '.join(map(str, built))}." if built else ""
-        place = f" --indexes {request.root}" if request.root != INDEXES else ""
+        asked = IndexRequest(
+            request.corpus,
+            model,
+            dims=(dim,),
+            layers=(layer,),
+            root=request.root,
+            device=request.device,
+            dtype=request.dtype,
+            store=StoreManifest.read(store).dtype if (store / STORE).exists() else "f16",
+        )
         raise UserError(
             f"There is no index of {corpus} by {model} at layer {layer} and dim {dim} in "
-            f"{request.root}/.{there} Build it with: m2dr index corpus --corpus {request.corpus} "
-            f"--model {model} --layer {layer} --dim {dim}{place}"
+            f"{request.root}/.{there} Build it with: {index_command(asked)}"
         )
     return open_index(index_folder(store, dim)), store
 
 
-def _rows(docids: Sequence[str], known: Answers) -> dict[str, int]:
+def _rows(docids: Sequence[str], known: Answers, remedy: str) -> dict[str, int]:
     """Where the known answers stand among the documents that were ranked."""
     wanted: Set[str] = frozenset().union(*known.values())
     rows = {docid: row for row, docid in enumerate(docids) if docid in wanted}
     if len(rows) < len(wanted):
         raise UserError(
             f"Document {min(wanted - rows.keys())!r} answers a query, and the index does not hold "
-            "it: the corpus has changed. Encode it again with: m2dr index corpus --overwrite"
+            f"it: the corpus has changed. Encode it again {remedy}"
         )
     return rows

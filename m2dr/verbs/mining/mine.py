@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from m2dr.errors import Interrupted, UserError, counted, nearest, were
+from m2dr.errors import Interrupted, UserError, command, counted, nearest, were
 from m2dr.io import aside, locked_file
 from m2dr.records.texts import Document, Query
 from m2dr.text.collection import Dataset
@@ -77,11 +77,16 @@ class MineReport:
         mean = self.negatives / max(self.queries, 1)
         dropped = ", ".join(f"{self.dropped[name]:,} {why}" for name, why in FILTERS.items())
         split = split_in(self.out)
-        named = f" --set split={split}" if split != "train" else ""
+        next_one = command(
+            "train",
+            corpus=self.out,
+            negatives=self.asked,
+            set="" if split == "train" else f"split={split}",
+        )
         return (
             f"{counted(self.queries, 'queries', ',')}{left_out}, {mean:.2f} negatives each "
             f"({self.bare:,} have none) in {self.seconds:,.0f} s; candidates dropped: {dropped}; "
-            f"{self.out}. Next: m2dr train --corpus {self.out} --negatives {self.asked}{named}"
+            f"{self.out}. Next: {next_one}"
         )
 
 

@@ -6,14 +6,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, command
 from m2dr.index.cards import on_card
 from m2dr.index.engines import Index, open_index
 from m2dr.index.exact import ExactIndex
 from m2dr.index.funnel import FunnelIndex
 from m2dr.index.inventory import built_indexes
-from m2dr.index.layout import MANIFEST, STORE, index_command, index_folder, store_folder
+from m2dr.index.layout import MANIFEST, PARTIAL, STORE, index_folder, store_folder
 from m2dr.index.manifest import IndexManifest, StoreManifest
+from m2dr.index.recipes import ENGINES
+from m2dr.index.remedies import index_remedy
 from m2dr.index.searchable import Searchable
 from m2dr.index.stages import Funnel
 from m2dr.index.store import open_store
@@ -23,7 +25,7 @@ from m2dr.records.card import ModelCard
 from m2dr.records.cut import Cut
 from m2dr.text.collection import Dataset
 from m2dr.verbs.corpora import open_corpus
-from m2dr.verbs.indexing.index import INDEXES
+from m2dr.verbs.indexing.index import INDEXES, IndexRequest, index_command
 from m2dr.verbs.models import document_layer, newest_model
 from m2dr.verbs.progress import say
 
@@ -177,16 +179,45 @@ def store_of(place: Place) -> Path:
     if place.folder is not None and request.layer == IndexManifest.read(place.folder).layer:
         return place.folder.parent  # an index may be copied without its store
     layers = place.layers
+    layer = request.layer or document_layer(card, place.query_layer)
+    folder = place.home / f"layer-{layer:02d}"
+    if layer not in layers and (folder / PARTIAL).exists():
+        open_store(folder)  # says how far it is, and how to go on
     if not layers:
         raise UserError(
             f"There is no index of {place.corpus} by model {card.fingerprint[:12]} in "
-            f"{request.root}/. Build one with: m2dr index corpus --dim 128 "
-            f"--corpus {request.corpus} --model {place.model}"
+            f"{request.root}/. Build one with: {_command(place)}"
         )
-    layer = request.layer or document_layer(card, place.query_layer)
-    if not request.layer and layer not in layers:
-        layer = max(layers)
-    return place.home / f"layer-{layer:02d}"
+    if request.layer and layer not in layers:
+        raise UserError(
+            f"There is no index of layer {layer} of {place.corpus} by model "
+            f"{card.fingerprint[:12]} in {request.root}/; there are layers "
+            f"{', '.join(map(str, layers))}. Build it with: {_command(place)}"
+        )
+    return folder if layer in layers else place.home / f"layer-{max(layers):02d}"
+
+
+def _command(place: Place, store: Path | None = None) -> str:
+    """The command that builds what a request lacks.
+
+    Args:
+        place: of the request.
+        store: what is there already, and lacks an index.
+    """
+    request = place.request
+    stored = StoreManifest.read(store) if store else None
+    asked = IndexRequest(
+        request.corpus,
+        place.model,
+        dims=(request.dim,) if request.dim else (),
+        layers=(stored.layer,) if stored else (request.layer,) if request.layer else (),
+        engines=(request.engine,) if request.engine not in ("", "flat", EXACT) else (),
+        root=request.root,
+        device=request.device,
+        dtype=request.dtype,
+        store=stored.dtype if stored else "f16",
+    )
+    return index_command(asked)
 
 
 def _index(place: Place, store: Path) -> Path:
@@ -207,15 +238,18 @@ def _index(place: Place, store: Path) -> Path:
         return max(fitting, key=lambda index: (index.engine == "flat", index.dim)).folder
     folder = index_folder(store, request.dim or place.card.width, request.engine or "flat")
     there = ", ".join(f"{index.dim} ({index.engine})" for index in built)
+    known = request.engine in ("", *ENGINES)
+    remedy = f"with: {_command(place, store)}" if known else index_remedy(folder)
     raise UserError(
-        f"{folder} holds no finished index{f'; there are dims {there}' if there else ''}. Build it "
-        f"with: {index_command(folder)} or search the vectors without one: --engine {EXACT}"
+        f"{folder} holds no finished index{f'; there are dims {there}' if there else ''}. Search "
+        f"the vectors without one by --engine {EXACT}, or build it {remedy}"
     )
 
 
 def _collection(place: Place) -> Searchable:
     """The Milvus collection of a cut; the longest dim of the layer when none was asked."""
     from m2dr.index.cluster import open_collection, pushed_cuts
+    from m2dr.index.milvus import shown
 
     request, card = place.request, place.card
     _refuse_knobs(request)
@@ -223,10 +257,26 @@ def _collection(place: Place) -> Searchable:
     if not uri:
         raise UserError("--index milvus: names no server; give milvus:http://host:19530 or a file.")
     layer, dim = request.layer or document_layer(card, place.query_layer), request.dim
+    remedy = f"with: {_push_command(place, shown(uri), layer)}"
     if not dim:
-        cuts = pushed_cuts(uri, place.corpus, card.fingerprint)
+        cuts = pushed_cuts(uri, place.corpus, card.fingerprint, remedy=remedy)
         dim = max((cut.dim for cut in cuts if cut.layer == layer), default=card.width)
-    return open_collection(uri, place.corpus, card.fingerprint, layer, dim)
+    return open_collection(uri, place.corpus, card.fingerprint, layer, dim, remedy=remedy)
+
+
+def _push_command(place: Place, uri: str, layer: int) -> str:
+    request = place.request
+    return command(
+        "index",
+        "push",
+        to="milvus",
+        uri=uri,
+        corpus=request.corpus,
+        model=place.model,
+        layer=layer,
+        dim=request.dim,
+        indexes=None if request.root == INDEXES else request.root,
+    )
 
 
 def _funnel(place: Place, store: Path) -> Searchable:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,7 +32,7 @@ from m2dr.verbs.progress import is_first, processes_asked, progress, say
 from m2dr.verbs.training.dryrun import Forecast, forecast
 from m2dr.verbs.training.plans import plan_of
 from m2dr.verbs.training.recipe import stairs_of
-from m2dr.verbs.training.train import run
+from m2dr.verbs.training.train import loss_told, run, watched
 from m2dr.verbs.workplace import clear, enough_space, held, open_workplace
 
 
@@ -120,10 +121,10 @@ def _pretrain(setup: _Setup, folder: Path, resume: bool) -> tuple[Trainer, Model
     cuts = " ".join(map(str, setup.learner.cuts))
     say(f"Pre-training {cuts} of {settings.backbone}: {counted(plan.steps, 'steps')}")
     say(f"  {counted(setup.texts, 'texts')}, {plan.batch_queries} per step, into {folder}")
-    with progress("Pre-training", plan.steps, "steps") as advance:
-        trainer = Trainer(
-            setup.learner, plan, setup.examples, setup.batch, None, lambda *_: advance(1)
-        )
+    losses: list[float] = []  # the last one that was logged
+    with progress("Pre-training", plan.steps, "steps", partial(loss_told, losses)) as advance:
+        watch = watched(advance, losses)
+        trainer = Trainer(setup.learner, plan, setup.examples, setup.batch, None, watch)
         run(trainer, folder, resume, advance, "pretrain")
     card = setup.card
     trainer.accelerator.wait_for_everyone()

@@ -19,6 +19,7 @@ from m2dr.train.objective import Objective, Setting
 from m2dr.train.terms import Asked, asked_of
 from m2dr.train.tokenwise import Anchor, TokenRelations, shares_of
 from m2dr.verbs.models import usual_dims
+from m2dr.verbs.training.idle import refuse_idle
 
 Kind = Literal["documents", "scored pairs", "sentences"]  # what a corpus holds
 
@@ -69,8 +70,15 @@ def recipe_of(settings: TrainSettings, kind: Kind = "documents") -> Recipe:
 
     Raises:
         UserError: layers, dims or losses that the backbone does not have, the variant does not use
-            or the corpus does not serve.
+            or the corpus does not serve; or a setting that changes nothing.
     """
+    recipe = settle(settings, kind)
+    refuse_idle(settings, kind, recipe, lambda other: settle(other, kind))
+    return recipe
+
+
+def settle(settings: TrainSettings, kind: Kind = "documents") -> Recipe:
+    """The same, with settings that change nothing."""
     variant, backbone = settings.recipe(), read_card(settings.backbone)
     _refuse_long(settings, backbone)
     _refuse_space(settings, variant, backbone)
@@ -93,7 +101,6 @@ def recipe_of(settings: TrainSettings, kind: Kind = "documents") -> Recipe:
         faithful=settings.faithful and not variant.whole,  # ESE's code alone weighs otherwise
         towards=[cut.layer for cut in path],
     )
-    _refuse_idle(settings, choices, whole)
     related = [d for d in dims if d >= SHORTEST_RELATED] if variant.sia else []
     if variant.sia and not related:
         raise UserError(f"Token relations need prefixes of {SHORTEST_RELATED} and more; set dims.")
@@ -146,29 +153,6 @@ def _card(
         exported_from="",
         fingerprint="",
     )
-
-
-def _refuse_idle(settings: TrainSettings, choices: Sequence[Asked], whole: Cut) -> None:
-    """A setting that was given and changes nothing is a mistake, and looks like a result."""
-    terms = [term for asked in choices for term in asked.terms]
-    shallow = any(term.cut.layer < whole.layer for term in terms)
-    taught = any(term.kind != "retrieve" for term in terms)
-    below = any(term.cut != whole for term in terms)
-    idle = {
-        "align": settings.align not in (None, "none") and not taught,
-        "documents": settings.documents == "last" and not shallow,
-        "weights": settings.weights not in (None, "log") and not shallow,
-        "exit_head": settings.exit_head == "linear" and not shallow,
-        "layers": bool(settings.layers) and not shallow and not settings.recipe().alone,
-        "share": settings.share not in (None, 1.0) and not below,
-    }
-    for name in (name for name, nothing in idle.items() if nothing):
-        value = getattr(settings, name)
-        shown = list(value) if isinstance(value, tuple) else value
-        raise UserError(
-            f"{name} = {shown} was asked for; {settings.variant} trains no cut that it would change"
-            f" (see --explain). Leave it out, or train more cuts, as with shallow=true."
-        )
 
 
 def _loss(settings: TrainSettings, kind: Kind) -> Loss:

@@ -8,13 +8,14 @@ from pathlib import Path
 from m2dr.errors import Interrupted
 from m2dr.model.card import CARD
 from m2dr.model.checkpoint import read_card
+from m2dr.model.places import RECORD, resume_command
 from m2dr.records.cut import Cut
 from m2dr.settings import TrainSettings
-from m2dr.verbs.progress import is_first, say
+from m2dr.verbs.progress import is_first, processes_asked, say
 from m2dr.verbs.training.material import kind_of
 from m2dr.verbs.training.recipe import recipe_of
 from m2dr.verbs.training.train import TrainReport, train
-from m2dr.verbs.workplace import RECORD, begin_many, clear, held
+from m2dr.verbs.workplace import begin_many, clear, held
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def _each(ones: Mapping[Cut, TrainSettings], folder: Path) -> Iterator[TrainRepo
         try:
             yield train(one, own, resume=(own / RECORD).exists())
         except Interrupted as stopped:
-            hint = f"go on with: m2dr train --resume --out {folder}"
+            hint = f"go on with: {resume_command('train', folder, processes_asked())}"
             raise Interrupted(f"{str(stopped).split(';')[0]} of {cut}; {hint}") from None
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from m2dr.model.checkpoint import Tokenizer
 from m2dr.model.devices import choose_training_device, drops_out, set_dropout
 from m2dr.model.encoder import Encoder
 from m2dr.model.lora import add_lora, merge_lora
-from m2dr.model.places import CHECKPOINTS
+from m2dr.model.places import CHECKPOINTS, resume_command
 from m2dr.records.card import ModelCard
 from m2dr.settings import TrainSettings
 from m2dr.train.checkpoints import last_whole_checkpoint, step_of
@@ -94,10 +95,10 @@ def _train(setup: Setup, folder: Path, resume: bool) -> tuple[Trainer, ModelCard
 
     measure = material.quality
     quality = (lambda: measure(encoder, setup.tokenizer)) if measure else None
-    with progress("Training", plan.steps, "steps") as advance:
-        trainer = Trainer(
-            setup.learner, plan, setup.examples, setup.batch, quality, _watch(advance)
-        )
+    losses: list[float] = []  # the last one that was logged
+    with progress("Training", plan.steps, "steps", partial(loss_told, losses)) as advance:
+        watch = watched(advance, losses)
+        trainer = Trainer(setup.learner, plan, setup.examples, setup.batch, quality, watch)
         run(trainer, folder, resume, advance, "train")
     card = setup.recipe.card
     trainer.accelerator.wait_for_everyone()
@@ -160,8 +161,7 @@ def run(trainer: Trainer, folder: Path, resume: bool, advance: Advance, verb: st
         step = step_of(found) if found else 0
         advance(step)
         say(f"Resuming after step {step}")
-    start = "torchrun … -m m2dr" if processes > 1 else "m2dr"
-    go_on = f"go on with: {start} {verb} --resume --out {folder}"
+    go_on = f"go on with: {resume_command(verb, folder, processes)}"
     try:
         with _asked_to_stop():
             trainer.train(resume_from_checkpoint=str(found) if found else None)
@@ -203,11 +203,19 @@ def _of_another_process(error: RuntimeError) -> bool:
     return any(word in said for word in words)
 
 
-def _watch(advance: Advance) -> Callable[[int, Mapping[str, float]], None]:
-    def on_step(_: int, __: Mapping[str, float]) -> None:
+def watched(advance: Advance, losses: list[float]) -> Callable[[int, Mapping[str, float]], None]:
+    """What a trainer calls after each step: it advances, and keeps the last loss in `losses`."""
+
+    def on_step(_: int, logged: Mapping[str, float]) -> None:
+        losses[:] = [logged["loss"]] if "loss" in logged else losses
         advance(1)
 
     return on_step
+
+
+def loss_told(losses: list[float]) -> str:
+    """The last loss as a progress line shows it."""
+    return f"loss {losses[0]:.3f}" if losses else ""
 
 
 def _report(

@@ -1,0 +1,149 @@
+"""Settings that were given and change nothing: a mistake that looks like a result."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+from m2dr.errors import UserError
+from m2dr.records.variant import CHOICES, VARIANTS
+from m2dr.settings import TrainSettings
+
+if TYPE_CHECKING:
+    from m2dr.verbs.training.recipe import Kind, Recipe
+
+_SHALLOW = "shallow layers (shallow=true, in a recipe of several cuts)"
+_ALIGNED = "cuts that imitate something (align=pca, embedding or score)"
+_BELOW = "cuts below the full model"
+_SEVERAL = "a recipe that trains several cuts by prefixes and layers, not by a staircase"
+_DOCUMENTS = "a corpus of queries and documents"
+
+# With what each setting counts; where that is missing, it changes nothing.
+COUNTS_WITH = {
+    "whole": "a recipe that trains several cuts",
+    "shallow": f"{_SEVERAL}, and has prefixes or full_dim=true",
+    "prefixes": _SEVERAL,
+    "full_dim": f"{_SHALLOW}, and no staircase",
+    "staircase": "a recipe that trains several cuts",
+    "sampled": "several shallow layers, prefixes or stairs to draw from",
+    "documents": _SHALLOW,
+    "align": f"{_BELOW}, and with something that they can imitate",
+    "teacher": f"align=score and {_BELOW}",
+    "squares": _ALIGNED,
+    "compress": "align=pca and prefixes",
+    "weights": _SHALLOW,
+    "average": f"several {_BELOW}",
+    "share": _BELOW,
+    "align_weight": _ALIGNED,
+    "full_checkpoints": "pic=true",
+    "exit_head": _SHALLOW,
+    "layers": _SHALLOW,
+    "faithful": "whole=false, align=score with squares, or align=pca with compress=dependencies",
+    "loss_weights": "loss=angle",
+    "relations_temperature": "sia=true",
+    "chain_temperature": "pic=true",
+    "head_learning_rate": "parts that begin untrained: exit heads, weights=dynamic or sia=true",
+    "negatives": _DOCUMENTS,
+    "negative_source": _DOCUMENTS,
+    "split": _DOCUMENTS,
+    "dev_queries": _DOCUMENTS,
+    "dev_documents": _DOCUMENTS,
+}
+OF_DOCUMENTS = tuple(name for name, needs in COUNTS_WITH.items() if needs == _DOCUMENTS)
+# Those that the recipe is compared by, with and without them.
+COMPARED = (*CHOICES, "faithful", "loss_weights", "relations_temperature", "chain_temperature")
+
+
+def refuse_idle(
+    settings: TrainSettings,
+    kind: "Kind",
+    recipe: "Recipe",
+    settle: Callable[[TrainSettings], "Recipe"],
+) -> None:
+    """Refuse a setting that differs from its default and changes nothing.
+
+    Args:
+        settings: of the training.
+        kind: what the corpus holds.
+        recipe: what they come to.
+        settle: gives what other settings come to.
+
+    Raises:
+        UserError: there is one; the sentence says with what it would count.
+    """
+    for name in _idle(settings, kind, recipe, settle):
+        value = getattr(settings, name)
+        shown = list(value) if isinstance(value, tuple) else value
+        raise UserError(
+            f"{name} = {str(shown).lower() if isinstance(shown, bool) else shown} would change "
+            f"nothing in {settings.variant} as it is set: it counts with {COUNTS_WITH[name]}. "
+            "Leave it out."
+        )
+
+
+def _idle(
+    settings: TrainSettings,
+    kind: "Kind",
+    recipe: "Recipe",
+    settle: Callable[[TrainSettings], "Recipe"],
+) -> Iterator[str]:
+    if settings.layers and not settings.recipe().alone and not _is_shallow(recipe):
+        yield "layers"
+    found = effect(recipe)
+    for name in given(settings, COMPARED):
+        try:
+            same = effect(settle(replace(settings, **{name: DEFAULTS[name]}))) == found
+        except UserError:
+            continue  # without it nothing can be trained, or another setting would not fit
+        if same:
+            yield name
+    begins_untrained = recipe.card.exit_head == "linear" or any(
+        True for _ in recipe.objective().parameters()
+    )
+    if given(settings, ["head_learning_rate"]) and not begins_untrained:
+        yield "head_learning_rate"
+    if kind != "documents":
+        yield from given(settings, OF_DOCUMENTS)
+
+
+DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(TrainSettings)}
+
+
+def given(settings: TrainSettings, names: "list[str] | tuple[str, ...]") -> list[str]:
+    """Those settings that are not as they are without being set."""
+    row = VARIANTS[settings.variant]
+    usual = {name: getattr(row, name) if name in CHOICES else DEFAULTS[name] for name in names}
+    return [name for name in names if getattr(settings, name) not in (DEFAULTS[name], usual[name])]
+
+
+def effect(recipe: "Recipe") -> tuple[object, ...]:
+    """All of a recipe that its training and its model depend on, and nothing else."""
+    setting, terms = recipe.setting, [t for asked in recipe.choices for t in asked.terms]
+    kinds = {term.kind for term in terms}
+    to_targets = any(kind.startswith("align") and kind != "align scores" for kind in kinds)
+    as_published = to_targets and setting.compress == "dependencies"
+    as_published |= "align scores" in kinds and setting.squares
+    shallow = _is_shallow(recipe)
+    sia, pic = recipe.variant.sia, recipe.variant.pic
+    trained = {term.cut.layer for term in terms}
+    return (
+        tuple(asked.terms for asked in recipe.choices),
+        recipe.card.documents if shallow or pic else "",  # the chain reads documents, or not
+        recipe.card.exit_head,
+        setting.loss,
+        setting.loss_weights if setting.loss == "angle" else (),
+        setting.squares if kinds != {"retrieve"} else None,
+        setting.compress if to_targets else "",
+        setting.faithful if as_published else None,
+        tuple(layer for layer in setting.learned if layer in trained),
+        (recipe.related, setting.relations_temperature, [c.layer for c in recipe.path])
+        if sia
+        else (),
+        (recipe.path, setting.chain_temperature) if pic else (),
+        recipe.variant.alpha if sia or pic else None,
+    )
+
+
+def _is_shallow(recipe: "Recipe") -> bool:
+    """Whether a step trains a layer below the last."""
+    last = recipe.whole.layer
+    return any(term.cut.layer < last for asked in recipe.choices for term in asked.terms)

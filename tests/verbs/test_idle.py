@@ -1,0 +1,180 @@
+"""A setting changes what is computed, or is refused: every field of every row is tried."""
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import get_args, get_type_hints
+
+import numpy as np
+import pytest
+import torch
+
+from m2dr.errors import UserError
+from m2dr.records.variant import CHOICES, VARIANTS, Variant
+from m2dr.settings import TrainSettings, read_train_settings
+from m2dr.train.objective import Objective, Sides
+from m2dr.verbs.training.idle import COMPARED, COUNTS_WITH
+from m2dr.verbs.training.recipe import Kind, Recipe, recipe_of, settle
+
+TEXTS, TOKENS = 4, 7
+BESIDE = {
+    "faithful": (True,),
+    "loss_weights": ((0.5, 2.0, 3.0),),
+    "relations_temperature": (0.3,),
+    "chain_temperature": (0.3,),
+}
+Computed = tuple[object, ...]
+
+
+def values(name: str) -> tuple[object, ...]:
+    """Every value of a field of a recipe, or some numbers."""
+    if name in BESIDE:
+        return BESIDE[name]
+    hint = get_type_hints(Variant)[name]
+    if hint is bool:
+        return (True, False)
+    return (0.5, 0.25) if hint is float else get_args(hint)
+
+
+@torch.no_grad()
+def computed(recipe: Recipe) -> Computed:
+    """The losses on random vectors and token states, with what an encoder must be for them."""
+    width, draw = recipe.whole.dim, np.random.default_rng(7)
+    layers = range(1, recipe.whole.layer + 1)
+    sides = draw.normal(size=(2, len(layers), TEXTS, width)).astype(np.float32)
+    queries, documents = torch.from_numpy(sides)
+    labels = torch.tensor([1.0, 0.9, 0.3, 0.0]) if recipe.setting.loss == "angle" else None
+    objective = recipe.objective()
+    for place, parameter in enumerate(objective.parameters()):  # what begins as 0 would hide
+        parameter.data += 0.1 * (place + 1)
+    losses = [
+        float(
+            objective(
+                asked,
+                Sides(
+                    queries[[layer - 1 for layer in asked.layers]],
+                    documents[[layer - 1 for layer in asked.layers]],
+                    torch.zeros(TEXTS, TEXTS, dtype=torch.bool),
+                    labels,
+                ),
+            )[0]
+        )
+        for asked in recipe.choices
+    ]
+    shallow = any(asked.layers[0] < recipe.whole.layer for asked in recipe.choices)
+    return (
+        np.round(losses, 5).tolist(),
+        tokens(objective, width, draw),
+        recipe.card.exit_head,
+        recipe.card.documents if shallow else "",
+    )
+
+
+def tokens(objective: Objective, width: int, draw: np.random.Generator) -> list[float]:
+    """What the token relations cost at each of their layers."""
+    if objective.relations is None:
+        return []
+    states = torch.from_numpy(draw.normal(size=(TEXTS, TOKENS, width)).astype(np.float32))
+    mask = torch.ones(TEXTS, TOKENS, dtype=torch.long)
+    found = objective.relations
+    return [
+        round(float(objective.related(found(layer, states, mask))), 4) for layer in found.layers
+    ]
+
+
+def tried(backbone: str) -> Iterator[tuple[str, TrainSettings, str]]:
+    for row, variant in VARIANTS.items():
+        base = TrainSettings(variant=row, backbone=backbone)
+        for name in COMPARED:
+            usual = getattr(variant, name, None)
+            for value in values(name):
+                if value != usual:
+                    yield row, replace(base, **{name: value}), name
+
+
+@pytest.mark.parametrize("kind", ["documents", "scored pairs"])
+def test_each_value_of_each_field_of_each_row_changes_what_is_computed_or_is_refused(
+    kind: Kind, tiny_backbone
+) -> None:
+    rows = {
+        row: computed(settle(TrainSettings(variant=row, backbone=str(tiny_backbone)), kind))
+        for row in VARIANTS
+    }
+    counts, taken = {"changes": 0, "idle": 0}, []
+    for row, settings, name in tried(str(tiny_backbone)):
+        told = f"{row}: {name} = {getattr(settings, name)}"
+        try:
+            there = settle(settings, kind)
+        except UserError:
+            continue  # it trains nothing, or lacks what it needs, and says so
+        same = computed(there) == rows[row]
+        counts["idle" if same else "changes"] += 1
+        if not same:
+            assert recipe_of(settings, kind), told
+            continue
+        try:
+            recipe_of(settings, kind)
+        except UserError as error:
+            assert str(error).startswith(f"{name} = "), told
+            assert f"would change nothing in {row} as it is set" in str(error), told
+            assert COUNTS_WITH[name] in str(error), told
+        else:
+            taken.append(told)
+    assert not taken, "These compute what the row computes, and are taken."
+    assert min(counts.values()) > 100
+
+
+def test_every_field_of_a_row_is_tried_and_has_a_reason() -> None:
+    assert set(CHOICES) | set(BESIDE) == set(COMPARED)
+    assert set(COMPARED) - set(COUNTS_WITH) == {"alpha", "sia", "pic"}  # these always count
+    assert set(COUNTS_WITH) <= {field.name for field in fields(TrainSettings)}
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "sentence"),
+    [
+        (["variant=full-dim", "teacher=depth"], "documents", "teacher = depth .*align=score"),
+        (["variant=plain", "squares=false"], "documents", "squares = false .*imitate"),
+        (["variant=plain", "sampled=true"], "documents", "sampled = true .*to draw from"),
+        (["variant=plain", "average=true"], "documents", "average = true .*several"),
+        (["variant=plain", "head_learning_rate=1e-2"], "documents", "parts that begin untrained"),
+        (["negatives=2"], "scored pairs", "negatives = 2 .*a corpus of queries and documents"),
+        (["dev_queries=7"], "sentences", "dev_queries = 7 .*a corpus of queries"),
+        (["split=test"], "sentences", "split = test .*a corpus of queries"),
+    ],
+)
+def test_a_setting_beside_the_row_that_changes_nothing_is_refused(
+    words: list[str], kind: Kind, sentence: str, tiny_backbone
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        recipe_of(read_train_settings(None, [f'backbone="{tiny_backbone}"', *words]), kind)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["lora_alpha=8"], "lora_alpha = 8 changes nothing while lora_rank = 0"),
+        (["lora_dropout=0.2"], "lora_dropout = 0.2 changes nothing while lora_rank = 0"),
+        (["negative_source=random"], "negative_source = random changes nothing while negatives"),
+        (["dev_queries=9", "evaluate_steps=0"], "dev_queries = 9 changes nothing while evaluate"),
+        (["steps=9", "epochs=2"], "steps = 9 changes nothing while epochs = 2"),
+    ],
+)
+def test_a_setting_whose_switch_is_off_is_refused_as_it_is_read(
+    words: list[str], sentence: str
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        read_train_settings(None, words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["variant=elastic", "head_learning_rate=1e-2"],
+        ["variant=mipic", "head_learning_rate=1e-2", "relations_temperature=2.0"],
+        ["variant=2dmse", "weights=dynamic", "head_learning_rate=1e-2"],
+        ["variant=mrl", "dims=[8]"],
+        ["lora_rank=2", "lora_alpha=8", "negatives=1", "negative_source=random"],
+    ],
+)
+def test_a_setting_that_counts_is_taken(words: list[str], tiny_backbone) -> None:
+    assert recipe_of(read_train_settings(None, [f'backbone="{tiny_backbone}"', *words]))
