@@ -137,16 +137,9 @@ def rivals_of(
     device: torch.device,
     dtype: torch.dtype,
     kept: dict[str, np.ndarray],
+    peers: bool = True,
 ) -> dict[str, Callable[[], None]]:
     """Ways from texts to vectors, each of which leaves what it made in `kept`."""
-    from sentence_transformers import SentenceTransformer
-
-    def loaded(**options: object) -> SentenceTransformer:
-        rival = SentenceTransformer(model, device=str(device), model_kwargs=options)
-        rival.max_seq_length = TOKENS
-        return rival
-
-    rival, same = loaded(), loaded(torch_dtype=dtype)
     encoder, tokenizer = checkpoint.load(model, device=device, dtype=dtype)
     encoder.card = replace(encoder.card, document_length=TOKENS)
     layers = [encoder.blocks]
@@ -155,6 +148,17 @@ def rivals_of(
         shards = [texts[start : start + 4096] for start in range(0, len(texts), 4096)]
         parts = [embed_texts(encoder, tokenizer, s, "document", layers)[0] for s in shards]
         kept[OURS] = np.concatenate(parts)
+
+    if not peers:
+        return {OURS: ours}
+    from sentence_transformers import SentenceTransformer
+
+    def loaded(**options: object) -> SentenceTransformer:
+        rival = SentenceTransformer(model, device=str(device), model_kwargs=options)
+        rival.max_seq_length = TOKENS
+        return rival
+
+    rival, same = loaded(), loaded(torch_dtype=dtype)
 
     def theirs(peer: SentenceTransformer, name: str, batch: int = 32) -> None:
         kept[name] = peer.encode(texts, show_progress_bar=False, batch_size=batch)

@@ -209,7 +209,8 @@ def header(arguments: argparse.Namespace, material: Material) -> str:
         f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, "
         f"faiss {load_faiss().__version__}; {len(material.queries)} queries, "
         f"{arguments.similarity}, vectors from {source}. Medians of {arguments.rounds} rounds, "
-        f"with the least and the most; ratios within a round. `python benchmarks/exact.py` says how.\n"
+        f"with the least and the most; ratios within a round. "
+        f"`python benchmarks/exact.py` says how.\n"
     )
 
 

@@ -191,7 +191,6 @@ def run_tests(asked: argparse.Namespace) -> Iterator[Row]:
     words += ["-W", "default", "-p", "no:cacheprovider"]
     if find_spec("pytest_timeout") is None:  # its line in setup.cfg would be refused
         words += ["-o", "addopts=--import-mode=importlib", "-c", os.devnull, "--rootdir", "."]
-        words += ["-o", "pythonpath=tests"]
     environment = {**os.environ, "M2DR_TEST_DEVICE": asked.device}
     deadline = time.monotonic() + asked.limit
     code, told = ended([sys.executable, *words], deadline, environment, keep=10**6)
@@ -245,7 +244,8 @@ def ended(
 
 def _python_path() -> str:
     """This repository first: another m2dr may be installed."""
-    return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    own = [str(ROOT), str(ROOT / "tests")]
+    return os.pathsep.join(filter(None, [*own, os.environ.get("PYTHONPATH", "")]))
 
 
 def page_of(part: str, asked: argparse.Namespace, rows: list[Row], seconds: float) -> str:

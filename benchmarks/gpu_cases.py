@@ -320,11 +320,16 @@ def rate_rows(sizes: Sizes, device: str) -> Iterator[Row]:
 
 def text_rows(sizes: Sizes, device: str, work: Path, shape: str) -> Iterator[Row]:
     """Texts to vectors in bf16, in rounds of all ways."""
-    needs("sentence_transformers")
+    absent: MissingError | None = None
+    try:
+        needs("sentence_transformers")
+    except MissingError as error:
+        absent = error
     kept: dict[str, NDArray[np.float32]] = {}
     texts = texts_of(sizes, work, sizes.documents)
     model = backbone(shape, sizes, work)
-    rivals = encoding.rivals_of(model, texts, torch.device(device), torch.bfloat16, kept)
+    place = torch.device(device)
+    rivals = encoding.rivals_of(model, texts, place, torch.bfloat16, kept, peers=absent is None)
     for run in rivals.values():
         run()
     seconds = encoding.timed(max(2, sizes.rounds - 2), rivals)
@@ -334,6 +339,8 @@ def text_rows(sizes: Sizes, device: str, work: Path, shape: str) -> Iterator[Row
             "table": "encoding", "shape": shape, "way": way,
             "documents/s": [len(texts) / value for value in values], "times": median(values) / ours,
         }  # fmt: skip
+    if absent is not None:
+        raise absent
     cosines = encoding.cosines_of(kept[encoding.OURS], kept[encoding.PEER])
     yield {"table": "agreement", "shape": shape, "least": float(cosines.min())}
 
