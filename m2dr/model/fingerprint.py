@@ -55,7 +55,7 @@ def fingerprint(folder: Path, card: ModelCard) -> str:
         UserError: a file cannot be read, or is not JSON.
     """
     folder = folder.resolve()
-    inner, behind = transformer_folder(folder), behind_pooling(folder)
+    inner, behind = transformer_folder(folder), behind_pooling(folder, card.similarity)
     files = [
         file for name in ("config.json", *TOKENIZERS, *SETTINGS) for file in _files(inner, name)
     ]

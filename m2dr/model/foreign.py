@@ -118,14 +118,8 @@ def foreign_card(name: str, folder: Path) -> ModelCard:
 
 
 def modules_behind(folder: Path, card: ModelCard, pooled_width: int) -> nn.Sequential:
-    """Load the modules that every vector of a model passes behind its pooling and exit head.
-
-    A Normalize at the end is left out where vectors are compared by cosine: they are normalised
-    then, once they are cut.
-    """
-    listed = behind_pooling(folder)
-    if listed and listed[-1].kind == "Normalize" and card.similarity == "cosine":
-        listed = listed[:-1]
+    """Load the modules that every vector of a model passes behind its pooling and exit head."""
+    listed = behind_pooling(folder, card.similarity)
     return read_modules(folder, listed, pooled_width, card.width)
 
 

@@ -51,10 +51,17 @@ def listed_modules(folder: Path) -> list[Listed]:
     return [_listed(path, row) for row in rows]
 
 
-def behind_pooling(folder: Path) -> list[Listed]:
-    """Return the modules behind the pooling; the exit head of an m2dr model is not one of them."""
+def behind_pooling(folder: Path, similarity: str = "dot") -> list[Listed]:
+    """Return the modules that are run behind the pooling; an exit head is not one of them.
+
+    A Normalize at the end is left out where vectors are compared by cosine: they are normalised
+    then, once they are cut.
+    """
     heads = (folder / HEADS).exists()
-    return [row for row in listed_modules(folder)[2:] if not (heads and row.path == DENSE)]
+    found = [row for row in listed_modules(folder)[2:] if not (heads and row.path == DENSE)]
+    if found and found[-1].kind == "Normalize" and similarity == "cosine":
+        found.pop()
+    return found
 
 
 def transformer_folder(folder: Path) -> Path:

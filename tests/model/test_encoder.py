@@ -264,5 +264,5 @@ def test_a_damaged_card_is_named(backbone: Callable[[str], Path], tmp_path: Path
     card = tmp_path / "m2dr.json"
     card.write_text(card.read_text()[:-20])
 
-    with pytest.raises(UserError, match="m2dr.json line .*, is not JSON"):
+    with pytest.raises(UserError, match="m2dr.json, line .*: is not JSON"):
         read_card(tmp_path)

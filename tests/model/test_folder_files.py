@@ -165,26 +165,10 @@ def read_card_of_weights(folder: Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("file", "fields"),
-    [
-        ("1_Pooling/config.json", {"pooling_mode_mean_tokens": False}),
-        ("2_Dense/config.json", {"bias": True}),
-        ("sentence_bert_config.json", {"do_lower_case": True}),
-    ],
-)
-def test_modules_of_a_foreign_folder_are_a_part_of_it(
-    file: str, fields: dict[str, object], foreign: Path
-) -> None:
-    modules = [{"path": ""}, {"path": "1_Pooling"}, {"path": "2_Dense"}]
-    for module in modules[1:]:
-        (foreign / module["path"]).mkdir()
-    (foreign / "modules.json").write_text(json.dumps(modules))
-    edit(foreign / "1_Pooling" / "config.json", pooling_mode_mean_tokens=True)
-    edit(foreign / "2_Dense" / "config.json", bias=False)
+def test_how_a_foreign_folder_prepares_texts_is_a_part_of_it(foreign: Path) -> None:
     before = read_card(foreign).fingerprint
 
-    edit(foreign / file, **fields)
+    edit(foreign / "sentence_bert_config.json", do_lower_case=True)
 
     assert read_card(foreign).fingerprint != before
 

@@ -226,7 +226,7 @@ REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
     "other similarity": ("", {"similarity_fn_name": "manhattan"}, "by cosine or dot alone"),
     "kind of model": ("", {"model_type": "SparseEncoder"}, "holds a SparseEncoder"),
     "default prompt": ("", {"default_prompt_name": "x"}, "default_prompt_name = 'x'"),
-    "prompts": ("", {"prompts": {"query": 3}}, "are no texts by name"),
+    "prompts": ("", {"prompts": {"query": 3}}, "has prompts.query = 3 where str belongs"),
     "chat": ("bert", {"modality_config": {"message": {}}}, "modality_config"),
     "task": ("bert", {"transformer_task": "fill-mask"}, "transformer_task = 'fill-mask'"),
     "expansion": ("bert", {"query_expansion": {"length": 8}}, "query_expansion"),
@@ -294,7 +294,7 @@ def test_an_adapter_is_refused(make: Make) -> None:
     folder = make()
     (folder / "adapter_config.json").write_text("{}")
 
-    with pytest.raises(UserError, match="holds a LoRA adapter"):
+    with pytest.raises(UserError, match="makes this the adapter of another model"):
         load(folder)
 
 

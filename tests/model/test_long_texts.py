@@ -96,6 +96,9 @@ class Counting:
     def __init__(self, inner: PreTrainedTokenizerBase) -> None:
         self.inner, self.truncation_side, self.characters = inner, inner.truncation_side, 0
 
+    def num_special_tokens_to_add(self) -> int:
+        return int(self.inner.num_special_tokens_to_add())
+
     def __call__(self, texts: list[str], **options: object) -> dict[str, list[list[int]]]:
         self.characters += sum(map(len, texts))
         return self.inner(texts, **options)
