@@ -27,7 +27,9 @@ TEXTS = st.lists(PIECES, max_size=8).flatmap(
 )
 
 
-def trained(model: object, trainer: object, before: object, normalizer: object) -> PreTrainedTokenizerBase:
+def trained(
+    model: object, trainer: object, before: object, normalizer: object
+) -> PreTrainedTokenizerBase:
     """A tokenizer of another kind, with ids around a text as its model wants them."""
     made = tokenizers.Tokenizer(model)
     made.pre_tokenizer, made.decoder = before, decoders.ByteLevel()
@@ -76,7 +78,9 @@ def known(backbone: Callable[[str], Path]) -> dict[str, PreTrainedTokenizerBase]
 
 
 @pytest.mark.parametrize("name", ["world", "minilm", "bytes", "unigram", "no words", "the end"])
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60
+)
 @given(texts=st.lists(TEXTS, min_size=1, max_size=2), length=st.integers(3, 12))
 def test_the_ids_of_a_long_text_are_those_of_the_whole(
     known: dict[str, PreTrainedTokenizerBase], name: str, texts: list[str], length: int
