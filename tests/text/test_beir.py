@@ -110,7 +110,10 @@ def test_a_judgement_written_twice_counts_once(beir: Path, write) -> None:
 @pytest.mark.parametrize(
     ("lines", "reason"),
     [
-        (["q1\td8\t1", "q1\td9\t1"], "test.tsv, line 1: judges document 'd8', and like every other"),
+        (
+            ["q1\td8\t1", "q1\td9\t1"],
+            "test.tsv, line 1: judges document 'd8', and like every other",
+        ),
         (["q8\td1\t1", "q9\td1\t1"], "test.tsv, line 1: judges query 'q8', and like every other"),
         (["q1\td1\t1.5"], "test.tsv, line 1: the score '1.5' is not a whole number"),
         (["q1\td1\t1", "q1\td1"], "test.tsv, line 2: has 2 columns"),
