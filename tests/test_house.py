@@ -51,3 +51,31 @@ def test_whatever_is_printed_goes_through_one_place() -> None:
 def code(path: Path) -> str:
     """A file without its docstrings and comments."""
     return ast.unparse(ast.parse(re.sub(r'"""(.|\n)*?"""', "'text'", path.read_text())))
+
+
+COUNTED = (
+    "documents|queries|collections|indexes|models|cuts|shards|rows|columns|texts|pairs|items|"
+    "judgements|runs|weights|groups|labels|docids|steps|sentences|candidates"
+)
+
+
+def uncounted(source: str) -> list[str]:
+    """Counts in f-strings that stand before a plural; after "of" they may be any number."""
+    found = []
+    for string in ast.walk(ast.parse(source)):
+        parts = string.values if isinstance(string, ast.JoinedStr) else []
+        for before, part, after in zip([None, *parts], parts, parts[1:], strict=False):
+            if not isinstance(part, ast.FormattedValue) or not isinstance(after, ast.Constant):
+                continue
+            head = str(before.value) if isinstance(before, ast.Constant) else ""
+            noun = re.match(rf" ({COUNTED})\b", str(after.value))
+            is_len = isinstance(part.value, ast.Call) and ast.unparse(part.value.func) == "len"
+            if noun and is_len and not head.endswith(("of ", "All ")):
+                found.append(f"{string.lineno}: {ast.unparse(part.value)} {noun[1]}")
+    return found
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
+def test_a_count_and_its_noun_agree(path: Path) -> None:
+    assert uncounted('f"{len(a)} collections"') == ["1: len(a) collections"]
+    assert uncounted(path.read_text()) == []

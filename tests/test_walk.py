@@ -185,7 +185,7 @@ def test_one_index_serves_queries_of_every_layer_when_documents_are_fixed(
     run("train", "--variant", "fixed-doc", "--backbone", tiny_backbone, *corpus, "--steps", "3",
         "--batch-queries", "4", *TRAIN)  # fmt: skip
     indexed = run("index", "corpus", "--dim", "16", *corpus)
-    assert "1 indexes" in indexed
+    assert "1 index," in indexed
     assert "layer-04" in indexed
     for layer in ("1", "3", "4"):
         assert run("search", "--query-layer", layer, "-k", "2", *corpus, "read").startswith("  1")

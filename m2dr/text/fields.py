@@ -20,9 +20,9 @@ def identifier(line: Line, value: object, what: str) -> str:
     if not isinstance(value, str):
         raise line.error(f"{what} is {value!r}, not a string.")
     if value.split() != [value] or "\0" in value:
-        reason = "holds whitespace or a zero byte, which run files cannot carry"
-        reason = reason if value.strip() else "is empty"
-        raise line.error(f"{what} {value!r} {reason}. Give it an id without whitespace.")
+        held = "a zero byte" if value.split() == [value] else "whitespace"
+        reason = f"holds {held}, which run files cannot carry" if value.strip() else "is empty"
+        raise line.error(f"{what} {value!r} {reason}. Give it an id without {held}.")
     return valid(line, value, what)
 
 

@@ -168,10 +168,10 @@ def test_a_query_that_one_run_lacks_is_decided_by_the_other() -> None:
 @pytest.mark.parametrize(
     ("runs", "options", "reason"),
     [
-        (1, {}, "1 runs were given, and fusing takes two"),
+        (1, {}, "1 run was given, and fusing takes two"),
         (0, {}, "0 runs were given"),
         (2, {"k": 0}, "0 documents per query were asked for"),
-        (2, {"weights": [1.0]}, "1 weights were given for 2 runs"),
+        (2, {"weights": [1.0]}, "1 weight was given for 2 runs"),
         (2, {"weights": [0.0, 0.0]}, "give numbers from 0, not all of them 0"),
         (2, {"weights": [1.0, -1.0]}, "The weights 1.0, -1.0 were given"),
         (2, {"weights": [1.0, math.nan]}, "The weights 1.0, nan were given"),

@@ -78,7 +78,7 @@ def test_t_sne_without_its_library_names_the_extra(monkeypatch: pytest.MonkeyPat
     [
         (40, 16, "pca", "A prefix of 16 of 16"),
         (40, 0, "pca", "A prefix of 0"),
-        (2, 4, "pca", "2 texts make no picture"),
+        (2, 4, "pca", "No picture of an overlap can be made of 2 texts"),
         (40, 4, "umap", "No plane is found by 'umap'"),
     ],
 )

@@ -186,7 +186,7 @@ def test_a_vector_that_is_not_made_of_numbers_is_refused(odd: float) -> None:
     ("pairs", "problem"),
     [
         ([], "tiny holds 0 pairs"),
-        (PAIRS[:1], "tiny holds 1 pairs"),
+        (PAIRS[:1], "tiny holds 1 pair;"),
         ([PAIRS[0], PAIRS[3]], "All 2 pairs of tiny have the score 0.5"),
     ],
 )

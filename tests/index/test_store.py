@@ -60,7 +60,7 @@ def test_a_half_written_store_says_how_far_it_got_and_how_to_go_on(
     writer = StoreWriter(tmp_path / "layer-06", plan)
     writer.write(0, [f"d{row}" for row in range(10)], vectors[:10], texts="")
 
-    expected = "half-written: 1 shards with 10 documents of tiny.*--layer 6 --resume"
+    expected = "half-written: 1 shard with 10 documents of tiny.*--layer 6 --resume"
     with pytest.raises(UserError, match=expected):
         open_store(tmp_path / "layer-06")
 

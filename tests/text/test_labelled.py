@@ -72,7 +72,7 @@ TRAIN = ("text,label", "x,a", "y,b")
         ({"train.csv": ("text,group", "x,a"), "test.csv": TRAIN}, "line 2: has none of the columns label, .* 'text', 'group'"),
         ({"train.csv": (*TRAIN, " ,b"), "test.csv": TRAIN}, "train.csv, line 4: 'text' is empty"),
         ({"train.csv": (*TRAIN, "z, "), "test.csv": TRAIN}, "train.csv, line 4: 'label' is empty"),
-        ({"train.csv": (*TRAIN, "z"), "test.csv": TRAIN}, "train.csv, line 4: has 1 columns, and the header has 2"),
+        ({"train.csv": (*TRAIN, "z"), "test.csv": TRAIN}, "train.csv, line 4: has 1 column, and the header has 2"),
         ({"train.jsonl": ({"text": "x", "label": 1.5},), "test.csv": TRAIN}, "line 1: 'label' is 1.5, not a string"),
     ],
 )  # fmt: skip

@@ -230,8 +230,8 @@ def test_a_table_of_queries_and_documents_is_split_as_the_same_jsonl_is(write) -
     [
         ("a.tsv", ["anchor\tpositive", "a\tb", "\tb"], "line 3: 'anchor' is empty"),
         ("a.csv", ["anchor,positive", "a,b", "a,"], "line 3: a text of 'positive' is empty"),
-        ("a.csv", ["anchor,positive", "a,b", "a"], "line 3: has 1 columns, and the header has 2"),
-        ("a.jsonl", [["a"]], r"line 1: is a list that has 1 items; such a list is of texts"),
+        ("a.csv", ["anchor,positive", "a,b", "a"], "line 3: has 1 column, and the header has 2"),
+        ("a.jsonl", [["a"]], r"line 1: is a list that has 1 item; such a list is of texts"),
         ("a.jsonl", [["a", "b"], [4, 5, 6]], "line 2: is a list that holds 4; such a list"),
         ("a.jsonl", [["a", "b"], "[nonsense]"], "line 2: is not JSON"),
         ("a.jsonl", [{"anchor": "a", "positive": "b"}, {"anchor": "a"}], "line 2: has no positive"),

@@ -327,7 +327,7 @@ def test_what_is_not_csv_is_named_by_the_line_its_row_begins_in(write, row: str)
         ("a.jsonl", [{}], "line 1: names neither a pair of .*its columns are none"),
         ("a.jsonl", ["[1]"], "line 1: is not a JSON object"),
         ("a.tsv", ["score\tsentence1\tsentence2"], "holds no sentence to train on"),
-        ("a.tsv", ["label\tpremise\thypothesis", "-\ta\tb"], "no sentence to train on in 1 rows"),
+        ("a.tsv", ["label\tpremise\thypothesis", "-\ta\tb"], "no sentence to train on in 1 row"),
         ("a.tsv", ["score\tsentence1\tsentence2", "3\ta\tb", "3\tc\td"], "every 'score' is 3, so"),
         ("a.txt", [], "holds no sentence"),
         ("a.csv", ["", " "], "holds no sentence"),

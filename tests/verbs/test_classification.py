@@ -93,8 +93,8 @@ def test_the_protocol_and_unfinished_fits_are_told(
 
     told = tables(report, ["Accuracy", "F1"])
     assert "the mean over 2 experiments with 30 texts per label (MTEB's protocol, seed 42)" in told
-    assert "Note: 2 labels have fewer texts than that" in told
-    assert "8 of 8 fits had not converged after 1 iterations: L2D8 2, L2D32 2" in told
+    assert "Note: fewer texts than that: 2 labels" in told
+    assert "8 of 8 fits had not converged after 1 iteration: L2D8 2, L2D32 2" in told
     held = json.loads((tmp_path / "r" / "words" / "test" / "tiny-bert" / "grid.json").read_text())
     assert [set(cell["measures"]) for cell in held["cells"]] == [{"Accuracy", "F1"}] * 4
     assert (held["split"], held["unit"]) == ("test", "texts")

@@ -223,5 +223,5 @@ def test_vectors_that_are_no_numbers_are_a_sentence(monkeypatch: pytest.MonkeyPa
         return found
 
     monkeypatch.setattr(ranking, "prefix_top_k", broken)
-    with pytest.raises(UserError, match="Scores of 1 queries by model at L2D8 are not numbers"):
+    with pytest.raises(UserError, match="Scores of 1 query by model at L2D8 are not numbers"):
         grid()

@@ -300,7 +300,7 @@ def test_ctrl_c_leaves_nothing_half_written(
         return scores(self, text)
 
     monkeypatch.setattr(candidates.Bm25, "scores", interrupted)
-    with pytest.raises(Interrupted, match="stopped after 1 queries; nothing was written"):
+    with pytest.raises(Interrupted, match="stopped after 1 query; nothing was written"):
         mine(bm25(corpus, overwrite=True))
 
     assert sorted(corpus.parent.iterdir()) == ([out] if before else []) + [corpus]
@@ -380,7 +380,7 @@ def test_the_line_names_the_command_that_trains_on_the_file(
     line = mine(request).line
 
     assert "\n" not in line
-    assert line.startswith("1 queries, 3.00 negatives each (0 have none)")
+    assert line.startswith("1 query, 3.00 negatives each (0 have none)")
     assert line.endswith(f"m2dr train --corpus {name}.jsonl --negatives 3{rest}")
 
 

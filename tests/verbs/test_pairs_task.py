@@ -73,7 +73,7 @@ def test_a_folder_means_the_file_of_the_split(
 @pytest.mark.parametrize(
     ("task", "text", "problem"),
     [
-        ("a.tsv", "label\tsentence1\tsentence2\n1\ta\tb\n", "None of the 1 pairs of .* label 0"),
+        ("a.tsv", "label\tsentence1\tsentence2\n1\ta\tb\n", "None of the 1 pair of .* label 0"),
         ("a.tsv", "", "a.tsv holds no sentence: every line of it is blank"),
         ("a.tsv", "label\tone\ttwo\n1\ta\tb\n", "a.tsv, line 1: names neither a pair of sentences"),
         ("a.tsv", "label\tsentence1\tsentence2\n3\ta\tb\n", "a.tsv, line 2: has the label 3"),

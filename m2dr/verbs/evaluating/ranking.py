@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr import __version__
-from m2dr.errors import UserError
+from m2dr.errors import UserError, counted
 from m2dr.evaluate.measures import Evaluator
 from m2dr.evaluate.parts import Part
 from m2dr.evaluate.ranks import Ints, without
@@ -217,6 +217,6 @@ def _refuse_odd(scores: Floats, model: str, cut: Cut) -> None:
     odd = int((~np.isfinite(scores)).any(axis=1).sum())
     if odd:
         raise UserError(
-            f"Scores of {odd} queries by {model} at {cut} are not numbers; measure again with "
-            f"--dtype fp32, and if that does not help, train the model again."
+            f"Scores of {counted(odd, 'queries')} by {model} at {cut} are not numbers; measure "
+            f"again with --dtype fp32, and if that does not help, train the model again."
         )

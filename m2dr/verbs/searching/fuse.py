@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, counted
 from m2dr.evaluate.fusion import RANK_OFFSET, interpolated, reciprocal_ranks
 from m2dr.evaluate.runfiles import read_run, write_run
 from m2dr.records.run import Run
@@ -60,7 +60,7 @@ def _gaps(runs: Mapping[Path, Run], fused: Run) -> list[str]:
     """Say which runs lack queries that another one holds."""
     counts = {path: len(fused) - len(run) for path, run in runs.items()}
     return [
-        f"{path} lacks {count} of the {len(fused)} queries; the others decide there."
+        f"{path} lacks {count} of the {counted(len(fused), 'queries')}; the others decide there."
         for path, count in counts.items()
         if count
     ]
