@@ -106,14 +106,16 @@ def draw_tradeoff(
 def _price_axis(axes: "Axes", values: Sequence[float]) -> None:
     """On a scale where equal steps are equal factors, in plain numbers, three ticks at least.
 
-    The ticks are 1, 2, 5, 10, …, where three of them fall into the range, and else even steps.
+    The ticks are 1, 2, 5, 10, …, where three of them fall into the range, and else even steps;
+    powers of ten alone where the range is wide.
     """
     from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
     axes.set_xscale("log")
     low, high = min(values), max(values)
     first, last = int(log10(low)) - 2, int(log10(high)) + 2
-    ticks = [step * 10.0**power for power in range(first, last) for step in (1, 2, 5)]
+    steps = (1, 2, 5) if high < 1000 * low else (1,)  # more would touch
+    ticks = [step * 10.0**power for power in range(first, last) for step in steps]
     left, right = low / 1.15, high * 1.15
     axes.set_xlim(left, right)
     inside = [tick for tick in ticks if left <= tick <= right]

@@ -22,6 +22,7 @@ BESIDE = {
     "relations_temperature": (0.3,),
     "chain_temperature": (0.3,),
 }
+OF_SENTENCES = ("loss_weights", "squares", "compress", "align", "average")
 Computed = tuple[object, ...]
 
 
@@ -44,8 +45,8 @@ def computed(recipe: Recipe) -> Computed:
     queries, documents = torch.from_numpy(sides)
     labels = torch.tensor([1.0, 0.9, 0.3, 0.0]) if recipe.setting.loss == "angle" else None
     objective = recipe.objective()
-    for place, parameter in enumerate(objective.parameters()):  # what begins as 0 would hide
-        parameter.data += 0.1 * (place + 1)
+    for name, parameter in objective.named_parameters():  # what begins as 0 would hide
+        parameter.data += 0.1 if name == "doubts" else 0.2
     losses = [
         float(
             objective(
@@ -60,7 +61,8 @@ def computed(recipe: Recipe) -> Computed:
         )
         for asked in recipe.choices
     ]
-    shallow = any(asked.layers[0] < recipe.whole.layer for asked in recipe.choices)
+    last = recipe.whole.layer
+    shallow = any(t.cut.layer < last for asked in recipe.choices for t in asked.terms)
     return (
         np.round(losses, 5).tolist(),
         tokens(objective, width, draw),
@@ -69,16 +71,15 @@ def computed(recipe: Recipe) -> Computed:
     )
 
 
-def tokens(objective: Objective, width: int, draw: np.random.Generator) -> list[float]:
-    """What the token relations cost at each of their layers."""
+def tokens(objective: Objective, width: int, draw: np.random.Generator) -> float:
+    """What the token relations cost, over all of their layers."""
     if objective.relations is None:
-        return []
+        return 0.0
     states = torch.from_numpy(draw.normal(size=(TEXTS, TOKENS, width)).astype(np.float32))
     mask = torch.ones(TEXTS, TOKENS, dtype=torch.long)
     found = objective.relations
-    return [
-        round(float(objective.related(found(layer, states, mask))), 4) for layer in found.layers
-    ]
+    total = sum(float(objective.related(found(layer, states, mask))) for layer in found.layers)
+    return round(total, 4)
 
 
 def tried(backbone: str) -> Iterator[tuple[str, TrainSettings, str]]:
@@ -91,6 +92,14 @@ def tried(backbone: str) -> Iterator[tuple[str, TrainSettings, str]]:
                     yield row, replace(base, **{name: value}), name
 
 
+def refusal(settings: TrainSettings, kind: Kind) -> str:
+    try:
+        recipe_of(settings, kind)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
 @pytest.mark.parametrize("kind", ["documents", "scored pairs"])
 def test_each_value_of_each_field_of_each_row_changes_what_is_computed_or_is_refused(
     kind: Kind, tiny_backbone
@@ -101,7 +110,8 @@ def test_each_value_of_each_field_of_each_row_changes_what_is_computed_or_is_ref
     }
     counts, taken = {"changes": 0, "idle": 0}, []
     for row, settings, name in tried(str(tiny_backbone)):
-        told = f"{row}: {name} = {getattr(settings, name)}"
+        if kind != "documents" and name not in OF_SENTENCES:
+            continue  # computed alike whatever the corpus holds
         try:
             there = settle(settings, kind)
         except UserError:
@@ -109,23 +119,19 @@ def test_each_value_of_each_field_of_each_row_changes_what_is_computed_or_is_ref
         same = computed(there) == rows[row]
         counts["idle" if same else "changes"] += 1
         if not same:
-            assert recipe_of(settings, kind), told
+            if refusal(settings, kind):
+                taken.append((row, name, getattr(settings, name), "refused"))
             continue
-        try:
-            recipe_of(settings, kind)
-        except UserError as error:
-            assert str(error).startswith(f"{name} = "), told
-            assert f"would change nothing in {row} as it is set" in str(error), told
-            assert COUNTS_WITH[name] in str(error), told
-        else:
-            taken.append(told)
+        told = refusal(settings, kind)
+        if not (told.startswith(f"{name} = ") and COUNTS_WITH.get(name, "?") in told):
+            taken.append((row, name, getattr(settings, name), told))
     assert not taken, "These compute what the row computes, and are taken."
-    assert min(counts.values()) > 100
+    assert min(counts.values()) > (100 if kind == "documents" else 10)
 
 
 def test_every_field_of_a_row_is_tried_and_has_a_reason() -> None:
     assert set(CHOICES) | set(BESIDE) == set(COMPARED)
-    assert set(COMPARED) - set(COUNTS_WITH) == {"alpha", "sia", "pic"}  # these always count
+    assert set(COMPARED) - set(COUNTS_WITH) == {"alpha"}  # it always counts
     assert set(COUNTS_WITH) <= {field.name for field in fields(TrainSettings)}
 
 

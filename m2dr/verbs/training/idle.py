@@ -34,13 +34,15 @@ COUNTS_WITH = {
     "average": f"several {_BELOW}",
     "share": _BELOW,
     "align_weight": _ALIGNED,
-    "full_checkpoints": "pic=true",
+    "sia": "alpha below 1",
+    "pic": "alpha below 1",
+    "full_checkpoints": "pic=true and alpha below 1",
     "exit_head": _SHALLOW,
     "layers": _SHALLOW,
     "faithful": "whole=false, align=score with squares, or align=pca with compress=dependencies",
     "loss_weights": "loss=angle",
-    "relations_temperature": "sia=true",
-    "chain_temperature": "pic=true",
+    "relations_temperature": "sia=true and alpha below 1",
+    "chain_temperature": "pic=true and alpha below 1",
     "head_learning_rate": "parts that begin untrained: exit heads, weights=dynamic or sia=true",
     "negatives": _DOCUMENTS,
     "negative_source": _DOCUMENTS,
@@ -123,7 +125,8 @@ def effect(recipe: "Recipe") -> tuple[object, ...]:
     as_published = to_targets and setting.compress == "dependencies"
     as_published |= "align scores" in kinds and setting.squares
     shallow = _is_shallow(recipe)
-    sia, pic = recipe.variant.sia, recipe.variant.pic
+    extra = 1 - recipe.variant.alpha  # what token relations and the chain count
+    sia, pic = recipe.variant.sia and extra > 0, recipe.variant.pic and extra > 0
     trained = {term.cut.layer for term in terms}
     return (
         tuple(asked.terms for asked in recipe.choices),
@@ -139,7 +142,7 @@ def effect(recipe: "Recipe") -> tuple[object, ...]:
         if sia
         else (),
         (recipe.path, setting.chain_temperature) if pic else (),
-        recipe.variant.alpha if sia or pic else None,
+        extra if sia or pic else None,
     )
 
 
