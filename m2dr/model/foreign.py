@@ -18,6 +18,7 @@ from m2dr.model.places import (
     behind_pooling,
     listed_modules,
     read_table,
+    shown,
     transformer_folder,
 )
 from m2dr.records.card import ModelCard, Pooling, Similarity, modes_of
@@ -197,12 +198,12 @@ def _pooling(folder: Path) -> tuple[str | None, bool]:
         named = [LAST.get(mode, mode) for flag, mode in POOLING_FLAGS.items() if table.get(flag)]
     modes = [named] if isinstance(named, str) else named or ["mean"]
     if not isinstance(modes, list) or not all(isinstance(mode, str) for mode in modes):
-        raise UserError(f"{path} has pooling_mode = {named!r}, which names no pooling.")
+        raise UserError(f"{path} has pooling_mode = {shown(named)}, which names no pooling.")
     odd = [key for key in table if key not in {*POOLING_FLAGS, *POOLING_KEYS}]
     strange = [mode for mode in modes if LAST.get(mode, mode) not in get_args(Pooling)] + odd
     if strange:
         raise UserError(
-            f"{path} asks for the pooling {strange[0]!r}, which m2dr does not run; it runs "
+            f"{path} asks for the pooling {shown(strange[0])}, which m2dr does not run; it runs "
             f"{', '.join(get_args(Pooling))}. Take another model."
         )
     return "+".join(LAST.get(mode, str(mode)) for mode in modes), table.get("include_prompt", True)
@@ -213,16 +214,16 @@ def _similarity(folder: Path, told: Mapping[str, Any]) -> Similarity:
     kind = told.get("model_type", "SentenceTransformer")
     if kind != "SentenceTransformer":
         raise UserError(
-            f"{folder} holds a {kind}, and m2dr opens models that give one vector per text "
-            "(SentenceTransformer). Take another model."
+            f"{folder} holds a {str(kind)[:60]}, and m2dr opens models that give one vector per "
+            "text (SentenceTransformer). Take another model."
         )
     named = told.get("similarity_fn_name")
     usual: Similarity = "cosine" if listed_modules(folder) else "dot"
     known: dict[object, Similarity] = {None: usual, "cosine": "cosine", "dot": "dot"}
     if not isinstance(named, str | None) or named not in known:
         raise UserError(
-            f"{folder / MODEL_SETTINGS} compares vectors by similarity_fn_name = {named!r}, and "
-            "m2dr compares by cosine or dot alone. Take another model."
+            f"{folder / MODEL_SETTINGS} has similarity_fn_name = {shown(named)}, and m2dr "
+            "compares vectors by cosine or dot alone. Take another model."
         )
     return known[named]
 
@@ -233,10 +234,10 @@ def _prompts(path: Path, told: Mapping[str, Any]) -> tuple[str, str]:
     texts = isinstance(prompts, dict) and all(isinstance(p, str | None) for p in prompts.values())
     if not texts:
         raise UserError(f"The prompts in {path} are no texts by name; get the model again.")
-    if default is not None and default not in prompts:
+    if default is not None and (not isinstance(default, str) or default not in prompts):
         raise UserError(
-            f"{path} has default_prompt_name = {default!r}, and its prompts are "
-            f"{', '.join(prompts) or 'none'}. Get the model again."
+            f"{path} has default_prompt_name = {shown(default)}, and its prompts are "
+            f"{shown(list(prompts))}. Get the model again."
         )
 
     def of(names: Sequence[str]) -> str:
@@ -254,7 +255,7 @@ def _width(folder: Path, config: PretrainedConfig, pooling: str, told: Mapping[s
     if dim is None:
         return width
     if not isinstance(dim, int) or dim < 1:
-        raise UserError(f"{folder / MODEL_SETTINGS} has truncate_dim = {dim!r}, which is no width.")
+        raise UserError(f"{folder / MODEL_SETTINGS} has truncate_dim = {shown(dim)}, no width.")
     return min(dim, width)
 
 
@@ -262,14 +263,14 @@ def _lengths(folder: Path, config: PretrainedConfig) -> tuple[int, int]:
     """Tokens of a query and of a document, special ones included, at most."""
     settings = _transformer_settings(folder)
     given = _arguments(settings, "tokenizer_args").get("model_max_length")
-    usual = MAX_LENGTH
+    usual: Any = MAX_LENGTH
     if listed_modules(folder):
         tokenizer = read_table(transformer_folder(folder) / "tokenizer_config.json")
         usual = tokenizer.get("model_max_length", most_tokens(config))
     longest = given or settings.get("max_seq_length") or usual
     asked = [settings.get(f"{side}_length") or longest for side in ("query", "document")]
     if not all(isinstance(length, int | float) and length >= 1 for length in asked):
-        raise UserError(f"A text of {folder} may have {asked} tokens, which is no length.")
+        raise UserError(f"A text of {folder} may have {shown(asked)} tokens, which is no length.")
     query, document = (int(min(length, most_tokens(config))) for length in asked)
     return query, document
 
@@ -295,17 +296,18 @@ def _transformer_settings(folder: Path) -> dict[str, Any]:
 
 def _odd_settings(settings: Mapping[str, Any]) -> str | None:
     """The first setting that m2dr neither reads nor may leave aside."""
+    tables = {*ARGUMENTS, *NEWER.values(), "modality_config"}
     for name, value in settings.items():
-        if name in USUAL and value not in USUAL[name]:
-            return f"{name} = {value!r}"
-        if name == "modality_config" and ("message" in value or value.get("text", TEXT) != TEXT):
-            return f"{name} = {value!r}"
-        if name not in {*READ, *USUAL, *ARGUMENTS, *NEWER.values(), "modality_config"}:
-            return f"{name} = {value!r}"
+        odd = name not in {*READ, *USUAL, *tables} or value not in USUAL.get(name, (value,))
+        if odd or (name in tables and not isinstance(value, dict)):
+            return f"{name[:60]} = {shown(value)}"
+    modality = settings.get("modality_config", {})
+    if "message" in modality or modality.get("text", TEXT) != TEXT:
+        return f"modality_config = {shown(modality)}"
     for name, harmless in ARGUMENTS.items():
         for key, value in _arguments(settings, name).items():
             if key not in harmless:
-                return f"{key} = {value!r} among its {name}"
+                return f"{key[:60]} = {shown(value)} among its {name}"
     return None
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from m2dr.errors import UserError
-from m2dr.model.places import WEIGHTS, Listed, read_table
+from m2dr.model.places import WEIGHTS, Listed, read_table, shown
 
 VECTOR = "sentence_embedding"  # what sentence-transformers calls a text's vector
 PLACES = ("module_input_name", "module_output_name")  # keys: what a module reads and writes
@@ -231,21 +231,21 @@ def _made(place: Path, kind: str, width: int) -> nn.Module:
     strange = [key for key in config if key not in KINDS[kind].keys]
     if strange:
         raise UserError(
-            f"The module {kind} in {place} has {strange[0]} = {config[strange[0]]!r}, which m2dr "
-            "does not run. Take another model."
+            f"The module {kind} in {place} has {shown(strange[0])} = "
+            f"{shown(config[strange[0]])}, which m2dr does not run. Take another model."
         )
     for key in PLACES:
         if config.get(key) not in (None, VECTOR):
             raise UserError(
-                f"The module {kind} in {place} works on {config[key]}, and m2dr runs those alone "
-                f"that work on the vector of a text ({VECTOR}). Take another model."
+                f"The module {kind} in {place} works on {shown(config[key])}, and m2dr runs those "
+                f"alone that work on the vector of a text ({VECTOR}). Take another model."
             )
     try:
         with torch.device("meta"):
             module = KINDS[kind].make(config)
     except KeyError as error:
         raise UserError(f"{place / 'config.json'} lacks {error}; get the model again.") from error
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (AttributeError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(
             f"The module {kind} in {place} cannot be made: {_first_line(error)}. Take another "
             "model."
@@ -253,8 +253,8 @@ def _made(place: Path, kind: str, width: int) -> nn.Module:
     takes = KINDS[kind].takes
     if takes and config[takes] != width:
         raise UserError(
-            f"The module {kind} in {place} takes {config[takes]} dims, and a vector has {width} "
-            "before it. Get the model again."
+            f"The module {kind} in {place} takes {shown(config[takes])} dims, and a vector has "
+            f"{width} before it. Get the model again."
         )
     return module
 
@@ -279,4 +279,4 @@ def _load(module: nn.Module, place: Path) -> None:
 
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines or [type(error).__name__])[-1].rstrip(".")
+    return (lines or [type(error).__name__])[-1][:300].rstrip(".")

@@ -20,6 +20,7 @@ MODULES = "modules.json"  # of sentence-transformers: which modules a text passe
 DENSE = "2_Dense"  # folder of the exit head of the last layer, beside the file of all heads
 RUN = ("Transformer", "Pooling", "Dense", "LayerNorm", "Normalize", "Dropout")  # what m2dr runs
 WEIGHTS = "model.safetensors"  # of a module, in its folder
+_LONGEST = 255  # bytes of a folder's name
 NEEDED = ["*.json", "*.txt", "*.model", "*.safetensors"]  # no pickles, no copies for other runtimes
 
 
@@ -29,6 +30,12 @@ class Listed:
 
     kind: str  # name of its class in sentence-transformers
     path: str  # folder inside the model's, empty for the model's own
+
+
+def shown(value: object) -> str:
+    """Return a value as a sentence shows it; a long one is cut."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def read_table(path: Path) -> dict[str, Any]:
@@ -155,13 +162,13 @@ def _refuse_modules(folder: Path) -> None:
     strange = [kind for kind in kinds if kind not in RUN]
     if strange:
         raise UserError(
-            f"{folder / MODULES} names the module {strange[0]}, which m2dr does not run; it runs "
-            f"{', '.join(RUN)}. Take another model."
+            f"{folder / MODULES} names the module {strange[0][:60]}, which m2dr does not run; it "
+            f"runs {', '.join(RUN)}. Take another model."
         )
     if kinds and (kinds[:2] != ["Transformer", "Pooling"] or {*kinds[2:]} & {*RUN[:2]}):
         raise UserError(
-            f"{folder / MODULES} names {', '.join(kinds)}, in that order; m2dr runs a Transformer, "
-            "a Pooling behind it, and modules that work on the pooled vector. Take another model."
+            f"{folder / MODULES} names {', '.join(kinds[:9])}, in that order; m2dr runs a "
+            "Transformer, a Pooling behind it, and modules that work on the pooled vector. Take another model."
         )
 
 
@@ -205,18 +212,22 @@ def _read_json(path: Path, default: object) -> object:
 def _listed(path: Path, row: object) -> Listed:
     kind, place = (row.get(k) for k in ("type", "path")) if isinstance(row, dict) else (None, None)
     if not isinstance(row, dict) or not isinstance(kind, str) or not isinstance(place, str):
-        raise UserError(f"{path} is damaged: {row!r} names no module; get the model again.")
-    if PurePosixPath(place).is_absolute() or ".." in PurePosixPath(place).parts:
-        raise UserError(f"{path} names {place!r}, which lies outside the model's folder.")
+        raise UserError(f"{path} is damaged: {shown(row)} names no module; get the model again.")
+    if (
+        len(place) > _LONGEST
+        or PurePosixPath(place).is_absolute()
+        or ".." in PurePosixPath(place).parts
+    ):
+        raise UserError(f"{path} names {shown(place)}, which is no folder inside the model's.")
     package, _, name = kind.rpartition(".")
     if package.partition(".")[0] != "sentence_transformers":
         raise UserError(
-            f"{path} names the module {kind}, which is code of the model's own; m2dr runs modules "
-            "of sentence-transformers alone. Take another model."
+            f"{path} names the module {kind[:60]}, which is code of the model's own; m2dr runs "
+            "modules of sentence-transformers alone. Take another model."
         )
     if row.get("kwargs"):
         raise UserError(
-            f"{path} gives the module {name} arguments of its own (kwargs {row['kwargs']}), which "
-            "m2dr does not pass on. Take another model."
+            f"{path} gives the module {name[:60]} arguments of its own (kwargs "
+            f"{shown(row['kwargs'])}), which m2dr does not pass on. Take another model."
         )
     return Listed(name, place)
