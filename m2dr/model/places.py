@@ -168,7 +168,8 @@ def _refuse_modules(folder: Path) -> None:
     if kinds and (kinds[:2] != ["Transformer", "Pooling"] or {*kinds[2:]} & {*RUN[:2]}):
         raise UserError(
             f"{folder / MODULES} names {', '.join(kinds[:9])}, in that order; m2dr runs a "
-            "Transformer, a Pooling behind it, and modules that work on the pooled vector. Take another model."
+            "Transformer, a Pooling behind it, and modules that work on the pooled vector. Take "
+            "another model."
         )
 
 
