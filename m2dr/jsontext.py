@@ -241,7 +241,7 @@ def decode(value: object, hint: object, where: str) -> object:
 
 
 def _refuse(value: object, expected: str, where: str) -> NoReturn:
-    has = f"has {where} = {_short(repr(value))}" if where else f"holds {_short(repr(value))}"
+    has = f"has {where} = {shown(value)}" if where else f"holds {shown(value)}"
     raise MismatchError(f"{has} where {expected} belongs")
 
 
@@ -261,7 +261,7 @@ def _decode_plain(value: object, hint: object, where: str) -> object:
 def _decode_literal(value: object, known: tuple[object, ...], where: str) -> object:
     if not any(type(value) is type(one) and value == one for one in known):
         names = ", ".join(map(str, known))
-        raise MismatchError(f"has {where} = {_short(repr(value))}, which is none of {names}")
+        raise MismatchError(f"has {where} = {shown(value)}, which is none of {names}")
     return value
 
 
@@ -294,7 +294,7 @@ def _decode_record(value: object, hint: "type[DataclassInstance]", where: str) -
     names = {field.name for field in fields(hint)}
     needed = {field.name for field in fields(hint) if not field.metadata.get("later")}
     problems = [f"lacks {name!r}" for name in sorted(needed - value.keys())]
-    problems += [f"has an unknown {_short(repr(name))}" for name in sorted(value.keys() - names)]
+    problems += [f"has an unknown {shown(name)}" for name in sorted(value.keys() - names)]
     if problems:
         raise MismatchError(", ".join(problems) + (f" in {where}" if where else ""))
     hints = get_type_hints(hint)
@@ -316,6 +316,11 @@ def _decode_tuple(value: object, hints: tuple[object, ...], where: str) -> tuple
 
 
 # Reasons
+
+
+def shown(value: object) -> str:
+    """Return a value as a sentence shows it; a long one is cut."""
+    return _short(repr(value))
 
 
 def reason_of(error: Exception) -> str:
@@ -358,7 +363,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(table) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise JsonError(f"an object holds the key {_short(repr(twice))} twice")
+        raise JsonError(f"an object holds the key {shown(twice)} twice")
     return table
 
 
@@ -378,4 +383,4 @@ def _parts(value: object) -> list[Any]:
 
 
 def _short(word: str) -> str:
-    return word if len(word) <= 40 else f"{word[:40]}…"
+    return word if len(word) <= 60 else f"{word[:60]}…"

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from m2dr.errors import UserError
-from m2dr.jsontext import read_table
+from m2dr.jsontext import read_table, shown
 from m2dr.model.backbones import most_tokens, read_config, usual_pooling
 from m2dr.model.modules import KINDS, Dense, Truncate, final_width, read_modules, write_modules
 from m2dr.model.places import (
@@ -209,7 +209,7 @@ def _pooling(folder: Path) -> tuple[str | None, bool]:
     strange = [mode for mode in modes if LAST.get(mode, mode) not in get_args(Pooling)] + odd
     if strange:
         raise UserError(
-            f"{path} asks for the pooling {strange[0]!r}, which m2dr does not run; it runs "
+            f"{path} asks for the pooling {shown(strange[0])}, which m2dr does not run; it runs "
             f"{', '.join(get_args(Pooling))}. Take another model."
         )
     return "+".join(LAST.get(mode, str(mode)) for mode in modes), table.get("include_prompt", True)
@@ -220,16 +220,16 @@ def _similarity(folder: Path, told: Mapping[str, Any]) -> Similarity:
     kind = told.get("model_type", "SentenceTransformer")
     if kind != "SentenceTransformer":
         raise UserError(
-            f"{folder} holds a {kind}, and m2dr opens models that give one vector per text "
-            "(SentenceTransformer). Take another model."
+            f"{folder} holds a {str(kind)[:60]}, and m2dr opens models that give one vector per "
+            "text (SentenceTransformer). Take another model."
         )
     named = told.get("similarity_fn_name")
     usual: Similarity = "cosine" if listed_modules(folder) else "dot"
     known: dict[object, Similarity] = {None: usual, "cosine": "cosine", "dot": "dot"}
     if named not in known:
         raise UserError(
-            f"{folder / MODEL_SETTINGS} compares vectors by similarity_fn_name = {named!r}, and "
-            "m2dr compares by cosine or dot alone. Take another model."
+            f"{folder / MODEL_SETTINGS} has similarity_fn_name = {shown(named)}, and m2dr "
+            "compares vectors by cosine or dot alone. Take another model."
         )
     return known[named]
 
@@ -239,8 +239,8 @@ def _prompts(path: Path, told: Mapping[str, Any]) -> tuple[str, str]:
     prompts, default = told.get("prompts") or {}, told.get("default_prompt_name")
     if default is not None and default not in prompts:
         raise UserError(
-            f"{path} has default_prompt_name = {default!r}, and its prompts are "
-            f"{', '.join(prompts) or 'none'}. Get the model again."
+            f"{path} has default_prompt_name = {shown(default)}, and its prompts are "
+            f"{shown(list(prompts))}. Get the model again."
         )
 
     def of(names: Sequence[str]) -> str:
@@ -258,7 +258,7 @@ def embedding_width(folder: Path, config: PretrainedConfig, pooling: str) -> int
     if dim is None:
         return width
     if dim < 1:
-        raise UserError(f"{folder / MODEL_SETTINGS} has truncate_dim = {dim!r}, which is no width.")
+        raise UserError(f"{folder / MODEL_SETTINGS} has truncate_dim = {shown(dim)}, no width.")
     return min(dim, width)
 
 
@@ -266,7 +266,7 @@ def _lengths(folder: Path, config: PretrainedConfig) -> tuple[int, int]:
     """Tokens of a query and of a document, special ones included, at most."""
     settings = _transformer_settings(folder)
     given = _arguments(settings, "tokenizer_args").get("model_max_length")
-    usual = MAX_LENGTH
+    usual: Any = MAX_LENGTH
     if listed_modules(folder):
         path = transformer_folder(folder) / "tokenizer_config.json"
         tokenizer = read_table(path, _FIELDS, _AGAIN)
@@ -274,7 +274,7 @@ def _lengths(folder: Path, config: PretrainedConfig) -> tuple[int, int]:
     longest = given or settings.get("max_seq_length") or usual
     asked = [settings.get(f"{side}_length") or longest for side in ("query", "document")]
     if not all(isinstance(length, int | float) and length >= 1 for length in asked):
-        raise UserError(f"A text of {folder} may have {asked} tokens, which is no length.")
+        raise UserError(f"A text of {folder} may have {shown(asked)} tokens, which is no length.")
     query, document = (int(min(length, most_tokens(config))) for length in asked)
     return query, document
 
@@ -300,17 +300,18 @@ def _transformer_settings(folder: Path) -> dict[str, Any]:
 
 def _odd_settings(settings: Mapping[str, Any]) -> str | None:
     """The first setting that m2dr neither reads nor may leave aside."""
+    tables = {*ARGUMENTS, *NEWER.values(), "modality_config"}
     for name, value in settings.items():
-        if name in USUAL and value not in USUAL[name]:
-            return f"{name} = {value!r}"
-        if name == "modality_config" and ("message" in value or value.get("text", TEXT) != TEXT):
-            return f"{name} = {value!r}"
-        if name not in {*READ, *USUAL, *ARGUMENTS, *NEWER.values(), "modality_config"}:
-            return f"{name} = {value!r}"
+        odd = name not in {*READ, *USUAL, *tables} or value not in USUAL.get(name, (value,))
+        if odd or (name in tables and not isinstance(value, dict)):
+            return f"{name[:60]} = {shown(value)}"
+    modality = settings.get("modality_config", {})
+    if "message" in modality or modality.get("text", TEXT) != TEXT:
+        return f"modality_config = {shown(modality)}"
     for name, harmless in ARGUMENTS.items():
         for key, value in _arguments(settings, name).items():
             if key not in harmless:
-                return f"{key} = {value!r} among its {name}"
+                return f"{key[:60]} = {shown(value)} among its {name}"
     return None
 
 

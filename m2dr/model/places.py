@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 from m2dr.errors import UserError, command, install
 from m2dr.io import what_stands_at
-from m2dr.jsontext import load_json, read_object, read_value
+from m2dr.jsontext import load_json, read_object, read_value, shown
 from m2dr.model.card import CARD
 
 CHECKPOINTS = "checkpoints"  # of a training that is not finished
@@ -29,6 +29,7 @@ SETTINGS = tuple(  # of the Transformer; the first one that is there counts
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
+_LONGEST = 255  # bytes of a folder's name
 NEEDED = ["*.json", "*.txt", "*.model", "*.safetensors"]  # no pickles, no copies for other runtimes
 
 
@@ -159,13 +160,14 @@ def _refuse_modules(folder: Path) -> None:
     strange = [kind for kind in kinds if kind not in RUN]
     if strange:
         raise UserError(
-            f"{folder / MODULES} names the module {strange[0]}, which m2dr does not run; it runs "
-            f"{', '.join(RUN)}. Take another model."
+            f"{folder / MODULES} names the module {strange[0][:60]}, which m2dr does not run; it "
+            f"runs {', '.join(RUN)}. Take another model."
         )
     if kinds and (kinds[:2] != ["Transformer", "Pooling"] or {*kinds[2:]} & {*RUN[:2]}):
         raise UserError(
-            f"{folder / MODULES} names {', '.join(kinds)}, in that order; m2dr runs a Transformer, "
-            "a Pooling behind it, and modules that work on the pooled vector. Take another model."
+            f"{folder / MODULES} names {', '.join(kinds[:9])}, in that order; m2dr runs a "
+            "Transformer, a Pooling behind it, and modules that work on the pooled vector. Take "
+            "another model."
         )
 
 
@@ -228,18 +230,22 @@ def _from_hub(name: str) -> Path:
 def _listed(path: Path, row: dict[str, object]) -> Listed:
     kind, place = row.get("type"), row.get("path")
     if not isinstance(kind, str) or not isinstance(place, str):
-        raise UserError(f"{path} is damaged: {row!r} names no module; get the model again.")
-    if PurePosixPath(place).is_absolute() or ".." in PurePosixPath(place).parts:
-        raise UserError(f"{path} names {place!r}, which lies outside the model's folder.")
+        raise UserError(f"{path} is damaged: {shown(row)} names no module; get the model again.")
+    if (
+        len(place) > _LONGEST
+        or PurePosixPath(place).is_absolute()
+        or ".." in PurePosixPath(place).parts
+    ):
+        raise UserError(f"{path} names {shown(place)}, which is no folder inside the model's.")
     package, _, name = kind.rpartition(".")
     if package.partition(".")[0] != "sentence_transformers":
         raise UserError(
-            f"{path} names the module {kind}, which is code of the model's own; m2dr runs modules "
-            "of sentence-transformers alone. Take another model."
+            f"{path} names the module {kind[:60]}, which is code of the model's own; m2dr runs "
+            "modules of sentence-transformers alone. Take another model."
         )
     if row.get("kwargs"):
         raise UserError(
-            f"{path} gives the module {name} arguments of its own (kwargs {row['kwargs']}), which "
-            "m2dr does not pass on. Take another model."
+            f"{path} gives the module {name[:60]} arguments of its own (kwargs "
+            f"{shown(row['kwargs'])}), which m2dr does not pass on. Take another model."
         )
     return Listed(name, place)

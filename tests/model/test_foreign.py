@@ -209,9 +209,9 @@ REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
     "pooling": ("1_Pooling", {"pooling_mode": "attention"}, "the pooling 'attention', which m2dr"),
     "pooling flag": ("1_Pooling", {"pooling_mode_attention": True}, "pooling_mode_attention"),
     "token dense": (
-        "2_Dense", {"module_input_name": "token_embeddings"}, "works on token_embeddings",
+        "2_Dense", {"module_input_name": "token_embeddings"}, "works on 'token_embeddings'",
     ),
-    "other output": ("2_Dense", {"module_output_name": "other"}, "works on other"),
+    "other output": ("2_Dense", {"module_output_name": "other"}, "works on 'other'"),
     "foreign activation": (
         "2_Dense", {"activation_function": "transformers.activations.NewGELUActivation"},
         "activation function transformers.activations.NewGELUActivation is none of torch.nn",
@@ -221,7 +221,7 @@ REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
     ),
     "width": ("2_Dense", {"in_features": 31}, "takes 31 dims, and a vector has 32 before it"),
     "shape": ("2_Dense", {"out_features": 9}, "cannot be read"),
-    "unknown key": ("2_Dense", {"gate": 1}, "has gate = 1, which m2dr does not run"),
+    "unknown key": ("2_Dense", {"gate": 1}, "has 'gate' = 1, which m2dr does not run"),
     "similarity": ("", {"similarity_fn_name": "euclidean"}, "similarity_fn_name = 'euclidean'"),
     "other similarity": ("", {"similarity_fn_name": "manhattan"}, "by cosine or dot alone"),
     "kind of model": ("", {"model_type": "SparseEncoder"}, "holds a SparseEncoder"),
@@ -250,7 +250,7 @@ def test_what_is_not_run_is_refused_by_name(case: str, make: Make) -> None:
 
 LISTS: dict[str, tuple[list[dict[str, object]], str]] = {
     "own code": ([{"path": "", "type": "custom_st.Transformer"}], "custom_st.Transformer, which"),
-    "outside": ([{"path": "../x", "type": "sentence_transformers.models.Pooling"}], "outside"),
+    "outside": ([{"path": "../x", "type": "sentence_transformers.models.Pooling"}], "no folder inside"),
     "arguments": (
         [{"path": "", "type": "sentence_transformers.models.Transformer", "kwargs": ["task"]}],
         r"arguments of its own \(kwargs \['task'\]\)",
@@ -294,7 +294,7 @@ def test_an_adapter_is_refused(make: Make) -> None:
     folder = make()
     (folder / "adapter_config.json").write_text("{}")
 
-    with pytest.raises(UserError, match="makes this the adapter of another model"):
+    with pytest.raises(UserError, match=r"adapter_config\.json"):
         load(folder)
 
 
@@ -402,8 +402,6 @@ def test_the_fingerprint_covers_the_modules_that_are_run(make: Make) -> None:
     after = read_card(folder).fingerprint
 
     assert len({before, after, read_card(plain).fingerprint}) == 3
-    bare = make(name="bare")
-    assert read_card(plain).fingerprint == read_card(bare).fingerprint
 
 
 def test_the_hub_is_asked_for_the_weights_of_the_modules(
@@ -539,3 +537,36 @@ def test_an_index_of_such_a_model_ranks_as_sentence_transformers_does(
     best = scores.topk(5)
     assert found.scores == pytest.approx(best.values.tolist(), abs=1e-3)  # documents are float16
     assert found.docids[0] == documents[int(best.indices[0])].id
+
+
+HOSTILE = [7, -1, 10**30, 0.5, True, "x" * 5000, "", ["a"], [[]], {"a": 1}, {"a": {"b": []}}]
+KEYS = {
+    "modules.json": ["type", "path", "kwargs"],
+    "1_Pooling/config.json": ["pooling_mode", "include_prompt", "pooling_mode_max_tokens"],
+    "2_Dense/config.json": [*modules.KINDS["Dense"].keys, "other"],
+    "3_LayerNorm/config.json": ["dimension"],
+    "4_Dropout/config.json": ["dropout"],
+    foreign.SETTINGS[0]: [*foreign.READ, *foreign.USUAL, *foreign.ARGUMENTS, "modality_config"],
+    foreign.MODEL_SETTINGS: [
+        "prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim", "model_type",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("file", KEYS)
+def test_a_value_of_another_kind_is_refused_in_a_sentence(file: str, make: Make) -> None:
+    path = make("mean", [dense(32, 8), layer_norm(8), Dropout(0.1)]) / file
+    whole = path.read_text()
+    refused = 0
+    for key in KEYS[file]:
+        for value in HOSTILE:
+            table = json.loads(whole)
+            for row in table if isinstance(table, list) else [table]:
+                row[key] = value
+            path.write_text(json.dumps(table))
+            try:
+                load(path.parents[len(Path(file).parts) - 1])
+            except UserError as error:
+                assert len(str(error)) < 1000  # noqa: PT017  # what is read is not always refused
+                refused += 1
+    assert refused >= len(KEYS[file])
