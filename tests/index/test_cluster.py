@@ -275,7 +275,9 @@ def test_a_cut_that_was_not_pushed_names_those_that_were(uri: str, shared: Store
     corpus, fingerprint = shared.manifest.corpus, shared.manifest.label.fingerprint
 
     assert pushed_cuts(uri, corpus, fingerprint) == (Cut(6, 8), Cut(6, 16))
-    with pytest.raises(UserError, match=r"no L6D4 .*; there are L6D8, L6D16\. Push it with m2dr index push"):
+    with pytest.raises(
+        UserError, match=r"no L6D4 .*; there are L6D8, L6D16\. Push it with m2dr index push"
+    ):
         opened(uri, shared, 4)
 
 

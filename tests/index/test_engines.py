@@ -193,7 +193,10 @@ def test_an_index_file_that_is_not_the_one_written_is_refused(store, change, rea
     data = change(path.read_bytes())
     path.unlink() if data is None else path.write_bytes(data)
 
-    with pytest.raises(UserError, match=f"{reason}.*m2dr index corpus --corpus 'corpora/my tiny' --model models/first --layer 6 --dim 8"):
+    with pytest.raises(
+        UserError,
+        match=f"{reason}.*m2dr index corpus --corpus 'corpora/my tiny' --model models/first --layer 6 --dim 8",
+    ):
         open_index(path.parent)
 
 

@@ -85,7 +85,9 @@ def test_a_shallow_query_is_warned_of_documents_that_are_not_aligned_with_it(
     (warning,) = label.warnings(Cut(1, 8), Cut(6, 8))
 
     assert "not aligned" in warning
-    assert warning.endswith("m2dr index corpus --corpus 'corpora/my tiny' --model models/first --layer 1 --dim 8")
+    assert warning.endswith(
+        "m2dr index corpus --corpus 'corpora/my tiny' --model models/first --layer 1 --dim 8"
+    )
 
 
 def test_a_shallow_query_may_search_documents_of_the_last_layer_where_it_was_trained_to(
@@ -98,4 +100,6 @@ def test_shallow_documents_of_a_model_with_fixed_documents_are_named(label: Labe
     (warning,) = replace(label, document_layer="last").warnings(Cut(1, 8), Cut(1, 8))
 
     assert "against documents of layer 6" in warning
-    assert warning.endswith("m2dr index corpus --corpus 'corpora/my tiny' --model models/first --layer 6 --dim 8")
+    assert warning.endswith(
+        "m2dr index corpus --corpus 'corpora/my tiny' --model models/first --layer 6 --dim 8"
+    )

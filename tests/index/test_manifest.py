@@ -62,7 +62,9 @@ def test_a_malformed_manifest_is_named_with_the_reason_and_the_command(
     folder.mkdir(parents=True)
     (folder / "manifest.json").write_text(text)
 
-    with pytest.raises(UserError, match=rf"{reason}.*Build the index with the command that made it$"):
+    with pytest.raises(
+        UserError, match=rf"{reason}.*Build the index with the command that made it$"
+    ):
         IndexManifest.read(folder)
 
 
@@ -119,7 +121,10 @@ def test_an_index_refuses_queries_of_another_dim_with_the_command_that_builds_th
 ) -> None:
     manifest.accept(label, Cut(1, 8))
 
-    with pytest.raises(UserError, match="dimension 16 .* m2dr index corpus --corpus 'corpora/my tiny' --model models/first --layer 6 --dim 16"):
+    with pytest.raises(
+        UserError,
+        match="dimension 16 .* m2dr index corpus --corpus 'corpora/my tiny' --model models/first --layer 6 --dim 16",
+    ):
         manifest.accept(label, Cut(1, 16))
 
 

@@ -109,7 +109,9 @@ def test_another_corpus_or_none_is_a_note_and_no_fault(folder: Path, tmp_path: P
 
 
 def test_a_folder_without_stores_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no store. Make one with: m2dr index corpus --indexes"):
+    with pytest.raises(
+        UserError, match="holds no store. Make one with: m2dr index corpus --indexes"
+    ):
         verify(VerifyRequest(root=tmp_path))
     with pytest.raises(UserError, match="holds no store. Name the folder of a layer"):
         verify(VerifyRequest((tmp_path,)))
