@@ -71,7 +71,7 @@ def test_a_trial_tells_what_a_training_takes_and_writes_nothing(
 ) -> None:
     words = (*train(tiny_corpus, tiny_backbone), "--variant", "elastic", "--dry-run")
 
-    done = m2dr(*words, "--set", "epochs=10", "--dtype", "fp32", cwd=tmp_path)
+    done = m2dr(*words, "--steps", "60", "--set", "epochs=10", "--dtype", "fp32", cwd=tmp_path)
 
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

@@ -14,7 +14,7 @@ class RunSettings:
     """How long and how fast a model is trained, on what, and what is kept meanwhile."""
 
     steps: int = 60  # optimiser steps; a first look, minutes on two cores
-    epochs: float = 0.0  # passes over what is read; above 0 it overrules steps
+    epochs: float = 0.0  # passes over what is read; above 0 it takes the place of steps
     accumulate: int = 1  # batches per step; each has only its own in-batch negatives
     learning_rate: float = 1e-4
     head_learning_rate: float = 1e-3  # of what begins untrained: heads, projectors, learned weights
