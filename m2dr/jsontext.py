@@ -100,33 +100,42 @@ def load_json(path: Path) -> Any:  # noqa: ANN401  # anything may stand in JSON
     return parse_json(read_regular(path))
 
 
-def read_value(path: Path, hint: object, remedy: str) -> Any:  # noqa: ANN401  # what `hint` says
-    """Read JSON of a type, such as `list[dict[str, str]]`, from a file that others wrote.
+def read_value(path: Path, hint: object, remedy: str, strict: bool = False) -> Any:  # noqa: ANN401  # what `hint` says
+    """Read JSON of a type, such as `list[dict[str, str]]`.
+
+    Args:
+        path: the file.
+        hint: its type, as `decode` takes it.
+        remedy: what to do when it cannot be used; a sentence.
+        strict: as `parse_json`; False for files of published models.
 
     Raises:
         UserError: the file cannot be read, is not JSON, or a value has another type; with its name.
     """
     data = read_bytes(path, remedy)
     try:
-        return decode(parse_json(data, strict=False), hint, "")
+        return decode(parse_json(data, strict), hint, "")
     except JsonError as error:
         raise UserError(f"{error.at(path)} {remedy}") from error
     except MismatchError as error:
         raise UserError(f"{path} {error}. {remedy}") from error
 
 
-def read_object(path: Path, hints: Mapping[str, object], remedy: str) -> dict[str, Any]:
+def read_object(
+    path: Path, hints: Mapping[str, object], remedy: str, strict: bool = False
+) -> dict[str, Any]:
     """Read a JSON object of which some fields are known.
 
     Args:
         path: the file.
         hints: the types of the fields that are known; each may be absent, and others may be there.
         remedy: what to do when it cannot be used; a sentence.
+        strict: as `read_value`.
 
     Raises:
         UserError: as `read_value`.
     """
-    table: dict[str, Any] = read_value(path, dict[str, object], remedy)
+    table: dict[str, Any] = read_value(path, dict[str, object], remedy, strict)
     try:
         for name in hints.keys() & table.keys():
             table[name] = decode(table[name], hints[name], name)

@@ -361,7 +361,7 @@ def test_weights_beside_an_interrupted_training_are_no_model(
 @pytest.mark.parametrize(
     ("file", "content", "sentence"),
     [
-        ("config.json", "{", "config.json line 1, is not JSON"),
+        ("config.json", "{", "config.json, line 1: is not JSON"),
         ("config.json", "{}", "config.json cannot be read"),
         ("config.json", '{"model_type": "clip"}', "whose blocks are not described"),
         ("config_sentence_transformers.json", "{", "is not JSON"),

@@ -28,6 +28,7 @@ IN_PASSING = {
     "index/milvus.py": "with m2dr index push, from where the index lies",
     "model/meeting.py": "Start them with torchrun.",
     "model/places.py": "torchrun{} --nproc-per-node {} -m {}",  # what it wraps is rendered
+    "verbs/progress.py": "Start the processes with torchrun, or for one alone",
     "verbs/indexing/storing.py": "torchrun has started several processes already",
     "verbs/mining/mine.py": "by which m2dr train knows it",
     "verbs/searching/opening.py": "a corpus that m2dr index corpus encoded",

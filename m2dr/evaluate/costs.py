@@ -139,7 +139,7 @@ def read_costs(folder: Path) -> Costs:
             f"{measuring(folder)}"
         ) from None
     except JsonError as error:
-        raise error.at(path) from error
+        raise UserError(f"{error.at(path)} Measure them again with: {measuring(folder)}") from error
     except (OSError, UserError, ValueError, TypeError, AttributeError) as error:
         raise UserError(
             f"{path} does not hold costs that m2dr wrote: {error} Measure them again with: "

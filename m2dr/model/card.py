@@ -22,7 +22,7 @@ def read_card_file(path: Path) -> ModelCard:
             that no model has.
     """
     remedy = "Train the model again, or copy its whole folder again."
-    table = read_object(path, {"format": int, "cuts": list[tuple[int, int]]}, remedy)
+    table = read_object(path, {"format": int, "cuts": list[tuple[int, int]]}, remedy, True)
     if table.get("format") not in (WEIGHTS_ALONE, FORMAT):
         raise UserError(
             f"{path} has format {table.get('format')}, and this m2dr reads format {FORMAT}; "

@@ -122,7 +122,9 @@ def requirements(package: str) -> list[Distribution]:
     try:
         needs = distribution(package).requires or []
     except PackageNotFoundError:
-        raise UserError(f"{package} is only copied here: install its folder by pip.") from None
+        raise UserError(
+            f"{package} is not installed, only copied here: install its folder by pip."
+        ) from None
     names = {re.split(r"[^\w.-]", need, maxsplit=1)[0] for need in needs if "extra ==" not in need}
     found: dict[str, Distribution] = {}
     for name in names:

@@ -100,8 +100,8 @@ def test_what_the_judgements_lack_is_counted() -> None:
     found = query_alarms(50, unanswered=2, unanswerable=3, unknown_documents=4)
 
     assert [re.search(r"\d", alarm)[0] for alarm in found] == ["2", "3", "4"]
-    assert "count as 0" in found[0]
-    assert "no relevant document" in found[1]
+    assert "counted as 0" in found[0]
+    assert "without a relevant document" in found[1]
     assert "corpus does not hold" in found[2]
     assert query_alarms(50) == []
 

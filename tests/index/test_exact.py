@@ -409,7 +409,7 @@ def test_of_a_store_no_more_is_widened_at_once_than_a_tile(
     asked: set[int] = set()
     blocks = Store.blocks
     monkeypatch.setattr(
-        Store, "blocks", lambda own, rows=0: (asked.add(rows), blocks(own, rows))[1]
+        Store, "blocks", lambda own, rows=0, **kw: (asked.add(rows), blocks(own, rows, **kw))[1]
     )
     monkeypatch.setattr(source, "KEPT_BYTES", 0)
     monkeypatch.setattr(sizes, "PROCESSOR", replace(sizes.PROCESSOR, tile=range(1024, 1024)))

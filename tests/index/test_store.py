@@ -300,5 +300,5 @@ def test_docids_that_are_no_regular_file_are_refused(store: Store) -> None:
     path.unlink()
     os.mkfifo(path)
 
-    with pytest.raises(UserError, match=r"docids\.txt is no regular file"):
+    with pytest.raises(UserError, match=r"docids\.txt cannot be read \(a FIFO stands there"):
         open_store(store.folder)

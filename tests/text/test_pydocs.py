@@ -333,7 +333,7 @@ def test_the_packages_read_are_those_needed_directly_or_not_and_without_extras()
 
 
 def test_a_package_that_is_not_installed_is_a_sentence() -> None:
-    with pytest.raises(UserError, match="no-such-package is not installed, only copied"):
+    with pytest.raises(UserError, match="no-such-package is not installed, only copied here"):
         pydocs.requirements("no-such-package")
 
 

@@ -71,7 +71,7 @@ def test_where_nothing_is_trained_the_others_are_named(place: Path) -> None:
 def test_a_damaged_model_that_may_be_the_newest_is_named(place: Path) -> None:
     (place / "models" / "trained" / "m2dr.json").write_text("{")
 
-    with pytest.raises(UserError, match=r"models/trained/m2dr.json line 1, is not JSON"):
+    with pytest.raises(UserError, match=r"models/trained/m2dr.json, line 1: is not JSON"):
         newest_model()
 
 

@@ -287,9 +287,14 @@ def test_limits_that_cannot_be_read_or_kept_are_sentences(
 @pytest.mark.parametrize(
     ("file", "old", "new", "sentence"),
     [
-        ("grid.json", '"RR@10": 0.9', '"RR@10": NaN', "not a number one can compare"),
+        ("grid.json", '"RR@10": 0.9', '"RR@10": NaN', "NaN, which is not a finite number"),
         ("grid.json", '"format": 1', '"format": 7', "its format is 7"),
-        ("costs.json", '"latency_p50_ms": 1.0', '"latency_p50_ms": NaN', "latency_p50_ms is nan"),
+        (
+            "costs.json",
+            '"latency_p50_ms": 1.0',
+            '"latency_p50_ms": NaN',
+            "NaN, which is not a finite number",
+        ),
         ("costs.json", '"latency_p50_ms": 1.0', '"latency_p50_ms": []', "costs that m2dr wrote"),
     ],
 )
