@@ -126,14 +126,14 @@ def trained(case: str, place: Path, folder: Path, batch_queries: int) -> None:
 def stopped(folder: Path, step: int) -> None:
     """Go on with a training, or begin it, and kill this process as that step ends."""
 
-    def watch(_: object) -> Callable[[int, object], None]:
+    def watch(*_: object) -> Callable[[int, object], None]:
         def on_step(done: int, _: object) -> None:
             if done == step:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         return on_step
 
-    with patch.object(verb, "_watch", watch):
+    with patch.object(verb, "watched", watch):
         begin(folder)
 
 

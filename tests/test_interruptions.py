@@ -205,7 +205,7 @@ def test_whatever_a_recipe_has_learned_or_drawn_is_gone_on_from(
             raise KeyboardInterrupt
 
     with (
-        patch.object(verb, "_watch", lambda _: stop),
+        patch.object(verb, "watched", lambda *_: stop),
         pytest.raises(Interrupted, match="stopped at step 5 of 6; go on with: m2dr train --resume"),
     ):
         verb.train(settings_of(case), tmp_path)

@@ -27,6 +27,7 @@ IN_PASSING = {
     "index/importing.py": "or of m2dr index corpus.",
     "index/milvus.py": "with m2dr index push, from where the index lies",
     "model/meeting.py": "Start them with torchrun.",
+    "model/readme.py": "A dual encoder for dense retrieval, written by m2dr",  # a page; run in its test
     "model/places.py": "torchrun{} --nproc-per-node {} -m {}",  # what it wraps is rendered
     "verbs/progress.py": "Start the processes with torchrun, or for one alone",
     "verbs/indexing/storing.py": "torchrun has started several processes already",

@@ -114,8 +114,8 @@ def hub_id(name: str) -> str | None:
 def _checked(folder: Path) -> Path:
     if is_half_written(folder):
         raise UserError(
-            f"{folder} holds a model that was not written to its end; run the command that wrote it "
-            "once more."
+            f"{folder} holds a model that was not written to its end; run once more the command "
+            "that wrote it."
         )
     if (folder / CHECKPOINTS).exists() and not (folder / CARD).exists():
         # Weights that lie beside them are an earlier model's.

@@ -122,7 +122,7 @@ def test_the_leavings_of_a_killed_export_are_named_and_written_over(
     (tmp_path / ".partial").mkdir()
     (tmp_path / ".partial" / "config.json").write_text(json.dumps({}))
 
-    with pytest.raises(UserError, match="was not written to its end.* again the command"):
+    with pytest.raises(UserError, match="was not written to its end.* once more the command"):
         read_card(tmp_path)
 
     export_cut(tiny_backbone, 2, tmp_path)
