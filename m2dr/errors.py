@@ -168,6 +168,8 @@ def refusal_of(error: BaseException) -> str:
     words = str(error).lower()
     full = any(word in words for word in _FULL)
     code = errno.ENOSPC if full else getattr(error, "errno", None)
+    if isinstance(error, RuntimeError) and "symlink loop" in words:
+        code = errno.ELOOP  # in the words of Path.resolve before Python 3.13
     if isinstance(error, MemoryError) or any(word in words for word in _NO_MEMORY):
         return "There is not enough memory; take fewer queries per batch, or shorter texts."
     if code not in _REFUSALS:

@@ -36,6 +36,7 @@ _REMEDIES = {
 }
 # Open files of this process, as /dev/stdout and `>(command)` name them.
 _OPEN_FILES = re.compile(r"/proc/(\d+)(/task/\d+)?/fd|/dev/fd")
+_NUMBER = re.compile(r"[0-9]{1,9}")  # of an open file
 _MOST_LINKS = 40  # as Linux follows them
 _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)  # of such a file system
 _KINDS = {
@@ -258,7 +259,7 @@ def _followed(path: Path) -> Path:
 def _stream(target: Path, asked: Path) -> int | None:
     """Open what is written to and not replaced; None for a regular file, or for none."""
     process = _OPEN_FILES.fullmatch(str(target.parent))
-    if process and process[1] in (None, str(os.getpid())) and target.name.isdecimal():
+    if process and process[1] in (None, str(os.getpid())) and _NUMBER.fullmatch(target.name):
         return os.dup(int(target.name))  # opened by its name, a regular file would lose its place
     try:
         mode = target.stat().st_mode

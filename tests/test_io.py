@@ -281,3 +281,8 @@ def test_where_the_disk_knows_no_locks_a_warning_is_given(
     with pytest.warns(UserWarning, match="cannot be locked"), locked(tmp_path):
         assert (tmp_path / LOCK).exists()
     assert not list(tmp_path.iterdir())
+
+
+def test_the_number_of_an_open_file_that_no_process_has_is_refused() -> None:
+    with pytest.raises(UserError, match="/dev/fd/99999999999"):
+        write_text(Path("/dev/fd/99999999999"), "run\n")

@@ -146,3 +146,15 @@ def test_a_word_that_names_or_counts_nothing_is_refused(
     assert done.exit_code == 2, (done.output, done.exception)
     assert told in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_links_that_lead_in_a_circle_are_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.csv").symlink_to("a.csv")
+
+    done = run("train", "--corpus", "a.csv", "--variant", "plain")
+
+    assert done.exit_code == 2, (done.output, done.exception)
+    assert "Symbolic links lead in a circle" in done.stderr

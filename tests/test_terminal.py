@@ -96,6 +96,28 @@ def test_refusals_are_shown_with_escapes(
     assert not OBEYED.search(out + err)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("search", "--model", "no\nError: b", "text"),
+        ("compare", "no\nError: b", "--against", "bm25"),
+        ("bm25", "--corpus", "no\nError: b", "--split", "test", "--run", "never"),
+    ],
+)
+def test_a_refusal_that_quotes_a_line_feed_stays_on_one_line(
+    words: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(capsys, *words)
+
+    assert code == 2
+    assert r"no\nError: b" in err
+    assert sum(line.startswith("Error: ") for line in err.splitlines()) == 1
+
+
 def test_lines_and_bars_of_progress_are_shown_with_escapes(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,8 +73,9 @@ def stop(sentence: str, code: int) -> NoReturn:
 
 
 def _readable(sentence: str) -> str:
-    """Return a sentence without the middle of a file that it quotes."""
-    return sentence if len(sentence) <= LONGEST else f"{sentence[:1500]} … {sentence[-400:]}"
+    """Return a sentence on one line, without the middle of a file that it quotes."""
+    line = sentence.replace("\n", "\\n")  # of a name, a word or a library that it quotes
+    return line if len(line) <= LONGEST else f"{line[:1500]} … {line[-400:]}"
 
 
 def _open_streams() -> None:

@@ -22,6 +22,8 @@ def choose_device(name: str) -> torch.device:
         raise UserError(f"--device {name} names no device. {hint}") from error
     if device.type not in ("cpu", "cuda"):
         raise UserError(f"--device {name} is not supported. {nearest(name, ['cpu', 'cuda'])}")
+    if device.type == "cpu" and device.index is not None:
+        raise UserError(f"--device {name} has a number, and cpu means all of it. Use --device cpu.")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda was asked for; torch finds no CUDA card. Use --device cpu.")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():

@@ -49,6 +49,8 @@ def test_a_wrong_dtype_in_the_environment_is_named(monkeypatch: pytest.MonkeyPat
     ("choose", "sentence"),
     [
         (lambda: choose_device("gpu"), "--device gpu names no device"),
+        (lambda: choose_device("cpu:9"), "--device cpu:9 has a number.*Use --device cpu"),
+        (lambda: choose_training_device("cpu:1"), "--device cpu:1 has a number"),
         (lambda: choose_dtype("fp16", CPU), "--dtype fp16 is no dtype. Did you mean"),
     ],
 )
