@@ -28,7 +28,7 @@ class Trainer(transformers.Trainer):
         examples: the training as one long list.
         batch: examples to the learner's arguments, `step` excepted.
         quality: what a better model has more of; None: the last checkpoint is kept.
-        on_step: told each step and what was logged last.
+        on_step: told each step and what was logged last, with the `step` of the last loss.
     """
 
     def __init__(
@@ -148,12 +148,13 @@ class _Reporter(TrainerCallback):
     def on_log(
         self,
         args: TrainingArguments,  # noqa: ARG002  # transformers passes these by position
-        state: TrainerState,  # noqa: ARG002
+        state: TrainerState,
         control: TrainerControl,  # noqa: ARG002
         logs: Mapping[str, float] | None = None,
         **_: object,
     ) -> None:
-        self._last = {**self._last, **(logs or {})}
+        step = {"step": state.global_step} if logs and "loss" in logs else {}
+        self._last = {**self._last, **(logs or {}), **step}
 
     def on_step_end(
         self,

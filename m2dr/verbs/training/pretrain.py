@@ -121,7 +121,7 @@ def _pretrain(setup: _Setup, folder: Path, resume: bool) -> tuple[Trainer, Model
     cuts = " ".join(map(str, setup.learner.cuts))
     say(f"Pre-training {cuts} of {settings.backbone}: {counted(plan.steps, 'steps')}")
     say(f"  {counted(setup.texts, 'texts')}, {plan.batch_queries} per step, into {folder}")
-    losses: list[float] = []  # the last one that was logged
+    losses: dict[int, float] = {}  # by its step, the last one that was logged
     with progress("Pre-training", plan.steps, "steps", partial(loss_told, losses)) as advance:
         watch = watched(advance, losses)
         trainer = Trainer(setup.learner, plan, setup.examples, setup.batch, None, watch)

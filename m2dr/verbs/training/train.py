@@ -95,7 +95,7 @@ def _train(setup: Setup, folder: Path, resume: bool) -> tuple[Trainer, ModelCard
 
     measure = material.quality
     quality = (lambda: measure(encoder, setup.tokenizer)) if measure else None
-    losses: list[float] = []  # the last one that was logged
+    losses: dict[int, float] = {}  # by its step, the last one that was logged
     with progress("Training", plan.steps, "steps", partial(loss_told, losses)) as advance:
         watch = watched(advance, losses)
         trainer = Trainer(setup.learner, plan, setup.examples, setup.batch, quality, watch)
@@ -203,19 +203,23 @@ def _of_another_process(error: RuntimeError) -> bool:
     return any(word in said for word in words)
 
 
-def watched(advance: Advance, losses: list[float]) -> Callable[[int, Mapping[str, float]], None]:
-    """What a trainer calls after each step: it advances, and keeps the last loss in `losses`."""
+def watched(
+    advance: Advance, losses: dict[int, float]
+) -> Callable[[int, Mapping[str, float]], None]:
+    """What a trainer calls after each step: it advances, and keeps the last loss with its step."""
 
     def on_step(_: int, logged: Mapping[str, float]) -> None:
-        losses[:] = [logged["loss"]] if "loss" in logged else losses
+        if "loss" in logged:
+            losses.clear()
+            losses[int(logged["step"])] = logged["loss"]
         advance(1)
 
     return on_step
 
 
-def loss_told(losses: list[float]) -> str:
-    """The last loss as a progress line shows it."""
-    return f"loss {losses[0]:.3f}" if losses else ""
+def loss_told(losses: Mapping[int, float]) -> str:
+    """The last loss and its step, as a progress line shows them."""
+    return next((f"loss {loss:.3f} at step {step}" for step, loss in losses.items()), "")
 
 
 def _report(
