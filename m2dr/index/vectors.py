@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, command
 from m2dr.records.card import Similarity
 
 Floats = NDArray[np.floating[Any]]
@@ -43,7 +43,7 @@ def _require_finite(values: Floats) -> None:
     if not np.isfinite(values).all():
         raise UserError(
             "A vector is not finite, so a file of vectors is damaged; see which one with: "
-            "m2dr index verify"
+            f"{command('index', 'verify')}, and --indexes where they lie elsewhere"
         )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, command
 
 RUN = 128  # consecutive scores whose best is compared first, at most: R
 # Shorter ones as long as fewer than so many documents came for each that is wanted, for most of the
@@ -164,7 +164,8 @@ def not_a_number() -> UserError:
     """Of a score."""
     return UserError(
         "A score is not a number, so documents cannot be ranked by it. Look at the vectors: a "
-        "product of two of them is beyond float32, or a file is damaged: m2dr index verify"
+        "product of two of them is beyond float32, or a file is damaged, which you see with: "
+        f"{command('index', 'verify')}, and --indexes where they lie elsewhere"
     )
 
 
