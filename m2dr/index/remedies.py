@@ -68,10 +68,10 @@ def index_remedy(folder: Path) -> str:
     parts = index_parts(folder)
     if parts is None and not made:
         return Origin().remedy()
-    dim, engine = parts or (made.get("dim", 0), str(made.get("engine", "flat")))
+    dim, engine = parts or (made.get("dim", 0), _word(made, "engine") or "flat")
     factory: object = ""
     if _FACTORY.fullmatch(engine[-8:]):  # only its manifest knows the string behind that name
-        factory, engine = made.get("factory", ""), "flat"
+        factory, engine = _word(made, "factory"), "flat"
         if not factory:
             return Origin().remedy()
     return origin_of(folder.parent).remedy(
@@ -92,13 +92,20 @@ def _origin(record: Mapping[str, Any], folder: Path) -> Origin:
     label = record.get("label")
     if not isinstance(label, Mapping):
         return Origin()
+    rows = record.get("shard_rows")
     return Origin(
-        str(label.get("source") or ""),
-        str(label.get("model") or ""),
-        str(record.get("dtype", "f16")),
-        int(record.get("shard_rows") or 0),
-        _root(folder, str(record.get("corpus")), str(label.get("fingerprint"))),
+        _word(label, "source"),
+        _word(label, "model"),
+        _word(record, "dtype") or "f16",
+        rows if type(rows) is int else 0,  # True is no count
+        _root(folder, _word(record, "corpus"), _word(label, "fingerprint")),
     )
+
+
+def _word(record: Mapping[str, Any], name: str) -> str:
+    """A field of a record that may be damaged; empty where it is no text."""
+    found = record.get(name)
+    return found if isinstance(found, str) else ""
 
 
 def _records(folder: Path) -> Iterator[dict[str, Any]]:

@@ -325,7 +325,7 @@ def test_both_commands_work_as_a_person_runs_them(results: Path) -> None:
 
     assert drawn.returncode == 0, drawn.stderr
     assert (results.parent / "figures" / "corpus-test" / "nDCG@10-layers.svg").is_file()
-    assert "Note: corpus test: no gap to separate" in drawn.stderr
+    assert "Note: corpus test: no results named 'separate' are given" in drawn.stderr
     assert page.returncode == 0, page.stderr
     assert "report.html" in page.stdout
     assert "Mine" in (results.parent / "report.html").read_text()

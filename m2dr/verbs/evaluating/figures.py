@@ -127,7 +127,10 @@ def _pictured(
     for measure in measures:
         pictures += _of_measure(held, measure, beside, reference)
     if not reference:
-        notes.append(f"no gap to {SEPARATE}: no model is called so; name its results: --separate")
+        notes.append(
+            f"no results named {SEPARATE!r} are given, so the gap to them is not drawn; --separate "
+            "names their folder"
+        )
     without = [one.grid.model for one in held if one.costs is None]
     if without:
         notes.append(f"not in the figures of costs, which were not measured: {', '.join(without)}")
