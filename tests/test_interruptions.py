@@ -110,7 +110,7 @@ def test_training_killed_and_resumed_ends_with_the_same_weights(
     assert code == -signal.SIGKILL
     refused = m2dr(*words, cwd=tmp_path)
     assert refused.returncode == 2
-    assert "interrupted training; go on with --resume" in refused.stderr
+    assert "or go on with: m2dr train --resume --out model" in refused.stderr
     done = m2dr("train", "--resume", "--out", "model", cwd=tmp_path)
 
     assert done.returncode == 0, done.stderr

@@ -119,7 +119,7 @@ def _checked(folder: Path) -> Path:
         )
     if (folder / CHECKPOINTS).exists() and not (folder / CARD).exists():
         # Weights that lie beside them are an earlier model's.
-        raise UserError(f"{folder} holds a training that is not finished; {_go_on(folder)}")
+        raise UserError(f"{folder} holds a training that is not finished; {go_on(folder)}")
     _refuse_irregular(folder)
     _refuse_modules(folder)
     inner = transformer_folder(folder)
@@ -187,8 +187,8 @@ def resume_command(verb: str, folder: Path, processes: int = 1) -> str:
     return f"torchrun{machines} --nproc-per-node {own} -m {go_on}"
 
 
-def _go_on(folder: Path) -> str:
-    """How to finish the training in a folder, as its record says."""
+def go_on(folder: Path) -> str:
+    """Return how to finish the training in a folder, as its record says; the end of a sentence."""
     try:
         record = load_json(folder / RECORD)
         verb = "train" if "variant" in record else "pretrain"

@@ -12,7 +12,7 @@ from m2dr.errors import UserError, counted
 from m2dr.io import contents, locked, write_text
 from m2dr.jsontext import load_json
 from m2dr.model.card import CARD
-from m2dr.model.places import CHECKPOINTS, PROCESSES, RECORD
+from m2dr.model.places import CHECKPOINTS, PROCESSES, RECORD, go_on
 from m2dr.verbs.models import MODELS
 from m2dr.verbs.progress import is_first, processes_asked
 
@@ -100,12 +100,12 @@ def open_workplace(folder: Path, settings: object, resume: bool, overwrite: bool
     dead = (folder / RECORD).exists() and not _is_worth_keeping(folder)
     if contents(folder) and not (overwrite or dead):
         if (folder / CARD).exists():
-            what, hint = "a finished model", "choose another --out, or --overwrite it"
+            what, hint = "a finished model", "choose another --out, or --overwrite it."
         elif (folder / RECORD).exists():
-            what, hint = "an interrupted training", "go on with --resume, or --overwrite it"
+            what, hint = "an interrupted training", f"--overwrite it, or {go_on(folder)}"
         else:
-            what, hint = "other files", "choose another --out"
-        raise UserError(f"{folder} holds {what}; {hint}.")
+            what, hint = "other files", "choose another --out."
+        raise UserError(f"{folder} holds {what}; {hint}")
     if overwrite or dead:
         clear(folder)
         shutil.rmtree(folder / LOGS, ignore_errors=True)

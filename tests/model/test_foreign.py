@@ -346,6 +346,16 @@ def test_prompts_stand_before_texts_as_they_are(case: str, make: Make) -> None:
         np.testing.assert_allclose(ours(folder, side=side), expected, atol=1e-5)
 
 
+def test_a_passage_prompt_stands_before_documents(make: Make) -> None:
+    folder = make(prompts={"query": "read: ", "passage": "line: "})
+    settings = folder / foreign.MODEL_SETTINGS
+    change(settings, prompts={"query": "read: ", "passage": "line: "})
+
+    expected = theirs(folder).encode(TEXTS, prompt_name="passage")
+
+    np.testing.assert_allclose(ours(folder, side="document"), expected, atol=1e-5)
+
+
 def test_texts_are_cut_where_sentence_transformers_cuts_them(make: Make, tiny: Transformer) -> None:
     long = " ".join(["list of numbers"] * 60)
     before = tiny.max_seq_length

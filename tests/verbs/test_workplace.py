@@ -76,7 +76,9 @@ def test_a_checkpoint_is_kept_until_someone_says_otherwise(
     patched.undo()
     assert (tmp_path / "checkpoints" / "checkpoint-2").exists()
 
-    with pytest.raises(UserError, match="holds an interrupted training; go on with --resume"):
+    with pytest.raises(
+        UserError, match="holds an interrupted training; --overwrite it, or go on with: m2dr"
+    ):
         train(settings, tmp_path)
 
     train(settings, tmp_path, resume=True)
