@@ -5,7 +5,7 @@ import errno
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -57,18 +57,6 @@ def were(count: int) -> str:
     ('was', 'were')
     """
     return "was" if count == 1 else "were"
-
-
-def refuse_pipe(path: Path) -> None:
-    """Raise UserError where a path that is read more than once is a pipe or a device.
-
-    What was read from such a path once is gone, and a second reading finds nothing or waits.
-    """
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        raise UserError(
-            f"{path} is a pipe or a device, which can be read once, and m2dr reads it more often. "
-            "Write what it gives to a file, and name that file instead."
-        )
 
 
 def command(*words: object, **options: object) -> str:

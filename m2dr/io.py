@@ -46,6 +46,7 @@ _KINDS = {
     stat.S_IFSOCK: "a socket",
     stat.S_IFDIR: "a folder",
 }
+_ENDLESS = ("a FIFO", "a device", "a socket")  # what may have no end, or only one reading
 
 
 # Reading
@@ -69,9 +70,21 @@ def read_regular(path: Path) -> bytes:
         OSError: it cannot be read, or is no regular file.
     """
     found = what_stands_at(path)
-    if found.startswith(("a FIFO", "a device", "a socket")):
+    if found.startswith(_ENDLESS):
         raise OSError(errno.ENXIO, f"{found} stands there, not a file", str(path))
     return path.read_bytes()
+
+
+def refuse_pipe(path: Path) -> None:
+    """Raise UserError where a path that is read more than once is a pipe or a device.
+
+    What was read from such a path once is gone, and a second reading finds nothing or waits.
+    """
+    if what_stands_at(path).startswith(_ENDLESS):
+        raise UserError(
+            f"{path} is a pipe or a device, which can be read once, and m2dr reads it more often. "
+            "Write what it gives to a file, and name that file instead."
+        )
 
 
 def read_bytes(path: Path, remedy: str) -> bytes:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from m2dr.errors import UserError, counted, refuse_pipe
+from m2dr.errors import UserError, counted
 from m2dr.index.docids import Docids
 from m2dr.index.layout import INDEX, INDEX_DOCIDS
 from m2dr.index.library import load_faiss, words
@@ -18,7 +18,7 @@ from m2dr.index.manifest import StorePlan
 from m2dr.index.store import Store, open_store
 from m2dr.index.vectors import Floats
 from m2dr.index.writer import StoreWriter
-from m2dr.io import locked
+from m2dr.io import locked, refuse_pipe
 
 _PICKLES = (".pkl", ".pickle", ".pt", ".pth")
 _NO_ID = re.compile(r"[^\S\n]|\0")

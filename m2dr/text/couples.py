@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from m2dr.errors import UserError, nearest, refuse_pipe
+from m2dr.errors import UserError, nearest
+from m2dr.io import refuse_pipe
 from m2dr.records.texts import Pair
 from m2dr.text.fields import Row, filled, string
 from m2dr.text.likeness import Scale, scale_of

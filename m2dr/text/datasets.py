@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from m2dr.errors import UserError, nearest, refuse_pipe
+from m2dr.errors import UserError, nearest
+from m2dr.io import refuse_pipe
 from m2dr.text import beir, irds, msmarco, pairs, pydocs, triples
 from m2dr.text.collection import Dataset
 

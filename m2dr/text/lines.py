@@ -14,7 +14,8 @@ from typing import BinaryIO, NamedTuple, cast
 
 import numpy as np
 
-from m2dr.errors import UserError, refuse_pipe
+from m2dr.errors import UserError
+from m2dr.io import refuse_pipe
 from m2dr.jsontext import reason_of
 
 

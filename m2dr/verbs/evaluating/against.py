@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError, nearest, refuse_pipe
+from m2dr.errors import UserError, nearest
 from m2dr.evaluate.comparison import Comparison, comparison_table, write_comparison
 from m2dr.evaluate.grid import Grid
 from m2dr.evaluate.made import remake
@@ -16,6 +16,7 @@ from m2dr.evaluate.report import read_json
 from m2dr.evaluate.runfiles import read_run
 from m2dr.evaluate.scores import SCORES, QueryScores, read_scores
 from m2dr.evaluate.significance import paired
+from m2dr.io import refuse_pipe
 from m2dr.records.cut import Cut
 from m2dr.records.run import Ranking, Run
 from m2dr.text.qrels import read_judgements
