@@ -338,8 +338,8 @@ def training_tables(rows: list[Row]) -> Iterator[str]:
     for row in found:
         peer = by_name.get((row["shape"], row["peer"]))
         if peer is not None:
-            times = median(row["tokens/s"]) / median(peer["tokens/s"])  # type: ignore[type-var]
-            less = float(row["peak GB"]) / float(peer["peak GB"])  # type: ignore[arg-type]
+            times = median(row["tokens/s"]) / median(peer["tokens/s"])  # type: ignore[type-var]  # rows hold objects
+            less = float(row["peak GB"]) / float(peer["peak GB"])  # type: ignore[arg-type]  # likewise
             names = [str(row[key]) for key in ("shape", "step", "peer")]
             cells.append([*names, f"{times:.2f}", f"{less:.2f}"])
     columns = ["model", "m2dr", "sentence-transformers", "times its tokens/s", "times its memory"]
@@ -395,7 +395,7 @@ def search_tables(rows: list[Row]) -> Iterator[str]:
     yield from table("Indexes", columns, cells)
     cells = [
         [str(row["corpus"]), str(row["dim"]), f"{row['k']:,}", str(row["engine"]),
-         spread(row["seconds"], 4), f"{row['queries'] / median(row['seconds']):,.0f}",  # type: ignore[operator,type-var]
+         spread(row["seconds"], 4), f"{row['queries'] / median(row['seconds']):,.0f}",  # type: ignore[operator,type-var]  # likewise
          f"{row['recall']:.4f}"]
         for row in of(rows, "batch")
     ]  # fmt: skip

@@ -250,7 +250,7 @@ def decode(value: object, hint: object, where: str) -> object:
 
 
 def _refuse(value: object, expected: str, where: str) -> NoReturn:
-    has = f"has {where} = {shown(value)}" if where else f"holds {shown(value)}"
+    has = f"has {where} = {quoted(value)}" if where else f"holds {quoted(value)}"
     raise MismatchError(f"{has} where {expected} belongs")
 
 
@@ -270,7 +270,7 @@ def _decode_plain(value: object, hint: object, where: str) -> object:
 def _decode_literal(value: object, known: tuple[object, ...], where: str) -> object:
     if not any(type(value) is type(one) and value == one for one in known):
         names = ", ".join(map(str, known))
-        raise MismatchError(f"has {where} = {shown(value)}, which is none of {names}")
+        raise MismatchError(f"has {where} = {quoted(value)}, which is none of {names}")
     return value
 
 
@@ -303,7 +303,7 @@ def _decode_record(value: object, hint: "type[DataclassInstance]", where: str) -
     names = {field.name for field in fields(hint)}
     needed = {field.name for field in fields(hint) if not field.metadata.get("later")}
     problems = [f"lacks {name!r}" for name in sorted(needed - value.keys())]
-    problems += [f"has an unknown {shown(name)}" for name in sorted(value.keys() - names)]
+    problems += [f"has an unknown {quoted(name)}" for name in sorted(value.keys() - names)]
     if problems:
         raise MismatchError(", ".join(problems) + (f" in {where}" if where else ""))
     hints = get_type_hints(hint)
@@ -327,7 +327,7 @@ def _decode_tuple(value: object, hints: tuple[object, ...], where: str) -> tuple
 # Reasons
 
 
-def shown(value: object) -> str:
+def quoted(value: object) -> str:
     """Return a value as a sentence shows it; a long one is cut."""
     return _short(repr(value))
 
@@ -372,7 +372,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(table) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise JsonError(f"an object holds the key {shown(twice)} twice")
+        raise JsonError(f"an object holds the key {quoted(twice)} twice")
     return table
 
 

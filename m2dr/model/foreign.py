@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from m2dr.errors import UserError
-from m2dr.jsontext import read_table, shown
+from m2dr.jsontext import quoted, read_table
 from m2dr.model.backbones import most_tokens, read_config, usual_pooling
 from m2dr.model.modules import KINDS, Dense, Truncate, final_width, read_modules, write_modules
 from m2dr.model.places import (
@@ -209,7 +209,7 @@ def _pooling(folder: Path) -> tuple[str | None, bool]:
     strange = [mode for mode in modes if LAST.get(mode, mode) not in get_args(Pooling)] + odd
     if strange:
         raise UserError(
-            f"{path} asks for the pooling {shown(strange[0])}, which m2dr does not run; it runs "
+            f"{path} asks for the pooling {quoted(strange[0])}, which m2dr does not run; it runs "
             f"{', '.join(get_args(Pooling))}. Take another model."
         )
     return "+".join(LAST.get(mode, str(mode)) for mode in modes), table.get("include_prompt", True)
@@ -228,7 +228,7 @@ def _similarity(folder: Path, told: Mapping[str, Any]) -> Similarity:
     known: dict[object, Similarity] = {None: usual, "cosine": "cosine", "dot": "dot"}
     if named not in known:
         raise UserError(
-            f"{folder / MODEL_SETTINGS} has similarity_fn_name = {shown(named)}, and m2dr "
+            f"{folder / MODEL_SETTINGS} has similarity_fn_name = {quoted(named)}, and m2dr "
             "compares vectors by cosine or dot alone. Take another model."
         )
     return known[named]
@@ -239,8 +239,8 @@ def _prompts(path: Path, told: Mapping[str, Any]) -> tuple[str, str]:
     prompts, default = told.get("prompts") or {}, told.get("default_prompt_name")
     if default is not None and default not in prompts:
         raise UserError(
-            f"{path} has default_prompt_name = {shown(default)}, and its prompts are "
-            f"{shown(list(prompts))}. Get the model again."
+            f"{path} has default_prompt_name = {quoted(default)}, and its prompts are "
+            f"{quoted(list(prompts))}. Get the model again."
         )
 
     def of(names: Sequence[str]) -> str:
@@ -258,7 +258,7 @@ def embedding_width(folder: Path, config: PretrainedConfig, pooling: str) -> int
     if dim is None:
         return width
     if dim < 1:
-        raise UserError(f"{folder / MODEL_SETTINGS} has truncate_dim = {shown(dim)}, no width.")
+        raise UserError(f"{folder / MODEL_SETTINGS} has truncate_dim = {quoted(dim)}, no width.")
     return min(dim, width)
 
 
@@ -274,7 +274,7 @@ def _lengths(folder: Path, config: PretrainedConfig) -> tuple[int, int]:
     longest = given or settings.get("max_seq_length") or usual
     asked = [settings.get(f"{side}_length") or longest for side in ("query", "document")]
     if not all(isinstance(length, int | float) and length >= 1 for length in asked):
-        raise UserError(f"A text of {folder} may have {shown(asked)} tokens, which is no length.")
+        raise UserError(f"A text of {folder} may have {quoted(asked)} tokens, which is no length.")
     query, document = (int(min(length, most_tokens(config))) for length in asked)
     return query, document
 
@@ -304,14 +304,14 @@ def _odd_settings(settings: Mapping[str, Any]) -> str | None:
     for name, value in settings.items():
         odd = name not in {*READ, *USUAL, *tables} or value not in USUAL.get(name, (value,))
         if odd or (name in tables and not isinstance(value, dict)):
-            return f"{name[:60]} = {shown(value)}"
+            return f"{name[:60]} = {quoted(value)}"
     modality = settings.get("modality_config", {})
     if "message" in modality or modality.get("text", TEXT) != TEXT:
-        return f"modality_config = {shown(modality)}"
+        return f"modality_config = {quoted(modality)}"
     for name, harmless in ARGUMENTS.items():
         for key, value in _arguments(settings, name).items():
             if key not in harmless:
-                return f"{key[:60]} = {shown(value)} among its {name}"
+                return f"{key[:60]} = {quoted(value)} among its {name}"
     return None
 
 

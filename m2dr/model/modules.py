@@ -17,7 +17,7 @@ from torch.nn.functional import normalize
 
 from m2dr.errors import UserError
 from m2dr.io import first_words
-from m2dr.jsontext import read_table, shown
+from m2dr.jsontext import quoted, read_table
 from m2dr.model.places import WEIGHTS, Listed
 
 VECTOR = "sentence_embedding"  # what sentence-transformers calls a text's vector
@@ -241,13 +241,13 @@ def _made(place: Path, kind: str, width: int) -> nn.Module:
     strange = [key for key in config if key not in KINDS[kind].keys]
     if strange:
         raise UserError(
-            f"The module {kind} in {place} has {shown(strange[0])} = "
-            f"{shown(config[strange[0]])}, which m2dr does not run. Take another model."
+            f"The module {kind} in {place} has {quoted(strange[0])} = "
+            f"{quoted(config[strange[0]])}, which m2dr does not run. Take another model."
         )
     for key in PLACES:
         if config.get(key) not in (None, VECTOR):
             raise UserError(
-                f"The module {kind} in {place} works on {shown(config[key])}, and m2dr runs those "
+                f"The module {kind} in {place} works on {quoted(config[key])}, and m2dr runs those "
                 f"alone that work on the vector of a text ({VECTOR}). Take another model."
             )
     try:
@@ -263,7 +263,7 @@ def _made(place: Path, kind: str, width: int) -> nn.Module:
     takes = KINDS[kind].takes
     if takes and config[takes] != width:
         raise UserError(
-            f"The module {kind} in {place} takes {shown(config[takes])} dims, and a vector has "
+            f"The module {kind} in {place} takes {quoted(config[takes])} dims, and a vector has "
             f"{width} before it. Get the model again."
         )
     return module

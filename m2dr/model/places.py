@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 from m2dr.errors import UserError, command, install
 from m2dr.io import what_stands_at
-from m2dr.jsontext import load_json, read_object, read_value, shown
+from m2dr.jsontext import load_json, quoted, read_object, read_value
 from m2dr.model.card import CARD
 
 CHECKPOINTS = "checkpoints"  # of a training that is not finished
@@ -230,13 +230,13 @@ def _from_hub(name: str) -> Path:
 def _listed(path: Path, row: dict[str, object]) -> Listed:
     kind, place = row.get("type"), row.get("path")
     if not isinstance(kind, str) or not isinstance(place, str):
-        raise UserError(f"{path} is damaged: {shown(row)} names no module; get the model again.")
+        raise UserError(f"{path} is damaged: {quoted(row)} names no module; get the model again.")
     if (
         len(place) > _LONGEST
         or PurePosixPath(place).is_absolute()
         or ".." in PurePosixPath(place).parts
     ):
-        raise UserError(f"{path} names {shown(place)}, which is no folder inside the model's.")
+        raise UserError(f"{path} names {quoted(place)}, which is no folder inside the model's.")
     package, _, name = kind.rpartition(".")
     if package.partition(".")[0] != "sentence_transformers":
         raise UserError(
@@ -246,6 +246,6 @@ def _listed(path: Path, row: dict[str, object]) -> Listed:
     if row.get("kwargs"):
         raise UserError(
             f"{path} gives the module {name[:60]} arguments of its own (kwargs "
-            f"{shown(row['kwargs'])}), which m2dr does not pass on. Take another model."
+            f"{quoted(row['kwargs'])}), which m2dr does not pass on. Take another model."
         )
     return Listed(name, place)

@@ -3,9 +3,11 @@
 import operator
 from collections.abc import Iterable, Mapping
 from os import PathLike, fspath
-from typing import Any
+from typing import Any, TypeVar
 
 from m2dr.errors import UserError
+
+Item = TypeVar("Item")
 
 
 def strings(given: object, what: str) -> list[str]:
@@ -21,15 +23,7 @@ def strings(given: object, what: str) -> list[str]:
     >>> strings(("a", "b"), "queries")
     ['a', 'b']
     """
-    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-        raise UserError(f"The {what} are of type {_kind(given)}. Give a list of strings.")
-    texts = list(given)
-    for number, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise UserError(
-                f"Number {number} of the {what} is of type {_kind(text)}. Give a list of strings."
-            )
-    return texts
+    return _every(given, what, str, "strings")
 
 
 def mappings(given: object, what: str) -> list[Mapping[str, Any]]:
@@ -42,15 +36,7 @@ def mappings(given: object, what: str) -> list[Mapping[str, Any]]:
     Raises:
         UserError: it is none, or holds something else.
     """
-    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-        raise UserError(f"The {what} are of type {_kind(given)}. Give a list of dicts.")
-    rows = list(given)
-    for number, row in enumerate(rows):
-        if not isinstance(row, Mapping):
-            raise UserError(
-                f"Number {number} of the {what} is of type {_kind(row)}. Give a list of dicts."
-            )
-    return rows
+    return _every(given, what, Mapping, "dicts")  # type: ignore[type-abstract]  # isinstance takes it
 
 
 def string(name: str, given: object) -> str:
@@ -95,3 +81,16 @@ def whole_number(name: str, given: object, least: int) -> int:
 
 def _kind(given: object) -> str:
     return type(given).__name__
+
+
+def _every(given: object, what: str, kind: type[Item], wanted: str) -> list[Item]:
+    """Return an iterable as a list, all of whose items are of one type."""
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise UserError(f"The {what} are of type {_kind(given)}. Give a list of {wanted}.")
+    items = list(given)
+    for number, item in enumerate(items):
+        if not isinstance(item, kind):
+            raise UserError(
+                f"Number {number} of the {what} is of type {_kind(item)}. Give a list of {wanted}."
+            )
+    return items

@@ -122,9 +122,8 @@ def _relations(x: Tensor) -> Tensor:
 def _strongest(matrices: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Left singular vectors [..., n, count] and values [..., count] of [..., n, m], best first.
 
-    On a gpu a singular value decomposition of some hundred columns takes ten times as long as on a
-    processor, and one matrix after the other. There they are the eigenvectors of A Aᵀ, in float64,
-    whose digits make up for the squares.
+    On a gpu they are the eigenvectors of A Aᵀ, of all matrices in one call, in float64, whose
+    digits make up for the squares; `scripts/on_a_gpu` measures this beside a decomposition of each.
     """
     if not _on_gpu(matrices):
         vectors, values, _ = torch.linalg.svd(matrices, full_matrices=False)
