@@ -1,0 +1,1 @@
+"""Fitted exits: their texts, their moments, and the command."""

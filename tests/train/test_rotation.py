@@ -1,0 +1,299 @@
+"""The rotation of an embedding, against numpy's eigenvectors and scipy's minimum of the loss."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.linalg import expm
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax
+
+from m2dr.records.card import Similarity
+from m2dr.records.fit import Rotation
+from m2dr.train import rotation
+from m2dr.train.rotation import fit_rotation
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+
+KINDS: tuple[Rotation, ...] = ("none", "pca", "learned")
+SIMILARITIES: tuple[Similarity, ...] = ("cosine", "dot")
+both = pytest.mark.parametrize("similarity", SIMILARITIES)
+DIMS = (2, 4, 8, 12)
+
+
+def topics(count: int, seed: int, width: int = 24) -> Floats:
+    """Vectors [count, width] of a few topics out of 30 each, which are the same for every seed."""
+    directions = np.random.default_rng(0).normal(size=(30, width))
+    draw = np.random.default_rng(seed)
+    mixtures = draw.dirichlet(np.full(30, 0.05), count)
+    found: Floats = mixtures @ directions + draw.normal(0, 0.1, (count, width))
+    return found.astype(np.float32)
+
+
+def scores(vectors: Doubles, dim: int, similarity: Similarity) -> Doubles:
+    cut = vectors[:, :dim]
+    if similarity == "cosine":
+        cut = cut / np.linalg.norm(cut, axis=1, keepdims=True)
+    found: Doubles = cut @ cut.T
+    return found
+
+
+def loss(
+    vectors: Floats, turn: Doubles | Floats, dims: Sequence[int], similarity: Similarity
+) -> float:
+    """The mean KL of rankings by prefixes, each at its best temperature."""
+    rotated = vectors.astype(np.float64) @ turn.T.astype(np.float64)
+    itself = np.diag(np.full(len(rotated), np.inf))
+    full = scores(rotated, rotated.shape[1], similarity)
+    others = full[~np.eye(len(full), dtype=bool)].reshape(len(full), -1)
+    wanted = log_softmax(full * 2 / others.std(axis=1, ddof=1).mean() - itself, axis=1)
+    shares = np.exp(wanted)
+    wanted[itself > 0] = 0.0
+
+    def divergence(sharpness: float, prefix: Doubles) -> float:
+        found = log_softmax(np.exp(sharpness) * prefix - itself, axis=1)
+        found[itself > 0] = 0.0
+        return float((shares * (wanted - found)).sum() / len(full))
+
+    return float(
+        np.mean(
+            [
+                minimize_scalar(
+                    divergence, args=(scores(rotated, dim, similarity),), bounds=(-9, 9)
+                ).fun
+                for dim in dims
+            ]
+        )
+    )
+
+
+def projector(turn: Floats, dim: int) -> Doubles:
+    rows = turn[:dim].astype(np.float64)
+    found: Doubles = rows.T @ rows
+    return found
+
+
+def brief(patch: pytest.MonkeyPatch) -> None:
+    """Let a learned rotation take few steps, where it does not matter how good it is."""
+    patch.setattr(rotation, "STEPS", 6)
+    patch.setattr(rotation, "ROUND", 3)
+
+
+@pytest.fixture(autouse=True)
+def small_batches() -> Iterator[None]:
+    """Of texts that are far fewer than in use."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rotation, "BATCH", 128)
+        patch.setattr(rotation, "HELD_OUT", 128)
+        yield
+
+
+@st.composite
+def any_vectors(draw: st.DrawFn) -> Floats:
+    """Few or many vectors of few or some dims: any rank, constant dims, zeros, any scale."""
+    count, width = draw(st.integers(0, 60)), draw(st.sampled_from([1, 2, 3, 7, 16]))
+    rank = draw(st.integers(0, width))
+    normal = np.random.default_rng(draw(st.integers(0, 2**32))).normal
+    vectors = normal(size=(count, rank)) @ normal(size=(rank, width))
+    vectors += draw(st.sampled_from([0.0, 1.0, 100.0])) * normal(size=width)
+    vectors[:, draw(st.integers(0, width - 1))] = draw(st.sampled_from([0.0, 5.0]))
+    vectors[: draw(st.integers(0, 3))] = 0.0
+    vectors[: draw(st.integers(0, 60))] *= draw(st.sampled_from([1.0, 1e-12, 1e12]))
+    return (vectors * draw(st.sampled_from([1.0, 1e-18, 1e18]))).astype(np.float32)
+
+
+@settings(max_examples=150)
+@given(any_vectors(), st.sampled_from(KINDS), st.sampled_from(SIMILARITIES), st.data())
+def test_every_rotation_is_orthogonal_and_keeps_the_scores_of_whole_vectors(
+    vectors: Floats, kind: Rotation, similarity: Similarity, data: st.DataObject
+) -> None:
+    width = vectors.shape[1]
+    dims = data.draw(st.lists(st.integers(1, 2 * width), max_size=4))
+    with pytest.MonkeyPatch.context() as patch:
+        brief(patch)
+        turn = fit_rotation(vectors, kind, similarity, dims)
+    assert turn.dtype == np.float32
+    assert turn.shape == (width, width)
+    wide = turn.astype(np.float64)
+    assert np.abs(wide @ wide.T - np.eye(width)).max() < 1e-6
+    before = vectors.astype(np.float64)
+    lengths = np.linalg.norm(before, axis=1)
+    largest = lengths[:, None] * lengths + 1e-300  # of a score, so that cosines are checked
+    after = before @ wide.T
+    assert np.abs((after @ after.T - before @ before.T) / largest).max(initial=0) < 1e-5
+
+
+@both
+@pytest.mark.parametrize("count", [500, 9], ids=["many", "fewer vectors than dims"])
+def test_pca_has_the_eigenvectors_of_the_centred_covariance(
+    count: int, similarity: Similarity
+) -> None:
+    vectors = topics(count, seed=1)
+    turn = fit_rotation(vectors, "pca", similarity, DIMS)
+    wide = vectors.astype(np.float64)
+    if similarity == "cosine":
+        wide /= np.linalg.norm(wide, axis=1, keepdims=True)
+    _, weakest_first = np.linalg.eigh(np.cov(wide.T))
+    for dim in range(1, min(count, 25)):
+        axes = weakest_first[:, ::-1][:, :dim]
+        assert np.allclose(projector(turn, dim), axes @ axes.T, atol=1e-5)
+
+
+@both
+@pytest.mark.parametrize("kind", ["pca", "learned"])
+def test_the_largest_entry_of_each_axis_is_positive(kind: Rotation, similarity: Similarity) -> None:
+    turn = fit_rotation(topics(200, seed=1), kind, similarity, DIMS)
+    assert (turn.max(axis=1) >= -turn.min(axis=1)).all()
+
+
+def test_what_all_vectors_have_in_common_comes_last() -> None:
+    vectors = topics(300, seed=1)
+    vectors -= vectors.mean(axis=0)
+    vectors[:, 0] = 50.0
+    turn = fit_rotation(vectors, "pca", "dot", DIMS)
+    assert np.allclose(np.abs(turn[-1]), np.eye(24)[0], atol=1e-5)
+
+
+@both
+def test_a_learned_rotation_ranks_unseen_texts_better_than_pca(similarity: Similarity) -> None:
+    vectors, unseen = topics(1000, seed=1), topics(200, seed=2)
+    found = {kind: fit_rotation(vectors, kind, similarity, DIMS) for kind in KINDS}
+    losses = {kind: loss(unseen, turn, DIMS, similarity) for kind, turn in found.items()}
+    assert losses["learned"] < 0.95 * losses["pca"]
+    assert losses["pca"] < losses["none"]
+
+
+@both
+def test_the_gradient_is_the_slope_of_the_loss(similarity: Similarity) -> None:
+    """At the best temperatures the loss does not change with them, so that their slope is 0."""
+    vectors = topics(80, seed=1)
+    points = rotation._scaled(torch.from_numpy(vectors).double(), similarity)
+    aim = rotation._Aim(DIMS, similarity)
+    assert aim.take(points)
+    start = torch.from_numpy(fit_rotation(vectors, "pca", similarity, DIMS)).double()
+    aim.settle(points, len(points), start)
+    pull = torch.nn.functional.pad(aim.pull(points, start), (0, 0, 0, 24 - DIMS[-1])).numpy()
+    angles = np.random.default_rng(0).normal(size=(24, 24))
+    angles -= angles.T
+
+    ahead, behind = (
+        loss(points.numpy(), expm(size * angles) @ start.numpy(), DIMS, similarity)
+        for size in (1e-3, -1e-3)
+    )
+
+    assert (ahead - behind) / 2e-3 == pytest.approx((pull * angles).sum(), rel=2e-2)
+
+
+def test_steps_that_make_it_worse_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rotation, "RATE", -3.0)  # uphill
+    vectors = topics(300, seed=1)
+    learned, pca = (fit_rotation(vectors, kind, "cosine", DIMS) for kind in ("learned", "pca"))
+    for dim in DIMS:
+        assert np.allclose(projector(learned, dim), projector(pca, dim), atol=1e-5)
+
+
+@both
+@pytest.mark.parametrize(
+    ("count", "dims"),
+    [(300, ()), (300, (13, 24, 99)), (20, DIMS)],
+    ids=["no dims", "long dims", "few texts"],
+)
+def test_where_nothing_can_be_learned_it_is_pca(
+    count: int, dims: tuple[int, ...], similarity: Similarity
+) -> None:
+    vectors, steps = topics(count, seed=1), []
+    learned = fit_rotation(vectors, "learned", similarity, dims, advance=steps.append)
+    assert np.array_equal(learned, fit_rotation(vectors, "pca", similarity, dims))
+    assert sum(steps) == rotation.STEPS
+
+
+@both
+@pytest.mark.parametrize("length", [0.0, 3.0])
+def test_vectors_that_are_all_alike_are_not_learned_from(
+    length: float, similarity: Similarity
+) -> None:
+    alike = np.full((100, 7), length, dtype=np.float32)
+    learned, pca = (fit_rotation(alike, kind, similarity, (2,)) for kind in ("learned", "pca"))
+    assert np.array_equal(learned, pca)
+
+
+@both
+@pytest.mark.parametrize("kind", ["pca", "learned"])
+def test_between_two_dims_are_principal_axes(
+    kind: Rotation, similarity: Similarity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brief(monkeypatch)
+    vectors = topics(300, seed=1)
+    turn = fit_rotation(vectors, kind, similarity, DIMS)
+    wide = vectors.astype(np.float64)
+    if similarity == "cosine":
+        wide /= np.linalg.norm(wide, axis=1, keepdims=True)
+    covariance = np.cov((wide @ turn.T).T)
+    for block in np.split(np.arange(24), DIMS):
+        inside = covariance[np.ix_(block, block)]
+        assert np.allclose(inside, np.diag(np.diag(inside)), atol=1e-6 * np.trace(covariance))
+        assert (np.diff(np.diag(inside)) <= 1e-6).all()
+
+
+@both
+def test_neither_scale_nor_order_of_the_dims_matters(
+    similarity: Similarity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brief(monkeypatch)
+    vectors = topics(300, seed=1)
+    found = fit_rotation(vectors, "learned", similarity, DIMS)
+    assert np.array_equal(found, fit_rotation(vectors * 1024, "learned", similarity, DIMS))
+    assert np.array_equal(found, fit_rotation(vectors, "learned", similarity, (12, 8, 4, 2, 2)))
+
+
+def test_the_same_vectors_give_the_same_rotation_and_nothing_random_is_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    brief(monkeypatch)
+    vectors = topics(300, seed=1)
+    torch.manual_seed(1)
+    first = fit_rotation(vectors, "learned", "cosine", DIMS)
+    torch.manual_seed(2)
+    before = torch.get_rng_state()
+    second = fit_rotation(vectors, "learned", "cosine", DIMS)
+    assert np.array_equal(first, second)
+    assert torch.equal(before, torch.get_rng_state())
+    assert not np.array_equal(first, fit_rotation(vectors, "learned", "cosine", DIMS, seed=1))
+
+
+@both
+def test_neither_autocast_nor_inference_nor_the_usual_dtype_changes_it(
+    similarity: Similarity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vectors = topics(300, seed=1)
+    brief(monkeypatch)
+    found = fit_rotation(vectors, "learned", similarity, DIMS)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert np.array_equal(found, fit_rotation(vectors, "learned", similarity, DIMS))
+    with torch.inference_mode():
+        assert np.array_equal(found, fit_rotation(vectors, "learned", similarity, DIMS))
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert np.array_equal(found, fit_rotation(vectors, "learned", similarity, DIMS))
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_each_step_is_told() -> None:
+    steps: list[int] = []
+    fit_rotation(topics(100, seed=1), "learned", "cosine", DIMS, advance=steps.append)
+    assert steps == [1] * rotation.STEPS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_values_that_are_not_finite_are_refused(kind: Rotation, value: float) -> None:
+    vectors = topics(100, seed=1)
+    vectors[3, 5] = value
+    with pytest.raises(ValueError, match="an embedding is not finite"):
+        fit_rotation(vectors, kind, "cosine", DIMS)
