@@ -5,15 +5,17 @@ from dataclasses import dataclass
 from math import isfinite
 from operator import attrgetter
 from pathlib import Path
-
-from torch import nn
-from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
+from typing import TYPE_CHECKING, Any
 
 from m2dr.errors import UserError
 from m2dr.io import refusing
 from m2dr.jsontext import read_object
 from m2dr.model.places import transformer_folder
 from m2dr.records.card import Attention, Pooling
+
+if TYPE_CHECKING:  # a card is read without loading either
+    from torch import nn
+    from transformers import PretrainedConfig, PreTrainedModel
 
 _AGAIN = "Copy or download the model again."
 _LAYERS, _SIZE = 2**12, 2**31  # more than any encoder has; transformers makes a list of the layers
@@ -45,14 +47,18 @@ class Backbone:
     reserved: int = 0  # positions of max_position_embeddings that no token can have
     gated: bool = False  # the feed-forward part has a third matrix, which opens and closes
     plain_mask: bool = False  # tokens see all others but padding, and a mask [B, 1, 1, T] says so
+    layers: str = "num_hidden_layers"  # what config.json calls the number of blocks
+    width: str = "hidden_size"  # and the dims of a state
 
-    def blocks_of(self, transformer: PreTrainedModel) -> nn.ModuleList:
+    def blocks_of(self, transformer: "PreTrainedModel") -> "nn.ModuleList":
         """The transformer blocks, in order."""
         blocks: nn.ModuleList = attrgetter(self.blocks)(transformer)
         return blocks
 
-    def final_norm_of(self, transformer: PreTrainedModel) -> nn.Module:
+    def final_norm_of(self, transformer: "PreTrainedModel") -> "nn.Module":
         """What every exit passes before it is a state: the final norm, or nothing."""
+        from torch import nn
+
         if self.final_norm is None:
             return nn.Identity()
         norm: nn.Module = attrgetter(self.final_norm)(transformer)
@@ -65,7 +71,9 @@ BACKBONES = {
         Backbone("bert", "encoder.layer", pooler=True, plain_mask=True),
         Backbone("roberta", "encoder.layer", pooler=True, reserved=2, plain_mask=True),
         Backbone("xlm-roberta", "encoder.layer", pooler=True, reserved=2, plain_mask=True),
-        Backbone("distilbert", "transformer.layer", plain_mask=True),
+        Backbone(
+            "distilbert", "transformer.layer", plain_mask=True, layers="n_layers", width="dim"
+        ),
         Backbone("mpnet", "encoder.layer", pooler=True, reserved=2),
         Backbone("modernbert", "layers", final_norm="final_norm", gated=True),
         Backbone("llama", "layers", final_norm="norm", causal=True, gated=True),
@@ -75,7 +83,16 @@ BACKBONES = {
 }
 
 
-def backbone_of(config: PretrainedConfig) -> Backbone:
+@dataclass(frozen=True)
+class Sizes:
+    """What config.json says of the size of an encoder."""
+
+    layers: int
+    width: int  # dims of a state
+    tokens: int  # of a text at most, special ones included
+
+
+def backbone_of(config: "PretrainedConfig") -> Backbone:
     """The row of a configuration."""
     if config.model_type not in BACKBONES:
         raise UserError(
@@ -85,22 +102,47 @@ def backbone_of(config: PretrainedConfig) -> Backbone:
     return BACKBONES[config.model_type]
 
 
-def read_config(folder: Path) -> PretrainedConfig:
+def read_config(folder: Path) -> "PretrainedConfig":
     """The configuration of a backbone that m2dr knows.
 
     Raises:
         UserError: config.json is damaged, of a type that has no row, or of a model that needs code
             of its own.
     """
+    from transformers import AutoConfig
+
     folder = transformer_folder(folder)
+    _read_table(folder)
+    with refusing(f"{folder / 'config.json'} cannot be read", _AGAIN):
+        config: PretrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    backbone_of(config)
+    return config
+
+
+def read_sizes(folder: Path) -> Sizes:
+    """Return the sizes of a backbone, without transformers where config.json names each of them.
+
+    Raises:
+        UserError: as for `read_config`.
+    """
+    table = _read_table(transformer_folder(folder))
+    row = BACKBONES.get(str(table.get("model_type")))
+    names = (row.layers, row.width, "max_position_embeddings") if row else ()
+    others = {"num_hidden_layers", "n_layers", "hidden_size", "dim"} - {*names}
+    if row is None or others & table.keys() or any(table.get(name) is None for name in names):
+        config = read_config(folder)  # transformers knows the usual sizes, and other names
+        return Sizes(config.num_hidden_layers, config.hidden_size, most_tokens(config))
+    layers, width, positions = (table[name] for name in names)
+    return Sizes(layers, width, positions - row.reserved)
+
+
+def _read_table(folder: Path) -> dict[str, Any]:
+    """Read config.json, refusing what no encoder of m2dr has."""
     path = folder / "config.json"
     table = read_object(path, _FIELDS, _AGAIN)
     _refuse_impossible(path, table)
     refuse_own_code(path, table.get("auto_map") or {}, ("AutoConfig", "AutoModel"))
-    with refusing(f"{path} cannot be read", _AGAIN):
-        config: PretrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    backbone_of(config)
-    return config
+    return table
 
 
 def refuse_own_code(path: Path, auto_map: Mapping[str, object], classes: Collection[str]) -> None:
@@ -134,7 +176,7 @@ def _is_finite(value: object) -> bool:
     return not isinstance(value, float) or isfinite(value)
 
 
-def attend(config: PretrainedConfig, attention: Attention | None) -> PretrainedConfig:
+def attend(config: "PretrainedConfig", attention: Attention | None) -> "PretrainedConfig":
     """Let the tokens of a causal backbone see each other both ways, or only backwards again.
 
     `is_causal` is transformers' own field: its masks and its attention honour it, and config.json
@@ -158,7 +200,7 @@ def attend(config: PretrainedConfig, attention: Attention | None) -> PretrainedC
     return config
 
 
-def usual_pooling(config: PretrainedConfig) -> Pooling:
+def usual_pooling(config: "PretrainedConfig") -> Pooling:
     """How a backbone that does not say otherwise is pooled.
 
     The last token of a causal backbone has seen all others. Of one that attends both ways, the
@@ -169,12 +211,12 @@ def usual_pooling(config: PretrainedConfig) -> Pooling:
     return "last" if getattr(config, "is_causal", True) else "mean"
 
 
-def most_tokens(config: PretrainedConfig) -> int:
+def most_tokens(config: "PretrainedConfig") -> int:
     """How long a text may be, in tokens with the special ones."""
     return int(config.max_position_embeddings) - backbone_of(config).reserved
 
 
-def cut_config(config: PretrainedConfig, layer: int) -> PretrainedConfig:
+def cut_config(config: "PretrainedConfig", layer: int) -> "PretrainedConfig":
     """The configuration of the same backbone with only its first `layer` blocks.
 
     The number of blocks lives in the configuration: without this, loading a folder of `layer`
@@ -187,5 +229,4 @@ def cut_config(config: PretrainedConfig, layer: int) -> PretrainedConfig:
     fields = config.to_dict()
     if isinstance(fields.get("layer_types"), list):  # one entry per block, checked by transformers
         fields["layer_types"] = fields["layer_types"][:layer]
-    count = "n_layers" if "n_layers" in fields else "num_hidden_layers"  # DistilBERT's own word
-    return type(config).from_dict({**fields, count: layer})
+    return type(config).from_dict({**fields, backbone_of(config).layers: layer})

@@ -44,8 +44,8 @@ def write_card_file(card: ModelCard, path: Path) -> None:
 def _checked(table: dict[str, Any]) -> ModelCard:
     """Turn the object of m2dr.json, whose cuts are pairs, into a card."""
     cuts = table.get("cuts", [])
-    if any(min(cut) < 1 for cut in cuts):
-        raise MismatchError(f"has cuts = {cuts}, and a cut keeps at least one layer and one dim")
+    if any(layer < 0 or dim < 1 for layer, dim in cuts):
+        raise MismatchError(f"has cuts = {cuts}, and a cut has a layer from 0 and a dim from 1")
     if "cuts" in table:
         table["cuts"] = [{"layer": layer, "dim": dim} for layer, dim in cuts]
     card = cast(ModelCard, decode(table, ModelCard, ""))
@@ -55,9 +55,10 @@ def _checked(table: dict[str, Any]) -> ModelCard:
         if not 0 < value < _LARGEST:
             raise MismatchError(f"has {name} = {value}, which no model has")
     for cut in card.cuts:
-        if cut.layer > card.layers or cut.dim > card.width:
+        if not card.lowest_layer <= cut.layer <= card.layers or cut.dim > card.width:
             raise MismatchError(
-                f"has the cut {cut} among its cuts, and the whole model is {card.whole}"
+                f"has the cut {cut} among its cuts, and the model layers {card.lowest_layer} to "
+                f"{card.layers} of {card.width} dims"
             )
     if not re.fullmatch("[0-9a-f]{64}", card.fingerprint):
         raise MismatchError("has a fingerprint that is no sha256")

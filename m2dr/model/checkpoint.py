@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from tokenizers import normalizers
+from torch import nn
 from transformers import (
     AutoModel,
     AutoTokenizer,
@@ -18,42 +18,49 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from m2dr.errors import UserError, counted
+from m2dr.errors import UserError, command, counted
 from m2dr.io import make_folder, refusing
 from m2dr.jsontext import read_object
 from m2dr.model.backbones import (
     backbone_of,
     cut_config,
-    most_tokens,
     read_config,
     refuse_own_code,
 )
-from m2dr.model.card import CARD, read_card_file, write_card_file
+from m2dr.model.card import CARD, write_card_file
 from m2dr.model.encoder import Encoder
-from m2dr.model.fingerprint import TOKENIZERS, fingerprint, hash_weights
-from m2dr.model.foreign import (
-    embedding_width,
-    foreign_card,
-    lowercases,
-    modules_behind,
-    write_sentence_transformers_files,
+from m2dr.model.fingerprint import TOKENIZERS, fingerprint
+from m2dr.model.folder import read_card
+from m2dr.model.foreign import lowercases
+from m2dr.model.heads import last_head, load_exits, load_heads, write_exits, write_heads
+from m2dr.model.modules import modules_behind, write_sentence_transformers_files
+from m2dr.model.places import (
+    ASIDE,
+    EXITS,
+    HEADS,
+    RUN,
+    STATIC,
+    WEIGHTS_INDEX,
+    find_folder,
+    transformer_folder,
 )
-from m2dr.model.heads import last_head, load_heads, write_heads
-from m2dr.model.places import ASIDE, HEADS, RUN, WEIGHTS_INDEX, find_folder, transformer_folder
 from m2dr.model.readme import write_readme
-from m2dr.records.card import WEIGHTS_ALONE, ModelCard
+from m2dr.model.tokenizer import BaseTokenizer, lowercase
+from m2dr.records.card import ModelCard
+from m2dr.records.variant import ExitHead
+
+__all__ = ["Tokenizer", "load", "load_tokenizer", "read_card", "save"]
 
 _AGAIN = "Train or download it again."
+_COPY = "Copy the whole folder of the model again."
 _VOCABULARIES = (("tokenizer.json",), ("vocab.txt",), ("vocab.json", "merges.txt"), ("*.model",))
 _PROBE = 16  # tokens; more than any tokenizer puts around a text
 _MOST_TIMES = 4  # what config.json may promise over what the weights hold, to be told by name
 
-_CHARACTERS = 32  # of a long text are read at first for each token that is kept
-
 
 @dataclass(frozen=True)
-class Tokenizer:
-    """Texts to token ids, as the backbone was taught them."""
+class Tokenizer(BaseTokenizer):
+    """Texts to token ids, as the backbone was taught them, by transformers."""
 
     inner: PreTrainedTokenizerBase
 
@@ -61,20 +68,6 @@ class Tokenizer:
     def pad_id(self) -> int:
         """What fills a row up; the mask hides it."""
         return int(self.inner.pad_token_id or 0)
-
-    def __call__(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
-        """Return the ids of each text, special tokens included, none longer than `max_length`.
-
-        Of a very long text only a beginning is tokenised, which gives the same ids: 10 MB of text
-        take half a minute, and 256 tokens of it need a thousandth of that.
-
-        Raises:
-            UserError: that length leaves no room for a word.
-        """
-        if not texts:
-            return []
-        self.require_room(max_length, "length")
-        return self._ids([self._beginning(text, max_length) for text in texts], max_length)
 
     def _ids(self, texts: list[str], max_length: int) -> list[list[int]]:
         out = self.inner(
@@ -87,46 +80,32 @@ class Tokenizer:
         rows: list[list[int]] = out["input_ids"]
         return rows
 
-    def _beginning(self, text: str, max_length: int) -> str:
-        """Return the text, or so much of a long one that its first `max_length` ids are the same.
+    @property
+    def around(self) -> int:
+        """How many special tokens stand around each text."""
+        return int(self.inner.num_special_tokens_to_add())
 
-        It ends with a word, before white space that every tokenizer takes for the end of one, and
-        holds twice as many tokens as are kept: what follows has no say in those so far from it.
-        """
-        if self.inner.truncation_side != "right":  # the end of a text is kept
-            return text
-        characters = _CHARACTERS * max_length
-        while len(text) > 2 * characters:
-            end = max(text.rfind(space, 0, characters) for space in " \n\r\t")
-            if end > 0:
-                beginning = text[:end].rstrip()
-                if len(self._ids([beginning], 2 * max_length)[0]) == 2 * max_length:
-                    return beginning
-            characters *= 4
-        return text
+    def _keeps_the_end(self) -> bool:
+        return self.inner.truncation_side != "right"
 
-    def require_room(self, length: int, name: str) -> None:
-        """Refuse a length that special tokens use up: `tokenizers` then cuts nothing, or all."""
-        around = self.inner.num_special_tokens_to_add()
-        if length <= around:
-            raise UserError(
-                f"{name} = {length}, and the tokenizer puts {around} around each text, so that no "
-                "word is left of it; ask for more tokens."
-            )
+    def ordinary_ids(self) -> list[int]:
+        """Return the ids of all tokens but the special ones, increasing."""
+        added = self.inner.added_tokens_decoder
+        special = {number for number, token in added.items() if token.special}
+        special |= set(self.inner.all_special_ids)
+        return sorted(set(self.inner.get_vocab().values()) - special)
 
-
-def read_card(name: str | Path) -> ModelCard:
-    """What a model folder, a backbone's folder or a hub id says of itself, without loading it.
-
-    Raises:
-        UserError: no such folder or id, a damaged file, or files that are not those that m2dr.json
-            was written for.
-    """
-    folder = find_folder(str(name))
-    if (folder / CARD).exists():
-        return _own_card(folder)
-    card = foreign_card(str(name), folder)
-    return card.with_fingerprint(fingerprint(folder, card))
+    def alone(self, ids: Sequence[int]) -> list[list[int]]:
+        """Return for each id the row of a text of that token alone, special tokens around it."""
+        bare: list[int] = self.inner("a", add_special_tokens=False)["input_ids"]
+        around: list[int] = self.inner("a")["input_ids"]
+        before = next(
+            place
+            for place in range(len(around) - len(bare) + 1)
+            if around[place : place + len(bare)] == bare
+        )
+        left, right = around[:before], around[before + len(bare) :]
+        return [[*left, number, *right] for number in ids]
 
 
 def load(
@@ -134,8 +113,16 @@ def load(
     layer: int | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
+    exits: Path | None = None,
 ) -> tuple[Encoder, Tokenizer]:
     """Load the first `layer` blocks, or all of them, of a model or a backbone.
+
+    Args:
+        name: folder or id.
+        layer: blocks to load; None for all. Layer 0 runs none, and the first one is loaded.
+        device: where to.
+        dtype: of the weights of the backbone.
+        exits: folder of the exits of an index, in place of the model's own.
 
     Raises:
         UserError: no such folder or id, weights that are missing or do not fit the
@@ -152,7 +139,7 @@ def load(
     with refusing(f"The model in {folder} cannot be loaded", _AGAIN):
         _refuse_promises(folder, config)
     if layer is not None:
-        config = cut_config(config, layer)
+        config = cut_config(config, max(layer, 1))  # layer 0 runs none, and no backbone has none
     options = {"add_pooling_layer": False} if backbone_of(config).pooler else {}
     with refusing(f"The model in {folder} cannot be loaded", _AGAIN):
         transformer, report = AutoModel.from_pretrained(
@@ -172,8 +159,15 @@ def load(
         )
     encoder = Encoder(transformer, card)
     encoder.behind = modules_behind(folder, card, encoder.pooled_width)
-    if card.exit_head == "linear":
+    own = card.exit_head == "fitted"
+    if card.exit_head == "linear" or (own and (folder / HEADS).exists()):
         load_heads(encoder, folder)
+    if exits is not None:
+        load_exits(encoder, exits, f"Fit them again with: {command('index', 'fit', model=name)}")
+    elif own:
+        load_exits(encoder, folder, _COPY)
+    if encoder.fitted is not None and encoder.blocks < card.layers:
+        encoder.behind = nn.Sequential()  # of the last layer alone
     return encoder.to(device).eval(), tokenizer
 
 
@@ -198,7 +192,7 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
     with refusing(f"The tokenizer in {folder} cannot be loaded", _AGAIN):
         inner = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         if lowercases(whole):
-            _lowercase(inner)
+            lowercase(inner.backend_tokenizer)
         tokenizer = Tokenizer(inner)
         special = {str(token) for token in inner.added_tokens_decoder.values() if token.special}
         words = inner.get_vocab().keys() - special - set(inner.all_special_tokens)
@@ -209,13 +203,6 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
             "to it; its vocabulary is missing. Copy the whole folder of the model again."
         )
     return tokenizer
-
-
-def _lowercase(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Let a tokenizer put texts in lower case first, as `do_lower_case` asks for."""
-    backend = tokenizer.backend_tokenizer
-    first = [normalizers.Lowercase(), *([backend.normalizer] if backend.normalizer else [])]
-    backend.normalizer = normalizers.Sequence(first)
 
 
 def save(encoder: Encoder, tokenizer: Tokenizer, card: ModelCard, folder: Path) -> ModelCard:
@@ -245,13 +232,22 @@ def save(encoder: Encoder, tokenizer: Tokenizer, card: ModelCard, folder: Path) 
 def _write_aside(encoder: Encoder, tokenizer: Tokenizer, card: ModelCard, aside: Path) -> ModelCard:
     _write_transformer(encoder.transformer, aside)
     write_heads(encoder, aside)
+    if encoder.fitted is not None:
+        write_exits(encoder.fitted, aside)
     _save_tokenizer(tokenizer, aside)
-    write_sentence_transformers_files(card, aside, last_head(encoder), encoder.behind)
-    card = replace(card, exit_head="linear" if encoder.exit_heads else "none")
+    if not encoder.ends_fitted:  # sentence-transformers has no module for what reads tokens
+        write_sentence_transformers_files(card, aside, last_head(encoder), encoder.behind)
+    card = replace(card, exit_head=_exit_head(encoder))
     card = card.with_fingerprint(fingerprint(aside, card))
     write_readme(card, aside)
     write_card_file(card, aside / CARD)
     return card
+
+
+def _exit_head(encoder: Encoder) -> ExitHead:
+    if encoder.fitted is not None:
+        return "fitted"
+    return "linear" if encoder.exit_heads else "none"
 
 
 def _save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
@@ -299,56 +295,15 @@ def _replace(source: Path, target: Path) -> None:
     source.replace(target)
 
 
-def _own_card(folder: Path) -> ModelCard:
-    """The card that m2dr wrote, if the files beside it are those that it was written for."""
-    path = folder / CARD
-    card = read_card_file(path)
-    _refuse_other_config(path, card)
-    if card.exit_head == "linear" and not (folder / HEADS).exists():
-        raise UserError(
-            f"{folder} lacks {HEADS}, and {path.name} says that the model has exit heads; "
-            "copy the whole folder again."
-        )
-    today = fingerprint(folder, card)
-    found = hash_weights(folder) if card.format == WEIGHTS_ALONE else today
-    if found != card.fingerprint:
-        raise UserError(
-            f"The files in {folder} have fingerprint {found[:12]}, and {path.name} says "
-            f"{card.fingerprint[:12]}: its weights, tokenizer or config.json, or attention or "
-            f"exit_head in {path.name}; one of them was changed. Train or copy the model again."
-        )
-    return card.with_fingerprint(today)
-
-
-def _refuse_other_config(path: Path, card: ModelCard) -> None:
-    """Refuse a card and a config.json that do not describe the same encoder."""
-    config = read_config(path.parent)
-    pairs = {
-        "layers": (card.layers, config.num_hidden_layers),
-        "width": (card.width, embedding_width(path.parent, config, card.pooling)),
-    }
-    for name, (said, found) in pairs.items():
-        if said != found:
-            raise UserError(
-                f"{path} has {name} = {said}, and the files beside it say {found}; one of them was "
-                "changed. Train or copy the model again."
-            )
-    longest = most_tokens(config)
-    for name in ("query_length", "document_length"):
-        if getattr(card, name) > longest:
-            raise UserError(
-                f"{path} has {name} = {getattr(card, name)}, and the encoder beside it reads "
-                f"{longest} tokens at most. Train or copy the model again."
-            )
-
-
 def _refuse_promises(folder: Path, config: PretrainedConfig) -> None:
     """Refuse a configuration of an encoder far larger than the weights, before room is made.
 
     Where only some weights are missing, transformers says which.
     """
     held, tensors = 0, 0
-    for path in set(transformer_folder(folder).glob("*.safetensors")) - {folder / HEADS}:
+    for path in set(transformer_folder(folder).glob("*.safetensors")) - {
+        folder / name for name in (HEADS, EXITS, STATIC)
+    }:
         with safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118  # no dict: it has keys, and cannot be iterated
                 held, tensors = held + prod(file.get_slice(name).get_shape()), tensors + 1

@@ -43,7 +43,7 @@ def pool(states: Tensor, mask: Tensor | None, pooling: str, norm: nn.Module) -> 
         if mask is None:
             return normed.mean(dim=1)
         shares = mask / mask.sum(dim=1, keepdim=True).clamp(min=1)
-        with _float32_on(states.device):
+        with float32_on(states.device):
             return torch.einsum("bt,bth->bh", shares.float(), normed)
     pooled: Tensor = norm(_chosen(states, mask, pooling))
     return pooled.float()
@@ -87,12 +87,12 @@ def identity_head(width: int, device: torch.device) -> nn.Linear:
 
 def through(head: nn.Module, pooled: Tensor) -> Tensor:
     """`pooled` [B, H] mapped by an exit head, in float32 whatever the blocks multiply in."""
-    with _float32_on(pooled.device):
+    with float32_on(pooled.device):
         mapped: Tensor = head(pooled)
     return mapped
 
 
-def _float32_on(device: torch.device) -> AbstractContextManager[None]:
+def float32_on(device: torch.device) -> AbstractContextManager[None]:
     """Switch autocast off, where it is on: a graph that is exported has no use for the switch."""
     kind = device.type
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -61,8 +62,14 @@ def fingerprint(folder: Path, card: ModelCard) -> str:
     ]
     for row in behind:
         files += [*_files(folder / row.path, "config.json"), *_files(folder / row.path, WEIGHTS)]
-    told = [hash_weights(folder), card.attention, card.exit_head, [row.kind for row in behind]]
-    return _hash_all(json.dumps(told), folder, *files)
+    with ThreadPoolExecutor(1) as pool:  # hashing lets go of Python's lock, and JSON does not
+        weights = pool.submit(hash_weights, folder)
+        parts = [(file[0].relative_to(folder).as_posix(), _hash_one(file)) for file in files]
+    told = [weights.result(), card.attention, card.exit_head, [row.kind for row in behind]]
+    digest = hashlib.sha256(json.dumps(told).encode())
+    for name, part in parts:
+        digest.update(f"\n{name} {part}".encode())
+    return digest.hexdigest()
 
 
 def hash_weights(folder: Path) -> str:
@@ -87,18 +94,12 @@ def _hash(*files: File) -> str:
     return digest.hexdigest()
 
 
-@lru_cache(maxsize=8)
-def _hash_all(told: str, folder: Path, *files: File) -> str:
-    digest = hashlib.sha256(told.encode())
-    for file in files:
-        path = file[0]
-        part = _hash_json(path) if path.suffix == ".json" else _hash(file)
-        digest.update(f"\n{path.relative_to(folder).as_posix()} {part}".encode())
-    return digest.hexdigest()
-
-
-def _hash_json(path: Path) -> str:
-    """Hash what a file says, however it is laid out."""
+@lru_cache(maxsize=64)
+def _hash_one(file: File) -> str:
+    """Hash a file; of JSON what it says, however it is laid out."""
+    path = file[0]
+    if path.suffix != ".json":
+        return _hash(file)
     table: Any = read_value(path, object, _REMEDY)
     if isinstance(table, dict):
         idle = _IDLE.get(path.name, ())

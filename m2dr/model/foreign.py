@@ -1,22 +1,15 @@
-"""What sentence-transformers writes into a folder, read and written."""
+"""What sentence-transformers writes into a folder, read; torch is not needed for it."""
 
-import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from torch import Tensor, nn
-from transformers import PretrainedConfig
-
 from m2dr.errors import UserError
 from m2dr.jsontext import quoted, read_table
-from m2dr.model.backbones import most_tokens, read_config, usual_pooling
-from m2dr.model.modules import KINDS, Dense, Truncate, final_width, read_modules, write_modules
+from m2dr.model.backbones import Sizes, read_config, read_sizes, usual_pooling
 from m2dr.model.places import (
-    DENSE,
-    MODULES,
     SETTINGS,
-    Listed,
     behind_pooling,
     listed_modules,
     transformer_folder,
@@ -54,7 +47,15 @@ _FIELDS: dict[str, object] = {  # of the files that are read here, each in one o
         dict[str, object] | None,
     ),
 }
-FIRST = 3  # number of the first module behind an exit head, whose own folder is DENSE
+VECTOR = "sentence_embedding"  # what sentence-transformers calls a text's vector
+PLACES = ("module_input_name", "module_output_name")  # keys: what a module reads and writes
+_MODULE_FIELDS: dict[str, object] = {  # of a module's config.json
+    **dict.fromkeys(("in_features", "out_features", "dimension"), int),
+    **dict.fromkeys(("bias", "use_residual"), bool),
+    **dict.fromkeys(PLACES, str | None),
+    "activation_function": str,
+    "dropout": float,
+}
 
 MODEL_SETTINGS = "config_sentence_transformers.json"
 TEXT = {"method": "forward", "method_output_name": "last_hidden_state"}
@@ -80,32 +81,57 @@ NEWER = {"model_args": "model_kwargs", "tokenizer_args": "processor_kwargs",
          "config_args": "config_kwargs"}  # fmt: skip
 
 
+@dataclass(frozen=True)
+class ModuleFile:
+    """The config.json of a module behind the pooling."""
+
+    keys: tuple[str, ...]  # that it may hold
+    takes: str = ""  # the key with the dims it takes; empty: any, and it has no weights
+    gives: str = ""  # the key with the dims it gives; empty: as many as it takes
+
+    @property
+    def trained(self) -> bool:
+        """Whether it has weights, so that the vectors behind it lie in another space."""
+        return bool(self.takes)
+
+
+MODULE_FILES = {
+    "Dense": ModuleFile(
+        ("in_features", "out_features", "bias", "activation_function", "use_residual", *PLACES),
+        takes="in_features",
+        gives="out_features",
+    ),
+    "LayerNorm": ModuleFile(("dimension",), takes="dimension"),
+    "Normalize": ModuleFile(PLACES),
+    "Dropout": ModuleFile(("dropout",)),
+}
+
+
 def foreign_card(name: str, folder: Path) -> ModelCard:
     """The card of a backbone as it comes: whole, untrained at any cut, pooled as it asks to be.
 
     Raises:
         UserError: the folder asks for something that m2dr does not run.
     """
-    config = read_config(folder)
-    layers = config.num_hidden_layers
+    sizes = read_sizes(folder)
     told = read_table(folder / MODEL_SETTINGS, _FIELDS, _AGAIN)
     similarity = _similarity(folder, told)
     pooling, whole_text = _pooling(folder)
-    pooling = pooling or usual_pooling(config)
+    pooling = pooling or usual_pooling(read_config(folder))
     query, document = _prompts(folder / MODEL_SETTINGS, told)
     if not whole_text and (query or document):
         raise UserError(
             f"The Pooling of {folder} leaves the tokens of a prompt out (include_prompt = false), "
             "which m2dr does not. Take another model."
         )
-    width = embedding_width(folder, config, pooling)
-    query_length, document_length = _lengths(folder, config)
+    width = embedding_width(folder, sizes, pooling)
+    query_length, document_length = _lengths(folder, sizes)
     return ModelCard(
         backbone=name,
         variant="untrained",
-        layers=layers,
+        layers=sizes.layers,
         width=width,
-        cuts=(Cut(layers, width),),
+        cuts=(Cut(sizes.layers, width),),
         documents="same",
         pooling=pooling,
         similarity=similarity,
@@ -117,79 +143,15 @@ def foreign_card(name: str, folder: Path) -> ModelCard:
     )
 
 
-def modules_behind(folder: Path, card: ModelCard, pooled_width: int) -> nn.Sequential:
-    """Load the modules that every vector of a model passes behind its pooling and exit head."""
-    listed = behind_pooling(folder, card.similarity)
-    return read_modules(folder, listed, pooled_width, card.width)
-
-
 def reshaping_module(folder: Path) -> str | None:
     """Return the first module that moves the vectors of a folder out of the space of its tokens."""
-    trained = [row for row in behind_pooling(folder) if KINDS[row.kind].trained]
+    trained = [row for row in behind_pooling(folder) if MODULE_FILES[row.kind].trained]
     return f"{trained[0].kind} ({trained[0].path})" if trained else None
 
 
 def lowercases(folder: Path) -> bool:
     """Whether sentence-transformers would put texts of a folder in lower case first."""
     return bool(_transformer_settings(folder).get("do_lower_case"))
-
-
-def write_sentence_transformers_files(
-    card: ModelCard, folder: Path, head: Tensor | None = None, behind: nn.Sequential | None = None
-) -> None:
-    """What SentenceTransformer(folder) needs to give the same vectors.
-
-    Args:
-        card: says how to pool, what stands before a text and how long it may be.
-        folder: of the model.
-        head: [P, P], the exit head of the last layer in the folder, where it has one; P is the
-            width of a pooled vector.
-        behind: the modules that stand behind it.
-
-    There is no module that normalises where vectors are compared by cosine: sentence-transformers
-    cuts behind its modules, and a prefix must be cut first and normalised after. Its cosine does
-    that by itself.
-    """
-    listed = [Listed("Transformer", ""), Listed("Pooling", "1_Pooling")]
-    if head is not None:
-        height, width = head.shape
-        dense = Dense(width, height, bias=False, activation=nn.Identity(), residual=False)
-        dense.linear.weight = nn.Parameter(head)
-        (row,) = write_modules(nn.Sequential(dense), folder, int(DENSE[0]))
-        listed.append(row)
-    listed += write_modules(behind or nn.Sequential(), folder, FIRST)
-    modules = [
-        {
-            "idx": i,
-            "name": str(i),
-            "path": row.path,
-            "type": f"sentence_transformers.models.{row.kind}",
-        }
-        for i, row in enumerate(listed)
-    ]
-    settings: dict[str, object] = {
-        "prompts": {"query": card.query_prefix, "document": card.document_prefix},
-        "default_prompt_name": None,
-        "similarity_fn_name": card.similarity,
-    }
-    if behind and isinstance(behind[-1], Truncate):
-        settings["truncate_dim"] = card.width
-    _write(folder / MODULES, modules)
-    _write(folder / "1_Pooling" / "config.json", _pooling_config(card, folder))
-    _write(folder / MODEL_SETTINGS, settings)
-    _write(folder / SETTINGS[0], {"max_seq_length": card.document_length})
-
-
-def _pooling_config(card: ModelCard, folder: Path) -> dict[str, object]:
-    """The Pooling's config.json: flags that any version reads, or a list where order matters."""
-    modes = modes_of(card.pooling)
-    width = read_config(folder).hidden_size
-    found: dict[str, object] = {"word_embedding_dimension": width}
-    flags = {flag: mode in modes for flag, mode in POOLING_FLAGS.items()}
-    if tuple(mode for mode in POOLING_FLAGS.values() if mode in modes) == modes:
-        return found | flags
-    theirs = {ours: name for name, ours in LAST.items()}
-    return found | {"pooling_mode": [theirs.get(mode, mode) for mode in modes]}
 
 
 def _pooling(folder: Path) -> tuple[str | None, bool]:
@@ -250,10 +212,48 @@ def _prompts(path: Path, told: Mapping[str, Any]) -> tuple[str, str]:
     return of(["query"]), of(["document", "passage", "corpus"])
 
 
-def embedding_width(folder: Path, config: PretrainedConfig, pooling: str) -> int:
+def module_settings(place: Path, kind: str, width: int) -> dict[str, Any]:
+    """Read the config.json of a module.
+
+    Args:
+        place: folder of the module.
+        kind: a name in MODULE_FILES.
+        width: dims of the vectors that it is given.
+
+    Raises:
+        UserError: the file is damaged, asks for what m2dr does not run, or is made for vectors of
+            another width.
+    """
+    settings, known = read_table(place / "config.json", _MODULE_FIELDS, _AGAIN), MODULE_FILES[kind]
+    strange = [key for key in settings if key not in known.keys]
+    if strange:
+        raise UserError(
+            f"The module {kind} in {place} has {quoted(strange[0])} = "
+            f"{quoted(settings[strange[0]])}, which m2dr does not run. Take another model."
+        )
+    for key in PLACES:
+        if settings.get(key) not in (None, VECTOR):
+            raise UserError(
+                f"The module {kind} in {place} works on {quoted(settings[key])}, and m2dr runs "
+                f"those alone that work on the vector of a text ({VECTOR}). Take another model."
+            )
+    for key in (known.takes, known.gives):
+        if key and key not in settings:
+            raise UserError(f"{place / 'config.json'} lacks {key!r}; get the model again.")
+    if known.takes and settings[known.takes] != width:
+        raise UserError(
+            f"The module {kind} in {place} takes {quoted(settings[known.takes])} dims, and a "
+            f"vector has {width} before it. Get the model again."
+        )
+    return settings
+
+
+def embedding_width(folder: Path, sizes: Sizes, pooling: str) -> int:
     """Return the dims of a vector: what the last module gives, or its first where it is cut."""
-    pooled = len(modes_of(pooling)) * int(config.hidden_size)
-    width = final_width(folder, behind_pooling(folder), pooled)
+    width = len(modes_of(pooling)) * sizes.width
+    for row in behind_pooling(folder):
+        settings = module_settings(folder / row.path, row.kind, width)
+        width = settings.get(MODULE_FILES[row.kind].gives, width)
     dim: int | None = read_table(folder / MODEL_SETTINGS, _FIELDS, _AGAIN).get("truncate_dim")
     if dim is None:
         return width
@@ -262,7 +262,7 @@ def embedding_width(folder: Path, config: PretrainedConfig, pooling: str) -> int
     return min(dim, width)
 
 
-def _lengths(folder: Path, config: PretrainedConfig) -> tuple[int, int]:
+def _lengths(folder: Path, sizes: Sizes) -> tuple[int, int]:
     """Tokens of a query and of a document, special ones included, at most."""
     settings = _transformer_settings(folder)
     given = _arguments(settings, "tokenizer_args").get("model_max_length")
@@ -270,12 +270,12 @@ def _lengths(folder: Path, config: PretrainedConfig) -> tuple[int, int]:
     if listed_modules(folder):
         path = transformer_folder(folder) / "tokenizer_config.json"
         tokenizer = read_table(path, _FIELDS, _AGAIN)
-        usual = tokenizer.get("model_max_length", most_tokens(config))
+        usual = tokenizer.get("model_max_length", sizes.tokens)
     longest = given or settings.get("max_seq_length") or usual
     asked = [settings.get(f"{side}_length") or longest for side in ("query", "document")]
     if not all(isinstance(length, int | float) and length >= 1 for length in asked):
         raise UserError(f"A text of {folder} may have {quoted(asked)} tokens, which is no length.")
-    query, document = (int(min(length, most_tokens(config))) for length in asked)
+    query, document = (int(min(length, sizes.tokens)) for length in asked)
     return query, document
 
 
@@ -318,8 +318,3 @@ def _odd_settings(settings: Mapping[str, Any]) -> str | None:
 def _arguments(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Arguments for transformers, under their older or their newer name."""
     return (settings.get(name) or {}) | (settings.get(NEWER[name]) or {})
-
-
-def _write(path: Path, content: object) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

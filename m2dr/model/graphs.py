@@ -19,8 +19,11 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from m2dr.errors import UserError
+from m2dr.io import sha256
 from m2dr.model.backbones import most_tokens
 from m2dr.model.encoder import Encoder
+from m2dr.model.fitted import FoldedExit
+from m2dr.model.places import EXITS
 from m2dr.records.card import ModelCard
 
 INPUTS = ("input_ids", "attention_mask")
@@ -52,17 +55,26 @@ def trace(encoder: Encoder, layer: int) -> ExportedProgram:
     example = torch.zeros(_EXAMPLE, dtype=torch.int64), torch.ones(_EXAMPLE, dtype=torch.int64)
     shapes = {name: {0: texts, 1: tokens} for name in INPUTS}
     encoder.requires_grad_(False)
+    fitted = encoder.fitted
+    if fitted is not None and layer in fitted.layers and fitted.inputs != "layer":
+        encoder.fitted = FoldedExit(fitted, layer, encoder.words)
     return torch.export.export(
         _Exit(encoder, layer).eval(), example, dynamic_shapes=shapes, strict=False
     )
 
 
 def graph_folder(
-    cache: Path, card: ModelCard, layer: int, runtime: str, packages: Sequence[str]
+    cache: Path,
+    card: ModelCard,
+    layer: int,
+    runtime: str,
+    packages: Sequence[str],
+    exits: Path | None = None,
 ) -> Path:
     """Where the graph of a layer is kept: another model, exit or version has another place."""
     versions = [version(package) for package in ("torch", "transformers", *packages)]
     told = [_FORMAT, card.fingerprint, card.pooling, card.attention, card.exit_head, versions]
+    told += [sha256(exits / EXITS)] if exits else []
     digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()
     return cache / "graphs" / f"{card.fingerprint[:12]}-layer-{layer:02d}-{runtime}-{digest[:12]}"
 

@@ -46,3 +46,19 @@ class Meeting:
                 "vain. Look at what they said, then start all of them again."
             ) from error
         return text
+
+    def all_here(self, name: str) -> None:
+        """Wait until every process has come to this place.
+
+        Raises:
+            UserError: as `get` does.
+        """
+        self.put(f"{name}/{self.rank}", "here")
+        for rank in range(self.size):
+            self.get(f"{name}/{rank}")
+
+    def agree(self, name: str, text: str) -> str:
+        """Return what the first process says; the texts of the others are not looked at."""
+        if self.rank == 0:
+            self.put(name, text)
+        return self.get(name)

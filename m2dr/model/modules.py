@@ -1,4 +1,4 @@
-"""Modules of sentence-transformers that stand behind the pooling, run as it runs them."""
+"""Modules of sentence-transformers behind the pooling: run as it runs them, and written."""
 
 # Shapes in this file:
 #   B texts, N dims of a vector, M dims of what a module makes of it.
@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -17,20 +19,19 @@ from torch.nn.functional import normalize
 
 from m2dr.errors import UserError
 from m2dr.io import first_words
-from m2dr.jsontext import quoted, read_table
-from m2dr.model.places import WEIGHTS, Listed
+from m2dr.model.backbones import read_sizes
+from m2dr.model.foreign import (
+    LAST,
+    MODEL_SETTINGS,
+    MODULE_FILES,
+    POOLING_FLAGS,
+    module_settings,
+)
+from m2dr.model.places import DENSE, MODULES, SETTINGS, WEIGHTS, Listed, behind_pooling
+from m2dr.records.card import ModelCard, modes_of
 
-VECTOR = "sentence_embedding"  # what sentence-transformers calls a text's vector
-PLACES = ("module_input_name", "module_output_name")  # keys: what a module reads and writes
+FIRST = 3  # number of the first module behind an exit head, whose own folder is DENSE
 Config = dict[str, Any]
-_AGAIN = "Get the model again."
-_FIELDS: dict[str, object] = {  # of a module's config.json
-    **dict.fromkeys(("in_features", "out_features", "dimension"), int),
-    **dict.fromkeys(("bias", "use_residual"), bool),
-    **dict.fromkeys(PLACES, str | None),
-    "activation_function": str,
-    "dropout": float,
-}
 
 
 class Dense(nn.Module):
@@ -94,13 +95,6 @@ class Kind:
     type: type[nn.Module]
     make: Callable[[Config], nn.Module]  # from its config.json, weights not yet read
     config: Callable[[Any], Config]  # and back
-    keys: tuple[str, ...]  # that its config.json may hold
-    takes: str = ""  # the key with the dims it takes; empty: any, and it has no weights
-
-    @property
-    def trained(self) -> bool:
-        """Whether it has weights, so that the vectors behind it lie in another space."""
-        return bool(self.takes)
 
 
 def _make_dense(config: Config) -> nn.Module:
@@ -138,35 +132,25 @@ def _activation(name: str) -> nn.Module:
 
 
 KINDS = {
-    "Dense": Kind(
-        Dense,
-        _make_dense,
-        _dense_config,
-        keys=(
-            "in_features",
-            "out_features",
-            "bias",
-            "activation_function",
-            "use_residual",
-            *PLACES,
-        ),
-        takes="in_features",
-    ),
+    "Dense": Kind(Dense, _make_dense, _dense_config),
     "LayerNorm": Kind(
         LayerNorm,
         lambda config: LayerNorm(config["dimension"]),
         lambda module: {"dimension": module.norm.normalized_shape[0]},
-        keys=("dimension",),
-        takes="dimension",
     ),
-    "Normalize": Kind(Normalize, lambda _: Normalize(), lambda _: {}, keys=PLACES),
+    "Normalize": Kind(Normalize, lambda _: Normalize(), lambda _: {}),
     "Dropout": Kind(
         nn.Dropout,
         lambda config: nn.Dropout(config.get("dropout", 0.2)),
         lambda module: {"dropout": module.p},
-        keys=("dropout",),
     ),
 }
+
+
+def modules_behind(folder: Path, card: ModelCard, pooled_width: int) -> nn.Sequential:
+    """Load the modules that every vector of a model passes behind its pooling and exit head."""
+    listed = behind_pooling(folder, card.similarity)
+    return read_modules(folder, listed, pooled_width, card.width)
 
 
 def read_modules(folder: Path, listed: Sequence[Listed], width: int, dim: int) -> nn.Sequential:
@@ -186,7 +170,7 @@ def read_modules(folder: Path, listed: Sequence[Listed], width: int, dim: int) -
     for row in listed:
         place = folder / row.path
         module = _made(place, row.kind, width)
-        if KINDS[row.kind].trained:
+        if MODULE_FILES[row.kind].trained:
             _load(module, place)
         made.append(module)
         width = _width_behind(module, width)
@@ -198,13 +182,6 @@ def read_modules(folder: Path, listed: Sequence[Listed], width: int, dim: int) -
     if dim < width:
         made.append(Truncate(dim))
     return nn.Sequential(*made).requires_grad_()
-
-
-def final_width(folder: Path, listed: Sequence[Listed], width: int) -> int:
-    """Return the dims of a vector behind the modules, from their settings alone."""
-    for row in listed:
-        width = _width_behind(_made(folder / row.path, row.kind, width), width)
-    return width
 
 
 def _width_behind(module: nn.Module, width: int) -> int:
@@ -228,45 +205,116 @@ def write_modules(modules: nn.Sequential, folder: Path, first: int) -> list[List
         place.mkdir(exist_ok=True)
         config = json.dumps(KINDS[name].config(module), indent=2)
         (place / "config.json").write_text(config + "\n", encoding="utf-8")
-        if KINDS[name].trained:
+        if MODULE_FILES[name].trained:
             state = {key: value.contiguous() for key, value in module.state_dict().items()}
             save_file(state, place / WEIGHTS)
         listed.append(row)
     return listed
 
 
+def rotate(behind: nn.Sequential, width: int, rotation: NDArray[np.float32]) -> nn.Sequential:
+    """Return modules that give R e where `behind` gives e, by one more Dense at the end.
+
+    Args:
+        behind: the modules of a model.
+        width: dims of a pooled vector.
+        rotation: R [W, W], orthogonal; W is the width of the embedding.
+    """
+    kept, weight = list(behind), torch.from_numpy(rotation)
+    truncated = bool(kept) and isinstance(kept[-1], Truncate)
+    kept = kept[:-1] if truncated else kept
+    for module in kept:
+        width = _width_behind(module, width)
+    weight = nn.functional.pad(weight, (0, width - weight.shape[1]))  # of dims that are cut off
+    last = kept[-1] if kept else None
+    if isinstance(last, Dense) and _is_linear(last):  # an earlier rotation
+        weight, width = weight @ last.linear.weight.detach(), last.linear.in_features
+        kept.pop()
+    dense = Dense(width, len(weight), bias=False, activation=nn.Identity(), residual=False)
+    dense.linear.weight = nn.Parameter(weight.contiguous())
+    return nn.Sequential(*kept, dense)
+
+
+def _is_linear(module: Dense) -> bool:
+    """Whether a module is a linear map and nothing else."""
+    plain = isinstance(module.activation_function, nn.Identity)
+    return plain and not module.use_residual and module.linear.bias is None
+
+
+def write_sentence_transformers_files(
+    card: ModelCard, folder: Path, head: Tensor | None = None, behind: nn.Sequential | None = None
+) -> None:
+    """What SentenceTransformer(folder) needs to give the same vectors.
+
+    Args:
+        card: says how to pool, what stands before a text and how long it may be.
+        folder: of the model.
+        head: [P, P], the exit head of the last layer in the folder, where it has one; P is the
+            width of a pooled vector.
+        behind: the modules that stand behind it.
+
+    There is no module that normalises where vectors are compared by cosine: sentence-transformers
+    cuts behind its modules, and a prefix must be cut first and normalised after. Its cosine does
+    that by itself.
+    """
+    listed = [Listed("Transformer", ""), Listed("Pooling", "1_Pooling")]
+    if head is not None:
+        height, width = head.shape
+        dense = Dense(width, height, bias=False, activation=nn.Identity(), residual=False)
+        dense.linear.weight = nn.Parameter(head)
+        (row,) = write_modules(nn.Sequential(dense), folder, int(DENSE[0]))
+        listed.append(row)
+    listed += write_modules(behind or nn.Sequential(), folder, FIRST)
+    modules = [
+        {
+            "idx": i,
+            "name": str(i),
+            "path": row.path,
+            "type": f"sentence_transformers.models.{row.kind}",
+        }
+        for i, row in enumerate(listed)
+    ]
+    settings: dict[str, object] = {
+        "prompts": {"query": card.query_prefix, "document": card.document_prefix},
+        "default_prompt_name": None,
+        "similarity_fn_name": card.similarity,
+    }
+    if behind and isinstance(behind[-1], Truncate):
+        settings["truncate_dim"] = card.width
+    _write(folder / MODULES, modules)
+    _write(folder / "1_Pooling" / "config.json", _pooling_config(card, folder))
+    _write(folder / MODEL_SETTINGS, settings)
+    _write(folder / SETTINGS[0], {"max_seq_length": card.document_length})
+
+
+def _pooling_config(card: ModelCard, folder: Path) -> dict[str, object]:
+    """The Pooling's config.json: flags that any version reads, or a list where order matters."""
+    modes = modes_of(card.pooling)
+    width = read_sizes(folder).width
+    found: dict[str, object] = {"word_embedding_dimension": width}
+    flags = {flag: mode in modes for flag, mode in POOLING_FLAGS.items()}
+    if tuple(mode for mode in POOLING_FLAGS.values() if mode in modes) == modes:
+        return found | flags
+    theirs = {ours: name for name, ours in LAST.items()}
+    return found | {"pooling_mode": [theirs.get(mode, mode) for mode in modes]}
+
+
+def _write(path: Path, content: object) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
 def _made(place: Path, kind: str, width: int) -> nn.Module:
     """Return a module by its settings; its weights take no memory, nor a random draw, yet."""
-    config = read_table(place / "config.json", _FIELDS, _AGAIN)
-    strange = [key for key in config if key not in KINDS[kind].keys]
-    if strange:
-        raise UserError(
-            f"The module {kind} in {place} has {quoted(strange[0])} = "
-            f"{quoted(config[strange[0]])}, which m2dr does not run. Take another model."
-        )
-    for key in PLACES:
-        if config.get(key) not in (None, VECTOR):
-            raise UserError(
-                f"The module {kind} in {place} works on {quoted(config[key])}, and m2dr runs those "
-                f"alone that work on the vector of a text ({VECTOR}). Take another model."
-            )
+    settings = module_settings(place, kind, width)
     try:
         with torch.device("meta"):
-            module = KINDS[kind].make(config)
-    except KeyError as error:
-        raise UserError(f"{place / 'config.json'} lacks {error}; get the model again.") from error
+            return KINDS[kind].make(settings)
     except (AttributeError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(
             f"The module {kind} in {place} cannot be made: {first_words(error)}. Take another "
             "model."
         ) from error
-    takes = KINDS[kind].takes
-    if takes and config[takes] != width:
-        raise UserError(
-            f"The module {kind} in {place} takes {quoted(config[takes])} dims, and a vector has "
-            f"{width} before it. Get the model again."
-        )
-    return module
 
 
 def _load(module: nn.Module, place: Path) -> None:

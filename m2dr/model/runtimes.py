@@ -23,11 +23,11 @@ from m2dr.model.checkpoint import Tokenizer, load, load_tokenizer, read_card
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.encoder import Encoder
 from m2dr.model.graphs import graph_folder, write_graph
+from m2dr.model.tokenizer import SAMPLE
 from m2dr.records.card import ModelCard
 
 Ints = NDArray[np.int64]
 
-SAMPLE = "read a file line by line and close it"  # about as long as people's queries are
 _ROUNDS = 7  # of each candidate in turn, when the fastest is taken
 
 
@@ -143,6 +143,7 @@ class _Source:
     model: str
     layer: int
     cache: Path
+    exits: Path | None = None  # of an index, in place of the model's own
 
     @cached_property
     def card(self) -> ModelCard:
@@ -150,11 +151,13 @@ class _Source:
 
     @cached_property
     def encoder(self) -> Encoder:
-        return load(self.model, self.layer)[0]
+        return load(self.model, self.layer, exits=self.exits)[0]
 
     def open(self, kind: Kind, dtype: str) -> OneLayer:
         """Open the graph that an earlier run wrote, or write it first."""
-        folder = graph_folder(self.cache, self.card, self.layer, kind.name, kind.packages)
+        folder = graph_folder(
+            self.cache, self.card, self.layer, kind.name, kind.packages, self.exits
+        )
         if folder.exists():
             try:
                 return OneLayer(kind.open(folder, self.card, dtype), self.layer)
@@ -164,23 +167,32 @@ class _Source:
         return OneLayer(kind.open(folder, self.card, dtype), self.layer)
 
 
-def open_runtime(name: str, model: str, layer: int, device: str, dtype: str, cache: Path) -> Opened:
+def open_runtime(
+    name: str,
+    model: str,
+    layer: int,
+    device: str,
+    dtype: str,
+    cache: Path,
+    exits: Path | None = None,
+) -> Opened:
     """Open the first `layer` blocks of a model in a runtime.
 
     Args:
         name: torch, onnx, openvino, or auto for the fastest of those that are installed.
         model: folder or id.
-        layer: blocks that a query runs through.
+        layer: blocks that a query runs through, from 1: layer 0 is a table, which needs no runtime.
         device: as `choose_device` takes it; graphs run on the CPU.
         dtype: as `choose_dtype` takes it; auto is fp32 in graphs.
         cache: where graphs are kept.
+        exits: folder of the exits of an index, in place of the model's own.
 
     Raises:
         UserError: there is no such runtime, it is not installed, or it cannot run this encoder.
     """
     if name not in NAMES:
         raise UserError(f"There is no runtime {name!r}. {nearest(name, NAMES)}")
-    source = _Source(model, layer, cache)
+    source = _Source(model, layer, cache, exits)
     if name == "auto":
         return _fastest(source, device, dtype)
     if name == "torch":
@@ -208,7 +220,8 @@ def _refuse(kind: Kind, device: str, dtype: str) -> None:
 
 def _torch(source: _Source, device: str, dtype: str) -> Opened:
     chosen = choose_device(device)
-    encoder, tokenizer = load(source.model, source.layer, chosen, choose_dtype(dtype, chosen))
+    multiplied = choose_dtype(dtype, chosen)
+    encoder, tokenizer = load(source.model, source.layer, chosen, multiplied, source.exits)
     return Opened("torch", encoder, tokenizer)
 
 

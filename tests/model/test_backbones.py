@@ -1,3 +1,5 @@
+import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -6,10 +8,18 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from transformers import AutoModel
+from transformers import AutoConfig, AutoModel
 
 from m2dr.errors import UserError
-from m2dr.model.backbones import BACKBONES, attend, read_config, usual_pooling
+from m2dr.model.backbones import (
+    BACKBONES,
+    Sizes,
+    attend,
+    most_tokens,
+    read_config,
+    read_sizes,
+    usual_pooling,
+)
 from m2dr.model.checkpoint import load, read_card, save
 from m2dr.model.encoder import Encoder
 from m2dr.model.export import export_cut
@@ -116,3 +126,42 @@ def test_a_foreign_decoder_that_sees_both_ways_is_pooled_by_its_mean(
     model.save_pretrained(tmp_path)
 
     assert read_card(tmp_path).pooling == "mean"
+
+
+@pytest.mark.parametrize("model_type", BACKBONES)
+def test_sizes_are_read_as_transformers_reads_them(
+    model_type: str, backbone: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = backbone(model_type)
+    config = read_config(folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("m2dr.model.backbones.read_config", None)  # it is not asked
+        sizes = read_sizes(folder)
+
+    assert sizes == Sizes(config.num_hidden_layers, config.hidden_size, most_tokens(config))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"max_position_embeddings": None},
+        {"num_hidden_layers": None, "n_layers": None},
+        {"num_hidden_layers": 3, "n_layers": 2},
+        {"hidden_size": 16, "dim": 32},
+    ],
+)
+@pytest.mark.parametrize("model_type", ["bert", "distilbert"])
+def test_sizes_that_config_json_leaves_out_or_names_twice_are_those_of_transformers(
+    model_type: str, change: dict[str, int | None], backbone: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(backbone(model_type), tmp_path / "copy")
+    table = json.loads((folder / "config.json").read_text()) | change
+    kept = {name: value for name, value in table.items() if value is not None}
+    (folder / "config.json").write_text(json.dumps(kept))
+
+    sizes = read_sizes(folder)
+
+    config = AutoConfig.from_pretrained(folder)
+    assert (sizes.layers, sizes.width) == (config.num_hidden_layers, config.hidden_size)
+    assert sizes.tokens == config.max_position_embeddings

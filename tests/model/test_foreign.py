@@ -32,6 +32,7 @@ from m2dr.model import foreign, modules, places
 from m2dr.model.checkpoint import load, read_card
 from m2dr.model.export import export_cut
 from m2dr.model.runtimes import KINDS, open_runtime
+from m2dr.model.tokenizer import read_tokenizer
 from m2dr.records.texts import Query
 from m2dr.settings import read_pretrain_settings, read_train_settings
 from m2dr.text.datasets import open_dataset
@@ -184,7 +185,7 @@ def test_every_module_that_sentence_transformers_ships_is_run_or_refused_by_name
     run |= {Transformer, Pooling}
 
     assert {kind.__name__ for kind in run} == set(places.RUN)
-    assert set(places.RUN[2:]) == set(modules.KINDS)
+    assert set(places.RUN[2:]) == set(modules.KINDS) == set(foreign.MODULE_FILES)
     for kind in shipped():
         if kind in run:
             continue
@@ -200,7 +201,7 @@ def test_every_setting_of_a_module_that_is_run_is_known() -> None:
     kinds = {"Dense": Dense, "LayerNorm": LayerNorm, "Normalize": Normalize, "Dropout": Dropout}
 
     for name, kind in kinds.items():
-        assert set(kind.config_keys) == set(modules.KINDS[name].keys), name
+        assert set(kind.config_keys) == set(foreign.MODULE_FILES[name].keys), name
     assert set(Pooling.config_keys) <= foreign.POOLING_KEYS
     assert set(Transformer.config_keys) <= {*foreign.READ, *foreign.USUAL, "modality_config"}
 
@@ -385,6 +386,7 @@ def test_a_model_that_lowercases_its_texts_is_given_them_so(make: Make) -> None:
 
     assert rows == theirs(folder).tokenize(["Open The FILE"])["input_ids"].tolist()
     assert rows == load(folder)[1](["open the file"], 64)
+    assert rows == read_tokenizer(folder, foreign.lowercases(folder))(["Open The FILE"], 64)
 
 
 def test_a_transformer_in_a_folder_of_its_own_is_found(make: Make) -> None:
@@ -453,7 +455,7 @@ def settings(backbone: Path, corpus: Path, *words: str) -> list[str]:
     [
         ["variant=full-dim", "dims=[8]"],
         ["variant=elastic", "dims=[8]", "exit_head=linear", "lora_rank=2"],
-        ["variant=plain", "pooling=weightedmean", "similarity=dot"],
+        ["variant=plain", "refit=false", "pooling=weightedmean", "similarity=dot"],
     ],
     ids=lambda words: words[0],
 )
@@ -480,7 +482,7 @@ def test_a_model_with_modules_is_replaced_whole(
 ) -> None:
     first = make("mean", [dense(32, 24), layer_norm(24)])
     for backbone in (first, tiny_backbone):
-        words = settings(backbone, tiny_corpus, "variant=plain")
+        words = settings(backbone, tiny_corpus, "variant=plain", "refit=false")
         train(read_train_settings(None, words), tmp_path / "m", overwrite=True)
 
     kept = {path.name for path in (tmp_path / "m").iterdir() if path.is_dir()}
@@ -553,7 +555,7 @@ HOSTILE = [7, -1, 10**30, 0.5, True, "x" * 5000, "", ["a"], [[]], {"a": 1}, {"a"
 KEYS = {
     "modules.json": ["type", "path", "kwargs"],
     "1_Pooling/config.json": ["pooling_mode", "include_prompt", "pooling_mode_max_tokens"],
-    "2_Dense/config.json": [*modules.KINDS["Dense"].keys, "other"],
+    "2_Dense/config.json": [*foreign.MODULE_FILES["Dense"].keys, "other"],
     "3_LayerNorm/config.json": ["dimension"],
     "4_Dropout/config.json": ["dropout"],
     foreign.SETTINGS[0]: [*foreign.READ, *foreign.USUAL, *foreign.ARGUMENTS, "modality_config"],

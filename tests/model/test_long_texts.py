@@ -13,6 +13,7 @@ from world import TEXT
 
 from m2dr.model.checkpoint import Tokenizer
 from m2dr.model.places import find_folder
+from m2dr.model.tokenizer import FileTokenizer, read_tokenizer
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
 LINES = [TEXT, TEXT.upper(), "don't  stop\n\n\tnow", "über naïve Σίσυφος 中文字 12345 !!! ..."]
@@ -88,6 +89,35 @@ def test_the_ids_of_a_long_text_are_those_of_the_whole(
     whole = known[name](texts, truncation=True, max_length=length)["input_ids"]
 
     assert Tokenizer(known[name])(texts, length) == whole
+
+
+@pytest.fixture(scope="module")
+def saved(
+    known: dict[str, PreTrainedTokenizerBase], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, FileTokenizer]:
+    """The same tokenizers, from the tokenizer.json that each writes."""
+    folders = {name: tmp_path_factory.mktemp("saved") for name in known}
+    for name, folder in folders.items():
+        known[name].save_pretrained(folder)
+    return {name: read_tokenizer(folder) for name, folder in folders.items()}
+
+
+@pytest.mark.parametrize("name", ["world", "minilm", "bytes", "unigram", "no words", "the end"])
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60
+)
+@given(texts=st.lists(TEXTS, min_size=1, max_size=2), length=st.integers(3, 12))
+def test_the_file_of_a_tokenizer_gives_the_ids_of_transformers(
+    known: dict[str, PreTrainedTokenizerBase],
+    saved: dict[str, FileTokenizer],
+    name: str,
+    texts: list[str],
+    length: int,
+) -> None:
+    whole = known[name](texts, truncation=True, max_length=length)["input_ids"]
+
+    assert saved[name](texts, length) == whole
+    assert [saved[name]([text], length)[0] for text in texts] == whole
 
 
 class Counting:

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from huggingface_hub import ModelCard, constants
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel
+from world import make_fitted
 
 from m2dr.cli import main
 from m2dr.model.backbones import BACKBONES
@@ -150,6 +151,42 @@ def test_the_commands_of_the_card_run(
         assert "was not trained" not in told.output
 
 
+@pytest.mark.parametrize("documents", ["same", "last"])
+def test_the_card_of_a_fitted_model_shows_layer_0_and_runs(
+    documents: str, tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    folder = make_fitted(tiny_backbone, tmp_path / "fitted", documents=documents)
+    monkeypatch.chdir(tmp_path)
+    text = (folder / "README.md").read_text()
+
+    assert "the cuts below were fitted" in text
+    assert "| 0 | 8, 16, 32 |" in text
+    assert "`--query-layer 0` runs no transformer layer" in text
+    lines = re.findall(r"^(m2dr .*)$", text, re.MULTILINE)
+    assert len(lines) == 2
+    for line in [*lines, lines[1].replace("--query-layer 1", "--query-layer 0")]:
+        words = line.replace("CORPUS", str(tiny_corpus)).replace("FOLDER", str(folder))
+        told = CliRunner().invoke(main, shlex.split(words)[1:])
+        assert told.exit_code == 0, told.output
+        assert "Warning" not in told.output
+    assert "queries at L0D8" in told.output
+
+
+def test_the_card_of_a_fitted_cut_claims_nothing_of_sentence_transformers(
+    tiny_backbone: Path, tmp_path: Path
+) -> None:
+    folder = make_fitted(tiny_backbone, tmp_path / "fitted", documents="same")
+
+    export_cut(folder, 2, tmp_path / "cut")
+
+    text = (tmp_path / "cut" / "README.md").read_text()
+    assert "from sentence_transformers" in (folder / "README.md").read_text()
+    assert "from sentence_transformers" not in text
+    assert "| 0 | 8, 16, 32 |" in text
+    assert "| 3 |" not in text
+
+
 def test_the_python_of_the_card_runs(saved: Callable[..., Path]) -> None:
     folder = saved(query_length=9)
     blocks = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
@@ -169,7 +206,7 @@ def test_a_prefix_is_the_same_everywhere_byte_for_byte(
     prefixes = {"query_prefix": "read ", "document_prefix": "\tline: "}
     words = [
         f'backbone="{tiny_backbone}"', f'corpus="{tiny_corpus}"', "variant=plain", "steps=1",
-        "batch_queries=4", "evaluate_steps=0", "device=cpu", "pooling=mean",
+        "batch_queries=4", "evaluate_steps=0", "device=cpu", "pooling=mean", "refit=false",
     ]  # fmt: skip
     path = tmp_path / "run.toml"
     path.write_text("".join(f"{k} = {json.dumps(p)}\n" for k, p in prefixes.items()))

@@ -76,6 +76,23 @@ def test_every_runtime_gives_torchs_vectors_for_any_batch(
         np.testing.assert_allclose(opened.runtime.embed(ids, mask, [2]), expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("layer", [2, 4])
+def test_every_runtime_gives_the_vectors_of_fitted_exits(
+    layer: int, kind: str, tiny_fitted: Path, cache: Path
+) -> None:
+    if not KINDS[kind].installed:
+        pytest.skip(f"{kind} is not installed")
+
+    opened = open_runtime(kind, str(tiny_fitted), layer, "auto", "fp32", cache)
+
+    encoder, _ = load(tiny_fitted)
+    for shape in SHAPES:
+        ids, mask = padded(*shape)
+        expected = encoder.embed(ids, mask, [layer])
+        np.testing.assert_allclose(opened.runtime.embed(ids, mask, [layer]), expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["torch", "openvino", "auto"])
 def test_a_runtime_that_is_asked_for_bf16_multiplies_in_it(
     name: str, saved: Callable[[str], Path], cache: Path

@@ -1,0 +1,347 @@
+"""Layer 0 is a weighted mean of rows, of the same token ids as all other layers."""
+
+import json
+import os
+import shutil
+import struct
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+from world import TEXT, WORDS, make_fitted, make_model
+
+from m2dr.errors import UserError
+from m2dr.model.checkpoint import load, load_tokenizer
+from m2dr.model.places import STATIC
+from m2dr.model.static import Dtype, StaticTable, open_static, read_static, write_static
+from m2dr.records.texts import Side
+from m2dr.verbs.encoding import embed_texts
+
+V, P = 40, 24
+DTYPES = get_args(Dtype)
+ROWS = st.lists(st.lists(st.integers(0, V - 1), max_size=9), max_size=6)
+TEXTS = [
+    "Read a FILE",
+    "close the module",
+    "naïve Σίσυφος 中文 12345",
+    "",
+    "a " * 500,
+    f"{TEXT} [SEP] z",
+]
+
+
+def numbers(seed: int = 13) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """A table [V, P] and weights [V], of which some are 0."""
+    generator = np.random.default_rng(seed)
+    weights = generator.random(V, np.float32)
+    weights[[0, 3, V - 1]] = 0
+    return generator.standard_normal((V, P), np.float32), weights
+
+
+@pytest.fixture(scope="module", params=DTYPES)
+def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> StaticTable:
+    folder = tmp_path_factory.mktemp(request.param)
+    write_static(folder, *numbers(), request.param)
+    return read_static(folder)
+
+
+def mean(table: StaticTable, row: Sequence[int]) -> NDArray[np.float64]:
+    """The formula, in float64, from the file as safetensors reads it."""
+    held = {name: tensor.astype(np.float64) for name, tensor in load_file(table.path).items()}
+    weights = held["weights"][row]
+    if not weights.sum():
+        return np.zeros(P)
+    rows = held["table"][row] * held.get("scales", np.ones(V))[row][:, None]
+    return (weights[:, None] * rows).sum(axis=0) / weights.sum()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=ROWS, dim=st.integers(1, P))
+@example(rows=[[0, 3], [], [V - 1]], dim=P)
+def test_a_text_is_the_weighted_mean_of_its_rows(
+    table: StaticTable, rows: list[list[int]], dim: int
+) -> None:
+    vectors = table.embed(rows)
+
+    assert (vectors.shape, vectors.dtype) == ((len(rows), P), np.float32)
+    for vector, row in zip(vectors, rows, strict=True):
+        np.testing.assert_allclose(vector, mean(table, row), rtol=0, atol=2e-6)
+        np.testing.assert_allclose(table.embed([row])[0], vector, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(table.embed(rows, dim), vectors[:, :dim], rtol=0, atol=1e-6)
+
+
+def test_a_batch_of_thousands_is_each_text_by_itself(table: StaticTable) -> None:
+    generator = np.random.default_rng(5)
+    rows = [generator.integers(0, V, generator.integers(0, 9)).tolist() for _ in range(9000)]
+
+    vectors = table.embed(rows)
+
+    for number in (0, 1, 4095, 4096, 8191, 8192, 8999):
+        np.testing.assert_allclose(vectors[number], mean(table, rows[number]), atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_kept_row_differs_by_half_a_step_of_its_dtype(dtype: Dtype, tmp_path: Path) -> None:
+    rows, weights = numbers()
+    rows *= np.logspace(-3, 3, V, dtype=np.float32)[:, None]  # of very different lengths
+    rows[7] = 0
+
+    write_static(tmp_path, rows, weights, dtype)
+
+    found = read_static(tmp_path).rows(range(V))
+    largest = np.abs(rows).max(axis=1, keepdims=True)
+    step = {"fp32": 0 * rows, "fp16": 2.0**-10 * np.abs(rows) + 2.0**-24, "int8": largest / 127}
+    assert (np.abs(found - rows) <= step[dtype] / 2 * (1 + 1e-5)).all()
+    assert (tmp_path / STATIC).stat().st_size < V * P * {"fp32": 4, "fp16": 2, "int8": 1}[
+        dtype
+    ] + 900
+    assert [path.name for path in tmp_path.iterdir()] == [STATIC]
+
+
+def test_rows_that_are_not_used_are_not_read(tmp_path: Path) -> None:
+    write_static(tmp_path, *numbers(), "fp32")
+    path = tmp_path / STATIC
+    held = load_file(path)
+    held["table"][5, 2] = np.nan
+    save_file(held, path)
+
+    table = read_static(tmp_path)
+
+    assert np.isfinite(table.embed([[4, 6]])).all()
+    assert table.embed([[5]], dim=2).any()
+    with pytest.raises(UserError, match=r"layer_0.safetensors holds a number that is not finite"):
+        table.embed([[4, 5, 6]])
+
+
+@pytest.mark.parametrize(
+    ("ids", "strange"), [([1, V], V), ([-1, 2], -1), ([2**40], 2**40), ([1, -(2**40)], -(2**40))]
+)
+def test_an_id_without_a_row_is_refused(table: StaticTable, ids: list[int], strange: int) -> None:
+    for rows in ([ids], [[1, 2], ids]):
+        with pytest.raises(UserError, match=f"Token {strange} was asked for.* of {V} tokens"):
+            table.embed(rows)
+
+
+@pytest.mark.parametrize("dim", [0, -1, P + 1])
+def test_a_dim_that_is_not_there_is_refused(table: StaticTable, dim: int) -> None:
+    with pytest.raises(UserError, match=f"Dim {dim} was asked for; layer 0 has {P}"):
+        table.embed([[1]], dim)
+
+
+def test_what_no_table_may_hold_is_not_written(tmp_path: Path) -> None:
+    rows, weights = numbers()
+    endless, large = rows.copy(), rows.copy()
+    endless[3, 3], large[3, 3] = np.inf, 1e6
+    negative = weights.copy()
+    negative[2] = -1
+    for table, numbers_of, dtype, sentence in (
+        (endless, weights, "fp32", "is not finite, or too large"),
+        (endless, weights, "int8", "is not finite, or too large"),
+        (large, weights, "fp16", "cannot be written as fp16"),
+        (rows, negative, "fp16", "weights that are negative"),
+        (rows, 0 * weights, "fp16", "no token whose weight is above 0"),
+        (rows, weights, "float8", "Known: fp16, fp32, int8"),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            write_static(tmp_path, table, numbers_of, dtype)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="do not agree"):
+        write_static(tmp_path, rows, weights[1:])
+    assert not list(tmp_path.iterdir())
+
+
+def header(path: Path, **tensors: object) -> None:
+    """Change what a header says of tensors; the bytes behind it stay."""
+    data = path.read_bytes()
+    (size,) = struct.unpack("<Q", data[:8])
+    table = json.loads(data[8 : 8 + size])
+    for name, change in tensors.items():
+        if change is None:
+            del table[name]
+        else:
+            table[name] = {**table.get(name, {}), **change} if isinstance(change, dict) else change
+    words = json.dumps(table).encode()
+    path.write_bytes(struct.pack("<Q", len(words)) + words + data[8 + size :])
+
+
+def tensors(path: Path, **changed: NDArray[np.generic] | None) -> None:
+    """Write the file again with other tensors; None takes one away."""
+    held = {**load_file(path), **changed}
+    save_file({name: one for name, one in held.items() if one is not None}, path)
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "empty": (lambda path: path.write_bytes(b""), "ends before its header does"),
+    "cut": (lambda path: path.write_bytes(path.read_bytes()[:-7]), "its header speaks of"),
+    "longer": (lambda path: path.write_bytes(path.read_bytes() + b"x"), "its header speaks of"),
+    "no json": (lambda path: path.write_bytes(b"\x04" + bytes(7) + b"{{{{"), "is not JSON"),
+    "a pickle": (lambda path: path.write_bytes(b"\x80\x04\x95" + b"x" * 90), "a header of"),
+    "no table": (lambda path: tensors(path, table=None), "lacks 'table'"),
+    "no weights": (lambda path: tensors(path, weights=None), "lacks 'weights'"),
+    "another tensor": (lambda path: tensors(path, bias=np.ones(3)), "unknown 'bias'"),
+    "a list": (lambda path: header(path, table=[1]), "an object belongs"),
+    "float64": (lambda path: tensors(path, table=np.ones((V, P))), "none of F16, F32, I8"),
+    "one dim": (lambda path: tensors(path, table=np.ones(V, np.float16)), "shape"),
+    "no rows": (lambda path: header(path, table={"shape": [0, P]}), "shape"),
+    "wider": (lambda path: header(path, table={"shape": [V, P + 1]}), "bytes of table"),
+    "behind": (lambda path: header(path, table={"data_offsets": [-8, V * P * 2 - 8]}), "bytes of table"),
+    "fewer weights": (lambda path: tensors(path, weights=np.ones(V - 1, np.float32)), "has weights of"),
+    "half weights": (lambda path: tensors(path, weights=np.ones(V, np.float16)), "has weights of F16"),
+    "negative": (lambda path: tensors(path, weights=-np.ones(V, np.float32)), "negative"),
+    "nan": (lambda path: tensors(path, weights=np.full(V, np.nan, np.float32)), "not finite"),
+    "nothing": (lambda path: tensors(path, weights=np.zeros(V, np.float32)), "no token"),
+    "no scales": (lambda path: tensors(path, table=np.ones((V, P), np.int8)), "I8 and no scales"),
+    "scales": (lambda path: tensors(path, scales=np.ones(V, np.float32)), "F16 and scales"),
+    "missing": (lambda path: path.unlink(), "is nothing where"),
+    "a folder": (lambda path: (path.unlink(), path.mkdir()), "is a folder where"),
+    "a pipe": (lambda path: (path.unlink(), os.mkfifo(path)), "is a FIFO where"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_file_that_is_no_table_is_refused(name: str, tmp_path: Path) -> None:
+    write_static(tmp_path, *numbers())
+    damage, sentence = DAMAGE[name]
+    damage(tmp_path / STATIC)
+
+    with pytest.raises(UserError, match=sentence) as told:
+        read_static(tmp_path)
+
+    assert str(tmp_path / STATIC) in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(place=st.integers(0, 400), value=st.integers(0, 255), cut=st.integers(0, 2000) | st.none())
+def test_whatever_byte_is_wrong_it_is_refused_or_harmless(
+    place: int, value: int, cut: int | None, tmp_path: Path
+) -> None:
+    write_static(tmp_path, *numbers(), "int8")
+    data = bytearray((tmp_path / STATIC).read_bytes())
+    data[place] = value
+    (tmp_path / STATIC).write_bytes(data[:cut])
+
+    try:
+        found = read_static(tmp_path).embed([[1, 2, 3]])
+    except UserError:
+        return
+
+    assert found.shape[0] == 1
+
+
+# Of a model
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    asked = {"query_prefix": "Read: ", "query_length": 9, "document_length": 20}
+    asked |= {"document_prefix": "the text "}
+    return make_fitted(make_model(tiny_backbone, folder / "model", **asked), folder / "fitted")
+
+
+@pytest.mark.parametrize(
+    ("side", "prefix", "length"), [("query", "Read: ", 9), ("document", "the text ", 20)]
+)
+def test_texts_become_the_ids_that_all_layers_read(
+    side: Side, prefix: str, length: int, fitted: Path
+) -> None:
+    encoder = open_static(fitted)
+
+    vectors = encoder.embed(TEXTS, side)
+
+    ids = load_tokenizer(fitted)([prefix + text for text in TEXTS], length)
+    assert max(map(len, ids)) == length
+    np.testing.assert_array_equal(vectors, encoder.embed_ids(ids))
+    np.testing.assert_allclose(encoder.embed(TEXTS, side, 8), vectors[:, :8], atol=1e-6)
+
+
+def test_layer_0_is_the_same_by_torch(fitted: Path) -> None:
+    encoder, tokenizer = load(fitted, 0)
+
+    ours = open_static(fitted).embed(TEXTS)
+
+    theirs = embed_texts(encoder, tokenizer, TEXTS, "query", [0])[0]
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+@given(texts=st.lists(st.lists(st.sampled_from([*WORDS, "Zebra!", "ünï", "\n"])).map(" ".join)))
+def test_ids_are_those_of_the_tokenizer_of_transformers(fitted: Path, texts: list[str]) -> None:
+    encoder = open_static(fitted)
+
+    assert encoder.tokenizer(texts, 12) == load_tokenizer(fitted)(texts, 12)
+
+
+def test_threads_that_cut_at_different_lengths_do_not_disturb_each_other(fitted: Path) -> None:
+    encoder = open_static(fitted)
+    sides = get_args(Side) * 40
+    expected = {side: encoder.embed([TEXT * 4], side) for side in get_args(Side)}
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda side: encoder.embed([TEXT * 4], side), sides))
+
+    for side, vectors in zip(sides, found, strict=True):
+        np.testing.assert_array_equal(vectors, expected[side])
+
+
+def test_a_table_beside_an_index_serves_a_model_without_one(fitted: Path, tmp_path: Path) -> None:
+    plain, exits = fitted.parent / "model", tmp_path / "exits"
+    exits.mkdir()
+    shutil.copy(fitted / STATIC, exits)
+
+    vectors = open_static(plain, exits).embed(TEXTS)
+
+    np.testing.assert_array_equal(vectors, open_static(fitted).embed(TEXTS))
+    tokenizer = json.loads((plain / "tokenizer.json").read_text())
+    (exits / "tokenizer.json").write_text(json.dumps(tokenizer | {"normalizer": None}))
+    beside = open_static(plain, exits)  # its own tokenizer: capitals are unknown to it
+    assert beside.tokenizer(["Read"], 9) != load_tokenizer(plain)(["Read"], 9)
+    assert beside.tokenizer(["read"], 9) == load_tokenizer(plain)(["read"], 9)
+
+
+def test_a_folder_without_layer_0_says_how_to_fit(fitted: Path) -> None:
+    plain = fitted.parent / "model"
+
+    with pytest.raises(UserError, match=f"not fitted. Fit it with: m2dr fit --backbone {plain}"):
+        open_static(plain)
+
+
+@pytest.mark.parametrize(
+    ("shape", "sentence"),
+    [
+        ((64, 16), "of 16 dims, and those of .* have 32"),
+        ((60, 32), "of 60 tokens, and the tokenizer"),
+    ],
+)
+def test_the_table_of_another_model_is_refused(
+    shape: tuple[int, int], sentence: str, fitted: Path, tmp_path: Path
+) -> None:
+    write_static(tmp_path, np.ones(shape, np.float32), np.ones(shape[0], np.float32))
+
+    with pytest.raises(UserError, match=sentence):
+        open_static(fitted, tmp_path)
+
+
+def test_a_changed_table_is_refused_with_the_whole_model(fitted: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(fitted, tmp_path / "copy")
+    write_static(folder, np.ones((64, 32), np.float32), np.ones(64, np.float32))
+
+    with pytest.raises(UserError, match="one of them was changed"):
+        open_static(folder)
+
+
+def test_a_model_without_tokenizer_json_is_refused(tmp_path: Path, fitted: Path) -> None:
+    folder, exits = shutil.copytree(fitted.parent / "model", tmp_path / "slow"), tmp_path / "exits"
+    for name in ("m2dr.json", "tokenizer.json"):
+        (folder / name).unlink()
+    exits.mkdir()
+    shutil.copy(fitted / STATIC, exits)
+
+    with pytest.raises(UserError, match=r"has no tokenizer.json, .* Take a layer from 1"):
+        open_static(folder, exits)
