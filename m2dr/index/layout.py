@@ -11,6 +11,7 @@ DOCIDS = "docids.txt"
 MANIFEST = "manifest.json"
 INDEX = "index"  # this name and the next are those that pyserini's FaissSearcher opens
 INDEX_DOCIDS = "docid"
+EXITS = "exits"  # folder of the exits that were fitted on the documents, beside the stores
 DIGITS = 12  # of the fingerprint, in folder names and in sentences
 
 

@@ -44,9 +44,9 @@ class StorePlan:
         if self.dtype not in get_args(Dtype):
             hint = nearest(self.dtype, get_args(Dtype))
             raise UserError(f"Vectors cannot be stored as {self.dtype!r}. {hint}")
-        if min(self.layer, self.width, self.shard_rows) < 1:
+        if self.layer < 0 or min(self.width, self.shard_rows) < 1:
             raise UserError(
-                f"A store has at least one layer, coordinate and row per shard, not "
+                f"A store has a layer from 0, and a coordinate and a row per shard at least, not "
                 f"{self.layer}, {self.width} and {self.shard_rows}."
             )
 
@@ -124,9 +124,10 @@ class StoreManifest:
 
     def problems(self) -> Iterator[str]:
         """Say how the fields contradict each other, each as the end of a sentence."""
-        least = min(self.documents, self.layer, self.width, self.shard_rows)
+        yield from _below_0(self.layer)
+        least = min(self.documents, self.width, self.shard_rows)
         if least < 1:
-            yield f"has {least} documents, layers, coordinates or rows per shard, not at least 1"
+            yield f"has {least} documents, coordinates or rows per shard, not at least 1"
         for number, shard in enumerate(self.shards):
             name = shard_name(number, self.dtype)
             last = number == len(self.shards) - 1
@@ -147,7 +148,7 @@ class IndexManifest:
 
     corpus: str
     documents: int
-    layer: int  # transformer blocks that encoded the documents
+    layer: int  # transformer layers that encoded the documents; 0: a table of tokens
     dim: int  # coordinates kept
     engine: str
     similarity: Similarity
@@ -208,11 +209,17 @@ class IndexManifest:
 
     def problems(self) -> Iterator[str]:
         """Say how the fields contradict each other, each as the end of a sentence."""
-        least = min(self.documents, self.layer, self.dim, self.bytes)
+        yield from _below_0(self.layer)
+        least = min(self.documents, self.dim, self.bytes)
         if least < 1:
-            yield f"has {least} documents, layers, coordinates or bytes, not at least 1"
+            yield f"has {least} documents, coordinates or bytes, not at least 1"
         if self.similarity != self.label.similarity:
             yield f"has similarity {self.similarity}, and its label {self.label.similarity}"
+
+
+def _below_0(layer: int) -> Iterator[str]:
+    if layer < 0:
+        yield f"has layer {layer}, and layers count from 0"
 
 
 def texts_digest(shards: Iterable[Shard]) -> str:

@@ -54,7 +54,7 @@ class Pushed:
 
     corpus: str
     documents: int  # when all of them are there
-    layer: int  # transformer blocks that encoded them
+    layer: int  # transformer layers that encoded them; 0: a table of tokens
     dim: int  # coordinates kept
     engine: str  # a name in KINDS
     label: Label
@@ -95,7 +95,7 @@ def collection_name(corpus: str, fingerprint: str, cut: Cut) -> str:
 
 def cut_of(name: str, corpus: str, fingerprint: str) -> Cut | None:
     """The cut that a collection of this corpus and model holds; None for any other collection."""
-    found = re.fullmatch(rf"{_stem(corpus, fingerprint)}_(L[1-9]\d*D[1-9]\d*)", name)
+    found = re.fullmatch(rf"{_stem(corpus, fingerprint)}_(L(?:0|[1-9]\d*)D[1-9]\d*)", name)
     return Cut.parse(found[1]) if found else None
 
 

@@ -58,7 +58,7 @@ def store_remedy(
         engine=() if engines == ("flat",) else engines,
         overwrite=overwrite,
         resume=resume,
-        shard_rows=origin.shard_rows if resume else 0,
+        shard_rows=origin.shard_rows if resume and origin.shard_rows else None,
     )
 
 
@@ -68,7 +68,7 @@ def index_remedy(folder: Path) -> str:
     parts = index_parts(folder)
     if parts is None and not made:
         return Origin().remedy()
-    dim, engine = parts or (made.get("dim", 0), _word(made, "engine") or "flat")
+    dim, engine = parts or (made.get("dim") or None, _word(made, "engine") or "flat")
     factory: object = ""
     if _FACTORY.fullmatch(engine[-8:]):  # only its manifest knows the string behind that name
         factory, engine = _word(made, "factory"), "flat"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from m2dr.index import exact
 from m2dr.index.cards import OnCard
 from m2dr.index.docids import Docids, encode
 from m2dr.index.engines import build_index, open_index
@@ -139,15 +140,14 @@ def test_more_than_faiss_finds_on_a_gpu_is_scanned_there(
 ) -> None:
     store = store_of(build, tmp_path / "store", 3000)
     index = open_index(build_index(store, 16, "flat"))
-    device = torch.device("cuda")
-    monkeypatch.setattr(opening, "choose_device", lambda _: device)
+    monkeypatch.setattr(opening, "_device", lambda _: "cuda")
     made: list[str] = []
 
     def scan(store: Store, dim: int, device: str) -> ExactIndex:
         made.append(device)
         return ExactIndex(store, dim)
 
-    monkeypatch.setattr(opening, "ExactIndex", scan)
+    monkeypatch.setattr(exact, "ExactIndex", scan)
     monkeypatch.setattr(
         opening, "on_card", lambda *_: OnCard(opening.replace(index, card=Gpu()), "It works.")
     )

@@ -302,7 +302,7 @@ def test_a_name_in_milvus_is_letters_digits_and_underscores() -> None:
     assert all(name.isascii() and name.replace("_", "").isalnum() for name in names)
 
 
-@given(corpus=st.text(min_size=1, max_size=300), layer=st.integers(1, 99), dim=st.integers(1, 9999))
+@given(corpus=st.text(min_size=1, max_size=300), layer=st.integers(0, 99), dim=st.integers(1, 9999))
 def test_a_cut_is_read_from_its_name_alone(corpus: str, layer: int, dim: int) -> None:
     name = collection_name(corpus.encode("utf-8", "ignore").decode(), "ab" * 32, Cut(layer, dim))
 

@@ -103,3 +103,17 @@ def test_shallow_documents_of_a_model_with_fixed_documents_are_named(label: Labe
     assert warning.endswith(
         "m2dr index corpus --corpus 'corpora/my tiny' --model models/first --layer 6 --dim 8"
     )
+
+
+def test_layer_0_is_a_layer_of_queries_and_documents_as_any_other(label: Label) -> None:
+    fitted = replace(label, cuts=((0, 8), (6, 8)))
+
+    assert fitted.warnings(Cut(0, 8), Cut(0, 8)) == []
+    (untrained,) = fitted.warnings(Cut(0, 16), Cut(0, 16))
+    assert untrained.startswith("Cut L0D16 was not trained (dims 8 of that layer were)")
+    (apart,) = fitted.warnings(Cut(0, 8), Cut(6, 8))
+    assert apart.endswith("--layer 0 --dim 8")
+    last = replace(fitted, document_layer="last")
+    assert last.warnings(Cut(0, 8), Cut(6, 8)) == []
+    (shallow,) = last.warnings(Cut(0, 8), Cut(0, 8))
+    assert shallow.endswith("--layer 6 --dim 8")

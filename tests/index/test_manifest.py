@@ -17,7 +17,8 @@ texts = st.text(st.characters(codec="utf-8"))
 counts = st.integers(1, 2**53)
 lengths = {"query_length": counts, "document_length": counts}
 labels = st.builds(Label, texts, **lengths, cuts=st.lists(st.tuples(counts, counts)).map(tuple))
-plans = st.builds(StorePlan, layer=counts, width=counts, label=labels, shard_rows=counts)
+layers = st.integers(0, 2**53)
+plans = st.builds(StorePlan, layer=layers, width=counts, label=labels, shard_rows=counts)
 partials = st.builds(PartialStore, plan=plans)
 
 
@@ -160,7 +161,8 @@ def test_a_corpus_name_that_leaves_the_folder_of_indexes_is_refused(corpus: str)
     ("settings", "reason"),
     [
         ({"dtype": "f8"}, "cannot be stored as 'f8'. Known: f16, f32"),
-        ({"width": 0}, "at least one layer, coordinate and row"),
+        ({"width": 0}, "a layer from 0, and a coordinate and a row per shard at least, not 6, 0"),
+        ({"layer": -1}, "a layer from 0, .*, not -1, 16 and 10"),
     ],
 )
 def test_an_impossible_plan_is_refused(

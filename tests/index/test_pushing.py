@@ -1,5 +1,5 @@
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from m2dr.errors import UserError
 from m2dr.index import milvus, pushing
-from m2dr.index.cluster import open_collection
+from m2dr.index.cluster import open_collection, pushed_cuts
 from m2dr.index.milvus import Server, release
 from m2dr.index.pushed import collection_name
 from m2dr.index.pushing import push
@@ -70,6 +70,21 @@ def best(uri: str, store: Store, query: Floats, dim: int = WIDTH) -> str:
     label = store.manifest.label
     collection = open_collection(uri, store.manifest.corpus, label.fingerprint, 6, dim)
     return collection.ranked(["q"], query[None], 1).rankings["q"].docids[0]
+
+
+def test_documents_of_layer_0_have_a_collection_of_their_own(
+    uri: str, server: Server, build: Callable[..., Store], vectors: Floats, tmp_path: Path
+) -> None:
+    store = build(tmp_path / "layer-00", vectors, layer=0, corpus="of-layer-0")
+    fingerprint = store.manifest.label.fingerprint
+
+    sent = push(store, 8, server)
+
+    assert sent.name.endswith("_L0D8")
+    assert list(pushed_cuts(uri, "of-layer-0", fingerprint)) == [Cut(0, 8)]
+    collection = open_collection(uri, "of-layer-0", fingerprint, 0, 8)
+    assert collection.layer == 0
+    assert collection.ranked(["q"], vectors[3:4], 1).rankings["q"].docids == ("d3",)
 
 
 def test_pushing_again_writes_nothing(server: Server, own: Store) -> None:

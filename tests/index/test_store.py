@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from m2dr.errors import UserError
 from m2dr.index.docids import Docids, encode
-from m2dr.index.engines import build_index
+from m2dr.index.engines import build_index, open_index
 from m2dr.index.exact import ExactIndex
 from m2dr.index.funnel import FunnelIndex
+from m2dr.index.inventory import stored_layers
+from m2dr.index.layout import store_folder
 from m2dr.index.listing import list_stores
 from m2dr.index.manifest import Shard, StoreManifest, StorePlan, texts_digest
 from m2dr.index.stages import Funnel
@@ -26,6 +28,33 @@ lines = st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), min_siz
 
 def test_a_store_says_what_it_holds(store: Store) -> None:
     assert (store.documents, store.layer, store.width) == (35, 6, 16)
+
+
+def test_documents_of_layer_0_are_stored_indexed_and_listed_as_those_of_any(
+    tmp_path: Path, build: Callable[..., Store], vectors: NDArray[np.float32]
+) -> None:
+    folder = store_folder(tmp_path / "indexes", "tiny", "0123456789abcdef", 0)
+
+    store = build(folder, vectors, layer=0)
+    index = open_index(build_index(store, 8))
+
+    assert folder.name == "layer-00"
+    assert stored_layers(tmp_path / "indexes", "tiny", "0123456789abcdef") == (0,)
+    assert (open_store(folder).layer, index.layer, index.manifest.layer) == (0, 0, 0)
+    assert [(row.layer, row.indexes, row.problem) for row in list_stores(tmp_path)] == [
+        (0, ("8",), "")
+    ]
+    assert list(store.problems()) == []
+
+
+def test_damaged_documents_of_layer_0_are_made_again_by_a_command_that_names_it(
+    tmp_path: Path, build: Callable[..., Store], vectors: NDArray[np.float32]
+) -> None:
+    store = build(tmp_path / "layer-00", vectors, layer=0)
+    (store.folder / "vectors-00001.f16").unlink()
+
+    with pytest.raises(UserError, match="m2dr index corpus .*--layer 0 --overwrite"):
+        open_store(store.folder)
 
 
 def test_vectors_are_kept_at_full_width_and_not_normalised(
@@ -160,7 +189,8 @@ def contradicting(folder: Path, **fields: object) -> None:
             lambda shards: {"shards": (*shards[:-1], replace(shards[-1], rows=-5)), "documents": 25},
             "gives vectors-00003.f16 -5 rows",
         ),
-        (lambda _: {"width": 0}, "has 0 documents, layers, coordinates"),
+        (lambda _: {"width": 0}, "has 0 documents, coordinates"),
+        (lambda _: {"layer": -1}, "has layer -1, and layers count from 0"),
         (lambda _: {"texts": "00"}, "has another digest of its texts than its shards"),
     ],
 )  # fmt: skip

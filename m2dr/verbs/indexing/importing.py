@@ -22,7 +22,7 @@ from m2dr.records.cut import Cut
 from m2dr.text.collection import Dataset
 from m2dr.verbs.corpora import open_corpus
 from m2dr.verbs.encoding import embed_texts
-from m2dr.verbs.indexing.index import INDEXES
+from m2dr.verbs.indexing.request import INDEXES
 from m2dr.verbs.models import label_of
 from m2dr.verbs.progress import progress, say
 
@@ -41,7 +41,7 @@ class ImportRequest:
     vectors: Path | None = None  # with `ids`
     ids: Path | None = None
     pyserini: Path | None = None  # instead of both
-    layer: int = 0  # 0: the last
+    layer: int | None = None  # None: the last
     dims: tuple[int, ...] = ()  # empty: the width of the vectors
     sample: int = 16  # documents that are encoded to see whether the label is true; 0: believe it
     engine: str = "flat"
@@ -77,8 +77,9 @@ def import_vectors(request: ImportRequest) -> ImportReport:
     begun = time.monotonic()
     foreign = _open(request)
     card = checkpoint.read_card(request.model)
-    layer = request.layer or card.layers
-    _check_width(card, foreign, layer, request.dims)
+    layer = card.layers if request.layer is None else request.layer
+    card.check(Cut(layer, 1), request.model)
+    _check_width(card, foreign, request.dims)
     for dim in request.dims or (foreign.width,):
         check_engine(request.engine, "", dim, card.similarity)
     if request.sample:
@@ -118,9 +119,8 @@ def _open(request: ImportRequest) -> Foreign:
     return open_npy(request.vectors, request.ids)
 
 
-def _check_width(card: ModelCard, foreign: Foreign, layer: int, dims: tuple[int, ...]) -> None:
+def _check_width(card: ModelCard, foreign: Foreign, dims: tuple[int, ...]) -> None:
     """Refuse vectors that this model cannot have made, and dims that they do not have."""
-    card.check(Cut(layer, 1))
     if foreign.width > card.width:
         raise UserError(
             f"The vectors of {foreign.path} have {foreign.width} coordinates, and those of the "

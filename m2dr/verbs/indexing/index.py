@@ -2,55 +2,25 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from m2dr.errors import command_of
 from m2dr.index.engines import build_index, check_engine
+from m2dr.index.exit_files import exits_folder
 from m2dr.index.layout import store_folder
-from m2dr.index.manifest import Dtype, IndexManifest, StorePlan
+from m2dr.index.manifest import IndexManifest, StorePlan
 from m2dr.index.store import Store
 from m2dr.model import checkpoint
 from m2dr.model.devices import own_device
 from m2dr.records.card import ModelCard
 from m2dr.records.cut import Cut
 from m2dr.verbs.corpora import open_corpus
+from m2dr.verbs.indexing.fit_index import fit_exits
 from m2dr.verbs.indexing.pipeline import Job
-from m2dr.verbs.indexing.storing import Crew, Place, make_stores
+from m2dr.verbs.indexing.request import IndexRequest
+from m2dr.verbs.indexing.storing import Crew, make_stores
 from m2dr.verbs.models import label_of, newest_model
 from m2dr.verbs.progress import is_first, progress
-
-INDEXES = Path("indexes")
-SHARD_ROWS = 4096  # documents that an interruption can cost
-
-
-@dataclass(frozen=True)
-class IndexRequest:
-    """What `m2dr index corpus` was asked."""
-
-    corpus: str = "pydocs"
-    model: str = ""  # empty: the newest trained one
-    dims: tuple[int, ...] = ()  # empty: the full width
-    layers: tuple[int, ...] = ()  # empty: every layer whose documents the model was trained to give
-    engines: tuple[str, ...] = ()  # empty: flat, unless a factory string is given
-    factory: str = ""  # of FAISS: one more engine
-    graph_threads: int = 1  # 0: all; more than one builds other bytes each time
-    root: Path = INDEXES
-    device: str = "auto"
-    dtype: str = "auto"
-    overwrite: bool = False
-    shard_rows: int = SHARD_ROWS
-    store: Dtype = "f16"  # how vectors are kept
-    workers: int = 1  # processes that encode
-    on: Place = "here"
-
-
-OPTIONS = {"dims": "dim", "layers": "layer", "engines": "engine", "root": "indexes"}
-
-
-def index_command(request: IndexRequest) -> str:
-    """Return the command that makes a request, with its corpus and model."""
-    return command_of(("index", "corpus"), request, OPTIONS, always=("corpus", "model"))
 
 
 @dataclass(frozen=True)
@@ -73,7 +43,7 @@ def index_corpus(request: IndexRequest) -> IndexReport:
     dims = request.dims or (card.width,)
     ways = _ways(request)
     for layer, dim in [(layer, dim) for layer in layers for dim in dims]:
-        card.check(Cut(layer, dim))
+        card.check(Cut(layer, dim), model)
         for engine, factory in ways:
             check_engine(engine, factory, dim, card.similarity)
     stores = encode_corpus(request, model, card, layers)
@@ -135,4 +105,10 @@ def encode_corpus(
     documents = dataset.document_count
     device = own_device(request.device)
     job = Job(request.corpus, documents, model, device, request.dtype, stores)
-    return make_stores(job, dataset, crew, overwrite=request.overwrite)
+    last = next((folder for folder, plan in stores if plan.layer == card.layers), None)
+    if request.exits and last and card.layers > 0:
+        job = replace(job, exits=exits_folder(last))
+    made = make_stores(job, dataset, crew, overwrite=request.overwrite)
+    if made and job.exits:
+        fit_exits(job, dataset, made[-1])
+    return made

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.errors import UserError
+from m2dr.index.exit_files import StateFile, sampled_rows
 from m2dr.index.manifest import StorePlan
 from m2dr.index.shards import Shards
 from m2dr.model import checkpoint
@@ -25,7 +26,7 @@ from m2dr.records.texts import Document
 from m2dr.text.collection import Dataset
 from m2dr.text.ragged import Ragged
 from m2dr.verbs.corpora import open_corpus
-from m2dr.verbs.encoding import embed_tokens, tokenize
+from m2dr.verbs.encoding import embed_tokens, embed_tokens_and_states, tokenize
 
 AHEAD = 1  # shards that wait between two stages
 
@@ -43,6 +44,7 @@ class Job:
     device: str
     dtype: str
     stores: tuple[tuple[Path, StorePlan], ...]  # one per layer, alike in all else
+    exits: Path | None = None  # folder of the exits that are fitted on some of the documents
 
     @property
     def shard_rows(self) -> int:
@@ -52,6 +54,12 @@ class Job:
     def rows_of(self, number: int) -> int:
         """Documents in a shard."""
         return min(self.shard_rows, self.documents - number * self.shard_rows)
+
+    def sampled(self, number: int) -> NDArray[np.int64]:
+        """The documents of a shard that a fit of exits reads: their places in it, increasing."""
+        first = number * self.shard_rows
+        rows = sampled_rows(self.documents)
+        return rows[(rows >= first) & (rows < first + self.shard_rows)] - first
 
     def lacks(self, number: int) -> bool:
         """Whether the shard of some layer is not written."""
@@ -94,6 +102,7 @@ class _Vectors:
     texts: _Texts
     stores: list[Shards]
     vectors: NDArray[np.float32]  # [L, N, H]
+    states: StateFile | None  # of the documents that a fit reads
     seconds: float
 
 
@@ -148,19 +157,27 @@ class ShardEncoder:
         begun = time.perf_counter()
         lacking = [store for store in self._stores if not store.has(texts.number)]
         layers = [store.plan.layer for store in lacking]
-        vectors = np.empty((0, 0, 0), np.float32)
-        if layers:  # none where a worker that was given up for lost had written all
-            vectors = embed_tokens(
-                self._encoder,
-                texts.rows,
-                self._tokenizer.pad_id,
-                layers,
-                lambda count: listener.ticked(texts.number, count),
+        vectors, states = np.empty((0, 0, 0), np.float32), None
+
+        def tell(count: int) -> None:
+            listener.ticked(texts.number, count)
+
+        encoder, pad_id = self._encoder, self._tokenizer.pad_id
+        sampled = self.job.sampled(texts.number)
+        if self.job.exits and sampled.size and encoder.card.layers in layers:
+            vectors, kept = embed_tokens_and_states(
+                encoder, texts.rows, pad_id, layers, sampled, tell
             )
-        return _Vectors(texts, lacking, vectors, time.perf_counter() - begun)
+            rows = texts.rows.some(sampled)
+            states = StateFile(texts.digest, rows.tokens, rows.lengths, kept)
+        elif layers:  # none where a worker that was given up for lost had written all
+            vectors = embed_tokens(encoder, texts.rows, pad_id, layers, tell)
+        return _Vectors(texts, lacking, vectors, states, time.perf_counter() - begun)
 
     def _write(self, ran: _Vectors) -> Done:
         begun, texts = time.perf_counter(), ran.texts
+        if ran.states and self.job.exits:  # first: a shard that is recorded has its states
+            ran.states.write(self.job.exits, texts.number)
         size = sum(
             store.write(texts.number, texts.docids, vectors, texts.digest)
             for store, vectors in zip(ran.stores, ran.vectors, strict=True)

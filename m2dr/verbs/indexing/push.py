@@ -15,7 +15,7 @@ from m2dr.model import checkpoint
 from m2dr.records.card import ModelCard
 from m2dr.records.cut import Cut
 from m2dr.verbs.corpora import open_corpus
-from m2dr.verbs.indexing.index import INDEXES, IndexRequest, index_command
+from m2dr.verbs.indexing.request import INDEXES, IndexRequest, index_command
 from m2dr.verbs.models import newest_model
 from m2dr.verbs.progress import progress, say
 

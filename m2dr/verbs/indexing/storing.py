@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from m2dr.errors import Interrupted, UserError, counted
 from m2dr.index.store import Store, open_store
@@ -14,10 +13,9 @@ from m2dr.model.meeting import Meeting
 from m2dr.text.collection import Dataset
 from m2dr.verbs.indexing import ranks
 from m2dr.verbs.indexing.pipeline import Job, ShardEncoder, Windows, digest_of
+from m2dr.verbs.indexing.request import Place
 from m2dr.verbs.indexing.tally import Tally
 from m2dr.verbs.progress import is_first, processes_asked, progress, say
-
-Place = Literal["here", "ray"]
 
 
 @dataclass(frozen=True)

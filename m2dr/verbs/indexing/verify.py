@@ -22,7 +22,7 @@ from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.text.collection import Dataset
 from m2dr.verbs.corpora import open_corpus
 from m2dr.verbs.encoding import embed_texts
-from m2dr.verbs.indexing.index import INDEXES
+from m2dr.verbs.indexing.request import INDEXES
 from m2dr.verbs.progress import progress, say
 
 SAMPLE = 32  # documents of each store that are encoded again
