@@ -34,7 +34,8 @@ from m2dr.text.datasets import open_dataset
 from m2dr.text.ragged import Ragged
 from m2dr.text.tokens import buckets
 from m2dr.verbs.encoding import embed_texts, embed_tokens, tokenize, tokens_per_batch
-from m2dr.verbs.indexing.index import IndexRequest, encode_corpus
+from m2dr.verbs.indexing.index import encode_corpus
+from m2dr.verbs.indexing.request import IndexRequest
 
 PEER_BATCH = 512  # texts, of a peer that has a GPU to fill
 LARGE = 1024  # rows and columns of a product at the processor's full rate

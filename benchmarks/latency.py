@@ -23,13 +23,12 @@ import torch
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 
-from m2dr.model.checkpoint import read_card
+from m2dr.model.checkpoint import load, read_card
 from m2dr.model.export import export_cut
-from m2dr.model.runtimes import KINDS, open_runtime
+from m2dr.model.runtimes import KINDS
 from m2dr.text.datasets import open_dataset
-from m2dr.text.pydocs import cache_folder
 from m2dr.verbs.encoding import embed_texts
-from m2dr.verbs.searching.online import QueryEncoder
+from m2dr.verbs.searching.online import QueryEncoder, open_query_encoder
 
 Vectors = NDArray[np.float32]
 Way = Callable[[str], object]
@@ -117,15 +116,12 @@ def main() -> None:
     documents = [one.content for one in dataset.documents()]
     encoders = {
         layer: {
-            name: QueryEncoder(
-                layer, open_runtime(name, asked.model, layer, "cpu", "fp32", cache_folder())
-            )
+            name: open_query_encoder(asked.model, layer, name, "cpu", "fp32", lambda _: None)
             for name in ("torch", *(kind.name for kind in KINDS.values() if kind.installed))
         }
         for layer in layers
     }
-    whole = encoders[max(layers)]["torch"].opened
-    vectors = embed_texts(whole.runtime, whole.tokenizer, documents, "document", layers)
+    vectors = embed_texts(*load(asked.model, max(layers)), documents, "document", layers)
     repeated = np.arange(asked.documents) % len(documents)
     print(f"# One query, {asked.documents:,} documents, k = {asked.k}\n\n{machine()}.\n")
     print(f"{asked.rounds} rounds of {len(texts)} queries of pydocs:stdlib; milliseconds.\n")

@@ -16,7 +16,7 @@ from m2dr.records.run import Ranking
 from m2dr.records.texts import Document, Query
 from m2dr.verbs.corpora import open_corpus
 from m2dr.verbs.evaluating.cutencoder import CutEncoder
-from m2dr.verbs.indexing.index import INDEXES
+from m2dr.verbs.indexing.request import INDEXES
 from m2dr.verbs.models import newest_model
 from m2dr.verbs.searching.search import Searcher, SearchRequest
 
@@ -99,7 +99,7 @@ class Index:
         Args:
             corpus: the same that was indexed: a folder in BEIR layout, or another name.
             model: folder or id; the newest trained one when empty.
-            layer: blocks that a query runs through; all when None.
+            layer: layers that a query runs through, from 0; all when None.
             dim: of the index; the longest that is built when None.
             root: where indexes lie.
             ignore_identical_ids: whether the document with the query's id is left out.
@@ -110,12 +110,20 @@ class Index:
             UserError: no such model or index, or the two do not fit.
         """
         model = path_or_name("model", model) or newest_model()
-        layer = whole_number("layer", 0 if layer is None else layer, 0)
-        dim = whole_number("dim", 0 if dim is None else dim, 0)
+        layer = None if layer is None else whole_number("layer", layer, 0)
+        dim = None if dim is None else whole_number("dim", dim, 1)
         self._similarity = checkpoint.read_card(model).similarity
         self._documents = open_corpus(corpus).document_count
         self._searcher = Searcher(
-            SearchRequest(corpus, model, layer, 0, dim, Path(root), device, dtype)
+            SearchRequest(
+                corpus,
+                model,
+                query_layer=layer,
+                dim=dim,
+                root=Path(root),
+                device=device,
+                dtype=dtype,
+            )
         )
         self._ignores = ignore_identical_ids
         self.warnings = self._searcher.warnings

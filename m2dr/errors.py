@@ -5,7 +5,6 @@ import errno
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
-from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -66,11 +65,13 @@ def command(*words: object, **options: object) -> str:
 
     Args:
         words: what follows `m2dr`, in this order.
-        options: by name, `_` for `-`. One that is None, False, 0 or empty is left out, True is a
+        options: by name, `_` for `-`. One that is None, False or empty is left out, True is a
             flag, and several values repeat the option.
 
     >>> command("index", "corpus", corpus="my data", dim=(128, 384), overwrite=True)
     "m2dr index corpus --corpus 'my data' --dim 128 --dim 384 --overwrite"
+    >>> command("search", "a query", query_layer=0, dim=None)
+    "m2dr search 'a query' --query-layer 0"
     """
     found = ["m2dr", *map(str, words)]
     for name, value in options.items():
@@ -78,7 +79,7 @@ def command(*words: object, **options: object) -> str:
         for each in value if isinstance(value, tuple | list) else (value,):
             if each is True:
                 found.append(flag)
-            elif each or isinstance(each, PurePath):
+            elif each is not None and each is not False and each != "":
                 found += [flag, str(each)]
     return shlex.join(found)
 

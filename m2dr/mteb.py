@@ -154,7 +154,8 @@ def evaluate_mteb(request: MtebRequest) -> MtebReport:
     begun = time.monotonic()
     require_mteb()
     model = request.model or newest_model()
-    asked_cut(checkpoint.read_card(model), request.layer, request.dim)  # before mteb loads
+    card = checkpoint.read_card(model)
+    asked_cut(card, request.layer, request.dim, model)  # before mteb loads
     tasks = [_task(name) for name in request.tasks]
     for task in tasks:
         _load(task)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from world import make_backbone, make_corpus
+from world import make_backbone, make_corpus, make_fitted, make_model
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ["HF_HUB_OFFLINE"] = "1"  # a test that asks the hub is a test that lies
@@ -38,6 +38,14 @@ def tiny_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_corpus(tmp_path_factory.mktemp("corpus") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def tiny_fitted(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
+    """The tiny backbone with fitted exits: layers 0 to 4, documents of the last."""
+    folder = tmp_path_factory.mktemp("fitted")
+    model = make_model(tiny_backbone, folder / "model", similarity="cosine")
+    return make_fitted(model, folder / "tiny-fitted")
 
 
 @pytest.fixture(scope="module", params=["fp32", "bf16"])

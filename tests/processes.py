@@ -36,6 +36,10 @@ CASES: dict[str, dict[str, Any]] = {
     "full-dim": {"variant": "full-dim", "dims": (8,), "negatives": 1, "learning_rate": 1e-4},
     "elastic": {"variant": "elastic", "learning_rate": 3.0, "head_learning_rate": 3.0},
     "mipic": {"variant": "mipic", "learning_rate": 1e-2, "head_learning_rate": 1e-2},
+    "margin-mse": {
+        "corpus": "taught.jsonl", "variant": "fixed-doc", "dims": (8,), "distill": "margin-mse",
+        "negatives": 2, "learning_rate": 1e-5,
+    },
     "angle": {
         "corpus": "scored.tsv", "variant": "ese", "dims": (8,), "loss": "angle",
         "learning_rate": 1e-4,
@@ -76,6 +80,24 @@ def make_pairs(path: Path) -> Path:
     texts = [" ".join(draw.choices(WORDS, k=draw.randint(3, 9))) for _ in range(80)]
     rows = [f"{texts[i]}\t{texts[i + 40]}\t{i % 6}" for i in range(40)]
     path.write_text("\n".join(["sentence1\tsentence2\tscore", *rows]) + "\n")
+    return path
+
+
+def make_groups(path: Path) -> Path:
+    """Forty groups with the scores of a teacher, of one positive and three negatives each."""
+    draw = random.Random(13)
+    texts = [" ".join(draw.choices(WORDS, k=draw.randint(3, 9))) for _ in range(160)]
+    rows = [
+        {
+            "query": " ".join(texts[i].split()[:3]),
+            "pos": [texts[i]],
+            "neg": texts[40 + 3 * i : 43 + 3 * i],
+            "pos_scores": [draw.uniform(4, 9)],
+            "neg_scores": [draw.uniform(-6, 4) for _ in range(3)],
+        }
+        for i in range(40)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 

@@ -23,7 +23,7 @@ from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import load, save
 from m2dr.model.exits import pool
 from m2dr.model.export import export_cut
-from m2dr.records.texts import Query
+from m2dr.records.texts import Query, Side
 from m2dr.records.variant import VARIANTS, Compression
 from m2dr.settings import PretrainSettings, TrainSettings
 from m2dr.text.datasets import open_dataset
@@ -31,7 +31,7 @@ from m2dr.train.compress import compressed, compressed_all, compressed_by_lotter
 from m2dr.train.objective import Objective, Sides
 from m2dr.train.terms import Asked
 from m2dr.train.trial import try_steps
-from m2dr.verbs.encoding import Side, embed_texts
+from m2dr.verbs.encoding import embed_texts
 from m2dr.verbs.evaluating.cutencoder import CutEncoder
 from m2dr.verbs.evaluating.evaluate import EvaluateRequest, evaluate
 from m2dr.verbs.indexing.index import IndexRequest, index_corpus

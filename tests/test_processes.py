@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from processes import CASES, STEPS, make_pairs, trained
+from processes import CASES, STEPS, make_groups, make_pairs, trained
 from safetensors.torch import load_file
 from shell import ENVIRONMENT
 from torch import Tensor
@@ -39,6 +39,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_backbone(place / "backbone")
     make_corpus(place / "tiny")
     make_pairs(place / "scored.tsv")
+    make_groups(place / "taught.jsonl")
     launch(place, place / "told.txt", B, *CASES)
     assert (place / "killed" / "checkpoints").exists(), (place / "told.txt").read_text()
     return place

@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import click
 import pytest
 from click.testing import CliRunner
+from commands import parsed
 from world import make_model
 
 import m2dr
@@ -75,26 +75,13 @@ def test_no_message_spells_a_command_by_hand() -> None:
     assert {name for name, _ in by_hand} == set(IN_PASSING)  # nothing is listed in vain
 
 
-def parsed(line: str) -> click.Context:
-    """What click makes of a command, down to the last word; nothing is run."""
-    words = shlex.split(line)
-    if words[0] == "torchrun":
-        words = words[words.index("-m") + 1 :]
-    assert words[0] == "m2dr", line
-    below: click.Command = main
-    words = words[1:]
-    while isinstance(below, click.Group):
-        below = below.commands[words.pop(0)]
-    return below.make_context(str(below.name), words)
-
-
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
         (command("index", "corpus", corpus="a b", dim=(8, 16)), {"corpus": "a b", "dims": (8, 16)}),
         (command("search", "it's $5", query_layer=4, k=3), {"text": "it's $5", "query_layer": 4, "k": 3}),
         (command("train", set=("learning_rate=1e-4", "dims=[8, 16]")), {"words": ("learning_rate=1e-4", "dims=[8, 16]")}),
-        (command("train", variant=None, seed=0, resume=False, corpus=""), {"variant": None, "resume": False}),
+        (command("train", variant=None, seed=0, resume=False, corpus=""), {"variant": None, "seed": 0, "resume": False}),
         (resume_command("train", Path("my models/a")), {"resume": True, "out": Path("my models/a")}),
         (resume_command("pretrain", Path("b"), 4), {"resume": True, "out": Path("b")}),
     ],
@@ -255,11 +242,12 @@ def test_queries_of_another_layer_or_prefix_are_answered_after_the_command_told(
     place: Path,
 ) -> None:
     assert run(*INDEX, "--layer", "4", "--dim", "8")[0] == 0
-    code, told = run(*SEARCH, "--query-layer", "2")
+    shallow = (*SEARCH, "--query-layer", "2", "--exits", "model")
+    code, told = run(*shallow)
     assert (code, "not aligned" in told) == (0, True)
     warning = next(line for line in told.splitlines() if "not aligned" in line)
     assert run(*remedy(warning))[0] == 0
-    assert "not aligned" not in run(*SEARCH, "--query-layer", "2")[1]
+    assert "not aligned" not in run(*shallow)[1]
 
     card = place / "my models" / "one" / "m2dr.json"
     card.write_text(card.read_text().replace('"query_prefix": ""', '"query_prefix": "q: "'))

@@ -33,6 +33,18 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
     assert "dtype = 'fp8' is not one of auto, fp32, bf16" in told
 
 
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("layers=[0, 2]", "layers and dims that a training asks for count from 1"),
+        ('checkpoints=["L0D8"]', "checkpoints count layers from 1"),
+    ],
+)
+def test_a_training_has_no_layer_0(word: str, told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        read_train_settings(None, [word])
+
+
 def test_a_file_that_is_not_toml_is_named(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text("steps = = 1\n")

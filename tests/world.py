@@ -144,3 +144,19 @@ def piped(data: bytes) -> Path:
 
     threading.Thread(target=give, daemon=True).start()
     return Path(f"/dev/fd/{reads}")
+
+
+def make_fitted(backbone: Path, folder: Path, **settings: object) -> Path:
+    """A model whose exits, from layer 0 on, are fitted on a few sentences; settings of the fit."""
+    from dataclasses import replace
+
+    from m2dr.settings import FitSettings
+    from m2dr.verbs.fitting.fit import fit
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    texts = folder.with_suffix(".txt")
+    texts.write_text(
+        "".join(f"{' '.join(WORDS[i % 9 : i % 9 + 5])} {WORDS[i % 14]}\n" for i in range(99))
+    )
+    fit(replace(FitSettings(str(backbone), str(texts), rotation="pca"), **settings), folder)
+    return folder

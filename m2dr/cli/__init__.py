@@ -14,7 +14,7 @@ from m2dr.cli.picking import compare, pick
 from m2dr.cli.polite import Polite
 from m2dr.cli.searching import search
 from m2dr.cli.showing import figures, report
-from m2dr.cli.training import pretrain, train
+from m2dr.cli.training import fit, pretrain, train
 
 
 @click.group(cls=Polite, context_settings={"help_option_names": ["-h", "--help"]})
@@ -32,6 +32,7 @@ def main() -> None:
 
 for command in (
     train,
+    fit,
     pretrain,
     index,
     search,

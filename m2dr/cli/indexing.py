@@ -19,13 +19,13 @@ def index() -> None:
 @index.command()
 @CORPUS
 @MODEL
-@click.option("--dim", "dims", multiple=True, callback=whole_numbers, help="Repeatable.")
+@click.option("--dim", "dims", multiple=True, callback=whole_numbers(1), help="Repeatable.")
 @click.option(
     "--layer",
     "--layers",
     "layers",
     multiple=True,
-    callback=whole_numbers,
+    callback=whole_numbers(0),
     help="Repeatable, or as 2,4,6; every layer the model was trained to search, by default.",
 )
 @click.option(
@@ -67,13 +67,20 @@ def index() -> None:
     show_default=True,
     help="ray: on the cluster at $RAY_ADDRESS, or on a local one.",
 )
+@click.option(
+    "--exits/--no-exits",
+    default=True,
+    show_default=True,
+    help="Fit exits on the documents, so that queries of any layer, 0 too, search the last one.",
+)
 @ROOT
 @click.option("--resume", is_flag=True, help="Go on after an interruption; the default.")
 @click.option("--overwrite", is_flag=True, help="Encode again from the first document.")
 @MACHINE
 def corpus(resume: bool, **request: Any) -> None:  # noqa: ANN401  # fields of IndexRequest
     """Write a store per layer and an index per dim: indexes/CORPUS/MODEL/layer-NN/dim-K."""
-    from m2dr.verbs.indexing.index import IndexRequest, index_corpus
+    from m2dr.verbs.indexing.index import index_corpus
+    from m2dr.verbs.indexing.request import IndexRequest
 
     refuse_both(resume, request["overwrite"])
     report = index_corpus(IndexRequest(**request))
@@ -88,6 +95,20 @@ def corpus(resume: bool, **request: Any) -> None:  # noqa: ANN401  # fields of I
         f"{counted(len(report.folders), 'indexes')}, "
         f"{report.bytes / 1e6:,.1f} MB, {report.seconds:,.0f} s"
     )
+
+
+@index.command()
+@CORPUS
+@MODEL
+@ROOT
+@click.option("--overwrite", is_flag=True, help="Fit again where there are exits.")
+@MACHINE
+def fit(**request: Any) -> None:  # noqa: ANN401  # fields of FitIndexRequest
+    """Fit exits on the documents of an index that has none: queries of any layer search it."""
+    from m2dr.verbs.indexing.fit_index import FitIndexRequest, fit_index
+
+    folder, record = fit_index(FitIndexRequest(**request))
+    echo(f"{counted(record.fit.texts, 'documents')}: {folder}")
 
 
 @index.command("list")

@@ -14,7 +14,7 @@ LAYERS = click.option(
     "--layer",
     "layers",
     multiple=True,
-    callback=whole_numbers,
+    callback=whole_numbers(0),
     help="Repeatable; every layer that is stored, by default.",
 )
 
@@ -30,7 +30,7 @@ LAYERS = click.option(
     "--dim",
     "dims",
     multiple=True,
-    callback=whole_numbers,
+    callback=whole_numbers(1),
     help="Repeatable; every dim that is built, or else the full width, by default.",
 )
 @click.option("--engine", default="flat", show_default=True, help="flat, hnsw or ivf.")
@@ -61,15 +61,15 @@ def push(to: str, **request: Any) -> None:  # noqa: ANN401, ARG001  # PushReques
 @click.option("--model", required=True, help="Folder or id of the model that made the vectors.")
 @click.option(
     "--layer",
-    type=Whole(min=1),
+    type=Whole(min=0),
     default=None,
-    help="Transformer blocks that made them; all by default.",
+    help="Transformer layers that made them; all by default.",
 )
 @click.option(
     "--dim",
     "dims",
     multiple=True,
-    callback=whole_numbers,
+    callback=whole_numbers(1),
     help="Prefixes to index; repeatable. Their width by default.",
 )
 @click.option(

@@ -22,9 +22,9 @@ from m2dr.cli.polite import echo
 )
 @click.option(
     "--layer",
-    type=Whole(min=1),
+    type=Whole(min=0),
     default=None,
-    help="Blocks that the queries run through; all by default.",
+    help="Layers that the queries run through; all by default, 0 for a fitted model's table.",
 )
 @click.option(
     "--dim", type=Whole(min=1), default=None, help="The longest that is built, by default."

@@ -10,6 +10,7 @@ import click
 from m2dr.errors import UserError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+Numbers = Callable[[click.Context, click.Parameter, str | Sequence[str] | None], tuple[int, ...]]
 
 
 class _Named(click.Path):
@@ -42,16 +43,20 @@ FOLDER = _Named(path_type=Path, file_okay=False)
 FILE = _Named(path_type=Path, dir_okay=False)
 
 
-def whole_numbers(
-    _: click.Context, __: click.Parameter, value: str | Sequence[str] | None
-) -> tuple[int, ...]:
-    """`2,4,6`, or an option given several times, as numbers from 1."""
-    words = value.split(",") if isinstance(value, str) else (value or ())
-    words = [word.strip() for part in words for word in str(part).split(",")]
-    bad = [word for word in words if not word.isdecimal() or len(word) > 18 or int(word) < 1]
-    if bad:
-        raise click.BadParameter(f"{bad[0]!r} is not a whole number from 1.")
-    return tuple(sorted({int(word) for word in words}))
+def whole_numbers(least: int) -> Numbers:
+    """Return what reads `2,4,6`, or an option given several times, as numbers from `least`."""
+
+    def read(
+        _: click.Context, __: click.Parameter, value: str | Sequence[str] | None
+    ) -> tuple[int, ...]:
+        words = value.split(",") if isinstance(value, str) else (value or ())
+        words = [word.strip() for part in words for word in str(part).split(",")]
+        for word in words:
+            if not word.isdecimal() or len(word) > 18 or int(word) < least:
+                raise click.BadParameter(f"{word!r} is not a whole number from {least}.")
+        return tuple(sorted({int(word) for word in words}))
+
+    return read
 
 
 def options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
@@ -102,10 +107,10 @@ CUTS = options(
         multiple=True,
         help="Repeatable, to compare; the newest trained one in models/ by default.",
     ),
-    click.option("--layers", callback=whole_numbers, help="As 2,4,6; all by default."),
+    click.option("--layers", callback=whole_numbers(0), help="As 0,2,4; all by default."),
     click.option(
         "--dims",
-        callback=whole_numbers,
+        callback=whole_numbers(1),
         help="As 32,128; by default powers of two from 8, and the full width.",
     ),
 )

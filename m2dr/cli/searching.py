@@ -23,6 +23,12 @@ WAYS = options(
     click.option(
         "--funnel", default="", help="Shortlists by growing prefixes: 32:1000,128:100,384."
     ),
+    click.option(
+        "--exits",
+        type=click.Choice(["index", "model"]),
+        help="Of shallow queries: fitted on the index's documents, which is the default at layers "
+        "that were not trained, or the model's own.",
+    ),
     click.option("--index", default="", help="milvus:URI, or the folder of an index."),
     click.option("--set", "knobs", multiple=True, help="Of the engine, as nprobe=32; repeatable."),
     click.option(
@@ -40,13 +46,13 @@ WAYS = options(
 @MODEL
 @click.option(
     "--query-layer",
-    type=Whole(min=1),
+    type=Whole(min=0),
     default=None,
-    help="Blocks that the query runs through; all by default.",
+    help="Layers that the query runs through; all by default, 0 for a fitted model's table.",
 )
 @click.option(
     "--layer",
-    type=Whole(min=1),
+    type=Whole(min=0),
     default=None,
     help="Layer of the documents; what the model was trained for, by default.",
 )

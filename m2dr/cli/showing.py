@@ -44,10 +44,12 @@ _WHAT = options(
     ),
     click.option(
         "--overlap-dims",
-        callback=whole_numbers,
+        callback=whole_numbers(1),
         help="Prefixes of --overlap, as 32,128; by default a third of the width.",
     ),
-    click.option("--overlap-layer", type=Whole(0), default=0, help="Of --overlap; the last."),
+    click.option(
+        "--overlap-layer", type=Whole(min=0), default=None, help="Of --overlap; the last."
+    ),
     click.option(
         "--overlap-by",
         type=click.Choice(["pca", "tsne"]),
@@ -125,7 +127,7 @@ def _request(
     overlap_models: tuple[str, ...],
     corpus: str,
     overlap_dims: tuple[int, ...],
-    overlap_layer: int,
+    overlap_layer: int | None,
     overlap_by: str,
     device: str,
     dtype: str,

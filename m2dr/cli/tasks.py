@@ -87,7 +87,11 @@ def pairs(**request: Any) -> None:  # noqa: ANN401  # fields of PairsRequest
 @click.command()
 @click.option("--task", "tasks", multiple=True, required=True, help="As MTEB calls it; repeatable.")
 @MODEL
-@click.option("--layer", type=COUNT, help="Blocks to run; all by default.")
+@click.option(
+    "--layer",
+    type=Whole(min=0),
+    help="Layers to run; all by default, 0 for a fitted model's table of tokens.",
+)
 @click.option("--dim", type=COUNT, help="Coordinates to keep; all by default.")
 @OUT
 @MACHINE

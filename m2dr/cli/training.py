@@ -34,8 +34,8 @@ RUN = options(
 @click.command()
 @click.option("--variant", metavar="NAME", help=f"The recipe: {', '.join(VARIANTS)}.")
 @click.option("--corpus", help="What to train on; as for `m2dr index corpus`.")
-@click.option("--layers", callback=whole_numbers, help="Shallow layers to train, as 1,2,4.")
-@click.option("--dims", callback=whole_numbers, help="Prefixes to train, as 32,128.")
+@click.option("--layers", callback=whole_numbers(1), help="Shallow layers to train, as 1,2,4.")
+@click.option("--dims", callback=whole_numbers(1), help="Prefixes to train, as 32,128.")
 @click.option("--batch-queries", type=Whole(min=1), help="Queries per step.")
 @click.option("--negatives", type=Whole(min=0), help="Negatives per query.")
 @click.option("--out", type=FOLDER, help="Model folder; models/CORPUS-VARIANT by default.")
@@ -88,6 +88,52 @@ def train(
         f"{counted(report.steps, 'steps')} in {report.seconds:,.0f} s, loss "
         f"{report.first_loss:.3f} -> "
         f"{report.last_loss:.3f}{dev}: {report.folder}"
+    )
+
+
+@click.command()
+@click.option("--backbone", help="Hugging Face id or folder, of a trained model too; minilm.")
+@click.option(
+    "--corpus", help="What to read, as for train; .txt files too, and several joined by commas."
+)
+@click.option("--texts", type=Whole(min=1), help="How many; by default until more are no help.")
+@click.option("--rotation", help="Of the embedding, for its prefixes: learned, pca or none.")
+@click.option("--inputs", help="What an exit reads: tokens+layer, layer or all-layers.")
+@click.option("--documents", help="What a shallow query searches: last or same.")
+@click.option("--identity", type=Whole(min=0), help="Random signs that tell tokens apart.")
+@click.option("--out", type=FOLDER, help="Model folder; models/CORPUS-fitted by default.")
+@click.option("--seed", type=Whole(min=0), help="Same seed, same model.")
+@click.option("--device", help="auto, cpu, cuda or cuda:N.")
+@click.option("--dtype", help="auto, fp32 or bf16.")
+@click.option("--config", type=FILE, help="A TOML file of settings; see configs/.")
+@click.option("--set", "words", multiple=True, metavar="KEY=VALUE", help="Any setting; repeatable.")
+@click.option("--resume", is_flag=True, help="Go on with an interrupted one.")
+@click.option("--overwrite", is_flag=True, help="Begin again in a folder that is in use.")
+def fit(
+    config: Path | None,
+    words: tuple[str, ...],
+    out: Path | None,
+    resume: bool,
+    overwrite: bool,
+    **options: Any,  # noqa: ANN401  # settings that have an option of their own
+) -> None:
+    """Make every layer and prefix of an encoder retrieve, without training (least squares)."""
+    from m2dr.settings import read_fit_settings
+
+    given = {key: value for key, value in options.items() if value is not None}
+    settings = read_fit_settings(config, words, given)
+    from m2dr.verbs import workplace
+    from m2dr.verbs.fitting import fit as verb
+
+    folder = workplace.folder_of(settings.corpus, "fitted", out)
+    refuse_both(resume, overwrite)
+    if resume:
+        settings = workplace.resumed(read_fit_settings, folder, config, words, given)
+    report = verb.fit(settings, folder, resume, overwrite)
+    found = ", ".join("-" if cosine is None else f"{cosine:.3f}" for cosine in report.cosines)
+    _say_first(
+        f"{counted(report.texts, 'texts')} in {report.seconds:,.0f} s, cosines of layers 0 to "
+        f"{report.card.layers - 1} with the full model on held-out texts: {found}; {report.folder}"
     )
 
 

@@ -31,6 +31,9 @@ def outlying(values: Mapping[Cut, float], queries: int) -> dict[Cut, str]:
     between neighbours in that direction; LEAST of the best cell; and half a point over the root
     of the number of queries, the largest standard error of a mean of values from 0 to 1.
 
+    Layer 0 has neighbours in its row alone: a table of tokens is no part of what layer 1 computes,
+    and may be better or worse.
+
     Args:
         values: cut -> mean of one measure.
         queries: how many the means are over.
@@ -173,10 +176,11 @@ def _outliers(grid: Grid, measure: str) -> Iterator[str]:
 
 
 def _lines(values: Mapping[Cut, float], by_layer: bool) -> list[list[Cut]]:
-    """Cuts of one layer by dim, or of one dim by layer, for each."""
-    lines: dict[int, list[Cut]] = {}
+    """Cuts of one layer by dim, or of one dim by layer, for each; by layer, 0 stands alone."""
+    lines: dict[tuple[int, bool], list[Cut]] = {}
     for cut in sorted(values):
-        lines.setdefault(cut.layer if by_layer else cut.dim, []).append(cut)
+        line = (cut.layer, False) if by_layer else (cut.dim, cut.layer == 0)
+        lines.setdefault(line, []).append(cut)
     return list(lines.values())
 
 

@@ -1,8 +1,8 @@
 """What a cut costs: multiply-adds and bytes by arithmetic, times as somebody measured them."""
 
 import json
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,20 @@ BITS = {"f32": 32, "f16": 16, "bf16": 16, "int8": 8, "binary": 1}
 
 @dataclass(frozen=True)
 class Shape:
-    """What the multiply-adds of an encoder follow from; all of its blocks are alike."""
+    """What the multiply-adds of an encoder follow from; all of its blocks are alike.
+
+    Layer 0 runs no block: its work is that of its table alone, one row per token that is added up.
+    """
 
     width: int  # coordinates of a token's state
     inner: int  # coordinates between the two halves of the feed-forward part
     query_width: int  # heads times coordinates of a head
     key_width: int  # the same of keys and values, of which a backbone may have fewer
     gated: bool  # a third matrix opens and closes what the first lets through
-    heads_at: Collection[int] = ()  # layers with an exit head
+    # Layer -> multiply-adds of what maps its pooled state: an exit head, modules behind it.
+    exits: Mapping[int, int] = field(default_factory=dict)
+    # Layer -> multiply-adds per token of what its exit reads beside the states: rows of a table.
+    tables: Mapping[int, int] = field(default_factory=dict)
 
     def block(self, tokens: int) -> int:
         """Multiply-adds of one block for a text of so many tokens.
@@ -42,15 +48,16 @@ class Shape:
         return projections + attention + feed_forward
 
     def encode(self, layer: int, tokens: int) -> int:
-        """Multiply-adds of a text through the first blocks and their exit head.
+        """Multiply-adds of a text through the first blocks and their exit.
 
         Looking up word embeddings costs none.
 
-        >>> Shape(384, 1536, 384, 384, gated=False).encode(layer=6, tokens=12)
-        128065536
+        >>> shape = Shape(384, 1536, 384, 384, gated=False, tables={0: 384})
+        >>> shape.encode(layer=6, tokens=12), shape.encode(layer=0, tokens=12)
+        (128065536, 4608)
         """
-        head = self.width * self.width if layer in self.heads_at else 0
-        return layer * self.block(tokens) + head
+        table = tokens * self.tables.get(layer, 0)
+        return layer * self.block(tokens) + table + self.exits.get(layer, 0)
 
 
 def search_multiply_adds(documents: int, dim: int) -> int:
@@ -78,7 +85,7 @@ class Cost:
     documents_per_second: float  # encoded by the layer whose documents the cut searches
     bytes_per_document: int
     multiply_adds: int  # of one query, encoding and search; the mean over the queries measured
-    parameters: int  # in memory to encode queries
+    parameters: int  # in memory to encode queries; of layer 0 its table and its weights
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():

@@ -48,7 +48,10 @@ def _of_model(finding: Finding, measure: str) -> str:
 
 
 def _smallest_good(finding: Finding, measure: str) -> Cut:
-    """The cheapest where costs are known, else that of the fewest layers times coordinates."""
+    """The cheapest where costs are known, else that of the fewest layers times coordinates.
+
+    Those of layer 0 have no layers to count: the shortest of them comes before all others.
+    """
     values = finding.grid.values(measure)
     whole = max(values)
     price: dict[Cut, float] = {cut: float(cut.layer * cut.dim) for cut in values}

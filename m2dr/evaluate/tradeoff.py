@@ -138,7 +138,10 @@ def _legend(
 
 
 def _name_cuts(axes: "Axes", points: Sequence[tuple[Cut, float, float]], look: Look) -> None:
-    """Write the best cuts' names above them; one that would touch another's is left out."""
+    """Write the best cuts' names above them; one that would touch another's is left out.
+
+    That of the leftmost stands below and to the right, where it would leave the panel otherwise.
+    """
     from matplotlib.figure import Figure
 
     figure = axes.get_figure()
@@ -147,19 +150,23 @@ def _name_cuts(axes: "Axes", points: Sequence[tuple[Cut, float, float]], look: L
     figure.draw_without_rendering()
     taken: list[Any] = []
     for cut, x, y in reversed(points):
-        text = axes.annotate(
-            str(cut),
-            (x, y),
-            xytext=(-3, 5),
-            textcoords="offset points",
-            ha="right",
-            fontsize=7.5,
-            color=look.ink,
-        )
-        box = text.get_window_extent()
-        inside = axes.get_window_extent().padded(2)
-        fits = inside.x0 <= box.x0 and box.y1 <= inside.y1
-        if not fits or any(box.padded(2).overlaps(other) for other in taken):
+        for place, side in (((-3, 5), "right"), ((5, -10), "left")):
+            text = axes.annotate(
+                str(cut),
+                (x, y),
+                xytext=place,
+                textcoords="offset points",
+                ha=side,
+                fontsize=7.5,
+                color=look.ink,
+            )
+            box = text.get_window_extent()
+            inside = axes.get_window_extent().padded(2)
+            fits = inside.x0 <= box.x0 and inside.y0 <= box.y0 and box.y1 <= inside.y1
+            touches = any(box.padded(2).overlaps(other) for other in taken)
+            if fits and not touches:
+                taken.append(box)
+                break
             text.remove()
-        else:
-            taken.append(box)
+            if touches:
+                break

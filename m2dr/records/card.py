@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field, replace
 from typing import Literal, cast, get_args
 
-from m2dr.errors import UserError, nearest
+from m2dr.errors import UserError, command, nearest
 from m2dr.jsontext import LATER
 from m2dr.records.cut import Cut
+from m2dr.records.fit import FitRecord
 from m2dr.records.variant import DocumentLayer, ExitHead
 
 # How the states of a text's tokens become one vector; the last three as sentence-transformers
@@ -57,6 +58,7 @@ class ModelCard:
     attention: Attention | None = field(default=None, metadata=LATER)  # None: the backbone's own
     # Of an exported cut: the fingerprint of the model whose first layers these are.
     exported_from: str = field(default="", metadata=LATER)
+    fit: FitRecord | None = field(default=None, metadata=LATER)  # of fitted exits
     fingerprint: str = ""  # sha256 of all files that decide vectors: docs/decisions/0011
     format: int = field(default=FORMAT, metadata=LATER)
 
@@ -69,6 +71,11 @@ class ModelCard:
         return Cut(self.layers, self.width)
 
     @property
+    def lowest_layer(self) -> int:
+        """The first layer that gives vectors: 0, the table of tokens, of a fitted model, else 1."""
+        return 0 if self.exit_head == "fitted" else 1
+
+    @property
     def is_trained(self) -> bool:
         """Whether a training for retrieval ended with this model, not a step before or after it."""
         return not self.exported_from and self.variant not in ("untrained", PRETRAINED)
@@ -78,8 +85,22 @@ class ModelCard:
         """Layers of the trained cuts, increasing."""
         return tuple(sorted({cut.layer for cut in self.cuts}))
 
-    def check(self, cut: Cut) -> Cut:
-        """Return `cut`, refusing one that this encoder does not have."""
+    def check(self, cut: Cut, model: str = "") -> Cut:
+        """Return `cut`, which this encoder has.
+
+        Args:
+            cut: what was asked for.
+            model: folder or id of this model, for the command in the refusal; the backbone that
+                its training began from when empty.
+
+        Raises:
+            UserError: it has fewer layers or dims, or no layer 0 as it is not fitted.
+        """
+        if cut.layer < self.lowest_layer:
+            raise UserError(
+                f"Layer {cut.layer} was asked for, and only a fitted model has it. Fit this one "
+                f"with: {command('fit', backbone=model or self.backbone)}"
+            )
         if cut.layer > self.layers:
             raise UserError(f"Layer {cut.layer} was asked for; this encoder has {self.layers}.")
         if cut.dim > self.width:

@@ -8,31 +8,32 @@ from m2dr.errors import UserError
 
 @dataclass(frozen=True, order=True)
 class Cut:
-    """The first `layer` transformer blocks and the first `dim` coordinates.
+    """The first `layer` transformer layers and the first `dim` dims of the embedding.
 
-    `layer` counts blocks: 12 is all of BERT-base, and no layer is called 0. The two numbers mean
-    the same in `--query-layer`, in a manifest and in a file name.
+    `layer` counts transformer layers: 12 is all of BERT-base. Layer 0 runs none of them; it is the
+    table of tokens that a fitted model has. The two numbers mean the same in `--query-layer`, in a
+    manifest and in a file name.
 
-    >>> str(Cut(layer=4, dim=128))
-    'L4D128'
+    >>> str(Cut(layer=4, dim=128)), str(Cut(layer=0, dim=64))
+    ('L4D128', 'L0D64')
     """
 
     layer: int
     dim: int
 
     def __post_init__(self) -> None:
-        if min(self.layer, self.dim) < 1:
-            raise UserError(f"A cut keeps at least one layer and one dimension, not {self}.")
+        if self.layer < 0 or self.dim < 1:
+            raise UserError(f"A cut has a layer from 0 and a dim from 1, not {self}.")
 
     def __str__(self) -> str:
         return f"L{self.layer}D{self.dim}"
 
     @classmethod
     def parse(cls, word: str) -> "Cut":
-        """The cut that a word such as L4D128 names.
+        """Return the cut that a word such as L4D128 names.
 
-        >>> Cut.parse("L4D128")
-        Cut(layer=4, dim=128)
+        >>> Cut.parse("L4D128"), Cut.parse("L0D64")
+        (Cut(layer=4, dim=128), Cut(layer=0, dim=64))
         """
         found = re.fullmatch(r"L(\d+)D(\d+)", word)
         if not found:

@@ -1,6 +1,9 @@
 """Texts and what is known of them."""
 
 from dataclasses import dataclass
+from typing import Literal
+
+Side = Literal["query", "document"]  # which of the two a text is: its prefix and length differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,7 @@ class Group:
     query: Query
     positive: Document
     negatives: tuple[Document, ...] = ()
+    scores: tuple[float, ...] = ()  # a teacher's, of the positive and the negatives; or none
 
 
 @dataclass(frozen=True, slots=True)

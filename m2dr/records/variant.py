@@ -9,8 +9,9 @@ Alignment = Literal["none", "pca", "embedding", "score"]
 Teacher = Literal["width", "depth", "whole"]
 Compression = Literal["dependencies", "embeddings", "max-k", "none"]
 Weights = Literal["log", "uniform", "linear", "dynamic"]
-ExitHead = Literal["none", "linear"]
+ExitHead = Literal["none", "linear", "fitted"]
 Loss = Literal["contrastive", "mnr", "simcse", "cosent", "angle"]
+Distill = Literal["none", "margin-mse", "kl"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,8 @@ class Variant:
     pic: bool = False
     full_checkpoints: bool = False  # the chain at full width throughout
 
-    exit_head: ExitHead = "none"  # a linear map between a shallow state and its embedding
+    # What maps a shallow state to its embedding: nothing, a trained linear map, or a fitted one.
+    exit_head: ExitHead = "none"
 
 
 CHOICES = tuple(f.name for f in fields(Variant) if f.name not in ("name", "summary", "alone"))

@@ -142,6 +142,10 @@ _ELSEWHERE = {
     "fp16": "dtype",
     "bf16": "dtype",
     "r": "lora_rank",
+    "knowledge_distillation": "distill",
+    "kd_loss_type": "distill",
+    "teacher_temperature": "distill_temperature",
+    "student_temperature": "temperature",
 }
 _INSTEAD = {  # of a kind of settings that lacks the first
     "batch_queries": "batch_texts",

@@ -78,5 +78,7 @@ def unreadable_cuts(words: Sequence[str]) -> list[str]:
         cuts = [Cut.parse(word) for word in words]
     except UserError as error:
         return [f"checkpoints: {str(error).rstrip('.')}"]
+    if any(cut.layer < 1 for cut in cuts):
+        return ["checkpoints count layers from 1"]
     grows = all(a.layer < b.layer and a.dim <= b.dim for a, b in pairwise(cuts))
     return [] if grows else ["checkpoints go from small to whole, layer by layer"]

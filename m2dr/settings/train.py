@@ -12,6 +12,7 @@ from m2dr.records.variant import (
     VARIANTS,
     Alignment,
     Compression,
+    Distill,
     DocumentLayer,
     ExitHead,
     Loss,
@@ -59,6 +60,7 @@ class TrainSettings(RunSettings):
     pic: bool | None = None
     full_checkpoints: bool | None = None
     exit_head: ExitHead | None = None
+    refit: bool | None = None  # exits for every layer, after the last step; None: if plain
     layers: tuple[int, ...] = ()  # shallow layers to train; empty: all. Of `separate`: the ones
     dims: tuple[int, ...] = ()  # prefixes to train; empty: the variant's own
     checkpoints: tuple[str, ...] = ()  # cuts of a staircase or a chain, as L2D32; empty: usual ones
@@ -67,6 +69,13 @@ class TrainSettings(RunSettings):
     relations_temperature: float = 1.0  # of MIPIC's token relations, which are products over √H
     chain_temperature: float = 0.05  # of MIPIC's chain, which compares cosines
     faithful: bool = False  # as the paper's public code computes it, where that differs
+
+    # The scores of a teacher, learned at every cut that retrieves.
+    distill: Distill = "none"
+    teacher_scores: str = ""  # a file of them; empty: they stand in the corpus beside the texts
+    distill_weight: float = 1.0  # beside contrastive_weight
+    contrastive_weight: float = 1.0  # of the base loss beside it; 0: the teacher's scores alone
+    distill_temperature: float = 1.0  # divides the teacher's scores, as temperature the model's
 
     # What a text becomes.
     attention: Attention | None = None  # of a decoder; None: causal, as it was made
@@ -91,6 +100,11 @@ class TrainSettings(RunSettings):
     dev_queries: int = 100  # at most
     dev_documents: int = 500  # at most, those that answer the dev queries first
 
+    @property
+    def refits(self) -> bool:
+        """Whether exits are fitted after the last step."""
+        return self.variant == "plain" if self.refit is None else self.refit
+
     def recipe(self) -> Variant:
         """The variant's row with the fields that these settings overrule."""
         chosen = {name: getattr(self, name) for name in CHOICES}
@@ -102,6 +116,8 @@ POSITIVE = (
     "batch_queries",
     "relations_temperature",
     "chain_temperature",
+    "distill_weight",
+    "distill_temperature",
     "lora_alpha",
     "query_length",
     "document_length",
@@ -115,6 +131,7 @@ NOT_NEGATIVE = (
     "lora_rank",
     "share",
     "align_weight",
+    "contrastive_weight",
 )
 
 
@@ -133,14 +150,34 @@ def contradictions(settings: TrainSettings) -> list[str]:
             f"unknown variant {settings.variant!r} ({nearest(settings.variant, VARIANTS)})"
         )
     if min((*settings.layers, *settings.dims, 1)) < 1:
-        found.append("layers and dims count from 1")
+        found.append("layers and dims that a training asks for count from 1")
     if settings.temperature is not None and settings.temperature <= 0:
         found.append("temperature must be above 0")
     if settings.alpha is not None and not 0 <= settings.alpha <= 1:
         found.append("alpha is a share, from 0 to 1")
     if len(settings.loss_weights) != 3 or min(settings.loss_weights) < 0:
         found.append("loss_weights are three numbers from 0: by cosine, in the batch, by angle")
-    return found + _idle(settings) + unreadable_cuts(settings.checkpoints)
+    return found + _distilling(settings) + _idle(settings) + unreadable_cuts(settings.checkpoints)
+
+
+def _distilling(settings: TrainSettings) -> list[str]:
+    """What does not go together with the scores of a teacher."""
+    if settings.distill == "none":
+        name = settings.teacher_scores
+        idle = f"teacher_scores = {name} changes nothing while distill = none; leave it out"
+        return [f"{idle}, or set distill=margin-mse or kl"] if name else []
+    found = []
+    if settings.negatives == 0:
+        found.append(
+            f"distill = {settings.distill} compares a query's documents, and negatives = 0 leaves "
+            "one; set negatives=1 or more"
+        )
+    if settings.negative_source == "random":
+        found.append(
+            f"distill = {settings.distill} needs scores of the negatives, and those of "
+            "negative_source = random have none; leave it out"
+        )
+    return found
 
 
 def _idle(settings: TrainSettings) -> list[str]:

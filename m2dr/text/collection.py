@@ -1,11 +1,13 @@
 """A data set as the rest of m2dr sees it, whatever its files look like."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from m2dr.errors import UserError, nearest
 from m2dr.records.texts import Document, Judgement, Query
 from m2dr.text.corpora import Corpus
+from m2dr.text.lines import Line
 
 Asked = tuple[list[Query], list[Judgement]]  # the judged queries in file order, the judgements
 Negatives = Mapping[str, tuple[str, ...]]  # query id → docids given as not relevant
@@ -15,12 +17,25 @@ Negatives = Mapping[str, tuple[str, ...]]  # query id → docids given as not re
 _DROP_OWN_DOCUMENT = {"arguana", "quora"}
 
 
+class Score(NamedTuple):
+    """How well a document answers a query, by a teacher such as a cross-encoder."""
+
+    line: Line  # where it stands
+    query_id: str
+    docid: str
+    value: float
+    # The docid of the positive that this score is relative to, as a margin is; empty where scores
+    # of one query compare with each other.
+    origin: str = ""
+
+
 @dataclass(frozen=True)
 class Split:
     """How to read what is asked of a corpus; nothing is read before it is wanted."""
 
     read: Callable[[], Asked]
     negatives: Callable[[], Negatives] = dict
+    scores: Callable[[], Iterable[Score]] = tuple
 
 
 class Dataset:
@@ -99,6 +114,10 @@ class Dataset:
         if name not in self._negatives:
             self._negatives[name] = self._splits[name].negatives()
         return self._negatives[name]
+
+    def scores(self, split: str) -> Iterable[Score]:
+        """Yield the scores that a teacher gave, in file order; none when the data gives none."""
+        return self._splits[self._known(split)].scores()
 
     def _ask(self, split: str) -> Asked:
         name = self._known(split)

@@ -1,6 +1,7 @@
 """What a record's fields must be: checked where they are read, named by file and line."""
 
 from collections.abc import Sequence
+from math import isfinite, nan
 
 from m2dr.text.lines import Line
 
@@ -15,6 +16,8 @@ def identifier(line: Line, value: object, what: str) -> str:
         value: a string, or a whole number, which some writers of JSON leave unquoted.
         what: how the error calls it.
     """
+    if isinstance(value, str) and value.isascii() and value.isalnum():
+        return value  # most ids, of which files of scores hold millions
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str):
@@ -62,6 +65,17 @@ def optional_identifier(line: Line, row: Row, keys: Sequence[str]) -> str:
         if row.get(key) is not None:
             return identifier(line, row[key], repr(key))
     return ""
+
+
+def number(line: Line, value: object, what: str) -> float:
+    """Return a finite number; a text is read as one, as the cells of a table are."""
+    try:
+        found = float(value) if isinstance(value, int | float | str) else nan
+    except (ValueError, OverflowError):
+        found = nan
+    if isinstance(value, bool) or not isfinite(found):
+        raise line.error(f"{what} is {value!r}, not a finite number.")
+    return found
 
 
 def filled(line: Line, text: str, what: str) -> str:

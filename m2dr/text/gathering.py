@@ -1,12 +1,13 @@
 """Training rows that carry their own texts, gathered into a data set without repeated texts."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NamedTuple
 
 from m2dr.errors import UserError
 from m2dr.records.texts import Document, Judgement, Query
-from m2dr.text.collection import Asked, Dataset, Negatives, Split
+from m2dr.text.collection import Asked, Dataset, Negatives, Score, Split
 from m2dr.text.corpora import MemoryCorpus
 
 # Per query, as many given negatives are kept. A group draws some ten of them, and official files
@@ -21,6 +22,14 @@ class Row(NamedTuple):
     query: Query
     positives: tuple[Document, ...]
     negatives: tuple[Document, ...] = ()
+
+
+class Ids(NamedTuple):
+    """Under which ids a row was gathered."""
+
+    query: str
+    positives: tuple[str, ...]
+    negatives: tuple[str, ...]
 
 
 class NegativesKept:
@@ -89,28 +98,44 @@ class Gathering:
         self._query_ids = _Names("q")
         self._splits: dict[str, _Gathered] = {}
 
-    def add(self, row: Row) -> None:
-        """Take in one row."""
+    def add(self, row: Row) -> Ids:
+        """Take in one row; the same rows in the same order have the same ids."""
         query_id = self._query_ids.of((row.query.id, row.query.text), row.query.id)
         split = self._splits.setdefault(row.split, _Gathered())
         split.queries[query_id] = Query(query_id, row.query.text)
-        for document in row.positives:
-            docid = self._keep(document)
+        positives = tuple(map(self._keep, row.positives))
+        negatives = tuple(map(self._keep, row.negatives))
+        for docid in positives:
             split.judgements[query_id, docid] = Judgement(query_id, docid, 1)
-        for document in row.negatives:
-            split.negatives.add(query_id, self._keep(document))
+        for docid in negatives:
+            split.negatives.add(query_id, docid)
+        return Ids(query_id, positives, negatives)
 
-    def dataset(self, name: str, order: Iterable[str] = ()) -> Dataset:
-        """What was gathered; splits in this order first, then as they came.
+    def dataset(
+        self,
+        name: str,
+        order: Iterable[str] = (),
+        scores: Callable[[str], Iterable[Score]] = lambda _: (),
+    ) -> Dataset:
+        """Return what was gathered; splits in this order first, then as they came.
+
+        Args:
+            name: of the data set.
+            order: splits that come first.
+            scores: yields what a teacher said of the rows of a split.
 
         Raises:
-            UserError: nothing was.
+            UserError: nothing was gathered.
         """
         if not self.documents:
             raise UserError(f"{name} holds no document.")
         first = [split for split in order if split in self._splits]
         splits = {
-            split: Split(self._splits[split].asked, self._splits[split].negatives.mapping)
+            split: Split(
+                self._splits[split].asked,
+                self._splits[split].negatives.mapping,
+                partial(scores, split),
+            )
             for split in dict.fromkeys([*first, *self._splits])
         }
         return Dataset(name, MemoryCorpus(self.documents.values()), splits)

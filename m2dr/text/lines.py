@@ -65,6 +65,15 @@ def read_lines(path: Path, *, once: bool = False, blank: bool = False) -> Iterat
             yield _decoded(path, number, raw)
 
 
+def begins_with(path: Path, first: bytes) -> bool:
+    """Whether a file, plain or gzipped, begins with these bytes.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    return next(_raw_lines(path), (0, b""))[1].startswith(first)
+
+
 def is_gzipped(path: Path) -> bool:
     """Whether the name says that the file is compressed."""
     return path.suffix == ".gz"

@@ -6,12 +6,12 @@ from functools import partial
 from pathlib import Path
 
 from m2dr.records.texts import Document, Judgement, Query
-from m2dr.text.collection import Asked, Dataset, Negatives, Split
+from m2dr.text.collection import Asked, Dataset, Negatives, Score, Split
 from m2dr.text.corpora import Corpus, open_corpus
 from m2dr.text.fields import identifier, valid
-from m2dr.text.gathering import Gathering, NegativesKept
+from m2dr.text.gathering import Gathering, NegativesKept, Row
 from m2dr.text.lines import Line, read_lines
-from m2dr.text.pairs import group_row, split_in
+from m2dr.text.pairs import group_row, object_of, scores_of_row, split_in
 from m2dr.text.qrels import FindQueries, read_split
 from m2dr.text.triples import id_triples, is_id_triples, is_text_triples, text_triples
 
@@ -97,10 +97,27 @@ def _is_groups(path: Path) -> bool:
 
 def _from_texts(name: str, files: list[Path]) -> Dataset:
     gathering = Gathering()
+    for row, _ in _rows(files):
+        gathering.add(row)
+    return gathering.dataset(name, scores=partial(_scores, files))
+
+
+def _rows(files: list[Path]) -> Iterator[tuple[Row, Line | None]]:
+    """Yield the rows of text triples and of groups, a group with its line."""
     for path in _texts(files):
-        for row in map(group_row, read_lines(path)) if _is_groups(path) else text_triples(path):
-            gathering.add(row)
-    return gathering.dataset(name)
+        if _is_groups(path):
+            yield from ((group_row(line), line) for line in read_lines(path))
+        else:
+            yield from ((row, None) for row in text_triples(path))
+
+
+def _scores(files: list[Path], split: str) -> Iterator[Score]:
+    """Yield what a teacher said of the groups of a split, under the ids that gathering gives."""
+    gathering = Gathering()
+    for row, line in _rows(files):
+        ids = gathering.add(row)
+        if line and row.split == split:
+            yield from scores_of_row(line, object_of(line), ids)
 
 
 def _document(line: Line) -> Document:

@@ -2,20 +2,24 @@
 
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from pathlib import Path
 
 from m2dr.errors import UserError, counted
 from m2dr.jsontext import reason_of
 from m2dr.records.texts import Document, Query
-from m2dr.text.collection import Dataset
+from m2dr.text.collection import Dataset, Score
 from m2dr.text.fields import Row, filled, optional_identifier, optional_string, string
-from m2dr.text.gathering import Gathering
+from m2dr.text.gathering import Gathering, Ids
 from m2dr.text.gathering import Row as TrainingRow
 from m2dr.text.lines import Line, read_lines
+from m2dr.text.scorecolumns import scores_of
 from m2dr.text.splitting import split_of
 from m2dr.text.tables import header_of, kind_of, read_table
 
+Rows = Iterator[tuple[Line, Row]]
+Items = list[tuple[str, object]]  # texts or objects, each with the key that it stands under
 SHARES = {"train": 0.96, "dev": 0.02, "test": 0.02}  # of the documents of a pair file
 _SEED = "pairs-1"  # another word is another split, and makes trained models incomparable
 # The first of each that a row has counts: m2dr's own names, Tevatron's, sentence-transformers'.
@@ -54,8 +58,7 @@ def open_jsonl(name: str) -> Dataset:
     first = next(read_lines(path), None)
     if first is None:
         raise UserError(f"{path} holds no line.")
-    rows = ((line, _object(line)) for line in read_lines(path))
-    return _gathered(path, first, _object(first).keys(), rows)
+    return _gathered(path, first, object_of(first).keys(), partial(_objects, path))
 
 
 def open_table(name: str) -> Dataset:
@@ -64,12 +67,10 @@ def open_table(name: str) -> Dataset:
     header = header_of(path)
     if header is None:
         raise UserError(f"{path} holds no line.")
-    return _gathered(path, *header, ((line, _without_gaps(row)) for line, row in read_table(path)))
+    return _gathered(path, *header, partial(_table, path))
 
 
-def _gathered(
-    path: Path, first: Line, keys: Collection[str], rows: Iterator[tuple[Line, Row]]
-) -> Dataset:
+def _gathered(path: Path, first: Line, keys: Collection[str], rows: Callable[[], Rows]) -> Dataset:
     _refuse_ids(first, keys)
     if {"document", *POSITIVES}.isdisjoint(keys):
         raise first.error(
@@ -78,16 +79,48 @@ def _gathered(
         )
     gathering = Gathering()
     read = _pair if "document" in keys else _group
-    for line, row in rows:
+    for line, row in rows():
         gathering.add(read(line, row))
-    return gathering.dataset(path.name.removesuffix(".gz")[: -len(kind_of(path))], order=SHARES)
+    name = path.name.removesuffix(".gz")[: -len(kind_of(path))]
+    return gathering.dataset(name, SHARES, lambda split: _scores(rows(), read, split))
+
+
+def _scores(rows: Rows, read: Callable[[Line, Row], TrainingRow], wanted: str) -> Iterator[Score]:
+    """Yield what a teacher said of the rows of a split, under the ids that gathering gives."""
+    gathering = Gathering()
+    for line, row in rows:
+        training = read(line, row)
+        ids = gathering.add(training)
+        if training.split == wanted:
+            yield from scores_of_row(line, row, ids, paired=read is _pair)
+
+
+def scores_of_row(line: Line, row: Row, ids: Ids, paired: bool = False) -> Iterator[Score]:
+    """Yield what a teacher said of the documents of one row.
+
+    Args:
+        line: where it stands.
+        row: what it holds.
+        ids: of its query and documents.
+        paired: it is a pair, whose positive stands under 'document'.
+
+    Raises:
+        UserError: scores and documents are not as many, or one is not a finite number.
+    """
+    positives = [row["document"]] if paired else [item for _, item in _answers(row)]
+    found = scores_of(line, row, positives, [item for _, item in _given(row)])
+    if found is not None:
+        origin = ids.positives[0] if found.relative else ""
+        docids, values = ids.positives + ids.negatives, found.positives + found.negatives
+        for docid, value in zip(docids, values, strict=True):
+            yield Score(line, ids.query, docid, value, origin)
 
 
 def _pair(line: Line, row: Row) -> TrainingRow:
     text = filled(line, string(line, row, "document"), "'document'")
     docid = optional_identifier(line, row, ("document_id",))
     document = Document(docid, text, optional_string(line, row, "title"))
-    negatives = _negatives(line, row)
+    negatives = _documents(line, _given(row))
     split = split_of(text, SHARES, _SEED)
     return TrainingRow(split, _query(line, row), (document,), negatives)
 
@@ -99,15 +132,16 @@ def group_row(line: Line) -> TrainingRow:
     `title` and `text` (Tevatron); `anchor`, `positive`, `negative_1`, `negative_2`, or a list of
     these texts without their names (sentence-transformers).
     """
-    return _group(line, _object(line))
+    return _group(line, object_of(line))
 
 
 def _group(line: Line, row: Row) -> TrainingRow:
     _refuse_ids(line, row)
-    positives = _documents(line, row, POSITIVES)
+    positives = _documents(line, _answers(row))
     if not positives:
         raise line.error(f"has no positive document under any of {', '.join(POSITIVES)}.")
-    return TrainingRow(split_in(line.path), _query(line, row), positives, _negatives(line, row))
+    negatives = _documents(line, _given(row))
+    return TrainingRow(split_in(line.path), _query(line, row), positives, negatives)
 
 
 def _refuse_ids(line: Line, keys: Collection[str]) -> None:
@@ -131,8 +165,8 @@ def split_in(path: Path) -> str:
     return next((word for word in words if word in SHARES), "train")
 
 
-def _object(line: Line) -> Row:
-    """The JSON object of a line; a list of texts is a query, its positive and its negatives."""
+def object_of(line: Line) -> Row:
+    """Return the JSON object of a line; a list of texts is a query, a positive and negatives."""
     if not line.text.lstrip().startswith("["):
         return line.json()
     try:
@@ -149,6 +183,14 @@ def _object(line: Line) -> Row:
     return {ASKS[0]: query, POSITIVES[0]: positive, _NEGATIVES[0]: negatives}
 
 
+def _objects(path: Path) -> Rows:
+    return ((line, object_of(line)) for line in read_lines(path))
+
+
+def _table(path: Path) -> Rows:
+    return ((line, _without_gaps(row)) for line, row in read_table(path))
+
+
 def _without_gaps(row: Row) -> Row:
     return {key: cell for key, cell in row.items() if str(cell).strip() or not _is_negative(key)}
 
@@ -163,21 +205,28 @@ def _query(line: Line, row: Row) -> Query:
     return Query(query_id, filled(line, string(line, row, key), repr(key)))
 
 
-def _negatives(line: Line, row: Row) -> tuple[Document, ...]:
-    """Those in a list and those in columns of their own, by number."""
+def _answers(row: Row) -> Items:
+    return _items(row, POSITIVES)
+
+
+def _given(row: Row) -> Items:
+    """Return the negatives in a list and those in columns of their own, by number."""
     numbers = {int(found[1]): key for key in row if (found := _NUMBERED.fullmatch(key))}
-    single = (_documents(line, row, (numbers[number],)) for number in sorted(numbers))
-    return (*_documents(line, row, _NEGATIVES), *(doc for docs in single for doc in docs))
+    columns = [_NEGATIVES, *((numbers[number],) for number in sorted(numbers))]
+    return [item for keys in columns for item in _items(row, keys)]
 
 
-def _documents(line: Line, row: Row, keys: tuple[str, ...]) -> tuple[Document, ...]:
+def _items(row: Row, keys: tuple[str, ...]) -> Items:
+    """Return what stands under the first of these keys that is there, each with the key."""
     key = next((key for key in keys if row.get(key) is not None), None)
     if key is None:
-        return ()
+        return []
     value = row[key]
-    return tuple(
-        _document(line, item, key) for item in (value if isinstance(value, list) else [value])
-    )
+    return [(key, item) for item in (value if isinstance(value, list) else [value])]
+
+
+def _documents(line: Line, items: Items) -> tuple[Document, ...]:
+    return tuple(_document(line, item, key) for key, item in items)
 
 
 def _document(line: Line, item: object, key: str) -> Document:

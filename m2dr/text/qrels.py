@@ -23,7 +23,7 @@ def read_judgements(path: Path) -> Iterator[tuple[Line, Judgement]]:
     tabs a cell may be quoted, as BEIR's files quote ids that hold a quotation mark.
     """
     for line in read_lines(path):
-        columns = _cells(line.text)
+        columns = cells_of(line.text)
         if line.number == 1 and columns[-1].strip().lower() in _SCORE_TITLES:
             continue
         if len(columns) not in (3, 4):
@@ -42,10 +42,15 @@ def read_judgements(path: Path) -> Iterator[tuple[Line, Judgement]]:
         )
 
 
-def _cells(text: str) -> list[str]:
-    """Return the columns of a line; a cell of two quotation marks or more is read as CSV has it."""
+def cells_of(text: str) -> list[str]:
+    """Return the columns of a line, split by tabs or else by spaces.
+
+    Between tabs a cell that is quoted as in CSV is read so.
+    """
     if "\t" not in text:
         return text.split()
+    if '"' not in text:
+        return text.split("\t")
     return [
         cell[1:-1].replace('""', '"') if _QUOTED.fullmatch(cell) else cell
         for cell in text.split("\t")

@@ -39,6 +39,17 @@ class Ragged:
     def __len__(self) -> int:
         return len(self.lengths)
 
+    def some(self, rows: Sequence[int] | Ints) -> "Ragged":
+        """Return some of the rows.
+
+        >>> Ragged.of([[7, 8, 9], [5], [6, 4]]).some([2, 0]).tokens.tolist()
+        [6, 4, 7, 8, 9]
+        """
+        ends = self.lengths.cumsum()
+        parts = [self.tokens[ends[row] - self.lengths[row] : ends[row]] for row in rows]
+        empty = np.empty(0, np.int32)
+        return Ragged(np.concatenate([empty, *parts]), self.lengths[rows])
+
     def pad(self, rows: Sequence[int] | Ints, pad_id: int) -> tuple[Ints, Ints]:
         """Some rows as a rectangle: ids [B, T], and mask [B, T], 0 for padding at the end."""
         lengths = self.lengths[rows]

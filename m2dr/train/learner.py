@@ -26,6 +26,7 @@ class Batch:
     queries: int  # B
     excluded: NDArray[np.bool_]  # [W · B, W · N]
     labels: NDArray[np.float32] | None = None  # [W · B], of sentence pairs
+    teacher: NDArray[np.float32] | None = None  # [W · B, 1 + n], of groups that a teacher scored
 
     def tensors(self) -> dict[str, object]:
         """As a data loader hands it on."""
@@ -34,6 +35,7 @@ class Batch:
             "queries": self.queries,
             "excluded": torch.from_numpy(self.excluded),
             "labels": None if self.labels is None else torch.from_numpy(self.labels),
+            "teacher": None if self.teacher is None else torch.from_numpy(self.teacher),
         }
 
 
@@ -66,6 +68,7 @@ class Learner(nn.Module):
         queries: int,
         excluded: Tensor,
         labels: Tensor | None = None,
+        teacher: Tensor | None = None,
         step: int = 0,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Loss of a batch: [] nats per query, and its parts, detached.
@@ -76,13 +79,14 @@ class Learner(nn.Module):
             excluded: [W · B, W · N]; the documents of all processes are the W · B positives and
                 then the other documents, by rank.
             labels: [W · B], of sentence pairs.
+            teacher: [W · B, 1 + n], a teacher's scores of each query's own documents.
             step: of the optimiser; decides what a recipe that draws draws.
         """
         asked = self.objective.at(step)
         vectors, related = embed(self._encode, texts, asked.layers)
         positives, others = vectors[:, queries : 2 * queries], vectors[:, 2 * queries :]
         documents = torch.cat([gathered(positives), gathered(others)], dim=1)
-        sides = Sides(gathered(vectors[:, :queries]), documents, excluded, labels)
+        sides = Sides(gathered(vectors[:, :queries]), documents, excluded, labels, teacher)
         total, parts = self.objective(asked, sides)
         if self.objective.relations is not None:
             tokens = self.objective.related(gathered(related[None])[0])

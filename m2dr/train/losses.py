@@ -45,6 +45,20 @@ def imitation(student: Tensor, teacher: Tensor) -> Tensor:
     return (log_teacher.exp() * (log_teacher - log_student)).sum(dim=-1).mean(dim=-1)
 
 
+def margin_mse(student: Tensor, teacher: Tensor) -> Tensor:
+    """Mean squared error of margins: each query's first score less every other one.
+
+    Args:
+        student: [..., B, 1 + n] scores of a query's own documents, its positive first.
+        teacher: [B, 1 + n], the same of the teacher.
+
+    Returns:
+        [...] (Hofstätter et al. 2020, arXiv:2010.02666).
+    """
+    margins = student[..., :1] - student[..., 1:]
+    return (margins - (teacher[..., :1] - teacher[..., 1:])).square().mean(dim=(-2, -1))
+
+
 def alignment(student: Tensor, teacher: Tensor) -> Tensor:
     """MSE + KL of a prefix to its detached target (ESE, eq. 6; Wang et al. 2024, eq. 10).
 

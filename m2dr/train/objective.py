@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from m2dr.errors import UserError
 from m2dr.records.card import Similarity
 from m2dr.records.cut import Cut
-from m2dr.records.variant import Compression, Loss
+from m2dr.records.variant import Compression, Distill, Loss
 from m2dr.train.base import Weights, base_losses
 from m2dr.train.chain import Chain
 from m2dr.train.compress import compressed_all, compressed_by_lottery
-from m2dr.train.losses import alignment, imitation, score_alignment
-from m2dr.train.scores import prefix_scores
+from m2dr.train.losses import alignment, imitation, margin_mse, score_alignment
+from m2dr.train.scores import own_scores, prefix_scores
 from m2dr.train.terms import Asked, Term
 from m2dr.train.tokenwise import TokenRelations
 
@@ -40,6 +40,8 @@ class Setting:
     relations_temperature: float = 1.0  # of token relations, which are products over √H
     chain_temperature: float = 0.05  # of the chain, which compares cosines
     seed: int = 0  # of what a step draws
+    distill: Distill = "none"  # how a teacher's scores are learned
+    distill_temperature: float = 1.0  # divides them
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,9 @@ class Sides:
     documents: Tensor  # [L, N, H], the same; the positive of query b is document b
     excluded: Tensor  # [B, N], True where a document must not count as a negative
     labels: Tensor | None = field(default=None)  # [B] how alike, from 0 to 1, of sentence pairs
+    # [B, 1 + n] a teacher's scores of a query's own documents, its positive first; the n negatives
+    # of query b stand from B + b · n on.
+    teacher: Tensor | None = field(default=None)
 
 
 class Objective(nn.Module):
@@ -156,8 +161,8 @@ class Objective(nn.Module):
         return weights * torch.exp(-doubts[[place.get(term.cut.layer, -1) for term in terms]])
 
     def _name(self, term: Term) -> str:
-        kind = self.setting.loss if term.kind == "retrieve" else term.kind.split()[0]
-        return f"layer-{term.cut.layer:02d}/{kind}"
+        own = {"retrieve": self.setting.loss, "distill": self.setting.distill}
+        return f"layer-{term.cut.layer:02d}/{own.get(term.kind) or term.kind.split()[0]}"
 
 
 def _summed(values: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
@@ -192,30 +197,40 @@ class _Step:
         sources = [asked.layers.index(layer) for layer in asked.document_layers]
         documents = sides.documents[sources]
         scores = prefix_scores(sides.queries, documents, asked.dims, setting.similarity)
-        surprise = base_losses(
-            setting.loss,
-            setting.loss_weights,
-            scores,
-            (sides.queries, documents, asked.dims),
-            sides.excluded,
-            sides.labels,
-            setting.temperature,
-        )  # [L, K]
         kinds: dict[tuple[str, int], list[Term]] = defaultdict(list)
         for term in asked.terms:
             # Vectors of one prefix length are stacked over layers; scores over all cuts.
-            of_scores = term.kind in ("retrieve", "align scores")
+            of_scores = term.kind in ("retrieve", "distill", "align scores")
             kinds[term.kind, 0 if of_scores else term.cut.dim].append(term)
         targets = self._targets()
         for (kind, _), terms in kinds.items():
             if kind == "retrieve":
+                surprise = base_losses(
+                    setting.loss,
+                    setting.loss_weights,
+                    scores,
+                    (sides.queries, documents, asked.dims),
+                    sides.excluded,
+                    sides.labels,
+                    setting.temperature,
+                )  # [L, K]
                 yield terms, surprise[self._places(term.cut for term in terms)]
+            elif kind == "distill":
+                yield terms, self._distillation(scores[self._places(term.cut for term in terms)])
             elif kind == "align scores":
                 taught = scores[self._places(term.cut for term in terms)]  # [n, B, N]
                 teaching = scores.detach()[self._places(_teacher(term) for term in terms)]
                 yield terms, self._score_alignment(taught, teaching)
             else:
                 yield terms, self._alignment(terms, targets)
+
+    def _distillation(self, scores: Tensor) -> Tensor:
+        """[n, B, N] to [n]: both sides divided by their temperatures."""
+        if self.sides.teacher is None:
+            raise ValueError("a step that distils needs the teacher's scores")
+        target = self.sides.teacher.to(scores.dtype) / self.setting.distill_temperature
+        own = own_scores(scores, target.shape[-1] - 1) / self.setting.temperature
+        return (margin_mse if self.setting.distill == "margin-mse" else imitation)(own, target)
 
     def _places(self, cuts: Iterable[Cut]) -> tuple[list[int], list[int]]:
         """Rows and columns of some cuts in [L, K, …]."""

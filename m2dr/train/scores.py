@@ -41,6 +41,23 @@ def prefix_scores(
     return dots * query_norms * document_norms
 
 
+def own_scores(scores: Tensor, negatives: int) -> Tensor:
+    """Return the scores of each query with the documents of its own group.
+
+    Args:
+        scores: [..., B, N]: the B positives, then `negatives` documents of the first query, those
+            of the second and so on.
+        negatives: of each group.
+
+    Returns:
+        [..., B, 1 + negatives], the positive first.
+    """
+    rows = torch.arange(scores.shape[-2], device=scores.device)[:, None]
+    others = torch.arange(negatives, device=scores.device)
+    columns = torch.cat([rows, len(rows) + negatives * rows + others], dim=1)
+    return scores[..., rows, columns]
+
+
 class _PrefixDots(torch.autograd.Function):
     """The running sum of dot products, and its gradient without a tensor of full width per block.
 

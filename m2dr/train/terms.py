@@ -1,7 +1,7 @@
 """Variant to terms: which cut is asked what, and with what weight."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from math import log
@@ -13,6 +13,7 @@ from m2dr.records.variant import Variant
 
 Kind = Literal[
     "retrieve",  # the base loss
+    "distill",  # towards the scores of a teacher
     "align queries",  # to their compressed full width
     "align documents",
     "align texts",  # both sides as one batch
@@ -60,7 +61,7 @@ class Asked:
     @cached_property
     def cuts(self) -> tuple[Cut, ...]:
         """The cuts that are trained to retrieve."""
-        return tuple(sorted({term.cut for term in self.terms if term.kind == "retrieve"}))
+        return tuple(sorted({t.cut for t in self.terms if t.kind in ("retrieve", "distill")}))
 
     @cached_property
     def longest_aligned(self) -> int:
@@ -113,6 +114,29 @@ def asked_of(
             "shallow=true with prefixes=one or full_dim=true; alpha and share must be above 0."
         )
     return found
+
+
+def with_teacher(choices: Sequence[Asked], contrastive: float, distill: float) -> tuple[Asked, ...]:
+    """Return the same steps where each cut that retrieves learns a teacher's scores beside.
+
+    Args:
+        choices: what each step may ask.
+        contrastive: factor of the base loss; 0: the teacher alone.
+        distill: weight of the distillation, in units of that of the base loss.
+    """
+
+    def taught(term: Term) -> Iterator[Term]:
+        if term.kind != "retrieve":
+            yield term
+            return
+        if contrastive:
+            yield replace(term, weight=contrastive * term.weight)
+        yield Term(term.cut, "distill", distill * term.weight)
+
+    return tuple(
+        replace(asked, terms=tuple(part for term in asked.terms for part in taught(term)))
+        for asked in choices
+    )
 
 
 def terms(

@@ -1,8 +1,10 @@
-"""`m2dr export`: the first blocks of a model become a model of their own."""
+"""`m2dr export`: the first layers of a model, or its layer 0, become a model of their own."""
 
 from pathlib import Path
 
+from m2dr.errors import UserError
 from m2dr.model.export import export_cut
+from m2dr.model.static_formats import FORMATS, StaticFolder, export_static
 from m2dr.records.card import ModelCard
 from m2dr.verbs.models import newest_model
 
@@ -10,3 +12,32 @@ from m2dr.verbs.models import newest_model
 def export(model: str, layer: int, out: Path) -> ModelCard:
     """Write the smaller model, and return what it says of itself."""
     return export_cut(model or newest_model(), layer, out)
+
+
+def export_table(
+    model: str,
+    out: Path,
+    format_name: str = "",
+    dim: int | None = None,
+    dtype: str = "",
+    exits: Path | None = None,
+) -> StaticFolder:
+    """Write layer 0 for another tool, and return what was written.
+
+    Raises:
+        UserError: as `export_static` does.
+    """
+    usual = next(iter(FORMATS))
+    named = model or newest_model()
+    return export_static(named, out, format_name or usual, dim, dtype or "fp32", exits)
+
+
+def refuse_of_table(layer: int, **options: object) -> None:
+    """Raise UserError when options of layer 0 were given for another layer."""
+    given = [f"--{name}" for name, value in options.items() if value]
+    if layer and given:
+        raise UserError(
+            f"{' and '.join(given)} of an export are for layer 0, and layer {layer} was asked for: "
+            "its folder opens in sentence-transformers as it is, and a prefix is cut from its "
+            "vectors. Leave them out."
+        )

@@ -79,9 +79,23 @@ def document_layer(card: ModelCard, query_layer: int) -> int:
     return card.layers if card.documents == "last" else query_layer
 
 
-def cuts_of(card: ModelCard, layers: tuple[int, ...], dims: tuple[int, ...]) -> tuple[Cut, ...]:
-    """Every layer with every dim, refusing what the encoder does not have."""
-    found = {card.check(Cut(layer, dim)) for layer in layers for dim in dims}
+def cuts_of(
+    card: ModelCard, layers: Sequence[int], dims: Sequence[int], model: str
+) -> tuple[Cut, ...]:
+    """Return every layer with every dim, increasing.
+
+    Args:
+        card: of the model.
+        layers: empty: all that the model has, with layer 0 where it is fitted.
+        dims: empty: the powers of two from 8, and the full width.
+        model: folder or id, for the command in a refusal.
+
+    Raises:
+        UserError: the model has no such layer or dim.
+    """
+    layers = layers or range(card.lowest_layer, card.layers + 1)
+    dims = dims or usual_dims(card.width)
+    found = {card.check(Cut(layer, dim), model) for layer in layers for dim in dims}
     return tuple(sorted(found))
 
 

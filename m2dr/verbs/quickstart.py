@@ -8,9 +8,11 @@ from m2dr.errors import command, counted
 from m2dr.evaluate.grid import Grid
 from m2dr.model.places import RECORD
 from m2dr.records.cut import Cut
-from m2dr.settings import read_train_settings
+from m2dr.settings import read_fit_settings, read_train_settings
 from m2dr.verbs.evaluating.evaluate import EvaluateReport, EvaluateRequest, evaluate, tables
-from m2dr.verbs.indexing.index import IndexRequest, index_command, index_corpus
+from m2dr.verbs.fitting.fit import fit
+from m2dr.verbs.indexing.index import index_corpus
+from m2dr.verbs.indexing.request import IndexRequest, index_command
 from m2dr.verbs.searching.search import Searcher, SearchRequest
 from m2dr.verbs.training.train import train
 from m2dr.verbs.workplace import folder_of, resumed
@@ -19,33 +21,54 @@ Say = Callable[[str], None]
 
 CORPUS = "pydocs:stdlib"  # the standard library alone: minutes, not an hour, on two cores
 BACKBONE = "minilm"
-STEPS = 60
+TEXTS = 1500  # of the fit
+STEPS = 60  # of each training
 WORDS = ("learning_rate=7e-5", "dropout=0.0", "evaluate_steps=0")
-VARIANTS = ("full-dim", "plain")
+VARIANTS = ("plain", "full-dim")
 MEASURES = ("nDCG@10",)
 QUERIES = (
     "read a file line by line",
     "run several threads at the same time",
     "parse command line arguments",
 )
-SHALLOW, SMALL = 2, 128  # the second cut that answers the example queries
+SMALL = 128  # dims of the smaller index
 
 
-def quickstart(out: Path, steps: int | None, say: Say) -> EvaluateReport:
-    """Train, index, search and evaluate; what is already there is not made again.
+def quickstart(out: Path, trains: bool, steps: int | None, say: Say) -> EvaluateReport:
+    """Fit, index, search and evaluate; what is already there is not made again.
 
     Args:
         out: holds models/, indexes/ and results/.
+        trains: whether models are trained besides.
         steps: of each training.
         say: told each command, table and answer.
     """
-    models = [_train(out, variant, steps or STEPS, say) for variant in VARIANTS]
-    _index(out, models[0], say)
-    report = _evaluate(out, models, say)
-    _search(out, models[0], say)
+    fitted = _fit(out, say)
+    _index(out, fitted, say)
+    _search(out, fitted, say)
+    trained = [_train(out, variant, steps or STEPS, say) for variant in VARIANTS if trains]
+    report = _evaluate(out, [fitted, *trained], say)
     say(f"\nThe table above as a figure: {report.figures[0]}")
     say(f"Tables, runs and JSON: {report.folder}")
+    if not trains:
+        train_on = command("train", variant=VARIANTS[0], corpus=CORPUS)
+        say(f"\nTo train a model and have exits fitted at its end: {train_on}")
+        say(f"To see it compared with others here: {command('quickstart', train=True)}")
     return report
+
+
+def _fit(out: Path, say: Say) -> Path:
+    options = {"backbone": BACKBONE, "corpus": CORPUS, "texts": TEXTS}
+    settings = read_fit_settings(None, (), options)
+    folder = out / folder_of(CORPUS, "fitted", None)
+    say(f"\n$ {command('fit', **options, out=folder)}")
+    if (folder / "m2dr.json").exists():
+        say(f"Not run: {folder} is already fitted. Remove it to fit again.")
+        return folder
+    begun = (folder / RECORD).exists()
+    report = fit(settings, folder, resume=begun)
+    say(f"{counted(report.texts, 'texts', ',')} in {report.seconds:,.0f} s, no training")
+    return folder
 
 
 def _train(out: Path, variant: str, steps: int, say: Say) -> Path:
@@ -75,7 +98,7 @@ def _index(out: Path, model: Path, say: Say) -> None:
 
 
 def _evaluate(out: Path, models: Sequence[Path], say: Say) -> EvaluateReport:
-    names = (BACKBONE, *map(str, reversed(models)))
+    names = (BACKBONE, *map(str, models))
     shown = command(
         "evaluate",
         "pydocs",
@@ -92,35 +115,34 @@ def _evaluate(out: Path, models: Sequence[Path], say: Say) -> EvaluateReport:
         )
     )
     say(tables(report.grids))
-    untrained, plain, elastic = report.grids
-    say(_meaning(untrained, plain, elastic))
+    untrained, fitted, *_ = report.grids
+    say(_meaning(untrained, fitted))
     return report
 
 
-def _meaning(untrained: Grid, plain: Grid, elastic: Grid) -> str:
+def _meaning(untrained: Grid, fitted: Grid) -> str:
     """What the table says, in points of nDCG@10."""
     measure = MEASURES[0]
-    shallow = [cut for cut in elastic.cuts if cut.layer <= max(elastic.layers) // 2]
-    gain = elastic.difference(untrained, measure)
-    whole = max(elastic.cuts)
-    price = plain.cells[whole][measure] - elastic.cells[whole][measure]
+    gain = fitted.difference(untrained, measure)
+    below = sorted(cut for cut in gain if cut.layer < max(fitted.layers))
+    full = max(fitted.cuts)
+    kept = fitted.cells[Cut(0, full.dim)][measure] / fitted.cells[full][measure]
     return (
-        f"{elastic.model} against the backbone as it comes, cut the same way: "
-        f"{100 * fmean(gain[cut] for cut in shallow):+.1f} points over layers 1 to "
-        f"{max(cut.layer for cut in shallow)}, {100 * gain[whole]:+.1f} at the whole encoder "
-        f"{whole}. Elasticity costs {100 * price:+.1f} there against {plain.model}."
+        f"{fitted.model} against the backbone as it comes: "
+        f"{100 * fmean(gain[cut] for cut in below):+.1f} points over layers {below[0].layer} to "
+        f"{below[-1].layer}, {100 * gain[full]:+.1f} at the full model {full}. A query that runs "
+        f"no layer at all keeps {kept:.0%} of it."
     )
 
 
 def _search(out: Path, model: Path, say: Say) -> None:
-    whole = Searcher(SearchRequest(CORPUS, str(model), dim=384, root=out / "indexes"))
-    small = Searcher(
-        SearchRequest(CORPUS, str(model), query_layer=SHALLOW, dim=SMALL, root=out / "indexes")
-    )
-    for searcher in (whole, small):
+    """Each query at layer 0 and through the full model."""
+    asked = SearchRequest(CORPUS, str(model), dim=384, root=out / "indexes")
+    none = Searcher(SearchRequest(CORPUS, str(model), 0, dim=384, root=out / "indexes"))
+    for searcher in (none, full := Searcher(asked)):
         searcher.warm_up()
     for text in QUERIES:
-        for searcher in (whole, small):
+        for searcher in (none, full):
             _answer(searcher, text, model, out, say)
 
 
@@ -145,4 +167,4 @@ def _answer(searcher: Searcher, text: str, model: Path, out: Path, say: Say) -> 
     answer = searcher.search(text, 3)
     for hit in answer.hits:
         say(f"{hit.rank}  {hit.score:.4f}  {hit.docid}")
-    say(f"   encode {answer.encode_ms:.1f} ms, search {answer.search_ms:.1f} ms")
+    say(f"   encode {answer.encode_ms:.2f} ms, search {answer.search_ms:.1f} ms")

@@ -37,6 +37,31 @@ def test_a_backbone_that_only_its_last_layer_can_search_has_no_outlier() -> None
     assert outlying(jump, 300) == {}
 
 
+@pytest.mark.parametrize("share", [0.1, 1.0, 3.0], ids=["worse", "alike", "better"])
+def test_layer_0_may_be_worse_or_better_than_the_layers(share: float) -> None:
+    table = {Cut(0, dim): share * SMOOTH[Cut(1, dim)] for dim in DIMS}
+
+    assert outlying(SMOOTH | table, 300) == {}
+
+
+@pytest.mark.parametrize("dim", [128, 256, 384])
+def test_a_cell_of_layer_0_that_fell_is_found_among_its_dims(dim: int) -> None:
+    table = {Cut(0, dim): SMOOTH[Cut(1, dim)] for dim in DIMS}
+
+    assert outlying(SMOOTH | table | {Cut(0, dim): 0.0}, 300) == {
+        Cut(0, dim): "below the neighbours of its layer"
+    }
+
+
+def test_an_outlier_of_layer_0_is_told() -> None:
+    table = {Cut(0, dim): SMOOTH[Cut(1, dim)] for dim in DIMS}
+    cells = {cut: {"RR@10": value} for cut, value in (SMOOTH | table | {Cut(0, 256): 0.0}).items()}
+
+    (sentence,) = grid_alarms(Grid("fitted", "pydocs", "test", 300, cells))
+
+    assert sentence.startswith("RR@10 of L0D256 is .0000, far below the neighbours of its layer")
+
+
 @pytest.mark.parametrize("cut", [Cut(3, 64), Cut(2, 16), Cut(6, 384), Cut(6, 128), Cut(1, 384)])
 def test_a_cell_that_fell_is_found_wherever_it_stands(cut: Cut) -> None:
     found = outlying({**SMOOTH, cut: 0.0}, 300)

@@ -42,9 +42,20 @@ def test_multiply_adds_are_those_of_the_matrix_products_one_by_one(
         (tokens, width, inner), (tokens, inner, width), *([(tokens, width, inner)] if gated else []),
     ]  # fmt: skip
     block = sum(rows * common * columns for rows, common, columns in products)
-    shape = Shape(width, inner, query, key, gated, heads_at={layer} if head else ())
+    shape = Shape(width, inner, query, key, gated, exits={layer: width * width} if head else {})
 
     assert shape.encode(layer, tokens) == layer * block + (width * width if head else 0)
+
+
+@given(tokens=st.integers(1, 99), table=st.integers(1, 999), layer=st.integers(1, 3))
+def test_layer_0_runs_no_block_and_adds_up_a_row_per_token(
+    tokens: int, table: int, layer: int
+) -> None:
+    plain = Shape(4, 8, 4, 4, gated=False)
+    shape = replace(plain, tables={0: table, layer: 5}, exits={layer: 7})
+
+    assert shape.encode(0, tokens) == tokens * table
+    assert shape.encode(layer, tokens) == plain.encode(layer, tokens) + 5 * tokens + 7
 
 
 def test_a_full_scan_costs_one_multiply_add_per_coordinate() -> None:
@@ -67,7 +78,7 @@ def test_an_unknown_kind_of_coordinate_is_answered_with_the_nearest() -> None:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     cells=st.dictionaries(
-        st.builds(Cut, st.integers(1, 40), st.integers(1, 4096)),
+        st.builds(Cut, st.integers(0, 40), st.integers(1, 4096)),
         st.builds(Cost, above, above, above, whole, whole, whole),
         min_size=1,
         max_size=4,

@@ -205,6 +205,26 @@ def test_names_of_cuts_do_not_touch() -> None:
     assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
 
 
+@pytest.mark.parametrize("quality", [0.05, 0.45])
+def test_layer_0_is_named_far_left_of_the_layers(quality: float) -> None:
+    values = {Cut(0, 64): quality, **{Cut(layer, 64): 0.5 + layer / 20 for layer in range(1, 7)}}
+    fitted = Grid("one", "c", "s", 9, {cut: {"RR@10": value} for cut, value in values.items()})
+    cells = {
+        cut: Cost(cut.layer or 0.03, 2.0 * (cut.layer or 0.03), 9.0, 256, 10, 10) for cut in values
+    }
+
+    figure = draw_tradeoff([fitted], {"one": replace(costs("one"), cells=cells)}, "RR@10", LATENCY)
+
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    assert "L0D64" in [text.get_text() for text in axes.texts]
+    panel = axes.get_window_extent().padded(2)
+    for box in (text.get_window_extent() for text in axes.texts):
+        assert panel.x0 <= box.x0
+        assert panel.y0 <= box.y0
+        assert box.y1 <= panel.y1
+
+
 def test_grids_of_different_queries_are_refused() -> None:
     with pytest.raises(UserError, match="cannot be compared"):
         draw_quality([grid("one"), grid("two", queries=10)], "RR@10")

@@ -30,7 +30,7 @@ GRIDS = st.builds(
     queries=st.integers(0, 10**6),
     cells=st.sets(WORDS, min_size=1, max_size=3).flatmap(
         lambda names: st.dictionaries(
-            st.builds(Cut, st.integers(1, 40), st.integers(1, 4096)),
+            st.builds(Cut, st.integers(0, 40), st.integers(1, 4096)),
             st.fixed_dictionaries(
                 {name: st.floats(allow_nan=False, allow_infinity=False) for name in sorted(names)}
             ),
@@ -170,7 +170,7 @@ def broken_cell(**changes: object) -> str:
         (broken(model=None), "its model is None where str belongs"),
         (broken(cells=[]), "is empty"),
         (broken(cells=3), "not iterable"),
-        (broken_cell(layer=0), "at least one layer"),
+        (broken_cell(layer=-1), "a layer from 0 and a dim from 1"),
         (broken_cell(measures={"RR@10": "high"}), "its RR@10 is 'high' where float belongs"),
         (broken_cell(measures=[1]), "no attribute 'items'"),
         (broken_cell(measures={"RR@10": float("nan")}), "it holds NaN"),

@@ -22,6 +22,11 @@ CASES: dict[str, tuple[Kind, dict[str, Any]]] = {
     "full-dim": ("documents", {"variant": "full-dim", "dims": (8,)}),
     "elastic": ("documents", {"variant": "elastic", "dims": (8, 16)}),
     "mipic": ("documents", {"variant": "mipic"}),
+    "margin-mse": (
+        "documents",
+        {"variant": "elastic", "dims": (8,), "distill": "margin-mse", "negatives": 1},
+    ),
+    "kl": ("documents", {"variant": "mrl", "distill": "kl", "negatives": 1}),
     "simcse": ("sentences", {"variant": "mrl", "loss": "simcse"}),
     "angle": ("scored pairs", {"variant": "ese", "loss": "angle", "weights": "dynamic"}),
 }
@@ -96,8 +101,9 @@ def parts_of(rows: Sequence[Tensor], size: int) -> list[tuple[Tensor, Tensor, Te
 
 def batch(case: str, size: int) -> dict[str, Any]:
     """A batch in parts of `size` texts: queries and more documents, or pairs of sentences."""
-    kind, _ = CASES[case]
-    documents = N if kind == "documents" else B
+    kind, fields = CASES[case]
+    taught = "distill" in fields  # each query has a positive and one negative
+    documents = {True: 2 * B, False: N}[taught] if kind == "documents" else B
     rows = texts(B + documents)
     if kind == "sentences":
         rows[B:] = rows[:B]
@@ -109,6 +115,7 @@ def batch(case: str, size: int) -> dict[str, Any]:
         "queries": B,
         "excluded": excluded,
         "labels": None if kind == "documents" else labels,
+        "teacher": torch.linspace(9, -4, 2 * B).view(B, 2).cos() if taught else None,
     }
 
 

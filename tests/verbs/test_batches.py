@@ -1,6 +1,7 @@
 """What a process puts into a batch, and what it knows of the shares of the others."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,23 @@ def test_what_answers_is_no_negative_whichever_process_has_it(
     assert (share.labels is None) == (kind == "groups")
     if share.labels is not None and whole.labels is not None:
         np.testing.assert_array_equal(share.labels, whole.labels)
+
+
+def test_scores_of_a_teacher_are_those_of_all_processes_in_the_order_of_their_queries(
+    tools: tuple[ModelCard, Tokenizer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scored = [replace(group, scores=(float(n), n - 0.5)) for n, group in enumerate(GROUPS)]
+
+    def make(some: list[Any]) -> Batch:
+        return make_batch(*tools, some, KNOWN)
+
+    whole, share = make(scored), with_others(scored[3:], make, monkeypatch)(scored[:3])
+
+    expected = np.array([group.scores for group in scored], dtype=np.float32)
+    for batch in (whole, share):
+        np.testing.assert_array_equal(batch.teacher, expected)
+    assert make(GROUPS).teacher is None
+    assert make(GROUPS).tensors()["teacher"] is None
 
 
 def test_a_document_that_two_processes_have_is_masked_in_both(

@@ -5,11 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from world import configurations
+from safetensors.torch import load_file
+from world import configurations, make_fitted
 
 from m2dr.errors import UserError
 from m2dr.evaluate.costs import Costs, read_costs
 from m2dr.model.checkpoint import load, read_card, save
+from m2dr.model.encoder import Encoder
+from m2dr.model.places import STATIC
 from m2dr.records.cut import Cut
 from m2dr.verbs.evaluating.costs import CostsRequest, measure_costs, shape_of
 from m2dr.verbs.evaluating.timing import open_encoders, query_times
@@ -61,6 +64,91 @@ def test_an_exit_head_costs_its_own_layer_one_matrix(
 
     assert shape.encode(2, 5) == without + 32 * 32
     assert shape.encode(4, 5) == 2 * without
+
+
+def products(encoder: Encoder, layer: int, tokens: int) -> int:
+    """Multiply-adds of all matrices that a text runs through at a layer, counted as it runs."""
+    done = []
+
+    def count(module: torch.nn.Linear, inputs: tuple[torch.Tensor, ...], _: object) -> None:
+        done.append(inputs[0].numel() * module.out_features)
+
+    linears = [module for module in encoder.modules() if isinstance(module, torch.nn.Linear)]
+    hooks = [module.register_forward_hook(count) for module in linears]
+    encoder.embed(np.full((1, tokens), 5), np.ones((1, tokens), np.int64), [layer])
+    for hook in hooks:
+        hook.remove()
+    return sum(done)
+
+
+@pytest.mark.parametrize("inputs", ["tokens+layer", "layer", "all-layers"])
+@pytest.mark.parametrize("identity", [0, 40])
+def test_fitted_exits_cost_what_their_matrices_and_tables_do(
+    inputs: str, identity: int, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    model = make_fitted(tiny_backbone, tmp_path / "fitted", inputs=inputs, identity=identity)
+    tokens, attention = 7, 2 * 7 * 7 * 32  # of one block: scores, and weighted sums
+    features = 32 + 32 + identity  # word embedding, embedding of the token alone, signs
+
+    for layer in range(5):
+        encoder = load(model, layer)[0]
+        reads_tokens = 0 < layer < 4 and inputs != "layer"
+        table = 32 if layer == 0 else features if reads_tokens else 0
+        expected = layer * attention + tokens * table
+        expected += products(encoder, layer, tokens) if layer else 0
+        assert shape_of(encoder).encode(layer, tokens) == expected
+        assert shape_of(load(model)[0]).encode(layer, tokens) == expected
+
+
+@pytest.fixture(scope="module")
+def fitted(
+    tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path, tiny_corpus: Path
+) -> tuple[CostsRequest, Costs]:
+    folder = tmp_path_factory.mktemp("fitted")
+    model = make_fitted(tiny_backbone, folder / "model")
+    request = CostsRequest(
+        str(model), str(tiny_corpus), dims=(8, 32), queries=4, documents=6, rounds=2,
+        root=folder / "indexes",
+    )  # fmt: skip
+    return request, measure_costs(request, folder / "results")
+
+
+def test_a_fitted_model_is_measured_from_layer_0_on(fitted: tuple[CostsRequest, Costs]) -> None:
+    request, costs = fitted
+
+    assert {cut.layer for cut in costs.cuts} == {0, 1, 2, 3, 4}
+    assert read_costs(request.root.parent / "results") == costs
+    static = load_file(Path(request.model) / STATIC)
+    for dim in (8, 32):
+        cell = costs.cells[Cut(0, dim)]
+        assert cell.multiply_adds == 5 * 32 + 40 * dim  # rows of five tokens, and the scan
+        assert cell.parameters == static["table"].numel() + static["weights"].numel()
+        assert cell.latency_p50_ms < costs.cells[Cut(4, dim)].latency_p50_ms
+        assert cell.documents_per_second == costs.cells[Cut(4, dim)].documents_per_second
+
+
+def test_documents_of_layer_0_are_timed_there(
+    tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    model = make_fitted(tiny_backbone, tmp_path / "fitted", documents="same")
+
+    costs = measure_costs(
+        CostsRequest(
+            str(model), str(tiny_corpus), layers=(0,), dims=(8,), queries=2, documents=40, rounds=2,
+            root=tmp_path,
+        )
+    )  # fmt: skip
+
+    assert costs.document_layer(Cut(0, 8)) == 0
+    assert (tmp_path / "tiny" / read_card(model).fingerprint[:12] / "layer-00").is_dir()
+
+
+def test_encoders_of_a_fitted_model_share_its_tables(fitted: tuple[CostsRequest, Costs]) -> None:
+    encoders = open_encoders(fitted[0].model, range(5), "cpu", "fp32")
+
+    for name in ("fitted.table", "fitted.tokens.single"):
+        places = {encoder.get_buffer(name).data_ptr() for encoder in encoders.by_layer.values()}
+        assert len(places) == 1
 
 
 @pytest.fixture(scope="module")

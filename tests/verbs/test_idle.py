@@ -21,6 +21,10 @@ BESIDE = {
     "loss_weights": ((0.5, 2.0, 3.0),),
     "relations_temperature": (0.3,),
     "chain_temperature": (0.3,),
+    "distill": ("margin-mse", "kl"),
+    "distill_weight": (0.3,),
+    "contrastive_weight": (0.3, 0.0),
+    "distill_temperature": (0.3,),
 }
 OF_SENTENCES = ("loss_weights", "squares", "compress", "align", "average")
 Computed = tuple[object, ...]
@@ -41,9 +45,11 @@ def computed(recipe: Recipe) -> Computed:
     """The losses on random vectors and token states, with what an encoder must be for them."""
     width, draw = recipe.whole.dim, np.random.default_rng(7)
     layers = range(1, recipe.whole.layer + 1)
-    sides = draw.normal(size=(2, len(layers), TEXTS, width)).astype(np.float32)
-    queries, documents = torch.from_numpy(sides)
-    labels = torch.tensor([1.0, 0.9, 0.3, 0.0]) if recipe.setting.loss == "angle" else None
+    pairs = recipe.setting.loss == "angle"
+    columns = TEXTS if pairs else 2 * TEXTS  # a positive and a negative of each query
+    sides = draw.normal(size=(len(layers), TEXTS + columns, width)).astype(np.float32)
+    queries, documents = torch.from_numpy(sides).split([TEXTS, columns], dim=1)
+    labels = torch.tensor([1.0, 0.9, 0.3, 0.0]) if pairs else None
     objective = recipe.objective()
     for name, parameter in objective.named_parameters():  # what begins as 0 would hide
         parameter.data += 0.1 if name == "doubts" else 0.2
@@ -54,8 +60,9 @@ def computed(recipe: Recipe) -> Computed:
                 Sides(
                     queries[[layer - 1 for layer in asked.layers]],
                     documents[[layer - 1 for layer in asked.layers]],
-                    torch.zeros(TEXTS, TEXTS, dtype=torch.bool),
+                    torch.zeros(TEXTS, columns, dtype=torch.bool),
                     labels,
+                    torch.tensor([[8.0, -1.0], [5.0, 6.0], [7.0, 3.0], [9.0, -4.0]]),
                 ),
             )[0]
         )
@@ -142,6 +149,14 @@ def test_every_field_of_a_row_is_tried_and_has_a_reason() -> None:
         (["variant=plain", "squares=false"], "documents", "squares = false .*imitate"),
         (["variant=plain", "sampled=true"], "documents", "sampled = true .*to draw from"),
         (["variant=plain", "average=true"], "documents", "average = true .*several"),
+        (
+            ["variant=mrl", "distill_weight=2.0"],
+            "documents",
+            "distill_weight = 2.0 .*distill=margin-mse or kl",
+        ),
+        (["contrastive_weight=0.0"], "documents", "contrastive_weight = 0.0 .*distill=margin-mse"),
+        (["distill_temperature=2.0"], "documents", "distill_temperature = 2.0 .*distill=margin"),
+        (["distill=kl", "negatives=1"], "sentences", "distill = kl .*a corpus of queries"),
         (["variant=plain", "head_learning_rate=1e-2"], "documents", "parts that begin untrained"),
         (["negatives=2"], "scored pairs", "negatives = 2 .*a corpus of queries and documents"),
         (["dev_queries=7"], "sentences", "dev_queries = 7 .*a corpus of queries"),
@@ -162,6 +177,15 @@ def test_a_setting_beside_the_row_that_changes_nothing_is_refused(
         (["lora_dropout=0.2"], "lora_dropout = 0.2 changes nothing while lora_rank = 0"),
         (["negative_source=random"], "negative_source = random changes nothing while negatives"),
         (["dev_queries=9", "evaluate_steps=0"], "dev_queries = 9 changes nothing while evaluate"),
+        (["teacher_scores=a.trec"], "teacher_scores = a.trec changes nothing while distill = none"),
+        (["distill=kl"], "distill = kl compares .*negatives = 0 leaves one; set negatives=1"),
+        (
+            ["distill=kl", "negatives=1", "negative_source=random"],
+            "distill = kl needs scores .*negative_source = random have none",
+        ),
+        (["distill=kl", "negatives=1", "distill_weight=0"], "distill_weight must be above 0"),
+        (["distill=kl", "negatives=1", "contrastive_weight=-1"], "contrastive_weight cannot be"),
+        (["distill=mse"], "distill = 'mse' is not one of none, margin-mse, kl"),
         (["steps=9", "epochs=2"], "steps = 9 changes nothing while epochs = 2"),
     ],
 )
@@ -179,6 +203,7 @@ def test_a_setting_whose_switch_is_off_is_refused_as_it_is_read(
         ["variant=mipic", "head_learning_rate=1e-2", "relations_temperature=2.0"],
         ["variant=2dmse", "weights=dynamic", "head_learning_rate=1e-2"],
         ["variant=mrl", "dims=[8]"],
+        ["distill=kl", "negatives=1", "contrastive_weight=0", "distill_temperature=2.0"],
         ["lora_rank=2", "lora_alpha=8", "negatives=1", "negative_source=random"],
     ],
 )

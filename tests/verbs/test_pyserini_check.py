@@ -53,7 +53,7 @@ def test_a_run_of_any_dtype_agrees_with_a_search_of_the_same_folder(
     )
     search_topics(Searcher(asked), read_topics(topics), run, DEPTH)
     options = Namespace(
-        folder=report.folders[0], topics=topics, run=run, model="", query_layer=0, device="cpu",
+        folder=report.folders[0], topics=topics, run=run, model="", query_layer=None, device="cpu",
         dtype=dtype,
     )  # fmt: skip
 

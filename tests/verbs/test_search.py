@@ -82,7 +82,7 @@ def test_any_iterable_of_strings_is_searched(opened: m2dr.OpenIndex) -> None:
 
 
 @pytest.mark.parametrize("name", ["k", "layer", "dim", "document_layer"])
-@pytest.mark.parametrize("value", [-1, True, 2.0, "3", None])
+@pytest.mark.parametrize("value", [-1, True, 2.0, "3"])
 def test_numbers_that_are_none_are_refused(
     name: str, value: object, opened: m2dr.OpenIndex
 ) -> None:
@@ -90,9 +90,23 @@ def test_numbers_that_are_none_are_refused(
         opened.search(TEXTS, **{name: value})
 
 
-def test_no_documents_are_not_a_number_to_ask_for(opened: m2dr.OpenIndex) -> None:
-    with pytest.raises(UserError, match="^k = 0 was asked for. Give a whole number from 1"):
-        opened.search(TEXTS, k=0)
+@pytest.mark.parametrize("name", ["k", "dim"])
+def test_no_documents_and_no_dims_are_not_a_number_to_ask_for(
+    name: str, opened: m2dr.OpenIndex
+) -> None:
+    with pytest.raises(UserError, match=f"^{name} = 0 was asked for. Give a whole number from 1"):
+        opened.search(TEXTS, **{name: 0})
+
+
+@pytest.mark.parametrize("name", ["layer", "document_layer"])
+def test_layer_0_of_a_model_that_is_not_fitted_ends_in_the_command_that_fits_it(
+    name: str, root: Path, tiny_backbone: Path, tiny_corpus: Path
+) -> None:
+    opened = m2dr.open_index(
+        str(tiny_corpus), model=str(tiny_backbone), root=root, dim=32, exits="model"
+    )
+    with pytest.raises(UserError, match="Layer 0 was asked for.* Fit this one with: m2dr fit"):
+        opened.search(TEXTS, **{name: 0})
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from m2dr.evaluate.costs import (
 from m2dr.index.engines import build_index, open_index
 from m2dr.model import checkpoint
 from m2dr.model.backbones import backbone_of
+from m2dr.model.counts import exit_work, parameters_of, table_work
 from m2dr.model.encoder import Encoder
 from m2dr.records.card import ModelCard
 from m2dr.records.cut import Cut
@@ -34,8 +35,9 @@ from m2dr.verbs.evaluating.timing import (
     open_encoders,
     query_times,
 )
-from m2dr.verbs.indexing.index import INDEXES, IndexRequest, encode_corpus
-from m2dr.verbs.models import cuts_of, document_layer, usual_dims
+from m2dr.verbs.indexing.index import encode_corpus
+from m2dr.verbs.indexing.request import INDEXES, IndexRequest
+from m2dr.verbs.models import cuts_of, document_layer
 from m2dr.verbs.progress import say
 
 T = TypeVar("T")
@@ -72,8 +74,8 @@ def measure_costs(request: CostsRequest, out: Path | None = None) -> Costs:
         UserError: the model has no such cut, the corpus or split is not there, or holds no query.
     """
     card = checkpoint.read_card(request.model)
-    layers = request.layers or tuple(range(1, card.layers + 1))
-    cuts = cuts_of(card, layers, request.dims or usual_dims(card.width))
+    cuts = cuts_of(card, request.layers, request.dims, request.model)
+    layers = sorted({cut.layer for cut in cuts})
     dataset = open_corpus(request.corpus)
     texts = _queries(request, dataset)
     sources = {layer: document_layer(card, layer) for layer in layers}
@@ -108,7 +110,8 @@ def shape_of(encoder: Encoder) -> Shape:
         query_width=heads * size,
         key_width=int(getattr(config, "num_key_value_heads", None) or heads) * size,
         gated=backbone_of(config).gated,
-        heads_at=frozenset(map(int, encoder.exit_heads)),
+        exits=exit_work(encoder),
+        tables=table_work(encoder),
     )
 
 
@@ -182,7 +185,7 @@ def _cell(
         documents_per_second=speed,
         bytes_per_document=bytes_per_document(cut.dim),
         multiply_adds=round(encoding) + search_multiply_adds(documents, cut.dim),
-        parameters=sum(p.numel() for p in encoders.by_layer[cut.layer].parameters()),
+        parameters=parameters_of(encoders.by_layer[cut.layer], cut.layer),
     )
 
 

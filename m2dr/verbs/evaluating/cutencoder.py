@@ -10,26 +10,33 @@ from numpy.typing import NDArray
 
 from m2dr.index.vectors import prefixes
 from m2dr.model import checkpoint
+from m2dr.model.counts import parameters_of
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.records.arguments import whole_number
 from m2dr.records.card import ModelCard
 from m2dr.records.cut import Cut
-from m2dr.verbs.encoding import Side, embed_texts
+from m2dr.records.texts import Side
+from m2dr.verbs.encoding import embed_texts
 from m2dr.verbs.models import document_layer, names_of
 
 
-def asked_cut(card: ModelCard, layer: int | None, dim: int | None) -> Cut:
-    """The cut that a layer and a dim mean, either of them all of the model's when None.
+def asked_cut(card: ModelCard, layer: int | None, dim: int | None, model: str) -> Cut:
+    """Return the cut that a layer and a dim mean, either of them all of the model's when None.
+
+    Args:
+        card: of the model.
+        layer: from 0.
+        dim: from 1.
+        model: folder or id, for the command in a refusal.
 
     Raises:
         UserError: the model has no such cut.
     """
     whole = card.whole
-    layer = None if layer is None else whole_number("layer", layer, 1)
+    layer = None if layer is None else whole_number("layer", layer, 0)
     dim = None if dim is None else whole_number("dim", dim, 1)
-    return card.check(
-        Cut(whole.layer if layer is None else layer, whole.dim if dim is None else dim)
-    )
+    cut = Cut(whole.layer if layer is None else layer, whole.dim if dim is None else dim)
+    return card.check(cut, model)
 
 
 class CutEncoder:
@@ -51,8 +58,8 @@ class CutEncoder:
 
         Args:
             model: folder or id.
-            layer: blocks that a text runs through; all of them when None. Documents of a query run
-                through those that the model was trained to be searched by.
+            layer: layers that a text runs through, from 0; all of them when None. Documents of a
+                query run through those that the model was trained to be searched by.
             dim: coordinates to keep; all when None.
             device: auto, cpu, cuda or cuda:N.
             dtype: auto, fp32 or bf16.
@@ -62,20 +69,18 @@ class CutEncoder:
         """
         self.card = checkpoint.read_card(model)
         self.name = names_of([model])[0]
-        self.cut = asked_cut(self.card, layer, dim)
+        self.cut = asked_cut(self.card, layer, dim, model)
         self._document_layer = document_layer(self.card, self.cut.layer)
+        self._deepest = max(self.cut.layer, self._document_layer)
         chosen = choose_device(device)
         self._encoder, self._tokenizer = checkpoint.load(
-            model,
-            max(self.cut.layer, self._document_layer),
-            chosen,
-            choose_dtype(dtype, chosen),
+            model, self._deepest, chosen, choose_dtype(dtype, chosen)
         )
 
     @property
     def parameters(self) -> int:
-        """How many weights the blocks of the cut hold."""
-        return sum(weights.numel() for weights in self._encoder.parameters())
+        """How many numbers queries and documents of the cut are encoded by."""
+        return parameters_of(self._encoder, self._deepest)
 
     def queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Texts that ask, [N, D]."""

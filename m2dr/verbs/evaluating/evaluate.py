@@ -27,8 +27,9 @@ from m2dr.verbs.evaluating.measuring import Measuring, Runs
 from m2dr.verbs.evaluating.pairing import Pairing, pairings
 from m2dr.verbs.evaluating.ranking import Ranker, Task
 from m2dr.verbs.evaluating.suites import SUITES, collections_of, corpora_of
-from m2dr.verbs.indexing.index import INDEXES, IndexRequest, encode_corpus
-from m2dr.verbs.models import cuts_of, names_of, newest_model, usual_dims
+from m2dr.verbs.indexing.index import encode_corpus
+from m2dr.verbs.indexing.request import INDEXES, IndexRequest
+from m2dr.verbs.models import cuts_of, names_of, newest_model
 from m2dr.verbs.progress import say
 
 RESULTS = Path("results")
@@ -134,7 +135,7 @@ def _place(
         found += grids
         named += [model] * len(grids)
         if request.documents == "cross":
-            crosses[name] = dict(zip(_layers(request, model), grids, strict=True))
+            crosses[name] = dict(zip(grids[0].layers, grids, strict=True))
             for dim in grids[0].dims:
                 write_cross(crosses[name], dim, folder / f"{name}.cross" / f"dim-{dim}.csv")
     figures = []
@@ -150,9 +151,9 @@ def _grids(
 ) -> Iterator[Grid]:
     """Of one model on one corpus, one for each way to pair layers; written as they come."""
     card = checkpoint.read_card(model)
-    layers = _layers(request, model)
-    dims = tuple(sorted(set(request.dims or usual_dims(card.width))))
-    cuts_of(card, layers, dims)
+    cuts = cuts_of(card, request.layers, request.dims, model)
+    layers = sorted({cut.layer for cut in cuts})
+    dims = tuple(sorted({cut.dim for cut in cuts}))
     asked = pairings(card, layers, request.documents)
     home = request.out / task.dataset.name / task.split
     folders = [home / f"{name}{pairing.suffix}" for pairing in asked]
@@ -189,12 +190,6 @@ def _ranker(
     stores = dict(zip(sources, encode_corpus(index, model, card, sources), strict=True))
     device = str(choose_device(request.device))
     return Ranker(task, model, card, stores, dims, device, request.dtype)
-
-
-def _layers(request: EvaluateRequest, model: str) -> tuple[int, ...]:
-    return tuple(sorted(set(request.layers))) or tuple(
-        range(1, checkpoint.read_card(model).layers + 1)
-    )
 
 
 def _means(

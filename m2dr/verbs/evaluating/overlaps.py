@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from m2dr.errors import UserError
 from m2dr.evaluate.overlap import Overlap, overlap
+from m2dr.records.cut import Cut
 from m2dr.verbs.corpora import open_corpus
 from m2dr.verbs.models import names_of
 from m2dr.verbs.progress import progress
@@ -16,7 +17,7 @@ class OverlapRequest:
     models: tuple[str, ...] = ()  # empty: nothing is compared
     corpus: str = "pydocs"  # its documents, evenly spread
     dims: tuple[int, ...] = ()  # empty: the third of the width that is a power of two, as 128
-    layer: int = 0  # 0: the last
+    layer: int | None = None  # None: the last
     texts: int = 400
     way: str = "pca"  # how the plane is found: pca or tsne
     device: str = "auto"
@@ -48,7 +49,9 @@ def overlaps(request: OverlapRequest) -> list[Overlap]:
     names = names_of(request.models)
     with progress("Encoding", len(texts) * len(names), "documents") as advance:
         for model, name in zip(request.models, names, strict=True):
-            layer = request.layer or checkpoint.read_card(model).layers
+            card = checkpoint.read_card(model)
+            layer = card.layers if request.layer is None else request.layer
+            card.check(Cut(layer, max(request.dims, default=1)), model)
             encoder, tokenizer = checkpoint.load(
                 model, layer, device, choose_dtype(request.dtype, device)
             )

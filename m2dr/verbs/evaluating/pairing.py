@@ -48,10 +48,10 @@ def pairings(card: ModelCard, layers: Sequence[int], documents: str) -> tuple[Pa
         return (_fixed(card, layers, card.layers),)
     if documents == "trained":
         return (Pairing("", _trained(card, layers)),)
-    if not documents.isdecimal() or int(documents) < 1:
+    if not documents.isdecimal():
         raise UserError(
             f"--documents {documents} names no layer of documents; it is {', '.join(WAYS)} or the "
-            f"number of a layer from 1 to {card.layers}."
+            f"number of a layer from {card.lowest_layer} to {card.layers}."
         )
     return (_fixed(card, layers, card.check(Cut(int(documents), 1)).layer),)
 

@@ -12,7 +12,7 @@ from m2dr.evaluate.made import read_made
 from m2dr.records.cut import Cut
 from m2dr.verbs.evaluating.against import USUAL, grid_of
 from m2dr.verbs.evaluating.costs import CostsRequest, measure_costs
-from m2dr.verbs.indexing.index import INDEXES
+from m2dr.verbs.indexing.request import INDEXES
 from m2dr.verbs.models import MODELS
 from m2dr.verbs.progress import say
 
@@ -179,7 +179,7 @@ def commands(choice: Choice, indexes: Path = INDEXES) -> list[str]:
         command("index", "corpus", **where, layer=documents, dim=cut.dim),
         command("search", "a query", **where, query_layer=cut.layer, layer=documents, dim=cut.dim),
     ]
-    if costs.documents_from == "same" and cut.layer < costs.whole.layer:
+    if costs.documents_from == "same" and 0 < cut.layer < costs.whole.layer:
         out = f"{costs.model.rstrip('/')}-L{cut.layer}"
         found.insert(0, command("export", model=costs.model, layer=cut.layer, out=out))
     return found

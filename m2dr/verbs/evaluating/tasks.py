@@ -28,7 +28,7 @@ from m2dr.text.couples import paths_of
 from m2dr.text.judged import Judged
 from m2dr.verbs.encoding import embed_texts
 from m2dr.verbs.evaluating.evaluate import RESULTS
-from m2dr.verbs.models import cuts_of, names_of, newest_model, usual_dims
+from m2dr.verbs.models import cuts_of, names_of, newest_model
 from m2dr.verbs.progress import progress
 
 # The vectors [N, H] of a layer and the dims, to the measures of each dim.
@@ -112,7 +112,10 @@ def measure_tasks(
     _require_distinct(tasks, request.tasks)
     models = request.models or (newest_model(),)
     names = names_of(models)
-    cuts = [_cuts(request, checkpoint.read_card(model)) for model in models]
+    cuts = [
+        cuts_of(checkpoint.read_card(model), request.layers, request.dims, model)
+        for model in models
+    ]
     by_model = [
         list(_grids(request, tasks, model, name, wanted))
         for model, name, wanted in zip(models, names, cuts, strict=True)
@@ -226,11 +229,6 @@ def _require_distinct(tasks: Sequence[Task], names: Sequence[str]) -> None:
                 f"results would lie in one folder; give each once, or rename a file."
             )
         given[task.name] = name
-
-
-def _cuts(request: TaskRequest, card: ModelCard) -> tuple[Cut, ...]:
-    layers = request.layers or tuple(range(1, card.layers + 1))
-    return cuts_of(card, layers, request.dims or usual_dims(card.width))
 
 
 def _grids(

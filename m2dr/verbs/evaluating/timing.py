@@ -17,6 +17,7 @@ from m2dr.model import checkpoint
 from m2dr.model.checkpoint import Tokenizer
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.encoder import Encoder
+from m2dr.model.static import StaticEncoder, open_static
 from m2dr.records.cut import Cut
 from m2dr.verbs.encoding import embed_texts, embed_tokens, tokenize
 from m2dr.verbs.progress import progress
@@ -33,6 +34,7 @@ class Encoders:
 
     by_layer: Mapping[int, Encoder]
     tokenizer: Tokenizer
+    static: StaticEncoder | None = None  # what queries of layer 0 run through, as in a search
 
     @property
     def deepest(self) -> Encoder:
@@ -50,13 +52,18 @@ def open_encoders(model: str, layers: Iterable[int], device: str, dtype: str) ->
     kind = choose_dtype(dtype, place)
     deepest_first = sorted(set(layers), reverse=True)
     deepest, tokenizer = checkpoint.load(model, deepest_first[0], place, kind)
-    weights = dict(deepest.named_parameters())
+    weights = _held(deepest)
     encoders = {deepest_first[0]: deepest}
     for layer in deepest_first[1:]:
         encoders[layer] = checkpoint.load(model, layer, place, kind)[0]
-        for name, parameter in encoders[layer].named_parameters():
-            parameter.data = weights[name].data
-    return Encoders(encoders, tokenizer)
+        for name, tensor in _held(encoders[layer]).items():
+            tensor.data = weights[name].data
+    return Encoders(encoders, tokenizer, open_static(model) if 0 in encoders else None)
+
+
+def _held(encoder: Encoder) -> dict[str, Any]:
+    """Return parameters and buffers by name: the tables of fitted exits are among the latter."""
+    return {**dict(encoder.named_parameters()), **dict(encoder.named_buffers())}
 
 
 def query_times(
@@ -82,6 +89,9 @@ def query_times(
     vectors = embed_texts(encoders.deepest, encoders.tokenizer, texts, "query", [max(layers)])[0]
 
     def encode(layer: int, query: int) -> None:
+        if layer == 0 and encoders.static is not None:
+            encoders.static.embed([texts[query]])
+            return
         encoder = encoders.by_layer[layer]
         rows = tokenize(encoder.card, encoders.tokenizer, [texts[query]], "query")
         embed_tokens(encoder, rows, encoders.tokenizer.pad_id, [layer])

@@ -24,7 +24,7 @@ from m2dr.records.run import Ranking
 from m2dr.records.texts import Query
 from m2dr.text.collection import Dataset
 from m2dr.verbs.encoding import embed_texts
-from m2dr.verbs.indexing.index import IndexRequest, index_command
+from m2dr.verbs.indexing.request import IndexRequest, index_command
 from m2dr.verbs.models import document_layer, label_of, newest_model
 from m2dr.verbs.progress import progress, say
 from m2dr.verbs.searching.search import SearchRequest
@@ -71,8 +71,8 @@ class WithModel:
     ) -> None:
         model = request.model or newest_model()
         card = checkpoint.read_card(model)
-        self._layer = request.query_layer or card.layers
-        card.check(Cut(self._layer, request.dim or 1))
+        self._layer = card.layers if request.query_layer is None else request.query_layer
+        card.check(Cut(self._layer, request.dim or 1), model)
         self._index, store = _open_index(request, dataset.name, model, card, self._layer)
         cut = Cut(self._layer, self._index.manifest.dim)
         self._index.manifest.accept(label_of(card, model), cut)

@@ -16,7 +16,7 @@ from m2dr.text.groups import answered, known_positives
 from m2dr.text.pairs import split_in
 from m2dr.text.tokens import windows
 from m2dr.verbs.corpora import open_corpus
-from m2dr.verbs.indexing.index import INDEXES
+from m2dr.verbs.indexing.request import INDEXES
 from m2dr.verbs.mining.candidates import Answers, Found, Ranker, WithBm25, WithModel
 from m2dr.verbs.progress import progress, say
 from m2dr.verbs.searching.search import SearchRequest
@@ -44,8 +44,8 @@ class MineRequest:
     split: str = "train"
     by: By = "model"  # who ranks
     model: str = ""  # empty: the newest trained one
-    layer: int = 0  # of the queries; 0: all of the encoder
-    dim: int = 0  # 0: the longest that is built
+    layer: int | None = None  # of the queries; None: all of the encoder
+    dim: int | None = None  # None: the longest that is built
     depth: int = 100  # how many of the best documents are candidates
     negatives: int = 16  # kept per query, at most
     skip: int = 0  # of the best that are not known to answer: some of them may
@@ -133,7 +133,7 @@ def _refuse(request: MineRequest) -> None:
     """Refuse what is wrong whatever the corpus holds."""
     if request.by not in get_args(By):
         raise UserError(f"--with {request.by} ranks nothing. {nearest(request.by, get_args(By))}")
-    if request.by == "bm25" and (request.model or request.layer or request.dim):
+    if request.by == "bm25" and (request.model or request.layer is not None or request.dim):
         raise UserError("--model, --layer and --dim are of a model; leave them out with BM25.")
     if not 0 <= request.margin <= 1:
         raise UserError(

@@ -5,18 +5,26 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import overload
+from typing import Literal, overload
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, nearest
 from m2dr.index.layout import MANIFEST, STORE
 from m2dr.records.arguments import path_or_name, string, strings, whole_number
-from m2dr.verbs.indexing.index import INDEXES
+from m2dr.verbs.indexing.request import INDEXES
 from m2dr.verbs.progress import printable
 from m2dr.verbs.searching.online import QueryEncoder, Warm, open_query_encoder
-from m2dr.verbs.searching.opening import MILVUS, PYDOCS, Place, SearchRequest, find_place
+from m2dr.verbs.searching.opening import (
+    MILVUS,
+    PYDOCS,
+    Place,
+    SearchRequest,
+    check_cut,
+    find_place,
+)
 from m2dr.verbs.searching.search import Answer, Searcher
 
 _CUTS, _LAYERS = 8, 4  # indexes and encoders that are kept open
+_Asked = tuple[int | None, int | None, int | None]  # query layer, dim, document layer
 
 
 class OpenIndex:
@@ -38,8 +46,15 @@ class OpenIndex:
         self._lock = threading.Lock()
         self.searcher()
 
-    def searcher(self, layer: int = 0, dim: int = 0, document_layer: int = 0) -> Searcher:
-        """What searches at a cut, kept warm; each 0 is as `open_index` was told.
+    def searcher(
+        self, layer: int | None = None, dim: int | None = None, document_layer: int | None = None
+    ) -> Searcher:
+        """Return what searches at a cut, kept warm.
+
+        Args:
+            layer: of the queries, from 0; None: as `open_index` was told.
+            dim: from 1; None: as `open_index` was told.
+            document_layer: of the documents; None: as `open_index` was told.
 
         Raises:
             UserError: there are no such documents, or this model's queries may not search them.
@@ -48,7 +63,11 @@ class OpenIndex:
         layer, dim, document_layer = _cut(layer, dim, document_layer)
         # A layer named at opening is that of the documents; without one they follow the query.
         searcher = self._searchers.get(
-            (layer or asked.query_layer, dim or asked.dim, document_layer or asked.layer)
+            (
+                asked.query_layer if layer is None else layer,
+                asked.dim if dim is None else dim,
+                asked.layer if document_layer is None else document_layer,
+            )
         )
         for sentence in searcher.warnings:
             self._warn(sentence)
@@ -56,7 +75,13 @@ class OpenIndex:
 
     @overload
     def search(  # type: ignore[overload-overlap]  # a str is a sequence too; this one is tried first
-        self, texts: str, *, layer: int = 0, dim: int = 0, document_layer: int = 0, k: int = 10
+        self,
+        texts: str,
+        *,
+        layer: int | None = None,
+        dim: int | None = None,
+        document_layer: int | None = None,
+        k: int = 10,
     ) -> Answer: ...
 
     @overload
@@ -64,9 +89,9 @@ class OpenIndex:
         self,
         texts: Sequence[str],
         *,
-        layer: int = 0,
-        dim: int = 0,
-        document_layer: int = 0,
+        layer: int | None = None,
+        dim: int | None = None,
+        document_layer: int | None = None,
         k: int = 10,
     ) -> list[Answer]: ...
 
@@ -74,9 +99,9 @@ class OpenIndex:
         self,
         texts: str | Sequence[str],
         *,
-        layer: int = 0,
-        dim: int = 0,
-        document_layer: int = 0,
+        layer: int | None = None,
+        dim: int | None = None,
+        document_layer: int | None = None,
         k: int = 10,
     ) -> Answer | list[Answer]:
         """The best `k` documents of each query.
@@ -85,7 +110,7 @@ class OpenIndex:
 
         Args:
             texts: queries, or one of them.
-            layer: blocks that the queries run through.
+            layer: layers that the queries run through; 0 is the table of tokens of a fitted model.
             dim: coordinates that are compared.
             document_layer: of the documents; by default the one that the model trained queries
                 of `layer` to search.
@@ -104,19 +129,26 @@ class OpenIndex:
         answers = self.searcher(layer, dim, document_layer).answers(queries, k)
         return answers[0] if alone else answers
 
-    def _open(self, cut: tuple[int, int, int]) -> Searcher:
-        layer, dim, document_layer = cut
+    def _open(self, asked: _Asked) -> Searcher:
+        layer, dim, document_layer = asked
         request = replace(self._place.request, query_layer=layer, dim=dim, layer=document_layer)
         place = replace(self._place, request=request)
+        check_cut(place)
         return Searcher(request, place, self._encoder_of, self._warn)
 
     def _encoder_of(self, place: Place) -> QueryEncoder:
-        return self._encoders.get(place.query_layer)
+        return self._encoders.get((place.query_layer, place.exits))
 
-    def _load(self, layer: int) -> QueryEncoder:
-        asked = self._place.request
+    def _load(self, wanted: tuple[int, Path | None]) -> QueryEncoder:
+        asked, (layer, exits) = self._place.request, wanted
         encoder = open_query_encoder(
-            self._place.model, layer, asked.runtime, asked.device, asked.dtype, lambda _: None
+            self._place.model,
+            layer,
+            asked.runtime,
+            asked.device,
+            asked.dtype,
+            lambda _: None,
+            exits,
         )
         encoder.warm_up()
         return encoder
@@ -134,15 +166,16 @@ def open_index(
     *,
     model: str = "",
     corpus: str = "",
-    layer: int = 0,
-    dim: int = 0,
-    document_layer: int = 0,
+    layer: int | None = None,
+    dim: int | None = None,
+    document_layer: int | None = None,
     engine: str = "",
     funnel: str = "",
     knobs: dict[str, int] | None = None,
     runtime: str = "torch",
     device: str = "auto",
     dtype: str = "auto",
+    exits: Literal["", "index", "model"] = "",
     root: str | Path = INDEXES,
 ) -> OpenIndex:
     """Open documents that `m2dr index corpus` encoded, for search from Python.
@@ -151,7 +184,8 @@ def open_index(
         name: a corpus, the folder of an index or a store, or milvus:URI.
         model: folder or id; by default the newest trained one in models/, or what made the folder.
         corpus: whose texts hits show, where `name` is no corpus.
-        layer: blocks that queries run through, unless a search says otherwise; all by default.
+        layer: layers that queries run through, unless a search says otherwise; all by default, and
+            0 is the table of tokens of a fitted model.
         dim: coordinates compared, unless a search says otherwise; the longest by default.
         document_layer: of the documents, unless a search says otherwise.
         engine: as `m2dr search --engine` takes it; flat where it is built.
@@ -160,6 +194,8 @@ def open_index(
         runtime: torch, onnx, openvino or auto.
         device: as `m2dr search --device` takes it.
         dtype: as `m2dr search --dtype` takes it.
+        exits: of shallow queries, as `m2dr search --exits` takes it: those that were fitted on the
+            documents of the index, or those of the model.
         root: where indexes lie.
 
     Raises:
@@ -174,6 +210,9 @@ def open_index(
     }  # fmt: skip
     for argument, word in words.items():
         string(argument, word)
+    if exits not in ("", "index", "model"):
+        hint = nearest(str(exits), ("index", "model"))
+        raise UserError(f"exits = {exits!r} was asked for. {hint}")
     if not isinstance(knobs, dict | None):
         raise UserError(f"knobs = {knobs!r} was asked for. Give a dict, such as {{'nprobe': 32}}.")
     chosen = ((string("A knob", key), value) for key, value in (knobs or {}).items())
@@ -185,16 +224,16 @@ def open_index(
             corpus=corpus or (PYDOCS if is_index else named), model=model, query_layer=layer,
             layer=document_layer, dim=dim, root=Path(path_or_name("root", root)), device=device,
             dtype=dtype, engine=engine, funnel=funnel, index=named if is_index else "",
-            runtime=runtime,
+            runtime=runtime, exits=exits,
             knobs=tuple((key, whole_number(key, value, 0)) for key, value in chosen),
         )
     )  # fmt: skip
 
 
-def _cut(layer: int, dim: int, document_layer: int) -> tuple[int, int, int]:
-    """Refuse what is no whole number; 0 stands for what is usual."""
+def _cut(layer: int | None, dim: int | None, document_layer: int | None) -> _Asked:
+    """Refuse what is no whole number of the kind; None stands for what is usual."""
     return (
-        whole_number("layer", layer, 0),
-        whole_number("dim", dim, 0),
-        whole_number("document_layer", document_layer, 0),
+        None if layer is None else whole_number("layer", layer, 0),
+        None if dim is None else whole_number("dim", dim, 1),
+        None if document_layer is None else whole_number("document_layer", document_layer, 0),
     )

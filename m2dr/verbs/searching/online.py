@@ -7,16 +7,22 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.errors import UserError
-from m2dr.model.runtimes import SAMPLE, Opened, open_runtime
+from m2dr.model.static import open_static
+from m2dr.model.tokenizer import SAMPLE, BaseTokenizer
+from m2dr.records.card import ModelCard
 from m2dr.text.pydocs import cache_folder
 from m2dr.text.tokens import buckets, pad
 from m2dr.verbs.encoding import tokens_per_batch
+
+if TYPE_CHECKING:
+    from m2dr.model.runtimes import Opened
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -44,12 +50,61 @@ class Warm(Generic[Key, Value]):
             return self._kept[key]
 
 
+class RowEncoder(Protocol):
+    """What turns token ids into vectors of one layer. A StaticEncoder is one, of layer 0."""
+
+    @property
+    def card(self) -> ModelCard:
+        """What the model says of itself."""
+        ...
+
+    @property
+    def tokenizer(self) -> BaseTokenizer:
+        """What the ids come from."""
+        ...
+
+    def embed_ids(self, rows: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+        """Return the vectors of token rows, [N, H], in their order, not normalised."""
+        ...
+
+
 @dataclass(frozen=True)
-class QueryEncoder:
-    """The first blocks of an encoder and their tokenizer. Safe to use from several threads."""
+class LayerEncoder:
+    """The first layers of an encoder in a runtime, where rows of like length share a batch."""
 
     layer: int
-    opened: Opened
+    opened: "Opened"
+
+    @property
+    def card(self) -> ModelCard:
+        """What the model says of itself."""
+        return self.opened.runtime.card
+
+    @property
+    def tokenizer(self) -> BaseTokenizer:
+        """What the ids come from."""
+        return self.opened.tokenizer
+
+    def embed_ids(self, rows: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+        """Return the vectors of token rows, [N, H], in their order, not normalised."""
+        runtime, layers = self.opened.runtime, [self.layer]
+        if len(rows) == 1:  # by itself: sorting and padding one query costs as much as half a block
+            ids = np.array(rows, np.int64)
+            alone: NDArray[np.float32] = runtime.embed(ids, np.ones_like(ids), layers)[0]
+            return alone
+        vectors = np.empty((len(rows), runtime.card.width), np.float32)
+        budget = tokens_per_batch(runtime.device.type)
+        for chosen in buckets([len(row) for row in rows], budget):
+            ids, mask = pad([rows[number] for number in chosen], self.opened.tokenizer.pad_id)
+            vectors[chosen] = runtime.embed(ids, mask, layers)[0]
+        return vectors
+
+
+@dataclass(frozen=True)
+class QueryEncoder:
+    """Queries to vectors. Safe to use from several threads."""
+
+    encoder: RowEncoder
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def tokenize(self, texts: Sequence[str], tell: Tell) -> list[list[int]]:
@@ -62,7 +117,7 @@ class QueryEncoder:
             if not text.strip():
                 which = f"Query {number} of {len(texts)}" if len(texts) > 1 else "The query"
                 raise UserError(f"{which} is empty; give it a word to search for.")
-        card, tokenizer = self.opened.runtime.card, self.opened.tokenizer
+        card, tokenizer = self.encoder.card, self.encoder.tokenizer
         prefixed = [card.query_prefix + text for text in texts]
         with self.lock:  # a tokenizer keeps its last length inside: two threads would mix them up
             # One token more than fits tells a text that was cut from one that just fits.
@@ -79,17 +134,7 @@ class QueryEncoder:
 
     def embed(self, rows: Sequence[Sequence[int]]) -> NDArray[np.float32]:
         """[N, H] of token rows, in their order, not normalised."""
-        runtime, layers = self.opened.runtime, [self.layer]
-        if len(rows) == 1:  # by itself: sorting and padding one query costs as much as half a block
-            ids = np.array(rows, np.int64)
-            alone: NDArray[np.float32] = runtime.embed(ids, np.ones_like(ids), layers)[0]
-            return alone
-        vectors = np.empty((len(rows), runtime.card.width), np.float32)
-        budget = tokens_per_batch(runtime.device.type)
-        for chosen in buckets([len(row) for row in rows], budget):
-            ids, mask = pad([rows[number] for number in chosen], self.opened.tokenizer.pad_id)
-            vectors[chosen] = runtime.embed(ids, mask, layers)[0]
-        return vectors
+        return self.encoder.embed_ids(rows)
 
     def warm_up(self) -> None:
         """Run a few queries, so that the first that counts does not pay for loading libraries."""
@@ -98,14 +143,39 @@ class QueryEncoder:
 
 
 def open_query_encoder(
-    model: str, layer: int, runtime: str, device: str, dtype: str, tell: Tell
+    model: str,
+    layer: int,
+    runtime: str,
+    device: str,
+    dtype: str,
+    tell: Tell,
+    exits: Path | None = None,
 ) -> QueryEncoder:
-    """Load the blocks that queries of a layer run through, and no others.
+    """Load the layers that queries run through, and no others; layer 0 without torch.
+
+    Args:
+        model: folder or id.
+        layer: of the queries.
+        runtime: torch, onnx, openvino or auto.
+        device: as `choose_device` takes it.
+        dtype: as `choose_dtype` takes it.
+        tell: is given the note of a runtime that was chosen.
+        exits: folder of the exits of an index, in place of the model's own.
 
     Raises:
-        UserError: as `open_runtime` does.
+        UserError: as `open_static` and `open_runtime` do, or a runtime was asked for to run a
+            table.
     """
-    opened = open_runtime(runtime, model, layer, device, dtype, cache_folder())
+    if layer == 0:
+        if runtime not in ("torch", "auto"):
+            raise UserError(
+                f"--runtime {runtime} was asked for, and layer 0 is a table, which needs none to "
+                "run it. Leave it out."
+            )
+        return QueryEncoder(open_static(model, exits))
+    from m2dr.model.runtimes import open_runtime
+
+    opened = open_runtime(runtime, model, layer, device, dtype, cache_folder(), exits)
     if opened.note:
         tell(opened.note)
-    return QueryEncoder(layer, opened)
+    return QueryEncoder(LayerEncoder(layer, opened))

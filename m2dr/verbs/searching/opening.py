@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from m2dr.errors import UserError, command
 from m2dr.index.cards import on_card
 from m2dr.index.engines import Index, open_index
-from m2dr.index.exact import ExactIndex
-from m2dr.index.funnel import FunnelIndex
+from m2dr.index.exit_files import fitting_exits, no_exits
 from m2dr.index.inventory import built_indexes
 from m2dr.index.layout import MANIFEST, PARTIAL, STORE, index_folder, store_folder
 from m2dr.index.manifest import IndexManifest, StoreManifest
@@ -19,15 +19,17 @@ from m2dr.index.remedies import index_remedy
 from m2dr.index.searchable import Searchable
 from m2dr.index.stages import Funnel
 from m2dr.index.store import open_store
-from m2dr.model import checkpoint
-from m2dr.model.devices import choose_device
+from m2dr.model.folder import read_card
 from m2dr.records.card import ModelCard
 from m2dr.records.cut import Cut
 from m2dr.text.collection import Dataset
 from m2dr.verbs.corpora import open_corpus
-from m2dr.verbs.indexing.index import INDEXES, IndexRequest, index_command
+from m2dr.verbs.indexing.request import INDEXES, IndexRequest, index_command
 from m2dr.verbs.models import document_layer, newest_model
 from m2dr.verbs.progress import say
+
+if TYPE_CHECKING:
+    from m2dr.index.exact import ExactIndex
 
 EXACT = "exact"  # no index at all: the store is scanned
 MILVUS = "milvus:"
@@ -40,9 +42,10 @@ class SearchRequest:
 
     corpus: str = PYDOCS
     model: str = ""  # empty: the newest trained one, or the one that made `index`
-    query_layer: int = 0  # 0: all of the encoder
-    layer: int = 0  # of the documents; 0: the one that the model was trained to be searched by
-    dim: int = 0  # 0: the longest that is built
+    query_layer: int | None = None  # None: all of the encoder
+    # Of the documents; None: the one that the model was trained to be searched by.
+    layer: int | None = None
+    dim: int | None = None  # None: the longest that is built
     root: Path = INDEXES
     device: str = "auto"
     dtype: str = "auto"
@@ -51,6 +54,8 @@ class SearchRequest:
     index: str = ""  # milvus:URI, or the folder of an index or a store
     runtime: str = "torch"
     knobs: tuple[tuple[str, int], ...] = ()  # of the engine at search time, such as nprobe
+    # Of shallow queries; empty: those of the index, where it has any and the layer is not trained.
+    exits: Literal["", "index", "model"] = ""
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,7 @@ class Place:
     @cached_property
     def card(self) -> ModelCard:
         """What the model says of itself."""
-        return checkpoint.read_card(self.model)
+        return read_card(self.model)
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -82,8 +87,38 @@ class Place:
 
     @property
     def query_layer(self) -> int:
-        """How many blocks queries run through."""
-        return self.request.query_layer or self.card.layers
+        """How many layers queries run through."""
+        asked = self.request.query_layer
+        return self.card.layers if asked is None else asked
+
+    @property
+    def document_layer(self) -> int:
+        """The layer of the documents that such queries should search."""
+        asked = self.request.layer
+        if asked is None and self.exits:
+            return self.card.layers
+        return document_layer(self.card, self.query_layer) if asked is None else asked
+
+    @cached_property
+    def exits(self) -> Path | None:
+        """The exits that were fitted on the documents, where queries should pass them.
+
+        Raises:
+            UserError: they were asked for, and there are none.
+        """
+        asked, last = self.request.exits, self.card.layers
+        shallow = self.query_layer < last and self.request.layer in (None, last)
+        if asked == "model" or not shallow or self.request.index.startswith(MILVUS):
+            return None
+        trained = self.card.fit is None and self.query_layer in self.card.layers_trained
+        if not asked and trained:
+            return None
+        store = self.home / f"layer-{last:02d}"
+        found = fitting_exits(store)
+        if found is None and asked == "index":
+            root = None if self.request.root == INDEXES else self.request.root
+            raise no_exits(str(store.parent), self.request.corpus, self.model, root)
+        return found
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -102,11 +137,27 @@ def find_place(request: SearchRequest) -> Place:
     if request.index and not request.index.startswith(MILVUS):
         return _named(request, Path(request.index))
     model = request.model or newest_model()
-    card = checkpoint.read_card(model)
-    card.check(Cut(request.query_layer or card.layers, request.dim or 1))
+    card = read_card(model)
+    for layer in (request.query_layer, request.layer):  # before a corpus is looked for
+        card.check(Cut(layer or card.layers, request.dim or 1), model)
     dataset = open_corpus(request.corpus)
     home = store_folder(request.root, dataset.name, card.fingerprint, 1).parent
-    return Place(request, model, dataset.name, home)
+    place = Place(request, model, dataset.name, home)
+    check_cut(place)
+    return place
+
+
+def check_cut(place: Place) -> None:
+    """Refuse layers of queries or documents, and a dim, that the model does not have.
+
+    Raises:
+        UserError: it does not have one of them.
+    """
+    request, card = place.request, place.card
+    for layer in (request.query_layer, request.layer):
+        if not (layer == 0 and place.exits):
+            cut = Cut(card.layers if layer is None else layer, request.dim or 1)
+            card.check(cut, place.model)
 
 
 def _named(request: SearchRequest, folder: Path) -> Place:
@@ -128,11 +179,12 @@ def _named(request: SearchRequest, folder: Path) -> Place:
     if not request.model:
         say(f"Model: {model}, which encoded the documents of {folder}; --model names another.")
     corpus = manifest.corpus if request.corpus == PYDOCS else request.corpus
-    layer = request.layer or manifest.layer
-    request = replace(request, corpus=corpus, layer=layer, query_layer=request.query_layer or layer)
+    layer = manifest.layer if request.layer is None else request.layer
+    query_layer = layer if request.query_layer is None else request.query_layer
+    request = replace(request, corpus=corpus, layer=layer, query_layer=query_layer)
     named = folder if isinstance(manifest, IndexManifest) else None
     place = Place(request, model, manifest.corpus, store.parent, named)
-    place.card.check(Cut(place.query_layer, request.dim or 1))
+    check_cut(place)
     return place
 
 
@@ -151,20 +203,23 @@ def open_documents(place: Place) -> Searchable:
     if request.engine == EXACT:
         _refuse_knobs(request)
         dim = request.dim or place.card.width
-        return ExactIndex(open_store(store), dim, str(choose_device(request.device)))
-    return _on_device(open_index(_index(place, store), knobs=dict(request.knobs)), request, store)
+        return _scan(store, dim, _device(request.device))
+    index = open_index(_index(place, store), knobs=dict(request.knobs))
+    # At layer 0 torch is not loaded to look for a gpu, unless one was named.
+    stays = place.query_layer == 0 and request.device in ("auto", "cpu")
+    return index if stays else _on_device(index, request, store)
 
 
 def _on_device(index: Index, request: SearchRequest, store: Path) -> Searchable:
     """The index on a card where FAISS works there, else a full scan on the card, else as it is."""
-    device = choose_device(request.device)
-    if device.type == "cpu":
+    device = _device(request.device)
+    if device == "cpu":
         return index
-    moved = on_card(index, device.index or 0)
+    moved = on_card(index, int(device.partition(":")[2] or 0))
     say(moved.reason)
     scan = None
     if index.exact and not request.knobs and (store / STORE).exists():
-        scan = ExactIndex(open_store(store), index.dim, str(device))
+        scan = _scan(store, index.dim, device)
     if moved.index is not None:
         return moved.index if index.engine.l2 else replace(moved.index, deep=scan)
     if scan is not None:
@@ -173,13 +228,26 @@ def _on_device(index: Index, request: SearchRequest, store: Path) -> Searchable:
     return index
 
 
+def _device(name: str) -> str:
+    """Return where documents are searched, as torch names it."""
+    from m2dr.model.devices import choose_device
+
+    return str(choose_device(name))
+
+
+def _scan(store: Path, dim: int, device: str) -> "ExactIndex":
+    """Return a full scan of a store, which torch runs."""
+    from m2dr.index.exact import ExactIndex
+
+    return ExactIndex(open_store(store), dim, device)
+
+
 def store_of(place: Place) -> Path:
     """The store that queries of a layer should search, or the nearest there is."""
     request, card = place.request, place.card
     if place.folder is not None and request.layer == IndexManifest.read(place.folder).layer:
         return place.folder.parent  # an index may be copied without its store
-    layers = place.layers
-    layer = request.layer or document_layer(card, place.query_layer)
+    layers, layer = place.layers, place.document_layer
     folder = place.home / f"layer-{layer:02d}"
     if layer not in layers and (folder / PARTIAL).exists():
         open_store(folder)  # says how far it is, and how to go on
@@ -188,7 +256,7 @@ def store_of(place: Place) -> Path:
             f"There is no index of {place.corpus} by model {card.fingerprint[:12]} in "
             f"{request.root}/. Build one with: {_command(place)}"
         )
-    if request.layer and layer not in layers:
+    if request.layer is not None and layer not in layers:
         raise UserError(
             f"There is no index of layer {layer} of {place.corpus} by model "
             f"{card.fingerprint[:12]} in {request.root}/; there are layers "
@@ -210,7 +278,7 @@ def _command(place: Place, store: Path | None = None) -> str:
         request.corpus,
         place.model,
         dims=(request.dim,) if request.dim else (),
-        layers=(stored.layer,) if stored else (request.layer,) if request.layer else (),
+        layers=(stored.layer,) if stored else () if request.layer is None else (request.layer,),
         engines=(request.engine,) if request.engine not in ("", "flat", EXACT) else (),
         root=request.root,
         device=request.device,
@@ -231,7 +299,7 @@ def _index(place: Place, store: Path) -> Path:
     fitting = [
         index
         for index in built
-        if request.engine in ("", index.engine) and request.dim in (0, index.dim)
+        if request.engine in ("", index.engine) and request.dim in (None, index.dim)
     ]
     if fitting:
         # Flat before all others, and of those the longest.
@@ -256,9 +324,9 @@ def _collection(place: Place) -> Searchable:
     uri = request.index.removeprefix(MILVUS)
     if not uri:
         raise UserError("--index milvus: names no server; give milvus:http://host:19530 or a file.")
-    layer, dim = request.layer or document_layer(card, place.query_layer), request.dim
+    layer, dim = place.document_layer, request.dim
     remedy = f"with: {_push_command(place, shown(uri), layer)}"
-    if not dim:
+    if dim is None:
         cuts = pushed_cuts(uri, place.corpus, card.fingerprint, remedy=remedy)
         dim = max((cut.dim for cut in cuts if cut.layer == layer), default=card.width)
     return open_collection(uri, place.corpus, card.fingerprint, layer, dim, remedy=remedy)
@@ -280,17 +348,19 @@ def _push_command(place: Place, uri: str, layer: int) -> str:
 
 
 def _funnel(place: Place, store: Path) -> Searchable:
+    from m2dr.index.funnel import FunnelIndex
+
     request = place.request
     _refuse_knobs(request)
     if request.engine:
         raise UserError(f"--funnel and --engine {request.engine} were given; give one of them.")
     funnel = Funnel.parse(request.funnel)
-    if request.dim not in (0, funnel.dim):
+    if request.dim not in (None, funnel.dim):
         raise UserError(
             f"--funnel ends at dim {funnel.dim} and --dim {request.dim} was asked for; "
             "give one of them."
         )
-    return FunnelIndex(open_store(store), funnel, device=str(choose_device(request.device)))
+    return FunnelIndex(open_store(store), funnel, device=_device(request.device))
 
 
 def _refuse_knobs(request: SearchRequest) -> None:

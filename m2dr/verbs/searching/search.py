@@ -93,11 +93,13 @@ class Searcher:
         self._tell = tell
         self.cut = Cut(self._place.query_layer, self._documents.dim)
         self._documents.accept(label_of(self._place.card, self._place.model), self.cut)
-        self.warnings = self._documents.warnings(self.cut)
+        exits = self._place.exits
+        self.warnings = [] if exits else self._documents.warnings(self.cut)
         self._encoder = (encoder_of or _load)(self._place)
         self.describe = (
             f"{counted(self._documents.documents, 'documents')} of {self._documents.corpus} "
             f"(layer {self._documents.layer}), queries at {self.cut} of {self._place.model}"
+            f"{' by exits of the index' if exits else ''}"
         )
 
     @property
@@ -182,7 +184,13 @@ class Searcher:
 def _load(place: Place) -> QueryEncoder:
     request = place.request
     return open_query_encoder(
-        place.model, place.query_layer, request.runtime, request.device, request.dtype, say
+        place.model,
+        place.query_layer,
+        request.runtime,
+        request.device,
+        request.dtype,
+        say,
+        place.exits,
     )
 
 

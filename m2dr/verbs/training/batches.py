@@ -28,7 +28,7 @@ def make_batch(
     known: Mapping[str, frozenset[str]],
     tokens_at_once: int = 0,
 ) -> Batch:
-    """Tokens of the queries and documents of `groups`, and which pairs are no negatives.
+    """Tokens of the queries and documents of `groups`, and what is known of their pairs.
 
     Args:
         card: prefixes and lengths.
@@ -42,7 +42,9 @@ def make_batch(
     rows += tokenize(card, tokenizer, documents, "document")
     texts = _parts(rows, tokenizer.pad_id, tokens_at_once)
     everyone = [group for share in everyones([_brief(g) for g in groups]) for group in share]
-    return Batch(texts, len(groups), clashes(everyone, known))
+    scores = [group.scores for group in everyone]
+    teacher = np.array(scores, dtype=np.float32) if scores[0] else None
+    return Batch(texts, len(groups), clashes(everyone, known), teacher=teacher)
 
 
 def make_pair_batch(
@@ -88,6 +90,7 @@ def _brief(group: Group) -> Group:
         Query(group.query.id, _digest(group.query.text)),
         Document(group.positive.id, _digest(group.positive.content)),
         tuple(Document(document.id, _digest(document.content)) for document in group.negatives),
+        group.scores,
     )
 
 

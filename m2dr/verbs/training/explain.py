@@ -15,7 +15,8 @@ def explain(recipe: Recipe) -> str:
     draws = len(recipe.choices)
     rows = [("cut", "asked", "weight", "imitates", "steps")]
     for term, count in sorted(counts.items(), key=lambda item: -item[1] if draws > 1 else 0):
-        kind = recipe.setting.loss if term.kind == "retrieve" else term.kind
+        own = {"retrieve": recipe.setting.loss, "distill": recipe.setting.distill}
+        kind = own.get(term.kind, term.kind)
         teacher = str(term.teacher) if term.teacher else _target(recipe, term)
         share = "" if draws == 1 else "all" if count == draws else f"1 in {draws / count:g}"
         rows.append((str(term.cut), kind, f"{term.weight:.4f}", teacher, share))
@@ -38,6 +39,8 @@ def _head(recipe: Recipe) -> list[str]:
 
 
 def _target(recipe: Recipe, term: Term) -> str:
+    if term.kind == "distill":
+        return "teacher's scores"
     if not term.kind.startswith("align"):
         return ""
     names = {"dependencies": "PCA of dependencies", "embeddings": "PCA", "max-k": "max-k"}

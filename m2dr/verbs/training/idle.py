@@ -15,6 +15,7 @@ _SHALLOW = "shallow layers (shallow=true, in a recipe of several cuts)"
 _ALIGNED = "cuts that imitate something (align=pca, embedding or score)"
 _BELOW = "cuts below the full model"
 _SEVERAL = "a recipe that trains several cuts by prefixes and layers, not by a staircase"
+_TAUGHT = "distill=margin-mse or kl"
 _DOCUMENTS = "a corpus of queries and documents"
 
 # With what each setting counts; where that is missing, it changes nothing.
@@ -44,6 +45,10 @@ COUNTS_WITH = {
     "relations_temperature": "sia=true and alpha below 1",
     "chain_temperature": "pic=true and alpha below 1",
     "head_learning_rate": "parts that begin untrained: exit heads, weights=dynamic or sia=true",
+    "distill_weight": _TAUGHT,
+    "contrastive_weight": _TAUGHT,
+    "distill_temperature": _TAUGHT,
+    "distill": _DOCUMENTS,
     "negatives": _DOCUMENTS,
     "negative_source": _DOCUMENTS,
     "split": _DOCUMENTS,
@@ -52,7 +57,17 @@ COUNTS_WITH = {
 }
 OF_DOCUMENTS = tuple(name for name, needs in COUNTS_WITH.items() if needs == _DOCUMENTS)
 # Those that the recipe is compared by, with and without them.
-COMPARED = (*CHOICES, "faithful", "loss_weights", "relations_temperature", "chain_temperature")
+COMPARED = (
+    *CHOICES,
+    "faithful",
+    "loss_weights",
+    "relations_temperature",
+    "chain_temperature",
+    "distill",
+    "distill_weight",
+    "contrastive_weight",
+    "distill_temperature",
+)
 
 
 def refuse_idle(
@@ -134,7 +149,8 @@ def effect(recipe: "Recipe") -> tuple[object, ...]:
         recipe.card.exit_head,
         setting.loss,
         setting.loss_weights if setting.loss == "angle" else (),
-        setting.squares if kinds != {"retrieve"} else None,
+        setting.squares if kinds - {"retrieve", "distill"} else None,
+        (setting.distill, setting.distill_temperature) if "distill" in kinds else (),
         setting.compress if to_targets else "",
         setting.faithful if as_published else None,
         tuple(layer for layer in setting.learned if layer in trained),

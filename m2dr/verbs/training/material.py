@@ -14,6 +14,8 @@ from m2dr.settings import TrainSettings
 from m2dr.text.collection import Dataset
 from m2dr.text.groups import Groups
 from m2dr.text.sentences import Sentences, open_sentences, recognises_sentences
+from m2dr.text.teacherfiles import read_scores
+from m2dr.text.teachers import TaughtGroups
 from m2dr.train.learner import Batch
 from m2dr.verbs.corpora import open_corpus
 from m2dr.verbs.progress import say
@@ -33,6 +35,7 @@ class Material:
     example: Callable[[int, int], Any]  # of an epoch, at a place
     batch: Callable[[ModelCard, Tokenizer, Sequence[Any]], Batch]
     quality: Callable[[Encoder, Tokenizer], float] | None  # on the dev split
+    widest: float = 0.0  # margin between the scores that a teacher gave to documents of a query
 
 
 def open_material(settings: TrainSettings) -> Material:
@@ -63,12 +66,11 @@ def kind_of(settings: TrainSettings) -> Kind:
 
 
 def _of_corpus(dataset: Dataset, settings: TrainSettings) -> Material:
-    source = settings.negative_source
-    if source == "auto":
-        source = "given" if dataset.negatives(settings.split) else "random"
-    groups = Groups(dataset, settings.split, settings.negatives, source, settings.seed)
-    if groups.answered.note:
-        say(f"{dataset.name} {settings.split}: {groups.answered.note}")
+    taught = _taught(dataset, settings)
+    groups = taught or _groups(dataset, settings)
+    for note in (groups.answered.note, taught.note if taught else ""):
+        if note:
+            say(f"{dataset.name} {settings.split}: {note}")
     dev = _dev(dataset, settings)
 
     def example(epoch: int, place: int) -> Group:
@@ -79,8 +81,43 @@ def _of_corpus(dataset: Dataset, settings: TrainSettings) -> Material:
         known, held = groups.known_positives, settings.gradient_cache
         return make_batch(card, tokenizer, chosen, known, held)
 
-    quality = dev.quality if dev else None
-    return Material(dataset.name, "documents", "queries", len(groups), example, batch, quality)
+    return Material(
+        dataset.name,
+        "documents",
+        "queries",
+        len(groups),
+        example,
+        batch,
+        dev.quality if dev else None,
+        taught.widest() if taught else 0.0,
+    )
+
+
+def _groups(dataset: Dataset, settings: TrainSettings) -> Groups:
+    """Return groups that no teacher scored."""
+    source = settings.negative_source
+    if source == "auto":
+        source = "given" if dataset.negatives(settings.split) else "random"
+    return Groups(dataset, settings.split, settings.negatives, source, settings.seed)
+
+
+def _taught(dataset: Dataset, settings: TrainSettings) -> TaughtGroups | None:
+    """Return groups with the scores of a file, or else of the corpus; None without distillation."""
+    if settings.distill == "none":
+        return None
+    path = settings.teacher_scores
+    if path:
+        say(f"Reading the scores of {path}")
+    scores = read_scores(Path(path)) if path else dataset.scores(settings.split)
+    return TaughtGroups(
+        dataset,
+        settings.split,
+        settings.negatives,
+        "given" if settings.negative_source == "given" else "scored",
+        settings.seed,
+        scores,
+        path or settings.corpus,
+    )
 
 
 def _dev(dataset: Dataset, settings: TrainSettings) -> DevSet | None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from m2dr.errors import UserError, counted
+from m2dr.errors import UserError, command, counted
 from m2dr.model import checkpoint
 from m2dr.model.backbones import most_tokens, read_config
 from m2dr.model.checkpoint import Tokenizer, read_card
@@ -198,7 +198,13 @@ def _texts(settings: PretrainSettings) -> tuple[int, Callable[[int], str]]:
 
 def _check(settings: PretrainSettings) -> None:
     folder = find_folder(settings.backbone)
-    module, pooling = reshaping_module(folder), read_card(folder).pooling
+    card = read_card(folder)
+    if card.exit_head == "fitted":
+        raise UserError(
+            f"{settings.backbone} has fitted exits, which no longer fit when its layers move. "
+            f"Pre-train what it was made of: {command('pretrain', backbone=card.backbone)}"
+        )
+    module, pooling = reshaping_module(folder), card.pooling
     if module or len(modes_of(pooling)) > 1:
         found = f"the module {module} behind its pooling" if module else f"the pooling {pooling}"
         raise UserError(

@@ -11,12 +11,12 @@ from m2dr.model.foreign import TEMPERATURE, reshaping_module
 from m2dr.model.places import find_folder
 from m2dr.records.card import ModelCard, Similarity, modes_of
 from m2dr.records.cut import Cut
-from m2dr.records.variant import Loss, Variant
+from m2dr.records.variant import ExitHead, Loss, Variant
 from m2dr.settings import TrainSettings
 from m2dr.train.base import Weights
 from m2dr.train.chain import Chain, checkpoints_of, full_width
 from m2dr.train.objective import Objective, Setting
-from m2dr.train.terms import Asked, asked_of
+from m2dr.train.terms import Asked, asked_of, with_teacher
 from m2dr.train.tokenwise import Anchor, TokenRelations, shares_of
 from m2dr.verbs.models import usual_dims
 from m2dr.verbs.training.idle import refuse_idle
@@ -101,6 +101,8 @@ def settle(settings: TrainSettings, kind: Kind = "documents") -> Recipe:
         faithful=settings.faithful and not variant.whole,  # ESE's code alone weighs otherwise
         towards=[cut.layer for cut in path],
     )
+    if settings.distill != "none":
+        choices = with_teacher(choices, settings.contrastive_weight, settings.distill_weight)
     related = [d for d in dims if d >= SHORTEST_RELATED] if variant.sia else []
     if variant.sia and not related:
         raise UserError(f"Token relations need prefixes of {SHORTEST_RELATED} and more; set dims.")
@@ -117,6 +119,8 @@ def settle(settings: TrainSettings, kind: Kind = "documents") -> Recipe:
         relations_temperature=settings.relations_temperature,
         chain_temperature=settings.chain_temperature,
         seed=settings.seed,
+        distill=settings.distill,
+        distill_temperature=settings.distill_temperature,
     )
     card = _card(settings, variant, backbone, whole, choices, setting)
     return Recipe(variant, card, whole, choices, setting, tuple(related), path)
@@ -148,11 +152,20 @@ def _card(
         document_prefix=_or(settings.document_prefix, backbone.document_prefix),
         query_length=settings.query_length,
         document_length=settings.document_length,
-        exit_head=variant.exit_head if below else backbone.exit_head,
+        exit_head=variant.exit_head if below else _kept(backbone),
+        fit=None,
         attention=settings.attention or backbone.attention,
         exported_from="",
         fingerprint="",
     )
+
+
+def _kept(backbone: ModelCard) -> ExitHead:
+    """The exit heads that a training of the last layer alone leaves as they are.
+
+    Fitted ones no longer fit when the layers below them have moved.
+    """
+    return "linear" if backbone.exit_head == "linear" else "none"
 
 
 def _loss(settings: TrainSettings, kind: Kind) -> Loss:

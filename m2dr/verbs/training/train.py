@@ -27,6 +27,7 @@ from m2dr.verbs.progress import Advance, is_first, processes_asked, progress, sa
 from m2dr.verbs.training.material import Material, open_material, refuse_few
 from m2dr.verbs.training.plans import plan_of
 from m2dr.verbs.training.recipe import Recipe, recipe_of
+from m2dr.verbs.training.refit import fit_before, refit, refit_table
 from m2dr.verbs.workplace import clear, enough_space, held, open_workplace
 
 
@@ -105,7 +106,12 @@ def _train(setup: Setup, folder: Path, resume: bool) -> tuple[Trainer, ModelCard
     if is_first():
         if settings.lora_rank:
             merge_lora(encoder)
-        card = checkpoint.save(encoder.eval(), setup.tokenizer, card, folder)
+        encoder.eval()
+        if settings.refits:
+            card = refit(encoder, setup.tokenizer, card, settings)
+        elif encoder.fitted is not None:
+            refit_table(encoder, setup.tokenizer, settings)
+        card = checkpoint.save(encoder, setup.tokenizer, card, folder)
         clear(folder)
     trainer.accelerator.wait_for_everyone()
     return trainer, card
@@ -117,8 +123,13 @@ def prepare(settings: TrainSettings, folder: Path) -> Setup:
     material = open_material(settings)
     recipe = recipe_of(settings, material.kind)
     refuse_few(settings, material)  # after what no other corpus would mend
+    _warn_of_margins(recipe, material)
     encoder, tokenizer = checkpoint.load(settings.backbone, recipe.card.layers, device)
     encoder.card = recipe.card
+    if recipe.card.exit_head != "fitted":
+        encoder.fitted = None  # those of a fitted backbone: its layers will move
+    elif encoder.fitted is None:
+        fit_before(encoder, tokenizer, settings)
     if recipe.card.exit_head == "linear":
         encoder.add_exit_heads([layer for layer in recipe.layers if layer < recipe.whole.layer])
     set_dropout(encoder, settings.dropout)
@@ -144,9 +155,25 @@ def prepare(settings: TrainSettings, folder: Path) -> Setup:
     return Setup(settings, material, recipe, encoder, tokenizer, learner, plan, examples)
 
 
+def _warn_of_margins(recipe: Recipe, material: Material) -> None:
+    """Say so where no model can have the margins of the teacher: cosines differ by 2 at most."""
+    setting = recipe.setting
+    reached = 2 / setting.temperature
+    if setting.distill == "margin-mse" and setting.similarity == "cosine":
+        widest = material.widest / setting.distill_temperature
+        if widest > reached:
+            say(
+                f"Warning: margins of the teacher go up to {widest:g}, and those of cosines divided"
+                f" by temperature = {setting.temperature:g} to {reached:g}. Raise "
+                "distill_temperature, lower temperature, or set similarity=dot."
+            )
+
+
 def _all_used(recipe: Recipe, encoder: Encoder) -> bool:
     """Whether every step trains every parameter: all blocks, and the exit heads of each."""
     heads = {int(layer) for layer in encoder.exit_heads}
+    if encoder.fitted is not None:
+        heads |= {layer for layer in encoder.fitted.layers if layer}
     return all(
         asked.layers[-1] == encoder.blocks and heads <= set(asked.layers)
         for asked in recipe.choices

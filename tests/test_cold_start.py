@@ -1,0 +1,150 @@
+"""A query at layer 0 is answered from a cold start, without torch and transformers."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from shell import COMMAND, ENVIRONMENT
+from world import TEXT, make_fitted, make_model
+
+import m2dr
+from m2dr.cli import main
+from m2dr.evaluate.runfiles import read_run
+from m2dr.index.exit_files import exits_folder
+from m2dr.index.store import open_store
+from m2dr.model.static import open_static
+
+HEAVY = {"torch", "transformers", "scipy", "sklearn", "matplotlib", "huggingface_hub", "rich"}
+QUERY = "read a line of text"
+SECONDS = 2.5  # of the processor, on any machine; benchmarks/layer_zero.py measures it
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path, tiny_corpus: Path) -> Path:
+    """A folder with models/tiny, fitted, and an index of the tiny corpus, as commands look there."""
+    folder = tmp_path_factory.mktemp("cold")
+    model = make_model(tiny_backbone, folder / "plain", similarity="cosine")
+    (folder / "models").mkdir()
+    make_fitted(model, folder / "models" / "tiny")
+    (folder / "corpus").symlink_to(tiny_corpus)
+    done = CliRunner().invoke(
+        main,
+        ["index", "corpus", "--corpus", str(tiny_corpus), "--model", str(folder / "models/tiny"),
+         "--dim", "8", "--dim", "32", "--indexes", str(folder / "indexes"), "--device", "cpu"],
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    return folder
+
+
+def cold(place: Path, *words: str) -> tuple[str, set[str]]:
+    """What a command prints, and the packages that a new interpreter loads for it."""
+    ended = subprocess.run(
+        [sys.executable, "-X", "importtime", *COMMAND[1:], *words],
+        cwd=place, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    loaded = re.findall(r"^import time:.*\| +(\w+)[\w.]*$", ended.stderr, flags=re.MULTILINE)
+    assert {"numpy", "tokenizers", "m2dr"} <= set(loaded)
+    return ended.stdout, set(loaded)
+
+
+def folder_of(place: Path) -> Path:
+    (found,) = place.glob("indexes/*/*/layer-04/dim-8")
+    return found.relative_to(place)
+
+
+@pytest.mark.parametrize("exits", ["index", "model"])
+def test_a_query_at_layer_0_is_answered_without_torch(exits: str, place: Path) -> None:
+    asked = ("--corpus", "corpus", "--query-layer", "0", "-k", "3", "--exits", exits)
+
+    answers, loaded = cold(place, "search", *asked, "--dim", "8", QUERY)
+
+    assert not loaded & HEAVY
+    docids = re.findall(r"^ +\d+ +-?\d\.\d+  (d\d+)$", answers, flags=re.MULTILINE)
+    assert docids == best(place, 8, 3, exits)
+
+
+def test_an_index_named_by_its_folder_is_searched_without_torch(place: Path) -> None:
+    asked = ("--index", str(folder_of(place)), "--query-layer", "0", "-k", "3", "--exits", "model")
+
+    answers, loaded = cold(place, "search", "--corpus", "corpus", *asked, QUERY)
+
+    assert not loaded & HEAVY
+    assert re.findall(r"  (d\d+)$", answers, flags=re.MULTILINE) == best(place, 8, 3, "model")
+
+
+def best(place: Path, dim: int, k: int, exits: str = "index") -> list[str]:
+    """The documents nearest to the query, by numpy."""
+    store = open_store(place / folder_of(place).parent)
+    documents = np.concatenate([block for _, block in store.blocks()]).astype(np.float64)[:, :dim]
+    documents /= np.linalg.norm(documents, axis=1, keepdims=True)
+    fitted = exits_folder(store.folder) if exits == "index" else None
+    query = open_static(place / "models" / "tiny", fitted).embed([QUERY])[0, :dim]
+    return store.docids.take(np.argsort(-(documents @ query))[:k])
+
+
+def test_many_queries_at_layer_0_are_ranked_without_torch(place: Path) -> None:
+    (place / "topics.tsv").write_text(f"q1\t{QUERY}\nq2\t{TEXT}\n")
+
+    asked = ("--corpus", "corpus", "--query-layer", "0", "--dim", "8", "-k", "4")
+    _, loaded = cold(place, "search", *asked, "--topics", "topics.tsv", "--run", "run.trec")
+
+    assert not loaded & HEAVY
+    assert list(read_run(place / "run.trec").rankings["q1"].docids) == best(place, 8, 4)
+
+
+def test_python_searches_at_layer_0_without_torch(place: Path) -> None:
+    code = (
+        "import sys, m2dr; "
+        "index = m2dr.open_index('corpus', layer=0, dim=8); "
+        f"print(*(hit.docid for hit in index.search({QUERY!r}, k=3).hits)); "
+        "print(*{'torch', 'transformers'} & set(sys.modules))"
+    )
+
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=place, env=ENVIRONMENT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert ended.stdout.splitlines() == [" ".join(best(place, 8, 3)), ""], ended.stderr
+
+
+def test_a_query_at_layer_0_takes_a_fraction_of_what_torch_takes_to_load(place: Path) -> None:
+    from resource import RUSAGE_CHILDREN, getrusage
+
+    words = ["search", "--corpus", "corpus", "--query-layer", "0", "--dim", "8", QUERY]
+    seconds = []
+    for _ in range(3):
+        before = getrusage(RUSAGE_CHILDREN)
+        subprocess.run(
+            [*COMMAND, *words], cwd=place, env=ENVIRONMENT, capture_output=True, check=True
+        )
+        after = getrusage(RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+
+    assert min(seconds) < SECONDS
+
+
+@pytest.mark.parametrize(
+    "way", [("--engine", "exact"), ("--funnel", "4:40,8"), ("--device", "cpu")]
+)
+def test_every_way_to_search_takes_queries_of_layer_0(way: tuple[str, str], place: Path) -> None:
+    words = ["--corpus", str(place / "corpus"), "--indexes", str(place / "indexes")]
+    words += ["--model", str(place / "models" / "tiny"), "--query-layer", "0", "--dim", "8"]
+
+    done = CliRunner().invoke(main, ["search", QUERY, *words, "-k", "3", *way])
+
+    assert done.exit_code == 0, done.output
+    assert re.findall(r"  (d\d+)$", done.stdout, flags=re.MULTILINE) == best(place, 8, 3)
+
+
+def test_a_runtime_for_a_table_is_refused(place: Path) -> None:
+    with pytest.raises(m2dr.errors.UserError, match="--runtime onnx was asked for, and layer 0"):
+        m2dr.open_index(
+            place / "corpus", model=place / "models" / "tiny", layer=0, dim=8,
+            root=place / "indexes", runtime="onnx",
+        )  # fmt: skip
