@@ -14,7 +14,7 @@ import random
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from m2dr.evaluate.measures import Evaluator
@@ -28,6 +28,8 @@ from m2dr.settings import TrainSettings, read_train_settings
 from m2dr.text.datasets import open_dataset
 from m2dr.text.sentences import open_sentences
 from m2dr.verbs.encoding import embed_texts
+from m2dr.verbs.fitting.solving import fit_texts_now, fitted_cuts
+from m2dr.verbs.fitting.texts import fit_texts
 from m2dr.verbs.models import document_layer, usual_dims
 from m2dr.verbs.training.train import train
 
@@ -40,7 +42,7 @@ ANSWERS, DISTRACTORS = 800, 700  # documents of a task: judged relevant, and oth
 PAIRS = 1_000  # of a sentence task, drawn once
 
 RETRIEVAL = {
-    "plain": {},
+    "plain": {"refit": False},
     "mrl": {},
     "2dmse": {},
     "full-dim": {},
@@ -51,8 +53,21 @@ RETRIEVAL = {
     "elastic": {},
     "full-dim + heads": {"variant": "full-dim", "exit_head": "linear"},
 }
+FITTED = {
+    "plain, refitted": {"variant": "plain", "refit": True},
+    "full-dim, refitted": {"variant": "full-dim", "refit": True},
+    "starbucks, refitted": {"variant": "starbucks", "refit": True},
+    "full-dim from the fit": {"variant": "full-dim", "exit_head": "fitted", "documents": "last"},
+    "elastic from the fit": {"variant": "elastic", "exit_head": "fitted"},
+    "elastic from the fit, last": {
+        "variant": "elastic", "exit_head": "fitted", "documents": "last",
+    },
+    "exits": {},
+}  # fmt: skip
+FITS = {"fit, 500 texts": 500, "fit, 4,000 texts": 4_000, "fit, 24,000 texts": 24_000}
 SENTENCES = {
-    "plain": {},
+    "plain": {"refit": False},
+    "plain, refitted": {"variant": "plain", "refit": True},
     "mrl": {},
     "2dmse-v1": {},
     "2dmse-v1, no alignment": {"variant": "2dmse-v1", "align": "none"},
@@ -154,7 +169,7 @@ def measure_retrieval(
     encoder, tokenizer = checkpoint.load(model)
     encoder.card = card
     dims, found = usual_dims(card.width), {}
-    layers = [layer for layer in LAYERS if layer <= card.layers]
+    layers = [layer for layer in (0, *LAYERS) if card.lowest_layer <= layer <= card.layers]
     for task in tasks:
         sources = sorted({document_layer(card, layer) for layer in layers})
         contents = [document.content for document in task.documents]
@@ -195,6 +210,40 @@ def measure_sentences(
     return {"cells": found}
 
 
+def fit_one(
+    out: Path, name: str, corpus: str, texts: int, measure: Callable[[Path, ModelCard], dict]
+) -> None:
+    """Fit the backbone on some of the training texts, and measure it; nothing if it is done."""
+    path = result_file(out, name, 0)
+    if path.exists():
+        return
+    encoder, tokenizer = checkpoint.load("minilm")
+    encoder.card = _as_budgeted(encoder.card)
+    begun, chosen = time.monotonic(), fit_texts(corpus, texts, 13)
+    record = fit_texts_now(encoder, tokenizer, chosen, 13, "learned")
+    seconds = time.monotonic() - begun
+    cuts = fitted_cuts(encoder.card)
+    card = replace(encoder.card, variant="fitted", cuts=cuts, documents="last", fit=record)
+    folder = out / "model"
+    shutil.rmtree(folder, ignore_errors=True)
+    card = checkpoint.save(encoder, tokenizer, card, folder)
+    table = {"settings": {"name": name, "seed": 0, "fit_seconds": seconds}, **measure(folder, card)}
+    write(path, table)
+    print(f"{name}: {seconds:.0f} s, {time.monotonic() - begun:.0f} s in all", flush=True)
+
+
+def result_file(out: Path, name: str, seed: int) -> Path:
+    """Return where the numbers of a model are kept."""
+    return out / f"{name.replace(' ', '_').replace(',', '')}-{seed}.json"
+
+
+def write(path: Path, table: dict[str, object]) -> None:
+    """Write a JSON file, whole."""
+    aside = path.with_suffix(".partial")
+    aside.write_text(json.dumps(table, indent=1), encoding="utf-8")
+    aside.replace(path)
+
+
 def run_one(
     out: Path,
     name: str,
@@ -203,7 +252,7 @@ def run_one(
     measure: Callable[[Path, ModelCard], dict[str, object]],
 ) -> None:
     """Train one model, measure it, keep the numbers and drop the weights; nothing if it is done."""
-    path = out / f"{name.replace(' ', '_').replace(',', '')}-{seed}.json"
+    path = result_file(out, name, seed)
     if path.exists():
         return
     table = {"variant": name, **BUDGET, "backbone": "minilm", **settings, "seed": seed}
@@ -214,9 +263,7 @@ def run_one(
     trained = time.monotonic() - begun
     found = measure(folder, report.card)
     table |= {"name": name, "seed": seed, "train_seconds": trained, "last_loss": report.last_loss}
-    aside = path.with_suffix(".partial")
-    aside.write_text(json.dumps({"settings": table, **found}, indent=1), encoding="utf-8")
-    aside.replace(path)
+    write(path, {"settings": table, **found})
     print(
         f"{name} seed {seed}: {trained:.0f} s, {time.monotonic() - begun:.0f} s in all", flush=True
     )
@@ -231,28 +278,34 @@ def retrieval(arguments: argparse.Namespace) -> None:
     if not (out / "untrained-0.json").exists():
         card = checkpoint.read_card("minilm")
         found = measure_retrieval("minilm", tasks, _as_budgeted(card))
-        table = {"settings": {"name": "untrained", "seed": 0}, **found}
-        (out / "untrained-0.json").write_text(json.dumps(table), encoding="utf-8")
+        write(out / "untrained-0.json", {"settings": {"name": "untrained", "seed": 0}, **found})
+
+    def measured(folder: Path, card: ModelCard) -> dict[str, object]:
+        return measure_retrieval(folder, tasks, card)
+
+    for name, texts in FITS.items():
+        if wanted(name, arguments):
+            fit_one(out, name, str(corpus), texts, measured)
     for seed in range(13, 13 + arguments.seeds):
-        for name, changes in RETRIEVAL.items():
-            run_one(
-                out, name, seed, common | changes, lambda f, card: measure_retrieval(f, tasks, card)
-            )
-        for cut in DIAGONAL:
-            layer, dim = (int(number) for number in cut[1:].split("D"))
-            alone = {"variant": "separate", "layers": [layer], "dims": [dim]}
-            run_one(
-                out,
-                f"separate {cut}",
-                seed,
-                common | alone,
-                lambda f, card: measure_retrieval(f, tasks, card),
-            )
+        for name, changes in {**RETRIEVAL, **FITTED, **_separate()}.items():
+            if wanted(name, arguments):
+                run_one(out, name, seed, common | changes, measured)
+
+
+def _separate() -> dict[str, dict[str, object]]:
+    found = {}
+    for cut in DIAGONAL:
+        layer, dim = (int(number) for number in cut[1:].split("D"))
+        found[f"separate {cut}"] = {"variant": "separate", "layers": [layer], "dims": [dim]}
+    return found
+
+
+def wanted(name: str, arguments: argparse.Namespace) -> bool:
+    """Whether a recipe is among those that were asked for."""
+    return not arguments.only or any(word in name for word in arguments.only)
 
 
 def _as_budgeted(card: ModelCard) -> ModelCard:
-    from dataclasses import replace
-
     lengths = {"query_length": BUDGET["query_length"], "document_length": BUDGET["document_length"]}
     return replace(card, **lengths)
 
@@ -271,6 +324,8 @@ def sentences(arguments: argparse.Namespace) -> None:
         (out / "untrained-0.json").write_text(json.dumps(table), encoding="utf-8")
     for seed in range(13, 13 + arguments.seeds):
         for name, changes in SENTENCES.items():
+            if not wanted(name, arguments):
+                continue
             run_one(
                 out, name, seed, common | changes, lambda f, card: measure_sentences(f, files, card)
             )
@@ -284,6 +339,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--only", action="append", help="Part of a recipe's name; repeatable.")
     arguments = parser.parse_args()
     {"retrieval": retrieval, "sentences": sentences}[arguments.what](arguments)
 

@@ -80,6 +80,13 @@ def elastic(p: Paper) -> Tensor:
     return p.ce(L, H) + below / len(GRID)
 
 
+def exits(p: Paper) -> Tensor:
+    """Nothing at the last layer, which is frozen."""
+    cuts = [cut for cut in GRID if cut[0] < L]
+    terms = [p.ce(*cut) + p.score_align(cut, (L, H), squares=False) for cut in cuts]
+    return sum(terms) / len(cuts)
+
+
 def mipic(p: Paper) -> Tensor:
     """Without the token relations, which need states."""
     return 0.4 * mrl(p) + 0.6 * p.chain()
@@ -98,6 +105,7 @@ ROWS: dict[str, Formula] = {
     "ese": ese,
     "mipic": mipic,
     "elastic": elastic,
+    "exits": exits,
 }
 
 

@@ -54,6 +54,7 @@ class Variant:
 
     # What maps a shallow state to its embedding: nothing, a trained linear map, or a fitted one.
     exit_head: ExitHead = "none"
+    freeze: bool = False  # the encoder stays as it is, and its exit heads alone are trained
 
 
 CHOICES = tuple(f.name for f in fields(Variant) if f.name not in ("name", "summary", "alone"))
@@ -154,6 +155,22 @@ VARIANTS = {
             share=0.3,
             align_weight=0.3,
             exit_head="linear",
+        ),
+        Variant(
+            "exits",
+            "The encoder stays as it is; its fitted exits alone are trained, taught by its scores.",
+            whole=False,
+            shallow=True,
+            prefixes="many",
+            full_dim=True,
+            documents="last",
+            align="score",
+            teacher="whole",
+            squares=False,
+            weights="uniform",
+            average=True,
+            exit_head="fitted",
+            freeze=True,
         ),
     )
 }

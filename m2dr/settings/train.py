@@ -60,6 +60,7 @@ class TrainSettings(RunSettings):
     pic: bool | None = None
     full_checkpoints: bool | None = None
     exit_head: ExitHead | None = None
+    freeze: bool | None = None
     refit: bool | None = None  # exits for every layer, after the last step; None: if plain
     layers: tuple[int, ...] = ()  # shallow layers to train; empty: all. Of `separate`: the ones
     dims: tuple[int, ...] = ()  # prefixes to train; empty: the variant's own

@@ -153,9 +153,12 @@ def terms(
         dim = dims[0] if dims and variant.prefixes != "none" else whole.dim
         return (Term(Cut(whole.layer, dim), "retrieve", variant.alpha),)
     cuts = list(stairs) if variant.staircase else _grid(variant, layers, dims, whole)
+    if variant.freeze:  # nothing that is trained stands behind the last layer
+        cuts = [cut for cut in cuts if cut.layer < whole.layer]
     each = 1 / len(cuts) if variant.average and cuts else 1.0
     weights = {cut.layer: layer_weight(variant, cut.layer, whole.layer, faithful) for cut in cuts}
-    asked = [Term(whole, "retrieve", variant.alpha)] if variant.whole else []
+    whole_too = variant.whole and not variant.freeze
+    asked = [Term(whole, "retrieve", variant.alpha)] if whole_too else []
     asked += [
         Term(cut, "retrieve", each * variant.alpha * variant.share * weights[cut.layer])
         for cut in cuts

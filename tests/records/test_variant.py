@@ -11,8 +11,8 @@ PUBLISHED = {
 }  # fmt: skip
 
 
-def test_each_published_recipe_is_a_row_and_so_is_our_own() -> None:
-    assert VARIANTS.keys() == PUBLISHED | {"elastic"}
+def test_each_published_recipe_is_a_row_and_so_are_our_own() -> None:
+    assert VARIANTS.keys() == PUBLISHED | {"elastic", "exits"}
     assert all(VARIANTS[name].name == name for name in VARIANTS)
 
 

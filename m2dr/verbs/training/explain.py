@@ -60,6 +60,8 @@ def _beside(recipe: Recipe) -> list[str]:
         found.append(f"chain {path}, weight {rest:.4f}")
     if variant.weights == "dynamic":
         found.append("weights of the shallow layers are learned")
+    if variant.freeze:
+        found.append("the encoder is frozen")
     if recipe.card.exit_head == "linear":
         below = [str(layer) for layer in recipe.layers if layer < recipe.whole.layer]
         found.append(f"exit heads at layers {', '.join(below)}")

@@ -39,6 +39,7 @@ COUNTS_WITH = {
     "pic": "alpha below 1",
     "full_checkpoints": "pic=true and alpha below 1",
     "exit_head": _SHALLOW,
+    "freeze": "exit_head=fitted or linear",
     "layers": _SHALLOW,
     "faithful": "whole=false, align=score with squares, or align=pca with compress=dependencies",
     "loss_weights": "loss=angle",
@@ -147,6 +148,7 @@ def effect(recipe: "Recipe") -> tuple[object, ...]:
         tuple(asked.terms for asked in recipe.choices),
         recipe.card.documents if shallow or pic else "",  # the chain reads documents, or not
         recipe.card.exit_head,
+        recipe.variant.freeze,
         setting.loss,
         setting.loss_weights if setting.loss == "angle" else (),
         setting.squares if kinds - {"retrieve", "distill"} else None,

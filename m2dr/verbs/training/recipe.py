@@ -82,6 +82,7 @@ def settle(settings: TrainSettings, kind: Kind = "documents") -> Recipe:
     variant, backbone = settings.recipe(), read_card(settings.backbone)
     _refuse_long(settings, backbone)
     _refuse_space(settings, variant, backbone)
+    _refuse_frozen(settings, variant)
     loss = _loss(settings, kind)
     layers = _layers(settings, variant, backbone)
     last = layers[0] if variant.alone and layers else backbone.layers
@@ -192,6 +193,23 @@ def _loss(settings: TrainSettings, kind: Kind) -> Loss:
 def _similarity(backbone: ModelCard, kind: Kind) -> Similarity:
     """Sentences are compared by cosine, whatever the backbone was made for."""
     return backbone.similarity if kind == "documents" else "cosine"
+
+
+def _refuse_frozen(settings: TrainSettings, variant: Variant) -> None:
+    """Refuse a frozen encoder beside which nothing is trained, or which should change."""
+    if not variant.freeze:
+        return
+    if variant.exit_head == "none" or variant.alone or not variant.shallow:
+        raise UserError(
+            f"freeze = true trains the exits of shallow layers alone, and variant {variant.name}, "
+            "as it is set, has none. Take --variant exits, or set exit_head=fitted, shallow=true."
+        )
+    for name in ("lora_rank", "dropout"):
+        if getattr(settings, name):
+            raise UserError(
+                f"{name} = {getattr(settings, name)} changes an encoder in training, and freeze = "
+                f"true keeps it as it is. Leave {name} out."
+            )
 
 
 def _refuse_odd(dims: Sequence[int]) -> None:

@@ -43,5 +43,14 @@ def refit_table(encoder: Encoder, tokenizer: Tokenizer, settings: TrainSettings)
     encoder.fitted, encoder.behind = trained, behind
 
 
+def with_fitted_cuts(card: ModelCard, frozen: bool) -> ModelCard:
+    """Return the card of a model with fitted exits, with the cuts that no step has trained.
+
+    They are those of layer 0, and all that a frozen encoder had.
+    """
+    more = {cut for cut in fitted_cuts(card) if frozen or cut.layer == 0}
+    return replace(card, cuts=tuple(sorted({*card.cuts, *more})))
+
+
 def _texts(settings: TrainSettings) -> FitTexts:
     return fit_texts(settings.corpus, TEXTS, settings.seed, settings.split)

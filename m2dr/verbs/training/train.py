@@ -27,7 +27,7 @@ from m2dr.verbs.progress import Advance, is_first, processes_asked, progress, sa
 from m2dr.verbs.training.material import Material, open_material, refuse_few
 from m2dr.verbs.training.plans import plan_of
 from m2dr.verbs.training.recipe import Recipe, recipe_of
-from m2dr.verbs.training.refit import fit_before, refit, refit_table
+from m2dr.verbs.training.refit import fit_before, refit, refit_table, with_fitted_cuts
 from m2dr.verbs.workplace import clear, enough_space, held, open_workplace
 
 
@@ -110,7 +110,10 @@ def _train(setup: Setup, folder: Path, resume: bool) -> tuple[Trainer, ModelCard
         if settings.refits:
             card = refit(encoder, setup.tokenizer, card, settings)
         elif encoder.fitted is not None:
-            refit_table(encoder, setup.tokenizer, settings)
+            frozen = setup.recipe.variant.freeze
+            card = with_fitted_cuts(card, frozen)
+            if not frozen:
+                refit_table(encoder, setup.tokenizer, settings)
         card = checkpoint.save(encoder, setup.tokenizer, card, folder)
         clear(folder)
     trainer.accelerator.wait_for_everyone()
@@ -132,7 +135,8 @@ def prepare(settings: TrainSettings, folder: Path) -> Setup:
         fit_before(encoder, tokenizer, settings)
     if recipe.card.exit_head == "linear":
         encoder.add_exit_heads([layer for layer in recipe.layers if layer < recipe.whole.layer])
-    set_dropout(encoder, settings.dropout)
+    frozen = recipe.variant.freeze
+    set_dropout(encoder, 0.0 if frozen else settings.dropout)
     if recipe.setting.loss == "simcse" and not drops_out(encoder):
         raise UserError(
             "loss = simcse tells two views of a sentence apart by dropout alone, and there is none;"
@@ -141,6 +145,8 @@ def prepare(settings: TrainSettings, folder: Path) -> Setup:
     if settings.lora_rank:
         rank, alpha, dropout = settings.lora_rank, settings.lora_alpha, settings.lora_dropout
         add_lora(encoder, rank, alpha, dropout, settings.seed)
+    if frozen:
+        train_exits_alone(encoder)
     if settings.gradient_checkpointing:
         encoder.checkpoint_blocks(on=True)
     learner = Learner(encoder, recipe.objective(), cached=settings.gradient_cache > 0)
@@ -153,6 +159,14 @@ def prepare(settings: TrainSettings, folder: Path) -> Setup:
     total = plan.examples * processes_asked()
     examples: Examples[Any] = Examples(material.count, material.example, total, settings.seed)
     return Setup(settings, material, recipe, encoder, tokenizer, learner, plan, examples)
+
+
+def train_exits_alone(encoder: Encoder) -> None:
+    """Let a training change the exits of an encoder, and nothing else of it."""
+    encoder.requires_grad_(False)
+    encoder.exit_heads.requires_grad_()
+    if encoder.fitted is not None:
+        encoder.fitted.requires_grad_()
 
 
 def _warn_of_margins(recipe: Recipe, material: Material) -> None:
