@@ -63,6 +63,7 @@ class Tokenizer(BaseTokenizer):
     """Texts to token ids, as the backbone was taught them, by transformers."""
 
     inner: PreTrainedTokenizerBase
+    lowercases: bool = False  # whether texts are put in lower case before all else
 
     @property
     def pad_id(self) -> int:
@@ -191,9 +192,9 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
             refuse_own_code(path, table.get("auto_map") or {}, ["AutoTokenizer"])
     with refusing(f"The tokenizer in {folder} cannot be loaded", _AGAIN):
         inner = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-        if lowercases(whole):
+        tokenizer = Tokenizer(inner, lowercases(whole))
+        if tokenizer.lowercases:
             lowercase(inner.backend_tokenizer)
-        tokenizer = Tokenizer(inner)
         special = {str(token) for token in inner.added_tokens_decoder.values() if token.special}
         words = inner.get_vocab().keys() - special - set(inner.all_special_tokens)
         tokenizer(["a"], _PROBE)
@@ -223,7 +224,10 @@ def save(encoder: Encoder, tokenizer: Tokenizer, card: ModelCard, folder: Path) 
         raise
     (folder / CARD).unlink(missing_ok=True)
     _remove_earlier(folder)
+    readable = (aside / CARD).stat().st_mode  # safetensors lets nobody else read what it writes
     for path in sorted(aside.iterdir(), key=lambda path: path.name == CARD):
+        if path.is_file():
+            path.chmod(readable)
         _replace(path, folder / path.name)
     aside.rmdir()
     return card
@@ -236,7 +240,8 @@ def _write_aside(encoder: Encoder, tokenizer: Tokenizer, card: ModelCard, aside:
         write_exits(encoder.fitted, aside)
     _save_tokenizer(tokenizer, aside)
     if not encoder.ends_fitted:  # sentence-transformers has no module for what reads tokens
-        write_sentence_transformers_files(card, aside, last_head(encoder), encoder.behind)
+        head, behind = last_head(encoder), encoder.behind
+        write_sentence_transformers_files(card, aside, head, behind, tokenizer.lowercases)
     card = replace(card, exit_head=_exit_head(encoder))
     card = card.with_fingerprint(fingerprint(aside, card))
     write_readme(card, aside)

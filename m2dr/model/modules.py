@@ -242,7 +242,11 @@ def _is_linear(module: Dense) -> bool:
 
 
 def write_sentence_transformers_files(
-    card: ModelCard, folder: Path, head: Tensor | None = None, behind: nn.Sequential | None = None
+    card: ModelCard,
+    folder: Path,
+    head: Tensor | None = None,
+    behind: nn.Sequential | None = None,
+    lowercases: bool = False,
 ) -> None:
     """What SentenceTransformer(folder) needs to give the same vectors.
 
@@ -252,6 +256,7 @@ def write_sentence_transformers_files(
         head: [P, P], the exit head of the last layer in the folder, where it has one; P is the
             width of a pooled vector.
         behind: the modules that stand behind it.
+        lowercases: whether texts are put in lower case first.
 
     There is no module that normalises where vectors are compared by cosine: sentence-transformers
     cuts behind its modules, and a prefix must be cut first and normalised after. Its cosine does
@@ -284,7 +289,8 @@ def write_sentence_transformers_files(
     _write(folder / MODULES, modules)
     _write(folder / "1_Pooling" / "config.json", _pooling_config(card, folder))
     _write(folder / MODEL_SETTINGS, settings)
-    _write(folder / SETTINGS[0], {"max_seq_length": card.document_length})
+    lower = {"do_lower_case": True} if lowercases else {}
+    _write(folder / SETTINGS[0], {"max_seq_length": card.document_length, **lower})
 
 
 def _pooling_config(card: ModelCard, folder: Path) -> dict[str, object]:

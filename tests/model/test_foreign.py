@@ -28,7 +28,7 @@ from torch import nn
 
 from m2dr.cli import main
 from m2dr.errors import UserError
-from m2dr.model import foreign, modules, places
+from m2dr.model import checkpoint, foreign, modules, places
 from m2dr.model.checkpoint import load, read_card
 from m2dr.model.export import export_cut
 from m2dr.model.runtimes import KINDS, open_runtime
@@ -387,6 +387,30 @@ def test_a_model_that_lowercases_its_texts_is_given_them_so(make: Make) -> None:
     assert rows == theirs(folder).tokenize(["Open The FILE"])["input_ids"].tolist()
     assert rows == load(folder)[1](["open the file"], 64)
     assert rows == read_tokenizer(folder, foreign.lowercases(folder))(["Open The FILE"], 64)
+
+
+def test_a_model_that_lowercases_does_so_when_it_was_saved_again(
+    make: Make, tmp_path: Path
+) -> None:
+    folder = make()
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer | {"normalizer": None}))
+    change(folder / foreign.SETTINGS[0], do_lower_case=True)
+    rows = load(folder)[1](["Open The FILE"], 64)
+
+    checkpoint.save(*load(folder), read_card(folder), tmp_path / "saved")
+
+    assert rows == load(tmp_path / "saved")[1](["Open The FILE"], 64)
+    assert rows == theirs(tmp_path / "saved").tokenize(["Open The FILE"])["input_ids"].tolist()
+
+
+def test_every_file_of_a_model_may_be_read_by_whoever_may_read_its_card(
+    make: Make, tmp_path: Path
+) -> None:
+    checkpoint.save(*load(make()), read_card(make()), tmp_path / "saved")
+
+    modes = {path.stat().st_mode for path in (tmp_path / "saved").iterdir() if path.is_file()}
+    assert len(modes) == 1
 
 
 def test_a_transformer_in_a_folder_of_its_own_is_found(make: Make) -> None:
