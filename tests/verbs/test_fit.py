@@ -200,10 +200,12 @@ def test_more_texts_are_read_until_they_are_no_help(
 
 
 def test_a_fitted_model_can_be_fitted_again(
-    tiny_backbone: Path, sentences: Path, tmp_path: Path
+    tiny_backbone: Path, sentences: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     once = fitted(tiny_backbone, sentences, tmp_path / "once")
+    assert "was fitted before" not in capsys.readouterr().err
     twice = fitted(once, sentences, tmp_path / "twice", rotation="none")
+    assert "once was fitted before, on 87 texts of sentences" in capsys.readouterr().err
     found, wanted = vectors(twice, (0, 2, 4)), vectors(once, (0, 2, 4))
     assert np.allclose(found, wanted, atol=0.03 * np.abs(wanted).max(axis=(1, 2), keepdims=True))
     rotated = fitted(once, sentences, tmp_path / "rotated")

@@ -61,6 +61,13 @@ def fit(
         say(f"{settings.texts} texts were asked for, and {settings.corpus} has {len(texts)}.")
     encoder, tokenizer = checkpoint.load(settings.backbone)
     encoder.fitted = None
+    if encoder.card.fit:
+        before = encoder.card.fit
+        say(
+            f"{settings.backbone} was fitted before, on {counted(before.texts, 'texts')} of "
+            f"{', '.join(before.corpora)}: its exits and its table of layer 0 are fitted anew, and "
+            "what the full model finds stays."
+        )
     dtype = choose_dtype(settings.dtype, device)
     meeting = Meeting() if processes_asked() > 1 else None
     with held(folder):
