@@ -27,6 +27,7 @@ class FitRecord:
 
     corpora: tuple[str, ...]
     texts: int
+    snippets: int  # parts of them that were read besides, as queries
     rotation: Rotation
     inputs: FitInputs
     identity: int  # random features per token

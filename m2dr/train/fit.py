@@ -39,6 +39,14 @@ class Sample:
     def __len__(self) -> int:
         return len(self.targets)
 
+    def __add__(self, other: "Sample") -> "Sample":
+        """Return the texts of both."""
+        return Sample(
+            np.concatenate([self.states, other.states], axis=1),
+            np.concatenate([self.tokens, other.tokens]),
+            np.concatenate([self.targets, other.targets]),
+        )
+
     def read(self, parts: Sequence[int]) -> Floats:
         """Return what an exit reads of these texts, [N, inputs]; `inputs_of` names its parts."""
         found = [self.tokens if part == TOKENS else self.states[part - 1] for part in parts]

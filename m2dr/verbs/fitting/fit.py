@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
+import numpy as np
+
 from m2dr.errors import UserError, counted
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import Tokenizer
@@ -15,12 +17,11 @@ from m2dr.model.fitted import TokenFeatures
 from m2dr.model.meeting import Meeting
 from m2dr.model.places import CHECKPOINTS
 from m2dr.records.card import ModelCard
-from m2dr.records.fit import FitInputs, FitRecord
 from m2dr.settings import FitSettings
 from m2dr.text.ragged import Ragged
-from m2dr.train.fit import RIDGES, Head, Moments, fit_head
-from m2dr.verbs.fitting.reading import count_tokens, read_features, read_sample, rows_of
-from m2dr.verbs.fitting.solving import fitted_cuts, give_fit
+from m2dr.train.fit import Moments
+from m2dr.verbs.fitting.reading import count_tokens, read_features, read_texts, rows_of
+from m2dr.verbs.fitting.solving import fitted_cuts, give_fit, heads_of, record_of
 from m2dr.verbs.fitting.sums import WINDOW, Sums
 from m2dr.verbs.fitting.texts import FitTexts, fit_texts
 from m2dr.verbs.progress import is_first, processes_asked, progress, say
@@ -84,7 +85,7 @@ def fit(
         if meeting:
             meeting.all_here("fitted")
     cosines = card.fit.cosines if card.fit else ()
-    return FitReport(folder, card, sums.moments.count, cosines, time.monotonic() - begun)
+    return FitReport(folder, card, sums.texts, cosines, time.monotonic() - begun)
 
 
 class _Work:
@@ -153,11 +154,10 @@ class _Work:
         with progress("Reading", len(mine) * WINDOW if self._ranks > 1 else total, "texts") as told:
             for window in mine:
                 texts = self._texts.read(window * WINDOW, (window + 1) * WINDOW)
-                rows = rows_of(self._encoder, self._tokenizer, texts)
-                pad_id = self._tokenizer.pad_id
-                sample = read_sample(self._encoder, features, Ragged.of(rows), pad_id, told)
+                draw = np.random.default_rng([self._settings.seed, window])
+                found = read_texts(self._encoder, self._tokenizer, features, texts, draw, told)
                 try:
-                    sums.add(window, sample)
+                    sums.add(window, *found)
                 except ValueError as error:
                     raise UserError(
                         f"{self._settings.backbone} cannot be fitted: {error} for a text of "
@@ -196,16 +196,8 @@ class _Work:
 
 
 def _mean_cosine(sums: Sums, settings: FitSettings) -> float:
-    heads = _heads(sums, settings.inputs, settings.ridge)
+    heads = heads_of(sums, settings.inputs, settings.ridge)
     return sum(head.cosine or 0.0 for head in heads) / len(heads)
-
-
-def _heads(sums: Sums, inputs: FitInputs, ridge: float) -> list[Head]:
-    """The exits of layers 0 to L - 1, towards the embedding as it is."""
-    held_out = sums.sample()
-    layers = range(sums.moments.layers + 1)
-    ridges = (ridge,) if ridge else RIDGES
-    return [fit_head(sums.moments, held_out, layer, inputs, ridges) for layer in layers]
 
 
 def _write(
@@ -219,22 +211,15 @@ def _write(
 ) -> ModelCard:
     """Solve, rotate, and write the folder."""
     card = encoder.card
-    heads = _heads(sums, settings.inputs, settings.ridge)
+    heads = heads_of(sums, settings.inputs, settings.ridge)
     fewest = len(sums.moments.targets(0))
     if sums.moments.count < fewest:
         say(
-            f"{counted(sums.moments.count, 'texts')} were read for {fewest} inputs of an exit: the "
-            "ridge decides what they leave open; more texts give better exits."
+            f"{counted(sums.moments.count, 'texts and snippets')} were read for {fewest} inputs of "
+            "an exit: the ridge decides what they leave open; more texts give better exits."
         )
-    record = FitRecord(
-        corpora=texts.names,
-        texts=sums.moments.count,
-        rotation=settings.rotation,
-        inputs=settings.inputs,
-        identity=settings.identity,
-        ridges=tuple(head.ridge for head in heads),
-        cosines=tuple(head.cosine for head in heads),
-    )
+    how = settings.rotation, settings.inputs, settings.identity
+    record = record_of(heads, texts.names, sums.texts, sums.snippets, *how)
     give_fit(encoder, features.cpu(), heads, sums.embeddings(), record, settings.seed)
     untrained = not card.is_trained
     return checkpoint.save(

@@ -22,6 +22,9 @@ from m2dr.verbs.encoding import (
     tokenize,
     tokens_per_batch,
 )
+from m2dr.verbs.fitting.texts import snippets
+
+SNIPPETS = 2  # of each long text
 
 
 def rows_of(
@@ -67,6 +70,41 @@ def read_features(
     single[ids] = found
     special = sorted({*range(len(counts))} - {*ids})
     return token_features(encoder.words, single, counts, special, identity)
+
+
+def read_texts(
+    encoder: Encoder,
+    tokenizer: Tokenizer,
+    features: TokenFeatures,
+    texts: Sequence[tuple[Side, str]],
+    draw: np.random.Generator,
+    advance: Callable[[int], None] = lambda _: None,
+) -> tuple[Sample, NDArray[np.int64]]:
+    """Run texts, and snippets of the long ones, through all layers.
+
+    Args:
+        encoder: with all layers.
+        tokenizer: of the same model.
+        features: of its tokens.
+        texts: with the sides that they are encoded as.
+        draw: of the snippets.
+        advance: is told how many texts have been run.
+
+    Returns:
+        The texts and then the snippets; and the place of the text that each snippet is of.
+    """
+    found = read_sample(
+        encoder,
+        features,
+        Ragged.of(rows_of(encoder, tokenizer, texts)),
+        tokenizer.pad_id,
+        advance,
+    )
+    parts, of = snippets([text for _, text in texts], SNIPPETS, draw)
+    if parts:
+        rows = Ragged.of(tokenize(encoder.card, tokenizer, parts, "query"))
+        found += read_sample(encoder, features, rows, tokenizer.pad_id)
+    return found, of
 
 
 def read_sample(

@@ -15,17 +15,19 @@ from m2dr.model.modules import rotate
 from m2dr.records.card import ModelCard
 from m2dr.records.cut import Cut
 from m2dr.records.fit import FitInputs, FitRecord, Rotation
+from m2dr.settings import FitSettings
 from m2dr.text.ragged import Ragged
 from m2dr.train.fit import RIDGES, RIDGES_OF_SIGNS, Head, Moments, Sample, fit_head
 from m2dr.train.rotation import STEPS, fit_rotation
-from m2dr.verbs.encoding import embed_tokens_and_states
 from m2dr.verbs.fitting.reading import (
     as_sample,
     count_tokens,
     read_features,
+    read_texts,
     rows_of,
     token_parts,
 )
+from m2dr.verbs.fitting.sums import WINDOW, Sums
 from m2dr.verbs.fitting.texts import FitTexts
 from m2dr.verbs.models import usual_dims
 from m2dr.verbs.progress import progress
@@ -41,18 +43,14 @@ def fit_states(
     rows: Ragged,
     states: NDArray[np.float32],
     names: Sequence[str],
-    *,
     identity: int,
-    rotation: Rotation = "none",
-    inputs: FitInputs = "tokens+layer",
-    seed: int = 0,
-    snippets: tuple[Ragged, NDArray[np.float32]] | None = None,
+    parts: tuple[Ragged, NDArray[np.float32]] | None = None,
 ) -> FitRecord:
-    """Give an encoder exits that are fitted on some texts, in place of any that it has.
+    """Give an encoder exits that are fitted on some documents, in place of any that it has.
 
-    Snippets stand for queries where there are none. The states of a short text are unlike those of
-    a long one, so that the layers from 1 are fitted on both, with λ by snippets that are held out;
-    layer 0 reads no states, and is best fitted on whole texts alone.
+    The layers from 1 are fitted on the documents and on snippets of them, with λ by snippets that
+    are held out; layer 0 reads no states, and is best fitted on the documents alone where those are
+    the ones to be searched. The embedding is not rotated.
 
     Args:
         encoder: changed in place; with all layers.
@@ -61,21 +59,18 @@ def fit_states(
         states: [N, S P + W], as `Encoder.states` gives them.
         names: of the corpora, for the record.
         identity: random signs per token.
-        rotation: of the embedding.
-        inputs: what an exit reads.
-        seed: of a learned rotation.
-        snippets: token ids and states of parts of the texts.
+        parts: token ids and states of the snippets.
 
     Raises:
         UserError: a state or an embedding is not finite.
     """
     features = _features(encoder, tokenizer, rows, identity)
-    wide, ridges = inputs == "all-layers", RIDGES_OF_SIGNS if identity else RIDGES
+    inputs, ridges = FitSettings.inputs, RIDGES_OF_SIGNS if identity else RIDGES
     try:
-        moments, held_out = _sums(encoder, tokenizer, features, rows, states, wide)
+        moments, held_out = _sums(encoder, tokenizer, features, rows, states)
         heads, texts = [fit_head(moments, held_out, 0, inputs, ridges)], moments.count
-        if snippets is not None:
-            short, held_out = _sums(encoder, tokenizer, features, *snippets, wide)
+        if parts is not None:
+            short, held_out = _sums(encoder, tokenizer, features, *parts)
             short.merge(moments)
             moments = short
     except ValueError as error:
@@ -86,22 +81,29 @@ def fit_states(
     heads += [
         fit_head(moments, held_out, layer, inputs, ridges) for layer in range(1, encoder.blocks)
     ]
-    found = as_sample(states, np.empty((len(rows), 0), np.float32), encoder).targets
-    return give_fit(
-        encoder,
-        features,
-        heads,
-        found,
-        FitRecord(
-            corpora=tuple(names),
-            texts=texts,
-            rotation=rotation,
-            inputs=inputs,
-            identity=identity,
-            ridges=tuple(head.ridge for head in heads),
-            cosines=tuple(head.cosine for head in heads),
-        ),
-        seed,
+    give_exits(encoder, features, inputs, [(head.weight, head.bias) for head in heads])
+    return record_of(heads, names, texts, moments.count - texts, "none", inputs, identity)
+
+
+def record_of(
+    heads: Sequence[Head],
+    names: Sequence[str],
+    texts: int,
+    snippets: int,
+    rotation: Rotation,
+    inputs: FitInputs,
+    identity: int,
+) -> FitRecord:
+    """Return what is kept of a fit."""
+    return FitRecord(
+        corpora=tuple(names),
+        texts=texts,
+        snippets=snippets,
+        rotation=rotation,
+        inputs=inputs,
+        identity=identity,
+        ridges=tuple(head.ridge for head in heads),
+        cosines=tuple(head.cosine for head in heads),
     )
 
 
@@ -111,7 +113,6 @@ def _sums(
     features: TokenFeatures,
     rows: Ragged,
     states: NDArray[np.float32],
-    wide: bool,
 ) -> tuple[Moments, Sample]:
     """Return the moments of some texts, and those that are held out of them."""
     step = max(ONE_OF, len(rows) // HELD_OUT)
@@ -121,7 +122,7 @@ def _sums(
         tokens = token_parts(encoder, features, rows.some(chosen), tokenizer.pad_id)
         return as_sample(states[chosen], tokens, encoder)
 
-    moments, kept = Moments(encoder.blocks - 1, wide), np.flatnonzero(~held)
+    moments, kept = Moments(encoder.blocks - 1), np.flatnonzero(~held)
     with progress("Fitting", len(kept), "texts") as advance:
         for chosen in np.array_split(kept, -(-len(kept) // _AT_ONCE)):
             moments.add(sample(chosen))
@@ -172,15 +173,29 @@ def fit_texts_now(
 ) -> FitRecord:
     """Run some thousand texts through an encoder in memory, and give it exits fitted on them."""
     encoder.fitted = None
-    rows = Ragged.of(rows_of(encoder, tokenizer, texts.read(0, len(texts))))
-    layers, everything = (encoder.blocks,), np.arange(len(rows))
-    with progress("Reading", len(rows), "texts") as advance:
-        _, states = embed_tokens_and_states(
-            encoder, rows, tokenizer.pad_id, layers, everything, advance
-        )
-    return fit_states(
-        encoder, tokenizer, rows, states, texts.names, identity=0, rotation=rotation, seed=seed
-    )
+    read = texts.read(0, len(texts))
+    features = _features(encoder, tokenizer, Ragged.of(rows_of(encoder, tokenizer, read)), 0)
+    sums, inputs = Sums(Moments(encoder.blocks - 1)), FitSettings.inputs
+    with progress("Reading", len(texts), "texts") as advance:
+        for window, first in enumerate(range(0, len(texts), WINDOW)):
+            draw, part = np.random.default_rng([seed, window]), read[first : first + WINDOW]
+            sums.add(window, *read_texts(encoder, tokenizer, features, part, draw, advance))
+    heads = heads_of(sums, inputs)
+    record = record_of(heads, texts.names, sums.texts, sums.snippets, rotation, inputs, 0)
+    return give_fit(encoder, features, heads, sums.embeddings(), record, seed)
+
+
+def heads_of(sums: Sums, inputs: FitInputs, ridge: float = 0.0) -> list[Head]:
+    """Return the exits of layers 0 to L - 1, towards the embedding as it is.
+
+    Args:
+        sums: of all texts.
+        inputs: what an exit reads.
+        ridge: λ; 0: the best of several on the texts that are held out.
+    """
+    held_out, layers = sums.sample(), range(sums.moments.layers + 1)
+    ridges = (ridge,) if ridge else RIDGES
+    return [fit_head(sums.moments, held_out, layer, inputs, ridges) for layer in layers]
 
 
 def fitted_cuts(card: ModelCard) -> tuple[Cut, ...]:

@@ -33,39 +33,54 @@ class Sums:
     """Sums over windows of texts, whichever process read them.
 
     Attributes:
-        moments: of all texts but those held out.
+        moments: of all texts and snippets but those held out.
+        snippets: how many of what the moments are of are parts of other texts.
         windows: numbers of the windows that are in.
         held_out: by window, texts that are held out.
         vectors: by window, embeddings [N, W].
     """
 
     moments: Moments
+    snippets: int = 0
     windows: list[int] = field(default_factory=list)
     held_out: dict[int, Sample] = field(default_factory=dict)
     vectors: dict[int, NDArray[np.float32]] = field(default_factory=dict)
 
-    def add(self, window: int, sample: Sample) -> None:
-        """Add a window of texts, in their order.
+    def add(self, window: int, sample: Sample, of: NDArray[np.int64]) -> None:
+        """Add a window of texts, in their order, and snippets of them, held out as their texts are.
+
+        Args:
+            window: its number.
+            sample: the texts, then the snippets.
+            of: the place of the text that each snippet is of.
 
         Raises:
             ValueError: a value is not finite.
         """
-        first = window * WINDOW
-        places = np.arange(first, first + len(sample))
+        first, texts = window * WINDOW, len(sample) - len(of)
+        places = np.arange(first, first + texts)
         held = (places % _ONE_OF == _ONE_OF - 1) & (places < HELD_OUT * _ONE_OF)
+        held = np.concatenate([held, held[of]])
         self.moments.add(_rows(sample, ~held))
+        self.snippets += int((~held[texts:]).sum())
         if held.any():
             self.held_out[window] = _rows(sample, held)
         if first < VECTORS:
-            self.vectors[window] = sample.targets[: VECTORS - first]
+            self.vectors[window] = sample.targets[: min(VECTORS - first, texts)]
         self.windows.append(window)
 
     def merge(self, other: "Sums") -> None:
         """Add what another process has read."""
         self.moments.merge(other.moments)
+        self.snippets += other.snippets
         self.windows += other.windows
         self.held_out |= other.held_out
         self.vectors |= other.vectors
+
+    @property
+    def texts(self) -> int:
+        """How many texts the moments are of."""
+        return self.moments.count - self.snippets
 
     def sample(self) -> Sample:
         """Return the texts that are held out, in the order of their windows; there may be none."""
@@ -76,11 +91,7 @@ class Sums:
             return Sample(
                 empty, np.empty((0, features), np.float32), np.empty((0, width), np.float32)
             )
-        return Sample(
-            np.concatenate([sample.states for sample in kept], axis=1),
-            np.concatenate([sample.tokens for sample in kept]),
-            np.concatenate([sample.targets for sample in kept]),
-        )
+        return sum(kept[1:], kept[0])
 
     def embeddings(self) -> NDArray[np.float32]:
         """Return the embeddings that are kept, in the order of their windows, [N, W]."""
@@ -90,6 +101,7 @@ class Sums:
         """Write everything to a file, whole or not at all."""
         arrays: Arrays = {f"moments/{name}": found for name, found in self.moments.arrays().items()}
         arrays["windows"] = np.array(self.windows, np.int64)
+        arrays["snippets"] = np.array(self.snippets, np.int64)
         for window, sample in self.held_out.items():
             for name in ("states", "tokens", "targets"):
                 arrays[f"{name}/{window}"] = getattr(sample, name)
@@ -124,7 +136,8 @@ class Sums:
         }
         vectors = {int(window): found for window, found in under("vectors")}
         windows = [int(window) for window in arrays["windows"]]
-        return cls(Moments.of(dict(under("moments")), layers, wide), windows, held, vectors)
+        moments = Moments.of(dict(under("moments")), layers, wide)
+        return cls(moments, int(arrays["snippets"]), windows, held, vectors)
 
 
 def _rows(sample: Sample, chosen: NDArray[np.bool_]) -> Sample:

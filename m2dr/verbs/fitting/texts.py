@@ -13,6 +13,7 @@ from m2dr.text.sentences import open_sentences, recognises_sentences
 from m2dr.verbs.corpora import open_corpus
 
 QUERIES = "train"  # the split whose queries are read
+WORDS = (3, 15)  # of a snippet, from the first to below the second
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,34 @@ class FitTexts:
         """Return texts and the sides that they are encoded as."""
         rows = self.order[start:stop].tolist()
         return [(self._sources[number].side, self._sources[number].at(row)) for number, row in rows]
+
+
+def snippets(
+    texts: Sequence[str], each: int, draw: np.random.Generator
+) -> tuple[list[str], NDArray[np.int64]]:
+    """Cut a few words out of texts, as a query has them.
+
+    The states of a short text are unlike those of a long one, and most queries are short.
+
+    Args:
+        texts: those with no more words than a snippet may have are left out.
+        each: snippets of a text.
+        draw: says how many words, and which.
+
+    Returns:
+        The snippets, and the place of the text that each is of.
+    """
+    found, places = [], []
+    for place, text in enumerate(texts):
+        words = text.split()
+        if len(words) < WORDS[1]:
+            continue
+        for _ in range(each):
+            count = int(draw.integers(*WORDS))
+            first = int(draw.integers(len(words) - count + 1))
+            found.append(" ".join(words[first : first + count]))
+            places.append(place)
+    return found, np.array(places, np.int64)
 
 
 def fit_texts(corpora: str, most: int, seed: int, split: str = QUERIES) -> FitTexts:

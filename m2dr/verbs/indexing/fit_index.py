@@ -33,6 +33,7 @@ from m2dr.text.ragged import Ragged
 from m2dr.verbs.corpora import open_corpus
 from m2dr.verbs.encoding import embed_tokens_and_states, tokenize
 from m2dr.verbs.fitting.solving import ONE_OF, fit_states
+from m2dr.verbs.fitting.texts import snippets
 from m2dr.verbs.indexing.pipeline import Job, Windows, digest_of
 from m2dr.verbs.models import newest_model
 from m2dr.verbs.progress import progress, say
@@ -42,7 +43,6 @@ from m2dr.verbs.progress import progress, say
 FEW, FEW_SIGNS, SIGNS = 3000, 1024, 3072
 ONE_SNIPPET_OF = 4  # of so many documents of the fit a few words are read as a query
 SNIPPETS = 4096  # at most
-SNIPPET_WORDS = (3, 15)  # from the first to below the second
 
 
 def fit_exits(job: Job, dataset: Dataset, store: Store) -> None:
@@ -118,8 +118,8 @@ def _fit(job: Job, dataset: Dataset, store: Store, folder: Path) -> IndexExits:
             rows,
             states,
             (store.manifest.corpus,),
-            identity=FEW_SIGNS if len(rows) < FEW else SIGNS,
-            snippets=_snippets(dataset, store.documents, encoder, tokenizer),
+            FEW_SIGNS if len(rows) < FEW else SIGNS,
+            _snippets(dataset, store.documents, encoder, tokenizer),
         )
         if encoder.fitted is None:
             raise AssertionError("exits were given just now")
@@ -181,13 +181,9 @@ def _snippets(
     dataset: Dataset, documents: int, encoder: Encoder, tokenizer: Tokenizer
 ) -> tuple[Ragged, NDArray[np.float32]] | None:
     """Run a few words of some of the documents, as they would be asked for, through all layers."""
-    places = sampled_rows(documents)[::ONE_SNIPPET_OF][:SNIPPETS]
-    draw, texts = np.random.default_rng(documents), []
-    for place in places.tolist():
-        words = dataset.document_at(place).content.split()
-        count = int(draw.integers(*SNIPPET_WORDS))
-        first = int(draw.integers(max(len(words) - count, 0) + 1))
-        texts.append(" ".join(words[first : first + count]))
+    chosen = sampled_rows(documents)[::ONE_SNIPPET_OF][:SNIPPETS].tolist()
+    contents = [dataset.document_at(place).content for place in chosen]
+    texts, _ = snippets(contents, 1, np.random.default_rng(documents))
     if len(texts) < ONE_OF:  # too few for some to be held out
         return None
     rows = Ragged.of(tokenize(encoder.card, tokenizer, texts, "query"))
