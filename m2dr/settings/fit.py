@@ -17,6 +17,7 @@ class FitSettings:
     backbone: str = "minilm"  # Hugging Face id or folder, of a trained model too
     corpus: str = "pydocs"  # its documents and training queries; .txt files too; several by commas
     texts: int = 0  # how many are read; 0: until the exits get no better by more
+    length: int = 64  # tokens of a text that are read, at most
     rotation: Rotation = "learned"  # of the embedding, so that its prefixes are good
     inputs: FitInputs = "tokens+layer"  # what an exit reads
     documents: DocumentLayer = "last"  # which layer's documents a shallow query searches
@@ -38,6 +39,8 @@ def contradictions(settings: FitSettings) -> list[str]:
     """What is wrong although every value alone is of the right kind."""
     numbers = ("texts", "identity", "ridge", "seed")
     found = [f"{name} cannot be below 0" for name in numbers if getattr(settings, name) < 0]
+    if settings.length < 1:
+        found.append("length is a number of tokens, from 1")
     if settings.identity > 2**16:
         found.append("identity is at most 65536")
     if settings.seed >= 2**32:

@@ -124,7 +124,7 @@ class _Work:
 
     def _features(self) -> TokenFeatures:
         first = self._texts.read(0, min(COUNTED, len(self._texts)))
-        rows = rows_of(self._encoder, self._tokenizer, first)
+        rows = rows_of(self._encoder.card, self._tokenizer, first, self._settings.length)
         counts = count_tokens(Ragged.of(rows), len(self._encoder.words))
         ids = len(self._tokenizer.ordinary_ids())
         with progress("Reading the vocabulary", ids, "tokens") as advance:
@@ -155,7 +155,8 @@ class _Work:
             for window in mine:
                 texts = self._texts.read(window * WINDOW, (window + 1) * WINDOW)
                 draw = np.random.default_rng([self._settings.seed, window])
-                found = read_texts(self._encoder, self._tokenizer, features, texts, draw, told)
+                models, length = (self._encoder, self._tokenizer), self._settings.length
+                found = read_texts(*models, features, texts, length, draw, told)
                 try:
                     sums.add(window, *found)
                 except ValueError as error:

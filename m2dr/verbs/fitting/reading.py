@@ -5,6 +5,7 @@
 #   embedding.
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from m2dr.model.checkpoint import Tokenizer
 from m2dr.model.encoder import Encoder
 from m2dr.model.fitted import TokenFeatures, token_features
+from m2dr.records.card import ModelCard
 from m2dr.records.texts import Side
 from m2dr.text.ragged import Ragged
 from m2dr.text.tokens import buckets
@@ -28,14 +30,27 @@ SNIPPETS = 2  # of each long text
 
 
 def rows_of(
-    encoder: Encoder, tokenizer: Tokenizer, texts: Sequence[tuple[Side, str]]
+    card: ModelCard, tokenizer: Tokenizer, texts: Sequence[tuple[Side, str]], length: int
 ) -> list[list[int]]:
-    """Return the token ids of texts, each with the prefix and length of its side."""
+    """Return the token ids of texts, each with the prefix and length of its side.
+
+    Args:
+        card: of the model.
+        tokenizer: of the same model.
+        texts: with the sides that they are encoded as.
+        length: tokens of a text, at most. The exits of a fit that reads 64 find what those do of
+            one that reads all, in a third of the time.
+    """
+    card = replace(
+        card,
+        query_length=min(card.query_length, length),
+        document_length=min(card.document_length, length),
+    )
     rows: list[list[int]] = [[] for _ in texts]
     sides: tuple[Side, ...] = ("query", "document")
     for side in sides:
         places = [place for place, (found, _) in enumerate(texts) if found == side]
-        found = tokenize(encoder.card, tokenizer, [texts[place][1] for place in places], side)
+        found = tokenize(card, tokenizer, [texts[place][1] for place in places], side)
         for place, row in zip(places, found, strict=True):
             rows[place] = row
     return rows
@@ -77,6 +92,7 @@ def read_texts(
     tokenizer: Tokenizer,
     features: TokenFeatures,
     texts: Sequence[tuple[Side, str]],
+    length: int,
     draw: np.random.Generator,
     advance: Callable[[int], None] = lambda _: None,
 ) -> tuple[Sample, NDArray[np.int64]]:
@@ -87,6 +103,7 @@ def read_texts(
         tokenizer: of the same model.
         features: of its tokens.
         texts: with the sides that they are encoded as.
+        length: tokens of a text, at most.
         draw: of the snippets.
         advance: is told how many texts have been run.
 
@@ -96,13 +113,14 @@ def read_texts(
     found = read_sample(
         encoder,
         features,
-        Ragged.of(rows_of(encoder, tokenizer, texts)),
+        Ragged.of(rows_of(encoder.card, tokenizer, texts, length)),
         tokenizer.pad_id,
         advance,
     )
     parts, of = snippets([text for _, text in texts], SNIPPETS, draw)
     if parts:
-        rows = Ragged.of(tokenize(encoder.card, tokenizer, parts, "query"))
+        asked: list[tuple[Side, str]] = [("query", part) for part in parts]
+        rows = Ragged.of(rows_of(encoder.card, tokenizer, asked, length))
         found += read_sample(encoder, features, rows, tokenizer.pad_id)
     return found, of
 

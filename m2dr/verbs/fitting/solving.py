@@ -174,12 +174,14 @@ def fit_texts_now(
     """Run some thousand texts through an encoder in memory, and give it exits fitted on them."""
     encoder.fitted = None
     read = texts.read(0, len(texts))
-    features = _features(encoder, tokenizer, Ragged.of(rows_of(encoder, tokenizer, read)), 0)
+    length = FitSettings.length
+    rows = Ragged.of(rows_of(encoder.card, tokenizer, read, length))
+    features = _features(encoder, tokenizer, rows, 0)
     sums, inputs = Sums(Moments(encoder.blocks - 1)), FitSettings.inputs
     with progress("Reading", len(texts), "texts") as advance:
         for window, first in enumerate(range(0, len(texts), WINDOW)):
             draw, part = np.random.default_rng([seed, window]), read[first : first + WINDOW]
-            sums.add(window, *read_texts(encoder, tokenizer, features, part, draw, advance))
+            sums.add(window, *read_texts(encoder, tokenizer, features, part, length, draw, advance))
     heads = heads_of(sums, inputs)
     record = record_of(heads, texts.names, sums.texts, sums.snippets, rotation, inputs, 0)
     return give_fit(encoder, features, heads, sums.embeddings(), record, seed)
