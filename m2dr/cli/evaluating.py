@@ -8,6 +8,7 @@ import click
 from m2dr.cli.options import CUTS, MACHINE, OUT, ROOT, Command, options
 from m2dr.cli.polite import echo
 from m2dr.cli.tasks import classification, mteb, pairs, sts
+from m2dr.errors import UserError
 
 
 @click.group()
@@ -22,6 +23,13 @@ _EVALUATE = options(
         default="trained",
         show_default=True,
         help="Whose layer's documents are searched: trained, same, last, cross (each), or a layer.",
+    ),
+    click.option(
+        "--exits",
+        type=click.Choice(["model", "index"]),
+        default="model",
+        show_default=True,
+        help="What queries pass: the model's exits, or some fitted on the documents searched.",
     ),
     click.option(
         "--measure",
@@ -105,6 +113,11 @@ def _evaluate(against: tuple[str, ...], costs: bool, **fields: Any) -> None:  # 
     from m2dr.verbs.evaluating.evaluate import EvaluateRequest, told
     from m2dr.verbs.evaluating.evaluate import evaluate as verb
 
+    if costs and fields["exits"] == "index":
+        raise UserError(
+            "--costs measures a model with its own exits, and --exits index was asked for. Leave "
+            "one of them out."
+        )
     given = {key: value for key, value in fields.items() if value not in ((), None)}
     request = EvaluateRequest(**given)
     report = verb(request)

@@ -9,6 +9,7 @@ exits.json          what was fitted on what; written last
 
 # Shapes in this file: n documents of a sample.
 
+import hashlib
 import io
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +69,11 @@ def fitting_exits(store: Path) -> Path | None:
     record, manifest = read_exits_record(folder), StoreManifest.read(store)
     same = (record.fingerprint, record.texts) == (manifest.label.fingerprint, manifest.texts)
     return folder if same else None
+
+
+def digest_of_exits(folder: Path) -> str:
+    """Return the sha256 of what was fitted on what, with its λ and held-out cosines."""
+    return hashlib.sha256((folder / RECORD).read_bytes()).hexdigest()
 
 
 def sampled_rows(documents: int, most: int = MOST) -> NDArray[np.int64]:

@@ -19,6 +19,7 @@ from m2dr.index.exit_files import RECORD, exits_folder, fitting_exits
 from m2dr.model import checkpoint
 from m2dr.model.places import EXITS, STATIC
 from m2dr.verbs.encoding import embed_texts
+from m2dr.verbs.evaluating.evaluate import EvaluateRequest, evaluate
 from m2dr.verbs.indexing import pipeline
 from m2dr.verbs.indexing.fit_index import FitIndexRequest, fit_index
 from m2dr.verbs.indexing.index import IndexRequest, index_corpus
@@ -223,3 +224,47 @@ def test_graphs_have_the_exits_of_the_index(
         Searcher(replace(asked, runtime=one)).vectors(texts) for one in ("torch", runtime)
     ]
     assert np.allclose(found[0], found[1], atol=1e-4)
+
+
+def test_a_grid_through_the_exits_of_an_index_ranks_as_a_search_does(
+    ask: Ask, documents: Path, tmp_path: Path
+) -> None:
+    request = ask()
+    asked = EvaluateRequest(
+        (str(documents),), (request.model,), runs="all", exits="index", root=request.root,
+        out=tmp_path / "results", device="cpu",
+    )  # fmt: skip
+    (grid,) = evaluate(asked).grids
+
+    assert grid.model == "model.index-exits"
+    assert grid.layers == (0, 1, 2, 3, 4)
+    assert heads_of(request)  # fitted while the documents were encoded
+    index_corpus(replace(request, dims=(32,)))
+    opened = open_index(request.corpus, model=request.model, root=request.root, device="cpu")
+    query = json.loads((documents / "queries.jsonl").read_text())["text"]
+    runs = tmp_path / "results" / "many" / "test" / grid.model / "runs"
+    for layer in (0, 2, 4):
+        (answer,) = opened.search([query], layer=layer, k=20)
+        lines = (runs / f"L{layer}D32.trec").read_text().splitlines()[:20]
+        assert [hit.docid for hit in answer.hits] == [line.split()[2] for line in lines]
+    names = (grid.model, "model")
+    own = evaluate(replace(asked, exits="model")).grids[0]
+    assert own.layers == (1, 2, 3, 4)  # the model has no layer 0 of its own
+    through, itself = (runs.parents[1] / name / "runs" / "L1D32.trec" for name in names)
+    assert through.read_text() != itself.read_text()
+
+
+def test_an_evaluation_fits_no_exits_that_nobody_asked_for(
+    ask: Ask, documents: Path, tmp_path: Path
+) -> None:
+    request = ask()
+    asked = EvaluateRequest(
+        (str(documents),), (request.model,), root=request.root, out=tmp_path / "results",
+        device="cpu", documents="last",
+    )  # fmt: skip
+    evaluate(asked)
+    assert not list(request.root.glob("*/*/exits"))
+    through = replace(asked, exits="index")
+    assert evaluate(through).grids[0].layers == (0, 1, 2, 3, 4)  # they are fitted now
+    with pytest.raises(UserError, match="--documents same was asked for, and the exits of an"):
+        evaluate(replace(through, documents="same"))

@@ -3,9 +3,10 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from pathlib import Path
+from typing import Any, Literal
 
 from m2dr.errors import UserError
 from m2dr.evaluate.figures import quality_over_dims
@@ -19,14 +20,18 @@ from m2dr.evaluate.report import (
     write_json,
 )
 from m2dr.evaluate.usual import usual, usual_split
+from m2dr.index.exit_files import fitting_exits
 from m2dr.io import locked
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_device
+from m2dr.records.card import ModelCard
 from m2dr.verbs.corpora import open_corpus
 from m2dr.verbs.evaluating.measuring import Measuring, Runs
 from m2dr.verbs.evaluating.pairing import Pairing, pairings
 from m2dr.verbs.evaluating.ranking import Ranker, Task
 from m2dr.verbs.evaluating.suites import SUITES, collections_of, corpora_of
+from m2dr.verbs.fitting.solving import fitted_cuts
+from m2dr.verbs.indexing.fit_index import FitIndexRequest, fit_index
 from m2dr.verbs.indexing.index import encode_corpus
 from m2dr.verbs.indexing.request import INDEXES, IndexRequest
 from m2dr.verbs.models import cuts_of, names_of, newest_model
@@ -46,6 +51,7 @@ class EvaluateRequest:
     layers: tuple[int, ...] = ()  # empty: all
     dims: tuple[int, ...] = ()  # empty: powers of two from 8, and the full width
     documents: str = "trained"  # whose documents are searched: see m2dr.verbs.evaluating.pairing
+    exits: Literal["model", "index"] = "model"  # of queries: those fitted on the documents, or not
     measures: tuple[str, ...] = ()  # empty: what is usual on the corpus and split
     runs: Runs = "whole"  # which cuts' runs are written
     again: bool = False  # measure again what was measured before
@@ -151,6 +157,8 @@ def _grids(
 ) -> Iterator[Grid]:
     """Of one model on one corpus, one for each way to pair layers; written as they come."""
     card = checkpoint.read_card(model)
+    if request.exits == "index":
+        card, name = _through_exits(card, request.documents), f"{name}.index-exits"
     cuts = cuts_of(card, request.layers, request.dims, model)
     layers = sorted({cut.layer for cut in cuts})
     dims = tuple(sorted({cut.dim for cut in cuts}))
@@ -160,7 +168,7 @@ def _grids(
     with ExitStack() as held:
         for folder in folders:
             held.enter_context(locked(folder, "give another --out"))
-        ranker = _ranker(request, corpus, task, model, dims, asked)
+        ranker = _ranker(request, corpus, task, model, card, dims, asked)
         measuring = Measuring(ranker, request.runs, request.again)
         for pairing, folder in zip(asked, folders, strict=True):
             grid = measuring.grid(f"{name}{pairing.suffix}", pairing, folder)
@@ -169,11 +177,22 @@ def _grids(
             yield grid
 
 
+def _through_exits(card: ModelCard, documents: str) -> ModelCard:
+    """Return the card of a model whose queries pass the exits of an index."""
+    if documents not in ("trained", "last"):
+        raise UserError(
+            f"--documents {documents} was asked for, and the exits of an index search the "
+            "documents of its last layer alone. Leave it out."
+        )
+    return replace(card, exit_head="fitted", documents="last", cuts=fitted_cuts(card))
+
+
 def _ranker(
     request: EvaluateRequest,
     corpus: str,
     task: Task,
     model: str,
+    card: ModelCard,
     dims: tuple[int, ...],
     asked: Sequence[Pairing],
 ) -> Ranker:
@@ -182,14 +201,18 @@ def _ranker(
     The judgements are read first: a split that cannot be measured costs no encoding.
     """
     task.require()
-    card = checkpoint.read_card(model)
     sources = sorted({layer for pairing in asked for layer in pairing.layers.values()})
-    index = IndexRequest(
-        corpus, model, root=request.root, device=request.device, dtype=request.dtype
-    )
-    stores = dict(zip(sources, encode_corpus(index, model, card, sources), strict=True))
+    where: dict[str, Any] = {"root": request.root, "device": request.device, "dtype": request.dtype}
+    by_index = request.exits == "index"
+    index = IndexRequest(corpus, model, exits=by_index, **where)
+    own = checkpoint.read_card(model)
+    stores = dict(zip(sources, encode_corpus(index, model, own, sources), strict=True))
+    exits = None
+    if by_index:
+        exits = fitting_exits(stores[card.layers].folder)
+        exits = exits or fit_index(FitIndexRequest(corpus, model, **where))[0]
     device = str(choose_device(request.device))
-    return Ranker(task, model, card, stores, dims, device, request.dtype)
+    return Ranker(task, model, card, stores, dims, device, request.dtype, exits)
 
 
 def _means(

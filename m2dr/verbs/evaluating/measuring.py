@@ -18,6 +18,7 @@ from m2dr.evaluate.measures import overall
 from m2dr.evaluate.parts import Part, PartFile, joined
 from m2dr.evaluate.runfiles import write_qrels, write_run
 from m2dr.evaluate.scores import QueryScores, write_scores
+from m2dr.model import checkpoint
 from m2dr.records.card import ModelCard
 from m2dr.records.cut import Cut
 from m2dr.records.run import Run
@@ -132,7 +133,8 @@ class Measuring:
         yield from ranking_alarms(tied, empty, queries - facts["unanswered"])
         yield from depth_alarms(measures, depth, store.documents)
         yield from query_alarms(queries, **facts)
-        differences = store.manifest.label.differences(label_of(ranker.card, ranker.model))
+        card = checkpoint.read_card(ranker.model) if ranker.exits else ranker.card
+        differences = store.manifest.label.differences(label_of(card, ranker.model))
         yield from model_alarms(ranker.card, cuts, differences)
 
 

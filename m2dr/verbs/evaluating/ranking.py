@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from m2dr.evaluate.parts import Part
 from m2dr.evaluate.ranks import Ints, without
 from m2dr.evaluate.scoring import RowEvaluator
 from m2dr.index.exact import prefix_top_k
+from m2dr.index.exit_files import digest_of_exits
 from m2dr.index.store import Store
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_device, choose_dtype
@@ -77,6 +79,7 @@ class Ranker:
     dims: tuple[int, ...]
     device: str
     dtype: str
+    exits: Path | None = None  # of an index, which queries pass in place of the model's own
     _vectors: dict[int, Floats] = field(default_factory=dict, compare=False)  # of the queries
 
     def question(self, layer: int, document_layer: int) -> dict[str, object]:
@@ -93,6 +96,7 @@ class Ranker:
             "depth": self.depth,
             "drop": self.task.dataset.drops_own_document,
             "dtype": str(choose_dtype(self.dtype, choose_device(self.device))),
+            **({"exits": digest_of_exits(self.exits)} if self.exits else {}),
         }
 
     @property
@@ -158,7 +162,9 @@ class Ranker:
             return
         device = choose_device(self.device)
         dtype = choose_dtype(self.dtype, device)
-        encoder, tokenizer = checkpoint.load(self.model, max(layers), device, dtype)
+        encoder, tokenizer = checkpoint.load(
+            self.model, max(layers), device, dtype, exits=self.exits
+        )
         texts, deeper = [query.text for query in self.task.queries], sorted(layers)
         with progress("Encoding", len(texts), "queries") as advance:
             vectors = embed_texts(encoder, tokenizer, texts, "query", deeper, advance)
