@@ -16,7 +16,7 @@ from statistics import fmean, stdev
 
 LAYERS, DIMS = range(1, 7), (8, 16, 32, 64, 128, 256, 384)
 DIAGONAL = ("L1D16", "L2D32", "L3D64", "L4D128", "L5D256")
-WHOLE = "L6D384"
+WHOLE, TABLE = "L6D384", "L0D384"
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,11 @@ def told(values: Sequence[float]) -> str:
 
 
 def bar(results: Results, cut: str, seed: int) -> float | None:
-    """What the model trained for this cut alone reaches."""
-    if cut == WHOLE:
-        return results.cells["plain"].get(seed, {}).get(cut)
-    return results.cells.get(f"separate {cut}", {}).get(seed, {}).get(cut)
+    """What the model trained for this cut alone reaches, with this seed or else in the mean."""
+    held = results.cells.get("plain" if cut == WHOLE else f"separate {cut}", {})
+    if seed in held:
+        return held[seed].get(cut)
+    return fmean(cells[cut] for cells in held.values()) if held else None
 
 
 def gaps(results: Results, name: str, cuts: Sequence[str]) -> list[float]:
@@ -82,8 +83,8 @@ def retrieval_table(results: Results) -> list[str]:
     """One row per recipe: gaps to the separate models, and means of the grid."""
     lines = [
         "| recipe | seeds | gap to separate, diagonal | gap to plain, whole | whole | "
-        "layers 1–3, all dims | all 42 cuts |",
-        "|---|---|---|---|---|---|---|",
+        "layer 0, 384 dims | layers 1–3, all dims | all 42 cuts |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     shallow = [f"L{layer}D{dim}" for layer in (1, 2, 3) for dim in DIMS]
     grid = [f"L{layer}D{dim}" for layer in LAYERS for dim in DIMS]
@@ -96,6 +97,7 @@ def retrieval_table(results: Results) -> list[str]:
             f"{told(gaps(results, name, DIAGONAL)) if trained else '–'} | "
             f"{told(gaps(results, name, [WHOLE])) if trained else '–'} | "
             f"{told(results.each(name, lambda cells, _: cells[WHOLE]))} | "
+            f"{told([cells[TABLE] for cells in results.cells[name].values() if TABLE in cells])} | "
             f"{told(results.each(name, mean_of(shallow)))} | "
             f"{told(results.each(name, mean_of(grid)))} |"
         )
@@ -238,6 +240,8 @@ def main() -> None:
     if which == "retrieval":
         label = "nDCG@10 × 100"
         wanted = ("untrained", "plain", "full-dim", "dims", "starbucks", "elastic")
+        if any(name.startswith("fit") for name in results.cells):
+            wanted = ("untrained", "plain", "fit, 4,000 texts", "plain, refitted", "exits")
         parts = [retrieval_table(results), diagonal_table(results), claims(results, which)]
     else:
         label = "Spearman × 100"

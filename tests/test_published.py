@@ -1,12 +1,20 @@
-"""The built-in backbone as it comes has the scores that were published for it."""
+"""The built-in backbone as it comes has the scores that were published for it, and fitted more."""
 
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
+from m2dr.beir import Index
+from m2dr.evaluate.grid import Grid
+from m2dr.records.cut import Cut
+from m2dr.settings import FitSettings
 from m2dr.verbs.evaluating.classification import ClassificationRequest, evaluate_classification
 from m2dr.verbs.evaluating.evaluate import EvaluateRequest, evaluate
 from m2dr.verbs.evaluating.sts import StsRequest, evaluate_sts
+from m2dr.verbs.fitting.fit import fit
+from m2dr.verbs.indexing.index import index_corpus
+from m2dr.verbs.indexing.request import IndexRequest
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 
@@ -68,3 +76,40 @@ def test_the_untrained_backbone_tells_classes_apart_as_published(
 
     (cell,) = report.tasks[0][0].cells.values()
     assert cell["Accuracy"] == pytest.approx(0.80, abs=0.01)
+
+
+def test_a_fit_lifts_the_cuts_leaves_the_full_model_and_beir_sees_the_same(
+    data: Path, tmp_path: Path
+) -> None:
+    """2,000 texts of other collections, against the backbone as it comes, on all of NFCorpus."""
+    from beir.datasets.data_loader import GenericDataLoader
+    from beir.retrieval.evaluation import EvaluateRetrieval
+
+    corpus, model = str(data / "beir" / "nfcorpus"), tmp_path / "fitted"
+    pairs = [str(data / "pairs" / f"{name}.jsonl.gz") for name in ("acl-title-abstract", "medquad")]
+    sources = ",".join([str(data / "msmarco" / "passage-pool"), *pairs])
+    fit(FitSettings("minilm", sources, texts=2000), model)
+
+    asked = EvaluateRequest(
+        (corpus,), ("minilm", str(model)), measures=("nDCG@10",), root=tmp_path / "indexes",
+        out=tmp_path / "results",
+    )  # fmt: skip
+    untrained, fitted = evaluate(asked).grids
+
+    def mean(grid: Grid) -> float:
+        return fmean(cell["nDCG@10"] for cut, cell in grid.cells.items() if cut.layer)
+
+    full = Cut(6, 384)
+    assert fitted.cells[full]["nDCG@10"] == pytest.approx(
+        untrained.cells[full]["nDCG@10"], abs=1e-4
+    )
+    assert mean(untrained) < 0.08
+    assert mean(fitted) > 0.17
+    assert fitted.cells[Cut(0, 384)]["nDCG@10"] > 0.25
+    texts, queries, judgements = GenericDataLoader(corpus).load(split="test")
+    for layer, dim in ((0, 384), (0, 64), (3, 128), (6, 384)):
+        index_corpus(IndexRequest(corpus, str(model), (dim,), root=tmp_path / "indexes"))
+        index = Index(corpus, str(model), layer, dim, root=tmp_path / "indexes")
+        evaluation = EvaluateRetrieval(index, k_values=[10], score_function="cos_sim")
+        found = evaluation.evaluate(judgements, evaluation.retrieve(texts, queries), [10])[0]
+        assert found["NDCG@10"] == pytest.approx(fitted.cells[Cut(layer, dim)]["nDCG@10"], abs=1e-4)
