@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
-from shell import ENVIRONMENT
+from shell import ENVIRONMENT, m2dr, stopped_when
 from world import WORDS, make_model
 
 from m2dr.cli import main
@@ -332,3 +333,32 @@ def test_processes_that_share_a_fit_write_what_one_writes(
             assert torch.allclose(
                 tensor.float(), two[key].float(), rtol=apart, atol=1e-6 * largest
             ), key
+
+
+def test_kill_9_in_mid_fit_and_resume_give_the_same_files(
+    tiny_backbone: Path, tmp_path: Path
+) -> None:
+    draw = np.random.default_rng(13)
+    texts = [f"{' '.join(draw.choice(WORDS, 30))} {i}" for i in range(6000)]
+    corpus = tmp_path / "many.txt"
+    corpus.write_text("\n".join(texts))
+    words = ("fit", "--backbone", tiny_backbone, "--corpus", corpus, "--rotation", "pca",
+             "--device", "cpu", "--dtype", "fp32", "--out")  # fmt: skip
+    whole = m2dr(*words, tmp_path / "whole", cwd=tmp_path)
+    assert whole.returncode == 0, whole.stderr
+    killed = tmp_path / "killed"
+
+    code, told = stopped_when(
+        lambda: (killed / "checkpoints" / "checkpoint-0.npz").exists(),
+        *words, killed, cwd=tmp_path,
+    )  # fmt: skip
+    assert code == -signal.SIGKILL, told
+    assert not (killed / "m2dr.json").exists()
+    again = m2dr(*words, killed, cwd=tmp_path)
+    assert again.returncode != 0
+    assert "--resume" in again.stderr
+    resumed = m2dr(*words, killed, "--resume", cwd=tmp_path)
+
+    assert resumed.returncode == 0, resumed.stderr
+    for name in (EXITS, STATIC, "m2dr.json", "model.safetensors"):
+        assert (tmp_path / "whole" / name).read_bytes() == (killed / name).read_bytes()
