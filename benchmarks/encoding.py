@@ -11,7 +11,6 @@ falls on all alike; the tables hold medians, and the lowest and highest. Prints 
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -33,6 +32,7 @@ from m2dr.model.encoder import Encoder
 from m2dr.text.datasets import open_dataset
 from m2dr.text.ragged import Ragged
 from m2dr.text.tokens import buckets
+from m2dr.train.trial import peak_memory
 from m2dr.verbs.encoding import embed_texts, embed_tokens, tokenize, tokens_per_batch
 from m2dr.verbs.indexing.index import encode_corpus
 from m2dr.verbs.indexing.request import IndexRequest
@@ -335,7 +335,7 @@ def _peak(place: str, model: str, device: str) -> None:
         str(Path(place) / "corpus"), model, layers=(1,), root=root, device=device
     )
     encode_corpus(request, model, card, request.layers)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    print(peak_memory() / (1 << 20))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ import gc
 import json
 import random
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -36,6 +35,7 @@ from m2dr.text.datasets import open_dataset
 from m2dr.text.ragged import Ragged
 from m2dr.text.tokens import buckets
 from m2dr.train.compress import compressed_all
+from m2dr.train.trial import peak_memory
 from m2dr.verbs.encoding import embed_tokens, tokenize, tokens_per_batch
 
 Row = dict[str, Any]
@@ -231,7 +231,7 @@ def step_rows(sizes: Sizes, device: str, work: Path, shape: str, name: str) -> I
             step()
 
     alone, with_texts = (seconds_of(run, sizes.rounds, device) for run in (steps, whole))
-    peak = torch.cuda.max_memory_allocated() if on_gpu else _resident()
+    peak = torch.cuda.max_memory_allocated() if on_gpu else peak_memory()
     yield {
         "table": "training", "shape": shape, "step": name, "peer": PEERS.get(name),
         "tokens/s": [step.tokens * sizes.steps / s for s in alone],
@@ -241,14 +241,6 @@ def step_rows(sizes: Sizes, device: str, work: Path, shape: str, name: str) -> I
         f"and documents of up to {sizes.lengths[1]} tokens, bf16 autocast, AdamW, no dropout; "
         f"tokens are counted without padding. A round is {sizes.steps} steps.",
     }  # fmt: skip
-
-
-def _resident() -> int:
-    """Bytes of this process at its peak."""
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def decomposition_rows(sizes: Sizes, device: str) -> Iterator[Row]:

@@ -33,6 +33,7 @@ from torch import Tensor
 from m2dr.settings import read_train_settings
 from m2dr.train.losses import contrastive
 from m2dr.train.scores import prefix_scores
+from m2dr.train.trial import peak_memory
 from m2dr.verbs.training.train import Setup, prepare
 
 LAYERS, WIDTH, DIMS = 12, 768, (32, 64, 128, 256, 512, 768)
@@ -74,7 +75,7 @@ def run_loss(way: str, batch: int, times: int) -> dict[str, float]:
     excluded = torch.zeros(batch, DOCUMENTS * batch, dtype=torch.bool)
     small = (queries[:, :2].detach().requires_grad_(), documents[:, :4].detach())
     WAYS[way](*small, excluded[:2, :4]).backward()  # the libraries' own memory is not the loss's
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_memory()
     found = []
     for _ in range(times):
         queries.grad = documents.grad = None
@@ -82,8 +83,8 @@ def run_loss(way: str, batch: int, times: int) -> dict[str, float]:
         loss = WAYS[way](queries, documents, excluded)
         loss.backward()
         found.append(time.perf_counter() - begun)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    return {"seconds": median(found), "mib": peak / 1024, "loss": float(loss.detach())}
+    peak = peak_memory() - before
+    return {"seconds": median(found), "mib": peak / (1 << 20), "loss": float(loss.detach())}
 
 
 def loss_table() -> None:
@@ -373,7 +374,7 @@ def curve(batch: int, steps: int, held: int, limit: int) -> None:
         optimiser.step()
         optimiser.zero_grad()
         losses.append(float(loss.detach()))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
+    peak = peak_memory() / (1 << 30)
     print(json.dumps({"losses": losses, "gib": peak}))
 
 

@@ -1,11 +1,11 @@
 """A few real steps, to know what a training would take."""
 
 import resource
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -84,5 +84,16 @@ def _moved(batch: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
 def _memory(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024  # Linux counts KiB
+    return peak_memory()
+
+
+def peak_memory() -> int:
+    """Return the most bytes of memory that this process has held at once.
+
+    On Linux `ru_maxrss` begins with what the parent held when it started this process.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        fields = (line.split() for line in status.read_text(encoding="utf-8").splitlines())
+        return next(1024 * int(words[1]) for words in fields if words[:1] == ["VmHWM:"])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # of macOS, in bytes
