@@ -147,6 +147,11 @@ def _columns(path: Path) -> tuple[Line, list[str]] | None:
     return None if line is None else (line, list(_lowered(line)))
 
 
+def holds_lines(path: Path) -> bool:
+    """Whether it is a file of one sentence per line, and no table."""
+    return kind_of(path) == ".txt" and path.is_file() and _is_plain(path)
+
+
 def _is_plain(path: Path) -> bool:
     """Whether each line is a sentence; SICK and MRPC are tables that end in .txt too."""
     header = header_of(path)

@@ -175,3 +175,40 @@ class LineTable:
             if self._identify(first) == self._identify(second):
                 name = self._identify(second)
                 raise second.error(f"the id {name!r} stands in line {first.number} already.")
+
+
+class DistinctLines:
+    """The lines of a plain file that are not blank, each text once, by place: 8 bytes per line.
+
+    Two texts pass for one by their 64-bit hash, once in 2 million million at 8.8 M.
+
+    Args:
+        path: not gzipped.
+
+    Raises:
+        UserError: the file cannot be read, or a line is not UTF-8.
+    """
+
+    def __init__(self, path: Path) -> None:
+        refuse_pipe(path)
+        self.path = path
+        offsets, keys = array("q"), array("q")
+        end = 0
+        for number, raw in _raw_lines(path):
+            start, end = end, end + len(raw)
+            text = _decoded(path, number, raw).text
+            if text.strip():
+                offsets.append(start)
+                keys.append(hash(text))
+        _, first = np.unique(np.frombuffer(keys, dtype=np.int64), return_index=True)
+        self._offsets = np.frombuffer(offsets, dtype=np.int64)[np.sort(first)]
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def __getitem__(self, row: int) -> str:
+        """Return a text, counted from 0 in the order of the file."""
+        start = int(self._offsets[row])
+        with self.path.open("rb") as file:
+            file.seek(start)
+            return _decoded(self.path, 1 if start == 0 else 2, file.readline()).text

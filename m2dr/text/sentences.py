@@ -5,7 +5,16 @@ from pathlib import Path
 
 from m2dr.errors import UserError, counted
 from m2dr.records.texts import Pair
-from m2dr.text.couples import COUPLES, KINDS, SCORES, SINGLES, holds_sentences, paths_of
+from m2dr.text.couples import (
+    COUPLES,
+    KINDS,
+    SCORES,
+    SINGLES,
+    holds_lines,
+    holds_sentences,
+    name_of,
+    paths_of,
+)
 from m2dr.text.couples import read_sentences as read_file
 
 __all__ = [
@@ -14,6 +23,8 @@ __all__ = [
     "SCORES",
     "SINGLES",
     "Sentences",
+    "holds_lines",
+    "name_of",
     "open_sentences",
     "recognises_sentences",
 ]

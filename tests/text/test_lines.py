@@ -10,7 +10,7 @@ from world import piped
 from m2dr.errors import UserError
 from m2dr.text.datasets import open_dataset
 from m2dr.text.fields import identifier
-from m2dr.text.lines import Line, LineTable, read_lines
+from m2dr.text.lines import DistinctLines, Line, LineTable, read_lines
 from m2dr.text.qrels import read_judgements
 from m2dr.text.sentences import open_sentences
 from m2dr.text.tables import read_table
@@ -190,3 +190,18 @@ def test_a_table_may_begin_and_end_as_windows_has_it(tmp_path: Path) -> None:
 def test_an_id_that_no_run_file_holds_is_refused(name: str) -> None:
     with pytest.raises(UserError, match="x, line 1: the id .* (run files cannot carry|is empty)"):
         identifier(Line(Path("x"), 1, ""), name, "the id")
+
+
+def test_distinct_lines_are_those_of_the_file_each_once(tmp_path: Path) -> None:
+    path = tmp_path / "lines.txt"
+    path.write_bytes("\ufefföne two\r\n\n three\n\u2003\nthree\n three\nfour".encode())
+    lines = DistinctLines(path)
+    assert [lines[row] for row in range(len(lines))] == ["öne two", " three", "three", "four"]
+    assert lines[2] == "three"
+
+
+def test_distinct_lines_that_are_not_utf_8_are_refused_by_number(tmp_path: Path) -> None:
+    path = tmp_path / "lines.txt"
+    path.write_bytes(b"one\ntwo \xff\n")
+    with pytest.raises(UserError, match="line 2: is not UTF-8"):
+        DistinctLines(path)

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from m2dr.errors import UserError
 from m2dr.records.texts import Side
-from m2dr.text.sentences import open_sentences, recognises_sentences
+from m2dr.text.lines import DistinctLines, is_gzipped
+from m2dr.text.sentences import holds_lines, name_of, open_sentences, recognises_sentences
 from m2dr.verbs.corpora import open_corpus
 
 QUERIES = "train"  # the split whose queries are read
@@ -110,6 +111,9 @@ def fit_texts(corpora: str, most: int, seed: int, split: str = QUERIES) -> FitTe
 
 
 def _sources_of(number: int, word: str, split: str) -> tuple[str, list[_Source]]:
+    if recognises_sentences(word) and holds_lines(path := Path(word)) and not is_gzipped(path):
+        lines = DistinctLines(path)  # a file of any length: none of its texts is kept
+        return name_of(path), [_Source(number, "document", len(lines), lines.__getitem__)]
     if recognises_sentences(word):
         sentences = open_sentences(word)
         texts = list(
