@@ -74,15 +74,19 @@ def fit_states(
             short.merge(moments)
             moments = short
     except ValueError as error:
-        raise UserError(
-            f"Exits cannot be fitted on {', '.join(names)}: {error}. Look at the model's weights "
-            "and dtype."
-        ) from error
+        raise _unfit(names, error) from error
     heads += [
         fit_head(moments, held_out, layer, inputs, ridges) for layer in range(1, encoder.blocks)
     ]
     give_exits(encoder, features, inputs, [(head.weight, head.bias) for head in heads])
     return record_of(heads, names, texts, moments.count - texts, "none", inputs, identity)
+
+
+def _unfit(names: Sequence[str], error: ValueError) -> UserError:
+    return UserError(
+        f"Exits cannot be fitted on {', '.join(names)}: {error}. Look at the model's weights and "
+        "dtype."
+    )
 
 
 def record_of(
@@ -171,7 +175,11 @@ def give_fit(
 def fit_texts_now(
     encoder: Encoder, tokenizer: Tokenizer, texts: FitTexts, seed: int, rotation: Rotation
 ) -> FitRecord:
-    """Run some thousand texts through an encoder in memory, and give it exits fitted on them."""
+    """Run some thousand texts through an encoder in memory, and give it exits fitted on them.
+
+    Raises:
+        UserError: a state or an embedding is not finite.
+    """
     encoder.fitted = None
     read = texts.read(0, len(texts))
     length = FitSettings.length
@@ -181,7 +189,11 @@ def fit_texts_now(
     with progress("Reading", len(texts), "texts") as advance:
         for window, first in enumerate(range(0, len(texts), WINDOW)):
             draw, part = np.random.default_rng([seed, window]), read[first : first + WINDOW]
-            sums.add(window, *read_texts(encoder, tokenizer, features, part, length, draw, advance))
+            found = read_texts(encoder, tokenizer, features, part, length, draw, advance)
+            try:
+                sums.add(window, *found)
+            except ValueError as error:
+                raise _unfit(texts.names, error) from error
     heads = heads_of(sums, inputs)
     record = record_of(heads, texts.names, sums.texts, sums.snippets, rotation, inputs, 0)
     return give_fit(encoder, features, heads, sums.embeddings(), record, seed)
