@@ -78,6 +78,7 @@ def test_the_untrained_backbone_tells_classes_apart_as_published(
     assert cell["Accuracy"] == pytest.approx(0.80, abs=0.01)
 
 
+@pytest.mark.filterwarnings("default")  # beir's loader leaves files open
 def test_a_fit_lifts_the_cuts_leaves_the_full_model_and_beir_sees_the_same(
     data: Path, tmp_path: Path
 ) -> None:
