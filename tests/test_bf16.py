@@ -184,6 +184,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "ese": ("bert", {"loss": "angle", "weights": "dynamic", "gradient_cache": 64}),
     "mipic": ("modernbert", {"gradient_cache": 64, "pooling": "cls"}),
     "elastic": ("qwen3", {"gradient_cache": 64, "lora_rank": 2, "attention": "bidirectional"}),
+    "exits": ("bert", {"gradient_cache": 64, "negatives": 1}),
 }
 
 

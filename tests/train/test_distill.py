@@ -109,8 +109,8 @@ def test_every_row_and_choice_learns_the_teacher_at_each_cut_that_retrieves(
     case: str, method: Distill
 ) -> None:
     name, changes, formula = EVERY[case]
-    last = "last" if name == "fixed-doc" else "same"
-    paper = taught_batch(method, "cosine", str(changes.get("documents", last)), CONTRASTIVE)
+    layer = str(changes.get("documents", VARIANTS[name].documents))
+    paper = taught_batch(method, "cosine", layer, CONTRASTIVE)
     objective = taught(name, paper, changes)
     asked = objective.at(0)
     sides = replace(sides_of(asked, paper), teacher=paper.teacher)

@@ -80,9 +80,7 @@ def recipe_of(settings: TrainSettings, kind: Kind = "documents") -> Recipe:
 def settle(settings: TrainSettings, kind: Kind = "documents") -> Recipe:
     """The same, with settings that change nothing."""
     variant, backbone = settings.recipe(), read_card(settings.backbone)
-    _refuse_long(settings, backbone)
-    _refuse_space(settings, variant, backbone)
-    _refuse_frozen(settings, variant)
+    _refuse(settings, variant, backbone)
     loss = _loss(settings, kind)
     layers = _layers(settings, variant, backbone)
     last = layers[0] if variant.alone and layers else backbone.layers
@@ -193,6 +191,13 @@ def _loss(settings: TrainSettings, kind: Kind) -> Loss:
 def _similarity(backbone: ModelCard, kind: Kind) -> Similarity:
     """Sentences are compared by cosine, whatever the backbone was made for."""
     return backbone.similarity if kind == "documents" else "cosine"
+
+
+def _refuse(settings: TrainSettings, variant: Variant, backbone: ModelCard) -> None:
+    """Refuse what the backbone or the rest of the recipe does not allow."""
+    _refuse_long(settings, backbone)
+    _refuse_space(settings, variant, backbone)
+    _refuse_frozen(settings, variant)
 
 
 def _refuse_frozen(settings: TrainSettings, variant: Variant) -> None:
