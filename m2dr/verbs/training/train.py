@@ -233,6 +233,10 @@ def _asked_to_stop() -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
+    except BaseException:
+        # The SIGTERM of torchrun may come while this process says what to do next.
+        before = signal.SIG_IGN if processes_asked() > 1 else before
+        raise
     finally:
         signal.signal(signal.SIGTERM, before)
 
