@@ -3,16 +3,16 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from m2dr.verbs.searching.library import OpenIndex, open_index
+    from m2dr.api import OpenIndex, open_index
 
 __all__ = ["OpenIndex", "__version__", "open_index"]
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
-    """What searches from Python, imported when it is first asked for: torch takes seconds."""
+    """Import the API when it is first used, because torch takes seconds to load."""
     if name in ("OpenIndex", "open_index"):
-        from m2dr.verbs.searching import library
+        from m2dr import api
 
-        return getattr(library, name)
+        return getattr(api, name)
     raise AttributeError(f"module 'm2dr' has no attribute {name!r}")

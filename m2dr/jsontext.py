@@ -1,7 +1,9 @@
-"""JSON: read strictly and with types, refused with line and reason, and written from records."""
+"""The JSON codec: strict parsing, values checked against type hints, and records in files."""
 
+import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, fields, is_dataclass
 from math import isfinite
 from pathlib import Path
@@ -20,25 +22,26 @@ from typing import (
 )
 
 from m2dr.errors import UserError
-from m2dr.io import read_bytes, read_regular, write_whole
+from m2dr.io import read_bytes, read_regular, write_text
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     Record = TypeVar("Record", bound=DataclassInstance)
 
-FORMAT = 1  # of records; raise it when today's reader would misread yesterday's file
-LATER = {"later": True}  # metadata of a field with a default: yesterday's file may lack it
-DEEPEST = 100  # lists and objects within one another; what m2dr writes has six
-_WIDEST = 2**63  # whole numbers that arrays and files of weights can hold are below
+FORMAT = 1  # of records; raise it when the new reader would misread older files
+LATER = {"later": True}  # metadata of a field with a default, which older files may lack
+DEEPEST = 100  # nesting of lists and objects; what m2dr writes has six levels
+_TOO_DEEP = f"its lists and objects are nested more than {DEEPEST} deep"
+_WIDEST = 2**63  # integers of arrays and files of weights are below
 
 
 class JsonError(ValueError):
-    """Text that is not JSON, or JSON that no two programs read alike.
+    """Text that is not JSON, or is JSON that programs read in different ways.
 
     Attributes:
-        line: where it stops being JSON, from 1; 0 for JSON that m2dr refuses.
-        reason: why, without the line.
+        line: of the error, from 1; 0 for valid JSON that m2dr refuses.
+        reason: the error, without the line.
     """
 
     def __init__(self, reason: str, line: int = 0) -> None:
@@ -46,22 +49,26 @@ class JsonError(ValueError):
         self.line, self.reason = line, reason
 
     def at(self, where: object) -> UserError:
-        """Return the sentence to raise; `where` names the file or whatever else held the text."""
+        """Return the error to raise; `where` names the source of the text, such as a file."""
         if self.line:
             return UserError(f"{where}, line {self.line}: is not JSON ({self.reason}).")
         return UserError(f"{where}: {self}.")
 
 
-def parse_json(text: str | bytes, strict: bool = True) -> Any:  # noqa: ANN401  # anything may stand in JSON
-    """Return what a whole file of JSON holds; nothing is nested more than `DEEPEST` deep.
+class MismatchError(ValueError):
+    """A JSON value of another type than expected; the message names the value."""
+
+
+def parse_json(text: str | bytes, strict: bool = True) -> Any:  # noqa: ANN401  # any JSON value
+    """Return the value of a JSON text that is nested at most `DEEPEST` deep.
 
     Args:
-        text: of the file; bytes are UTF-8.
-        strict: numbers are finite and whole ones have 64 bits, and an object has each key once.
-            Files of published models keep to none of it: their tokenizers read up to 1e30 tokens.
+        text: JSON; bytes are UTF-8.
+        strict: whether numbers must be finite, integers within 64 bits and keys of an object
+            unique. Files of published models are not: their tokenizers read up to 1e30 tokens.
 
     Raises:
-        JsonError: the text is anything else.
+        JsonError: the text is not such JSON.
     """
     hooks: dict[str, Any] = {
         "parse_float": _finite,
@@ -79,19 +86,39 @@ def parse_json(text: str | bytes, strict: bool = True) -> Any:  # noqa: ANN401  
     except (ValueError, RecursionError) as error:
         raise JsonError(reason_of(error), _line_of(error)) from error
     if _is_deep(found):
-        raise JsonError(_DEEP)
+        raise JsonError(_TOO_DEEP)
     return found
 
 
-class MismatchError(ValueError):
-    """The JSON is not what was expected; says where and why."""
+def json_sha256(value: object, sort_keys: bool = True) -> str:
+    """Return the SHA-256 of a value's JSON, in hex."""
+    return hashlib.sha256(json.dumps(value, sort_keys=sort_keys).encode()).hexdigest()
 
 
-# Whole files
+# Files
 
 
-def load_json(path: Path) -> Any:  # noqa: ANN401  # anything may stand in JSON
-    """Return what a regular file of JSON holds, as `parse_json`.
+def write_json(
+    path: Path,
+    value: object,
+    *,
+    sort_keys: bool = False,
+    ensure_ascii: bool = True,
+    allow_nan: bool = True,
+) -> None:
+    """Write a value as indented JSON, atomically; the options are those of `json.dumps`.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    text = json.dumps(
+        value, indent=2, sort_keys=sort_keys, ensure_ascii=ensure_ascii, allow_nan=allow_nan
+    )
+    write_text(path, f"{text}\n")
+
+
+def load_json(path: Path) -> Any:  # noqa: ANN401  # any JSON value
+    """Return the value of a regular JSON file, as `parse_json` does.
 
     Raises:
         OSError: it cannot be read, or is no file.
@@ -101,24 +128,20 @@ def load_json(path: Path) -> Any:  # noqa: ANN401  # anything may stand in JSON
 
 
 def read_value(path: Path, hint: object, remedy: str, strict: bool = False) -> Any:  # noqa: ANN401  # what `hint` says
-    """Read JSON of a type, such as `list[dict[str, str]]`.
+    """Read a JSON file of a type, such as `list[dict[str, str]]`.
 
     Args:
         path: the file.
         hint: its type, as `decode` takes it.
         remedy: what to do when it cannot be used; a sentence.
-        strict: as `parse_json`; False for files of published models.
+        strict: as in `parse_json`; False for files of published models.
 
     Raises:
-        UserError: the file cannot be read, is not JSON, or a value has another type; with its name.
+        UserError: the file cannot be read, is not JSON, or a value has another type.
     """
     data = read_bytes(path, remedy)
-    try:
+    with _explain(path, lambda: remedy):
         return decode(parse_json(data, strict), hint, "")
-    except JsonError as error:
-        raise UserError(f"{error.at(path)} {remedy}") from error
-    except MismatchError as error:
-        raise UserError(f"{path} {error}. {remedy}") from error
 
 
 def read_object(
@@ -128,53 +151,48 @@ def read_object(
 
     Args:
         path: the file.
-        hints: the types of the fields that are known; each may be absent, and others may be there.
-        remedy: what to do when it cannot be used; a sentence.
-        strict: as `read_value`.
+        hints: types of the known fields; each may be absent, and there may be others.
+        remedy: as in `read_value`.
+        strict: as in `read_value`.
 
     Raises:
         UserError: as `read_value`.
     """
     table: dict[str, Any] = read_value(path, dict[str, object], remedy, strict)
-    try:
+    with _explain(path, lambda: remedy):
         for name in hints.keys() & table.keys():
             table[name] = decode(table[name], hints[name], name)
-    except MismatchError as error:
-        raise UserError(f"{path} {error}. {remedy}") from error
     return table
 
 
-def read_table(path: Path, hints: Mapping[str, object], remedy: str) -> dict[str, Any]:
+def read_optional_object(path: Path, hints: Mapping[str, object], remedy: str) -> dict[str, Any]:
     """Read a JSON object as `read_object` does; it is empty where there is no file."""
     there = path.exists() or path.is_symlink()
     return read_object(path, hints, remedy) if there else {}
 
 
-# Records, as objects with a format number
+# Records: dataclasses as JSON objects with a format number
 
 
-def write_json(path: Path, record: "DataclassInstance") -> None:
-    """Write `record` and the format number; the file is whole or as it was.
-
-    Raises:
-        UserError: the system refused to write.
-    """
-    write_whole(path, f"{dump(record, indent=2)}\n".encode())
-
-
-def dump(record: "DataclassInstance", indent: int | None = None) -> str:
-    """Return `record` and the format number as JSON."""
+def write_record(path: Path, record: "DataclassInstance") -> None:
+    """Write a record atomically; raise UserError when the file cannot be written."""
     table = {"format": FORMAT, **asdict(record)}
-    return json.dumps(table, indent=indent, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    write_json(path, table, sort_keys=True, ensure_ascii=False, allow_nan=False)
 
 
-def read_json(path: Path, kind: "type[Record]", remedy: Callable[[], str]) -> "Record":
-    """Read what `write_json` wrote.
+def dump_record(record: "DataclassInstance") -> str:
+    """Return a record as JSON on one line."""
+    table = {"format": FORMAT, **asdict(record)}
+    return json.dumps(table, sort_keys=True, ensure_ascii=False, allow_nan=False)
+
+
+def read_record(path: Path, kind: "type[Record]", remedy: Callable[[], str]) -> "Record":
+    """Read a record that `write_record` wrote.
 
     Args:
         path: the file.
-        kind: the dataclass that it holds.
-        remedy: gives what to do when the file cannot be used, as a sentence.
+        kind: the dataclass of the record.
+        remedy: returns what to do when the file cannot be used, as a sentence.
 
     Raises:
         UserError: the file is missing, is not JSON, has another format, or lacks a field.
@@ -183,52 +201,55 @@ def read_json(path: Path, kind: "type[Record]", remedy: Callable[[], str]) -> "R
         text = read_regular(path)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror or error}). {remedy()}") from error
-    return parse(text, kind, str(path), remedy)
+    return parse_record(text, kind, str(path), remedy)
 
 
-def parse(
+def parse_record(
     text: str | bytes, kind: "type[Record]", where: str, remedy: Callable[[], str]
 ) -> "Record":
-    """Read what `dump` returned.
+    """Parse a record that `dump_record` returned.
 
     Args:
         text: JSON.
-        kind: the dataclass that it holds.
-        where: where the text was found, the subject of the sentence that refuses it.
-        remedy: gives what to do when it cannot be used, as a sentence.
+        kind: the dataclass of the record.
+        where: the source of the text, as messages name it.
+        remedy: as in `read_record`.
 
     Raises:
         UserError: the text is not JSON, has another format, or lacks a field.
     """
+    with _explain(where, remedy):
+        table = parse_json(text)
+        if not isinstance(table, dict):
+            raise MismatchError("holds no JSON object")
+        found = table.pop("format", None)
+        if found != FORMAT:
+            raise MismatchError(f"has format {found}, and this m2dr reads format {FORMAT}")
+        return cast("Record", decode(table, kind, ""))
+
+
+@contextmanager
+def _explain(where: object, remedy: Callable[[], str]) -> Iterator[None]:
+    """Turn JsonError and MismatchError into a UserError that ends in the remedy."""
     try:
-        return _checked(parse_json(text), kind)
+        yield
     except JsonError as error:
         raise UserError(f"{error.at(where)} {remedy()}") from error
     except MismatchError as error:
         raise UserError(f"{where} {error}. {remedy()}") from error
 
 
-def _checked(table: object, kind: "type[Record]") -> "Record":
-    """Turn a JSON object with a format number into a record."""
-    if not isinstance(table, dict):
-        raise MismatchError("holds no JSON object")
-    found = table.pop("format", None)
-    if found != FORMAT:
-        raise MismatchError(f"has format {found}, and this m2dr reads format {FORMAT}")
-    return cast("Record", decode(table, kind, ""))
-
-
 # Types
 
 
 def decode(value: object, hint: object, where: str) -> object:
-    """Check a JSON value against a type hint; lists become tuples, objects dataclasses.
+    """Return a JSON value as the type of a hint: lists become tuples, objects dataclasses.
 
     Args:
-        value: what `json.loads` gave.
+        value: from `parse_json`.
         hint: object, None, str, int, float, bool, Literal, a union, tuple, list, dict[str, …] or a
             dataclass of these. A float is finite, and may be written as a whole number.
-        where: the name of the value, for the sentence that refuses it; empty for a whole file.
+        where: the name of the value in messages; empty for a whole file.
 
     Raises:
         MismatchError: a value of another type.
@@ -328,14 +349,14 @@ def _decode_tuple(value: object, hints: tuple[object, ...], where: str) -> tuple
 
 
 def quoted(value: object) -> str:
-    """Return a value as a sentence shows it; a long one is cut."""
+    """Return the repr of a value for a message, shortened to 60 characters."""
     return _short(repr(value))
 
 
 def reason_of(error: Exception) -> str:
-    """Say why `json.loads` or `tomllib.loads` refused a text."""
+    """Return why `json.loads` or `tomllib.loads` refused a text."""
     if isinstance(error, RecursionError):
-        return _DEEP
+        return _TOO_DEEP
     if isinstance(error, UnicodeDecodeError):
         return "it is not UTF-8"
     if isinstance(error, json.JSONDecodeError):
@@ -349,9 +370,6 @@ def _line_of(error: Exception) -> int:
     if isinstance(error, UnicodeDecodeError):
         return error.object.count(b"\n", 0, error.start) + 1
     return error.lineno if isinstance(error, json.JSONDecodeError) else 0
-
-
-_DEEP = f"its lists and objects are nested more than {DEEPEST} deep"
 
 
 def _finite(word: str) -> float:
@@ -379,16 +397,13 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _is_deep(value: object) -> bool:
     level = [value]
     for _ in range(DEEPEST + 1):
-        level = [part for whole in level for part in _parts(whole)]
+        nested = (one for one in level if isinstance(one, dict | list))
+        level = [
+            part for one in nested for part in (one.values() if isinstance(one, dict) else one)
+        ]
         if not level:
             return False
     return True
-
-
-def _parts(value: object) -> list[Any]:
-    if isinstance(value, dict):
-        return list(value.values())
-    return value if isinstance(value, list) else []
 
 
 def _short(word: str) -> str:

@@ -145,14 +145,14 @@ COMMANDS = (
         for file in ("pairs.jsonl", "groups.jsonl", "pairs.csv", "triples.train.tsv", "marco", "corpus")
     ),
     Command(f"index corpus {_STORE} --layer 4 --dim 8 --dim 16 {_ON}", ("model", "corpus", "indexes"), {**_ASK, "--engine": WORDS, "--factory": WORDS}, ("indexes",), weight=6),
-    Command(f"train --backbone backbone --corpus corpus --steps 1 --batch-queries 4 --out new {_ON}", ("backbone", "corpus"), {"--set": PAIRS, "--out": ("", ".", "corpus", "x" * 300, "corpus/corpus.jsonl")}, ("new", "models"), weight=1),
+    Command(f"train --backbone backbone --corpus corpus --steps 1 --batch-size 4 --out new {_ON}", ("backbone", "corpus"), {"--set": PAIRS, "--out": ("", ".", "corpus", "x" * 300, "corpus/corpus.jsonl")}, ("new", "models"), weight=1),
     Command("index list --indexes indexes", ("indexes",), {"--indexes": INSIDE}, weight=6),
     Command(f"index verify --indexes indexes --sample 0 {_ON}", ("indexes",), {"--sample": COUNTS, "--indexes": INSIDE}, weight=8),
     Command(f"index verify --indexes indexes --sample 2 --corpus corpus --model model {_ON}", ("indexes", "corpus", "model"), {"--corpus": WORDS, "--model": WORDS}, weight=3),
     Command(f"index import --vectors v.npy --ids ids.txt --corpus c --model model --sample 0 {_ON}", ("v.npy", "ids.txt", "model"), {"--layer": COUNTS, "--dim": COUNTS, "--sample": COUNTS, "--corpus": WORDS, "--engine": WORDS}, ("indexes",), weight=10),
     Command(f"index import --pyserini flat --corpus corpus --model model --sample 2 {_ON}", ("flat", "corpus", "model"), {"--dim": COUNTS, "--pyserini": WORDS}, ("indexes",), weight=4),
-    Command(f"search {_STORE} {_ON} file", ("model", "corpus", "indexes"), {**_ASK, "--set": PAIRS, "--engine": WORDS, "--funnel": WORDS, "--index": WORDS, "--query-layer": COUNTS, "--runtime": WORDS}, weight=6),
-    Command(f"search {_STORE} --engine exact --dim 16 {_ON} file", ("model", "corpus", "indexes"), {**_ASK, "--set": PAIRS}, weight=3),
+    Command(f"search {_STORE} {_ON} file", ("model", "corpus", "indexes"), {**_ASK, "--search-param": PAIRS, "--engine": WORDS, "--funnel": WORDS, "--index": WORDS, "--query-layer": COUNTS, "--runtime": WORDS}, weight=6),
+    Command(f"search {_STORE} --engine exact --dim 16 {_ON} file", ("model", "corpus", "indexes"), {**_ASK, "--search-param": PAIRS}, weight=3),
     Command(f"search {_STORE} --funnel 8:20,32 {_ON} file", ("model", "corpus", "indexes"), {"--funnel": WORDS, "-k": COUNTS}, weight=3),
     *(
         Command(f"search {_STORE} --topics {file} --run out.trec {_ON}", ("model", "corpus", "indexes", file), {"-k": COUNTS, "--run": ("", ".", "corpus", "x" * 300, "no/where")}, ("out.trec", "no"), weight=3)
@@ -168,13 +168,13 @@ COMMANDS = (
     Command(f"pick {_RESULT} --latency 5s --quality 50%", ("results",), {"--latency": NUMBERS, "--bytes-per-document": NUMBERS, "--multiply-adds": NUMBERS, "--quality": NUMBERS, "--at-least": (*WORDS, "nDCG@10=", "=1", "nDCG@10=nan"), "--measure": WORDS}, weight=14),
     Command("figures results --out out", ("results",), {"--measure": WORDS, "--published": WORDS, "--separate": WORDS}, ("out",), weight=2),
     Command("report results --out out.html", ("results",), {"--title": WORDS, "--models": WORDS, "--published": WORDS, "--measure": WORDS}, ("out.html",), weight=2),
-    Command("fuse a.trec b.trec --out out.trec", ("a.trec", "b.trec"), {"--weights": (*NUMBERS, ",", "1,1", "0,0", "1,2,3", "-1,1"), "-k": COUNTS, "--rrf-k": NUMBERS, "--scale": WORDS, "--how": WORDS}, ("out.trec",), weight=14),
-    Command("fuse a.trec b.trec --how interpolate --weights .3,.7 --out out.trec", ("a.trec", "b.trec"), {"--weights": NUMBERS, "--scale": ("none", "z", "x")}, ("out.trec",), weight=6),
+    Command("fuse a.trec b.trec --out out.trec", ("a.trec", "b.trec"), {"--weights": (*NUMBERS, ",", "1,1", "0,0", "1,2,3", "-1,1"), "-k": COUNTS, "--rrf-k": NUMBERS, "--scale": WORDS, "--method": WORDS}, ("out.trec",), weight=14),
+    Command("fuse a.trec b.trec --method interpolate --weights .3,.7 --out out.trec", ("a.trec", "b.trec"), {"--weights": NUMBERS, "--scale": ("none", "z", "x")}, ("out.trec",), weight=6),
     Command("bm25 --corpus corpus --split test --run out.trec", ("corpus",), {"--corpus": WORDS, "--split": WORDS, "-k": COUNTS}, ("out.trec",), weight=12),
     Command("bm25 --corpus marco --topics topics.tsv --run out.trec", ("marco", "topics.tsv"), {"--topics": WORDS}, ("out.trec",), weight=8),
-    Command("mine --with bm25 --corpus corpus --margin 0 --out out.jsonl", ("corpus",), {"--depth": COUNTS, "--negatives": COUNTS, "--skip": COUNTS, "--queries": COUNTS, "--margin": NUMBERS, "--split": WORDS}, ("out.jsonl",), weight=10),
+    Command("mine --retriever bm25 --corpus corpus --margin 0 --out out.jsonl", ("corpus",), {"--depth": COUNTS, "--negatives": COUNTS, "--skip": COUNTS, "--queries": COUNTS, "--margin": NUMBERS, "--split": WORDS}, ("out.jsonl",), weight=10),
     Command(f"mine {_STORE} --margin 0 --out out.jsonl {_ON}", ("model", "corpus", "indexes"), {**_ASK, "--margin": NUMBERS}, ("out.jsonl",), weight=3),
-    Command("export --model model --layer 2 --out small", ("model",), {"--layer": COUNTS, "--model": WORDS, "--out": ("", ".", "model", "x" * 300)}, ("small",), weight=8),
+    Command("export --model model --layers 2 --out small", ("model",), {"--layers": COUNTS, "--model": WORDS, "--out": ("", ".", "model", "x" * 300)}, ("small",), weight=8),
 )  # fmt: skip
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 os.environ["MKL_CBWR"] = "AUTO,STRICT"  # as the command line does
 
-from m2dr.verbs.indexing.index import IndexRequest, index_corpus  # noqa: E402  # MKL reads it once
+from m2dr.commands.index import index_corpus
+from m2dr.settings.index_requests import IndexRequest
 
 
 def attempt(request: IndexRequest) -> int:

@@ -22,12 +22,11 @@ from transformers import TrainingArguments
 from world import WORDS
 
 from m2dr import cli
-from m2dr.settings import TrainSettings
-from m2dr.train.learner import Learner
-from m2dr.train.objective import Sides
-from m2dr.train.plan import Examples, Plan
-from m2dr.train.trainer import Trainer
-from m2dr.verbs.training import train as verb
+from m2dr.commands import train as verb
+from m2dr.settings.trainings import TrainSettings
+from m2dr.train.module import TrainingModule
+from m2dr.train.objective import EncodedBatch
+from m2dr.train.trainer import Examples, Plan, Trainer
 
 STEPS = 3
 # What a log holds that is another one for another batch size, or at another time.
@@ -69,7 +68,7 @@ def undisturbed_settings(place: Path) -> tuple[str | Path, ...]:
     """As words of `m2dr train`: with dropout, a look at the dev split, and steps of AdamW."""
     return (
         "--variant", "elastic", "--corpus", place / "tiny", "--backbone", place / "backbone",
-        "--steps", "12", "--batch-queries", "4", "--device", "cpu", "--set", "save_steps=2",
+        "--steps", "12", "--batch-size", "4", "--device", "cpu", "--set", "save_steps=2",
         "--set", "evaluate_steps=4", "--set", "dropout=0.3", "--dtype", "fp32",
     )  # fmt: skip
 
@@ -141,8 +140,8 @@ def trained(case: str, place: Path, folder: Path, batch_queries: int) -> None:
         verb.train(settings_of(case, place, batch_queries), folder)
     (folder / "read.json").write_text(json.dumps(read))
     (folder / "logs.json").write_text(json.dumps(logs))
-    state = {n: p.detach().clone() for n, p in setups[0].learner.named_parameters()}
-    save_file(state, folder / "learner.safetensors")
+    state = {n: p.detach().clone() for n, p in setups[0].module.named_parameters()}
+    save_file(state, folder / "module.safetensors")
 
 
 def stopped(folder: Path, step: int) -> None:
@@ -167,10 +166,12 @@ def begin(folder: Path, *more: str) -> None:
 
 def begin_in_bf16(folder: Path) -> None:
     """Train two steps, and write the dtypes that the loss is computed in."""
-    usual, seen = Learner.forward, set()
+    usual, seen = TrainingModule.forward, set()
 
-    def forward(self: Learner, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401  # as Learner
-        def see(_: object, inputs: tuple[object, Sides], found: tuple[Tensor, object]) -> None:
+    def forward(self: TrainingModule, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401  # as TrainingModule
+        def see(
+            _: object, inputs: tuple[object, EncodedBatch], found: tuple[Tensor, object]
+        ) -> None:
             heads = [head.weight.dtype for head in self.encoder.exit_heads.values()]
             seen.update({inputs[1].queries.dtype, found[0].dtype, *heads})
 
@@ -179,7 +180,7 @@ def begin_in_bf16(folder: Path) -> None:
         handle.remove()
         return found
 
-    with patch.object(Learner, "forward", forward):
+    with patch.object(TrainingModule, "forward", forward):
         begin(folder, "--dtype", "bf16", "--steps", "2", "--set", "evaluate_steps=0")
     (folder / "dtypes.json").write_text(json.dumps(sorted(map(str, seen))))
 

@@ -8,10 +8,10 @@ from formulas import DIM, DIMS, PATH, RELATIONS_TAU, SHALLOW, STAIRS, TAU, B, H,
 from torch import Tensor
 
 from m2dr.records.cut import Cut
-from m2dr.records.variant import VARIANTS
-from m2dr.train.chain import Chain
-from m2dr.train.objective import Objective, Setting, Sides
-from m2dr.train.terms import Asked, asked_of
+from m2dr.records.variant import FAITHFUL, VARIANTS
+from m2dr.train.mipic import Chain
+from m2dr.train.objective import EncodedBatch, Objective, Setting
+from m2dr.train.terms import StepTerms, possible_steps
 
 WHOLE = Cut(L, H)
 SCORES = [0.9, 0.1, 0.8, 0.45, 0.9]  # of sentence pairs; from .8 on they are alike
@@ -48,15 +48,15 @@ def objective_of(
     name: str, paper: Paper, changes: Mapping[str, object] | None = None, faithful: bool = False
 ) -> Objective:
     """The objective of a row with some of its fields changed; its parameters go to the paper."""
-    variant = replace(VARIANTS[name], **(changes or {}))
-    choices = asked_of(
+    published = FAITHFUL.get(name, {}) if faithful else {}
+    variant = replace(VARIANTS[name], **{**published, **(changes or {})})
+    choices = possible_steps(
         variant,
         SHALLOW,
         (DIM,) if variant.prefixes == "one" else DIMS,
         WHOLE,
         [Cut(*stair) for stair in STAIRS] if variant.staircase else (),
         paper.together,
-        faithful and not variant.whole,
         [layer for layer, _ in PATH] if variant.pic else (),
     )
     setting = Setting(
@@ -64,10 +64,8 @@ def objective_of(
         TAU,
         paper.loss,
         paper.parts,
-        variant.squares,
-        variant.compress,
-        faithful,
-        SHALLOW if variant.weights == "dynamic" else (),
+        variant=variant,
+        learned=SHALLOW if variant.weights == "dynamic" else (),
         seed=13,
     )
     path = [Cut(layer, H if variant.full_checkpoints else dim) for layer, dim in PATH]
@@ -80,15 +78,15 @@ def objective_of(
     return objective
 
 
-def sides_of(asked: Asked, paper: Paper) -> Sides:
+def encoded_batch(asked: StepTerms, paper: Paper) -> EncodedBatch:
     rows = [layer - 1 for layer in asked.layers]
     labels = None if paper.labels is None else torch.tensor(paper.labels)
-    return Sides(paper.q[rows], paper.d[rows], paper.excluded, labels)
+    return EncodedBatch(paper.q[rows], paper.d[rows], paper.excluded, labels)
 
 
-def agree(objective: Objective, asked: Asked, paper: Paper, expected: Tensor) -> None:
+def agree(objective: Objective, asked: StepTerms, paper: Paper, expected: Tensor) -> None:
     """Loss, the sum of its parts and all gradients, to 1e-8."""
-    loss, parts = objective(asked, sides_of(asked, paper))
+    loss, parts = objective(asked, encoded_batch(asked, paper))
 
     torch.testing.assert_close(loss, expected, **CLOSE)
     torch.testing.assert_close(sum(parts.values()), expected.detach(), **CLOSE)

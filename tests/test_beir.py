@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from world import make_corpus, make_model
 
-from m2dr.beir import Index, Model
+from m2dr.commands.index import index_corpus
+from m2dr.commands.search import Searcher
+from m2dr.data.loaders import open_dataset
 from m2dr.errors import UserError
 from m2dr.evaluate.measures import Evaluator
-from m2dr.model import checkpoint
-from m2dr.text.datasets import open_dataset
-from m2dr.verbs.indexing.index import IndexRequest, index_corpus
-from m2dr.verbs.searching.search import Searcher, SearchRequest
+from m2dr.integrations.beir import BeirIndex, BeirModel
+from m2dr.model.folder import read_card
+from m2dr.settings.index_requests import IndexRequest, SearchRequest
 
 pytest.importorskip("beir")
 pytestmark = pytest.mark.filterwarnings("default")  # beir's own are not ours to mend
@@ -83,7 +84,9 @@ def test_exact_search_of_beir_with_a_model_scores_as_m2dr_does(
     from beir.retrieval.search.dense import DenseRetrievalExactSearch
 
     path, score_function = model
-    search = DenseRetrievalExactSearch(Model(str(path), 2, 8, **MACHINE), show_progress_bar=False)
+    search = DenseRetrievalExactSearch(
+        BeirModel(str(path), 2, 8, **MACHINE), show_progress_bar=False
+    )
 
     found = ndcg_by_beir(search, loaded, score_function)
 
@@ -95,7 +98,7 @@ def test_evaluation_of_beir_with_an_index_scores_as_m2dr_does(
 ) -> None:
     path, score_function = model
     expected = ndcg_by_m2dr(folder, path, tmp_path)
-    index = Index(str(folder), str(path), 2, 8, root=tmp_path / "indexes", **MACHINE)
+    index = BeirIndex(str(folder), str(path), 2, 8, root=tmp_path / "indexes", **MACHINE)
 
     found = ndcg_by_beir(index, loaded, score_function)
 
@@ -122,7 +125,7 @@ def test_the_document_with_the_id_of_the_query_is_dropped_as_beir_does(
     ignored: bool, own: tuple[Path, Path], tiny_backbone: Path
 ) -> None:
     folder, root = own
-    index = Index(
+    index = BeirIndex(
         str(folder), str(tiny_backbone), dim=8, root=root, ignore_identical_ids=ignored, **MACHINE
     )
     corpus = {f"d{i}": {"title": "", "text": ""} for i in range(12)}
@@ -140,7 +143,7 @@ def test_an_index_of_other_documents_is_refused(
     own: tuple[Path, Path], tiny_backbone: Path
 ) -> None:
     folder, root = own
-    index = Index(str(folder), str(tiny_backbone), dim=8, root=root, **MACHINE)
+    index = BeirIndex(str(folder), str(tiny_backbone), dim=8, root=root, **MACHINE)
     other = {f"other-{i}": {"text": "x"} for i in range(12)}
 
     with pytest.raises(UserError, match="BEIR was given 1 document, and 12 are indexed"):
@@ -151,9 +154,9 @@ def test_an_index_of_other_documents_is_refused(
 
 def test_scores_of_another_kind_are_refused(own: tuple[Path, Path], tiny_backbone: Path) -> None:
     folder, root = own
-    index = Index(str(folder), str(tiny_backbone), dim=8, root=root, **MACHINE)
+    index = BeirIndex(str(folder), str(tiny_backbone), dim=8, root=root, **MACHINE)
 
-    assert checkpoint.read_card(tiny_backbone).similarity == "dot"
+    assert read_card(tiny_backbone).similarity == "dot"
     with pytest.raises(UserError, match=r"by 'cos_sim', .* by dot; use .*score_function='dot'"):
         index.search({}, {}, 3, "cos_sim")
     with pytest.raises(UserError, match="by 'euclid', and this model compares by dot"):
@@ -164,13 +167,13 @@ def test_a_cut_that_is_not_there_is_refused(own: tuple[Path, Path], tiny_backbon
     folder, root = own
 
     with pytest.raises(UserError, match="Layer 5 was asked for; this encoder has 4"):
-        Model(str(tiny_backbone), layer=5)
+        BeirModel(str(tiny_backbone), layer=5)
     with pytest.raises(UserError, match="There is no index of own by model"):
-        Index(str(folder), str(tiny_backbone), root=root / "nowhere")
+        BeirIndex(str(folder), str(tiny_backbone), root=root / "nowhere")
 
 
 def test_a_document_without_a_title_is_its_text(tiny_backbone: Path) -> None:
-    model = Model(str(tiny_backbone), 2, 8, **MACHINE)
+    model = BeirModel(str(tiny_backbone), 2, 8, **MACHINE)
 
     rows = [
         {"text": "read a file"},
@@ -184,7 +187,7 @@ def test_a_document_without_a_title_is_its_text(tiny_backbone: Path) -> None:
 
 
 def test_texts_that_are_no_strings_are_refused(tiny_backbone: Path) -> None:
-    model = Model(str(tiny_backbone), 2, 8, **MACHINE)
+    model = BeirModel(str(tiny_backbone), 2, 8, **MACHINE)
 
     for queries in (None, "read a file", ["read", None], [b"read"]):
         with pytest.raises(UserError, match="queries.* of type .*Give a list of strings"):
@@ -202,4 +205,4 @@ def test_cuts_that_are_no_numbers_are_refused(
     wrong: dict[str, object], tiny_backbone: Path
 ) -> None:
     with pytest.raises(UserError, match="was asked for. Give a whole number from"):
-        Model(str(tiny_backbone), **wrong)  # type: ignore[arg-type]
+        BeirModel(str(tiny_backbone), **wrong)  # type: ignore[arg-type]

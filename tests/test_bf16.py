@@ -12,33 +12,33 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from processes import make_pairs
-from referee import batch, objective_of, sides_of
+from referee import batch, encoded_batch, objective_of
 from safetensors.torch import load_file
 from torch import Tensor
 from world import WORDS, make_backbone, make_corpus
 
-from m2dr.beir import Model
+from m2dr.commands import pretrain as pretraining
+from m2dr.commands.evaluate import evaluate
+from m2dr.commands.index import index_corpus
+from m2dr.commands.search import Searcher
+from m2dr.commands.train import Setup, prepare, train
+from m2dr.commands.verify import verify
+from m2dr.data.loaders import open_dataset
 from m2dr.evaluate.measures import Evaluator
+from m2dr.integrations.beir import BeirModel
 from m2dr.model.backbones import BACKBONES
-from m2dr.model.checkpoint import load, save
-from m2dr.model.exits import pool
-from m2dr.model.export import export_cut
+from m2dr.model.checkpoint import export_cut, load, save
+from m2dr.model.encoder import pool
+from m2dr.pipelines.encode import CutEncoder, embed_texts
 from m2dr.records.texts import Query, Side
 from m2dr.records.variant import VARIANTS, Compression
-from m2dr.settings import PretrainSettings, TrainSettings
-from m2dr.text.datasets import open_dataset
-from m2dr.train.compress import compressed, compressed_all, compressed_by_lottery
-from m2dr.train.objective import Objective, Sides
-from m2dr.train.terms import Asked
-from m2dr.train.trial import try_steps
-from m2dr.verbs.encoding import embed_texts
-from m2dr.verbs.evaluating.cutencoder import CutEncoder
-from m2dr.verbs.evaluating.evaluate import EvaluateRequest, evaluate
-from m2dr.verbs.indexing.index import IndexRequest, index_corpus
-from m2dr.verbs.indexing.verify import VerifyRequest, verify
-from m2dr.verbs.searching.search import Searcher, SearchRequest
-from m2dr.verbs.training import pretrain as pretraining
-from m2dr.verbs.training.train import Setup, prepare, train
+from m2dr.settings.evaluate_requests import EvaluateRequest
+from m2dr.settings.index_requests import IndexRequest, SearchRequest, VerifyRequest
+from m2dr.settings.trainings import PretrainSettings, TrainSettings
+from m2dr.train.losses import compressed, compressed_all, compressed_randomised
+from m2dr.train.objective import EncodedBatch, Objective
+from m2dr.train.terms import StepTerms
+from m2dr.train.trainer import run_first_steps
 
 IDS = torch.tensor([[2, 7, 9, 11, 20, 3], [2, 8, 3, 0, 0, 0]])
 MASK = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]])
@@ -116,7 +116,7 @@ def test_an_objective_is_the_same_number_under_autocast(
     paper = batch(similarity, loss, VARIANTS[name].documents)
     objective = objective_of(name, paper, changes).float()
     asked = objective.at(0)
-    given = sides_of(asked, paper)
+    given = encoded_batch(asked, paper)
 
     torch.testing.assert_close(
         loss_and_gradients(objective, asked, given, autocast=True),
@@ -126,13 +126,13 @@ def test_an_objective_is_the_same_number_under_autocast(
 
 
 def loss_and_gradients(
-    objective: Objective, asked: Asked, sides: Sides, autocast: bool
+    objective: Objective, asked: StepTerms, sides: EncodedBatch, autocast: bool
 ) -> tuple[Tensor, ...]:
     vectors = [side.detach().float() for side in (sides.queries, sides.documents)]
     leaves = [side.requires_grad_() for side in vectors]
     labels = None if sides.labels is None else sides.labels.float()
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        loss, _ = objective(asked, Sides(*leaves, sides.excluded, labels))
+        loss, _ = objective(asked, EncodedBatch(*leaves, sides.excluded, labels))
     return loss.detach(), *torch.autograd.grad(loss, leaves)
 
 
@@ -146,7 +146,7 @@ def test_scores_are_float32_whatever_operator_makes_them(monkeypatch: pytest.Mon
     asked = objective.at(0)
 
     found = [
-        loss_and_gradients(objective, asked, sides_of(asked, paper), autocast)
+        loss_and_gradients(objective, asked, encoded_batch(asked, paper), autocast)
         for autocast in (True, False)
     ]
 
@@ -158,12 +158,11 @@ def test_a_compressed_target_is_the_same_under_autocast(how: Compression) -> Non
     x = draw(12, 16)
     torch.manual_seed(1)
     expected = compressed(x, 8, how), compressed_all([x, 2 * x], 8, how)
-    lottery = compressed_by_lottery(x, 8)
+    lottery = compressed_randomised(x, 8, 1)
 
     with mixed():
         ours = compressed(x, 8, how), compressed_all([x, 2 * x], 8, how)
-        torch.manual_seed(1)
-        drawn = compressed_by_lottery(x, 8)
+        drawn = compressed_randomised(x, 8, 1)
 
     torch.testing.assert_close(ours, expected, **EXACT)
     torch.testing.assert_close(drawn, lottery, **EXACT)
@@ -182,6 +181,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "fixed-doc": ("qwen2", {"exit_head": "linear", "lora_rank": 2, "compress": "max-k"}),
     "starbucks": ("llama", {"gradient_checkpointing": True, "lora_rank": 2}),
     "ese": ("bert", {"loss": "angle", "weights": "dynamic", "gradient_cache": 64}),
+    "2dmse-st": ("mpnet", {"lora_rank": 2, "negatives": 1}),
+    "starbucks-sts": ("distilbert", {"gradient_cache": 64}),
     "mipic": ("modernbert", {"gradient_cache": 64, "pooling": "cls"}),
     "elastic": ("qwen3", {"gradient_cache": 64, "lora_rank": 2, "attention": "bidirectional"}),
     "exits": ("bert", {"gradient_cache": 64, "negatives": 1}),
@@ -202,10 +203,10 @@ def gradient(setup: Setup) -> tuple[float, Tensor]:
     """Loss of the first step, and its gradient as one vector."""
     with torch.autocast("cpu", torch.bfloat16, enabled=setup.plan.bf16):
         chosen = [setup.examples[place] for place in range(4)]
-        loss, _ = setup.learner.train()(**setup.batch(chosen), step=0)
+        loss, _ = setup.module.train()(**setup.batch(chosen), step=0)
     loss.backward()
-    found = [p.grad.flatten() for p in setup.learner.parameters() if p.grad is not None]
-    setup.learner.zero_grad()
+    found = [p.grad.flatten() for p in setup.module.parameters() if p.grad is not None]
+    setup.module.zero_grad()
     return float(loss.detach()), torch.cat(found)
 
 
@@ -227,10 +228,12 @@ def test_a_step_in_bf16_is_nearly_that_in_fp32(
 
     (loss, slope), (exact_loss, exact_slope) = gradient(ours), gradient(theirs)
 
-    assert all(p.dtype == torch.float32 for p in ours.learner.parameters())
+    assert all(p.dtype == torch.float32 for p in ours.module.parameters())
     assert loss == pytest.approx(exact_loss, rel=5e-3)
     assert float(torch.cosine_similarity(slope, exact_slope, dim=0)) > 0.999
-    assert try_steps(ours.learner, ours.plan, ours.examples, ours.batch, lambda _: None).loss > 0
+    assert (
+        run_first_steps(ours.module, ours.plan, ours.examples, ours.batch, lambda _: None).loss > 0
+    )
 
 
 @pytest.mark.parametrize("model_type", ["bert", "modernbert"])
@@ -340,8 +343,8 @@ def test_an_index_of_bf16_is_searched_verified_and_evaluated(place: Path) -> Non
 
 def test_beir_is_given_vectors_of_bf16(place: Path) -> None:
     model = str(place / "model")
-    exact = CutEncoder(model, 2, 8, "cpu", "fp32").queries(TEXTS)
+    exact = CutEncoder(model, 2, 8, device="cpu", dtype="fp32").queries(TEXTS)
 
-    found = Model(model, 2, 8, device="cpu", dtype="bf16").encode_queries(TEXTS)
+    found = BeirModel(model, 2, 8, device="cpu", dtype="bf16").encode_queries(TEXTS)
 
     assert cosines(found, exact).min() > 0.999

@@ -1,4 +1,4 @@
-"""Every file of configs/ is read whole, makes the recipe that its head tells of, and can be tried."""
+"""Every file of configs/ is valid, gives the recipe that its header describes, and can be tried."""
 
 import re
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from shell import m2dr
 from world import make_backbone, make_shape
 
 from m2dr.cli import main
+from m2dr.commands.dry_run import explain
+from m2dr.commands.train import cuts_asked, largest
+from m2dr.pipelines.recipe import Kind, recipe_of
 from m2dr.records.cut import Cut
-from m2dr.settings import read_pretrain_settings, read_train_settings
-from m2dr.verbs.training.explain import explain
-from m2dr.verbs.training.recipe import Kind, recipe_of
-from m2dr.verbs.training.separate import cuts_asked, largest
+from m2dr.settings.trainings import read_pretrain_settings, read_train_settings
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 README = (CONFIGS / "README.md").read_text()
@@ -36,14 +36,14 @@ SHAPES = {
     "huawei-noah/TinyBERT_General_6L_768D": (6, 768),
     "BAAI/bge-m3": (24, 1024),
     "Qwen/Qwen3-Embedding-0.6B": (28, 1024),
-}  # blocks and width
+}  # layers and width
 KINDS: dict[str, Kind] = {"nli": "scored pairs", "mipic": "sentences"}
 Shape = Callable[[tuple[int, int]], str]
 
 
 @pytest.fixture(scope="module")
 def shape(tmp_path_factory: pytest.TempPathFactory) -> Shape:
-    """The folder of a backbone of some blocks and width."""
+    """Return the folder of a backbone with some layers and width."""
     made: dict[tuple[int, int], Path] = {}
 
     def get(size: tuple[int, int]) -> str:

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from shell import COMMAND, ENVIRONMENT, m2dr
 from world import make_corpus
 
@@ -48,7 +49,13 @@ class Made:
             assert torch.allclose(
                 tensor.float(), other.exits[name].float(), rtol=apart, atol=1e-6 * largest
             ), name
-        return self.digests == other.digests
+        differing = {
+            name
+            for name in self.digests | other.digests
+            if self.digests.get(name) != other.digests.get(name)
+        }
+        assert not differing
+        return True
 
     __hash__ = None
 
@@ -180,10 +187,10 @@ def test_a_worker_killed_under_ray_is_replaced(
     corpus: Path, tiny_backbone: Path, undisturbed: Made, tmp_path: Path
 ) -> None:
     pytest.importorskip("ray")
-    process = started(tmp_path, *words(corpus, tiny_backbone, "--on", "ray", "--workers", "2"))
+    process = started(tmp_path, *words(corpus, tiny_backbone, "--backend", "ray", "--workers", "2"))
 
     until(lambda: records(tmp_path) >= 2, process)
-    crew = children(process, "ray::_shard")
+    crew = children(process, "ray::_encode_shard")
     assert crew
     crew[0].kill()
     told, _ = process.communicate(timeout=120)
@@ -246,10 +253,27 @@ def test_ctrl_c_with_workers_ends_all_of_them_with_a_sentence(
     assert not alive
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_an_error_of_a_worker_ends_encoding_with_its_sentence(
+    workers: str, corpus: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    backbone = tmp_path / "backbone"
+    shutil.copytree(tiny_backbone, backbone)
+    weights = load_file(backbone / "model.safetensors")
+    weights["encoder.layer.1.output.LayerNorm.weight"].fill_(torch.nan)
+    save_file(weights, backbone / "model.safetensors", {"format": "pt"})
+
+    done = m2dr(*words(corpus, backbone, "--workers", workers), cwd=tmp_path)
+
+    assert done.returncode == 2, done.stderr
+    assert "not finite" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 PEAK = """
 import sys
 from pathlib import Path
-from m2dr.verbs.indexing.index import IndexRequest, index_corpus
+from m2dr.commands.index import IndexRequest, index_corpus
 index_corpus(IndexRequest(
     sys.argv[1], sys.argv[2], layers=(4,), dims=(8,), root=Path(sys.argv[3]), device="cpu",
     shard_rows=500, exits=sys.argv[4] == "True"))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from shell import m2dr
 
-from m2dr.index.inventory import built_indexes
+from m2dr.index.layout import built_indexes
 
 
 @pytest.fixture

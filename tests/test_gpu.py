@@ -18,22 +18,23 @@ import torch
 from numpy.typing import NDArray
 from world import WORDS
 
-from m2dr.index.exact import ExactIndex, prefix_top_k, source
-from m2dr.index.label import Label
-from m2dr.index.manifest import StorePlan
+from m2dr.commands.evaluate import evaluate
+from m2dr.commands.index import index_corpus
+from m2dr.commands.pretrain import pretrain
+from m2dr.commands.search import Searcher
+from m2dr.commands.train import Setup, prepare, train
+from m2dr.data.tokens import Ragged
+from m2dr.index.exact import ExactIndex, prefix_top_k, tiles
+from m2dr.index.manifest import Label, StorePlan
 from m2dr.index.store import Store, open_store
-from m2dr.index.writer import StoreWriter
+from m2dr.index.store_writer import StoreWriter
 from m2dr.model import checkpoint
 from m2dr.model.backbones import BACKBONES
+from m2dr.pipelines.encode import embed_tokens
 from m2dr.records.variant import VARIANTS
-from m2dr.settings import read_pretrain_settings, read_train_settings
-from m2dr.text.ragged import Ragged
-from m2dr.verbs.encoding import embed_tokens
-from m2dr.verbs.evaluating.evaluate import EvaluateRequest, evaluate
-from m2dr.verbs.indexing.index import IndexRequest, index_corpus
-from m2dr.verbs.searching.search import Searcher, SearchRequest
-from m2dr.verbs.training.pretrain import pretrain
-from m2dr.verbs.training.train import Setup, prepare, train
+from m2dr.settings.evaluate_requests import EvaluateRequest
+from m2dr.settings.index_requests import IndexRequest, SearchRequest
+from m2dr.settings.trainings import read_pretrain_settings, read_train_settings
 
 pytestmark = pytest.mark.gpu
 DEVICE = os.environ.get("M2DR_TEST_DEVICE", "cuda")
@@ -64,17 +65,17 @@ def moved(thing: object, device: str) -> object:
 
 
 def loss_of(setup: Setup, device: str, bf16: bool) -> torch.Tensor:
-    """Of the first batch; its gradients are left in the learner."""
+    """Of the first batch; its gradients are left in the module."""
     batch = setup.batch([setup.examples[i] for i in range(4)])
-    learner = setup.learner.train().to(device)
+    module = setup.module.train().to(device)
     with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=bf16):
-        loss, _ = learner(**moved(batch, device))
+        loss, _ = module(**moved(batch, device))
     loss.backward()
     return loss.detach().cpu()
 
 
 def gradients(setup: Setup) -> dict[str, torch.Tensor]:
-    found = setup.learner.named_parameters()
+    found = setup.module.named_parameters()
     return {name: p.grad.cpu() for name, p in found if p.grad is not None}
 
 
@@ -205,7 +206,7 @@ def whole_numbers(rows: int, seed: int) -> NDArray[np.float32]:
 def test_the_exact_engine_finds_what_numpy_finds(
     queries: int, k: int, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source, "kept_bytes", lambda _: 2**40 if kept else 0)
+    monkeypatch.setattr(tiles, "kept_bytes", lambda _: 2**40 if kept else 0)
     vectors, asked = whole_numbers(3000, 3), whole_numbers(queries, 4)
     store = written(tmp_path / "store", vectors, "dot")
 
@@ -249,14 +250,14 @@ def test_scores_are_float32_whatever_training_allowed() -> None:
 @pytest.mark.parametrize("engine", ["flat", "ivf", "pq", "binary", "hnsw"])
 def test_faiss_searches_on_the_gpu_or_says_why_not(engine: str, tmp_path: Path) -> None:
     faiss = pytest.importorskip("faiss")
-    from m2dr.index.cards import on_card
-    from m2dr.index.engines import build_index, open_index
+    from m2dr.index.faiss_build import build_index, open_index
+    from m2dr.index.gpu import on_gpu
 
     vectors = np.random.default_rng(2).normal(size=(5000, 32)).astype(np.float32)
     store, asked = written(tmp_path / "store", vectors), vectors[:50] + 0.01
     index = open_index(build_index(store, 32, engine, tmp_path / "store"), store)
 
-    moved = on_card(index, torch.device(DEVICE).index or 0)
+    moved = on_gpu(index, torch.device(DEVICE).index or 0)
 
     if KIND == "cuda" and hasattr(faiss, "StandardGpuResources") and engine != "hnsw":
         assert moved.index is not None, moved.reason

@@ -15,9 +15,9 @@ import pytest
 from shell import m2dr, stopped_when
 from world import WORDS, make_corpus
 
+from m2dr.commands import train as verb
 from m2dr.errors import Interrupted
-from m2dr.settings import TrainSettings
-from m2dr.verbs.training import train as verb
+from m2dr.settings.trainings import TrainSettings
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -71,7 +71,7 @@ def test_encoding_killed_and_resumed_ends_with_the_same_bytes(
 
 
 TRAIN = (
-    "train", "--variant", "dims", "--steps", "40", "--batch-queries", "4", "--set", "save_steps=10",
+    "train", "--variant", "dims", "--steps", "40", "--batch-size", "4", "--set", "save_steps=10",
     "--set", "log_steps=5", "--set", "document_length=16", "--out", "model",
 )  # fmt: skip
 

@@ -12,13 +12,22 @@ from pathlib import Path
 import pytest
 
 from m2dr.errors import UserError
-from m2dr.io import LOCK, aside, contents, locked, locked_file, make_folder, write_text
+from m2dr.io import (
+    LOCK_NAME,
+    atomic_path,
+    list_folder,
+    lock_file,
+    lock_folder,
+    make_folder,
+    remove_stale_lock,
+    write_text,
+)
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from m2dr.io import locked
-with locked(Path(sys.argv[1])):
+from m2dr.io import lock_folder
+with lock_folder(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -42,7 +51,7 @@ def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path: Pat
     write_text(path, "old")
 
     def interrupted() -> None:
-        with aside(path) as unfinished:
+        with atomic_path(path) as unfinished:
             unfinished.write_text("ne")
             raise KeyboardInterrupt
 
@@ -55,7 +64,7 @@ def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path: Pat
 def test_until_the_block_ends_the_name_is_not_taken(tmp_path: Path) -> None:
     path = tmp_path / "table.txt"
 
-    with aside(path) as unfinished:
+    with atomic_path(path) as unfinished:
         unfinished.write_text("new")
         taken_too_early = path.exists()
 
@@ -114,7 +123,7 @@ def test_a_fifo_is_given_nothing_of_a_write_that_failed(tmp_path: Path) -> None:
     read = read_from(path)
 
     def failed() -> None:
-        with aside(path) as unfinished:
+        with atomic_path(path) as unfinished:
             unfinished.write_text("half a run")
             raise UserError("halfway")
 
@@ -206,19 +215,19 @@ def test_links_that_lead_nowhere_and_folders_are_refused(tmp_path: Path) -> None
 
     with pytest.raises(UserError, match="loop cannot be written: .* name a file"):
         write_text(tmp_path / "loop", "run")
-    with pytest.raises(UserError, match="is a folder, and a file was to be written there"):
+    with pytest.raises(UserError, match="is a folder, and m2dr writes a file there"):
         write_text(tmp_path, "run")
-    with pytest.raises(UserError, match="A file stands where a folder should be"):
+    with pytest.raises(UserError, match="There is a file where a folder should be"):
         write_text(tmp_path / "file" / "run", "run")
-    with pytest.raises(UserError, match="A file stands where a folder should be"):
+    with pytest.raises(UserError, match="There is a file where a folder should be"):
         make_folder(tmp_path / "file")
-    with pytest.raises(UserError, match="A file stands where a folder should be"):
-        contents(tmp_path / "file")
+    with pytest.raises(UserError, match="There is a file where a folder should be"):
+        list_folder(tmp_path / "file")
     assert (tmp_path / "file").read_text() == "in the way"
 
 
 def test_what_fails_while_another_file_is_read_is_not_said_of_this_one(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="other"), aside(tmp_path / "run"):
+    with pytest.raises(FileNotFoundError, match="other"), atomic_path(tmp_path / "run"):
         (tmp_path / "other").read_text()
     assert not list(tmp_path.iterdir())
 
@@ -234,14 +243,14 @@ def test_the_second_writer_is_told_and_one_that_was_killed_blocks_nobody(tmp_pat
 
         told = rf"Another process, {holder.pid} on \S+ since [-\d]+ [:\d]+, is writing to {folder}"
         remedy = r"Wait until it has ended, or wait\.$"
-        with pytest.raises(UserError, match=rf"{told}\. {remedy}"), locked(folder, "wait"):
+        with pytest.raises(UserError, match=rf"{told}\. {remedy}"), lock_folder(folder, "wait"):
             pass
 
         holder.kill()
         holder.wait()
         assert list(folder.iterdir())
-        assert not contents(folder)
-        with locked(folder):
+        assert not list_folder(folder)
+        with lock_folder(folder):
             pass
     assert not list(folder.iterdir())
 
@@ -249,12 +258,12 @@ def test_the_second_writer_is_told_and_one_that_was_killed_blocks_nobody(tmp_pat
 def test_a_lock_is_held_until_its_block_ends_and_leaves_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "models" / "new"
 
-    with locked(folder):
+    with lock_folder(folder):
         for _ in range(2):
-            with pytest.raises(UserError, match="is writing to"), locked(folder):
+            with pytest.raises(UserError, match="is writing to"), lock_folder(folder):
                 pass
     assert not list(tmp_path.iterdir())
-    with locked(folder):
+    with lock_folder(folder):
         (folder / "made").write_text("in the meantime")
     assert list(folder.iterdir()) == [folder / "made"]
 
@@ -263,11 +272,22 @@ def test_a_file_is_held_under_all_its_names(tmp_path: Path) -> None:
     path, link = tmp_path / "groups.jsonl", tmp_path / "link.jsonl"
     link.symlink_to(path)
 
-    with locked_file(path):
-        with pytest.raises(UserError, match="is writing to"), locked_file(link):
+    with lock_file(path):
+        with pytest.raises(UserError, match="is writing to"), lock_file(link):
             pass
         assert not path.exists()
     assert list(tmp_path.iterdir()) == [link]
+
+
+def test_a_lock_that_nobody_holds_is_removed_and_one_that_is_held_is_not(tmp_path: Path) -> None:
+    lock = tmp_path / LOCK_NAME
+    remove_stale_lock(tmp_path)
+    lock.write_text("4711 on a machine since yesterday")
+    remove_stale_lock(tmp_path)
+    assert not lock.exists()
+    with lock_folder(tmp_path):
+        remove_stale_lock(tmp_path)
+        assert lock.exists()
 
 
 def test_where_the_disk_knows_no_locks_a_warning_is_given(
@@ -278,8 +298,8 @@ def test_where_the_disk_knows_no_locks_a_warning_is_given(
 
     monkeypatch.setattr("m2dr.io.fcntl.flock", refuse)
 
-    with pytest.warns(UserWarning, match="cannot be locked"), locked(tmp_path):
-        assert (tmp_path / LOCK).exists()
+    with pytest.warns(UserWarning, match="cannot be locked"), lock_folder(tmp_path):
+        assert (tmp_path / LOCK_NAME).exists()
     assert not list(tmp_path.iterdir())
 
 

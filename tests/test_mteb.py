@@ -10,17 +10,23 @@ import pytest
 from shell import m2dr
 from world import WORDS, make_model
 
+from m2dr.commands.classification import evaluate_classification
+from m2dr.commands.index import index_corpus
+from m2dr.commands.search import Searcher
+from m2dr.commands.sentence_tasks import evaluate_pairs, evaluate_sts
+from m2dr.data.loaders import open_dataset
 from m2dr.errors import UserError
 from m2dr.evaluate.grid import Grid
 from m2dr.evaluate.measures import Evaluator
+from m2dr.integrations.mteb import MtebEncoder, evaluate_mteb, run_task
 from m2dr.model import checkpoint
-from m2dr.mteb import Encoder, MtebRequest, evaluate_mteb, run_task
-from m2dr.text.datasets import open_dataset
-from m2dr.verbs.evaluating.classification import ClassificationRequest, evaluate_classification
-from m2dr.verbs.evaluating.pairs import PairsRequest, evaluate_pairs
-from m2dr.verbs.evaluating.sts import StsRequest, evaluate_sts
-from m2dr.verbs.indexing.index import IndexRequest, index_corpus
-from m2dr.verbs.searching.search import Searcher, SearchRequest
+from m2dr.settings.evaluate_requests import (
+    ClassificationRequest,
+    MtebRequest,
+    PairsRequest,
+    StsRequest,
+)
+from m2dr.settings.index_requests import IndexRequest, SearchRequest
 
 pytest.importorskip("mteb")
 pytestmark = pytest.mark.filterwarnings("default")  # mteb's and datasets' own are not ours to mend
@@ -63,15 +69,15 @@ def lively(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 @pytest.fixture
-def encoder(lively: Path) -> Encoder:
-    return Encoder(str(lively), layer=2, dim=8, **MACHINE)
+def encoder(lively: Path) -> MtebEncoder:
+    return MtebEncoder(str(lively), layer=2, dim=8, **MACHINE)
 
 
-def test_vectors_of_bf16_are_nearly_those_of_fp32(encoder: Encoder, lively: Path) -> None:
-    mixed = Encoder(str(lively), layer=2, dim=8, device="cpu", dtype="bf16")
+def test_vectors_of_bf16_are_nearly_those_of_fp32(encoder: MtebEncoder, lively: Path) -> None:
+    mixed = MtebEncoder(str(lively), layer=2, dim=8, device="cpu", dtype="bf16")
     queries = texts(5, seed=1)
 
-    found, exact = (one.encoder.queries(queries) for one in (mixed, encoder))
+    found, exact = (one.queries(queries) for one in (mixed, encoder))
 
     np.testing.assert_allclose(found, exact, atol=3e-2)
     assert np.abs(found - exact).max() > 0  # it is bf16 that was asked
@@ -83,7 +89,7 @@ def only(grid: Grid) -> dict[str, float]:
 
 
 def test_sentence_similarity_scores_as_m2dr_does(
-    encoder: Encoder, lively: Path, tmp_path: Path
+    encoder: MtebEncoder, lively: Path, tmp_path: Path
 ) -> None:
     from datasets import Dataset, DatasetDict
 
@@ -113,7 +119,7 @@ def test_sentence_similarity_scores_as_m2dr_does(
 
 
 def test_pair_classification_scores_as_m2dr_does(
-    encoder: Encoder, lively: Path, tmp_path: Path
+    encoder: MtebEncoder, lively: Path, tmp_path: Path
 ) -> None:
     from datasets import Dataset, DatasetDict
 
@@ -149,7 +155,9 @@ def test_pair_classification_scores_as_m2dr_does(
         assert mine[ours] == pytest.approx(theirs[name], abs=1e-4)
 
 
-def test_classification_scores_as_m2dr_does(encoder: Encoder, lively: Path, tmp_path: Path) -> None:
+def test_classification_scores_as_m2dr_does(
+    encoder: MtebEncoder, lively: Path, tmp_path: Path
+) -> None:
     from datasets import Dataset, DatasetDict
 
     labels = [text.split()[0] < "n" for text in texts(60, 5)]
@@ -201,7 +209,7 @@ def test_retrieval_scores_as_m2dr_does(
     }  # fmt: skip
     task = task_of("AbsTaskRetrieval", "Retrieval", "ndcg_at_10", {"default": {"test": split}})
 
-    (score,) = run_task(Encoder(str(model), 2, 8, **MACHINE), task, tmp_path / "mteb")
+    (score,) = run_task(MtebEncoder(str(model), 2, 8, **MACHINE), task, tmp_path / "mteb")
 
     where = {"root": tmp_path / "indexes", **MACHINE}
     index_corpus(IndexRequest(str(tiny_corpus), str(model), (8,), (2,), store="f32", **where))
@@ -221,8 +229,8 @@ def test_each_side_has_its_own_prefix_and_layer(
         tiny_backbone, tmp_path / "prefixed", query_prefix="open ", document_prefix="close "
     )
     encoder, plain = (
-        Encoder(str(model), 2, 8, **MACHINE),
-        Encoder(str(lively), 2, 8, **MACHINE),
+        MtebEncoder(str(model), 2, 8, **MACHINE),
+        MtebEncoder(str(lively), 2, 8, **MACHINE),
     )
 
     sides = {
@@ -242,7 +250,7 @@ def test_documents_of_a_model_trained_for_it_come_from_its_last_layer(
 ) -> None:
     whole, tokenizer = checkpoint.load(lively)
     checkpoint.save(whole, tokenizer, replace(whole.card, documents="last"), tmp_path / "fixed")
-    encoder, last = (Encoder(str(tmp_path / "fixed"), layer, 8, **MACHINE) for layer in (2, 4))
+    encoder, last = (MtebEncoder(str(tmp_path / "fixed"), layer, 8, **MACHINE) for layer in (2, 4))
     batch = [{"text": ["read", "open a file"]}]
 
     found = encoder.encode(batch, prompt_type="document")
@@ -255,7 +263,7 @@ def test_documents_of_a_model_trained_for_it_come_from_its_last_layer(
 def test_similarity_is_the_models_own(similarity: str, lively: Path, tmp_path: Path) -> None:
     whole, tokenizer = checkpoint.load(lively)
     checkpoint.save(whole, tokenizer, replace(whole.card, similarity=similarity), tmp_path / "m")
-    encoder = Encoder(str(tmp_path / "m"), 4, 8, **MACHINE)
+    encoder = MtebEncoder(str(tmp_path / "m"), 4, 8, **MACHINE)
 
     first, second = (encoder.encode([{"text": texts(4, seed)}]) for seed in (1, 2))
     scores = encoder.similarity(first, second)
@@ -271,24 +279,24 @@ def test_similarity_is_the_models_own(similarity: str, lively: Path, tmp_path: P
     assert np.allclose(lengths, 1) == (similarity == "cosine")
 
 
-def test_mteb_takes_it_for_an_encoder_and_knows_the_cut(encoder: Encoder) -> None:
+def test_mteb_takes_it_for_an_encoder_and_knows_the_cut(encoder: MtebEncoder) -> None:
     from mteb.models.models_protocols import EncoderProtocol
 
     assert isinstance(encoder, EncoderProtocol)
     meta = encoder.mteb_model_meta
     assert meta.name == "m2dr/lively-L2D8"
-    assert (meta.embed_dim, meta.similarity_fn_name.value) == (8, encoder.encoder.card.similarity)
-    assert meta.revision == encoder.encoder.card.fingerprint
+    assert (meta.embed_dim, meta.similarity_fn_name.value) == (8, encoder.card.similarity)
+    assert meta.revision == encoder.card.fingerprint
 
 
-def test_inputs_without_text_are_refused(encoder: Encoder) -> None:
+def test_inputs_without_text_are_refused(encoder: MtebEncoder) -> None:
     with pytest.raises(UserError, match="inputs without a text, and m2dr encodes text alone"):
         encoder.encode([{"image": [0]}])
 
 
 @pytest.mark.parametrize("inputs", [None, "read", ["read"], [{"text": "read"}], [{"text": [7]}]])
 def test_inputs_that_are_no_batches_of_strings_are_refused(
-    inputs: object, encoder: Encoder
+    inputs: object, encoder: MtebEncoder
 ) -> None:
     with pytest.raises(UserError, match="of type .*Give a list of (dicts|strings)"):
         encoder.encode(inputs)  # type: ignore[arg-type]
@@ -307,7 +315,7 @@ def test_without_mteb_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
         ("STSBenchmrk", r"MTEB has no task 'STSBenchmrk'\. Did you mean STSBenchmark\?"),
         (
             "STSBenchmark",
-            r"The data of MTEB's STSBenchmark could not be had \(.*\)\. It comes from",
+            r"The data of MTEB's STSBenchmark cannot be loaded \(.*\)\. They come from",
         ),
     ],
 )
@@ -335,8 +343,8 @@ def test_the_command_prints_the_main_score(
     from click.testing import CliRunner
     from datasets import Dataset, DatasetDict
 
-    from m2dr import mteb as adapter
     from m2dr.cli import main
+    from m2dr.integrations import mteb as adapter
 
     rows = {"sentence1": texts(9, 1), "sentence2": texts(9, 2), "score": list(range(9))}
     tiny = task_of(

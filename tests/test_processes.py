@@ -19,8 +19,8 @@ from world import make_backbone, make_corpus
 
 from m2dr.errors import UserError
 from m2dr.model.checkpoint import load
-from m2dr.settings import TrainSettings, read_train_settings
-from m2dr.verbs.workplace import open_workplace, resumed
+from m2dr.pipelines.run_folder import open_run_folder, resumed
+from m2dr.settings.trainings import TrainSettings, read_train_settings
 
 TESTS = Path(__file__).parent
 B = 4  # queries per step and process
@@ -63,7 +63,7 @@ def case(request: pytest.FixtureRequest, place: Path) -> str:
 
 
 def learned(folder: Path) -> dict[str, Tensor]:
-    return load_file(folder / "learner.safetensors")
+    return load_file(folder / "module.safetensors")
 
 
 def distance(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
@@ -80,8 +80,9 @@ def test_two_processes_learn_what_one_does_from_batches_twice_as_large(
 
     assert alone.keys() == first.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
+    rounding = 1e-5 * max(1.0, CASES[case]["learning_rate"])  # a step is the gradient times that
     for name, value in alone.items():
-        torch.testing.assert_close(first[name], value, rtol=0, atol=1e-5, msg=name)
+        torch.testing.assert_close(first[name], value, rtol=0, atol=rounding, msg=name)
     assert distance(alone, begun) > 1e-3  # far enough for the next steps to be of another model
     assert distance(first, alone) < 1e-3 * distance(alone, begun)
 
@@ -112,7 +113,7 @@ def test_of_two_processes_the_first_one_writes(place: Path) -> None:
     by_second = {path.name for path in (place / "rank-1").rglob("*") if path.is_file()}
 
     # The last three are written by this test's own script.
-    own = {"learner.safetensors", "logs.json", "read.json"}
+    own = {"module.safetensors", "logs.json", "read.json"}
     assert by_second == {"rng_state_1.pth"} | own
 
 
@@ -213,7 +214,7 @@ def test_another_number_of_processes_does_not_go_on_with_a_training(
         ("MASTER_PORT", "1"),
     ):
         monkeypatch.setenv(name, value)
-    open_workplace(tmp_path, TrainSettings(steps=7), resume=False, overwrite=False)
+    open_run_folder(tmp_path, TrainSettings(steps=7), resume=False, overwrite=False)
 
     assert resumed(read_train_settings, tmp_path, None, [], {}).steps == 7
 

@@ -15,8 +15,8 @@ from world import make_model
 import m2dr
 from m2dr.cli import main
 from m2dr.errors import command, install
-from m2dr.index.remedies import store_remedy
-from m2dr.model.places import resume_command
+from m2dr.index.layout import store_remedy
+from m2dr.model.hub import resume_command
 
 ROOT = Path(m2dr.__file__).parent
 COMMANDS = "|".join(main.commands)
@@ -24,16 +24,17 @@ PRINTED = re.compile(rf"\bm2dr ({COMMANDS})\b|\bpip install\b|\btorchrun\b")
 
 # Where a literal names a command in passing, and asks nobody to run it as it stands.
 IN_PASSING = {
-    "cli/mining.py": "m2dr train reads 64 at most",
-    "cli/training.py": "as for `m2dr index corpus`",
-    "index/importing.py": "or of m2dr index corpus.",
-    "index/milvus.py": "with m2dr index push, from where the index lies",
-    "model/meeting.py": "Start them with torchrun.",
-    "model/places.py": "torchrun{} --nproc-per-node {} -m {}",  # what it wraps is rendered
-    "verbs/progress.py": "Start the processes with torchrun, or for one alone",
-    "verbs/indexing/storing.py": "torchrun has started several processes already",
-    "verbs/mining/mine.py": "by which m2dr train knows it",
-    "verbs/searching/opening.py": "a corpus that m2dr index corpus encoded",
+    "commands/mine.py": ("by which m2dr train knows it",),
+    "data/pydocs.py": ("Install its folder with: pip install FOLDER",),
+    "index/import_vectors.py": ("or of m2dr index corpus.",),
+    "index/milvus.py": ("with m2dr index push, from where the index lies",),
+    "model/distributed.py": ("Start them with torchrun.",),
+    "model/hub.py": ("torchrun{} --nproc-per-node {} -m {}",),  # what it wraps is rendered
+    "pipelines/make_stores.py": ("torchrun has started several processes already",),
+    "pipelines/resolve.py": ("a corpus that m2dr index corpus encoded",),
+    "progress.py": ("Start the processes with torchrun, or for one alone",),
+    "settings/index_requests.py": ("as for m2dr index corpus", "m2dr train reads 64 at most"),
+    "settings/trainings.py": ("as for `m2dr index corpus`", "as for `m2dr train`"),
 }
 
 
@@ -79,7 +80,7 @@ def test_no_message_spells_a_command_by_hand() -> None:
     ("line", "expected"),
     [
         (command("index", "corpus", corpus="a b", dim=(8, 16)), {"corpus": "a b", "dims": (8, 16)}),
-        (command("search", "it's $5", query_layer=4, k=3), {"text": "it's $5", "query_layer": 4, "k": 3}),
+        (command("search", "it's $5", query_layer=4, k=3), {"text": "it's $5", "query_layer": 4, "top_k": 3}),
         (command("train", set=("learning_rate=1e-4", "dims=[8, 16]")), {"words": ("learning_rate=1e-4", "dims=[8, 16]")}),
         (command("train", variant=None, seed=0, resume=False, corpus=""), {"variant": None, "seed": 0, "resume": False}),
         (resume_command("train", Path("my models/a")), {"resume": True, "out": Path("my models/a")}),
@@ -144,7 +145,7 @@ INDEX = ("index", "corpus", *ASKED)
 @pytest.mark.usefixtures("place")
 def test_what_is_not_encoded_at_all_is_encoded_by_the_command_told() -> None:
     mended(*SEARCH)
-    mended("search", "read", *ASKED, "--layer", "3", "--dim", "8")
+    mended("search", "read", *ASKED, "--document-layer", "3", "--dim", "8")
     mended(
         "mine",
         *ASKED,
@@ -154,7 +155,7 @@ def test_what_is_not_encoded_at_all_is_encoded_by_the_command_told() -> None:
         "9",
         "--negatives",
         "2",
-        "--layer",
+        "--query-layer",
         "2",
         "--dim",
         "16",
@@ -163,7 +164,7 @@ def test_what_is_not_encoded_at_all_is_encoded_by_the_command_told() -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [("--dim", "8"), ("--dim", "16", "--engine", "hnsw"), ("--layer", "2", "--dim", "8")],
+    [("--dim", "8"), ("--dim", "16", "--engine", "hnsw"), ("--document-layer", "2", "--dim", "8")],
 )
 def test_an_index_that_is_not_built_is_built_of_the_vectors_that_are_there(
     words: Sequence[str], place: Path
@@ -216,7 +217,7 @@ def test_what_is_damaged_is_made_again_by_the_command_told(
 def test_an_interrupted_encoding_goes_on_by_the_command_told(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from m2dr.index.shards import Shards
+    from m2dr.index.store_writer import Shards
 
     write, left = Shards.write, [2]
 
@@ -258,11 +259,11 @@ def test_queries_of_another_layer_or_prefix_are_answered_after_the_command_told(
 def test_an_unfinished_training_goes_on_by_the_command_told(
     tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from m2dr.train.learner import Learner
+    from m2dr.train.module import TrainingModule
 
-    forward, left = Learner.forward, [2]
+    forward, left = TrainingModule.forward, [2]
 
-    def stopped(self: Learner, *rest: object, **named: object) -> object:
+    def stopped(self: TrainingModule, *rest: object, **named: object) -> object:
         if not left[0]:
             raise KeyboardInterrupt
         left[0] -= 1
@@ -281,7 +282,7 @@ def test_an_unfinished_training_goes_on_by_the_command_told(
         "my models/two",
     )
     with monkeypatch.context() as patch:
-        patch.setattr(Learner, "forward", stopped)
+        patch.setattr(TrainingModule, "forward", stopped)
         code, told = run(*train)
     assert code == 1
     assert remedy(told) == ["train", "--resume", "--out", "my models/two"]

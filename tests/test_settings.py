@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from m2dr.errors import UserError
-from m2dr.settings import read_train_settings
+from m2dr.settings.trainings import read_train_settings
 
 
 def test_options_overrule_words_and_words_overrule_the_file(tmp_path: Path) -> None:
@@ -36,11 +36,12 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
 @pytest.mark.parametrize(
     ("word", "told"),
     [
-        ("layers=[0, 2]", "layers and dims that a training asks for count from 1"),
+        ("layers=[-1, 2]", "layers that a training asks for count from 0, the embeddings"),
+        ("dims=[0]", "dims from 1"),
         ('checkpoints=["L0D8"]', "checkpoints count layers from 1"),
     ],
 )
-def test_a_training_has_no_layer_0(word: str, told: str) -> None:
+def test_layers_dims_and_checkpoints_begin_somewhere(word: str, told: str) -> None:
     with pytest.raises(UserError, match=told):
         read_train_settings(None, [word])
 

@@ -79,7 +79,7 @@ def test_variables_of_torchrun_that_are_wrong_are_named(
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     words = {
-        "train": ("train", "--backbone", tiny_backbone, "--steps", "1", "--batch-queries", "4"),
+        "train": ("train", "--backbone", tiny_backbone, "--steps", "1", "--batch-size", "4"),
         "index": ("index", "corpus", "--model", tiny_backbone, "--layer", "1", "--dim", "8"),
     }[verb]
 
@@ -157,4 +157,4 @@ def test_links_that_lead_in_a_circle_are_a_sentence(
     done = run("train", "--corpus", "a.csv", "--variant", "plain")
 
     assert done.exit_code == 2, (done.output, done.exception)
-    assert "Symbolic links lead in a circle" in done.stderr
+    assert "Symbolic links form a loop" in done.stderr

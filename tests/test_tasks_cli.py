@@ -51,7 +51,7 @@ def test_a_table_is_printed_and_where_the_figure_lies(
         (("classification", "--task", "bank", "--split", "dev"), "no file of the split 'dev'"),
         (("classification", "--task", "pairs.tsv"), "pairs.tsv, line 2: has none of the columns text"),
         (("classification", "--task", "bank", "--samples", "0"), "0 is not in the range"),
-        (("pairs", "--task", "bank"), "test.csv has no scores to agree with"),
+        (("pairs", "--task", "bank"), "test.csv has no scores; give a file"),
         (("pairs", "--task", "pairs.tsv", "--split", "x"), "no column that names a split"),
         (("pairs", "--task", "pairs.tsv", "--measure", "ap"), "is not one of"),
         (("pairs",), "Missing option '--task'"),

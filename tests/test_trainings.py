@@ -9,17 +9,17 @@ from safetensors.numpy import load_file
 from shell import m2dr, stopped_when
 from world import TEXT, WORDS, make_backbone
 
+from m2dr.commands.pretrain import pretrain
 from m2dr.errors import UserError
-from m2dr.settings import read_pretrain_settings
-from m2dr.verbs.training.pretrain import pretrain
-from m2dr.verbs.workplace import folder_of
+from m2dr.pipelines.run_folder import folder_of
+from m2dr.settings.trainings import read_pretrain_settings
 
 SHORT = ("--set", "query_length=16", "--set", "document_length=16", "--set", "evaluate_steps=0")
 
 
 def train(corpus: Path, backbone: Path) -> tuple[str | Path, ...]:
     return (
-        "train", "--corpus", corpus, "--backbone", backbone, "--steps", "6", "--batch-queries",
+        "train", "--corpus", corpus, "--backbone", backbone, "--steps", "6", "--batch-size",
         "4", "--set", "save_steps=1", *SHORT,
     )  # fmt: skip
 
@@ -106,12 +106,12 @@ def test_a_pretrained_folder_is_a_backbone_and_a_killed_one_goes_on_bit_for_bit(
 ) -> None:
     words = (
         "pretrain", "--corpus", texts, "--backbone", masking_backbone, "--steps", "6",
-        "--batch-texts", "4", "--set", "length=16", "--set", "save_steps=1",
+        "--batch-size", "4", "--set", "length=16", "--set", "save_steps=1",
         "--set", 'checkpoints=["L1D8", "L2D16"]',
     )  # fmt: skip
     whole = m2dr(*words, "--out", "whole", cwd=tmp_path)
     assert whole.returncode == 0, whole.stderr
-    assert "a fresh one is trained along" in whole.stderr
+    assert "a new one is trained along" in whole.stderr
     third = tmp_path / "cut" / "checkpoints" / "checkpoint-3" / "trainer_state.json"
     code, _ = stopped_when(third.exists, *words, "--out", "cut", cwd=tmp_path)
     assert code == -signal.SIGKILL
@@ -130,7 +130,7 @@ def test_a_pretrained_folder_is_a_backbone_and_a_killed_one_goes_on_bit_for_bit(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["backbone={plain}"], "cannot guess hidden words"),
+        (["backbone={plain}"], "cannot predict masked tokens"),
         (["batch_texts=10"], "batch_texts = 10 was asked for; .* has 9 texts"),
         (["length=100000"], "length = 100000 was asked for; .* reads 512 tokens"),
         (["encoder_mask=1.5"], "encoder_mask is a share, between 0 and 1"),

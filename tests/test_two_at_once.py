@@ -11,28 +11,28 @@ from world import make_backbone
 
 from m2dr import cli
 from m2dr.errors import UserError
-from m2dr.io import LOCK
-from m2dr.verbs.workplace import open_workplace
+from m2dr.io import LOCK_NAME
+from m2dr.pipelines.run_folder import open_run_folder
 
 HOLD = """
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from m2dr.io import locked, locked_file
+from m2dr.io import lock_file, lock_folder
 path = Path(sys.argv[1])
-with (locked_file if path.suffix else locked)(path):
+with (lock_file if path.suffix else lock_folder)(path):
     print("held", flush=True)
     sys.stdin.read()
 """
 SHORT = ("--steps", "2", "--device", "cpu", "--set", "evaluate_steps=0")
 CASES = {
-    "train": ("train", "--variant", "plain", "--batch-queries", "4", *SHORT),
+    "train": ("train", "--variant", "plain", "--batch-size", "4", *SHORT),
     "train many": (
-        "train", "--variant", "separate", "--layers", "1,2", "--batch-queries", "4", *SHORT
+        "train", "--variant", "separate", "--layers", "1,2", "--batch-size", "4", *SHORT
     ),
-    "pretrain": ("pretrain", "--batch-texts", "4", *SHORT[:4]),
-    "export": ("export", "--layer", "2"),
-    "mine": ("mine", "--with", "bm25", "--depth", "5", "--negatives", "2"),
+    "pretrain": ("pretrain", "--batch-size", "4", *SHORT[:4]),
+    "export": ("export", "--layers", "2"),
+    "mine": ("mine", "--retriever", "bm25", "--depth", "5", "--negatives", "2"),
     "evaluate": ("evaluate", "beir", "--layers", "4", "--dims", "8", "--device", "cpu"),
     "sts": ("evaluate", "sts", "--layers", "4", "--dims", "8", "--device", "cpu"),
 }  # fmt: skip
@@ -100,9 +100,11 @@ def test_the_second_is_told_and_runs_when_the_first_has_ended(
     assert code == 2, told
     assert f"Another process, {holder} on " in told
     assert f"is writing to {path}. Wait until it has ended, or give another --out." in told
-    assert there == {path.with_name(f".{path.name}{LOCK}") if case == "mine" else path / LOCK}
+    assert there == {
+        path.with_name(f".{path.name}{LOCK_NAME}") if case == "mine" else path / LOCK_NAME
+    }
     assert run(*words) == 0, capsys.readouterr().err
-    assert not list(tmp_path.rglob(f"*{LOCK}"))
+    assert not list(tmp_path.rglob(f"*{LOCK_NAME}"))
 
 
 def test_one_index_is_built_once_at_a_time_and_another_dim_meanwhile(
@@ -128,7 +130,7 @@ def test_one_index_is_built_once_at_a_time_and_another_dim_meanwhile(
     assert not manifest.exists()
     assert run(*words, "8") == 0
     assert manifest.read_bytes() == built
-    assert not list(tmp_path.rglob(LOCK))
+    assert not list(tmp_path.rglob(LOCK_NAME))
 
 
 def test_a_resume_of_what_another_process_has_finished_is_refused(
@@ -139,4 +141,4 @@ def test_a_resume_of_what_another_process_has_finished_is_refused(
     assert run(*words) == 0
 
     with pytest.raises(UserError, match="is finished; leave --resume out"):
-        open_workplace(out, {}, resume=True, overwrite=False)
+        open_run_folder(out, {}, resume=True, overwrite=False)

@@ -18,7 +18,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path, tiny_co
     folder = tmp_path_factory.mktemp("walk")
     trained = m2dr(
         "train", "--variant", "full-dim", "--corpus", tiny_corpus, "--backbone", tiny_backbone,
-        "--steps", "8", "--batch-queries", "6", *TRAIN, cwd=folder, cold=True,
+        "--steps", "8", "--batch-size", "6", *TRAIN, cwd=folder, cold=True,
     )  # fmt: skip
     assert trained.returncode == 0, trained.stderr
     assert "8 steps" in trained.stdout
@@ -58,7 +58,7 @@ def test_a_query_of_each_layer_finds_documents_with_their_times(
 
 def test_documents_of_another_layer_come_with_a_warning(place: Path, tiny_corpus: Path) -> None:
     found = m2dr(
-        "search", "--query-layer", "2", "--layer", "4", "--dim", "16", "--corpus", tiny_corpus,
+        "search", "--query-layer", "2", "--document-layer", "4", "--dim", "16", "--corpus", tiny_corpus,
         "read the file", cwd=place,
     )  # fmt: skip
 
@@ -74,7 +74,7 @@ def test_faiss_alone_ranks_as_search_does(place: Path, tiny_corpus: Path) -> Non
         "--topics", topics, "--run", "run.trec", cwd=place,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
-    from m2dr.verbs.encoding import embed_texts
+    from m2dr.pipelines.encode import embed_texts
 
     encoder, tokenizer = load_auto(place / "models" / "tiny-full-dim", layer=3)
     texts = ["read the file", "open a list of numbers"]
@@ -128,7 +128,7 @@ def test_evaluation_writes_tables_runs_and_a_figure_that_pytrec_eval_confirms(
 def test_an_exported_cut_is_a_model_that_indexes_and_searches(
     place: Path, tiny_corpus: Path
 ) -> None:
-    exported = m2dr("export", "--layer", "2", "--out", "small", cwd=place)
+    exported = m2dr("export", "--layers", "2", "--out", "small", cwd=place)
     assert exported.returncode == 0, exported.stderr
 
     indexed = m2dr(
@@ -156,7 +156,7 @@ def test_the_same_seed_makes_the_same_model(
 ) -> None:
     again = m2dr(
         "train", "--variant", "full-dim", "--corpus", tiny_corpus, "--backbone", tiny_backbone,
-        "--steps", "8", "--batch-queries", "6", *TRAIN, "--out", "again", cwd=place,
+        "--steps", "8", "--batch-size", "6", *TRAIN, "--out", "again", cwd=place,
     )  # fmt: skip
     assert again.returncode == 0, again.stderr
 
@@ -183,7 +183,7 @@ def test_one_index_serves_queries_of_every_layer_when_documents_are_fixed(
     monkeypatch.chdir(tmp_path)
     corpus = ("--corpus", tiny_corpus)
     run("train", "--variant", "fixed-doc", "--backbone", tiny_backbone, *corpus, "--steps", "3",
-        "--batch-queries", "4", *TRAIN)  # fmt: skip
+        "--batch-size", "4", *TRAIN)  # fmt: skip
     indexed = run("index", "corpus", "--dim", "16", *corpus)
     assert "1 index," in indexed
     assert "layer-04" in indexed
@@ -191,5 +191,5 @@ def test_one_index_serves_queries_of_every_layer_when_documents_are_fixed(
         assert run("search", "--query-layer", layer, "-k", "2", *corpus, "read").startswith("  1")
     told = run("evaluate", "beir", *corpus, "--layers", "1,4", "--dims", "16")
     assert "documents are encoded by layer 4 whatever the query's layer" in told
-    refused = CliRunner().invoke(main, ["export", "--layer", "2", "--out", "small"])
+    refused = CliRunner().invoke(main, ["export", "--layers", "2", "--out", "small"])
     assert "Documents of models/tiny-fixed-doc come from layer 4" in refused.stderr

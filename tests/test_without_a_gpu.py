@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from m2dr.commands.train import prepare
 from m2dr.model import encoder as module
 from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import load
 from m2dr.records.variant import VARIANTS
-from m2dr.settings import read_train_settings
-from m2dr.verbs.training.train import prepare
+from m2dr.settings.trainings import read_train_settings
 
 IDS = torch.tensor([[2, 7, 9, 11, 20, 3], [2, 8, 3, 0, 0, 0]])
 MASK = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]])
@@ -66,13 +66,13 @@ def test_a_training_step_mixes_no_devices(
     }  # fmt: skip
     setup = prepare(read_train_settings(None, (), table), Path("nowhere"))
     batch = on_meta(setup.batch([setup.examples[i] for i in range(4)]))
-    learner = setup.learner.train().to("meta")
+    module = setup.module.train().to("meta")
 
     with Reads():
-        loss, _ = learner(**batch)
+        loss, _ = module(**batch)
         loss.backward()
 
-    trained = [name for name, p in learner.named_parameters() if p.grad is not None]
+    trained = [name for name, p in module.named_parameters() if p.grad is not None]
     assert loss.device.type == "meta"
     assert trained
     with pytest.raises(RuntimeError, match="device"):  # what the step would have ended with
@@ -86,7 +86,7 @@ def test_nothing_is_read_off_a_gpu_while_texts_are_encoded(
 ) -> None:
     encoder, _ = load(backbone(model_type))
     encoder.add_exit_heads([1])
-    monkeypatch.setattr(module, "NOT_WAITED_FOR", ("cpu",))
+    monkeypatch.setattr(module, "ASYNCHRONOUS", ("cpu",))
 
     with torch.inference_mode(), Reads() as reads:
         encoder(IDS, MASK, [1, 4])
@@ -101,7 +101,7 @@ def test_the_mask_that_spares_a_gpu_the_question_hides_the_same(
     encoder, _ = load(backbone(model_type))
     with torch.inference_mode():
         expected = encoder(IDS, MASK)
-        monkeypatch.setattr(module, "NOT_WAITED_FOR", ("cpu",))
+        monkeypatch.setattr(module, "ASYNCHRONOUS", ("cpu",))
 
         found = encoder(IDS, MASK)
 

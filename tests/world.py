@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from m2dr.model.checkpoint import Tokenizer
     from m2dr.model.encoder import Encoder
+    from m2dr.model.tokenizer import ModelTokenizer
 
 TEXT = "the a file line list path read write open close number text string class module"
 WORDS = TEXT.split()
@@ -93,7 +93,7 @@ def make_model(backbone: Path, folder: Path, **card: object) -> Path:
     return folder
 
 
-def load_auto(model: Path, layer: int | None = None) -> "tuple[Encoder, Tokenizer]":
+def load_auto(model: Path, layer: int | None = None) -> "tuple[Encoder, ModelTokenizer]":
     """Load a model as `--device cpu --dtype auto` does: what a command's vectors are compared with."""
     import torch
 
@@ -150,8 +150,8 @@ def make_fitted(backbone: Path, folder: Path, **settings: object) -> Path:
     """A model whose exits, from layer 0 on, are fitted on a few sentences; settings of the fit."""
     from dataclasses import replace
 
-    from m2dr.settings import FitSettings
-    from m2dr.verbs.fitting.fit import fit
+    from m2dr.commands.fit import fit
+    from m2dr.settings.trainings import FitSettings
 
     folder.parent.mkdir(parents=True, exist_ok=True)
     texts = folder.with_suffix(".txt")

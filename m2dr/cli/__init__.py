@@ -1,23 +1,56 @@
-"""argv in, lines out. click lives here; whatever needs a test lives below."""
+"""The command line: reads arguments, calls `m2dr.commands` and prints; click is used here alone."""
 
 import os
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 
 import click
 
 from m2dr import __version__
-from m2dr.cli.evaluating import evaluate
-from m2dr.cli.indexing import index
-from m2dr.cli.interop import bm25, fuse
-from m2dr.cli.making import export, quickstart
-from m2dr.cli.mining import mine
-from m2dr.cli.picking import compare, pick
-from m2dr.cli.polite import Polite
-from m2dr.cli.searching import search
-from m2dr.cli.showing import figures, report
-from m2dr.cli.training import fit, pretrain, train
+from m2dr.cli.terminal import MainGroup
+
+# By command, the module that holds it.
+MODULES = {
+    "train": "train",
+    "fit": "train",
+    "pretrain": "train",
+    "index": "index",
+    "search": "search",
+    "mine": "search",
+    "bm25": "search",
+    "fuse": "search",
+    "evaluate": "evaluate",
+    "compare": "compare",
+    "pick": "compare",
+    "figures": "figures",
+    "report": "figures",
+    "export": "export",
+    "quickstart": "export",
+}
 
 
-@click.group(cls=Polite, context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(Mapping[str, click.Command]):
+    """Commands by name, each imported when it is first asked for."""
+
+    def __init__(self, modules: Mapping[str, str]) -> None:
+        self._modules = dict(modules)
+
+    def __getitem__(self, name: str) -> click.Command:
+        found: click.Command = getattr(import_module(f"m2dr.cli.{self._modules[name]}"), name)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+
+@click.group(
+    cls=MainGroup,
+    commands=_Commands(MODULES),
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__)
 @click.option("--debug", is_flag=True, expose_value=False, help="Show an error's traceback.")
 def main() -> None:
@@ -28,23 +61,3 @@ def main() -> None:
     # Read at MKL's first product: else the last bit of a vector depends on the number of threads,
     # and so a store's checksums on how many workers wrote it. Costs nothing that can be measured.
     os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
-
-
-for command in (
-    train,
-    fit,
-    pretrain,
-    index,
-    search,
-    evaluate,
-    mine,
-    export,
-    quickstart,
-    bm25,
-    fuse,
-    compare,
-    pick,
-    figures,
-    report,
-):
-    main.add_command(command)

@@ -1,1 +1,1 @@
-"""Runs become measures, measures become tables and figures."""
+"""Evaluation: measures of runs, grids over all cuts, significance, costs, figures and reports."""

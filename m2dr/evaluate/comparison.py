@@ -1,34 +1,41 @@
-"""Every cut of a model against a baseline: which cells are better, and how sure that is."""
+"""Compare the cuts of a model with a baseline, and with the scores of published recipes."""
 
 import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
-from m2dr.errors import counted
-from m2dr.evaluate.grid import shown
+from m2dr.errors import UserError, counted, nearest
+from m2dr.evaluate.grid import aligned, format_score, load_results, require_format
 from m2dr.evaluate.significance import BETTER, SAME, WORSE, Paired
 from m2dr.io import write_text
+from m2dr.jsontext import write_json
 from m2dr.records.cut import Cut
 
-FORMAT = 1  # raise it when today's reader would misread yesterday's file
+FORMAT = 1  # of the JSON file; raise it when this reader would misread an older file
+# Recipes that are taken of a published set with many, where none are named.
+_DEFAULT_RECIPES = ("BERT", "2DMSE", "FULL-DIM")
+_FEW = 4  # a set of so many recipes is taken in full
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One measure of each cut of a model, beside what a baseline has there."""
+    """One measure of each cut of a model, compared with a baseline."""
 
     model: str
     place: str  # corpus and split, such as "pydocs test"
     measure: str
     queries: int
     baseline: str  # its name, such as "plain", "plain at L6D384" or "bm25.trec"
-    against: str  # what each cell is compared with: "the same cut of plain", "plain at L6D384"
-    alpha: float  # the level that cells are marked at
-    values: Mapping[Cut, float]  # of the model, every cut
-    cells: Mapping[Cut, Paired]  # those that the baseline has too
+    against: str  # what a cell is compared with: "the same cut of plain", "plain at L6D384"
+    alpha: float  # significance level of the marks
+    values: Mapping[Cut, float]  # of every cut of the model
+    cells: Mapping[Cut, Paired]  # of the cuts that the baseline has too
     notes: tuple[str, ...] = ()
 
     @property
@@ -42,27 +49,27 @@ class Comparison:
         return tuple(sorted({cut.dim for cut in self.values}))
 
     def mark(self, cut: Cut) -> str:
-        """How the table marks a cell; empty for one that the baseline has not."""
+        """Return the mark of a cell; empty for one that the baseline does not have."""
         return self.cells[cut].mark(self.alpha) if cut in self.cells else ""
 
     def counts(self) -> tuple[int, int, int]:
-        """How many cells are better, not significantly different, and worse."""
+        """Return how many cells are better, not significantly different, and worse."""
         marks = [self.mark(cut) for cut in self.cells]
         return marks.count(BETTER), marks.count(SAME), marks.count(WORSE)
 
 
 def comparison_table(comparison: Comparison) -> str:
-    """The values with their marks, the rule of the marks, and the differences under them."""
+    """Return tables of the marked values and of the differences, as text."""
     better, same, worse = comparison.counts()
     title = (
         f"{comparison.model} against {comparison.against}: {comparison.measure} on "
         f"{comparison.place}, {counted(comparison.queries, 'queries')}"
     )
     values = {
-        cut: shown(value) + (comparison.mark(cut) or " ")
+        cut: format_score(value) + (comparison.mark(cut) or " ")
         for cut, value in comparison.values.items()
     }
-    differences = {cut: _signed(one.difference) for cut, one in comparison.cells.items()}
+    differences = {cut: format_difference(one.difference) for cut, one in comparison.cells.items()}
     return "\n".join(
         [
             title,
@@ -78,7 +85,7 @@ def comparison_table(comparison: Comparison) -> str:
 
 
 def against_note(comparison: Comparison) -> str:
-    """What the marks of a table mean, in one line."""
+    """Return the legend of the marks of a table, in one line."""
     level = f"{comparison.alpha:g}".removeprefix("0")
     return (
         f"{BETTER} better, {WORSE} worse, {SAME} not significantly different from "
@@ -90,7 +97,7 @@ def against_note(comparison: Comparison) -> str:
 
 
 def write_comparison(comparison: Comparison, path: Path) -> tuple[Path, Path]:
-    """Write `path`.json and `path`.csv, with all that is known of each cell and all the digits."""
+    """Write the statistics of all cells as `path`.json and `path`.csv, in full precision."""
     rows = [
         {
             "layer": cut.layer,
@@ -104,40 +111,116 @@ def write_comparison(comparison: Comparison, path: Path) -> tuple[Path, Path]:
     names = [field.name for field in fields(Comparison) if field.name != "values"]
     head = {name: getattr(comparison, name) for name in names}
     rest = {"format": FORMAT, **head, "cells": rows}
-    text = json.dumps(rest, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     table = io.StringIO()
     writer = csv.DictWriter(table, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     paths = path.with_name(f"{path.name}.json"), path.with_name(f"{path.name}.csv")
-    write_text(paths[0], text)
+    write_json(paths[0], rest, ensure_ascii=False, allow_nan=False)
     write_text(paths[1], table.getvalue())
     return paths
 
 
-def _grid_lines(comparison: Comparison, cells: Mapping[Cut, str], hang: str) -> list[str]:
-    """Layers down, dims across; `hang` stands where the marks of other rows hang over."""
-    rows = [["layer", *(f"{dim}{hang}" for dim in comparison.dims)]]
-    for layer in comparison.layers:
-        found = [cells.get(Cut(layer, dim), f"-{hang}") for dim in comparison.dims]
-        rows.append([str(layer), *found])
-    return _aligned(rows)
+def read_comparison(path: Path) -> Comparison:
+    """Read what `write_comparison` wrote.
+
+    Raises:
+        UserError: it is not such a file; with what is wrong.
+    """
+    return load_results(path, "a comparison", _comparison)
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+@dataclass(frozen=True)
+class Published:
+    """The scores of one recipe as published."""
+
+    recipe: str
+    measure: str  # as ir_measures writes it
+    on: str  # dataset, such as "MS MARCO dev"
+    cells: Mapping[Cut, float]
+    source: str  # the publication
 
 
-def _signed(value: float) -> str:
-    """A difference with its sign, four decimals and no leading zero.
+@cache
+def published_sets() -> dict[str, tuple[Published, ...]]:
+    """Return the sets of published scores: name -> its recipes, in the order of the source."""
+    text = files("m2dr.evaluate").joinpath("published.json").read_text(encoding="utf-8")
+    return {
+        name: tuple(
+            Published(
+                recipe,
+                table["measure"],
+                table["on"],
+                {Cut(layer, dim): value for layer, dim, value in cells},
+                table["source"],
+            )
+            for recipe, cells in table["models"].items()
+        )
+        for name, table in json.loads(text)["sets"].items()
+    }
 
-    >>> _signed(0.0123), _signed(-0.5), _signed(0.00001)
+
+def published(asked: Sequence[str]) -> tuple[Published, ...]:
+    """Return the recipes that `asked` names, as SET for its main ones or SET:RECIPE,RECIPE.
+
+    >>> [one.recipe for one in published(["msmarco", "beir13:MSE"])]
+    ['BERT', '2DMSE', 'FULL-DIM', 'MSE']
+
+    Raises:
+        UserError: there is no such set or recipe.
+    """
+    found: list[Published] = []
+    for word in asked:
+        name, _, recipes = word.partition(":")
+        if name not in published_sets():
+            raise UserError(
+                f"There are no published scores {name!r}. {nearest(name, published_sets())}"
+            )
+        held = {one.recipe: one for one in published_sets()[name]}
+        if not recipes:
+            found += [held[one] for one in held if len(held) <= _FEW or one in _DEFAULT_RECIPES]
+        for recipe in filter(None, map(str.strip, recipes.split(","))):
+            if recipe not in held:
+                raise UserError(
+                    f"The published scores {name!r} have no recipe {recipe!r}. "
+                    f"{nearest(recipe, held)}"
+                )
+            found.append(held[recipe])
+    return tuple(found)
+
+
+def format_difference(value: float) -> str:
+    """Return a difference with its sign, four decimals and no leading zero.
+
+    >>> format_difference(0.0123), format_difference(-0.5), format_difference(0.00001)
     ('+.0123', '-.5000', '.0000')
     """
     if abs(value) < 0.00005:
         return ".0000"
-    return ("+" if value > 0 else "") + shown(value)
+    return ("+" if value > 0 else "") + format_score(value)
+
+
+def _grid_lines(comparison: Comparison, cells: Mapping[Cut, str], hang: str) -> list[str]:
+    """Return layers as rows and dims as columns; `hang` takes the place of a mark."""
+    rows = [["layer", *(f"{dim}{hang}" for dim in comparison.dims)]]
+    for layer in comparison.layers:
+        found = [cells.get(Cut(layer, dim), f"-{hang}") for dim in comparison.dims]
+        rows.append([str(layer), *found])
+    return aligned(rows)
+
+
+def _comparison(data: Any) -> Comparison:  # noqa: ANN401  # anything may stand in JSON
+    require_format(data, FORMAT)
+    rows = {Cut(int(row["layer"]), int(row["dim"])): row for row in data["cells"]}
+    names = [field.name for field in fields(Paired)]
+    words = {
+        field.name: data[field.name]
+        for field in fields(Comparison)
+        if field.name not in ("values", "cells", "notes")
+    }
+    return Comparison(
+        **words,
+        values={cut: float(row["value"]) for cut, row in rows.items()},
+        cells={cut: Paired(**{name: row[name] for name in names}) for cut, row in rows.items()},
+        notes=tuple(map(str, data["notes"])),
+    )

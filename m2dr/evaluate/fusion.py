@@ -1,4 +1,4 @@
-"""Several runs become one: by ranks, or by scores brought to one scale."""
+"""Fuse several runs into one: by ranks, or by scores on one scale."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,29 +9,29 @@ from types import MappingProxyType
 from m2dr.errors import UserError, counted, nearest, were
 from m2dr.records.run import Ranking, Run
 
-RANK_OFFSET = 60  # k of Cormack et al., who found that it hardly matters
+RANK_OFFSET = 60  # k of Cormack et al.
 Scores = Mapping[str, float]  # by docid
 
 
 @dataclass(frozen=True)
-class Scale:
-    """How the scores of one ranking are made comparable with those of another."""
+class ScoreScaling:
+    """A way to make the scores of one ranking comparable with those of another."""
 
     name: str
     summary: str
     of: Callable[[Scores], dict[str, float]]
-    absent: Callable[[Scores], float]  # what a document counts that the ranking does not hold
+    absent: Callable[[Scores], float]  # the score of a document that the ranking does not hold
 
 
 def _min_max(scores: Scores) -> dict[str, float]:
-    """From 0, the worst found, to 1, the best; where all are equal, all are the best."""
+    """Scale scores to 0 (the lowest) to 1 (the highest); equal scores all become 1."""
     low, high = min(scores.values()), max(scores.values())
     span = high - low
     return {name: (score - low) / span if span else 1.0 for name, score in scores.items()}
 
 
 def _standard(scores: Scores) -> dict[str, float]:
-    """Distance from the mean in standard deviations, of all that were found."""
+    """Return z-scores: the distance from the mean in standard deviations."""
     mean, deviation = fmean(scores.values()), pstdev(scores.values())
     return {
         name: (score - mean) / deviation if deviation else 0.0 for name, score in scores.items()
@@ -42,13 +42,13 @@ def _lowest(scores: Scores) -> float:
     return min(scores.values())
 
 
-SCALES = MappingProxyType(
+SCALINGS = MappingProxyType(
     {
         scale.name: scale
         for scale in (
-            Scale("min-max", "from 0 for the worst found to 1", _min_max, lambda _: 0.0),
-            Scale("z", "distance from the mean in standard deviations", _standard, _lowest),
-            Scale("none", "as they are", dict, _lowest),
+            ScoreScaling("min-max", "from 0 for the worst found to 1", _min_max, lambda _: 0.0),
+            ScoreScaling("z", "distance from the mean in standard deviations", _standard, _lowest),
+            ScoreScaling("none", "as they are", dict, _lowest),
         )
     }
 )
@@ -60,17 +60,17 @@ def reciprocal_ranks(
     k: int = 1000,
     offset: float = RANK_OFFSET,
 ) -> Run:
-    """Score a document by the sum over the runs of weight / (offset + rank), ranks from 1.
+    """Fuse runs by ranks: a document scores the sum over the runs of weight / (offset + rank).
 
-    Cormack, Clarke and Büttcher, Reciprocal Rank Fusion outperforms Condorcet and individual Rank
-    Learning Methods, SIGIR 2009, where all weights are 1. A run that does not hold a document adds
-    nothing to it.
+    Ranks count from 1, and a run that does not hold a document adds nothing to it. Cormack, Clarke
+    and Büttcher, Reciprocal Rank Fusion outperforms Condorcet and individual Rank Learning Methods,
+    SIGIR 2009, where all weights are 1.
 
     Args:
-        runs: in any number.
+        runs: two or more.
         weights: one per run; all 1 when empty.
-        k: how many documents of each query are kept.
-        offset: 0 at least; the larger, the less the first ranks stand out.
+        k: number of documents kept per query.
+        offset: 0 or more; the larger, the smaller the advantage of the first ranks.
 
     Returns:
         Every query of any run, in the order in which they first appear.
@@ -96,16 +96,16 @@ def reciprocal_ranks(
 def interpolated(
     runs: Sequence[Run], weights: Sequence[float] = (), k: int = 1000, scale: str = "min-max"
 ) -> Run:
-    """Score a document by the weighted sum of its scores in the runs, each on one scale.
+    """Fuse runs by scores: a document scores the weighted sum of its scaled scores in the runs.
 
-    Scores are scaled over the documents that a run found for the query. A document that it did not
-    find counts as the worst that it did; a query that it does not hold counts 0 for all.
+    Scores are scaled over the documents that a run found for the query. A document that the run did
+    not find gets the lowest of them; a run without the query adds 0 to all documents.
 
     Args:
-        runs: in any number.
-        weights: one per run; equal and 1 together when empty.
-        k: how many documents of each query are kept.
-        scale: a name in SCALES.
+        runs: two or more.
+        weights: one per run; equal, with a sum of 1, when empty.
+        k: number of documents kept per query.
+        scale: a name in SCALINGS.
 
     Returns:
         Every query of any run, in the order in which they first appear.
@@ -115,35 +115,30 @@ def interpolated(
             infinite, or `k` is too small.
     """
     given = _weights(weights, len(runs), 1 / max(len(runs), 1))
-    if scale not in SCALES:
-        raise UserError(f"There is no scale {scale!r}. {nearest(scale, SCALES)}")
+    if scale not in SCALINGS:
+        raise UserError(f"There is no scale {scale!r}. {nearest(scale, SCALINGS)}")
+
+    scaling = SCALINGS[scale]
 
     def score(query: str) -> dict[str, float]:
         rankings = [run.rankings.get(query, Ranking((), ())) for run in runs]
         total = dict.fromkeys((docid for one in rankings for docid in one.docids), 0.0)
         for ranking, weight in zip(rankings, given, strict=True):
-            _add(total, ranking, weight, SCALES[scale], query)
+            scores = dict(zip(ranking.docids, ranking.scores, strict=True))
+            if not all(map(isfinite, scores.values())):
+                raise UserError(
+                    f"A score of query {query} is infinite and cannot be scaled. Correct the run, "
+                    f"or fuse by ranks."
+                )
+            if not scores:
+                continue
+            scaled = scaling.of(scores)
+            absent = scaling.absent(scaled)
+            for docid in total:
+                total[docid] += weight * scaled.get(docid, absent)
         return total
 
     return _fused(runs, score, k)
-
-
-def _add(
-    total: dict[str, float], ranking: Ranking, weight: float, scale: Scale, query: str
-) -> None:
-    """Add what one ranking says of each document."""
-    if not ranking.docids:
-        return
-    scores = dict(zip(ranking.docids, ranking.scores, strict=True))
-    if not all(map(isfinite, scores.values())):
-        raise UserError(
-            f"A score of query {query} is infinite and has no place on a scale. Correct the run, "
-            f"or fuse by ranks."
-        )
-    scaled = scale.of(scores)
-    absent = scale.absent(scaled)
-    for docid in total:
-        total[docid] += weight * scaled.get(docid, absent)
 
 
 def _fused(runs: Sequence[Run], score: Callable[[str], dict[str, float]], k: int) -> Run:
@@ -160,15 +155,15 @@ def _fused(runs: Sequence[Run], score: Callable[[str], dict[str, float]], k: int
     return Run(rankings)
 
 
-def _weights(weights: Sequence[float], runs: int, usual: float) -> Sequence[float]:
+def _weights(weights: Sequence[float], runs: int, default: float) -> Sequence[float]:
     if not weights:
-        return [usual] * runs
+        return [default] * runs
     if len(weights) != runs:
         raise UserError(
             f"{counted(len(weights), 'weights')} {were(len(weights))} given for "
             f"{counted(runs, 'runs')}; give one for each."
         )
     if not all(isfinite(weight) and weight >= 0 for weight in weights) or not any(weights):
-        told = ", ".join(map(str, weights))
-        raise UserError(f"The weights {told} were given; give numbers from 0, not all of them 0.")
+        listed = ", ".join(map(str, weights))
+        raise UserError(f"The weights {listed} were given; give numbers from 0, not all of them 0.")
     return weights

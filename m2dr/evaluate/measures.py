@@ -1,6 +1,7 @@
-"""Runs and judgements become measures. ir_measures and pytrec_eval live here."""
+"""Measures: their names, the default ones of a dataset, and their values for a run."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from math import fsum
@@ -19,33 +20,81 @@ Judged = Mapping[str, Mapping[str, int]]  # query id -> document id -> relevance
 
 DEFAULT = ("nDCG@10", "RR@10", "R@100", "R@1000")
 
-# Who computes, in order of preference. Left out: gdeval, which starts Perl and wants numbers as
-# query ids, and whatever needs subtopics or packages that m2dr does not install.
+# Providers of ir_measures in order of preference. Left out are gdeval, which starts Perl and takes
+# only numbers as query ids, and those that need subtopics or packages that are not installed.
 _PROVIDERS = ("pytrec_eval", "msmarco", "judged", "compat")
+_HIGHEST = 1_000_000  # relevance; pytrec_eval allocates memory for each level below
+# Names that other tools use -> names of ir_measures, in lower case.
+_ALSO = {"recall": "r", "precision": "p", "map": "ap", "hit": "success", "hits": "success"}
+# The folder names of the 13 public datasets of BEIR (Thakur et al. 2021), without MS MARCO, on
+# which its models are trained.
+BEIR13 = (
+    "trec-covid",
+    "nfcorpus",
+    "nq",
+    "hotpotqa",
+    "fiqa",
+    "arguana",
+    "webis-touche2020",
+    "quora",
+    "dbpedia-entity",
+    "scidocs",
+    "fever",
+    "climate-fever",
+    "scifact",
+)
+OTHER_NAMES = {
+    "webis-touche2020": ("touche-2020", "touche2020", "webis-touche2020-v2"),
+    "dbpedia-entity": ("dbpedia",),
+    "trec-covid": ("trec-covid-beir",),
+}
+_OTHERS = ("bioasq", "signal1m", "trec-news", "robust04", "cqadupstack")
+_BEIR = (*BEIR13, *_OTHERS, *(name for names in OTHER_NAMES.values() for name in names))
 
-_HIGHEST = 1_000_000  # relevance; far above any scale, far below what memory bears
+
+@dataclass(frozen=True)
+class DefaultMeasures:
+    """The measures that papers report on some datasets, which are the default there."""
+
+    name: str
+    pattern: re.Pattern[str]  # searched in "corpus split", in lower case
+    measures: tuple[str, ...]
+
+
+_MARCO = r"ms[-_]?marco"
+# The first row whose pattern is found decides.
+DEFAULT_MEASURES = (
+    # Judgements are 0 to 3; all measures but nDCG count 2 and 3 as relevant (Craswell et al. 2020).
+    DefaultMeasures(
+        "TREC deep learning",
+        re.compile(r"(\b|_)(trec-)?dl[-_]?(20)?(19|20)(\b|_)|\b20(19|20)-?(pass|judged)"),
+        ("nDCG@10", "AP(rel=2)", "R(rel=2)@100", "RR(rel=2)@10"),
+    ),
+    DefaultMeasures("MS MARCO dev", re.compile(rf"{_MARCO}.* \S*dev\S*$"), ("RR@10", "R@1000")),
+    DefaultMeasures(
+        "BEIR",
+        re.compile(rf"(^|[\s/:])({'|'.join(map(re.escape, _BEIR))}|cqadupstack[/-]\w+)([\s/]|$)"),
+        ("nDCG@10", "R@100"),
+    ),
+)
+_OTHER_DATA = DefaultMeasures("other data", re.compile(""), DEFAULT)
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What a run is worth, per measure."""
+    """The values of a run, per measure."""
 
     mean: Mapping[str, float]  # measure -> over all judged queries; a sum for counts such as NumRet
     per_query: Mapping[str, Mapping[str, float]]  # measure -> query id -> value
 
-    @property
-    def queries(self) -> int:
-        """How many queries the means are over."""
-        return max(map(len, self.per_query.values()), default=0)
-
 
 class Evaluator:
-    """Judgements prepared once, to score one run after the other.
+    """Measures runs with the same judgements.
 
-    Queries are those of the judgements: one that the run does not know, or found nothing for,
-    counts as 0 (trec_eval -c), and one that has no judgement does not count. A query whose
-    judgements are all 0 or below does count, as 0, as in trec_eval and pytrec_eval. A negative
-    relevance is what it is to trec_eval: in the pool, and not judged.
+    The queries are those of the judgements: one that is missing from the run, or found nothing,
+    counts as 0 (trec_eval -c), and one without judgements does not count. A query whose judgements
+    are all 0 or below counts as 0, as in trec_eval and pytrec_eval. Documents of negative relevance
+    count as not judged, as in trec_eval.
 
     Attributes:
         measures: each once, in the order asked.
@@ -56,8 +105,8 @@ class Evaluator:
         """Prepare to measure.
 
         Args:
-            judgements: of every query that counts.
-            names: measures as ir_measures writes them.
+            judgements: of all queries that count.
+            names: of the measures, as ir_measures writes them.
 
         Raises:
             UserError: a measure is unknown, there is no judgement, or two contradict each other.
@@ -72,17 +121,12 @@ class Evaluator:
 
     @property
     def depth(self) -> int | None:
-        """The rank below which no measure looks; None when one looks to the end."""
+        """The deepest cutoff; None when a measure has none."""
         depths = [depth for depth, _ in self._plans]
         return None if None in depths else max(depth for depth in depths if depth is not None)
 
-    @property
-    def queries(self) -> int:
-        """How many queries the means are over."""
-        return len(self._codes)
-
     def scores(self, run: Run) -> Scores:
-        """Measure `run`, whose order alone matters: ties were broken when it was made."""
+        """Measure a run by the order of its documents; ties were broken when it was made."""
         found: dict[str, dict[str, float]] = {str(measure): {} for measure in self.measures}
         for depth, evaluator in self._plans:
             for metric in evaluator.iter_calc(self._coded(run, depth)):
@@ -94,11 +138,10 @@ class Evaluator:
         return Scores({str(m): _mean(m, per_query[str(m)]) for m in self.measures}, per_query)
 
     def _coded(self, run: Run, depth: int | None) -> dict[str, dict[str, float]]:
-        """Query number -> code of a document -> minus its rank.
+        """Return query number -> code of a document -> minus its rank.
 
-        That is a score without ties, whose order is the rank: providers break ties each in its own
-        way, and the one of RR@10 in the opposite one to ours. A query that found nothing is left
-        out, which makes it 0; the one of Judged@10 would divide by its length.
+        Scores without ties are needed because each provider breaks ties in its own way. A query
+        that found nothing is left out, which makes it 0; Judged@10 would divide by its length.
         """
         longest = max((len(ranking.docids) for ranking in run.rankings.values()), default=0)
         ranks = range(longest if depth is None else min(longest, depth))
@@ -114,7 +157,7 @@ class Evaluator:
 
 
 def measure(run: Run, judgements: Iterable[Judgement], names: Sequence[str] = DEFAULT) -> Scores:
-    """Measure one run; for several, keep an Evaluator.
+    """Measure one run; for several runs, use an Evaluator.
 
     >>> from m2dr.records.run import Ranking
     >>> run = Run({"q": Ranking.of(["d1", "d2"], [0.5, 0.7])})
@@ -125,7 +168,7 @@ def measure(run: Run, judgements: Iterable[Judgement], names: Sequence[str] = DE
 
 
 def parse(names: Sequence[str]) -> tuple["Measure", ...]:
-    """Measures from their names, each once, in the order given.
+    """Return measures by their names, each once, in the order given.
 
     Raises:
         UserError: there is no name, or one is unknown, incomplete or not computed here.
@@ -138,8 +181,29 @@ def parse(names: Sequence[str]) -> tuple["Measure", ...]:
     return tuple(dict.fromkeys(map(_parse_one, names)))
 
 
+def default_measures(corpus: str, split: str) -> DefaultMeasures:
+    """Return the default measures of a split of a corpus, by their names alone.
+
+    >>> default_measures("msmarco", "dev.small").measures
+    ('RR@10', 'R@1000')
+    >>> default_measures("scifact", "test").measures
+    ('nDCG@10', 'R@100')
+    """
+    text = f"{corpus} {split}".lower()
+    return next((row for row in DEFAULT_MEASURES if row.pattern.search(text)), _OTHER_DATA)
+
+
+def default_split(corpus: str, splits: Collection[str]) -> str:
+    """Return the split of a corpus that papers report: test, or dev of BEIR's msmarco.
+
+    >>> default_split("msmarco", ("dev", "test", "train")), default_split("fiqa", ("dev", "test"))
+    ('dev', 'test')
+    """
+    return "dev" if corpus.lower() == "msmarco" and "dev" in splits else "test"
+
+
 def overall(name: str, values: Sequence[float]) -> float:
-    """What a measure is over all queries: the mean; a sum for counts such as NumRet."""
+    """Return a measure over all queries: the mean, or the sum for counts such as NumRet."""
     total = fsum(values)
     return total if str(parse([name])[0].NAME).startswith("Num") else total / max(1, len(values))
 
@@ -153,7 +217,7 @@ def _parse_one(name: str) -> "Measure":
         raise UserError(f"No measure is called {name}. {_hint(name)}") from None
     except (ValueError, TypeError):
         raise UserError(
-            f"{name!r} is not written as a measure is, such as nDCG@10 or P(rel=2)@5."
+            f"{name!r} is not the name of a measure, such as nDCG@10 or P(rel=2)@5."
         ) from None
     problem = _problem(found)
     if problem:
@@ -161,11 +225,8 @@ def _parse_one(name: str) -> "Measure":
     return found
 
 
-_ALSO = {"recall": "r", "precision": "p", "map": "ap", "hit": "success", "hits": "success"}
-
-
 def _hint(name: str) -> str:
-    """The measure that `name` may have meant; case is the usual slip."""
+    """Return a hint at the measure that `name` may mean, whatever its case."""
     from ir_measures.measures import registry
 
     head = name.partition("@")[0].partition("(")[0]
@@ -176,15 +237,15 @@ def _hint(name: str) -> str:
     meant = known[close[0]] + name[len(head) :]
     try:
         return f"Did you mean {_parse_one(meant)}?"
-    except UserError:  # what follows the name is wrong too
+    except UserError:  # its parameters are wrong too
         return f"Did you mean {known[close[0]]}?"
 
 
 def _problem(found: "Measure") -> str:
-    """Why `found` cannot be computed here; empty when it can.
+    """Return why `found` cannot be computed here; empty when it can.
 
-    The library checks parameters by `assert`, gone under python -O, and pytrec_eval ends the
-    whole process on a cutoff of 0.
+    ir_measures checks parameters by `assert`, which python -O skips, and pytrec_eval ends the
+    process on a cutoff of 0.
     """
     from ir_measures.providers.base import NOT_PROVIDED
 
@@ -214,11 +275,10 @@ def _providers() -> list["Provider"]:
 
 
 def _by_query(judgements: Iterable[Judgement]) -> dict[str, dict[str, int]]:
-    """Query id -> document id -> relevance, any negative one as -1.
+    """Return query id -> document id -> relevance, any negative one as -1.
 
-    To trec_eval all negative levels are one, and pytrec_eval writes outside its memory when every
-    judgement of a query is below -1, as some of TREC are. It also takes memory for each level
-    below the highest.
+    trec_eval treats all negative levels alike, and pytrec_eval writes outside its memory when all
+    judgements of a query are below -1, as in some sets of TREC.
     """
     judged: dict[str, dict[str, int]] = {}
     for one in judgements:
@@ -240,28 +300,26 @@ def _by_query(judgements: Iterable[Judgement]) -> dict[str, dict[str, int]]:
 
 
 def _codes(docids: Iterable[str]) -> dict[str, str]:
-    """Document id -> a short name that is safe in C.
+    """Return document id -> a short name for pytrec_eval.
 
-    pytrec_eval ends ids at a zero byte, crashes on half a surrogate pair, and gives a first query
-    of the name "no query" the score 0.
+    pytrec_eval ends ids at a zero byte and crashes on half a surrogate pair.
     """
     return {docid: f"j{place}" for place, docid in enumerate(docids)}
 
 
 def _bounded(levels: Mapping[str, int]) -> Mapping[str, int]:
-    """Levels of a query, with one of 0 at least, of a document that nobody finds.
+    """Return the levels of a query, with one of 0 added when all are negative.
 
-    It changes no measure; without it pytrec_eval reads outside its memory, often forever, when
-    every judgement of a query is negative.
+    It changes no measure; without it pytrec_eval reads outside its memory and may not end.
     """
     return levels if max(levels.values()) >= 0 else {**levels, "none": 0}
 
 
 def _plans(measures: Sequence["Measure"], judged: Judged) -> list[tuple[int | None, "Provided"]]:
-    """What evaluates which measures, and how deep a ranking it must see (None: to the end).
+    """Return the evaluators of all measures, each with the depth of the rankings it needs.
 
     pytrec_eval takes all of its measures at once, to the deepest cutoff. The others sort in Python,
-    so each sees no more than its own cutoff.
+    so each gets rankings of its own cutoff. A depth of None means the full ranking.
     """
     from ir_measures.providers import registry
 
@@ -275,9 +333,9 @@ def _plans(measures: Sequence["Measure"], judged: Judged) -> list[tuple[int | No
 
 
 def _depth(measures: Sequence["Measure"]) -> int | None:
-    """The rank below which none of `measures` looks; None when one looks to the end.
+    """Return the deepest cutoff of `measures`; None when one needs the full ranking.
 
-    With `judged_only` the cutoff is counted among judged documents, which may lie anywhere.
+    With `judged_only` a cutoff counts judged documents alone, which may have any rank.
     """
     deepest = 0
     for measure in measures:

@@ -1,4 +1,4 @@
-"""Run ↔ TREC run file: `query Q0 document rank score tag`; judgements → TREC qrels file."""
+"""TREC files: runs (`query Q0 document rank score tag`), read and written, and qrels, written."""
 
 import gzip
 import re
@@ -12,32 +12,32 @@ from math import isnan
 from pathlib import Path
 
 from m2dr.errors import UserError, counted
-from m2dr.io import aside, write_text
+from m2dr.io import atomic_path, write_text
 from m2dr.records.run import Ranking, Run
 from m2dr.records.texts import Judgement
 
-# What no column can hold: white space ends it, a zero byte ends it for programs in C, and half a
-# surrogate pair has no UTF-8.
+# Characters that no column can hold: white space, zero bytes (which end strings in C) and halves
+# of surrogate pairs (which have no UTF-8).
 _NO_WORD = re.compile(r"[\s\0\ud800-\udfff]")
 _COLUMNS = "query Q0 document rank score tag"
 
 
 def write_run(run: Run, path: Path, tag: str = "m2dr") -> None:
-    """Write `run` so that `read_run` and trec_eval see the same scores in the same order.
+    """Write a run file that gives `read_run` and trec_eval the same scores in the same order.
 
-    A query that found nothing has no line, so the file does not know it; measures count it as 0
-    all the same. A path that ends in .gz is compressed, with the same bytes every time.
+    A query without documents has no line; measures count it as 0 all the same. A path that ends in
+    .gz is compressed, reproducibly.
 
     Args:
-        run: its scores are float32 values; nine digits tell any two of them apart.
-        path: replaced as a whole when the last line is on disk.
+        run: its scores are float32 values, written with nine digits, which preserves them.
+        path: replaced atomically.
         tag: the name of the system, one word.
 
     Raises:
         UserError: an id or the tag is empty or has white space in it, or a document is repeated.
     """
     _require_word(tag, "tag")
-    with aside(path) as unfinished, unfinished.open("wb") as raw:
+    with atomic_path(path) as unfinished, unfinished.open("wb") as raw:
         if path.suffix == ".gz":
             with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
                 packed.writelines(_lines(run, tag))
@@ -46,9 +46,9 @@ def write_run(run: Run, path: Path, tag: str = "m2dr") -> None:
 
 
 def read_run(path: Path) -> Run:
-    """Read a run file, plain or gzip, whatever the order of its lines.
+    """Read a run file, plain or gzip, with its lines in any order.
 
-    As in trec_eval, the score ranks and the rank column does not.
+    As in trec_eval, documents are ranked by their scores, not by the rank column.
 
     Raises:
         UserError: the file cannot be read, or a line is malformed, or a query has a document
@@ -80,9 +80,7 @@ def read_run(path: Path) -> Run:
 
 
 def write_qrels(judgements: Iterable[Judgement], path: Path) -> None:
-    """Write `query 0 document relevance`, one line each, as trec_eval reads judgements.
-
-    Columns part at a tab, which trec_eval and pyserini take for white space like any other.
+    """Write judgements as `query 0 document relevance`, one line each, separated by tabs.
 
     Raises:
         UserError: an id is empty or has white space in it.
@@ -96,7 +94,7 @@ def write_qrels(judgements: Iterable[Judgement], path: Path) -> None:
 
 
 def _lines(run: Run, tag: str) -> Iterator[bytes]:
-    """The lines of one query at a time."""
+    """Yield the lines of the run, query by query."""
     for query, ranking in run.rankings.items():
         _require_word(query, "query id")
         _require_distinct(query, ranking.docids)
@@ -120,16 +118,16 @@ def _require_distinct(query: str, docids: Iterable[str]) -> None:
 def _require_word(text: str, what: str) -> None:
     if not text or _NO_WORD.search(text):
         raise UserError(
-            f"The {what} {text!r} cannot stand in a run file or a qrels file, where white space "
-            f"parts the columns; give it a name of one word."
+            f"The {what} {text!r} cannot be written to a run or qrels file, where white space "
+            f"separates columns; use one word."
         )
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Iterable[bytes]]:
-    """Open for reading, by what the file is and not by what it is called.
+    """Open a file, decompressing it if its first bytes say gzip.
 
-    It is opened once: a pipe, such as a shell makes of <(command), gives what it holds once.
+    It is opened only once, since a pipe, such as a shell makes of <(command), can be read once.
     """
     with path.open("rb") as file:
         packed = file.peek(2)[:2] == b"\x1f\x8b"
@@ -137,9 +135,9 @@ def _opened(path: Path) -> Iterator[Iterable[bytes]]:
 
 
 def _parse(line: bytes) -> tuple[str, str, float]:
-    """Query id, document id and score; ValueError says what is wrong.
+    """Return query id, document id and score of a line; ValueError says what is wrong.
 
-    Columns part at ASCII white space alone, as in trec_eval: an id may hold a no-break space.
+    As in trec_eval, only ASCII white space separates columns: an id may hold a no-break space.
     """
     columns = line.split()
     if len(columns) != 6:

@@ -1,4 +1,4 @@
-"""Is one system better than another on the same queries, or was it luck? scipy lives here."""
+"""Significance of differences between systems on the same queries: paired tests and intervals."""
 
 # Shapes in this file:
 #   C cells compared, Q queries, B random resamples.
@@ -16,22 +16,21 @@ from m2dr.errors import UserError
 Floats = NDArray[np.float64]
 
 SEED = 13
-RESAMPLES = 10_000  # at least; more when a correction over many cells asks for finer p-values
-TIE = 1e-9  # scores that differ by no more are equal: what is left is rounding
+RESAMPLES = 10_000  # at least; more where a correction over many cells needs smaller p-values
+TIE = 1e-9  # scores that differ by no more count as equal
 _AT_ONCE = 2**22  # entries of a block of resamples, 32 MB as float64
 _INTERVAL = (0.025, 0.975)
-
 BETTER, WORSE, SAME = "▲", "▼", "="
 
 
 @dataclass(frozen=True)
 class Paired:
-    """What the scores of one cell say against its baseline's, query by query."""
+    """The statistics of one cell against its baseline, over the differences of all queries."""
 
     difference: float  # mean over the queries; above 0 when the cell is better
-    low: float  # of the 95 % bootstrap interval of that mean
+    low: float  # end of the 95 % bootstrap interval of that mean
     high: float
-    effect: float | None  # Cohen's d of the differences; None where their spread is none
+    effect: float | None  # Cohen's d of the differences; None where all are the same and not 0
     t_p: float  # of the paired t-test, two-sided
     t_corrected: float  # the same after Holm's correction over all cells
     p: float  # of the paired randomisation test, two-sided
@@ -41,7 +40,7 @@ class Paired:
     losses: int
 
     def mark(self, alpha: float) -> str:
-        """How a table marks the cell: better, worse, or not significantly either."""
+        """Return the mark of the cell: better, worse, or not significantly different."""
         if self.corrected > alpha:
             return SAME
         return BETTER if self.difference > 0 else WORSE
@@ -62,9 +61,9 @@ def paired(
     Args:
         scores: [C, Q], a row per cell.
         baseline: [C, Q], or [Q] when all cells have the same.
-        alpha: the level that the cells will be marked at; a smaller one takes more resamples.
+        alpha: significance level of the marks; a smaller one takes more resamples.
         seed: of the random signs and of the bootstrap.
-        resamples: of both; None: 10,000, or as many as the smallest corrected p asks for.
+        resamples: of both; None: 10,000, or as many as the smallest corrected p needs.
 
     Returns:
         One result per cell, corrected over all C of them.
@@ -100,10 +99,10 @@ def paired(
 
 
 def t_test(differences: Floats) -> Floats:
-    """Two-sided p of the paired t-test for each row of [C, Q].
+    """Return the two-sided p of the paired t-test for each row of [C, Q].
 
-    Where the test is not defined: 1 when all differences are 0 or there is one query, and 0, its
-    limit, when they are all the same and not 0.
+    Where the test is undefined, p is 1 when all differences are 0 or there is one query, and 0,
+    its limit, when all are the same and not 0.
     """
     from scipy import stats
 
@@ -117,29 +116,33 @@ def t_test(differences: Floats) -> Floats:
 
 
 def randomisation_test(differences: Floats, resamples: int = RESAMPLES, seed: int = SEED) -> Floats:
-    """Two-sided p for each row of [C, Q]: how often random signs move the mean as far from 0.
+    """Return the two-sided p of the paired randomisation test for each row of [C, Q].
 
-    Exact when all 2^Q patterns of signs are no more than `resamples`. Otherwise so many are drawn,
-    and the one that was observed counts among them, so that no p is 0 (Phipson and Smyth 2010).
+    It is the share of sign flips whose mean is at least as far from 0. The test is exact when all
+    2^Q sign patterns are no more than `resamples`; otherwise so many are drawn, and the observed
+    one counts among them, so that no p is 0 (Phipson and Smyth 2010). It is not left to scipy's
+    `permutation_test`, which takes 37 times as long for 10,000 resamples of 42 cells and 300
+    queries, because here all cells share the signs of a resample and one product sums them.
     """
     cells, queries = differences.shape
     observed = np.abs(differences.sum(axis=1))
-    # Sums in another order differ in their last digits; equal ones must count as equal.
+    # The order of summation changes the last digits; equal sums must count as equal.
     reached = observed - 1e-12 * np.abs(differences).sum(axis=1)
     exact = 2**queries <= resamples
-    blocks = _all_signs(queries, cells) if exact else _random_signs(queries, cells, resamples, seed)
+    patterns = (
+        _all_signs(queries, cells) if exact else _random_signs(queries, cells, resamples, seed)
+    )
     extreme = np.zeros(cells, np.int64)
-    for signs in blocks:
+    for signs in patterns:
         extreme += (np.abs(signs @ differences.T) >= reached).sum(axis=0)
     p: Floats = extreme / 2**queries if exact else (extreme + 1) / (resamples + 1)
     return p
 
 
 def holm(p: ArrayLike) -> Floats:
-    """The p-values [C] such that comparing each with a level keeps the error over all of them.
+    """Return p-values [C] corrected for C comparisons, after Holm 1979.
 
-    Holm 1979: the smallest is taken C times, the next C - 1 times, and none falls below the one
-    before it.
+    The smallest is multiplied by C, the next by C - 1, and so on; none falls below the one before.
 
     >>> holm([0.01, 0.04, 0.03]).tolist()
     [0.03, 0.06, 0.06]
@@ -153,9 +156,9 @@ def holm(p: ArrayLike) -> Floats:
 
 
 def effect_size(differences: Floats) -> Floats:
-    """Cohen's d of paired samples for each row of [C, Q]: mean by standard deviation (Q - 1).
+    """Return Cohen's d of each row of [C, Q]: mean over standard deviation (of Q - 1).
 
-    0 when all differences are 0, and NaN when they are all the same otherwise.
+    It is 0 when all differences are 0, and NaN when all are the same otherwise.
     """
     spread, means = _spread(differences), differences.mean(axis=1)
     undefined = np.where(differences.any(axis=1), np.nan, 0.0)
@@ -166,14 +169,15 @@ def effect_size(differences: Floats) -> Floats:
 def bootstrap_interval(
     differences: Floats, seed: int = SEED, resamples: int = RESAMPLES
 ) -> tuple[Floats, Floats]:
-    """The 95 % percentile interval of the mean of each row of [C, Q]: two of [C].
+    """Return the ends of the 95 % percentile bootstrap interval of the mean of each row of [C, Q].
 
-    Queries are drawn with replacement, the same ones for every row.
+    Queries are drawn with replacement, the same ones for every row. scipy's `bootstrap` gives the
+    same interval from the same seed, in 7 times as long for 10,000 resamples of 42 × 300.
     """
     cells, queries = differences.shape
     generator = np.random.default_rng(seed)
     means = np.empty((resamples, cells))
-    for start, stop in _stretches(resamples, queries, cells):
+    for start, stop in _blocks(resamples, queries, cells):
         drawn = generator.integers(queries, size=(stop - start, queries))
         drawn += queries * np.arange(stop - start)[:, None]
         counts = np.bincount(drawn.ravel(), minlength=(stop - start) * queries)
@@ -183,7 +187,7 @@ def bootstrap_interval(
 
 
 def _differences(scores: Floats, baseline: Floats) -> Floats:
-    """[C, Q], with what is only rounding set to 0."""
+    """Return the differences [C, Q], with those of rounding set to 0."""
     if (
         scores.ndim != 2
         or not scores.size
@@ -204,7 +208,7 @@ def _differences(scores: Floats, baseline: Floats) -> Floats:
 
 
 def _spread(differences: Floats) -> Floats:
-    """The standard deviation of each row with Q - 1; 0 where it is only rounding."""
+    """Return the standard deviation (of Q - 1) of each row; 0 where it is only rounding."""
     if differences.shape[1] < 2:
         return np.zeros(len(differences))
     found = differences.std(axis=1, ddof=1)
@@ -212,14 +216,14 @@ def _spread(differences: Floats) -> Floats:
 
 
 def _all_signs(queries: int, cells: int) -> Iterator[Floats]:
-    """Every pattern of signs once, [n, Q] at a time."""
-    for start, stop in _stretches(2**queries, queries, cells):
+    """Yield every pattern of signs once, [n, Q] at a time."""
+    for start, stop in _blocks(2**queries, queries, cells):
         yield _as_signs(np.arange(start, stop)[:, None] >> np.arange(queries) & 1)
 
 
 def _random_signs(queries: int, cells: int, resamples: int, seed: int) -> Iterator[Floats]:
     generator = np.random.default_rng(seed)
-    for start, stop in _stretches(resamples, queries, cells):
+    for start, stop in _blocks(resamples, queries, cells):
         yield _as_signs(generator.integers(0, 2, size=(stop - start, queries), dtype=np.int8))
 
 
@@ -227,7 +231,7 @@ def _as_signs(bits: NDArray[np.integer[Any]]) -> Floats:
     return 1.0 - 2.0 * bits.astype(np.float64)
 
 
-def _stretches(resamples: int, queries: int, cells: int) -> Iterator[tuple[int, int]]:
-    """Resamples from and to, so many at once that [n, Q] and [n, C] stay within memory."""
+def _blocks(resamples: int, queries: int, cells: int) -> Iterator[tuple[int, int]]:
+    """Yield the first and last + 1 of each block of resamples, so small that it fits in memory."""
     step = max(_AT_ONCE // max(queries, cells), 1)
     return ((start, min(start + step, resamples)) for start in range(0, resamples, step))

@@ -1,1 +1,1 @@
-"""Vectors become something that can be searched."""
+"""Indexes: vectors on disk and every way to search them."""

@@ -1,4 +1,4 @@
-"""BM25 over words: a ranking that no model has seen, held in memory."""
+"""Lexical search with BM25, in memory."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.errors import UserError, install
-from m2dr.index.docids import Docids, encode
+from m2dr.index.searchable import Docids, encode_docids
 from m2dr.index.vectors import check_depth
 from m2dr.records.run import Ranking, Run
 from m2dr.records.texts import Document, Query
@@ -16,9 +16,9 @@ K1, B = 0.9, 0.4  # Anserini's, which published BM25 runs are made with
 
 
 class Bm25:
-    """Documents as weights of word stems, scored as Lucene 8 and later score them.
+    """A BM25 index of word stems, with the scores of Lucene 8 and later.
 
-    A document scores the sum over the query's words, repeated ones counted again, of
+    The score of a document is the sum over the query's words, repeated ones counted again, of
 
         ln(1 + (N - df + 0.5) / (df + 0.5)) · tf / (tf + K1 (1 - B + B · length / mean length))
 
@@ -28,7 +28,7 @@ class Bm25:
     lengths to a byte.
 
     Args:
-        documents: read once; what the encoder reads of each is what is scored.
+        documents: read once; scored by the same text that the encoder reads.
         advance: told how many documents were read, again and again.
 
     Raises:
@@ -52,8 +52,8 @@ class Bm25:
                 yield document.content
 
         stream = tokenizer.streaming_tokenize(texts(), update_vocab=True, allow_empty=False)
-        words = list(stream)  # per document, the numbers of its stems
-        self.docids = Docids(encode(docids))
+        words = list(stream)  # per document, the ids of its stems
+        self.docids = Docids(encode_docids(docids))
         self._index: Any = None  # bm25s has no type stubs; none where no document has a word
         if any(words):
             self._index = bm25s.BM25(k1=K1, b=B, method="lucene", backend="numpy")
@@ -61,7 +61,7 @@ class Bm25:
             self._index.index(stems, create_empty_token=False, show_progress=False)
 
     def scores(self, text: str) -> NDArray[np.float32]:
-        """Score every document: [documents], 0 where it shares no word with the query."""
+        """Return the score of every document, [documents]; 0 where it shares no word with it."""
         words = self._tokenizer.streaming_tokenize([text], update_vocab=False, allow_empty=False)
         stems = next(iter(words))
         if not stems:
@@ -84,7 +84,7 @@ class Bm25:
         wanted = k + (drop is not None)
         rows = np.flatnonzero(scores > 0)
         if rows.size > wanted:
-            # All that share the last score are kept: which of them stay is for the tie rule.
+            # All that share the last score are kept; the rule for ties decides which of them stay.
             last = np.partition(scores[rows], -wanted)[-wanted]
             rows = rows[scores[rows] >= last]
         return Ranking.of(self.docids.take(rows), scores[rows], k, drop)
@@ -112,7 +112,7 @@ class Bm25:
 
 
 def _libraries() -> tuple[Any, Any]:
-    """bm25s, and a tokenizer of its own with an empty vocabulary; neither has type stubs."""
+    """Import bm25s, and return it with a tokenizer of its own; neither has type stubs."""
     try:
         import bm25s
         import Stemmer

@@ -1,258 +1,187 @@
-"""A prefix of a store becomes an index that FAISS searches: built once, opened many times."""
+"""The table of engines: what FAISS builds for a number of documents and a dim."""
 
-from collections.abc import Callable, Mapping
-from functools import partial
-from pathlib import Path
-from typing import Any
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isqrt, log2
+from typing import Literal
 
-from m2dr.errors import UserError
-from m2dr.index.docids import read_docids
-from m2dr.index.inventory import built_indexes
-from m2dr.index.layout import (
-    INDEX,
-    INDEX_DOCIDS,
-    MANIFEST,
-    STORE,
-    index_folder,
-)
-from m2dr.index.library import load_faiss
-from m2dr.index.making import Handle, empty_index, filled_index
-from m2dr.index.manifest import IndexManifest, StoreManifest
-from m2dr.index.opened import Index
-from m2dr.index.recipes import ENGINES, Engine, Recipe, engine_of, factory_name
-from m2dr.index.remedies import index_remedy
-from m2dr.index.signs import Signs
-from m2dr.index.store import HASHED_BYTES, Store, open_store
-from m2dr.io import ASIDE, aside, locked, remove, sha256, write_whole
-from m2dr.records.card import Similarity
+from m2dr.errors import UserError, counted, nearest
 
-__all__ = [
-    "ENGINES",
-    "Engine",
-    "Index",
-    "build_index",
-    "check_engine",
-    "factory_name",
-    "open_index",
-]
+SearchParams = tuple[tuple[str, int], ...]  # name and value of what is chosen at search time
+
+# FAISS asks for 39 documents to learn one centroid of an inverted list from; it warns below.
+PER_LIST = 39
+TRAIN_ROWS = 65536  # documents to learn from, at most; more only where lists ask for them
+PER_CENTROID = 64  # documents to learn one list from, at most
 
 
-def check_engine(engine: str, factory: str, dim: int, similarity: Similarity) -> None:
-    """Refuse an engine that cannot be made, before anything is encoded for it.
+@dataclass(frozen=True)
+class FaissRecipe:
+    """What to build for one corpus and dim."""
 
-    Raises:
-        UserError: there is no such engine, FAISS cannot make it at that dim, or it ranks
-            otherwise than the similarity asks.
-    """
-    row = engine_of(engine, factory)
-    if row.l2 and similarity != "cosine":
-        raise UserError(
-            f"Engine {row.name} ranks by distance, which agrees with cosine alone, and the "
-            f"similarity of this model is {similarity}. Choose flat."
-        )
-    empty_index(row, row.recipe(10**6, dim), dim)
+    factory: str  # as faiss.index_factory reads it; for binary engines index_binary_factory
+    train_rows: int = 0  # documents to learn from, at most; 0: nothing is learnt
+    search_params: SearchParams = ()  # the defaults of a search
+    notes: tuple[str, ...] = ()  # what differs from the engine's default, and why
 
 
-def build_index(
-    store: Store,
-    dim: int,
-    engine: str = "flat",
-    folder: Path | None = None,
-    progress: Callable[[int], None] | None = None,
-    factory: str = "",
-    workers: int = 1,
-) -> Path:
-    """Index the first `dim` coordinates of a store; at once when that is already done.
+@dataclass(frozen=True)
+class Engine:
+    """A way to search. A new one is a row of ENGINES, and the tests run over all rows."""
 
-    The same store, dim and engine give the same bytes each time.
+    name: str
+    summary: str
+    recipe: Callable[[int, int], FaissRecipe]  # of (documents, dim)
+    exact: bool = False  # agrees with a full scan, score for score
+    kind: Literal["vectors", "binary", "panorama"] = "vectors"  # binary: one bit per dim
+    l2: bool = False  # scores are squared distances, negated so that higher is better
 
-    Args:
-        store: whose vectors are cut, then normalised if the similarity is cosine.
-        dim: coordinates to keep.
-        engine: a name in ENGINES.
-        folder: holds the index as `dim-<dim>`, with `-<engine>` for all but flat; the store's own
-            when None.
-        progress: told how many documents were added, again and again.
-        factory: a string that FAISS's index factory reads, instead of an engine.
-        workers: threads that build a graph, 0 for all; with more than one, its bytes differ from
-            build to build.
 
-    Returns:
-        The folder of the index.
+def engine_of(name: str, factory: str = "") -> Engine:
+    """Return the engine called `name`, or one for a factory string of the user's.
 
     Raises:
-        UserError: the store has no such dim, there is no such engine, FAISS refuses the recipe,
-            another process builds the same index, or the disk refuses.
+        UserError: there is no such engine.
     """
-    if not 1 <= dim <= store.width:
+    if factory:
+        lists = re.search(r"IVF(\d+)", factory)
+        recipe = _constant(factory, _train_rows(int(lists[1]) if lists else 0))
+        return Engine(factory_name(factory), f"FAISS {factory}", recipe)
+    if name not in ENGINES:
         raise UserError(
-            f"An index of dimension {dim} was asked for, and {store.folder} holds vectors of "
-            f"{store.width}. Choose a dim from 1 to {store.width}."
+            f"There is no engine {name!r}. {nearest(name, ENGINES)} Any other index of FAISS is "
+            f"named by its factory string: --factory STRING."
         )
-    check_engine(engine, factory, dim, store.manifest.label.similarity)
-    row = engine_of(engine, factory)
-    target = index_folder(folder or store.folder, dim, row.name)
-    if _is_built(target, store.manifest.digest, row.name):
-        return target
-    recipe = row.recipe(store.documents, dim)
-    with locked(target, "choose another dim or engine"):
-        if _is_built(target, store.manifest.digest, row.name):
-            return target  # by another process, in the meantime
-        # Without a manifest nobody takes the files below for an index while they are replaced.
-        remove(target, MANIFEST, f"*{ASIDE}")
-        write_whole(target / INDEX_DOCIDS, store.docids.data)
-        _write(filled_index(store, dim, row, recipe, workers, progress), target / INDEX)
-        _manifest(store, dim, row, recipe, target / INDEX).write(target)
-    return target
+    return ENGINES[name]
 
 
-def open_index(
-    folder: Path, store: Store | None = None, knobs: Mapping[str, int] | None = None
-) -> Index:
-    """Open the index in `folder`, once its files are known to be those that were written.
+def factory_name(factory: str) -> str:
+    """Return a name for the index that a factory string makes, fit for a folder.
 
-    Args:
-        folder: of the index.
-        store: that it was cut from, to rescore candidates with; the one beside it when None.
-        knobs: `nprobe`, `efSearch` or `rescore`, instead of those in the manifest.
-
-    Raises:
-        UserError: there is no index, a file is missing or has changed, the vectors that it was
-            cut from have been encoded anew since, or the store to rescore with has gone.
+    >>> factory_name("OPQ32_128,IVF1024,PQ32")
+    'opq32-128-ivf1024-pq32-11407fd9'
     """
-    if not (folder / MANIFEST).exists():
-        raise _absent(folder)
-    manifest = IndexManifest.read(folder)
-    row = _row_of(manifest)
-    _refuse_stale(folder, manifest)
-    _refuse_changed(folder / INDEX, manifest)
-    docids = read_docids(
-        folder / INDEX_DOCIDS,
-        manifest.documents,
-        manifest.docids,
-        partial(index_remedy, folder),
-    )
-    try:
-        handle = _read(folder / INDEX, row, manifest.dim)
-    except RuntimeError as error:
-        raise _damaged(folder / INDEX, "cannot be read by FAISS") from error
-    if (handle.ntotal, handle.d) != (manifest.documents, manifest.dim):
-        raise _damaged(folder / INDEX, f"holds {handle.ntotal} vectors of {handle.d} coordinates")
-    chosen = {**dict(manifest.knobs), **(knobs or {})}
-    if store is None and chosen.get("rescore", 0) > 0 and not row.exact:
-        store = _beside(folder, manifest)
-    elif store is not None and store.manifest.digest != manifest.store:
-        raise UserError(f"{folder} was not cut from the vectors in {store.folder}. Give its own.")
-    opened = Index(manifest, docids, row, handle, beside=folder.parent)
-    return opened.with_knobs(chosen, store)
+    readable = re.sub(r"[^a-z0-9]+", "-", factory.lower()).strip("-")[:40]
+    return f"{readable}-{hashlib.sha256(factory.encode()).hexdigest()[:8]}".lstrip("-")
 
 
-def _row_of(manifest: IndexManifest) -> Engine:
-    """The row that made an index: one of ENGINES, or the user's factory string."""
-    if manifest.factory and manifest.engine == factory_name(manifest.factory):
-        return engine_of("", manifest.factory)
-    return engine_of(manifest.engine)
+def _constant(
+    factory: str, train_rows: int = 0, search_params: SearchParams = ()
+) -> Callable[[int, int], FaissRecipe]:
+    """Return a recipe that is the same for every corpus and dim."""
+    return lambda _documents, _dim: FaissRecipe(factory, train_rows, search_params)
 
 
-def _beside(folder: Path, manifest: IndexManifest) -> Store:
-    """The store that an index was cut from."""
-    try:
-        return open_store(folder.parent)
-    except UserError as error:
-        raise UserError(
-            f"Engine {manifest.engine} rescores its candidates with the vectors beside it, and "
-            f"they have gone: {error} Or search with rescore set to 0."
-        ) from error
+def _ivf(documents: int, dim: int) -> FaissRecipe:
+    del dim
+    lists, notes = _lists(documents)
+    params = (("nprobe", _probes(lists)),)
+    return FaissRecipe(f"IVF{lists},Flat", _train_rows(lists), params, notes)
 
 
-def _is_built(folder: Path, store: str, engine: str) -> bool:
-    """Whether `folder` holds an index by `engine` of the store with that digest."""
-    try:
-        manifest = IndexManifest.read(folder)
-        _refuse_changed(folder / INDEX, manifest)
-        read_docids(
-            folder / INDEX_DOCIDS,
-            manifest.documents,
-            manifest.docids,
-            partial(index_remedy, folder),
-        )
-    except UserError:
-        return False
-    return (manifest.store, manifest.engine) == (store, engine)
+def _pq(documents: int, dim: int) -> FaissRecipe:
+    """`np`: not polysemous, which costs minutes of annealing for a filter that is not used."""
+    code, notes = _code(documents, dim)
+    return FaissRecipe(f"PQ{code}np", TRAIN_ROWS, notes=notes)
 
 
-def _read(path: Path, engine: Engine, dim: int) -> Handle:
-    faiss = load_faiss()
-    if engine.kind == "signs":
-        return Signs(faiss.read_index_binary(str(path)), dim)
-    return faiss.read_index(str(path))
+def _opq(documents: int, dim: int) -> FaissRecipe:
+    code, notes = _code(documents, dim)
+    return FaissRecipe(f"OPQ{code.split('x')[0]},PQ{code}np", TRAIN_ROWS, notes=notes)
 
 
-def _write(index: Any, path: Path) -> None:  # noqa: ANN401 - faiss has no type stubs
-    faiss = load_faiss()
-    with aside(path) as temporary, temporary.open("wb") as file:
-        # Through Python's own file: a full disk is then an OSError, not words in a RuntimeError.
-        writer = faiss.PyCallbackIOWriter(file.write)
-        if isinstance(index, Signs):
-            faiss.write_index_binary(index.binary, writer)
-        else:
-            faiss.write_index(index, writer)
+def _ivf_pq(documents: int, dim: int) -> FaissRecipe:
+    lists, few = _lists(documents)
+    code, notes = _code(documents, dim)
+    params = (("nprobe", _probes(lists)),)
+    return FaissRecipe(f"IVF{lists},PQ{code}np", _train_rows(lists), params, few + notes)
 
 
-def _manifest(store: Store, dim: int, engine: Engine, recipe: Recipe, path: Path) -> IndexManifest:
-    return IndexManifest(
-        corpus=store.manifest.corpus,
-        documents=store.documents,
-        layer=store.layer,
-        dim=dim,
-        engine=engine.name,
-        similarity=store.manifest.label.similarity,
-        label=store.manifest.label,
-        bytes=path.stat().st_size,
-        sha256=sha256(path),
-        docids=store.manifest.docids,
-        store=store.manifest.digest,
-        factory=recipe.factory,
-        knobs=recipe.knobs,
-        reader="read_index_binary" if engine.kind == "signs" else "read_index",
-        notes=recipe.notes,
+def _panorama(documents: int, dim: int) -> FaissRecipe:
+    """Use levels of 32 dims: after each, documents that cannot win any more are dropped."""
+    del documents
+    return FaissRecipe(f"FlatIPPanorama{max(1, dim // 32)}")
+
+
+def _lists(documents: int) -> tuple[int, tuple[str, ...]]:
+    """Return the number of inverted lists, about 4 √documents as a power of two, and notes."""
+    default = 2 ** round(log2(4 * max(1, isqrt(documents))))
+    most = max(1, documents // PER_LIST)
+    if default <= most:
+        return default, ()
+    return most, (
+        f"{most} inverted lists instead of {default}: each learns from {PER_LIST} documents at "
+        f"least, and there are {documents}.",
     )
 
 
-def _refuse_stale(folder: Path, manifest: IndexManifest) -> None:
-    """Refuse an index whose store, when it lies beside it, has been written anew."""
-    beside = folder.parent
-    if not (beside / STORE).exists():
-        return
-    store = StoreManifest.read(beside)
-    held = (store.digest, store.docids, store.documents)
-    if held != (manifest.store, manifest.docids, manifest.documents):
-        raise UserError(
-            f"{folder} was cut from vectors that have been encoded anew since. "
-            f"Build it again {index_remedy(folder)}"
-        )
+def _probes(lists: int) -> int:
+    """Return 2 √lists, 8 at least: 32 of 256, 128 of 4,096."""
+    return min(lists, max(8, 2 * isqrt(lists)))
 
 
-def _refuse_changed(path: Path, manifest: IndexManifest) -> None:
-    """Refuse an index file that is not the one the manifest speaks of."""
-    if not path.is_file():
-        raise _damaged(path, "is missing")
-    found = path.stat().st_size
-    if found != manifest.bytes:
-        raise _damaged(path, f"has {found} bytes, and {manifest.bytes} were written")
-    if found < HASHED_BYTES and sha256(path) != manifest.sha256:
-        raise _damaged(path, "is not the file that was written: its sha256 differs")
+def _train_rows(lists: int) -> int:
+    return max(TRAIN_ROWS, PER_CENTROID * lists)
 
 
-def _damaged(path: Path, what: str) -> UserError:
-    return UserError(f"{path} {what}. Build it again {index_remedy(path.parent)}")
+def _code(documents: int, dim: int) -> tuple[str, tuple[str, ...]]:
+    """Return parts and bits of a product quantizer, `8` or, with fewer than 8 bits, `8x5`.
+
+    A part is one byte for four dims; where four does not divide dim, there are as many parts as
+    the next number that does.
+    """
+    wanted = -(-dim // 4)
+    parts = next(parts for parts in range(wanted, dim + 1) if dim % parts == 0)
+    notes = []
+    if parts * 4 != dim:
+        notes.append(f"Codes of {parts} parts: dim {dim} is not divisible by 4.")
+    bits = min(8, max(1, documents.bit_length() - 1))
+    if bits == 8:
+        return str(parts), tuple(notes)
+    notes.append(
+        f"{2**bits} centroids per part instead of 256, for {counted(documents, 'documents')} to "
+        f"learn them from."
+    )
+    return f"{parts}x{bits}", tuple(notes)
 
 
-def _absent(folder: Path) -> UserError:
-    """Say what is there instead."""
-    built = built_indexes(folder.parent)
-    dims = sorted({index.dim for index in built if index.engine == "flat"})
-    there = f"; there are dims {', '.join(map(str, dims))}" if dims else ""
-    others = [index.folder.name for index in built if index.engine != "flat"]
-    there += f"; there are {', '.join(others)}" if others else ""
-    return UserError(f"{folder} holds no finished index{there}. Build it {index_remedy(folder)}")
+_EF = (("efSearch", 64),)
+_RESCORE = (("rescore", 10),)
+
+ENGINES = {
+    engine.name: engine
+    for engine in (
+        Engine("flat", "Full scan.", _constant("Flat"), exact=True),
+        Engine("flat-f16", "Full scan in half precision.", _constant("SQfp16")),
+        Engine(
+            "flat-l2", "Full scan by distance, for cosine.", _constant("Flat"), exact=True, l2=True
+        ),
+        Engine("int8", "One byte per dim.", _constant("SQ8", TRAIN_ROWS)),
+        Engine("ivf", "The nearest of some inverted lists.", _ivf),
+        Engine("hnsw", "A graph of near neighbours.", _constant("HNSW32", 0, _EF)),
+        Engine("pq", "One byte for four dims.", _pq),
+        Engine("opq", "pq after a rotation that suits it.", _opq),
+        Engine("ivf-pq", "Inverted lists of pq codes.", _ivf_pq),
+        Engine(
+            "binary",
+            "One bit per dim, then rescoring.",
+            _constant("BFlat", 0, _RESCORE),
+            kind="binary",
+        ),
+        Engine(
+            "binary-hnsw",
+            "A graph over one bit per dim, then rescoring.",
+            _constant("BHNSW32", 0, (*_EF, *_RESCORE)),
+            kind="binary",
+        ),
+        Engine(
+            "panorama",
+            "Full scan that stops early, prefix by prefix.",
+            _panorama,
+            exact=True,
+            kind="panorama",
+        ),
+    )
+}

@@ -1,17 +1,16 @@
-"""Exits that were fitted on the documents of an index: their folder, and the states before a fit.
+"""Files of exits that were fitted on the documents of an index.
 
 indexes/<corpus>/<model fingerprint>/exits/
-states-00007.npz    pooled states of sampled documents of a shard, until the exits are there
+states-00007.npz    pooled states of sampled documents of a shard, until the exits are fitted
 exits.safetensors   heads of the layers from 1, as in a fitted model
 layer_0.safetensors the table of layer 0
-exits.json          what was fitted on what; written last
+exits.json          what was fitted on what, and the digests of the files; written last
 """
 
 # Shapes in this file: n documents of a sample.
 
-import hashlib
 import io
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -19,28 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.errors import UserError, command
-from m2dr.index.layout import EXITS, STORE
-from m2dr.index.manifest import StoreManifest
-from m2dr.io import read_bytes, remove, write_whole
-from m2dr.jsontext import read_json, write_json
-from m2dr.records.fit import FitRecord
+from m2dr.index.layout import EXITS, STORE, origin_of
+from m2dr.index.manifest import Label, StoreManifest
+from m2dr.io import TEMPORARY_SUFFIX, read_bytes, remove_files, write_bytes
+from m2dr.jsontext import json_sha256, read_record, write_record
+from m2dr.records.model_card import EXITS_FILE, IndexExits
 
-RECORD = "exits.json"
-MOST = 20_000  # documents of a fit; more are hardly any help, and cost time and room on the disk
-
-
-@dataclass(frozen=True)
-class IndexExits:
-    """exits.json: what the exits of an index were fitted on."""
-
-    corpus: str
-    fingerprint: str  # of the model
-    texts: str  # of the store of the last layer: the digest of what was encoded
-    fit: FitRecord
+MOST = 20_000  # documents of a fit; more hardly help, and cost time and disk space
 
 
 def exits_folder(store: Path) -> Path:
-    """Return where the exits lie that search a store of the last layer."""
+    """Return the folder of the exits for a store of the last layer."""
     return store.parent / EXITS
 
 
@@ -50,34 +38,65 @@ def read_exits_record(folder: Path) -> IndexExits:
     Raises:
         UserError: it is missing or damaged.
     """
-    return read_json(folder / RECORD, IndexExits, lambda: _again(folder))
+    return read_record(folder / EXITS_FILE, IndexExits, lambda: _again(folder))
 
 
 def write_exits_record(folder: Path, record: IndexExits) -> None:
-    """Write exits.json, which says that the exits beside it are whole."""
-    write_json(folder / RECORD, record)
+    """Write exits.json, which marks the exits beside it as finished."""
+    write_record(folder / EXITS_FILE, record)
+
+
+def fit_command(folder: Path) -> str:
+    """Return the command that replaces the exits in a folder, from the records of its stores."""
+    made = origin_of(folder)
+    where = {"corpus": made.source, "model": made.model, "indexes": made.root}
+    return command("index", "fit", **where, overwrite=True)
 
 
 def fitting_exits(store: Path) -> Path | None:
     """Return the folder of the exits that were fitted on the documents of a finished store.
 
-    None where there are none, or where they were fitted on other documents or by another model.
+    None where there are none, or where they were fitted on other documents, by another model, or
+    for vectors that were encoded in another way.
+
+    Raises:
+        UserError: a record is damaged.
     """
     folder = exits_folder(store)
-    if not ((folder / RECORD).exists() and (store / STORE).exists()):
+    if not ((folder / EXITS_FILE).exists() and (store / STORE).exists()):
         return None
     record, manifest = read_exits_record(folder), StoreManifest.read(store)
-    same = (record.fingerprint, record.texts) == (manifest.label.fingerprint, manifest.texts)
-    return folder if same else None
+    found = (record.fingerprint, record.texts, record.encoding)
+    label = manifest.label
+    wanted = (label.fingerprint, manifest.texts, encoding_of(label))
+    return folder if found == wanted and record.files else None
+
+
+def encoding_of(label: Label, dtype: str = "") -> str:
+    """Return the digest of how texts become vectors, from a label.
+
+    Args:
+        label: of the vectors.
+        dtype: that was asked for, where it counts too.
+    """
+    table = asdict(label)
+    for name in ("cuts", "document_layer", "model", "source"):  # no vector depends on these
+        del table[name]
+    return json_sha256([table, dtype])
 
 
 def digest_of_exits(folder: Path) -> str:
-    """Return the sha256 of what was fitted on what, with its λ and held-out cosines."""
-    return hashlib.sha256((folder / RECORD).read_bytes()).hexdigest()
+    """Return the sha256 of the record, which holds those of the files, without its hint.
+
+    Raises:
+        UserError: the record is missing or damaged.
+    """
+    table = asdict(replace(read_exits_record(folder), again=""))
+    return json_sha256(table)
 
 
 def sampled_rows(documents: int, most: int = MOST) -> NDArray[np.int64]:
-    """Return the places of the documents of a fit, evenly spread and increasing.
+    """Return the rows of the documents of a fit, evenly spread and increasing.
 
     >>> sampled_rows(10, 4).tolist()
     [0, 2, 5, 7]
@@ -88,45 +107,50 @@ def sampled_rows(documents: int, most: int = MOST) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class StateFile:
-    """What is kept of the sampled documents of a shard until the exits are fitted.
+    """States of the sampled documents of a shard, kept until the exits are fitted.
 
     Attributes:
         texts: digest of the texts of the whole shard.
+        encoding: digest of how they were encoded, as `encoding_of` gives it.
         tokens: of the n documents, one after the other.
         lengths: [n].
         states: [n, D] as `Encoder.states` gives them.
     """
 
     texts: str
+    encoding: str
     tokens: NDArray[np.int32]
     lengths: NDArray[np.int64]
     states: NDArray[np.float32]
 
     def write(self, folder: Path, number: int) -> None:
-        """Write the file of a shard, whole or not at all."""
+        """Write the file of a shard, complete or not at all."""
         data = io.BytesIO()
         np.savez(
             data,
             allow_pickle=False,
             texts=np.array(self.texts),
+            encoding=np.array(self.encoding),
             tokens=self.tokens,
             lengths=self.lengths,
             states=self.states,
         )
-        write_whole(state_path(folder, number), data.getbuffer())
+        write_bytes(state_path(folder, number), data.getbuffer())
 
     @classmethod
-    def read(cls, folder: Path, number: int, texts: str) -> "StateFile | None":
-        """Read the file of a shard; None where it is missing, damaged, or of other texts."""
+    def read(cls, folder: Path, number: int, texts: str, encoding: str) -> "StateFile | None":
+        """Read the file of a shard; None where it is missing, damaged, or of something else."""
         path = state_path(folder, number)
         if not path.exists():
             return None
+        data = io.BytesIO(read_bytes(path, _again(folder)))
         try:
-            with np.load(io.BytesIO(read_bytes(path, _again(folder))), allow_pickle=False) as file:
-                found = cls(str(file["texts"]), file["tokens"], file["lengths"], file["states"])
+            with np.load(data, allow_pickle=False) as file:
+                words = (str(file["texts"]), str(file["encoding"]))
+                found = cls(*words, file["tokens"], file["lengths"], file["states"])
         except (ValueError, KeyError, EOFError, BadZipFile):
             return None
-        return found if found.texts == texts else None
+        return found if words == (texts, encoding) else None
 
 
 def state_path(folder: Path, number: int) -> Path:
@@ -135,12 +159,19 @@ def state_path(folder: Path, number: int) -> Path:
 
 
 def forget_states(folder: Path) -> None:
-    """Remove the states, which nobody needs once the exits are there."""
-    remove(folder, "states-*")
+    """Remove the states, which are not needed once the exits are fitted."""
+    remove_files(folder, "states-*", f".states-*{TEMPORARY_SUFFIX}")
+
+
+def drop_exits(folder: Path) -> None:
+    """Remove the record and the states of exits whose documents are encoded again."""
+    if folder.is_dir():
+        remove_files(folder, EXITS_FILE)
+        forget_states(folder)
 
 
 def no_exits(place: str, corpus: str, model: str, root: Path | None) -> UserError:
-    """Return the refusal of a search that needs exits of an index which has none."""
+    """Return the error for a search that needs exits of an index without any."""
     made = command("index", "fit", corpus=corpus, model=model, indexes=root)
     return UserError(
         f"{place} has no exits that were fitted on its documents. Fit them with: {made}"
@@ -148,4 +179,4 @@ def no_exits(place: str, corpus: str, model: str, root: Path | None) -> UserErro
 
 
 def _again(folder: Path) -> str:
-    return f"Remove {folder}, and fit its index again with: {command('index', 'fit')}"
+    return f"Fit the exits of the index again with: {fit_command(folder)}"

@@ -1,49 +1,128 @@
-"""A short prefix finds a shortlist and longer ones rank it: most documents are hardly read."""
+"""Search through a funnel: a short prefix finds a shortlist, and longer prefixes rank it."""
 
 # Shapes in this file:
-#   Q queries, m documents of a shortlist, H coordinates.
+#   Q queries, m documents of a shortlist, H dims.
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.errors import UserError
-from m2dr.index.exact import ExactIndex
-from m2dr.index.label import Label
-from m2dr.index.ranked import as_run
-from m2dr.index.stages import Funnel
+from m2dr.index.searchable import Hits, Rows, Scores, Searchable, hits_of
 from m2dr.index.store import Store
 from m2dr.index.vectors import Floats, check_depth, check_queries
 from m2dr.records.cut import Cut
-from m2dr.records.run import Run
+
+Doubles = NDArray[np.float64]
 
 _BYTES = 64 * 2**20  # of the vectors of shortlists that are read at once
+_EXAMPLE = "a funnel is written like 32:1000,128:100,384"
 
-Rows = NDArray[np.int64]
-Doubles = NDArray[np.float64]
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage that compares the first `dim` dims and keeps the best `keep` documents."""
+
+    dim: int
+    keep: int
+
+
+@dataclass(frozen=True)
+class Funnel:
+    """Stages from a short prefix to a long one, and the dim that ranks what is left.
+
+    >>> print(Funnel.parse("32:1000,128:100,384"))
+    32:1000,128:100,384
+    """
+
+    stages: tuple[Stage, ...]
+    dim: int
+
+    def __post_init__(self) -> None:
+        if not self.stages:
+            raise UserError(f"One stage narrows nothing; {_EXAMPLE}.")
+        if any(stage.keep < 1 for stage in self.stages) or self.dims[0] < 1:
+            raise UserError(f"The funnel {self} has a dim or a count below 1; {_EXAMPLE}.")
+        for short, long in pairwise(self.dims):
+            if long <= short:
+                raise UserError(
+                    f"Dims must grow in a funnel, and in {self} {long} follows {short}."
+                )
+        for before, after in pairwise(stage.keep for stage in self.stages):
+            if after > before:
+                raise UserError(
+                    f"Counts cannot grow in a funnel, and in {self} {after} documents are to stay "
+                    f"of {before}."
+                )
+
+    def __str__(self) -> str:
+        return ",".join([*(f"{stage.dim}:{stage.keep}" for stage in self.stages), str(self.dim)])
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Dims of all stages and of the last ranking, growing."""
+        return (*(stage.dim for stage in self.stages), self.dim)
+
+    @classmethod
+    def parse(cls, word: str) -> "Funnel":
+        """Read a funnel such as 32:1000,128:100,384: dim:documents that stay, then the last dim.
+
+        Raises:
+            UserError: the word is not a funnel.
+        """
+        *narrowing, last = word.replace(" ", "").split(",")
+        if not re.fullmatch(r"\d+", last):
+            raise UserError(
+                f"The funnel {word!r} ends in {last!r}, not in a dim without a count; {_EXAMPLE}."
+            )
+        found = [re.fullmatch(r"(\d+):(\d+)", part) for part in narrowing]
+        for part, match in zip(narrowing, found, strict=True):
+            if not match:
+                raise UserError(
+                    f"The stage {part!r} of the funnel {word!r} is not a dim and a count; "
+                    f"{_EXAMPLE}."
+                )
+        stages = tuple(Stage(int(match[1]), int(match[2])) for match in found if match)
+        return cls(stages, int(last))
+
+    def check(self, width: int, k: int = 1) -> None:
+        """Raise UserError unless vectors of `width` have its dims and `k` documents are left."""
+        if self.dim > width:
+            raise UserError(
+                f"The funnel {self} ends at dim {self.dim}, and the vectors have {width}. Choose "
+                f"dims up to {width}."
+            )
+        if k > self.stages[-1].keep:
+            raise UserError(
+                f"{k} documents per query were asked for, and the funnel {self} leaves "
+                f"{self.stages[-1].keep}. Let more stay, or ask for fewer."
+            )
 
 
 class Shortlister(Protocol):
-    """What may search the shortest prefix."""
+    """An index that can search the shortest prefix."""
 
-    def search(self, queries: Floats, k: int) -> tuple[NDArray[np.float32], Rows]:
-        """Scores and rows, [Q, at most k], best first; a row of -1 is no document."""
+    def search(self, queries: Floats, k: int) -> tuple[Scores, Rows]:
+        """Return scores and rows, [Q, at most k], best first; a row of -1 is no document."""
         ...
 
 
 @dataclass(frozen=True)
 class FunnelReport:
-    """What a funnel spends and what it finds.
+    """What a funnel costs and what it finds.
 
     Attributes:
         stages: per stage its dim, the documents it compares and the multiply-adds of one query.
             An index that was given for the first one counts as a full scan.
         full: multiply-adds of a full scan at the last dim.
-        k: how deep recall was measured.
+        k: depth at which recall was measured.
         recall: the share of the exact best k at full width that the funnel found; mean over
             queries.
     """
@@ -64,7 +143,7 @@ class FunnelReport:
         return self.full / self.spent
 
 
-class FunnelIndex:
+class FunnelIndex(Searchable):
     """A store searched through a funnel.
 
     Attributes:
@@ -86,62 +165,44 @@ class FunnelIndex:
         Raises:
             UserError: the vectors are shorter than the funnel's last dim.
         """
+        from m2dr.index.exact import ExactIndex  # loads torch, and a `Funnel` is read without it
+
         funnel.check(store.width)
-        self.store, self.funnel = store, funnel
+        self.store, self.manifest, self.funnel = store, store.manifest, funnel
         self._device = device
         self._first = first or ExactIndex(store, funnel.dims[0], device)
 
     @property
-    def corpus(self) -> str:
-        """Whose documents they are."""
-        return self.store.manifest.corpus
-
-    @property
-    def documents(self) -> int:
-        """How many there are."""
-        return self.store.documents
-
-    @property
-    def layer(self) -> int:
-        """How many transformer blocks encoded them."""
-        return self.store.layer
-
-    @property
     def dim(self) -> int:
-        """How many coordinates of a query the last stage looks at."""
+        """Dims of a query that the last stage compares."""
         return self.funnel.dim
+
+    @property
+    def store_folder(self) -> Path:
+        """Folder of the store, whose records complete the commands in messages."""
+        return self.store.folder
 
     @property
     def multiply_adds(self) -> int:
         """Of one query at all stages; an index given for the first counts as a full scan."""
         return sum(cost for *_, cost in self._costs())
 
-    def accept(self, queries: Label, query: Cut) -> None:
-        """Raise UserError unless the `query` cut of that label may search these documents."""
-        self.store.manifest.accept(queries, self.store.folder)
-        if query.dim != self.dim:
-            raise UserError(
-                f"Queries of dimension {query.dim} were asked for, and the funnel {self.funnel} "
-                f"ends at {self.dim}. End it at theirs."
-            )
+    def _other_dim(self, dim: int) -> str:
+        return f"the funnel {self.funnel} ends at {self.dim}. Give one that ends at {dim}."
 
     def warnings(self, query: Cut) -> list[str]:
-        """Say why rankings of `query` may be worse than this model can do."""
-        label, folder = self.store.manifest.label, self.store.folder
-        cuts = [Cut(self.layer, dim) for dim in self.funnel.dims]
-        found = [
-            text
-            for cut in cuts
-            for text in label.warnings(Cut(query.layer, cut.dim), cut, folder, self.dim)
-        ]
+        """Return sentences that say why rankings of `query` may be worse than the model allows."""
+        label, found = self.manifest.label, list[str]()
+        for cut in (Cut(self.layer, dim) for dim in self.funnel.dims):
+            found += label.warnings(Cut(query.layer, cut.dim), cut, self.store.folder, self.dim)
         return list(dict.fromkeys(found))
 
-    def search(self, queries: Floats, k: int) -> tuple[NDArray[np.float32], Rows]:
+    def search(self, queries: Floats, k: int) -> tuple[Scores, Rows]:
         """Search for the best `k` documents of what the funnel lets through.
 
         Args:
             queries: [Q, at least dim], not normalised.
-            k: how many documents for each.
+            k: documents per query.
 
         Returns:
             Scores and rows, [Q, min(k, documents)], best first; of equal scores the higher docid.
@@ -155,41 +216,23 @@ class FunnelIndex:
         self.funnel.check(self.store.width, min(k, self.documents))
         check_queries(queries, self.dim)
         _, rows = self._first.search(queries, min(self.funnel.stages[0].keep, self.documents))
-        most = max(1, _BYTES // (8 * self.store.width * max(1, rows.shape[1])))
+        at_once = max(1, _BYTES // (8 * self.store.width * max(1, rows.shape[1])))
         parts = [
-            self._narrowed(queries[i : i + most], rows[i : i + most], k)
-            for i in range(0, len(queries), most)
+            self._narrowed(queries[i : i + at_once], rows[i : i + at_once], k)
+            for i in range(0, len(queries), at_once)
         ]
         if not parts:
             return np.empty((0, 0), np.float32), np.empty((0, 0), np.int64)
         scores, rows = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         return scores, rows
 
-    def ranked(
-        self,
-        query_ids: Sequence[str],
-        queries: Floats,
-        k: int,
-        drop: Mapping[str, str] | None = None,
-    ) -> Run:
-        """Rank the best `k` documents of each query: score descending, then docid descending.
-
-        Args:
-            query_ids: Q of them.
-            queries: [Q, at least dim], not normalised.
-            k: how many documents for each query.
-            drop: per query id, a docid to leave out, such as the query's own document.
-
-        Raises:
-            UserError: as for `search`; with `drop`, the funnel must leave one more than k.
-        """
-        check_depth(k)
-        drop = drop or {}
-        found = self.search(queries, k + bool(drop))
-        return as_run(query_ids, found, self.store.docids, k, drop)
+    def _best(self, queries: Floats, k: int) -> Iterable[Hits]:
+        return hits_of(self.store.docids, zip(*self.search(queries, k), strict=True))
 
     def report(self, queries: Floats, k: int) -> FunnelReport:
         """Compare with the exact result at full width, for queries [Q, H]."""
+        from m2dr.index.exact import ExactIndex  # as in __init__
+
         _, rows = self.search(queries, k)
         _, best = ExactIndex(self.store, self.store.width, self._device).search(queries, k)
         hits = [len(set(a) & set(b)) for a, b in zip(rows.tolist(), best.tolist(), strict=True)]
@@ -206,14 +249,14 @@ class FunnelIndex:
             for dim, documents, before in zip(self.funnel.dims, compared, begun, strict=True)
         )
 
-    def _narrowed(self, queries: Floats, rows: Rows, k: int) -> tuple[NDArray[np.float32], Rows]:
-        """Scores and rows [Q, <= k] of the best of a shortlist [Q, m], stage by stage."""
+    def _narrowed(self, queries: Floats, rows: Rows, k: int) -> tuple[Scores, Rows]:
+        """Return scores and rows [Q, <= k] of the best of a shortlist [Q, m], stage by stage."""
         products: Doubles = np.zeros(rows.shape)
         squares: Doubles = np.zeros(rows.shape)
         before = 0
         keeps = [*(stage.keep for stage in self.funnel.stages[1:]), k]
         for dim, keep in zip(self.funnel.dims[1:], keeps, strict=True):
-            left, right = self._coordinates(rows, slice(before, dim)), queries[:, before:dim]
+            left, right = self._dims_of(rows, slice(before, dim)), queries[:, before:dim]
             # einsum rounds a vector alike wherever it lies, so copies of a document tie.
             products += np.einsum("qmd,qd->qm", left, right.astype(np.float64))
             squares += np.einsum("qmd,qmd->qm", left, left)
@@ -227,13 +270,13 @@ class FunnelIndex:
             before = dim
         return scores, rows
 
-    def _coordinates(self, rows: Rows, part: slice) -> Doubles:
-        """Some coordinates of documents [Q, m], as [Q, m, dim]; of any where there is none."""
+    def _dims_of(self, rows: Rows, part: slice) -> Doubles:
+        """Return some dims of documents [Q, m], as [Q, m, dim]; of any document where row is -1."""
         vectors = self.store.rows(np.maximum(rows, 0).reshape(-1))[:, part]
         return vectors.astype(np.float64).reshape(*rows.shape, -1)
 
-    def _scores(self, products: Doubles, squares: Doubles, queries: Floats) -> NDArray[np.float32]:
-        """Scores [Q, m] as float32; 0 where a vector has no length under cosine."""
+    def _scores(self, products: Doubles, squares: Doubles, queries: Floats) -> Scores:
+        """Return scores [Q, m] as float32; 0 where a vector has length 0 under cosine."""
         if self.store.manifest.label.similarity == "cosine":
             lengths = np.linalg.norm(queries.astype(np.float64), axis=1)[:, None] * np.sqrt(squares)
             products = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
@@ -241,7 +284,6 @@ class FunnelIndex:
 
     @cached_property
     def _places(self) -> Rows:
-        """Per row, where its docid stands among documents of equal score."""
-        if isinstance(self._first, ExactIndex):
-            return self._first.places
-        return self.store.docids.ranks()
+        """Rank of each row's docid among documents of equal score, [documents]."""
+        known: Rows | None = getattr(self._first, "places", None)  # a full scan ranks them too
+        return self.store.docids.ranks() if known is None else known

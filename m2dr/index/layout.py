@@ -1,9 +1,13 @@
-"""Where things lie in an index folder."""
+"""Paths of stores and indexes, and the complete commands that make again what is missing there."""
 
 import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, command
+from m2dr.jsontext import load_json
 
 STORE = "store.json"
 PARTIAL = "store.partial.json"
@@ -12,11 +16,12 @@ MANIFEST = "manifest.json"
 INDEX = "index"  # this name and the next are those that pyserini's FaissSearcher opens
 INDEX_DOCIDS = "docid"
 EXITS = "exits"  # folder of the exits that were fitted on the documents, beside the stores
-DIGITS = 12  # of the fingerprint, in folder names and in sentences
+DIGITS = 12  # of the fingerprint, in folder names and in messages
+_FACTORY = re.compile(r"[0-9a-f]{8}")  # the end of an index's name that a factory string gave it
 
 
 def store_folder(root: Path, corpus: str, fingerprint: str, layer: int) -> Path:
-    """Where the store of one layer lies.
+    """Return the folder of the store of one layer.
 
     >>> store_folder(Path("indexes"), "beir/scifact", "0123456789abcdef", 6).as_posix()
     'indexes/beir/scifact/0123456789ab/layer-06'
@@ -28,12 +33,12 @@ def store_folder(root: Path, corpus: str, fingerprint: str, layer: int) -> Path:
 
 
 def index_folder(store: Path, dim: int, engine: str = "flat") -> Path:
-    """Where the index of one prefix lies, beside the vectors it is cut from.
+    """Return the folder of the index of one prefix, within the folder of its store.
 
     Args:
         store: its folder.
-        dim: coordinates kept.
-        engine: a row of ENGINES, or `recipes.factory_name` of a factory string.
+        dim: dims kept.
+        engine: a row of ENGINES, or `engines.factory_name` of a factory string.
 
     >>> index_folder(Path("layer-06"), 128, "hnsw").as_posix()
     'layer-06/dim-128-hnsw'
@@ -42,7 +47,7 @@ def index_folder(store: Path, dim: int, engine: str = "flat") -> Path:
 
 
 def index_parts(folder: Path) -> tuple[int, str] | None:
-    """Dim and engine that `index_folder` put into a name; None for any other folder.
+    """Return dim and engine of a folder that `index_folder` named; None for any other folder.
 
     >>> index_parts(Path("layer-06/dim-128-hnsw"))
     (128, 'hnsw')
@@ -52,9 +57,166 @@ def index_parts(folder: Path) -> tuple[int, str] | None:
 
 
 def shard_name(number: int, dtype: str) -> str:
-    """Name the file of vectors of a shard, counted from 0 in the order of the corpus.
+    """Return the name of the file of a shard's vectors; shards count from 0 in corpus order.
 
     >>> shard_name(7, "f16")
     'vectors-00007.f16'
     """
     return f"vectors-{number:05d}.{dtype}"
+
+
+@dataclass(frozen=True, order=True)
+class BuiltIndex:
+    """A finished index in a store's folder."""
+
+    dim: int
+    engine: str  # a row of ENGINES, or the name of a factory string
+    folder: Path
+
+
+def built_indexes(store: Path) -> tuple[BuiltIndex, ...]:
+    """Return the finished indexes in a store's folder, by dim and then engine."""
+    folders = [path.parent for path in store.glob(f"dim-*/{MANIFEST}")]
+    found = [(index_parts(folder), folder) for folder in folders]
+    return tuple(sorted(BuiltIndex(*parts, folder) for parts, folder in found if parts))
+
+
+def stored_layers(root: Path, corpus: str, fingerprint: str) -> tuple[int, ...]:
+    """Return the layers whose stores are finished, increasing."""
+    home = store_folder(root, corpus, fingerprint, 1).parent
+    found = (
+        re.fullmatch(r"layer-(\d+)", path.parent.name) for path in home.glob(f"layer-*/{STORE}")
+    )
+    return tuple(sorted(int(match[1]) for match in found if match))
+
+
+def built_dims(store: Path) -> tuple[int, ...]:
+    """Return the dims that have a flat index in a store's folder, increasing."""
+    return tuple(index.dim for index in built_indexes(store) if index.engine == "flat")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """How the vectors of a folder were made, as far as its records say."""
+
+    source: str = ""  # the corpus, as it was given to m2dr
+    model: str = ""  # the model, likewise
+    dtype: str = ""  # of the store
+    shard_rows: int = 0  # of an unfinished store, which goes on with as many
+    root: Path | None = None  # the folder of indexes; None: indexes/
+
+    def remedy(self, **options: object) -> str:
+        """Return "with: " and the command; without it where corpus or model are not known."""
+        if not (self.source and self.model):
+            flags = "".join(f" and --{name}" for name, value in options.items() if value is True)
+            return f"with the command that made it{flags}"
+        store = "" if self.dtype == "f16" else self.dtype
+        words = {"corpus": self.source, "model": self.model, **options, "store": store}
+        return f"with: {command('index', 'corpus', **words, indexes=self.root)}"
+
+
+def store_remedy(
+    folder: Path,
+    plan: Mapping[str, Any] | None = None,
+    *,
+    overwrite: bool = False,
+    resume: bool = False,
+) -> str:
+    """Return "with: " and the command that makes the store in `folder`, with its indexes.
+
+    Args:
+        folder: of a layer; it need not exist.
+        plan: the fields of its StorePlan; None: as its records say.
+        overwrite: whether the command encodes from the first document on.
+        resume: whether the command has --resume.
+    """
+    origin = origin_of(folder) if plan is None else _origin(plan, folder)
+    built = [one for one in built_indexes(folder) if not _FACTORY.fullmatch(one.engine[-8:])]
+    engines = tuple(dict.fromkeys(one.engine for one in built))
+    return origin.remedy(
+        layer=_layer(folder),
+        dim=tuple(dict.fromkeys(one.dim for one in built)),
+        engine=() if engines == ("flat",) else engines,
+        overwrite=overwrite,
+        resume=resume,
+        shard_rows=origin.shard_rows if resume and origin.shard_rows else None,
+    )
+
+
+def index_remedy(folder: Path) -> str:
+    """Return "with: " and the command that builds the index in `folder`, which need not exist."""
+    made = _read(folder / MANIFEST)
+    parts = index_parts(folder)
+    if parts is None and not made:
+        return Origin().remedy()
+    dim, engine = parts or (made.get("dim") or None, _word(made, "engine") or "flat")
+    factory: object = ""
+    if _FACTORY.fullmatch(engine[-8:]):  # only its manifest has the string behind that name
+        factory, engine = _word(made, "factory"), "flat"
+        if not factory:
+            return Origin().remedy()
+    return origin_of(folder.parent).remedy(
+        layer=_layer(folder.parent),
+        dim=dim,
+        engine="" if engine == "flat" else engine,
+        factory=factory,
+    )
+
+
+def origin_of(folder: Path) -> Origin:
+    """Return what is recorded of a store, else of its indexes, else of the other layers."""
+    found = (_origin(record, folder) for record in _records(folder) if record)
+    return next(found, Origin())
+
+
+def _origin(record: Mapping[str, Any], folder: Path) -> Origin:
+    label = record.get("label")
+    if not isinstance(label, Mapping):
+        return Origin()
+    rows = record.get("shard_rows")
+    return Origin(
+        _word(label, "source"),
+        _word(label, "model"),
+        _word(record, "dtype") or "f16",
+        rows if type(rows) is int else 0,  # True is no count
+        _root(folder, _word(record, "corpus"), _word(label, "fingerprint")),
+    )
+
+
+def _word(record: Mapping[str, Any], name: str) -> str:
+    """Return a field of a record that may be damaged; empty where it is no text."""
+    found = record.get(name)
+    return found if isinstance(found, str) else ""
+
+
+def _records(folder: Path) -> Iterator[dict[str, Any]]:
+    for place in (folder, *sorted(folder.parent.glob("layer-*"))):
+        yield _read(place / STORE)
+        plan = _read(place / PARTIAL).get("plan")
+        yield plan if isinstance(plan, dict) else {}
+        for path in sorted(place.glob(f"dim-*/{MANIFEST}")):
+            yield _read(path)
+
+
+def _layer(folder: Path) -> str:
+    """Return the layer in the name of a store's folder; empty where it has another name."""
+    found = re.fullmatch(r"layer-0*(\d+)", folder.name)
+    return found[1] if found else ""
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return the JSON object of a file; an empty one where it cannot be read."""
+    try:
+        found = load_json(path)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _root(folder: Path, corpus: str, fingerprint: str) -> Path | None:
+    """Return the folder of indexes that holds a store's folder; None for the default, indexes/."""
+    home, parts = folder.parent, Path(corpus).parts
+    if home.name != fingerprint[:DIGITS] or home.parent.parts[-len(parts) :] != parts:
+        return None  # it was copied elsewhere
+    root = home.parents[len(parts)]
+    return None if root == Path("indexes") else root

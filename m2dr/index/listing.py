@@ -1,24 +1,23 @@
-"""What lies below a folder of indexes: every store, finished or not, as a line of a table."""
+"""List the stores below a folder of indexes, finished or not."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from m2dr.errors import UserError
-from m2dr.index.inventory import built_indexes
-from m2dr.index.layout import DIGITS, PARTIAL, STORE
-from m2dr.index.manifest import StoreManifest, StorePlan
-from m2dr.index.shards import Shards, read_partial
+from m2dr.index.layout import DIGITS, PARTIAL, STORE, built_indexes
+from m2dr.index.manifest import StoreManifest
+from m2dr.index.store_writer import Shards, read_partial
 
 
 @dataclass(frozen=True)
-class Listed:
-    """One store."""
+class ListedStore:
+    """A row of the list of stores."""
 
     folder: Path
     corpus: str
-    model: str  # the first digits of its fingerprint
+    model: str  # the first digits of the model's fingerprint
     layer: int
-    documents: int  # written so far, where it is not finished
+    documents: int  # written so far, where the store is not finished
     dtype: str
     bytes: int  # of vectors and indexes
     indexes: tuple[str, ...]  # dims, each with its engine unless that is flat
@@ -26,28 +25,33 @@ class Listed:
     problem: str = ""  # why it cannot be read
 
 
-def store_folders(place: Path) -> list[Path]:
-    """Folders at or below `place` that hold a store or a part of one, sorted."""
-    found = {path.parent for name in (STORE, PARTIAL) for path in place.rglob(name)}
+def store_folders(root: Path) -> list[Path]:
+    """Return the folders at or below `root` that hold a store or a part of one, sorted."""
+    found = {path.parent for name in (STORE, PARTIAL) for path in root.rglob(name)}
     return sorted(found)
 
 
-def list_stores(root: Path) -> list[Listed]:
-    """One row per store, sorted by folder; one that is damaged says why."""
+def list_stores(root: Path) -> list[ListedStore]:
+    """Return a row per store, sorted by folder; that of a damaged one says why."""
     return [_listed(folder) for folder in store_folders(root)]
 
 
-def _listed(folder: Path) -> Listed:
+def _listed(folder: Path) -> ListedStore:
     finished = (folder / STORE).exists()
     try:
-        plan, documents = _finished(folder) if finished else _partial(folder)
+        if finished:
+            manifest = StoreManifest.read(folder)
+            plan, documents = manifest.plan, manifest.documents
+        else:
+            plan = read_partial(folder).plan
+            documents = sum(shard.rows for shard in Shards(folder, plan).read_all())
     except UserError as error:
-        return Listed(folder, "?", "?", 0, 0, "?", 0, (), finished, str(error))
+        return ListedStore(folder, "?", "?", 0, 0, "?", 0, (), finished, str(error))
     built = built_indexes(folder)
     files = [*folder.glob(f"vectors-*.{plan.dtype}")]
     files += [path for index in built for path in index.folder.iterdir()]
     names = [str(b.dim) if b.engine == "flat" else f"{b.dim} {b.engine}" for b in built]
-    return Listed(
+    return ListedStore(
         folder,
         plan.corpus,
         plan.label.fingerprint[:DIGITS],
@@ -58,14 +62,3 @@ def _listed(folder: Path) -> Listed:
         tuple(names),
         finished,
     )
-
-
-def _finished(folder: Path) -> tuple[StorePlan, int]:
-    manifest = StoreManifest.read(folder)
-    return manifest.plan, manifest.documents
-
-
-def _partial(folder: Path) -> tuple[StorePlan, int]:
-    plan = read_partial(folder).plan
-    shards = Shards(folder, plan)
-    return plan, sum(shards.read(number).rows for number in shards.numbers())

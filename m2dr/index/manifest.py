@@ -1,21 +1,134 @@
-"""What lies in a folder: written when it is finished, asked before it is used."""
+"""Records of stores and indexes: the label of their vectors, plans and manifests."""
 
 import hashlib
-import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 from m2dr.errors import UserError, nearest
-from m2dr.index.label import Label
-from m2dr.index.layout import MANIFEST, STORE, shard_name
-from m2dr.index.remedies import index_remedy, store_remedy
-from m2dr.jsontext import LATER, read_json, write_json
-from m2dr.records.card import Similarity
+from m2dr.index.layout import (
+    DIGITS,
+    MANIFEST,
+    STORE,
+    Origin,
+    index_remedy,
+    origin_of,
+    shard_name,
+    store_remedy,
+)
+from m2dr.jsontext import LATER, json_sha256, read_record, write_record
 from m2dr.records.cut import Cut
+from m2dr.records.model_card import Similarity
+from m2dr.records.variant import DocumentLayer
 
 Dtype = Literal["f16", "f32", "int8"]
+AnyManifest = TypeVar("AnyManifest", "StoreManifest", "IndexManifest")
+
+
+@dataclass(frozen=True)
+class Label:
+    """How texts became vectors. Queries and documents are comparable when their labels agree."""
+
+    fingerprint: str  # sha256 of the model's weights, tokenizer and config.json, in hex
+    similarity: Similarity  # cosine: vectors are normalised after they are cut
+    pooling: str
+    query_prefix: str
+    document_prefix: str
+    query_length: int  # tokens, at most
+    document_length: int  # tokens, at most
+    document_layer: DocumentLayer  # which layer encodes documents for a shallow query
+    cuts: tuple[tuple[int, int], ...] = ()  # (layer, dim) pairs that were trained
+    model: str = ""  # where the model was found: a hint for people, never compared
+    # The corpus as it was given to m2dr, the same kind of hint; empty for imported vectors.
+    source: str = field(default="", metadata=LATER)
+
+    def differences(self, other: "Label") -> dict[str, tuple[str | int, str | int]]:
+        """Return the fields that make vectors incomparable, with both values."""
+        mine, theirs = asdict(self), asdict(other)
+        compared = sorted(mine.keys() - {"cuts", "model", "source"})
+        return {name: (mine[name], theirs[name]) for name in compared if mine[name] != theirs[name]}
+
+    def accept(self, queries: "Label", corpus: str, store: Path | None = None) -> None:
+        """Refuse queries that were not encoded as the documents of `corpus` were.
+
+        Args:
+            queries: their label.
+            corpus: its name.
+            store: the folder of the documents' store, whose records complete the command to run.
+
+        Raises:
+            UserError: another model, or the same one with other prefixes, pooling, lengths or
+                similarity.
+        """
+        if queries.fingerprint != self.fingerprint:
+            remedy = replace(self.origin(store), model=queries.model).remedy()
+            raise UserError(
+                f"The documents of {corpus} were encoded by model {self._name()}, and the queries "
+                f"come from model {queries._name()}. Search with the first model, or let the "
+                f"second encode the documents, {remedy}"
+            )
+        found = self.differences(queries)
+        if found:
+            told = ", ".join(f"{name} {a!r} against {b!r}" for name, (a, b) in found.items())
+            raise UserError(
+                f"The documents of {corpus} and the queries were encoded differently by the same "
+                f"model: {told}. Restore the model's m2dr.json, or encode the documents again "
+                f"{store_remedy(store, overwrite=True) if store else self.origin().remedy()}"
+            )
+
+    def origin(self, store: Path | None = None) -> Origin:
+        """Return corpus and model of these vectors: from the records of a store, else from here."""
+        known = origin_of(store) if store else Origin()
+        return known if known.source else Origin(self.source, self.model)
+
+    def warnings(
+        self, query: Cut, documents: Cut, store: Path | None = None, dim: int = 0
+    ) -> list[str]:
+        """Return sentences that say why rankings may be worse than the model allows.
+
+        Args:
+            query: the cut of the queries.
+            documents: the cut of the documents.
+            store: as `accept` takes it.
+            dim: of the indexes that are searched; 0: that of the documents.
+        """
+        untrained = [cut for cut in (query, documents) if (cut.layer, cut.dim) not in self.cuts]
+        found = [self._untrained(cut) for cut in dict.fromkeys(untrained)]
+        if query.layer != documents.layer and self.document_layer == "same":
+            found.append(
+                f"Queries of layer {query.layer} search documents of layer {documents.layer}, but "
+                f"this model trained each layer against documents of its own: the two spaces are "
+                f"not aligned, so expect much worse or near random rankings. Index that layer "
+                f"{self.origin(store).remedy(layer=query.layer, dim=dim or documents.dim)}"
+            )
+        last = max((layer for layer, _ in self.cuts), default=documents.layer)
+        if self.document_layer == "last" and documents.layer != last:
+            found.append(
+                f"Documents come from layer {documents.layer}, but this model trained queries "
+                f"against documents of layer {last}: expect much worse rankings. Index that layer "
+                f"{self.origin(store).remedy(layer=last, dim=dim or documents.dim)}"
+            )
+        return found
+
+    def _untrained(self, cut: Cut) -> str:
+        dims = sorted(dim for layer, dim in self.cuts if layer == cut.layer)
+        layers = sorted({layer for layer, _ in self.cuts})
+        if not layers:
+            worse, trained = "near random rankings", "no cut of this model was"
+        elif dims:
+            worse, trained = "worse rankings", f"dims {_list(dims)} of that layer were"
+        else:
+            worse, trained = "near random rankings", f"layers {_list(layers)} were"
+        return f"Cut {cut} was not trained ({trained}): expect {worse}."
+
+    def _name(self) -> str:
+        short = self.fingerprint[:DIGITS]
+        return f"{short} ({self.model})" if self.model else short
+
+
+def _list(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))
 
 
 @dataclass(frozen=True)
@@ -31,11 +144,11 @@ class Shard:
 
 @dataclass(frozen=True)
 class StorePlan:
-    """What a store will hold: settled before its first vector, the same after a resume."""
+    """What a store will hold, fixed before its first vector is written."""
 
     corpus: str
     layer: int
-    width: int  # coordinates per vector
+    width: int  # dims of a vector
     label: Label
     dtype: Dtype = "f16"
     shard_rows: int = 65536  # in every shard but the last; 50 MB of f16 at width 384
@@ -46,12 +159,12 @@ class StorePlan:
             raise UserError(f"Vectors cannot be stored as {self.dtype!r}. {hint}")
         if self.layer < 0 or min(self.width, self.shard_rows) < 1:
             raise UserError(
-                f"A store has a layer from 0, and a coordinate and a row per shard at least, not "
+                f"A store has a layer from 0, and a dim and a row per shard at least, not "
                 f"{self.layer}, {self.width} and {self.shard_rows}."
             )
 
     def differences(self, other: "StorePlan") -> dict[str, tuple[str | int, str | int]]:
-        """Name each field in which two stores would differ, with both values."""
+        """Return the fields in which two stores would differ, with both values."""
         names = ("corpus", "layer", "width", "dtype", "shard_rows")
         pairs = {name: (getattr(self, name), getattr(other, name)) for name in names}
         found = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
@@ -60,7 +173,7 @@ class StorePlan:
 
 @dataclass(frozen=True)
 class PartialStore:
-    """store.partial.json: a store whose encoding goes on; each shard has a record of its own."""
+    """store.partial.json: an unfinished store; each of its shards has a record of its own."""
 
     plan: StorePlan
 
@@ -82,29 +195,21 @@ class StoreManifest:
 
     @property
     def plan(self) -> StorePlan:
-        """What this store was to be."""
+        """The plan that this store was written by."""
         return StorePlan(
             self.corpus, self.layer, self.width, self.label, self.dtype, self.shard_rows
         )
 
     @property
     def digest(self) -> str:
-        """Identify what this store holds; the path of the model is not a part of it."""
+        """Sha256 that identifies what this store holds, without the paths of model and corpus."""
         table = asdict(replace(self, label=replace(self.label, model="")))
-        del table["label"]["source"]  # nor is the path of the corpus
-        return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
-
-    def accept(self, queries: Label, folder: Path | None = None) -> None:
-        """Raise UserError unless queries of that label may be scored against the store there."""
-        self.label.accept(queries, self.corpus, folder)
-
-    def warnings(self, query: Cut, folder: Path | None = None) -> list[str]:
-        """Say why rankings of `query` may be worse than this model can do."""
-        return self.label.warnings(query, Cut(self.layer, query.dim), folder)
+        del table["label"]["source"]
+        return json_sha256(table)
 
     def write(self, folder: Path) -> None:
         """Write store.json."""
-        write_json(folder / STORE, self)
+        write_record(folder / STORE, self)
 
     @classmethod
     def read(cls, folder: Path) -> "StoreManifest":
@@ -113,21 +218,18 @@ class StoreManifest:
         Raises:
             UserError: it is missing, malformed, incomplete or of another format.
         """
-
-        def remedy() -> str:
-            return f"Encode the documents again {store_remedy(folder, overwrite=True)}"
-
-        manifest = read_json(folder / STORE, cls, remedy)
-        for problem in manifest.problems():
-            raise UserError(f"{folder / STORE} {problem}. {remedy()}")
-        return manifest
+        return _read(
+            folder / STORE,
+            cls,
+            lambda: f"Encode the documents again {store_remedy(folder, overwrite=True)}",
+        )
 
     def problems(self) -> Iterator[str]:
-        """Say how the fields contradict each other, each as the end of a sentence."""
+        """Yield how the fields contradict each other, each as the end of a sentence."""
         yield from _below_0(self.layer)
         least = min(self.documents, self.width, self.shard_rows)
         if least < 1:
-            yield f"has {least} documents, coordinates or rows per shard, not at least 1"
+            yield f"has {least} documents, dims or rows per shard, not at least 1"
         for number, shard in enumerate(self.shards):
             name = shard_name(number, self.dtype)
             last = number == len(self.shards) - 1
@@ -149,7 +251,7 @@ class IndexManifest:
     corpus: str
     documents: int
     layer: int  # transformer layers that encoded the documents; 0: a table of tokens
-    dim: int  # coordinates kept
+    dim: int  # dims kept
     engine: str
     similarity: Similarity
     label: Label
@@ -157,39 +259,18 @@ class IndexManifest:
     sha256: str  # of the index file
     docids: str  # sha256 of the docid file
     store: str  # digest of the store that it was cut from
-    # Fields that came later: a file that lacks them reads as these say.
+    # Older files lack the fields below, and read as these defaults.
     factory: str = field(default="Flat", metadata=LATER)  # what FAISS made it from
-    # What searching starts from, by name.
+    # Default search parameters, by name.
     knobs: tuple[tuple[str, int], ...] = field(default=(), metadata=LATER)
     # The function of FAISS that opens the index file.
     reader: str = field(default="read_index", metadata=LATER)
-    # How it differs from what the engine usually builds.
+    # What differs from the engine's default, and why.
     notes: tuple[str, ...] = field(default=(), metadata=LATER)
-
-    def accept(self, queries: Label, query: Cut, store: Path | None = None) -> None:
-        """Raise UserError unless the `query` cut of that label may search this index.
-
-        Args:
-            queries: their label.
-            query: their cut.
-            store: the folder that holds the index's own, for the command in the refusal.
-        """
-        self.label.accept(queries, self.corpus, store)
-        if query.dim != self.dim:
-            origin = self.label.origin(store)
-            raise UserError(
-                f"Queries of dimension {query.dim} were asked for, and this index of {self.corpus} "
-                f"has dimension {self.dim}. Build theirs "
-                f"{origin.remedy(layer=self.layer, dim=query.dim)}"
-            )
-
-    def warnings(self, query: Cut, store: Path | None = None) -> list[str]:
-        """Say why rankings of `query` may be worse than this model can do."""
-        return self.label.warnings(query, Cut(self.layer, self.dim), store)
 
     def write(self, folder: Path) -> None:
         """Write manifest.json."""
-        write_json(folder / MANIFEST, self)
+        write_record(folder / MANIFEST, self)
 
     @classmethod
     def read(cls, folder: Path) -> "IndexManifest":
@@ -198,23 +279,23 @@ class IndexManifest:
         Raises:
             UserError: it is missing, malformed, incomplete or of another format.
         """
-
-        def remedy() -> str:
-            return f"Build the index {index_remedy(folder)}"
-
-        manifest = read_json(folder / MANIFEST, cls, remedy)
-        for problem in manifest.problems():
-            raise UserError(f"{folder / MANIFEST} {problem}. {remedy()}")
-        return manifest
+        return _read(folder / MANIFEST, cls, lambda: f"Build the index {index_remedy(folder)}")
 
     def problems(self) -> Iterator[str]:
-        """Say how the fields contradict each other, each as the end of a sentence."""
+        """Yield how the fields contradict each other, each as the end of a sentence."""
         yield from _below_0(self.layer)
         least = min(self.documents, self.dim, self.bytes)
         if least < 1:
-            yield f"has {least} documents, coordinates or bytes, not at least 1"
+            yield f"has {least} documents, dims or bytes, not at least 1"
         if self.similarity != self.label.similarity:
             yield f"has similarity {self.similarity}, and its label {self.label.similarity}"
+
+
+def _read(path: Path, kind: type[AnyManifest], remedy: Callable[[], str]) -> AnyManifest:
+    manifest = read_record(path, kind, remedy)
+    for problem in manifest.problems():
+        raise UserError(f"{path} {problem}. {remedy()}")
+    return manifest
 
 
 def _below_0(layer: int) -> Iterator[str]:

@@ -1,10 +1,13 @@
-"""Milvus, a cluster or a local file of Milvus Lite: the one door to pymilvus."""
+"""Access to Milvus through pymilvus: a server, or a local file of Milvus Lite."""
 
+import hashlib
 import logging
 import logging.config
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,19 +15,119 @@ from urllib.parse import urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError, install
-from m2dr.index.pushed import Kind, Pushed
-from m2dr.jsontext import dump, parse
+from m2dr.errors import UserError, install, nearest
+from m2dr.index.layout import DIGITS
+from m2dr.index.manifest import Label
+from m2dr.jsontext import dump_record, parse_record
+from m2dr.records.cut import Cut
 
+Hit = tuple[float, int, str]  # score, row and docid
+
+DEEPEST = 16_384  # documents per query that Milvus gives, and rows per answer
 TOKEN = "MILVUS_TOKEN"  # noqa: S105 - the name of a variable, which is no secret
 CONNECTING, ANSWERING = 10.0, 60.0  # seconds that a server may stay silent
+ATTEMPTS = 3  # to connect with a local file
 PUSH = "with m2dr index push, from where the index lies"
-_LABEL = "m2dr"  # property of a collection
+_PROPERTY = "m2dr"  # of a collection, which holds its manifest
 _SERVERS = ("http", "https", "tcp", "unix", "grpc")
 
 
+@dataclass(frozen=True)
+class MilvusEngine:
+    """An index of Milvus. A new one is a row of MILVUS_ENGINES; the tests run over all rows."""
+
+    name: str
+    index_type: str  # as Milvus calls it
+    build: tuple[tuple[str, int], ...] = ()
+    search: tuple[tuple[str, int], ...] = ()
+
+    def parameters(self, k: int) -> dict[str, int]:
+        """Return search parameters for `k` documents; a graph must look at that many at least."""
+        return {name: max(value, 2 * k if name == "ef" else 0) for name, value in self.search}
+
+
+MILVUS_ENGINES = {
+    row.name: row
+    for row in (
+        MilvusEngine("flat", "FLAT"),
+        MilvusEngine("hnsw", "HNSW", (("M", 32), ("efConstruction", 200)), (("ef", 128),)),
+        MilvusEngine("ivf", "IVF_FLAT", (("nlist", 1024),), (("nprobe", 32),)),
+    )
+}
+
+
+def milvus_engine(name: str) -> MilvusEngine:
+    """Return the row of MILVUS_ENGINES with that name.
+
+    Raises:
+        UserError: there is none.
+    """
+    if name not in MILVUS_ENGINES:
+        raise UserError(f"There is no engine {name!r} for Milvus. {nearest(name, MILVUS_ENGINES)}")
+    return MILVUS_ENGINES[name]
+
+
+@dataclass(frozen=True)
+class CollectionManifest:
+    """What a collection holds: the vectors of one layer, cut to one dim."""
+
+    corpus: str
+    documents: int  # when all of them are there
+    layer: int  # transformer layers that encoded them; 0: a table of tokens
+    dim: int  # dims kept
+    engine: str  # a name in MILVUS_ENGINES
+    label: Label
+    store: str  # digest of the store that they were cut from
+
+    @property
+    def name(self) -> str:
+        """Name of the collection."""
+        return collection_name(self.corpus, self.label.fingerprint, Cut(self.layer, self.dim))
+
+    def refuse_other(self, found: "CollectionManifest", where: str) -> None:
+        """Refuse to mix these vectors with those of another manifest.
+
+        Raises:
+            UserError: a field differs.
+        """
+        names = ("corpus", "documents", "layer", "dim", "engine", "store")
+        differences = {name: (getattr(found, name), getattr(self, name)) for name in names}
+        differences |= found.label.differences(self.label)
+        told = [f"{name} {a!r}, not {b!r}" for name, (a, b) in differences.items() if a != b]
+        if told:
+            raise UserError(
+                f"The collection {self.name} of {where} was pushed with {', '.join(told)}. "
+                f"Repeat the settings it was made with, or replace it with --overwrite."
+            )
+
+
+def collection_name(corpus: str, fingerprint: str, cut: Cut) -> str:
+    """Return the name of a cut's collection: letters, digits and underscores, as Milvus asks.
+
+    >>> collection_name("pydocs", "0123456789abcdef", Cut(6, 128))
+    'm2dr_pydocs_0123456789ab_L6D128'
+    >>> collection_name("beir/scifact", "0123456789abcdef", Cut(6, 128))
+    'm2dr_beir_scifact_3c40cc_0123456789ab_L6D128'
+    """
+    return f"{_stem(corpus, fingerprint)}_{cut}"
+
+
+def cut_of(name: str, corpus: str, fingerprint: str) -> Cut | None:
+    """Return the cut that a collection of this corpus and model holds; None for any other."""
+    found = re.fullmatch(rf"{_stem(corpus, fingerprint)}_(L(?:0|[1-9]\d*)D[1-9]\d*)", name)
+    return Cut.parse(found[1]) if found else None
+
+
+def _stem(corpus: str, fingerprint: str) -> str:
+    """Return the start of a name; corpora that differ in other characters alone get two."""
+    plain = re.sub(r"[^A-Za-z0-9_]", "_", corpus)[:100]
+    if plain != corpus:
+        plain += f"_{hashlib.sha256(corpus.encode()).hexdigest()[:6]}"
+    return f"m2dr_{plain}_{re.sub(r'[^A-Za-z0-9]', '_', fingerprint[:DIGITS])}"
+
+
 class Server:
-    """A Milvus server, or a file of its own that Milvus Lite serves to this process alone.
+    """A connection to a Milvus server, or to a file that Milvus Lite serves to this process alone.
 
     Every method raises UserError when the server cannot be reached or refuses.
 
@@ -32,10 +135,10 @@ class Server:
         uri: `http://HOST:19530`, or a path that ends in .db.
         token: `user:password` or an API key; $MILVUS_TOKEN when empty.
         create: make a local file that is not there.
-        remedy: how to push an index to it, for the sentence that refuses such a file.
+        remedy: how to push an index to it, for the message about a file that is not there.
 
     Attributes:
-        where: the address as sentences show it, without a password.
+        where: the address as messages show it, without a password.
     """
 
     def __init__(
@@ -45,58 +148,71 @@ class Server:
         _check_address(uri, self.where, create, remedy)
         self._library = _pymilvus()
         with self._asking("be opened"):
-            self._client = self._library.MilvusClient(
-                uri=uri, token=token or os.environ.get(TOKEN, ""), timeout=CONNECTING
-            )
+            self._client = self._connected(uri, token or os.environ.get(TOKEN, ""))
+
+    def _connected(self, uri: str, token: str) -> Any:  # noqa: ANN401 - pymilvus has no type stubs
+        """Return a client.
+
+        All clients of a local file share one connection. Its server ends that now and then, since
+        pymilvus asks every ten seconds whether it is still there; the next attempt makes another.
+        """
+        for _ in range(ATTEMPTS - 1 if _is_local(uri) else 0):
+            with suppress(self._library.MilvusException):
+                return self._library.MilvusClient(uri=uri, token=token, timeout=CONNECTING)
+        return self._library.MilvusClient(uri=uri, token=token, timeout=CONNECTING)
 
     def names(self) -> list[str]:
-        """Collections that are there."""
+        """Return the names of all collections, sorted."""
         with self._asking("list its collections"):
             return sorted(self._client.list_collections(timeout=ANSWERING))
 
-    def create(self, pushed: Pushed, kind: Kind) -> None:
-        """Make an empty collection that says what it is for."""
-        types = self._library.DataType
-        label = dump(pushed)
-        # The server keeps both, Milvus Lite the properties alone.
-        schema = self._client.create_schema(auto_id=False, description=label)
+    def create(self, manifest: CollectionManifest) -> None:
+        """Create an empty collection that holds its manifest."""
+        types, engine, text = (
+            self._library.DataType,
+            milvus_engine(manifest.engine),
+            dump_record(manifest),
+        )
+        # The server keeps description and properties, Milvus Lite the properties alone.
+        schema = self._client.create_schema(auto_id=False, description=text)
         schema.add_field("row", types.INT64, is_primary=True)
         schema.add_field("docid", types.VARCHAR, max_length=65_535)
-        schema.add_field("vector", types.FLOAT_VECTOR, dim=pushed.dim)
+        schema.add_field("vector", types.FLOAT_VECTOR, dim=manifest.dim)
         # Vectors have length one where the similarity is cosine, and one of length zero scores 0.
         plan = self._client.prepare_index_params()
         plan.add_index(
-            "vector", index_type=kind.index_type, metric_type="IP", params=dict(kind.build)
+            "vector", index_type=engine.index_type, metric_type="IP", params=dict(engine.build)
         )
-        with self._asking(f"make the collection {pushed.name}"):
+        with self._asking(f"make the collection {manifest.name}"):
             self._client.create_collection(
-                pushed.name,
+                manifest.name,
                 schema=schema,
                 index_params=plan,
-                properties={_LABEL: label},
+                properties={_PROPERTY: text},
                 consistency_level="Strong",
                 timeout=ANSWERING,
             )
 
-    def label(self, name: str) -> Pushed:
-        """What a collection says of itself.
+    def manifest(self, name: str) -> CollectionManifest:
+        """Read the manifest of a collection.
 
         Raises:
             UserError: it was not made by m2dr, or by one of another format.
         """
         with self._asking(f"describe the collection {name}"):
             found = self._client.describe_collection(name, timeout=ANSWERING)
-        text = found.get("properties", {}).get(_LABEL) or found.get("description", "")
+        text = found.get("properties", {}).get(_PROPERTY) or found.get("description", "")
         where = f"The label of the collection {name} of {self.where}"
-        return parse(text, Pushed, where, lambda: "Push the index again, with --overwrite.")
+        remedy = "Push the index again, with --overwrite."
+        return parse_record(text, CollectionManifest, where, lambda: remedy)
 
     def drop(self, name: str) -> None:
-        """Forget a collection; nothing happens when there is none."""
+        """Delete a collection; nothing happens when there is none."""
         with self._asking(f"drop the collection {name}"):
             self._client.drop_collection(name, timeout=ANSWERING)
 
     def count(self, name: str, rows: range | None = None) -> int:
-        """How many documents a collection holds, of some rows or of all."""
+        """Return how many documents a collection holds, of some rows or of all."""
         with self._asking(f"count the documents of {name}"):
             found = self._client.query(
                 name,
@@ -107,7 +223,7 @@ class Server:
         return int(found[0]["count(*)"])
 
     def docids(self, name: str, rows: range) -> dict[int, str]:
-        """Docids by row, of those rows that are there."""
+        """Return docids by row, of those rows that are there."""
         with self._asking(f"read from {name}"):
             found = self._client.query(
                 name, filter=_between(rows), output_fields=["row", "docid"], timeout=ANSWERING
@@ -115,7 +231,7 @@ class Server:
         return {int(entity["row"]): entity["docid"] for entity in found}
 
     def vectors(self, name: str, rows: Sequence[int]) -> dict[int, NDArray[np.float32]]:
-        """Vectors [dim] by row, of those rows that are there."""
+        """Return vectors [dim] by row, of those rows that are there."""
         with self._asking(f"read from {name}"):
             found = self._client.get(
                 name, ids=list(rows), output_fields=["row", "vector"], timeout=ANSWERING
@@ -125,7 +241,7 @@ class Server:
     def upsert(
         self, name: str, rows: range, docids: Sequence[str], vectors: NDArray[np.float32]
     ) -> None:
-        """Write documents, in place of those that have the same rows."""
+        """Write documents with vectors [n, dim], in place of those that have the same rows."""
         entities = [
             {"row": row, "docid": docid, "vector": vector}
             for row, docid, vector in zip(rows, docids, vectors, strict=True)
@@ -133,7 +249,7 @@ class Server:
         with self._asking(f"take rows {rows.start} to {rows.stop - 1} of {name}"):
             self._client.upsert(name, entities, timeout=ANSWERING)
 
-    def settle(self, name: str) -> None:
+    def flush(self, name: str) -> None:
         """Wait until what was written is on the server's disk."""
         with self._asking(f"finish the collection {name}"):
             self._client.flush(name, timeout=10 * ANSWERING)
@@ -145,7 +261,7 @@ class Server:
 
     def search(
         self, name: str, queries: NDArray[np.float32], k: int, parameters: Mapping[str, int]
-    ) -> list[list[tuple[float, int, str]]]:
+    ) -> list[list[Hit]]:
         """Search for the best `k` documents of each query [Q, dim].
 
         Returns:
@@ -166,12 +282,12 @@ class Server:
         ]
 
     def close(self) -> None:
-        """Let go of the connection; the server of a local file ends with this process."""
+        """Close the connection; the server of a local file ends with this process."""
         self._client.close()
 
     @contextmanager
     def _asking(self, what: str) -> Iterator[None]:
-        """Turn what pymilvus raises into a sentence."""
+        """Turn what pymilvus raises into a UserError."""
         try:
             yield
         except self._library.MilvusException as error:
@@ -194,7 +310,7 @@ def _between(rows: range) -> str:
 
 
 def shown(uri: str) -> str:
-    """The address without the user and password it may hold."""
+    """Return an address without the user and password that it may hold."""
     scheme, sign, rest = uri.partition("://")
     return f"{scheme}{sign}{rest.rpartition('@')[2]}" if sign else uri
 
@@ -204,7 +320,7 @@ def _is_local(uri: str) -> bool:
 
 
 def _check_address(uri: str, where: str, create: bool, remedy: str) -> None:
-    """Refuse what is no address before a library waits for it."""
+    """Refuse what is no address before pymilvus waits for it."""
     if not _is_local(uri):
         return
     path = Path(uri)
@@ -220,7 +336,7 @@ def _check_address(uri: str, where: str, create: bool, remedy: str) -> None:
 
 
 def _pymilvus() -> Any:  # noqa: ANN401 - pymilvus has no type stubs
-    """Import pymilvus where it is used; it takes seconds, and logs what is a sentence here."""
+    """Import pymilvus where it is used: it takes seconds, and logs what is a UserError here."""
     try:
         with _logging_left_alone():
             import pymilvus

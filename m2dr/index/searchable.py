@@ -1,44 +1,112 @@
-"""What every way to search has in common, so that a searcher need not know which one it holds."""
+"""The base class of everything that can be searched, with the rule for ties; and docids."""
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol, TypeVar, overload
 
-from m2dr.index.label import Label
-from m2dr.index.vectors import Floats
+import numpy as np
+from numpy.typing import NDArray
+
+from m2dr.errors import UserError, counted
+from m2dr.index.manifest import Label
+from m2dr.index.vectors import Floats, check_depth, check_queries
+from m2dr.io import read_regular
 from m2dr.records.cut import Cut
-from m2dr.records.run import Run
+from m2dr.records.run import Ranking, Run
+
+Scores = NDArray[np.float32]
+Rows = NDArray[np.int64]
+Hits = tuple[Sequence[str], Scores]  # docids of one query and their scores [n], in any order
+Found = TypeVar("Found")
+
+_NEWLINE = 10
+_WORDS = 8  # of eight bytes: longer docids are sorted as strings, which takes less memory
+_SLACK = 16  # documents fetched beyond k, so that few queries must be searched again
+_WIDER = 4  # times as many for those
 
 
-class Searchable(Protocol):
-    """Documents at one layer and dim, open for search."""
+class Manifest(Protocol):
+    """What the manifests of stores, indexes and Milvus collections have in common."""
 
     @property
     def corpus(self) -> str:
-        """Whose documents they are."""
-        ...
+        """Name of the corpus."""
 
     @property
     def documents(self) -> int:
-        """How many there are."""
-        ...
+        """Number of documents."""
 
     @property
     def layer(self) -> int:
-        """How many transformer blocks encoded them."""
-        ...
+        """Transformer layers that encoded the documents; 0: a table of tokens."""
 
     @property
+    def label(self) -> Label:
+        """How texts became vectors."""
+
+
+class Searchable(ABC):
+    """Documents of one layer, searched at one dim.
+
+    A subclass adds `dim`, how it finds the documents of a query (`_best`) and, for a message, how
+    to open it at another dim (`_other_dim`).
+
+    Attributes:
+        manifest: what is recorded of the documents.
+    """
+
+    manifest: Manifest
+
+    @property
+    @abstractmethod
     def dim(self) -> int:
-        """How many coordinates of a query are looked at."""
-        ...
+        """Dims of a query that are compared."""
+
+    @property
+    def corpus(self) -> str:
+        """Name of the corpus."""
+        return self.manifest.corpus
+
+    @property
+    def documents(self) -> int:
+        """Number of documents."""
+        return self.manifest.documents
+
+    @property
+    def layer(self) -> int:
+        """Transformer layers that encoded the documents."""
+        return self.manifest.layer
+
+    @property
+    def store_folder(self) -> Path | None:
+        """Folder of the store, whose records complete the commands in messages."""
+        return None
 
     def accept(self, queries: Label, query: Cut) -> None:
-        """Raise UserError unless the `query` cut of that label may search these documents."""
-        ...
+        """Refuse queries that cannot be compared with the documents.
+
+        Args:
+            queries: their label.
+            query: their cut.
+
+        Raises:
+            UserError: another model or another way of encoding, or another dim.
+        """
+        self.manifest.label.accept(queries, self.corpus, self.store_folder)
+        if query.dim != self.dim:
+            raise UserError(
+                f"Queries of dimension {query.dim} were asked for, and {self._other_dim(query.dim)}"
+            )
+
+    @abstractmethod
+    def _other_dim(self, dim: int) -> str:
+        """Return the end of a message: which dim this has, and how to search at `dim`."""
 
     def warnings(self, query: Cut) -> list[str]:
-        """Say why rankings of `query` may be worse than this model can do."""
-        ...
+        """Return sentences that say why rankings of `query` may be worse than the model allows."""
+        return self.manifest.label.warnings(query, Cut(self.layer, self.dim), self.store_folder)
 
     def ranked(
         self,
@@ -52,10 +120,206 @@ class Searchable(Protocol):
         Args:
             query_ids: Q of them.
             queries: [Q, at least dim], not normalised.
-            k: how many documents for each query.
+            k: documents per query.
             drop: per query id, a docid to leave out, such as the query's own document.
 
         Raises:
-            UserError: the queries are too short or not finite, or k is below 1.
+            UserError: the queries are too short or not finite, or k is below 1 or more than can
+                be found.
         """
-        ...
+        check_depth(k)
+        check_queries(queries, self.dim)
+        drop = drop or {}
+        found = self._best(queries, min(k + bool(drop), self.documents))
+        return _run(query_ids, found, k, drop)
+
+    @abstractmethod
+    def _best(self, queries: Floats, k: int) -> Iterable[Hits]:
+        """Return at least the best `k` documents of each query, by the rule for ties.
+
+        Args:
+            queries: [Q, at least dim], finite.
+            k: from 1 to `documents`.
+        """
+
+
+def hits_of(docids: "Docids", found: Iterable[tuple[Scores, Rows]]) -> Iterator[Hits]:
+    """Yield the hits of each query, from its scores and rows [n]; a row of -1 is no document."""
+    for scores, rows in found:
+        kept = rows >= 0
+        yield docids.take(rows[kept]), scores[kept]
+
+
+def as_run(
+    query_ids: Sequence[str],
+    found: tuple[Scores, Rows],
+    docids: "Docids",
+    k: int,
+    drop: Mapping[str, str],
+) -> Run:
+    """Return scores and rows [Q, any] as rankings of at most `k` documents, without those to drop.
+
+    A row of -1 is no document.
+    """
+    return _run(query_ids, hits_of(docids, zip(*found, strict=True)), k, drop)
+
+
+def _run(query_ids: Sequence[str], found: Iterable[Hits], k: int, drop: Mapping[str, str]) -> Run:
+    return Run(
+        {
+            name: Ranking.of(docids, scores, k, drop.get(name))
+            for name, (docids, scores) in zip(query_ids, found, strict=True)
+        }
+    )
+
+
+def search_deeper(
+    queries: Scores, k: int, most: int, look: Callable[[Scores, int], Iterable[Found | None]]
+) -> list[Found]:
+    """Search until no document that was not fetched can share the score of rank `k`.
+
+    An engine cuts through equal scores at any place. So a few documents more than `k` are fetched,
+    and four times as many for the queries where these are not enough.
+
+    Args:
+        queries: [Q, dim], as the engine compares them.
+        k: documents per query that must be right.
+        most: documents per query that can be fetched.
+        look: fetches a number of documents for some queries; returns per query what was found,
+            or None where more is needed, which is never so for `most`.
+
+    Returns:
+        Per query what `look` found.
+    """
+    found: dict[int, Found] = {}
+    pending, fetch = list(range(len(queries))), k + _SLACK
+    while pending:
+        results = zip(pending, look(queries[pending], min(fetch, most)), strict=True)
+        found |= {row: result for row, result in results if result is not None}
+        pending, fetch = [row for row in pending if row not in found], fetch * _WIDER
+    return [found[row] for row in range(len(queries))]
+
+
+class Docids(Sequence[str]):
+    r"""The docids of a file, which stay bytes until asked for: 8 bytes each beside the file's own.
+
+    >>> docids = Docids(b"d1\nd2\n")
+    >>> len(docids), docids[1], docids.take([1, 0])
+    (2, 'd2', ['d2', 'd1'])
+
+    Attributes:
+        data: as the file holds them.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        breaks = np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE)
+        self._starts = np.concatenate([[0], breaks + 1])  # one more than there are docids
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    @overload
+    def __getitem__(self, row: int) -> str: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[str]: ...
+    def __getitem__(self, row: int | slice) -> str | list[str]:
+        if isinstance(row, slice):
+            return self.take(range(*row.indices(len(self))))
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"Row {row} was asked for; there are {counted(len(self), 'docids')}.")
+        row = row % len(self)
+        return self.data[self._starts[row] : self._starts[row + 1] - 1].decode()
+
+    def take(self, rows: Iterable[int]) -> list[str]:
+        """Return the docids of `rows`, in that order."""
+        return [self[int(row)] for row in rows]
+
+    def ranks(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """Return the rank of each row's docid among the sorted docids, [documents].
+
+        Among documents of equal score the higher rank comes first.
+        """
+        order = self._order()
+        ranks = np.empty(len(self), np.int64)
+        ranks[order] = np.arange(len(self))
+        return ranks
+
+    def repeated(self) -> tuple[int, int] | None:
+        """Return two rows with the same docid; None where every docid comes once."""
+        # By hashes first, which take 8 bytes each where a table of strings would take a hundred.
+        hashes = np.fromiter(map(hash, self), np.int64, len(self))
+        hashes.sort()
+        suspects = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
+        seen: dict[str, int] = {}
+        for row, docid in enumerate(self if suspects else ()):
+            if docid in seen:
+                return seen[docid], row
+            if hash(docid) in suspects:
+                seen[docid] = row
+        return None
+
+    def _order(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """Return the rows sorted by docid: UTF-8 sorts as the code points of strings do."""
+        lengths = np.diff(self._starts) - 1
+        words = -(-int(lengths.max(initial=0)) // 8)
+        if words > _WORDS:
+            return np.array(sorted(range(len(self)), key=self.__getitem__), np.int64)
+        # Each docid as big-endian words of eight bytes, zeros behind it; and its length, which
+        # tells it from one that ends in zeros.
+        wide = np.zeros((len(self), 8 * words), np.uint8)
+        letters = np.frombuffer(self.data, np.uint8)
+        wide[np.arange(8 * words) < lengths[:, None]] = letters[letters != _NEWLINE]
+        columns = wide.view(">u8").astype(np.uint64)
+        return np.lexsort((lengths, *columns.T[::-1]))
+
+
+def encode_docids(docids: Iterable[str]) -> bytes:
+    r"""Return the docids as a file holds them.
+
+    Raises:
+        UserError: a docid is empty or holds a line break, which one line cannot hold.
+
+    >>> encode_docids(["d1", "d2"])
+    b'd1\nd2\n'
+    """
+    lines = bytearray()
+    for row, docid in enumerate(docids):
+        if not docid or "\n" in docid or "\r" in docid:
+            raise UserError(
+                f"Document {row} has the id {docid!r}: an id is one line, and not empty. "
+                f"Change it in the corpus."
+            )
+        lines += f"{docid}\n".encode()
+    return bytes(lines)
+
+
+def read_docids(path: Path, documents: int, sha256: str, remedy: Callable[[], str]) -> Docids:
+    """Read the docids of a store or index, and compare them with its manifest.
+
+    Args:
+        path: the file.
+        documents: number of docids.
+        sha256: of the file.
+        remedy: gives "with: " and the command that makes the file again.
+
+    Raises:
+        UserError: the file is missing, holds another number of lines, is not UTF-8, or is not
+            the one that was written.
+    """
+    try:
+        data = read_regular(path)
+        data.decode()
+    except OSError as error:
+        problem = f"{path} cannot be read ({error.strerror})"
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        problem = f"{path}, line {line}: is not UTF-8"
+    else:
+        lines = data.count(b"\n")
+        if lines == documents and hashlib.sha256(data).hexdigest() == sha256:
+            return Docids(data)
+        problem = f"{path} has {counted(lines, 'docids')} for {counted(documents, 'documents')}"
+        if lines == documents:
+            problem = f"{path} is not the file that was written: {counted(lines, 'other docids')}"
+    raise UserError(f"{problem}. Restore the file, or make it again {remedy()}")

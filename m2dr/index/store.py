@@ -12,17 +12,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from m2dr.errors import UserError, counted
-from m2dr.index.docids import Docids, read_docids
-from m2dr.index.formats import FORMATS
-from m2dr.index.layout import DOCIDS, PARTIAL, STORE
+from m2dr.index.layout import DOCIDS, PARTIAL, STORE, store_remedy
 from m2dr.index.manifest import Shard, StoreManifest, StorePlan
-from m2dr.index.remedies import store_remedy
-from m2dr.index.shards import Shards, has_size, read_partial
-from m2dr.index.vectors import Floats
-from m2dr.io import sha256
+from m2dr.index.searchable import Docids, read_docids
+from m2dr.index.store_writer import Shards, has_size, read_partial
+from m2dr.index.vectors import FORMATS, Floats
+from m2dr.io import sha256_of
 
-# Above this the digest of what is searched is not computed each time it is opened; its size is
-# looked at always, and who builds or evaluates, or m2dr index verify, compares the digest too.
+# Of larger files the digest is not computed each time they are opened for search. Their size is
+# always checked; building, evaluating and m2dr index verify compare the digest too.
 HASHED_BYTES = 64 * 2**20
 
 
@@ -37,35 +35,34 @@ class Store:
 
     @property
     def bytes(self) -> int:
-        """How large its files of vectors are together."""
+        """Size of the files of vectors."""
         return FORMATS[self.manifest.dtype].bytes_of(self.documents, self.width)
 
     @property
     def documents(self) -> int:
-        """How many documents there are."""
+        """Number of documents."""
         return self.manifest.documents
 
     @property
     def layer(self) -> int:
-        """How many transformer blocks encoded them."""
+        """Transformer layers that encoded the documents."""
         return self.manifest.layer
 
     @property
     def width(self) -> int:
-        """How many coordinates a vector has."""
+        """Dims of a vector."""
         return self.manifest.width
 
     def blocks(self, rows: int = 8192, *, compare: bool = False) -> Iterator[tuple[int, Floats]]:
-        """Yield each stretch of at most `rows` documents with the row it starts at.
+        """Yield blocks of at most `rows` documents, each with the row it starts at.
 
         A block [n, width] is a read-only view of a file, or float32 where the store holds int8;
         none crosses a shard's end.
 
         Args:
             rows: of a block, at most.
-            compare: whether each shard is compared with the digest taken when it was written, once
-                for this store. A thread beside the caller's does it; what it finds is raised after
-                the last block of the shard.
+            compare: compare each shard with the digest taken when it was written, once for this
+                store. Another thread does it; the error is raised after the shard's last block.
 
         Raises:
             UserError: a shard is missing or has another size; with `compare`, it has changed.
@@ -92,20 +89,12 @@ class Store:
             start += shard.rows
         return found
 
-    def verify(self, progress: Callable[[int], None] | None = None) -> None:
-        """Read every shard and compare it with the digest taken when it was written.
+    def problems(self, progress: Callable[[int], None] | None = None) -> Iterator[str]:
+        """Read every shard, and yield a sentence for each that is not what was written.
 
         Args:
-            progress: told the rows of each shard once it is read.
-
-        Raises:
-            UserError: a shard has changed.
+            progress: told the rows of each shard that is as it was written.
         """
-        for problem in self.problems(progress):
-            raise UserError(problem)
-
-    def problems(self, progress: Callable[[int], None] | None = None) -> Iterator[str]:
-        """The same, with a sentence for each shard that has changed."""
         for shard in self.manifest.shards:
             problem = self._problem(shard)
             if problem:
@@ -120,21 +109,21 @@ class Store:
 
     @contextmanager
     def _comparing(self, shard: Shard) -> Iterator[None]:
-        """Compare a shard with its digest beside the block, unless that was done before."""
+        """Compare a shard with its digest in another thread, unless that was done before."""
         if shard.name in self._compared:
             yield
             return
         with ThreadPoolExecutor(1) as pool:
-            found = pool.submit(self._problem, shard)  # hashing lets go of Python's lock
+            found = pool.submit(self._problem, shard)  # hashing releases the interpreter lock
             yield
             if problem := found.result():
                 raise UserError(problem)
         self._compared.add(shard.name)
 
     def _problem(self, shard: Shard) -> str:
-        """Say that a shard is not what was written; nothing where it is."""
+        """Return a sentence if a shard is not what was written; else nothing."""
         path = self.folder / shard.name
-        if path.is_file() and sha256(path) == shard.sha256:
+        if path.is_file() and sha256_of(path) == shard.sha256:
             return ""
         return (
             f"{path} is not the file that was written. Restore it, or start afresh "
@@ -170,11 +159,10 @@ def _unfinished(folder: Path) -> UserError:
     if not (folder / PARTIAL).exists():
         return UserError(f"{folder} holds no store of documents. Make one {store_remedy(folder)}")
     plan = read_partial(folder).plan
-    shards = Shards(folder, plan)
-    written = [shards.read(number) for number in shards.numbers()]
+    written = Shards(folder, plan).read_all()
     rows = sum(shard.rows for shard in written)
     return UserError(
         f"{folder} is half-written: {counted(len(written), 'shards')} with "
-        f"{counted(rows, 'documents')} of "
-        f"{plan.corpus}. Go on from there {store_remedy(folder, resume=True)}"
+        f"{counted(rows, 'documents')} of {plan.corpus}. Go on from there "
+        f"{store_remedy(folder, resume=True)}"
     )

@@ -1,29 +1,34 @@
-"""What an engine sees of a vector: its prefix, and for cosine that prefix at length one."""
+"""Vectors: prefixes, checks of queries, and the formats in which a store keeps them on disk."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.errors import UserError, command
-from m2dr.records.card import Similarity
+from m2dr.records.model_card import Similarity
 
 Floats = NDArray[np.floating[Any]]
 
+_STEPS = 127  # of int8 on either side of zero; -128 is left out, so that negating loses nothing
+
 
 def prefixes(vectors: Floats, dim: int, similarity: Similarity) -> NDArray[np.float32]:
-    """Cut, and only then normalise.
+    """Cut vectors, and only then normalise them.
 
     Args:
         vectors: [n, D] with D at least `dim`, not normalised.
-        dim: coordinates to keep.
+        dim: dims to keep.
         similarity: cosine asks for vectors of length one; one of length zero stays as it is.
 
     Returns:
         [n, dim] float32, contiguous, a copy.
 
     Raises:
-        UserError: a coordinate that is kept is not finite.
+        UserError: a value that is kept is not finite.
 
     >>> prefixes(np.array([[0.0, 4.0, 100.0]]), 2, "cosine").tolist()
     [[0.0, 1.0]]
@@ -32,7 +37,7 @@ def prefixes(vectors: Floats, dim: int, similarity: Similarity) -> NDArray[np.fl
     if similarity != "cosine":
         _require_finite(kept)
         return kept
-    # Summed in float64, where the square of a tiny coordinate is not yet zero.
+    # Summed in float64, where the square of a tiny value is not yet zero.
     norms = np.linalg.norm(kept.astype(np.float64), axis=1, keepdims=True)
     _require_finite(norms)
     np.divide(kept, norms, out=kept, where=norms > 0, casting="same_kind")
@@ -48,15 +53,11 @@ def _require_finite(values: Floats) -> None:
 
 
 def check_queries(queries: Floats, dim: int) -> None:
-    """Refuse query vectors that have no prefix of `dim`, or of which a value is not finite.
-
-    Raises:
-        UserError: the vectors are not [Q, at least dim] finite numbers.
-    """
+    """Raise UserError unless query vectors are finite numbers of shape [Q, at least dim]."""
     if queries.ndim != 2 or queries.shape[1] < dim:
         raise UserError(
-            f"Query vectors of shape {list(queries.shape)} were given, and {dim} coordinates each "
-            f"are needed. Encode the queries with at least that dimension."
+            f"Query vectors of shape {list(queries.shape)} were given, and {dim} dims each are "
+            f"needed. Encode the queries with at least that dimension."
         )
     bad = np.flatnonzero(~np.isfinite(queries).all(axis=1))
     if bad.size:
@@ -70,3 +71,63 @@ def check_depth(k: int) -> None:
     """Raise UserError unless at least one document is asked for."""
     if k < 1:
         raise UserError(f"{k} documents per query were asked for. Ask for at least one.")
+
+
+@dataclass(frozen=True)
+class VectorFormat:
+    """A format of vectors on disk. A new one is a row of FORMATS; the tests run over all rows.
+
+    Where rows are scaled, a shard holds the scales of its rows first, [n] float32, and then the
+    values, [n, width]: their products are the vectors. A scale per row does not depend on the
+    rest of the corpus, so that a shard is the same bytes whichever process writes it.
+    """
+
+    name: str  # in store.json, and the end of a shard's file name
+    dtype: np.dtype[Any]  # of a value; little-endian on every machine
+    scaled: bool = False  # a float32 per row goes before the values
+
+    def bytes_of(self, rows: int, width: int) -> int:
+        """Return the size of a shard in bytes."""
+        return rows * (width * self.dtype.itemsize + (4 if self.scaled else 0))
+
+    def pack(self, vectors: Floats) -> bytes:
+        """Return vectors [n, width] as a shard holds them; f16 turns too large values infinite."""
+        if not self.scaled:
+            with np.errstate(over="ignore"):
+                return np.ascontiguousarray(vectors, self.dtype).tobytes()
+        vectors = np.ascontiguousarray(vectors, np.float32)
+        scales = (np.abs(vectors).max(axis=1) / np.float32(_STEPS)).astype("<f4")
+        steps = np.where(scales > 0, scales, np.float32(1))
+        rounded = np.rint(vectors / steps[:, None]).astype(self.dtype)
+        return bytes(scales.tobytes() + rounded.tobytes())
+
+    def reader(self, path: Path, rows: int, width: int) -> Callable[[Any], Floats]:
+        """Return a function from a slice or row numbers of a shard to its vectors.
+
+        Those of f16 and f32 are read-only views of the file; those of int8 are new, float32.
+        """
+        if not self.scaled:
+            every: Floats = np.memmap(path, self.dtype, mode="r", shape=(rows, width))
+            return every.__getitem__
+        scales = np.memmap(path, "<f4", mode="r", shape=(rows, 1))
+        steps = np.memmap(path, self.dtype, mode="r", offset=rows * 4, shape=(rows, width))
+
+        def scaled(chosen: Any) -> NDArray[np.float32]:  # noqa: ANN401  # whatever numpy takes
+            return np.asarray(steps[chosen] * scales[chosen], np.float32)
+
+        return scaled
+
+    @property
+    def read_as(self) -> np.dtype[np.floating[Any]]:
+        """Dtype of the vectors that a reader gives."""
+        return np.dtype(np.float32) if self.scaled else self.dtype
+
+
+FORMATS = {
+    row.name: row
+    for row in (
+        VectorFormat("f16", np.dtype("<f2")),
+        VectorFormat("f32", np.dtype("<f4")),
+        VectorFormat("int8", np.dtype("i1"), scaled=True),
+    )
+}

@@ -1,1 +1,1 @@
-"""Tokens become embeddings."""
+"""Encoders: models on disk, and the embeddings of each layer and prefix that they give."""

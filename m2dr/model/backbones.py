@@ -1,4 +1,4 @@
-"""Where the blocks and the final norm sit, per architecture."""
+"""The supported architectures: where their layers and final norm are, and what config.json says."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -8,28 +8,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from m2dr.errors import UserError
-from m2dr.io import refusing
+from m2dr.io import explain_failure
 from m2dr.jsontext import read_object
-from m2dr.model.places import transformer_folder
-from m2dr.records.card import Attention, Pooling
+from m2dr.model.hub import transformer_folder
+from m2dr.records.model_card import Attention, Pooling
 
-if TYPE_CHECKING:  # a card is read without loading either
+if TYPE_CHECKING:  # a model card is read without loading either
     from torch import nn
     from transformers import PretrainedConfig, PreTrainedModel
 
 _AGAIN = "Copy or download the model again."
-_LAYERS, _SIZE = 2**12, 2**31  # more than any encoder has; transformers makes a list of the layers
-_SIZES = {
-    "num_hidden_layers": _LAYERS,
-    "n_layers": _LAYERS,
+_MOST_LAYERS, _MOST = 2**12, 2**31  # no encoder has more; transformers makes a list of the layers
+_LARGEST = {
+    "num_hidden_layers": _MOST_LAYERS,
+    "n_layers": _MOST_LAYERS,
     **dict.fromkeys(
         ("hidden_size", "dim", "num_attention_heads", "n_heads", "num_key_value_heads", "head_dim")
         + ("intermediate_size", "hidden_dim", "vocab_size", "max_position_embeddings"),
-        _SIZE,
+        _MOST,
     ),
 }
 _FIELDS: dict[str, object] = {
-    **dict.fromkeys(_SIZES, int | None),
+    **dict.fromkeys(_LARGEST, int | None),
     "model_type": str,
     "auto_map": dict[str, object] | None,
 }
@@ -40,23 +40,23 @@ class Backbone:
     """One architecture. A new one is a row of BACKBONES, and the tests run over all rows."""
 
     model_type: str  # as config.json names it
-    blocks: str  # path to the list of transformer blocks
-    final_norm: str | None = None  # path to the norm behind the last block of a pre-norm backbone
+    layers_path: str  # attribute path to the list of transformer layers
+    final_norm: str | None = None  # attribute path to the norm behind the last layer
     pooler: bool = False  # has a head on the first token that retrieval does not use
-    causal: bool = False  # as it comes, a token sees only those before it
+    causal: bool = False  # by default a token attends only to those before it
     reserved: int = 0  # positions of max_position_embeddings that no token can have
-    gated: bool = False  # the feed-forward part has a third matrix, which opens and closes
-    plain_mask: bool = False  # tokens see all others but padding, and a mask [B, 1, 1, T] says so
-    layers: str = "num_hidden_layers"  # what config.json calls the number of blocks
-    width: str = "hidden_size"  # and the dims of a state
+    gated: bool = False  # the feed-forward part has a third matrix, the gate
+    plain_mask: bool = False  # tokens attend to all but padding, and take a mask [B, 1, 1, T]
+    layers_key: str = "num_hidden_layers"  # of config.json, the number of layers
+    width_key: str = "hidden_size"  # of config.json, the dims of a state
 
-    def blocks_of(self, transformer: "PreTrainedModel") -> "nn.ModuleList":
-        """The transformer blocks, in order."""
-        blocks: nn.ModuleList = attrgetter(self.blocks)(transformer)
-        return blocks
+    def layers_of(self, transformer: "PreTrainedModel") -> "nn.ModuleList":
+        """Return the transformer layers, in order."""
+        layers: nn.ModuleList = attrgetter(self.layers_path)(transformer)
+        return layers
 
     def final_norm_of(self, transformer: "PreTrainedModel") -> "nn.Module":
-        """What every exit passes before it is a state: the final norm, or nothing."""
+        """Return the final norm, which all exits of a pre-norm backbone pass, or the identity."""
         from torch import nn
 
         if self.final_norm is None:
@@ -72,7 +72,11 @@ BACKBONES = {
         Backbone("roberta", "encoder.layer", pooler=True, reserved=2, plain_mask=True),
         Backbone("xlm-roberta", "encoder.layer", pooler=True, reserved=2, plain_mask=True),
         Backbone(
-            "distilbert", "transformer.layer", plain_mask=True, layers="n_layers", width="dim"
+            "distilbert",
+            "transformer.layer",
+            plain_mask=True,
+            layers_key="n_layers",
+            width_key="dim",
         ),
         Backbone("mpnet", "encoder.layer", pooler=True, reserved=2),
         Backbone("modernbert", "layers", final_norm="final_norm", gated=True),
@@ -84,8 +88,8 @@ BACKBONES = {
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """What config.json says of the size of an encoder."""
+class ModelSizes:
+    """The sizes of an encoder in config.json."""
 
     layers: int
     width: int  # dims of a state
@@ -93,17 +97,21 @@ class Sizes:
 
 
 def backbone_of(config: "PretrainedConfig") -> Backbone:
-    """The row of a configuration."""
+    """Return the row of BACKBONES for a configuration.
+
+    Raises:
+        UserError: its type has no row.
+    """
     if config.model_type not in BACKBONES:
         raise UserError(
-            f"The backbone is of type {config.model_type!r}, whose blocks are not described; "
+            f"The backbone is of type {config.model_type!r}, whose layers are not described; "
             f"m2dr knows {', '.join(BACKBONES)}. A new type is one row in m2dr/model/backbones.py."
         )
     return BACKBONES[config.model_type]
 
 
 def read_config(folder: Path) -> "PretrainedConfig":
-    """The configuration of a backbone that m2dr knows.
+    """Read the configuration of a backbone that m2dr knows.
 
     Raises:
         UserError: config.json is damaged, of a type that has no row, or of a model that needs code
@@ -113,13 +121,13 @@ def read_config(folder: Path) -> "PretrainedConfig":
 
     folder = transformer_folder(folder)
     _read_table(folder)
-    with refusing(f"{folder / 'config.json'} cannot be read", _AGAIN):
+    with explain_failure(f"{folder / 'config.json'} cannot be read", _AGAIN):
         config: PretrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     backbone_of(config)
     return config
 
 
-def read_sizes(folder: Path) -> Sizes:
+def read_sizes(folder: Path) -> ModelSizes:
     """Return the sizes of a backbone, without transformers where config.json names each of them.
 
     Raises:
@@ -127,29 +135,41 @@ def read_sizes(folder: Path) -> Sizes:
     """
     table = _read_table(transformer_folder(folder))
     row = BACKBONES.get(str(table.get("model_type")))
-    names = (row.layers, row.width, "max_position_embeddings") if row else ()
-    others = {"num_hidden_layers", "n_layers", "hidden_size", "dim"} - {*names}
-    if row is None or others & table.keys() or any(table.get(name) is None for name in names):
-        config = read_config(folder)  # transformers knows the usual sizes, and other names
-        return Sizes(config.num_hidden_layers, config.hidden_size, most_tokens(config))
-    layers, width, positions = (table[name] for name in names)
-    return Sizes(layers, width, positions - row.reserved)
+    keys = (row.layers_key, row.width_key, "max_position_embeddings") if row else ()
+    others = {"num_hidden_layers", "n_layers", "hidden_size", "dim"} - {*keys}
+    if row is None or others & table.keys() or any(table.get(key) is None for key in keys):
+        config = read_config(folder)  # transformers knows the default sizes, and other names
+        return ModelSizes(config.num_hidden_layers, config.hidden_size, most_tokens(config))
+    layers, width, positions = (table[key] for key in keys)
+    return ModelSizes(layers, width, positions - row.reserved)
 
 
 def _read_table(folder: Path) -> dict[str, Any]:
-    """Read config.json, refusing what no encoder of m2dr has."""
+    """Read config.json, and refuse numbers and code that no encoder of m2dr has.
+
+    Raises:
+        UserError: it is damaged, holds such a number, or asks for code of its own.
+    """
     path = folder / "config.json"
     table = read_object(path, _FIELDS, _AGAIN)
-    _refuse_impossible(path, table)
+    for name, most in _LARGEST.items():  # before anything is made in their size
+        value = table.get(name)
+        if isinstance(value, int) and not 1 <= value <= most:
+            raise UserError(f"{path} has {name} = {value}, and 1 to {most} belong. {_AGAIN}")
+    if not _is_finite(table):
+        raise UserError(f"{path} holds a number that is not finite. {_AGAIN}")
     refuse_own_code(path, table.get("auto_map") or {}, ("AutoConfig", "AutoModel"))
     return table
 
 
 def refuse_own_code(path: Path, auto_map: Mapping[str, object], classes: Collection[str]) -> None:
-    """Refuse a model that names code of its own for one of transformers' classes.
+    """Refuse a model that brings code of its own for one of transformers' classes.
 
     That code is never run. Without it transformers may know an architecture of the same name, and
     give other vectors.
+
+    Raises:
+        UserError: `auto_map` names one of the classes.
     """
     for name in sorted(auto_map.keys() & set(classes)):
         raise UserError(
@@ -159,17 +179,8 @@ def refuse_own_code(path: Path, auto_map: Mapping[str, object], classes: Collect
         )
 
 
-def _refuse_impossible(path: Path, table: Mapping[str, object]) -> None:
-    """Refuse numbers that no encoder has, before anything is made in their size."""
-    for name, most in _SIZES.items():
-        value = table.get(name)
-        if isinstance(value, int) and not 1 <= value <= most:
-            raise UserError(f"{path} has {name} = {value}, and 1 to {most} belong. {_AGAIN}")
-    if not _is_finite(table):
-        raise UserError(f"{path} holds a number that is not finite. {_AGAIN}")
-
-
 def _is_finite(value: object) -> bool:
+    """Return whether all numbers in a JSON value are finite."""
     if isinstance(value, dict | list):
         parts = value.values() if isinstance(value, dict) else value
         return all(map(_is_finite, parts))
@@ -177,34 +188,34 @@ def _is_finite(value: object) -> bool:
 
 
 def attend(config: "PretrainedConfig", attention: Attention | None) -> "PretrainedConfig":
-    """Let the tokens of a causal backbone see each other both ways, or only backwards again.
+    """Set the attention of a causal backbone: bidirectional, or causal.
 
     `is_causal` is transformers' own field: its masks and its attention honour it, and config.json
-    keeps it, so that whoever opens the folder attends the same way.
+    keeps it, so that other tools attend the same way.
 
     Args:
         config: changed in place and returned.
-        attention: None leaves the backbone's own way.
+        attention: None leaves the backbone's default.
 
     Raises:
-        UserError: a backbone whose tokens see each other cannot be made causal.
+        UserError: a bidirectional backbone cannot be made causal.
     """
     if backbone_of(config).causal:
         if attention is not None:
             config.is_causal = attention == "causal"
     elif attention == "causal":
         raise UserError(
-            f"attention = causal was asked for; the tokens of a {config.model_type} backbone see "
-            "each other both ways. Leave it out, or take a decoder such as llama or qwen3."
+            f"attention = causal was asked for; the attention of a {config.model_type} backbone is "
+            "bidirectional. Leave it out, or take a decoder such as llama or qwen3."
         )
     return config
 
 
-def usual_pooling(config: "PretrainedConfig") -> Pooling:
-    """How a backbone that does not say otherwise is pooled.
+def default_pooling(config: "PretrainedConfig") -> Pooling:
+    """Return the pooling of a backbone whose folder names none.
 
-    The last token of a causal backbone has seen all others. Of one that attends both ways, the
-    mean is taken, as ESE does (Li et al. 2024, arXiv:2402.14776).
+    The last token of a causal backbone has seen all others. For one that attends both ways it is
+    the mean, as in ESE (Li et al. 2024, arXiv:2402.14776).
     """
     if not backbone_of(config).causal:
         return "cls"
@@ -212,21 +223,24 @@ def usual_pooling(config: "PretrainedConfig") -> Pooling:
 
 
 def most_tokens(config: "PretrainedConfig") -> int:
-    """How long a text may be, in tokens with the special ones."""
+    """Return the longest length of a text, in tokens with the special ones."""
     return int(config.max_position_embeddings) - backbone_of(config).reserved
 
 
 def cut_config(config: "PretrainedConfig", layer: int) -> "PretrainedConfig":
-    """The configuration of the same backbone with only its first `layer` blocks.
+    """Return the configuration of a backbone that keeps only its first `layer` layers.
 
-    The number of blocks lives in the configuration: without this, loading a folder of `layer`
-    blocks would bring the missing ones back with random weights.
+    With the full configuration, loading a folder of `layer` layers would add the missing ones with
+    random weights.
+
+    Raises:
+        UserError: the encoder has no such layer.
     """
     if not 1 <= layer <= config.num_hidden_layers:
         raise UserError(
             f"Layer {layer} was asked for; this encoder has 1 to {config.num_hidden_layers}."
         )
     fields = config.to_dict()
-    if isinstance(fields.get("layer_types"), list):  # one entry per block, checked by transformers
+    if isinstance(fields.get("layer_types"), list):  # one entry per layer, checked by transformers
         fields["layer_types"] = fields["layer_types"][:layer]
-    return type(config).from_dict({**fields, backbone_of(config).layers: layer})
+    return type(config).from_dict({**fields, backbone_of(config).layers_key: layer})

@@ -1,6 +1,7 @@
-"""Which processor runs the encoder, and in which number format."""
+"""Devices and number formats that encoders run in, and the share of each process of them."""
 
 import os
+from collections.abc import Iterator
 
 import torch
 from torch import nn
@@ -8,11 +9,15 @@ from torch import nn
 from m2dr.errors import UserError, counted, nearest
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-DTYPE_VARIABLE = "M2DR_DTYPE"  # environment variable: what `--dtype auto` means on this machine
+DTYPE_VARIABLE = "M2DR_DTYPE"  # environment variable that `--dtype auto` stands for
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` is CUDA where there is one; anything else is what torch calls a device."""
+    """Return the device that `name` stands for; `auto` is CUDA where there is a gpu.
+
+    Raises:
+        UserError: torch knows no such device, or this machine has none.
+    """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -25,29 +30,58 @@ def choose_device(name: str) -> torch.device:
     if device.type == "cpu" and device.index is not None:
         raise UserError(f"--device {name} has a number, and cpu means all of it. Use --device cpu.")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda was asked for; torch finds no CUDA card. Use --device cpu.")
+        raise UserError("--device cuda was asked for; torch finds no CUDA gpu. Use --device cpu.")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        cards = torch.cuda.device_count()
+        gpus = torch.cuda.device_count()
         raise UserError(
-            f"--device {name} was asked for; torch finds {counted(cards, 'cards')}, from cuda:0."
+            f"--device {name} was asked for; torch finds {counted(gpus, 'gpus')}, from cuda:0."
         )
     return device
 
 
 def choose_training_device(name: str) -> torch.device:
-    """The same for training, which transformers' Trainer always puts on the first card.
+    """Return the device of a training, which transformers' Trainer always puts on the first gpu.
 
-    Of several processes that torchrun starts, each has the card of its own number.
+    Each process that torchrun starts has the gpu of its local rank.
+
+    Raises:
+        UserError: as for `choose_device`, or another gpu than the first was asked for.
     """
     device = choose_device(name)
     if device.index:
         raise UserError(
-            f"--device {name}: training takes the first card it sees; choose another with "
+            f"--device {name}: training takes the first gpu it sees; choose another with "
             f"CUDA_VISIBLE_DEVICES={device.index} and --device cuda."
         )
     if device.type == "cuda" and "LOCAL_RANK" in os.environ:
         return choose_device(f"cuda:{os.environ['LOCAL_RANK']}")
     return device
+
+
+def own_device(name: str) -> str:
+    """Return the device of this process; each local rank of a torchrun job has its own gpu."""
+    if "LOCAL_RANK" in os.environ and ":" not in name and choose_device(name).type == "cuda":
+        return f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
+    return name
+
+
+def share_of_machine(name: str, number: int, workers: int) -> tuple[str, int]:
+    """Return the device and the number of CPU threads of one of several processes on a machine.
+
+    Args:
+        name: the device that was asked for; with `auto` and `cuda` each process has a gpu.
+        number: of the process, from 0.
+        workers: how many processes there are.
+    """
+    threads = max(1, torch.get_num_threads() // workers)
+    if choose_device(name).type == "cuda" and ":" not in name:
+        return f"cuda:{number % torch.cuda.device_count()}", threads
+    return name, threads
+
+
+def use_threads(count: int) -> None:
+    """Set the number of CPU threads that torch uses in this process."""
+    torch.set_num_threads(count)
 
 
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
@@ -70,8 +104,13 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     return DTYPES[name]
 
 
+def trains_in_bf16(name: str, device: torch.device) -> bool:
+    """Return whether a training with `--dtype name` multiplies in bf16; its weights stay fp32."""
+    return choose_dtype(name, device) is torch.bfloat16
+
+
 def multiplies_bf16(device: torch.device) -> bool:
-    """Whether bf16 products run on the processor's own bf16 unit.
+    """Return whether a device has a unit for bf16 products.
 
     Without one they are emulated: on an AVX2 machine a hundred times slower than fp32, on an
     AMX machine four times faster.
@@ -82,52 +121,22 @@ def multiplies_bf16(device: torch.device) -> bool:
     return any(capabilities.get(unit, False) for unit in ("amx_bf16", "avx512_bf16"))
 
 
-def trains_in_bf16(name: str, device: torch.device) -> bool:
-    """Whether a training with `--dtype name` multiplies in bf16; its weights stay fp32."""
-    return choose_dtype(name, device) is torch.bfloat16
-
-
 def set_dropout(encoder: nn.Module, share: float | None) -> None:
-    """Drop that share of activations in training; None leaves the backbone as it is."""
+    """Set the dropout probability of an encoder; None leaves the backbone's own."""
     if share is None:
         return
-    for module in encoder.modules():
-        name = "p" if isinstance(module, nn.Dropout) else "attention_dropout"
-        if isinstance(getattr(module, name, None), float):
-            setattr(module, name, share)
+    for module, name in _dropouts(encoder):
+        setattr(module, name, share)
 
 
 def drops_out(encoder: nn.Module) -> bool:
-    """Whether two passes of one text in training differ."""
-    return any(
-        getattr(module, name, 0.0) > 0
-        for module in encoder.modules()
-        for name in (("p",) if isinstance(module, nn.Dropout) else ("attention_dropout",))
-        if isinstance(getattr(module, name, None), float)
-    )
+    """Return whether any dropout is above 0, so that two passes of a text in training differ."""
+    return any(getattr(module, name) > 0 for module, name in _dropouts(encoder))
 
 
-def share_of_machine(name: str, number: int, workers: int) -> tuple[str, int]:
-    """What one of several processes on this machine may use: a device, and threads of a CPU.
-
-    Args:
-        name: the device that was asked for; on `auto` and `cuda` each process has a card.
-        number: of the process, from 0.
-        workers: how many there are.
-    """
-    threads = max(1, torch.get_num_threads() // workers)
-    if choose_device(name).type == "cuda" and ":" not in name:
-        return f"cuda:{number % torch.cuda.device_count()}", threads
-    return name, threads
-
-
-def use_threads(count: int) -> None:
-    """Let torch, in this process, use that many threads of the CPU."""
-    torch.set_num_threads(count)
-
-
-def own_device(name: str) -> str:
-    """The device of this process: of several that torchrun started, each has a card of its own."""
-    if "LOCAL_RANK" in os.environ and ":" not in name and choose_device(name).type == "cuda":
-        return f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
-    return name
+def _dropouts(encoder: nn.Module) -> Iterator[tuple[nn.Module, str]]:
+    """Yield the modules that drop activations, each with the name of its probability."""
+    for module in encoder.modules():
+        name = "p" if isinstance(module, nn.Dropout) else "attention_dropout"
+        if isinstance(getattr(module, name, None), float):
+            yield module, name

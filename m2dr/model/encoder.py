@@ -1,10 +1,9 @@
-"""Tokens to embeddings: every layer from one pass, or only the first blocks."""
-
-# Shapes in this room:
-#   L layers asked for, B texts, T tokens, H width.
+"""The encoder: tokens to the embeddings of all layers in one pass, or of the first layers alone."""
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 
 import numpy as np
@@ -15,19 +14,29 @@ from transformers import PreTrainedModel
 
 from m2dr.errors import UserError
 from m2dr.model.backbones import attend, backbone_of
-from m2dr.model.exits import identity_head, listening, pool, through, watch
-from m2dr.model.fitted import FittedExits, TokenFeatures
-from m2dr.records.card import ModelCard, modes_of
+from m2dr.model.exits import FittedExits, TokenFeatures, float32_on, identity_head, through
+from m2dr.records.model_card import TOKENS, ModelCard, inputs_of, pooling_modes
 
-NOT_WAITED_FOR = ("cuda",)  # types of device that work while the processor goes on
-IN_FLIGHT = 2  # batches that a card has been sent and whose vectors are not read yet
+# Shapes in this file:
+#   L layers asked for, B texts, T tokens, H width of a state, P dims of a pooled vector,
+#   W dims of the embedding, V ids of the vocabulary, F features of the tokens.
+
+ASYNCHRONOUS = ("cuda",)  # types of device that work while the processor goes on
+IN_FLIGHT = 2  # batches that a gpu has been sent and whose vectors are not read yet
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
+IdsAndMask = tuple[Ints, Ints]  # [B, T] each
+Listener = Callable[[int, Tensor], None]
+
+_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 
 class Encoder(nn.Module):
-    """One embedding per text and per layer.
+    """A dual encoder that gives one embedding per text and layer.
 
-    Holds as many blocks as it was loaded with: a cut encoder has no others in memory, and gives
-    the vectors that the whole one gives at these layers.
+    It holds the layers that it was loaded with: a cut encoder has no others in memory, and gives
+    the vectors that the full model gives at these layers.
     """
 
     def __init__(self, transformer: PreTrainedModel, card: ModelCard) -> None:
@@ -35,19 +44,19 @@ class Encoder(nn.Module):
         backbone = backbone_of(transformer.config)
         self.transformer = transformer
         self.exit_heads = nn.ModuleDict()  # by layer, as "3"
-        self.behind = nn.Sequential()  # modules that a vector passes last, but for fitted exits
+        self.behind = nn.Sequential()  # modules behind all exits but fitted ones
         self.fitted: FittedExits | None = None  # exits of the layers below the last
         self.card = card
-        self.blocks = len(backbone.blocks_of(transformer))
+        self.layers = len(backbone.layers_of(transformer))
         self._final_norm_of = backbone.final_norm_of
         self._options = {"use_cache": False} if backbone.causal else {}
         sdpa = transformer.config._attn_implementation == "sdpa"
         self._plain_mask = backbone.plain_mask and sdpa
-        watch(backbone.blocks_of(transformer))
+        _watch(backbone.layers_of(transformer))
 
     @property
     def card(self) -> ModelCard:
-        """What the model says of itself; how its tokens attend is settled by it."""
+        """The model card; setting it also sets the attention of the backbone."""
         return self._card
 
     @card.setter
@@ -57,8 +66,8 @@ class Encoder(nn.Module):
 
     @property
     def pooled_width(self) -> int:
-        """Dims of a vector behind the pooling; modules may give it others."""
-        return len(modes_of(self.card.pooling)) * int(self.transformer.config.hidden_size)
+        """Dims of a pooled vector; the modules behind it may give others."""
+        return len(pooling_modes(self.card.pooling)) * int(self.transformer.config.hidden_size)
 
     @property
     def words(self) -> Tensor:
@@ -69,27 +78,27 @@ class Encoder(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return next(self.parameters()).device
 
     def add_exit_heads(self, layers: Sequence[int]) -> None:
-        """Give each of these layers an exit head, an identity; one that has a head keeps it.
+        """Add an identity as exit head to each of these layers that has none.
 
         Raises:
-            UserError: a layer that is not loaded.
+            UserError: a layer is not loaded.
         """
         self._check(layers)
         for layer in layers:
             if str(layer) not in self.exit_heads:
                 self.exit_heads[str(layer)] = identity_head(self.pooled_width, self.device)
 
-    def checkpoint_blocks(self, on: bool) -> None:
-        """Keep only the input of each block in training, and run it again for its gradients.
+    def checkpoint_layers(self, on: bool) -> None:
+        """Switch gradient checkpointing on or off.
 
-        Each block runs twice per step, and the activations of one at a time are in memory.
+        With it each layer runs twice per step, and one layer's activations are in memory at a time.
 
         Raises:
-            UserError: transformers cannot do this for the backbone.
+            UserError: transformers does not support it for the backbone.
         """
         if not on:
             self.transformer.activation_checkpointing_disable()  # type: ignore[no-untyped-call]  # transformers does not annotate it
@@ -100,7 +109,7 @@ class Encoder(nn.Module):
                 f"type {self.transformer.config.model_type}. Leave it out, or take smaller batches."
             )
         self.transformer.activation_checkpointing_enable({"use_reentrant": False})
-        # Needed by the reentrant way alone; left in place, it asks for gradients of frozen words.
+        # Only reentrant checkpointing needs it; it would ask for gradients of frozen embeddings.
         self.transformer.disable_input_require_grads()  # type: ignore[no-untyped-call]  # nor this
 
     def forward(
@@ -108,26 +117,26 @@ class Encoder(nn.Module):
         input_ids: Tensor,
         attention_mask: Tensor | None,
         layers: Sequence[int] | None = None,
-        tokens: Callable[[int, Tensor], None] | None = None,
+        tokens: Listener | None = None,
         token_layers: Collection[int] = (),
     ) -> Tensor:
         """Embed each text at each layer.
 
         Args:
             input_ids: [B, T].
-            attention_mask: [B, T], 1 for a token and 0 for padding, which stands at the end; None
-                where nothing is padded, which saves a single query the work of masks.
-            layers: which to return, increasing; all blocks when None.
+            attention_mask: [B, T], 1 for a token and 0 for padding, which is at the end; None where
+                nothing is padded, which saves a single query the work of masks.
+            layers: which to return, increasing; all from 1 when None. Layer 0 without a fitted exit
+                is the input of the first layer, which some recipes train too.
             tokens: is called with each layer of `token_layers` and the states of its tokens
                 [B, T, H], behind the final norm and before pooling, first layer first.
-            token_layers: of which layers, in any order.
+            token_layers: the layers whose token states are passed to `tokens`, in any order.
 
         Returns:
-            [L, B, H] float32, not normalised; the state after `layers[i]` blocks at index i, behind
-            the exit head of that layer where there is one, and behind the model's modules. A layer
-            that has a fitted exit gives what that makes of its state; layer 0 has no other.
+            [L, B, W] float32, not normalised: at index i the pooled state of `layers[i]`, behind
+            its exit head, if any, and the model's modules; or the output of its fitted exit.
         """
-        wanted = tuple(layers or range(1, self.blocks + 1))
+        wanted = tuple(layers or range(1, self.layers + 1))
         self._check([*wanted, *token_layers])
         pooled: dict[int, Tensor] = {}
         needed = self._states_for(wanted)
@@ -148,30 +157,31 @@ class Encoder(nn.Module):
     def states(
         self, input_ids: Tensor, attention_mask: Tensor | None, layers: Sequence[int] = ()
     ) -> Tensor:
-        """Return what a fit of exits reads: the pooled states of all layers, and the embedding.
+        """Return what a fit of exits reads: the pooled states of all layers, and embeddings.
 
         Args:
             input_ids: [B, T].
             attention_mask: [B, T] or None, as for `forward`.
-            layers: whose embeddings stand at the end; the last one's by default.
+            layers: the n layers whose embeddings are appended; the last layer by default.
 
         Returns:
-            [B, (L - 1) P + n width] float32: pooled states of layers 1 to L - 1 before any exit
-            head, and behind them the embeddings of the n layers, as `forward` gives them.
+            [B, (L - 1) P + n W] float32: pooled states of layers 1 to L - 1 before any exit head,
+            then the embeddings of the n layers, as `forward` gives them.
         """
         norm, pooled = self._final_norm_of(self.transformer), {}
 
         def take(layer: int, states: Tensor) -> None:
-            pooled[layer] = pool(states, attention_mask, self.card.pooling, norm)
+            if layer > 0:
+                pooled[layer] = pool(states, attention_mask, self.card.pooling, norm)
 
         self._run(input_ids, attention_mask, take)
-        shallow = [pooled[layer] for layer in range(1, self.blocks)]
-        asked = tuple(layers) or (self.blocks,)
+        shallow = [pooled[layer] for layer in range(1, self.layers)]
+        asked = tuple(layers) or (self.layers,)
         found = self._embedded(asked, pooled, input_ids, attention_mask)
         return torch.cat([*shallow, *found], dim=-1)
 
     def _states_for(self, layers: Sequence[int]) -> set[int]:
-        """Return the layers whose pooled states the embeddings of some layers are made of."""
+        """Return the layers whose pooled states are needed for the embeddings of some layers."""
         needed = {layer for layer in layers if not self._is_fitted(layer)}
         return needed if self.fitted is None else needed | self.fitted.states_for(tuple(layers))
 
@@ -182,10 +192,10 @@ class Encoder(nn.Module):
         input_ids: Tensor,
         attention_mask: Tensor | None,
     ) -> list[Tensor]:
-        """Return the embeddings [B, width] of layers from pooled states [B, P]."""
+        """Return the embeddings [B, W] of layers from pooled states [B, P]."""
         by_exit = tuple(layer for layer in layers if self._is_fitted(layer))
         found = {
-            layer: through(self.behind, through(self._head_of(layer), pooled[layer]))
+            layer: through(self.behind, through(self.head_of(layer), pooled[layer]))
             for layer in layers
             if layer not in by_exit
         }
@@ -193,83 +203,71 @@ class Encoder(nn.Module):
             found |= self.fitted.embed(by_exit, pooled, self.words, input_ids, attention_mask)
         return [found[layer] for layer in layers]
 
-    def _run(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None,
-        take: Callable[[int, Tensor], None],
-    ) -> None:
-        """Run the backbone, and hand the token states of each layer to `take`."""
-        seen = attention_mask
-        if seen is not None and self._plain_mask and seen.device.type in NOT_WAITED_FOR:
-            # Of a mask [B, T] transformers asks whether it hides anything, and waits for the gpu.
-            seen = seen[:, None, None, :].to(torch.bool)
-        with listening(take):
-            self.transformer(input_ids=input_ids, attention_mask=seen, **self._options)
+    def _run(self, input_ids: Tensor, attention_mask: Tensor | None, take: Listener) -> None:
+        """Run the backbone, and pass the token states of each layer to `take`."""
+        mask = attention_mask
+        if mask is not None and self._plain_mask and mask.device.type in ASYNCHRONOUS:
+            # For a mask [B, T] transformers checks whether it has a 0, and waits for the gpu.
+            mask = mask[:, None, None, :].to(torch.bool)
+        with _listening(take):
+            self.transformer(input_ids=input_ids, attention_mask=mask, **self._options)
 
     @property
     def ends_fitted(self) -> bool:
-        """Whether the deepest layer in memory has a fitted exit: the encoder was cut there."""
-        return self._is_fitted(self.blocks)
+        """Whether the deepest layer in memory has a fitted exit, as in an encoder cut there."""
+        return self._is_fitted(self.layers)
 
     def _is_fitted(self, layer: int) -> bool:
         return self.fitted is not None and layer in self.fitted.layers
 
-    def _head_of(self, layer: int) -> nn.Module:
+    def head_of(self, layer: int) -> nn.Module:
+        """Return the exit head of a layer, or the identity."""
         name = str(layer)
         return self.exit_heads[name] if name in self.exit_heads else nn.Identity()
 
     def _check(self, layers: Sequence[int]) -> None:
         for layer in layers:
-            if not 1 <= layer <= self.blocks and not self._is_fitted(layer):
-                raise UserError(f"Layer {layer} was asked for; {self.blocks} are loaded.")
+            if not 0 <= layer <= self.layers:
+                raise UserError(f"Layer {layer} was asked for; {self.layers} are loaded.")
 
     @torch.inference_mode()
     def embed(
-        self,
-        input_ids: NDArray[np.int64],
-        attention_mask: NDArray[np.int64],
-        layers: Sequence[int] | None = None,
-    ) -> NDArray[np.float32]:
-        """The same from arrays to arrays, without gradients: [B, T] twice to [L, B, H]."""
+        self, input_ids: Ints, attention_mask: Ints, layers: Sequence[int] | None = None
+    ) -> Floats:
+        """Embed arrays without gradients: [B, T] twice to [L, B, W]."""
         (vectors,) = self._each([(input_ids, attention_mask)], partial(self, layers=layers))
         return vectors
 
     def embed_many(
-        self,
-        batches: Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]],
-        layers: Sequence[int] | None = None,
-    ) -> Iterator[NDArray[np.float32]]:
-        """What `embed` gives for each batch; a gpu is sent the next one before it is asked."""
+        self, batches: Iterable[IdsAndMask], layers: Sequence[int] | None = None
+    ) -> Iterator[Floats]:
+        """Yield the embeddings of each batch; a gpu works on the next ones meanwhile."""
         return self._each(batches, partial(self, layers=layers))
 
     def states_many(
-        self,
-        batches: Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]],
-        layers: Sequence[int] = (),
-    ) -> Iterator[NDArray[np.float32]]:
-        """What `states` gives for each batch, as arrays."""
+        self, batches: Iterable[IdsAndMask], layers: Sequence[int] = ()
+    ) -> Iterator[Floats]:
+        """Yield the states of each batch, as `states` gives them."""
         return self._each(batches, partial(self.states, layers=layers))
 
     def features_many(
-        self, tokens: TokenFeatures, batches: Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]]
-    ) -> Iterator[NDArray[np.float32]]:
-        """The features of the tokens of each batch, [B, F]."""
+        self, tokens: TokenFeatures, batches: Iterable[IdsAndMask]
+    ) -> Iterator[Floats]:
+        """Yield the token features of each batch, [B, F]."""
         return self._each(batches, partial(tokens, self.words))
 
     @torch.inference_mode()
     def _each(
-        self,
-        batches: Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]],
-        run: Callable[[Tensor, Tensor | None], Tensor],
-    ) -> Iterator[NDArray[np.float32]]:
-        under_way: deque[Callable[[], NDArray[np.float32]]] = deque()
+        self, batches: Iterable[IdsAndMask], run: Callable[[Tensor, Tensor | None], Tensor]
+    ) -> Iterator[Floats]:
+        """Yield what `run` gives for each batch; on a gpu, some batches ahead of the caller."""
+        under_way: deque[Callable[[], Floats]] = deque()
         for input_ids, attention_mask in batches:
-            # Asked here: to ask a gpu is to wait for it.
+            # Checked before the copy: to read from a gpu is to wait for it.
             ids = torch.from_numpy(input_ids)
             mask = None if attention_mask.all() else torch.from_numpy(attention_mask)
             if self.device.type != "cuda":
-                vectors: NDArray[np.float32] = run(ids, mask).numpy()
+                vectors: Floats = run(ids, mask).numpy()
                 yield vectors
                 continue
             under_way.append(self._begin(ids, mask, run))
@@ -280,8 +278,8 @@ class Encoder(nn.Module):
 
     def _begin(
         self, ids: Tensor, mask: Tensor | None, run: Callable[[Tensor, Tensor | None], Tensor]
-    ) -> Callable[[], NDArray[np.float32]]:
-        """Send a batch to the gpu without waiting for it; what is returned waits."""
+    ) -> Callable[[], Floats]:
+        """Send a batch to the gpu without waiting; the function returned waits for its vectors."""
         ids = ids.pin_memory().to(self.device, non_blocking=True)
         mask = None if mask is None else mask.pin_memory().to(self.device, non_blocking=True)
         vectors = run(ids, mask)
@@ -290,9 +288,151 @@ class Encoder(nn.Module):
         done = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch does not annotate it
         done.record(torch.cuda.current_stream(self.device))
 
-        def wait() -> NDArray[np.float32]:
+        def wait() -> Floats:
             done.synchronize()
-            read: NDArray[np.float32] = found.numpy()
+            read: Floats = found.numpy()
             return read
 
         return wait
+
+
+def pool(states: Tensor, mask: Tensor | None, pooling: str, norm: nn.Module) -> Tensor:
+    """Pool the states of each text's tokens into one vector, in float32 under autocast too.
+
+    A norm works on each token alone, so a single token is selected before it is normed.
+
+    Args:
+        states: [B, T, H] of a layer.
+        mask: [B, T], 1 for a token and 0 for padding, which is at the end; None for no padding.
+        pooling: of a ModelCard; `pooling_modes` names its parts.
+        norm: the backbone's final norm, or the identity.
+
+    Returns:
+        [B, H], or [B, n H] for a pooling of n parts.
+    """
+    modes = pooling_modes(pooling)
+    if len(modes) > 1:
+        once = norm(states)
+        return torch.cat([pool(once, mask, mode, nn.Identity()) for mode in modes], dim=-1)
+    if pooling in ("max", "mean_sqrt_len_tokens", "weightedmean"):
+        return _sum_or_max(norm(states).float(), mask, pooling)
+    if pooling == "mean":
+        normed: Tensor = norm(states).float()
+        if mask is None:
+            return normed.mean(dim=1)
+        shares = mask / mask.sum(dim=1, keepdim=True).clamp(min=1)
+        with float32_on(states.device):
+            return torch.einsum("bt,bth->bh", shares.float(), normed)
+    pooled: Tensor = norm(_one_token(states, mask, pooling))
+    return pooled.float()
+
+
+def _sum_or_max(states: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
+    """Return the maximum or a weighted sum of the states, [B, T, H] to [B, H], in float32.
+
+    Products and sums are taken one by one: autocast would do a matrix product in bf16.
+    """
+    real = states.new_ones(states.shape[:2]) if mask is None else mask.to(states.dtype)
+    if pooling == "max":
+        return states.masked_fill(real[..., None] == 0, -torch.inf).amax(dim=1)
+    if pooling == "weightedmean":
+        real = real * torch.arange(1, states.shape[1] + 1, device=states.device)
+    total = real.sum(dim=1, keepdim=True).clamp(min=1)
+    divisor = total if pooling == "weightedmean" else total.sqrt()
+    return (states * real[..., None]).sum(dim=1) / divisor
+
+
+def _one_token(states: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
+    """Return the state of the first or last token of each text, [B, H]."""
+    if pooling == "cls":
+        return states[:, 0]
+    if mask is None:
+        return states[:, -1]
+    last = (mask.sum(dim=1) - 1).clamp(min=0)
+    # By shape: len() would fix the number of texts in a graph that is exported.
+    return states[torch.arange(states.shape[0], device=states.device), last]
+
+
+def _watch(layers: nn.ModuleList) -> None:
+    """Pass the output of every layer to the listener, so that no [B, T, H] need be kept.
+
+    Layer 0 is the input of the first layer, the embeddings.
+    """
+    layers[0].register_forward_pre_hook(_report_embeddings, with_kwargs=True)
+    for number, layer in enumerate(layers, start=1):
+        layer.register_forward_hook(partial(_report, number))
+
+
+@contextmanager
+def _listening(take: Listener) -> Iterator[None]:
+    """Call `take(layer, states)` for each layer that runs in this context, in this thread alone."""
+    token = _listener.set(take)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def _report_embeddings(_: nn.Module, given: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
+    take = _listener.get()
+    if take is not None:
+        take(0, given[0] if given else named["hidden_states"])
+
+
+def _report(layer: int, _: nn.Module, __: object, output: Tensor | tuple[Tensor, ...]) -> None:
+    take = _listener.get()
+    if take is not None:  # None when gradient checkpointing runs the layer again
+        take(layer, output if isinstance(output, Tensor) else output[0])
+
+
+def parameters_of(encoder: Encoder, layer: int) -> int:
+    """Return the number of parameters in memory to encode texts at a layer.
+
+    Args:
+        encoder: one that holds no more layers than that.
+        layer: 0 counts its table and token weights alone, which are all that it reads.
+    """
+    fitted = encoder.fitted
+    if fitted is None:
+        return _numbers(encoder.parameters())
+    weights = fitted.tokens.weights
+    if layer == 0:
+        return _numbers((fitted.table, weights))
+    return _numbers((*encoder.parameters(), fitted.tokens.single, weights))
+
+
+def exit_work(encoder: Encoder) -> dict[int, int]:
+    """Return the multiply-adds from a pooled state to its embedding, by layer from 1.
+
+    They are those of the exit head and the modules behind it, which a fitted exit does not have.
+    """
+    fitted, behind = encoder.fitted, _products(encoder.behind)
+    found = {}
+    for layer in range(1, encoder.layers + 1):
+        if fitted is not None and layer in fitted.layers:
+            found[layer] = _products(fitted.heads[str(layer)])
+        else:
+            found[layer] = _products(encoder.head_of(layer)) + behind
+    return found
+
+
+def table_work(encoder: Encoder) -> dict[int, int]:
+    """Return the multiply-adds per token of the tables that fitted exits read, by layer.
+
+    Layer 0 adds a row per token, and a layer that reads token features adds those of each token.
+    """
+    fitted = encoder.fitted
+    if fitted is None:
+        return {}
+    features = fitted.tokens.width(encoder.words)
+    reading = [layer for layer in fitted.layers[1:] if TOKENS in inputs_of(layer, fitted.inputs)]
+    return {0: fitted.table.shape[1], **dict.fromkeys(reading, features)}
+
+
+def _products(module: nn.Module) -> int:
+    """Return the multiply-adds of one vector through the matrices of a module."""
+    return _numbers(weights for weights in module.parameters() if weights.dim() == 2)
+
+
+def _numbers(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() for tensor in tensors)

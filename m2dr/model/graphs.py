@@ -1,40 +1,210 @@
-"""A cut encoder as one graph, for runtimes other than torch: written once, kept in a cache."""
+"""Graphs of a cut encoder for ONNX Runtime and OpenVINO: exported from torch, cached and run.
+
+onnxruntime and openvino are imported here alone, by the functions that need them.
+"""
 
 # Shapes in this file:
-#   B texts, T tokens, H width.
+#   B texts, T tokens, V ids of the vocabulary, H width of a word embedding, W dims of a vector.
 
-import hashlib
-import json
 import logging
 import shutil
 import tempfile
+import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from m2dr.errors import UserError
-from m2dr.io import sha256
+from m2dr.io import sha256_of
+from m2dr.jsontext import json_sha256
 from m2dr.model.backbones import most_tokens
-from m2dr.model.encoder import Encoder
-from m2dr.model.fitted import FoldedExit
-from m2dr.model.places import EXITS
-from m2dr.records.card import ModelCard
+from m2dr.model.encoder import Encoder, Floats, Ints
+from m2dr.model.exits import FittedExits, linear
+from m2dr.model.hub import EXITS
+from m2dr.records.model_card import TOKENS, ModelCard, inputs_of
 
-INPUTS = ("input_ids", "attention_mask")
-OUTPUT = "vectors"
+ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+OPENVINO_PACKAGES = ("openvino",)
+_ONNX_FILE, _OPENVINO_FILE = "model.onnx", "model.xml"
+_PRECISIONS = {"fp32": "f32", "bf16": "bf16"}  # as OpenVINO names them
+_INPUTS = ("input_ids", "attention_mask")
+_OUTPUT = "vectors"
 _FORMAT = 1  # raise it when the same model would be written otherwise
 _EXAMPLE = (3, 7)  # texts and tokens; a size of 1 would be taken for a constant
-_NOISY = "torch.onnx._internal.exporter._registration"  # warns of torchvision's absence
+_NOISY = "torch.onnx._internal.exporter._registration"  # warns that torchvision is missing
 
 
-class _Exit(nn.Module):
-    """What a graph holds: the blocks up to one layer, and its exit."""
+@dataclass(frozen=True)
+class OnnxGraph:
+    """One layer of an encoder in ONNX Runtime. Safe to use from several threads."""
+
+    card: ModelCard
+    session: Any  # onnxruntime.InferenceSession, which has no type stubs
+    device: torch.device = torch.device("cpu")
+
+    def run(self, input_ids: Ints, attention_mask: Ints) -> Floats:
+        """Embed texts: [B, T] twice to [B, W], not normalised."""
+        feed = dict(zip(_INPUTS, (input_ids, attention_mask), strict=True))
+        vectors: Floats = self.session.run(None, feed)[0]
+        return vectors
+
+
+class OpenvinoGraph:
+    """One layer of an encoder in OpenVINO. Safe to use from several threads: each has a request."""
+
+    def __init__(self, card: ModelCard, compiled: Any) -> None:  # noqa: ANN401  # openvino has no stubs
+        self.card = card
+        self.device = torch.device("cpu")
+        self._compiled = compiled
+        self._own = threading.local()
+
+    def run(self, input_ids: Ints, attention_mask: Ints) -> Floats:
+        """Embed texts: [B, T] twice to [B, W], not normalised."""
+        if not hasattr(self._own, "request"):
+            self._own.request = self._compiled.create_infer_request()
+        # Copied: the next query of this thread is written over the same memory.
+        found = self._own.request.infer([input_ids, attention_mask])[0]
+        return np.array(found, np.float32)
+
+
+def write_onnx(program: ExportedProgram, folder: Path) -> None:
+    """Write an exported encoder as an ONNX model; weights above 2 GB get a file of their own."""
+    graph = torch.onnx.export(
+        program, dynamo=True, input_names=_INPUTS, output_names=[_OUTPUT], verbose=False
+    )
+    if graph is None:
+        raise RuntimeError("torch.onnx returned no graph")
+    graph.save(folder / _ONNX_FILE)
+
+
+def open_onnx(folder: Path, card: ModelCard, dtype: str) -> OnnxGraph:  # noqa: ARG001  # fp32 alone
+    """Open an ONNX model with all graph optimisations and as many threads as torch.
+
+    Threads that wait sleep: a search follows each query, and threads that spin would take the
+    cores from it for milliseconds.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.log_severity_level = 3  # errors alone
+    providers = ["CPUExecutionProvider"]
+    session = onnxruntime.InferenceSession(str(folder / _ONNX_FILE), options, providers=providers)
+    return OnnxGraph(card, session)
+
+
+def write_openvino(program: ExportedProgram, folder: Path) -> None:
+    """Write an exported encoder as OpenVINO's own files, with weights in float32."""
+    import openvino
+
+    graph = openvino.convert_model(program)
+    openvino.save_model(graph, folder / _OPENVINO_FILE, compress_to_fp16=False)
+
+
+def open_openvino(folder: Path, card: ModelCard, dtype: str) -> OpenvinoGraph:
+    """Open an OpenVINO model in a number format, with as many threads as torch.
+
+    By default OpenVINO multiplies in bf16 or f16 where the processor can, which is off by 1e-3.
+    """
+    import openvino
+
+    settings = {
+        "INFERENCE_PRECISION_HINT": _PRECISIONS[dtype],
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        "ENABLE_CPU_PINNING": False,  # a pinned thread waits for its core while others are idle
+    }
+    compiled = openvino.Core().compile_model(folder / _OPENVINO_FILE, "CPU", settings)
+    return OpenvinoGraph(card, compiled)
+
+
+def graph_folder(
+    cache: Path,
+    card: ModelCard,
+    layer: int,
+    runtime: str,
+    packages: Sequence[str],
+    exits: Path | None = None,
+) -> Path:
+    """Return where a graph is cached; its name depends on the model, exits, layer and versions."""
+    versions = [version(package) for package in ("torch", "transformers", *packages)]
+    told = [_FORMAT, card.fingerprint, card.pooling, card.attention, card.exit_head, versions]
+    told += [sha256_of(exits / EXITS)] if exits else []
+    digest = json_sha256(told, sort_keys=False)
+    return cache / "graphs" / f"{card.fingerprint[:12]}-layer-{layer:02d}-{runtime}-{digest[:12]}"
+
+
+def write_graph(
+    encoder: Encoder,
+    layer: int,
+    folder: Path,
+    runtime: str,
+    write: Callable[[ExportedProgram, Path], None],
+) -> None:
+    """Export a layer and write its graph; the folder appears when all its files are written.
+
+    Args:
+        encoder: in fp32 on the CPU.
+        layer: whose vectors the graph gives.
+        folder: of this graph alone; it is replaced.
+        runtime: its name, for the error.
+        write: writes an exported encoder into an empty folder.
+
+    Raises:
+        UserError: the architecture cannot be written as a graph for this runtime.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".partial", dir=folder.parent))
+    try:
+        with _quiet(), torch.no_grad():
+            write(export_layer(encoder, layer), aside)
+        shutil.rmtree(folder, ignore_errors=True)
+        aside.replace(folder)
+    except OSError:
+        # Another process that opened the same model may have written the same graph meanwhile.
+        if not folder.exists():
+            raise
+    except Exception as error:  # exporters raise many classes of errors
+        kind = encoder.transformer.config.model_type
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise UserError(
+            f"Layer {layer} of this {kind} encoder cannot be written as a graph for {runtime} "
+            f"({reason}). Use --runtime torch."
+        ) from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def export_layer(encoder: Encoder, layer: int) -> ExportedProgram:
+    """Export the first `layer` layers and their exit: ids and mask [B, T] to vectors [B, W].
+
+    B and T are dynamic; vectors are float32 and not normalised.
+    """
+    texts, tokens = Dim("texts"), Dim("tokens", max=most_tokens(encoder.transformer.config))
+    example = torch.zeros(_EXAMPLE, dtype=torch.int64), torch.ones(_EXAMPLE, dtype=torch.int64)
+    shapes = {name: {0: texts, 1: tokens} for name in _INPUTS}
+    encoder.requires_grad_(False)
+    fitted = encoder.fitted
+    if fitted is not None and layer in fitted.layers and fitted.inputs != "layer":
+        encoder.fitted = _FoldedExit(fitted, layer, encoder.words)
+    return torch.export.export(
+        _OneLayer(encoder, layer).eval(), example, dynamic_shapes=shapes, strict=False
+    )
+
+
+class _OneLayer(nn.Module):
+    """The module that is exported: an encoder that gives the vectors of one layer."""
 
     def __init__(self, encoder: Encoder, layer: int) -> None:
         super().__init__()
@@ -46,86 +216,44 @@ class _Exit(nn.Module):
         return vectors[0]
 
 
-def trace(encoder: Encoder, layer: int) -> ExportedProgram:
-    """The first `layer` blocks with their exit: ids and mask [B, T] to vectors [B, H].
-
-    B and T stay open; vectors are float32 and not normalised.
-    """
-    texts, tokens = Dim("texts"), Dim("tokens", max=most_tokens(encoder.transformer.config))
-    example = torch.zeros(_EXAMPLE, dtype=torch.int64), torch.ones(_EXAMPLE, dtype=torch.int64)
-    shapes = {name: {0: texts, 1: tokens} for name in INPUTS}
-    encoder.requires_grad_(False)
-    fitted = encoder.fitted
-    if fitted is not None and layer in fitted.layers and fitted.inputs != "layer":
-        encoder.fitted = FoldedExit(fitted, layer, encoder.words)
-    return torch.export.export(
-        _Exit(encoder, layer).eval(), example, dynamic_shapes=shapes, strict=False
-    )
-
-
-def graph_folder(
-    cache: Path,
-    card: ModelCard,
-    layer: int,
-    runtime: str,
-    packages: Sequence[str],
-    exits: Path | None = None,
-) -> Path:
-    """Where the graph of a layer is kept: another model, exit or version has another place."""
-    versions = [version(package) for package in ("torch", "transformers", *packages)]
-    told = [_FORMAT, card.fingerprint, card.pooling, card.attention, card.exit_head, versions]
-    told += [sha256(exits / EXITS)] if exits else []
-    digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()
-    return cache / "graphs" / f"{card.fingerprint[:12]}-layer-{layer:02d}-{runtime}-{digest[:12]}"
-
-
-def write_graph(
-    encoder: Encoder,
-    layer: int,
-    folder: Path,
-    runtime: str,
-    write: Callable[[ExportedProgram, Path], None],
-) -> None:
-    """Let a runtime write its graph of a layer; the folder is there when all of it is.
+class _FoldedExit(FittedExits):
+    """The fitted exit of one layer whose token features are folded into a table.
 
     Args:
-        encoder: in fp32 on the CPU.
-        layer: whose vectors come out.
-        folder: of the graph alone; what lies there is replaced.
-        runtime: how the error calls it.
-        write: makes the files of a traced encoder in an empty folder.
-
-    Raises:
-        UserError: the architecture cannot be written as this runtime's graph.
+        fitted: exits that read token features beside states.
+        layer: of the exit, from 1.
+        words: [V, H], the word embeddings of the backbone.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".partial", dir=folder.parent))
-    try:
-        with _quiet(), torch.no_grad():
-            write(trace(encoder, layer), aside)
-        shutil.rmtree(folder, ignore_errors=True)
-        aside.replace(folder)
-    except OSError:
-        # Another process that opened the same model was quicker; its graph is the same one.
-        if not folder.exists():
-            raise
-    except Exception as error:  # each exporter raises a class of its own for each way to fail
-        kind = encoder.transformer.config.model_type
-        raise UserError(
-            f"Layer {layer} of this {kind} encoder cannot be written as a graph for {runtime} "
-            f"({_first_line(error)}). Use --runtime torch."
-        ) from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
+    @torch.no_grad()
+    def __init__(self, fitted: FittedExits, layer: int, words: Tensor) -> None:
+        head = fitted.heads[str(layer)]
+        assert isinstance(head, nn.Linear)
+        tokens = fitted.tokens.width(words)
+        weight, bias = head.weight[:, -tokens:].T, head.bias
+        rows = [features @ weight + bias for features in fitted.tokens.of_ids(words)]
+        states = linear(head.weight[:, :-tokens].contiguous(), torch.zeros_like(bias))
+        super().__init__(fitted.tokens, fitted.inputs, {layer: states}, torch.cat(rows))
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+    def embed(
+        self,
+        layers: tuple[int, ...],
+        states: Mapping[int, Tensor],
+        words: Tensor,  # noqa: ARG002  # they are in the table
+        input_ids: Tensor,
+        mask: Tensor | None,
+    ) -> dict[int, Tensor]:
+        """Return what `FittedExits.embed` gives, for the one layer."""
+        (layer,) = layers
+        read = [states[part] for part in inputs_of(layer, self.inputs) if part != TOKENS]
+        shares = self.tokens.shares(input_ids, mask)
+        said = torch.einsum("bt,btw->bw", shares, self.table[input_ids])
+        return {layer: self.heads[str(layer)](torch.cat(read, dim=-1)) + said}
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Exporters warn of what they deprecate in each other; none of it is the user's to mend."""
+    """Hide the exporters' warnings about their own deprecations, which a user cannot mend."""
     logger = logging.getLogger(_NOISY)
     level = logger.level
     logger.setLevel(logging.ERROR)

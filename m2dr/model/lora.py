@@ -1,4 +1,4 @@
-"""Train a few small matrices beside each linear layer instead of the layer itself.
+"""LoRA: train a few small matrices beside each linear layer instead of the layer itself.
 
 Hu et al. 2021 (arXiv:2106.09685): W x becomes W x + (alpha / rank) B A x, with A [rank, in] random
 and B [out, rank] zero before training, so that nothing changes at first.
@@ -15,16 +15,16 @@ from m2dr.model.encoder import Encoder
 
 
 def add_lora(encoder: Encoder, rank: int, alpha: int, dropout: float, seed: int = 13) -> None:
-    """Give every linear layer of the blocks its two small matrices, and freeze all else.
+    """Add the two matrices to every linear map of the transformer layers, and freeze all else.
 
-    Exit heads stay trainable. The blocks remain the same modules, so what watches them stays.
+    Exit heads stay trainable. The layers remain the same modules and keep their hooks.
 
     Args:
         encoder: changed in place.
         rank: rows of A.
-        alpha: the update counts alpha / rank.
-        dropout: share of the coordinates of x that A does not see in training.
-        seed: of A; no other draw is disturbed.
+        alpha: the update is multiplied by alpha / rank.
+        dropout: share of the dims of x that A does not see in training.
+        seed: of A; no other random draw changes.
 
     Raises:
         UserError: peft is not installed.
@@ -38,7 +38,7 @@ def add_lora(encoder: Encoder, rank: int, alpha: int, dropout: float, seed: int 
 
     transformer = encoder.transformer
     backbone = backbone_of(transformer.config)
-    parts = backbone.blocks_of(transformer).named_modules(prefix=backbone.blocks)
+    parts = backbone.layers_of(transformer).named_modules(prefix=backbone.layers_path)
     targets = [name for name, part in parts if isinstance(part, nn.Linear)]
     config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules=targets)
     with torch.random.fork_rng():
@@ -47,7 +47,7 @@ def add_lora(encoder: Encoder, rank: int, alpha: int, dropout: float, seed: int 
 
 
 def merge_lora(encoder: Encoder) -> None:
-    """Add the small matrices to the layers that they stand beside, and take them away.
+    """Merge the matrices into the linear maps beside them, and remove them.
 
     What is left is the plain backbone, all of it trainable again.
     """

@@ -1,4 +1,7 @@
-"""The head that guesses masked words, from a backbone's own weights where it has them."""
+"""The masked-LM head of a backbone, and the one-layer decoder of masked-LM pre-training (SMAE)."""
+
+# Shapes in this file:
+#   B texts, T tokens, H width of a state, K dims of a prefix, V ids of the vocabulary.
 
 from pathlib import Path
 from typing import cast
@@ -7,25 +10,24 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 from torch.nn.functional import gelu, linear
-from transformers import PretrainedConfig
 
-from m2dr.io import refusing
+from m2dr.io import explain_failure
 from m2dr.model.backbones import backbone_of, read_config
 from m2dr.model.encoder import Encoder
-from m2dr.model.places import find_folder, transformer_folder
+from m2dr.model.hub import find_folder, transformer_folder
 
-# Where a checkpoint of masked language modelling keeps them: transform, norm, bias of the words.
-PLACES = (
+# Names in checkpoints of masked language modelling: the transform, the norm, the bias's owner.
+_STORED = (
     ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions"),
     ("lm_head.dense", "lm_head.layer_norm", "lm_head"),
 )
 
 
 class MaskedHead(nn.Module):
-    """State of a token to the logits of every word: transform, GELU, norm, product with the words.
+    """Token state to logits: transform, GELU, norm, product with the word embeddings.
 
-    A prefix of a state goes through a prefix of the transform's columns, so that one head serves
-    every cut (Starbucks, SMAE).
+    A prefix of a state is multiplied by that prefix of the transform's columns, so that one head
+    serves every cut (Starbucks, SMAE).
     """
 
     def __init__(self, width: int, words: int, spread: float, epsilon: float) -> None:
@@ -39,52 +41,102 @@ class MaskedHead(nn.Module):
             self.transform.bias.zero_()
 
     def forward(self, states: Tensor, words: Tensor) -> Tensor:
-        """Logits of the words.
+        """Return the logits of the words, [n, V].
 
         Args:
-            states: [n, K] the first K coordinates of token states.
-            words: [V, H] word embeddings.
-
-        Returns:
-            [n, V].
+            states: [n, K], the first K dims of token states.
+            words: [V, H], word embeddings.
         """
+        return linear(self.widened(states), words, self.bias)
+
+    def widened(self, states: Tensor) -> Tensor:
+        """Return the vectors that word embeddings are multiplied with: [n, K] to [n, H]."""
         weight = self.transform.weight[:, : states.shape[-1]]
-        hidden = self.norm(gelu(linear(states, weight, self.transform.bias)))
-        return linear(hidden, words, self.bias)
+        found: Tensor = self.norm(gelu(linear(states, weight, self.transform.bias)))
+        return found
+
+
+class FirstTokenDecoder(nn.Module):
+    """A decoder of one layer whose first token is a given vector.
+
+    The vector replaces the first token behind the norm of the embeddings, without a position
+    (Starbucks, smae/modelling.py).
+    """
+
+    def __init__(self, decoder: Encoder) -> None:
+        super().__init__()
+        self.transformer = decoder.transformer
+        self._first: Tensor | None = None
+        layer = backbone_of(self.transformer.config).layers_of(self.transformer)[0]
+        layer.register_forward_pre_hook(self._replace, with_kwargs=True)
+
+    def forward(self, inputs_embeds: Tensor, attention_mask: Tensor, first: Tensor) -> Tensor:
+        """Return the states [B, T, H] of its tokens.
+
+        Args:
+            inputs_embeds: [B, T, H], word embeddings.
+            attention_mask: [B, T].
+            first: [B, H], the vectors of the first tokens.
+        """
+        self._first = first
+        try:
+            states: Tensor = self.transformer(
+                inputs_embeds=inputs_embeds, attention_mask=attention_mask
+            )[0]
+        finally:
+            self._first = None
+        return states
+
+    def _replace(
+        self, _: nn.Module, given: tuple[Tensor, ...], named: dict[str, object]
+    ) -> tuple[tuple[Tensor, ...], dict[str, object]]:
+        states = given[0] if given else cast(Tensor, named["hidden_states"])
+        assert self._first is not None  # forward alone runs the layer
+        replaced = torch.cat([self._first[:, None].to(states.dtype), states[:, 1:]], dim=1)
+        return (replaced, *given[1:]), {k: v for k, v in named.items() if k != "hidden_states"}
 
 
 def masked_head(name: str) -> tuple[MaskedHead, bool]:
-    """The head of a backbone, and whether its weights came with it; fresh ones otherwise."""
+    """Return the masked-LM head of a backbone, and whether its weights were in the folder.
+
+    Without stored weights the head is initialised at random.
+
+    Raises:
+        UserError: the folder is missing or damaged.
+    """
     folder = transformer_folder(find_folder(name))
     config = read_config(folder)
-    head = MaskedHead(config.hidden_size, config.vocab_size, _spread(config), _epsilon(config))
-    with refusing(f"The head of {folder} that guesses words cannot be read", "Download it again."):
-        found = _stored(folder)
+    spread = float(getattr(config, "initializer_range", 0.02))
+    epsilon = float(getattr(config, "layer_norm_eps", 1e-12))
+    head = MaskedHead(config.hidden_size, config.vocab_size, spread, epsilon)
+    with explain_failure(f"The masked-LM head in {folder} cannot be read", "Download it again."):
+        found = _read_stored(folder)
         if found:
             head.load_state_dict(found)
     return head, bool(found)
 
 
-def understands_masks(name: str) -> bool:
-    """Whether tokens see what follows them, so that a masked one can be guessed from both sides."""
+def is_bidirectional(name: str) -> bool:
+    """Return whether tokens see those that follow them, which masked-LM training needs."""
     return not backbone_of(read_config(find_folder(name))).causal
 
 
-def words_of(encoder: Encoder) -> nn.Embedding:
-    """The word embeddings of an encoder: [V, H] as its weight."""
+def word_embeddings(encoder: Encoder) -> nn.Embedding:
+    """Return the word embeddings of an encoder, with a weight of [V, H]."""
     return cast(nn.Embedding, encoder.transformer.get_input_embeddings())
 
 
-def drop_words(encoder: Encoder) -> None:
-    """Take the word embeddings out of an encoder that is given embeddings."""
+def remove_word_embeddings(encoder: Encoder) -> None:
+    """Remove the word embeddings of an encoder that is given embeddings."""
     encoder.transformer.set_input_embeddings(nn.Identity())
 
 
-def _stored(folder: Path) -> dict[str, Tensor]:
+def _read_stored(folder: Path) -> dict[str, Tensor]:
+    """Return the stored weights by their names in MaskedHead; none where there is no head."""
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
             names = set(file.keys())
-            for transform, norm, bias in PLACES:
+            for transform, norm, bias in _STORED:
                 wanted = {
                     "transform.weight": f"{transform}.weight",
                     "transform.bias": f"{transform}.bias",
@@ -93,13 +145,5 @@ def _stored(folder: Path) -> dict[str, Tensor]:
                     "bias": f"{bias}.bias",
                 }
                 if set(wanted.values()) <= names:
-                    return {key: file.get_tensor(place) for key, place in wanted.items()}
+                    return {key: file.get_tensor(stored) for key, stored in wanted.items()}
     return {}
-
-
-def _spread(config: PretrainedConfig) -> float:
-    return float(getattr(config, "initializer_range", 0.02))
-
-
-def _epsilon(config: PretrainedConfig) -> float:
-    return float(getattr(config, "layer_norm_eps", 1e-12))

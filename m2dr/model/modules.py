@@ -1,9 +1,11 @@
-"""Modules of sentence-transformers behind the pooling: run as it runs them, and written."""
+"""Run, load and write the torch modules of sentence-transformers behind the pooling.
+
+What their files may hold is in `sentence_transformers.py`, which needs no torch.
+"""
 
 # Shapes in this file:
-#   B texts, N dims of a vector, M dims of what a module makes of it.
+#   B texts, N dims of a vector, M dims of the output of a module, W dims of the embedding.
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,24 +20,27 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from m2dr.errors import UserError
-from m2dr.io import first_words
+from m2dr.io import error_summary
+from m2dr.jsontext import write_json
 from m2dr.model.backbones import read_sizes
-from m2dr.model.foreign import (
+from m2dr.model.hub import DENSE, SETTINGS, WEIGHTS, ListedModule, behind_pooling
+from m2dr.model.sentence_transformers import (
     LAST,
-    MODEL_SETTINGS,
     MODULE_FILES,
     POOLING_FLAGS,
     module_settings,
+    write_model_settings,
+    write_modules_list,
 )
-from m2dr.model.places import DENSE, MODULES, SETTINGS, WEIGHTS, Listed, behind_pooling
-from m2dr.records.card import ModelCard, modes_of
+from m2dr.records.model_card import ModelCard, pooling_modes
 
-FIRST = 3  # number of the first module behind an exit head, whose own folder is DENSE
+_FIRST = 3  # number of the first module behind an exit head, whose own folder is DENSE
+
 Config = dict[str, Any]
 
 
 class Dense(nn.Module):
-    """A linear map, an activation function and, where asked for, the input added: N to M."""
+    """A linear map, an activation function and an optional residual connection: N to M."""
 
     def __init__(
         self, in_features: int, out_features: int, bias: bool, activation: nn.Module, residual: bool
@@ -48,7 +53,7 @@ class Dense(nn.Module):
             self.residual = nn.Linear(in_features, out_features, bias=False)
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """[B, N] to [B, M]."""
+        """Map vectors [B, N] to [B, M]."""
         mapped: Tensor = self.activation_function(self.linear(vectors))
         if not self.use_residual:
             return mapped
@@ -56,45 +61,45 @@ class Dense(nn.Module):
 
 
 class LayerNorm(nn.Module):
-    """torch's LayerNorm; its weights have the names that sentence-transformers gives them."""
+    """torch's LayerNorm, with the parameter names of sentence-transformers."""
 
     def __init__(self, dimension: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(dimension)
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """[B, N] to [B, N]."""
+        """Normalise vectors [B, N] to [B, N]."""
         normed: Tensor = self.norm(vectors)
         return normed
 
 
 class Normalize(nn.Module):
-    """Division of each vector by its length."""
+    """The division of each vector by its length."""
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """[B, N] to [B, N]."""
+        """Normalise vectors [B, N] to [B, N]."""
         return normalize(vectors, dim=-1)
 
 
 class Truncate(nn.Module):
-    """The first dims alone; sentence-transformers has no module for it but `truncate_dim`."""
+    """The first dims of a vector, which sentence-transformers keeps by `truncate_dim`."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.dim = dim
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """[B, N] to [B, M]."""
+        """Cut vectors [B, N] to [B, M]."""
         return vectors[:, : self.dim]
 
 
 @dataclass(frozen=True)
-class Kind:
-    """A module that m2dr runs. A new one is a row of KINDS, and the tests run over all rows."""
+class ModuleKind:
+    """A module that m2dr runs. A new one is a row of MODULE_KINDS; the tests run over all rows."""
 
     type: type[nn.Module]
-    make: Callable[[Config], nn.Module]  # from its config.json, weights not yet read
-    config: Callable[[Any], Config]  # and back
+    make: Callable[[Config], nn.Module]  # from config.json, without its weights
+    config: Callable[[Any], Config]  # the config.json of a module
 
 
 def _make_dense(config: Config) -> nn.Module:
@@ -118,7 +123,7 @@ def _dense_config(module: Dense) -> Config:
 
 
 def _activation(name: str) -> nn.Module:
-    """An activation function of torch.nn by its full name, made without arguments.
+    """Return an activation function of torch.nn by its full name.
 
     Raises:
         ValueError: there is none of that name.
@@ -131,15 +136,15 @@ def _activation(name: str) -> nn.Module:
     return activation
 
 
-KINDS = {
-    "Dense": Kind(Dense, _make_dense, _dense_config),
-    "LayerNorm": Kind(
+MODULE_KINDS = {
+    "Dense": ModuleKind(Dense, _make_dense, _dense_config),
+    "LayerNorm": ModuleKind(
         LayerNorm,
         lambda config: LayerNorm(config["dimension"]),
         lambda module: {"dimension": module.norm.normalized_shape[0]},
     ),
-    "Normalize": Kind(Normalize, lambda _: Normalize(), lambda _: {}),
-    "Dropout": Kind(
+    "Normalize": ModuleKind(Normalize, lambda _: Normalize(), lambda _: {}),
+    "Dropout": ModuleKind(
         nn.Dropout,
         lambda config: nn.Dropout(config.get("dropout", 0.2)),
         lambda module: {"dropout": module.p},
@@ -148,31 +153,32 @@ KINDS = {
 
 
 def modules_behind(folder: Path, card: ModelCard, pooled_width: int) -> nn.Sequential:
-    """Load the modules that every vector of a model passes behind its pooling and exit head."""
+    """Load the modules behind the pooling and the exit head of a model."""
     listed = behind_pooling(folder, card.similarity)
     return read_modules(folder, listed, pooled_width, card.width)
 
 
-def read_modules(folder: Path, listed: Sequence[Listed], width: int, dim: int) -> nn.Sequential:
+def read_modules(
+    folder: Path, listed: Sequence[ListedModule], width: int, dim: int
+) -> nn.Sequential:
     """Load the modules behind a pooling.
 
     Args:
         folder: of the model.
-        listed: its modules behind the pooling, all of them in KINDS.
+        listed: its modules behind the pooling, all of them in MODULE_KINDS.
         width: dims of a pooled vector.
-        dim: dims of the model's vectors; fewer than the last module gives are its first ones.
+        dim: dims of the model's vectors; the output of the last module is cut to them.
 
     Raises:
         UserError: a module's files are missing, damaged, made for another width, or need
             something that m2dr does not run.
     """
-    made = []
+    modules = []
     for row in listed:
-        place = folder / row.path
-        module = _made(place, row.kind, width)
+        module = _make(folder / row.path, row.kind, width)
         if MODULE_FILES[row.kind].trained:
-            _load(module, place)
-        made.append(module)
+            _load(module, folder / row.path)
+        modules.append(module)
         width = _width_behind(module, width)
     if dim > width:
         raise UserError(
@@ -180,43 +186,40 @@ def read_modules(folder: Path, listed: Sequence[Listed], width: int, dim: int) -
             f"{width}; one of them was changed. Train or copy the model again."
         )
     if dim < width:
-        made.append(Truncate(dim))
-    return nn.Sequential(*made).requires_grad_()
+        modules.append(Truncate(dim))
+    return nn.Sequential(*modules).requires_grad_()
 
 
 def _width_behind(module: nn.Module, width: int) -> int:
-    """Return the dims that a module makes of `width` dims."""
+    """Return the dims of the output of a module for an input of `width` dims."""
     return module.linear.out_features if isinstance(module, Dense) else width
 
 
-def write_modules(modules: nn.Sequential, folder: Path, first: int) -> list[Listed]:
-    """Write the modules where sentence-transformers finds them, and return what to list.
+def write_modules(modules: nn.Sequential, folder: Path, first: int) -> list[ListedModule]:
+    """Write modules as sentence-transformers reads them, and return their rows of modules.json.
 
     Args:
-        modules: as `read_modules` made them, trained since or not.
+        modules: as `read_modules` returns them, trained since or not.
         folder: of the model.
         first: number of the first module's folder.
     """
-    listed: list[Listed] = []
+    listed: list[ListedModule] = []
     for module in (module for module in modules if not isinstance(module, Truncate)):
-        name = next(name for name, kind in KINDS.items() if isinstance(module, kind.type))
-        row = Listed(name, f"{first + len(listed)}_{name}")
-        place = folder / row.path
-        place.mkdir(exist_ok=True)
-        config = json.dumps(KINDS[name].config(module), indent=2)
-        (place / "config.json").write_text(config + "\n", encoding="utf-8")
+        name = next(name for name, kind in MODULE_KINDS.items() if isinstance(module, kind.type))
+        row = ListedModule(name, f"{first + len(listed)}_{name}")
+        write_json(folder / row.path / "config.json", MODULE_KINDS[name].config(module))
         if MODULE_FILES[name].trained:
             state = {key: value.contiguous() for key, value in module.state_dict().items()}
-            save_file(state, place / WEIGHTS)
+            save_file(state, folder / row.path / WEIGHTS)
         listed.append(row)
     return listed
 
 
 def rotate(behind: nn.Sequential, width: int, rotation: NDArray[np.float32]) -> nn.Sequential:
-    """Return modules that give R e where `behind` gives e, by one more Dense at the end.
+    """Return modules that give R e where `behind` gives e, by a Dense at the end.
 
     Args:
-        behind: the modules of a model.
+        behind: the modules behind the pooling of a model.
         width: dims of a pooled vector.
         rotation: R [W, W], orthogonal; W is the width of the embedding.
     """
@@ -225,7 +228,7 @@ def rotate(behind: nn.Sequential, width: int, rotation: NDArray[np.float32]) -> 
     kept = kept[:-1] if truncated else kept
     for module in kept:
         width = _width_behind(module, width)
-    weight = nn.functional.pad(weight, (0, width - weight.shape[1]))  # of dims that are cut off
+    weight = nn.functional.pad(weight, (0, width - weight.shape[1]))  # for dims that were cut off
     last = kept[-1] if kept else None
     if isinstance(last, Dense) and _is_linear(last):  # an earlier rotation
         weight, width = weight @ last.linear.weight.detach(), last.linear.in_features
@@ -236,7 +239,7 @@ def rotate(behind: nn.Sequential, width: int, rotation: NDArray[np.float32]) -> 
 
 
 def _is_linear(module: Dense) -> bool:
-    """Whether a module is a linear map and nothing else."""
+    """Return whether a module is a linear map alone."""
     plain = isinstance(module.activation_function, nn.Identity)
     return plain and not module.use_residual and module.linear.bias is None
 
@@ -248,54 +251,37 @@ def write_sentence_transformers_files(
     behind: nn.Sequential | None = None,
     lowercases: bool = False,
 ) -> None:
-    """What SentenceTransformer(folder) needs to give the same vectors.
+    """Write the files with which SentenceTransformer(folder) gives the same vectors.
+
+    No module normalises where vectors are compared by cosine: sentence-transformers cuts vectors
+    behind its modules, and its cosine normalises them after that.
 
     Args:
-        card: says how to pool, what stands before a text and how long it may be.
+        card: with the pooling, the prefixes and lengths of texts, and the similarity.
         folder: of the model.
-        head: [P, P], the exit head of the last layer in the folder, where it has one; P is the
-            width of a pooled vector.
-        behind: the modules that stand behind it.
+        head: [N, N], the exit head of the last layer in the folder, where it has one.
+        behind: the modules behind it.
         lowercases: whether texts are put in lower case first.
-
-    There is no module that normalises where vectors are compared by cosine: sentence-transformers
-    cuts behind its modules, and a prefix must be cut first and normalised after. Its cosine does
-    that by itself.
     """
-    listed = [Listed("Transformer", ""), Listed("Pooling", "1_Pooling")]
+    listed = [ListedModule("Transformer", ""), ListedModule("Pooling", "1_Pooling")]
     if head is not None:
         height, width = head.shape
         dense = Dense(width, height, bias=False, activation=nn.Identity(), residual=False)
         dense.linear.weight = nn.Parameter(head)
         (row,) = write_modules(nn.Sequential(dense), folder, int(DENSE[0]))
         listed.append(row)
-    listed += write_modules(behind or nn.Sequential(), folder, FIRST)
-    modules = [
-        {
-            "idx": i,
-            "name": str(i),
-            "path": row.path,
-            "type": f"sentence_transformers.models.{row.kind}",
-        }
-        for i, row in enumerate(listed)
-    ]
-    settings: dict[str, object] = {
-        "prompts": {"query": card.query_prefix, "document": card.document_prefix},
-        "default_prompt_name": None,
-        "similarity_fn_name": card.similarity,
-    }
-    if behind and isinstance(behind[-1], Truncate):
-        settings["truncate_dim"] = card.width
-    _write(folder / MODULES, modules)
-    _write(folder / "1_Pooling" / "config.json", _pooling_config(card, folder))
-    _write(folder / MODEL_SETTINGS, settings)
+    listed += write_modules(behind or nn.Sequential(), folder, _FIRST)
+    truncated = behind and isinstance(behind[-1], Truncate)
     lower = {"do_lower_case": True} if lowercases else {}
-    _write(folder / SETTINGS[0], {"max_seq_length": card.document_length, **lower})
+    write_modules_list(folder, listed)
+    write_json(folder / "1_Pooling" / "config.json", _pooling_config(card, folder))
+    write_model_settings(folder, card, **({"truncate_dim": card.width} if truncated else {}))
+    write_json(folder / SETTINGS[0], {"max_seq_length": card.document_length, **lower})
 
 
 def _pooling_config(card: ModelCard, folder: Path) -> dict[str, object]:
-    """The Pooling's config.json: flags that any version reads, or a list where order matters."""
-    modes = modes_of(card.pooling)
+    """Return the Pooling's config.json: flags for any version, or a list where order matters."""
+    modes = pooling_modes(card.pooling)
     width = read_sizes(folder).width
     found: dict[str, object] = {"word_embedding_dimension": width}
     flags = {flag: mode in modes for flag, mode in POOLING_FLAGS.items()}
@@ -305,37 +291,33 @@ def _pooling_config(card: ModelCard, folder: Path) -> dict[str, object]:
     return found | {"pooling_mode": [theirs.get(mode, mode) for mode in modes]}
 
 
-def _write(path: Path, content: object) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-def _made(place: Path, kind: str, width: int) -> nn.Module:
-    """Return a module by its settings; its weights take no memory, nor a random draw, yet."""
-    settings = module_settings(place, kind, width)
+def _make(folder: Path, kind: str, width: int) -> nn.Module:
+    """Return a module by its settings, with weights on meta: no memory, no random draws."""
+    settings = module_settings(folder, kind, width)
     try:
         with torch.device("meta"):
-            return KINDS[kind].make(settings)
+            return MODULE_KINDS[kind].make(settings)
     except (AttributeError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(
-            f"The module {kind} in {place} cannot be made: {first_words(error)}. Take another "
+            f"The module {kind} in {folder} cannot be made: {error_summary(error)}. Take another "
             "model."
         ) from error
 
 
-def _load(module: nn.Module, place: Path) -> None:
-    path = place / WEIGHTS
+def _load(module: nn.Module, folder: Path) -> None:
+    """Load the weights of a module from its folder."""
+    path = folder / WEIGHTS
     if not path.exists():
-        whole = place.parent
+        model = folder.parent
         raise UserError(
-            f"{place} has no {WEIGHTS}, and m2dr reads no pickles such as pytorch_model.bin. "
-            'Write the model anew: python -c "from sentence_transformers import '
-            f"SentenceTransformer as S; S('{whole}').save_pretrained('{whole}-safetensors')\""
+            f"{folder} has no {WEIGHTS}, and m2dr reads no pickles such as pytorch_model.bin. "
+            'Convert the model: python -c "from sentence_transformers import '
+            f"SentenceTransformer as S; S('{model}').save_pretrained('{model}-safetensors')\""
         )
     try:
         state = load_file(path)
         module.load_state_dict({k: weight.float() for k, weight in state.items()}, assign=True)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise UserError(
-            f"The weights in {path} cannot be read ({first_words(error)}); get the model again."
+            f"The weights in {path} cannot be read ({error_summary(error)}); get the model again."
         ) from error

@@ -1,17 +1,16 @@
-"""The README.md of a model folder, which the Hugging Face hub shows as its model card."""
+"""Write the README.md of a model folder, which the Hugging Face hub shows as its model card."""
 
 import json
 from pathlib import Path
 
 from huggingface_hub import ModelCardData
 
-from m2dr.model.places import hub_id
-from m2dr.records.card import ModelCard
+from m2dr.model.hub import hub_id
 from m2dr.records.cut import Cut
+from m2dr.records.model_card import ModelCard
 
 README = "README.md"
 TAGS = ["sentence-transformers", "feature-extraction", "sentence-similarity", "matryoshka", "m2dr"]
-LIBRARY = "sentence-transformers"  # the hub's name of a library that opens the folder
 
 _TEXT = """\
 # {title}
@@ -21,18 +20,18 @@ embedding, a cut, can retrieve; the cuts below were {made}.
 
 | | |
 |---|---|
-| recipe | {variant} |
-| layers | {layers} |
-| dims | {width} |
-| pooling | {pooling} |
-| similarity | {similarity} |
-| tokens of a query | {query_length} |
-| tokens of a document | {document_length} |
+| recipe | {card.variant} |
+| layers | {card.layers} |
+| dims | {card.width} |
+| pooling | {card.pooling} |
+| similarity | {card.similarity} |
+| tokens of a query | {card.query_length} |
+| tokens of a document | {card.document_length} |
 | documents of a shallow query | {documents} |
 
 {cuts}
 
-What it began from, and what stands before each text:
+The backbone that training began from, and the prefixes of texts:
 
 ```json
 {told}
@@ -42,14 +41,14 @@ What it began from, and what stands before each text:
 
 FOLDER is this folder.
 
-m2dr, with {layer} layers for a query and {dim} dims:
+m2dr, with {cut.layer} layers for a query and {cut.dim} dims:
 
 ```bash
-m2dr index corpus --corpus CORPUS --model FOLDER --dim {dim}
-m2dr search "a question" --corpus CORPUS --model FOLDER --query-layer {layer} --dim {dim}
+m2dr index corpus --corpus CORPUS --model FOLDER --dim {cut.dim}
+m2dr search "a question" --corpus CORPUS --model FOLDER --query-layer {cut.layer} --dim {cut.dim}
 ```
 {static}{sentence_transformers}
-transformers gives the states of the tokens, without pooling, prefixes or what stands behind them:
+transformers gives the states of the tokens, without prefixes, pooling and the modules behind it:
 
 ```python
 from transformers import AutoModel, AutoTokenizer
@@ -61,17 +60,17 @@ states = model(**tokenizer("a question", return_tensors="pt")).last_hidden_state
 
 _STATIC = """
 Layer 0 is a table of one vector per token: `--query-layer 0` runs no transformer layer.
-`m2dr export --model FOLDER --layer 0 --out TABLE` writes it for sentence-transformers, and with
+`m2dr export --model FOLDER --layers 0 --out TABLE` writes it for sentence-transformers, and with
 `--format model2vec` for model2vec.
 """
 
 _SENTENCE_TRANSFORMERS = """
-sentence-transformers, with all layers and {dim} dims:
+sentence-transformers, with all layers and {cut.dim} dims:
 
 ```python
 from sentence_transformers import SentenceTransformer
 
-model = SentenceTransformer("FOLDER", truncate_dim={dim})
+model = SentenceTransformer("FOLDER", truncate_dim={cut.dim})
 queries = model.encode_query(["a question"])
 documents = model.encode_document(["a text that may answer it"])
 scores = model.similarity(queries, documents)
@@ -79,15 +78,17 @@ scores = model.similarity(queries, documents)
 {export}{lengths}"""
 
 _EXPORT = """
-Fewer layers for sentence-transformers: `m2dr export --model FOLDER --layer {layer} --out SMALLER`
-writes the first {layer} as a model of their own.
+Fewer layers for sentence-transformers:
+`m2dr export --model FOLDER --layers {cut.layer} --out SMALLER` writes the first {cut.layer} as a
+model of their own.
 """
 
 _LENGTHS = """
-sentence-transformers has one length for all texts: it cuts a query at {document_length} tokens as
-it cuts a document, where m2dr cuts it at {query_length}. A query of more than {shorter} tokens
-therefore has another vector there, unless `model.max_seq_length = {query_length}` is set while
-queries are encoded.
+sentence-transformers has one length for all texts:
+it cuts a query at {card.document_length} tokens, as a document,
+where m2dr cuts it at {card.query_length}. A query of more than {shorter} tokens
+therefore has another vector there, unless
+`model.max_seq_length = {card.query_length}` is set while queries are encoded.
 """
 
 _TABLE = """\
@@ -101,16 +102,16 @@ finds documents by that model. Written by m2dr.
 |---|---|
 | dims | {dim} |
 | numbers | {dtype} |
-| similarity | {similarity} |
-| tokens of a query | {query_length} |
-| recipe of the full model | {variant} |
-| fingerprint of the full model | {fingerprint} |
+| similarity | {card.similarity} |
+| tokens of a query | {card.query_length} |
+| recipe of the full model | {card.variant} |
+| fingerprint of the full model | {card.fingerprint} |
 
 Of the documents' vectors the first {dim} dims are compared. A vector of a query is parallel to the
 one that m2dr gives at layer 0, and of another length: cosines are the same, and a dot product
 is the same but for one factor per query, which changes no ranking.
 
-What the full model began from, and what stands before each query:
+The backbone that training of the full model began from, and the prefix of queries:
 
 ```json
 {told}
@@ -131,8 +132,8 @@ queries = SentenceTransformer("FOLDER").encode_query(["a question"])
 ```
 """,
     "model2vec": """\
-model2vec puts nothing before a text: `query_prefix` above, where it is not empty, is put there by
-whoever calls it. Of a text of very many characters model2vec reads a beginning alone.
+model2vec adds no prefix: put `query_prefix` above, where it is not empty, before each query
+yourself. Of a text of very many characters model2vec reads a beginning alone.
 
 ```python
 from model2vec import StaticModel
@@ -144,17 +145,11 @@ queries = StaticModel.from_pretrained("FOLDER").encode(["a question"])
 
 
 def write_readme(card: ModelCard, folder: Path) -> None:
-    """Write what a model is, its trained or fitted cuts, and how m2dr and other tools open it.
+    """Write the README of a model: what it is, its cuts, and how m2dr and other tools open it.
 
-    Texts that people chose stand in YAML or JSON alone, which escape what would end them.
+    Texts that users chose are written in YAML and JSON alone, which escape them.
     """
-    data = ModelCardData(
-        base_model=hub_id(card.backbone),
-        library_name=LIBRARY,
-        pipeline_tag="sentence-similarity",
-        tags=TAGS,
-    )
-    cut = _example(card)
+    cut = min((cut for cut in card.cuts if cut.layer), default=card.full)
     fitted = card.exit_head == "fitted"
     told = {
         "backbone": card.backbone,
@@ -162,78 +157,65 @@ def write_readme(card: ModelCard, folder: Path) -> None:
         "document_prefix": card.document_prefix,
     }
     text = _TEXT.format(
+        card=card,
+        cut=cut,
         title=f"{card.variant}: {card.layers} layers, {card.width} dims",
-        variant=card.variant,
-        layers=card.layers,
-        width=card.width,
-        pooling=card.pooling,
-        similarity=card.similarity,
-        query_length=card.query_length,
-        document_length=card.document_length,
         documents=f"from layer {card.layers}" if card.documents == "last" else "from its layer",
         cuts=_cuts(card),
         told=json.dumps(told, indent=2),
         made="fitted" if fitted else "trained",
-        layer=cut.layer,
-        dim=cut.dim,
         static=_STATIC if fitted else "",
         sentence_transformers=_in_sentence_transformers(card, cut),
     )
-    (folder / README).write_text(f"---\n{data.to_yaml()}\n---\n\n{text}", encoding="utf-8")
+    _write(text, card, "sentence-transformers", TAGS, folder)
 
 
 def write_static_readme(card: ModelCard, dim: int, dtype: str, library: str, folder: Path) -> None:
-    """Write what a table of layer 0 is, and how the tool opens it that it was exported for.
+    """Write the README of an exported table of layer 0, for the tool that opens it.
 
     Args:
-        card: of the model that it is the layer 0 of.
+        card: of the full model.
         dim: dims that were kept.
         dtype: of the rows.
         library: sentence-transformers or model2vec.
         folder: of the table.
     """
+    text = _TABLE.format(
+        card=card,
+        dim=dim,
+        dtype=dtype,
+        told=json.dumps({"backbone": card.backbone, "query_prefix": card.query_prefix}, indent=2),
+        use=_TABLE_USE[library],
+    )
+    _write(text, card, library, [*TAGS, "static-embeddings"], folder)
+
+
+def _write(text: str, card: ModelCard, library: str, tags: list[str], folder: Path) -> None:
+    """Write README.md, with the hub's metadata before the text."""
     data = ModelCardData(
         base_model=hub_id(card.backbone),
         library_name=library,
         pipeline_tag="sentence-similarity",
-        tags=[*TAGS, "static-embeddings"],
-    )
-    told = {"backbone": card.backbone, "query_prefix": card.query_prefix}
-    text = _TABLE.format(
-        dim=dim,
-        dtype=dtype,
-        similarity=card.similarity,
-        query_length=card.query_length,
-        variant=card.variant,
-        fingerprint=card.fingerprint,
-        told=json.dumps(told, indent=2),
-        use=_TABLE_USE[library],
+        tags=tags,
     )
     (folder / README).write_text(f"---\n{data.to_yaml()}\n---\n\n{text}", encoding="utf-8")
 
 
-def _example(card: ModelCard) -> Cut:
-    """Return the smallest of the cuts that run a layer."""
-    return min((cut for cut in card.cuts if cut.layer), default=card.whole)
-
-
 def _in_sentence_transformers(card: ModelCard, cut: Cut) -> str:
-    """Return how sentence-transformers opens the folder; nothing where it cannot.
+    """Return how sentence-transformers opens the folder; empty where it cannot.
 
-    It has no module for a fitted exit, by which an exported cut of a fitted model ends.
+    It has no module for a fitted exit, in which an exported cut of a fitted model ends.
     """
     fitted = card.exit_head == "fitted"
     if fitted and card.exported_from:
         return ""
-    lengths = card.query_length, card.document_length
+    query, document = card.query_length, card.document_length
     exported = card.documents == "same" and cut.layer < card.layers and not fitted
-    told = _LENGTHS.format(
-        query_length=lengths[0], document_length=lengths[1], shorter=min(lengths)
-    )
+    lengths = _LENGTHS.format(card=card, shorter=min(query, document))
     return _SENTENCE_TRANSFORMERS.format(
-        dim=cut.dim,
-        export=_EXPORT.format(layer=cut.layer) if exported else "",
-        lengths=told if lengths[0] != lengths[1] else "",
+        cut=cut,
+        export=_EXPORT.format(cut=cut) if exported else "",
+        lengths=lengths if query != document else "",
     )
 
 

@@ -1,7 +1,7 @@
-"""What runs a cut query encoder: torch, or a graph of it in ONNX Runtime or OpenVINO."""
+"""Runtimes of a cut query encoder: torch, or a graph of it in ONNX Runtime or OpenVINO."""
 
 # Shapes in this file:
-#   L layers, B texts, T tokens, H width.
+#   L layers, B texts, T tokens, W dims of a vector.
 
 import time
 from collections.abc import Callable, Sequence
@@ -14,64 +14,54 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.export import ExportedProgram
 
 from m2dr.errors import UserError, install, nearest
-from m2dr.model import onnx, openvino
-from m2dr.model.checkpoint import Tokenizer, load, load_tokenizer, read_card
+from m2dr.model import graphs
+from m2dr.model.checkpoint import load, load_tokenizer
 from m2dr.model.devices import choose_device, choose_dtype
-from m2dr.model.encoder import Encoder
+from m2dr.model.encoder import Encoder, Floats, Ints
+from m2dr.model.folder import read_card
 from m2dr.model.graphs import graph_folder, write_graph
-from m2dr.model.tokenizer import SAMPLE
-from m2dr.records.card import ModelCard
+from m2dr.model.tokenizer import SAMPLE, ModelTokenizer
+from m2dr.records.model_card import ModelCard
 
-Ints = NDArray[np.int64]
-
-_ROUNDS = 7  # of each candidate in turn, when the fastest is taken
+_WARM_UPS, _ROUNDS = 2, 7  # of each candidate in turn, when the fastest is taken
 
 
-class Runtime(Protocol):
-    """What turns token ids into vectors. An Encoder is one."""
-
+class _Loaded(Protocol):
     @property
     def card(self) -> ModelCard:
-        """What the model says of itself."""
+        """The model card."""
         ...
 
     @property
     def device(self) -> torch.device:
-        """Where it runs."""
+        """The device that it runs on."""
         ...
+
+
+class Runtime(_Loaded, Protocol):
+    """Token ids to vectors of some layers. An Encoder is one."""
 
     def embed(
         self, input_ids: Ints, attention_mask: Ints, layers: Sequence[int] | None = None
-    ) -> NDArray[np.float32]:
-        """[B, T] twice to [L, B, H], not normalised."""
+    ) -> Floats:
+        """Embed texts: [B, T] twice to [L, B, W], not normalised."""
         ...
 
 
-class Graph(Protocol):
-    """One layer of an encoder in a runtime of its own."""
+class Graph(_Loaded, Protocol):
+    """Token ids to vectors of one layer, by a runtime other than torch."""
 
-    @property
-    def card(self) -> ModelCard:
-        """What the model says of itself."""
-        ...
-
-    @property
-    def device(self) -> torch.device:
-        """Where it runs."""
-        ...
-
-    def run(self, input_ids: Ints, attention_mask: Ints) -> NDArray[np.float32]:
-        """[B, T] twice to [B, H], not normalised."""
+    def run(self, input_ids: Ints, attention_mask: Ints) -> Floats:
+        """Embed texts: [B, T] twice to [B, W], not normalised."""
         ...
 
 
 @dataclass(frozen=True)
-class Kind:
-    """One runtime of graphs. A new one is a row of KINDS, and the tests run over all rows."""
+class RuntimeKind:
+    """A runtime of graphs. A new one is a row of RUNTIMES, and the tests run over all rows."""
 
     name: str  # and its extra
     packages: tuple[str, ...]
@@ -81,41 +71,47 @@ class Kind:
 
     @property
     def installed(self) -> bool:
-        """Whether every package of it is there."""
+        """Whether all of its packages are installed."""
         return all(find_spec(package) is not None for package in self.packages)
 
 
-KINDS = {
+RUNTIMES = {
     kind.name: kind
     for kind in (
-        Kind("onnx", onnx.PACKAGES, ("fp32",), onnx.write, onnx.open_graph),
-        Kind("openvino", openvino.PACKAGES, ("fp32", "bf16"), openvino.write, openvino.open_graph),
+        RuntimeKind("onnx", graphs.ONNX_PACKAGES, ("fp32",), graphs.write_onnx, graphs.open_onnx),
+        RuntimeKind(
+            "openvino",
+            graphs.OPENVINO_PACKAGES,
+            ("fp32", "bf16"),
+            graphs.write_openvino,
+            graphs.open_openvino,
+        ),
     )
 }
-NAMES = ("torch", *KINDS, "auto")
+NAMES = ("torch", *RUNTIMES, "auto")
 
 
 @dataclass(frozen=True)
-class OneLayer:
-    """A graph as a runtime: the only layer that may be asked for is the graph's."""
+class GraphRuntime:
+    """A graph as a runtime, which gives one layer."""
 
     graph: Graph
     layer: int
 
     @property
     def card(self) -> ModelCard:
-        """What the model says of itself."""
+        """The model card."""
         return self.graph.card
 
     @property
     def device(self) -> torch.device:
-        """Where it runs."""
+        """The device that it runs on."""
         return self.graph.device
 
     def embed(
         self, input_ids: Ints, attention_mask: Ints, layers: Sequence[int] | None = None
-    ) -> NDArray[np.float32]:
-        """[B, T] twice to [1, B, H], not normalised.
+    ) -> Floats:
+        """Embed texts: [B, T] twice to [1, B, W], not normalised.
 
         Raises:
             UserError: another layer was asked for.
@@ -127,17 +123,17 @@ class OneLayer:
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedRuntime:
     """A runtime ready for queries of one layer."""
 
     name: str
     runtime: Runtime
-    tokenizer: Tokenizer
-    note: str = ""  # why this one, where it was chosen by measuring
+    tokenizer: ModelTokenizer
+    note: str = ""  # the times by which it was chosen, if any
 
 
 @dataclass(frozen=True)
-class _Source:
+class _GraphSource:
     """The cut encoder that graphs are made of; its weights are read only when one is missing."""
 
     model: str
@@ -153,18 +149,18 @@ class _Source:
     def encoder(self) -> Encoder:
         return load(self.model, self.layer, exits=self.exits)[0]
 
-    def open(self, kind: Kind, dtype: str) -> OneLayer:
-        """Open the graph that an earlier run wrote, or write it first."""
+    def open(self, kind: RuntimeKind, dtype: str) -> GraphRuntime:
+        """Open the cached graph, or write it first."""
         folder = graph_folder(
             self.cache, self.card, self.layer, kind.name, kind.packages, self.exits
         )
         if folder.exists():
             try:
-                return OneLayer(kind.open(folder, self.card, dtype), self.layer)
-            except Exception:  # noqa: S110  # damaged since, in whatever way: written again below
+                return GraphRuntime(kind.open(folder, self.card, dtype), self.layer)
+            except Exception:  # noqa: S110  # a damaged graph, which is written again below
                 pass
         write_graph(self.encoder, self.layer, folder, kind.name, kind.write)
-        return OneLayer(kind.open(folder, self.card, dtype), self.layer)
+        return GraphRuntime(kind.open(folder, self.card, dtype), self.layer)
 
 
 def open_runtime(
@@ -175,16 +171,16 @@ def open_runtime(
     dtype: str,
     cache: Path,
     exits: Path | None = None,
-) -> Opened:
-    """Open the first `layer` blocks of a model in a runtime.
+) -> OpenedRuntime:
+    """Open the first layers of a model in a runtime.
 
     Args:
         name: torch, onnx, openvino, or auto for the fastest of those that are installed.
         model: folder or id.
-        layer: blocks that a query runs through, from 1: layer 0 is a table, which needs no runtime.
+        layer: number of layers that a query runs through, from 1; layer 0 needs no runtime.
         device: as `choose_device` takes it; graphs run on the CPU.
         dtype: as `choose_dtype` takes it; auto is fp32 in graphs.
-        cache: where graphs are kept.
+        cache: folder of the graphs.
         exits: folder of the exits of an index, in place of the model's own.
 
     Raises:
@@ -192,19 +188,19 @@ def open_runtime(
     """
     if name not in NAMES:
         raise UserError(f"There is no runtime {name!r}. {nearest(name, NAMES)}")
-    source = _Source(model, layer, cache, exits)
+    source = _GraphSource(model, layer, cache, exits)
     if name == "auto":
         return _fastest(source, device, dtype)
     if name == "torch":
-        return _torch(source, device, dtype)
-    kind = KINDS[name]
+        return _in_torch(source, device, dtype)
+    kind = RUNTIMES[name]
     _refuse(kind, device, dtype)
     runtime = source.open(kind, "fp32" if dtype == "auto" else dtype)
-    return Opened(name, runtime, load_tokenizer(model))
+    return OpenedRuntime(name, runtime, load_tokenizer(model))
 
 
-def _refuse(kind: Kind, device: str, dtype: str) -> None:
-    """Raise UserError where a runtime cannot do what was asked."""
+def _refuse(kind: RuntimeKind, device: str, dtype: str) -> None:
+    """Raise UserError where a runtime is not installed, or lacks the device or dtype."""
     if not kind.installed:
         missing = ", ".join(package for package in kind.packages if find_spec(package) is None)
         raise UserError(
@@ -218,47 +214,47 @@ def _refuse(kind: Kind, device: str, dtype: str) -> None:
         raise UserError(f"--runtime {kind.name} multiplies in {known}, not in {dtype}.")
 
 
-def _torch(source: _Source, device: str, dtype: str) -> Opened:
+def _in_torch(source: _GraphSource, device: str, dtype: str) -> OpenedRuntime:
     chosen = choose_device(device)
     multiplied = choose_dtype(dtype, chosen)
     encoder, tokenizer = load(source.model, source.layer, chosen, multiplied, source.exits)
-    return Opened("torch", encoder, tokenizer)
+    return OpenedRuntime("torch", encoder, tokenizer)
 
 
-def _fastest(source: _Source, device: str, dtype: str) -> Opened:
-    """Run a query through each runtime in turn, round after round, and take the best median.
-
-    In turn, so that what else the machine does meanwhile hits all of them.
-    """
-    opened = _torch(source, device, dtype)
+def _fastest(source: _GraphSource, device: str, dtype: str) -> OpenedRuntime:
+    """Open every runtime that is installed, and return the one with the shortest median time."""
+    opened = _in_torch(source, device, dtype)
     if opened.runtime.device.type != "cpu":
         return opened
     candidates: dict[str, Runtime] = {"torch": opened.runtime}
     failed = []
-    for kind in KINDS.values():
+    for kind in RUNTIMES.values():
         if kind.installed and dtype in ("auto", *kind.dtypes):
             try:
                 candidates[kind.name] = source.open(kind, "fp32" if dtype == "auto" else dtype)
             except UserError:
                 failed.append(f"{kind.name} cannot run this encoder")
-    times = _measured(candidates, opened.tokenizer, source)
+    times = _measure(candidates, opened.tokenizer, source)
     best = min(times, key=times.__getitem__)
     told = [f"{name} {1000 * seconds:.1f} ms" for name, seconds in times.items()]
     note = f"Runtime {best}: a query takes {', '.join([*told, *failed])}"
-    return Opened(best, candidates[best], opened.tokenizer, note)
+    return OpenedRuntime(best, candidates[best], opened.tokenizer, note)
 
 
-def _measured(
-    candidates: dict[str, Runtime], tokenizer: Tokenizer, source: _Source
+def _measure(
+    candidates: dict[str, Runtime], tokenizer: ModelTokenizer, source: _GraphSource
 ) -> dict[str, float]:
-    """Median seconds of one query in each runtime."""
+    """Return the median seconds of one query in each runtime.
+
+    The runtimes take turns, so that other load on the machine affects all of them.
+    """
     ids = np.array(tokenizer([SAMPLE], source.card.query_length), np.int64)
     mask = np.ones_like(ids)
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
-    for number in range(_ROUNDS + 2):
+    for number in range(_WARM_UPS + _ROUNDS):
         for name, runtime in candidates.items():
             begun = time.perf_counter()
             runtime.embed(ids, mask, [source.layer])
-            if number >= 2:  # the first runs allocate
+            if number >= _WARM_UPS:
                 seconds[name].append(time.perf_counter() - begun)
     return {name: median(found) for name, found in seconds.items()}

@@ -1,11 +1,11 @@
-"""Layer 0: a query encoder of a table of tokens alone, which needs neither torch nor transformers.
+"""Layer 0: a query encoder that is a table of token vectors, without torch or transformers.
 
-The vector of a text is the mean of its tokens' rows, weighted by token: sum of w[t] table[t] over
-sum of w[t]. Special tokens have the weight 0.
+The vector of a text is the weighted mean of its tokens' rows: the sum of w[t] table[t] over the sum
+of w[t]. Special tokens have the weight 0.
 """
 
 # Shapes in this file:
-#   V tokens of the tokenizer, P dims of the embedding, N texts, T tokens of all of them,
+#   V tokens of the tokenizer, W dims of the embedding, N texts, T tokens of all of them,
 #   K dims that are asked for.
 
 import struct
@@ -20,13 +20,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from m2dr.errors import UserError, command, nearest
-from m2dr.io import what_stands_at, write_whole
+from m2dr.io import irregular_kind, write_bytes
 from m2dr.jsontext import LATER, JsonError, MismatchError, decode, parse_json
-from m2dr.model.folder import read_card
-from m2dr.model.foreign import lowercases
-from m2dr.model.places import STATIC, find_folder, transformer_folder
-from m2dr.model.tokenizer import FILE, FileTokenizer, read_tokenizer
-from m2dr.records.card import ModelCard
+from m2dr.model.folder import check_exits, fit_again, read_card
+from m2dr.model.hub import STATIC, find_folder, transformer_folder
+from m2dr.model.sentence_transformers import lowercases
+from m2dr.model.tokenizer import FILE, FileTokenizer, read_tokenizer, tokenize
+from m2dr.records.model_card import EXITS_FILE, ModelCard
 from m2dr.records.texts import Side
 
 Floats = NDArray[np.float32]
@@ -38,39 +38,39 @@ _DTYPES: dict[str, np.dtype[Any]] = {  # by their names in safetensors
     "F32": np.dtype("<f4"),
     "I8": np.dtype("i1"),
 }
-_LARGEST = 127  # of int8: the scale of a row makes its largest value that
-_HEADER = 2**20  # bytes of a header at most; ours has some hundred
-_AT_ONCE = 4096  # texts whose different rows are held as float32 at a time
+_LARGEST = 127  # of int8: the largest value of a row after scaling
+_HEADER = 2**20  # bytes of a header at most; this one has some hundred
+_AT_ONCE = 4096  # texts whose rows are held as float32 at a time
 _AGAIN = "Copy the whole folder again, or fit the model again."
 
 
 @dataclass(frozen=True)
 class StaticTable:
-    """What layer_0.safetensors holds; of a mapped table only the rows that are used are read."""
+    """The content of layer_0.safetensors; of a mapped table only rows that are used are read."""
 
-    table: NDArray[Any]  # [V, P], float16, float32 or int8
-    weights: Floats  # [V], 0 for tokens that count nothing
+    table: NDArray[Any]  # [V, W], float16, float32 or int8
+    weights: Floats  # [V], 0 for special tokens
     scales: Floats | None = None  # [V], by which an int8 row is multiplied
-    path: Path = Path(STATIC)  # for what is told of it
+    path: Path = Path(STATIC)  # for messages
 
     @property
     def tokens(self) -> int:
-        """How many tokens it has a row of, V."""
+        """Number of rows, V."""
         return len(self.table)
 
     @property
     def width(self) -> int:
-        """Dims of a vector, P."""
+        """Dims of a vector, W."""
         return int(self.table.shape[1])
 
     def embed(self, rows: Sequence[Sequence[int]], dim: int | None = None) -> Floats:
         """Return the vectors of token rows, [N, K], not normalised.
 
-        A row whose tokens all weigh nothing, or that has none, is 0.
+        The vector of a text without tokens of a weight above 0 is 0.
 
         Args:
             rows: token ids of N texts, with the special ones or without.
-            dim: K, by default P.
+            dim: K, by default W.
 
         Raises:
             UserError: there are fewer dims, an id has no row, or a row that is used is not finite.
@@ -93,28 +93,29 @@ class StaticTable:
     def _fill(self, vectors: Floats, rows: Sequence[Sequence[int]]) -> None:
         """Write the vectors of some texts into zeros [N, K]."""
         dim = vectors.shape[1]
-        if len(rows) == 1:  # to look for repeated tokens costs more than to read them twice
+        if len(rows) == 1:  # finding repeated tokens costs more than reading them twice
             ids = self._checked(rows[0])
             _weigh(self.weights.take(ids), self._rows(ids, dim), vectors[0])
             return
         ids = self._checked(list(chain.from_iterable(rows)))
-        used, places = np.unique(ids, return_inverse=True)
+        used, positions = np.unique(ids, return_inverse=True)
         known, weights = self._rows(used, dim), self.weights.take(ids)
         end = 0
         for vector, row in zip(vectors, rows, strict=True):
             begin, end = end, end + len(row)
-            _weigh(weights[begin:end], known.take(places[begin:end], axis=0), vector)
+            _weigh(weights[begin:end], known.take(positions[begin:end], axis=0), vector)
 
     def _rows(self, ids: Ids, dim: int) -> Floats:
-        whole = dim == self.width  # of a part `take` would make a copy of the table first
-        held = self.table.take(ids, axis=0) if whole else self.table[:, :dim][ids]
+        """Return the rows of ids that were checked, [n, K] float32."""
+        full = dim == self.width  # of a slice, `take` would copy all of the table first
+        held = self.table.take(ids, axis=0) if full else self.table[:, :dim][ids]
         found: Floats = held.astype(np.float32)
         if self.scales is not None:
             found *= self.scales[ids, None]
         return found
 
     def check(self, dim: int | None) -> int:
-        """Return K, which is P where no dim was asked for.
+        """Return K, which is W where no dim was asked for.
 
         Raises:
             UserError: there are fewer dims.
@@ -124,20 +125,20 @@ class StaticTable:
         return self.width if dim is None else dim
 
     def _checked(self, row: ArrayLike) -> Ids:
-        """Return ids [T], refusing one that the table has no row of."""
+        """Return ids [T], refusing one that the table has no row for."""
         ids = np.asarray(row, np.int64)
-        # As an unsigned number a negative one is too large as well.
+        # As unsigned numbers, negative ones are too large too.
         if ids.size and ids.view(np.uint64).max() >= self.tokens:
             strange = ids[(ids < 0) | (ids >= self.tokens)][0]
             raise UserError(
                 f"Token {strange} was asked for, and {self.path} has rows of {self.tokens} tokens; "
-                f"it was made for another tokenizer. {_AGAIN}"
+                f"it was made for another tokenizer. {_again(self.path)}"
             )
         return ids
 
 
 def _weigh(weights: Floats, rows: Floats, vector: Floats) -> None:
-    """Write the mean of rows [T, K] by their weights [T] into zeros [K]."""
+    """Write the mean of rows [T, K] by weights [T] into zeros [K]."""
     total = weights.sum()
     if total > 0:
         np.dot(weights, rows, out=vector)
@@ -153,25 +154,21 @@ class StaticEncoder:
     table: StaticTable
 
     def embed_ids(self, rows: Sequence[Sequence[int]], dim: int | None = None) -> Floats:
-        """Return the vectors of token rows, [N, K]; as `StaticTable.embed`."""
+        """Return the vectors of token rows, [N, K], as `StaticTable.embed` does."""
         return self.table.embed(rows, dim)
 
     def embed(self, texts: Sequence[str], side: Side = "query", dim: int | None = None) -> Floats:
         """Return the vectors of texts, [N, K], not normalised.
 
         Args:
-            texts: N of them; the model's prefix is put before each, and its length cuts them.
+            texts: N of them; each gets the model's prefix, and is cut at its length.
             side: whether they are queries or documents.
-            dim: K, by default P.
+            dim: K, by default W.
 
         Raises:
             UserError: as for `StaticTable.embed`.
         """
-        prefix = getattr(self.card, f"{side}_prefix")
-        rows = self.tokenizer(
-            [prefix + text for text in texts], getattr(self.card, f"{side}_length")
-        )
-        return self.table.embed(rows, dim)
+        return self.table.embed(tokenize(self.card, self.tokenizer, texts, side), dim)
 
 
 def open_static(name: str | Path, folder: Path | None = None) -> StaticEncoder:
@@ -179,8 +176,8 @@ def open_static(name: str | Path, folder: Path | None = None) -> StaticEncoder:
 
     Args:
         name: folder or id of the model.
-        folder: that holds the table, where it is not the model's own. A tokenizer.json beside the
-            table is read in place of the model's.
+        folder: of the table, where it is not the model's own. A tokenizer.json beside the table is
+            read in place of the model's, and an exits.json there must be the table's record.
 
     Raises:
         UserError: no such model, no table, one that is damaged or another model's, or a tokenizer
@@ -188,36 +185,36 @@ def open_static(name: str | Path, folder: Path | None = None) -> StaticEncoder:
     """
     card, model = read_card(name), find_folder(str(name))
     inner = transformer_folder(model)
-    place = folder or inner
-    if what_stands_at(place / STATIC) == "nothing":
+    table_folder = folder or inner
+    if folder is not None and (folder / EXITS_FILE).exists():
+        check_exits(folder, card.fingerprint, STATIC)
+    if irregular_kind(table_folder / STATIC) == "nothing":
+        why = f"the model is not fitted. Fit it with: {command('fit', backbone=name)}"
         raise UserError(
-            f"{place} has no {STATIC}, so that no query can run at layer 0: the model is not "
-            f"fitted. Fit it with: {command('fit', backbone=name)}"
+            f"{table_folder} has no {STATIC}, so that no query can run at layer 0: "
+            f"{why if folder is None else f'no exits were fitted. {fit_again(table_folder)}'}"
         )
-    table = read_static(place)
-    beside = (place / FILE).exists()
-    tokenizer = read_tokenizer(place if beside else inner, lowercases(model))
+    table = read_static(table_folder)
+    beside = (table_folder / FILE).exists()
+    tokenizer = read_tokenizer(table_folder if beside else inner, lowercases(model))
     if table.width != card.width:
         raise UserError(
             f"{table.path} holds vectors of {table.width} dims, and those of {name} have "
-            f"{card.width}; it is another model's. {_AGAIN}"
+            f"{card.width}; it is another model's. {_again(table.path)}"
         )
     if tokenizer.ids > table.tokens:
         raise UserError(
             f"{table.path} has rows of {table.tokens} tokens, and the tokenizer of {name} gives "
-            f"{tokenizer.ids}; it was made for another tokenizer. {_AGAIN}"
+            f"{tokenizer.ids}; it was made for another tokenizer. {_again(table.path)}"
         )
     for length in ("query_length", "document_length"):
         tokenizer.require_room(getattr(card, length), f"{name} has {length}")
     return StaticEncoder(card, tokenizer, table)
 
 
-# The file
-
-
 @dataclass(frozen=True)
 class _Tensor:
-    """What the header of a safetensors file says of a tensor."""
+    """A tensor in the header of a safetensors file."""
 
     dtype: Literal["F16", "F32", "I8"]
     shape: tuple[int, ...]
@@ -235,15 +232,15 @@ class _Header:
 
 
 def read_static(folder: Path) -> StaticTable:
-    """Open the table in a folder; it is mapped, so that opening reads next to nothing of it.
+    """Open the table in a folder as a memory map, of which opening reads next to nothing.
 
     Raises:
         UserError: there is none, or it is not as `write_static` writes it.
     """
     path = folder / STATIC
-    found = what_stands_at(path)
+    found = irregular_kind(path)
     if found:
-        raise UserError(f"{path} is {found} where the table of layer 0 belongs. {_AGAIN}")
+        raise UserError(f"{path} is {found} where the table of layer 0 belongs. {_again(path)}")
     try:
         header, start = _read_header(path)
         _check_shapes(header, path.stat().st_size - start)
@@ -270,9 +267,9 @@ def write_static(folder: Path, table: Floats, weights: Floats, dtype: Dtype = "f
 
     Args:
         folder: of a model, or of an index's exits.
-        table: [V, P], a row per token id.
+        table: [V, W], a row per token id.
         weights: [V], at least 0; 0 for special tokens.
-        dtype: of the rows. An int8 row is multiplied by a scale of its own.
+        dtype: of the rows; each int8 row has a scale.
 
     Raises:
         UserError: there is no such dtype, a number is not finite or too large for it, a weight is
@@ -290,16 +287,16 @@ def write_static(folder: Path, table: Floats, weights: Floats, dtype: Dtype = "f
     weights = np.ascontiguousarray(weights, np.float32)
     _check_numbers(StaticTable(kept, weights, scales, path))
     tensors = {"table": kept, "weights": weights, "scales": scales}
-    write_whole(path, save({name: one for name, one in tensors.items() if one is not None}))
+    write_bytes(path, save({name: one for name, one in tensors.items() if one is not None}))
 
 
 def quantised(table: Floats, dtype: Dtype, path: Path) -> tuple[NDArray[Any], Floats | None]:
-    """Return a table [V, P] as it is kept, and of int8 the scales [V] of its rows.
+    """Return a table [V, W] in a dtype, and for int8 the scales [V] of its rows.
 
     Raises:
         UserError: a number is not finite, or too large for the dtype; `path` names the file.
     """
-    with np.errstate(over="ignore"):  # what becomes infinite is refused
+    with np.errstate(over="ignore"):  # infinite numbers are refused below
         kept = np.ascontiguousarray(table, np.float16 if dtype == "fp16" else np.float32)
     if not np.isfinite(kept).all():
         raise UserError(
@@ -314,7 +311,7 @@ def quantised(table: Floats, dtype: Dtype, path: Path) -> tuple[NDArray[Any], Fl
 
 
 def _read_header(path: Path) -> tuple[_Header, int]:
-    """Read what stands where in a safetensors file, and where its tensors begin."""
+    """Read the header of a safetensors file, and the offset of its tensors."""
     with path.open("rb") as file:
         (size,) = struct.unpack("<Q", file.read(8))
         if size > _HEADER:
@@ -324,7 +321,7 @@ def _read_header(path: Path) -> tuple[_Header, int]:
 
 
 def _check_shapes(header: _Header, size: int) -> None:
-    """Refuse tensors that do not go together, or do not fill the `size` bytes behind the header."""
+    """Refuse tensors that do not match, or do not fill the `size` bytes behind the header."""
     table, scales = header.table, header.scales
     if len(table.shape) != 2 or min(table.shape) < 1:
         raise MismatchError(f"has a table of shape {list(table.shape)}")
@@ -351,7 +348,7 @@ def _mapped(path: Path, start: int, tensor: _Tensor) -> NDArray[Any]:
 
 
 def _check_numbers(table: StaticTable) -> None:
-    """Refuse weights and scales that no table has; its rows are looked at when they are used."""
+    """Refuse weights and scales that no table has; rows are checked when they are used."""
     for name, numbers in (("weights", table.weights), ("scales", table.scales)):
         if numbers is not None and not (np.isfinite(numbers).all() and numbers.min() >= 0):
             raise _damaged(table.path, f"has {name} that are negative or not finite")
@@ -360,4 +357,10 @@ def _check_numbers(table: StaticTable) -> None:
 
 
 def _damaged(path: Path, what: str) -> UserError:
-    return UserError(f"{path} {what}, which no table of layer 0 has. {_AGAIN}")
+    """Return the error for a damaged table."""
+    return UserError(f"{path} {what}, which no table of layer 0 has. {_again(path)}")
+
+
+def _again(path: Path) -> str:
+    """Return how to make a table again: that of an index, with a record beside it, or a model's."""
+    return fit_again(path.parent) if (path.parent / EXITS_FILE).exists() else _AGAIN

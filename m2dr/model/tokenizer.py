@@ -1,21 +1,27 @@
-"""Texts to token ids, none longer than asked for; tokenizer.json read without transformers."""
+"""Tokenizers: texts to token ids, by transformers or from tokenizer.json without it."""
 
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tokenizers
 from tokenizers import normalizers
 
-from m2dr.errors import UserError
-from m2dr.io import refusing, what_stands_at
-from m2dr.jsontext import read_table
+from m2dr.errors import UserError, counted
+from m2dr.io import explain_failure, irregular_kind
+from m2dr.jsontext import read_optional_object
+from m2dr.records.model_card import ModelCard
+from m2dr.records.texts import Side
+
+if TYPE_CHECKING:  # layer 0 tokenises without loading transformers
+    from transformers import PreTrainedTokenizerBase
 
 SAMPLE = "read a file line by line and close it"  # about as long as people's queries are
 FILE = "tokenizer.json"
 SETTINGS = "tokenizer_config.json"
-
 _AGAIN = "Copy the whole folder of the model again."
 _CHARACTERS = 32  # of a long text are read at first for each token that is kept
 _FIELDS: dict[str, object] = {  # of tokenizer_config.json
@@ -25,7 +31,7 @@ _FIELDS: dict[str, object] = {  # of tokenizer_config.json
 
 
 class BaseTokenizer(ABC):
-    """Texts to token ids, cut at a length; a subclass says what finds the ids."""
+    """Texts to token ids, cut at a length; a subclass finds the ids."""
 
     def __call__(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
         """Return the ids of each text, special tokens included, none longer than `max_length`.
@@ -48,17 +54,17 @@ class BaseTokenizer(ABC):
     @property
     @abstractmethod
     def around(self) -> int:
-        """How many special tokens stand around each text."""
+        """Number of special tokens around each text."""
 
     @abstractmethod
     def _keeps_the_end(self) -> bool:
         """Return whether a text that is too long loses its beginning."""
 
     def _beginning(self, text: str, max_length: int) -> str:
-        """Return the text, or so much of a long one that its first `max_length` ids are the same.
+        """Return the text, or a beginning of it that has the same first `max_length` ids.
 
-        It ends with a word, before white space that every tokenizer takes for the end of one, and
-        holds twice as many tokens as are kept: what follows has no say in those so far from it.
+        A beginning ends with a word, before white space, where every tokenizer ends one, and holds
+        twice as many tokens as are kept: what follows has no influence on those so far from it.
         """
         characters = _CHARACTERS * max_length
         if len(text) <= 2 * characters or self._keeps_the_end():
@@ -74,12 +80,63 @@ class BaseTokenizer(ABC):
 
     def require_room(self, length: int, name: str) -> None:
         """Refuse a length that special tokens use up: `tokenizers` then cuts nothing, or all."""
-        around = self.around
-        if length <= around:
+        if length <= self.around:
             raise UserError(
-                f"{name} = {length}, and the tokenizer puts {around} around each text, so that no "
-                "word is left of it; ask for more tokens."
+                f"{name} = {length}, and the tokenizer puts "
+                f"{counted(self.around, 'special tokens')} around each text, so that no word is "
+                "left of it; ask for more tokens."
             )
+
+
+@dataclass(frozen=True)
+class ModelTokenizer(BaseTokenizer):
+    """The tokenizer of transformers for a model."""
+
+    inner: "PreTrainedTokenizerBase"
+    lowercases: bool = False  # whether texts are put in lower case first
+
+    @property
+    def pad_id(self) -> int:
+        """Id of padding, which the mask excludes."""
+        return int(self.inner.pad_token_id or 0)
+
+    @property
+    def around(self) -> int:
+        """Number of special tokens around each text."""
+        return int(self.inner.num_special_tokens_to_add())
+
+    def ordinary_ids(self) -> list[int]:
+        """Return the ids of all tokens but the special ones, increasing."""
+        added = self.inner.added_tokens_decoder
+        special = {number for number, token in added.items() if token.special}
+        special |= set(self.inner.all_special_ids)
+        return sorted(set(self.inner.get_vocab().values()) - special)
+
+    def alone(self, ids: Sequence[int]) -> list[list[int]]:
+        """Return for each id the row of a text of that token alone, special tokens around it."""
+        bare: list[int] = self.inner("a", add_special_tokens=False)["input_ids"]
+        around: list[int] = self.inner("a")["input_ids"]
+        before = next(
+            start
+            for start in range(len(around) - len(bare) + 1)
+            if around[start : start + len(bare)] == bare
+        )
+        left, right = around[:before], around[before + len(bare) :]
+        return [[*left, number, *right] for number in ids]
+
+    def _ids(self, texts: list[str], max_length: int) -> list[list[int]]:
+        out = self.inner(
+            texts,
+            truncation=True,
+            max_length=max_length,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+        )
+        rows: list[list[int]] = out["input_ids"]
+        return rows
+
+    def _keeps_the_end(self) -> bool:
+        return self.inner.truncation_side != "right"
 
 
 class FileTokenizer(BaseTokenizer):
@@ -90,7 +147,7 @@ class FileTokenizer(BaseTokenizer):
 
         Args:
             backend: of the library tokenizers.
-            side: which end of a text that is too long goes, right or left.
+            side: the end that a text which is too long loses, right or left.
         """
         backend.no_padding()
         backend.no_truncation()
@@ -99,7 +156,7 @@ class FileTokenizer(BaseTokenizer):
 
     @property
     def ids(self) -> int:
-        """How many tokens there are."""
+        """Number of tokens in the vocabulary."""
         return int(self._backend.get_vocab_size(with_added_tokens=True))
 
     @property
@@ -107,38 +164,57 @@ class FileTokenizer(BaseTokenizer):
         """The greatest id of a token."""
         return max(self._backend.get_vocab(with_added_tokens=True).values())
 
+    @property
+    def around(self) -> int:
+        """Number of special tokens around each text."""
+        return int(self._backend.num_special_tokens_to_add(is_pair=False))
+
     def write(self, path: Path, length: int) -> None:
-        """Write a tokenizer.json that cuts texts by itself, for tools that cut none.
+        """Write a tokenizer.json that cuts texts by itself, for tools that do not.
 
         Args:
             path: of the file.
-            length: of a text with special tokens. A tool that puts none around a text is left with
-                the words of the text that this tokenizer keeps.
+            length: of a text with special tokens. A tool that adds none keeps the words of the text
+                that this tokenizer keeps.
         """
         copy = tokenizers.Tokenizer.from_str(self._backend.to_str())
         copy.enable_truncation(length - self.around, direction=self._side)
         copy.save(str(path))
 
     def _ids(self, texts: list[str], max_length: int) -> list[list[int]]:
-        with self._lock:  # the length is kept within the backend: two threads would mix it up
+        with self._lock:  # the length is a state of the backend, which threads share
             if max_length != self._length:
                 self._backend.enable_truncation(max_length, direction=self._side)
                 self._length = max_length
-            if len(texts) == 1:  # by itself: a batch costs more to share out
+            if len(texts) == 1:  # a batch of one would cost more
                 return [self._backend.encode(texts[0]).ids]
             return [found.ids for found in self._backend.encode_batch_fast(texts)]
-
-    @property
-    def around(self) -> int:
-        """How many special tokens stand around each text."""
-        return int(self._backend.num_special_tokens_to_add(is_pair=False))
 
     def _keeps_the_end(self) -> bool:
         return self._side != "right"
 
 
+def tokenize(
+    card: ModelCard, tokenizer: BaseTokenizer, texts: Sequence[str], side: Side, spare: int = 0
+) -> list[list[int]]:
+    """Return the token ids of texts behind the prompt of their side, which is added here alone.
+
+    Args:
+        card: has the prompts, and the lengths that texts are cut to.
+        tokenizer: of the model.
+        texts: queries or documents.
+        side: which of the two they are.
+        spare: tokens that are kept beyond that length.
+    """
+    if side == "query":
+        prompt, length = card.query_prefix, card.query_length
+    else:
+        prompt, length = card.document_prefix, card.document_length
+    return tokenizer([prompt + text for text in texts], length + spare)
+
+
 def read_tokenizer(folder: Path, lowercases: bool = False) -> FileTokenizer:
-    """Open tokenizer.json, which gives the ids that transformers' tokenizer of the folder gives.
+    """Read tokenizer.json, which gives the ids that transformers' tokenizer of the folder gives.
 
     Args:
         folder: that holds it.
@@ -148,13 +224,13 @@ def read_tokenizer(folder: Path, lowercases: bool = False) -> FileTokenizer:
         UserError: there is none, or it is damaged.
     """
     path = folder / FILE
-    if what_stands_at(path):
+    if irregular_kind(path):
         raise UserError(
-            f"{folder} has no {FILE}, the one form of a tokenizer that layer 0 reads. Take a layer "
+            f"{folder} has no {FILE}, the only tokenizer file that layer 0 reads. Take a layer "
             "from 1, or a model that has the file."
         )
-    settings = read_table(folder / SETTINGS, _FIELDS, _AGAIN)
-    with refusing(f"{path} cannot be read", _AGAIN):
+    settings = read_optional_object(folder / SETTINGS, _FIELDS, _AGAIN)
+    with explain_failure(f"{path} cannot be read", _AGAIN):
         backend = tokenizers.Tokenizer.from_file(str(path))
         if lowercases:
             lowercase(backend)
@@ -164,6 +240,6 @@ def read_tokenizer(folder: Path, lowercases: bool = False) -> FileTokenizer:
 
 
 def lowercase(backend: tokenizers.Tokenizer) -> None:
-    """Let a tokenizer put texts in lower case first, as `do_lower_case` asks for."""
+    """Make a tokenizer put texts in lower case first, as `do_lower_case` asks for."""
     first = [normalizers.Lowercase(), *([backend.normalizer] if backend.normalizer else [])]
     backend.normalizer = normalizers.Sequence(first)

@@ -1,1 +1,1 @@
-"""What rooms hand to each other: plain data that knows neither torch, numpy nor files."""
+"""Plain records that all packages exchange, without torch, numpy or files."""

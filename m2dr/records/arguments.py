@@ -1,4 +1,4 @@
-"""Checks of what Python callers pass: a wrong type is refused, with what is wanted."""
+"""Checks of the arguments of the Python interface, whose errors name the expected type."""
 
 import operator
 from collections.abc import Iterable, Mapping
@@ -14,11 +14,11 @@ def strings(given: object, what: str) -> list[str]:
     """Return texts as a list.
 
     Args:
-        given: any iterable of strings but a string or a mapping.
-        what: how the sentence calls them, in the plural.
+        given: an iterable of strings, itself neither a string nor a mapping.
+        what: their name in messages, in the plural.
 
     Raises:
-        UserError: it is none, or holds something else.
+        UserError: it is anything else.
 
     >>> strings(("a", "b"), "queries")
     ['a', 'b']
@@ -30,32 +30,24 @@ def mappings(given: object, what: str) -> list[Mapping[str, Any]]:
     """Return dicts as a list.
 
     Args:
-        given: any iterable of mappings but a mapping itself.
-        what: how the sentence calls them, in the plural.
+        given: an iterable of mappings, itself no mapping.
+        what: their name in messages, in the plural.
 
     Raises:
-        UserError: it is none, or holds something else.
+        UserError: it is anything else.
     """
-    return _every(given, what, Mapping, "dicts")  # type: ignore[type-abstract]  # isinstance takes it
+    return _every(given, what, Mapping, "dicts")  # type: ignore[type-abstract]  # for isinstance
 
 
 def string(name: str, given: object) -> str:
-    """Return a string argument.
-
-    Raises:
-        UserError: it is of another type.
-    """
+    """Return a string argument; raise UserError for another type."""
     if not isinstance(given, str):
         raise UserError(f"{name} is of type {_kind(given)}. Give a string.")
     return given
 
 
 def path_or_name(name: str, given: object) -> str:
-    """Return a name or a path as a string.
-
-    Raises:
-        UserError: it is of another type.
-    """
+    """Return a name or a path as a string; raise UserError for another type."""
     if not isinstance(given, str | PathLike):
         raise UserError(f"{name} is of type {_kind(given)}. Give a string or a path.")
     return str(fspath(given))
@@ -71,7 +63,7 @@ def whole_number(name: str, given: object, least: int) -> int:
     10
     """
     try:
-        number = least - 1 if isinstance(given, bool) else operator.index(given)  # type: ignore[arg-type]  # TypeError tells
+        number = least - 1 if isinstance(given, bool) else operator.index(given)  # type: ignore[arg-type]  # TypeError below
     except TypeError:
         number = least - 1
     if number < least:

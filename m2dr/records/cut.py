@@ -1,4 +1,4 @@
-"""How much of an encoder is used."""
+"""Cuts: how many layers and dims of an encoder are used."""
 
 import re
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ class Cut:
     """The first `layer` transformer layers and the first `dim` dims of the embedding.
 
     `layer` counts transformer layers: 12 is all of BERT-base. Layer 0 runs none of them; it is the
-    table of tokens that a fitted model has. The two numbers mean the same in `--query-layer`, in a
-    manifest and in a file name.
+    static token table of a fitted model. The two numbers mean the same in every option, manifest
+    and file name.
 
     >>> str(Cut(layer=4, dim=128)), str(Cut(layer=0, dim=64))
     ('L4D128', 'L0D64')
@@ -37,5 +37,5 @@ class Cut:
         """
         found = re.fullmatch(r"L(\d+)D(\d+)", word)
         if not found:
-            raise UserError(f"{word!r} names no cut; layer 4 and dim 128 are written L4D128.")
+            raise UserError(f"{word!r} is no cut; layer 4 and dim 128 are written L4D128.")
         return cls(int(found[1]), int(found[2]))

@@ -1,4 +1,4 @@
-"""Ranked documents, and the one rule for ties."""
+"""Rankings and runs, and the one rule for ties."""
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,12 +25,12 @@ class Ranking:
     ) -> "Ranking":
         """Rank by score descending, then docid descending, as trec_eval reads a run.
 
-        Scores are compared as float32: two that differ by less are a tie, whoever computed them.
+        Scores are compared as float32: two that differ by less are a tie in every engine.
 
         Args:
             docids: in any order, without repeats.
             scores: one per docid.
-            k: keep that many; all when None.
+            k: number of documents to keep; all when None.
             drop: a docid to leave out, such as the query's own document.
 
         Raises:
@@ -54,7 +54,7 @@ class Ranking:
 
 @dataclass(frozen=True)
 class Run:
-    """Per query id, its ranking. A query that found nothing has an empty one."""
+    """The ranking of each query, by id; empty for a query that found nothing."""
 
     rankings: Mapping[str, Ranking]
 

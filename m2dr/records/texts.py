@@ -1,14 +1,14 @@
-"""Texts and what is known of them."""
+"""Queries, documents, judgements, training groups and sentence pairs."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-Side = Literal["query", "document"]  # which of the two a text is: its prefix and length differ
+Side = Literal["query", "document"]  # decides the prefix and the length of a text
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A text that asks."""
+    """A query with its id."""
 
     id: str
     text: str
@@ -28,13 +28,13 @@ class Document:
 
     @property
     def content(self) -> str:
-        """What the encoder reads: title and text joined by a space, as BEIR does."""
+        """The text to encode: title and text joined by a space, as in BEIR."""
         return f"{self.title} {self.text}".strip()
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """How relevant a document is to a query; above 0 is relevant."""
+    """The relevance of a document to a query; above 0 is relevant."""
 
     query_id: str
     document_id: str
@@ -48,12 +48,12 @@ class Group:
     query: Query
     positive: Document
     negatives: tuple[Document, ...] = ()
-    scores: tuple[float, ...] = ()  # a teacher's, of the positive and the negatives; or none
+    scores: tuple[float, ...] = ()  # of a teacher, for the positive and the negatives; may be empty
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """Two sentences and how alike they are: from 0, unrelated, to 1, the same."""
+class SentencePair:
+    """Two sentences and their similarity, from 0 (unrelated) to 1 (same meaning)."""
 
     first: str
     second: str

@@ -1,60 +1,89 @@
-"""Training recipes as rows: each field is one choice, and any combination of choices trains."""
+"""The training recipes: one row per recipe, one field per setting of a recipe."""
 
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Any, Literal
+
+from m2dr.records.option import option
 
 DocumentLayer = Literal["same", "last"]
 Prefixes = Literal["none", "one", "many"]
 Alignment = Literal["none", "pca", "embedding", "score"]
 Teacher = Literal["width", "depth", "whole"]
-Compression = Literal["dependencies", "embeddings", "max-k", "none"]
-Weights = Literal["log", "uniform", "linear", "dynamic"]
+Compression = Literal["dependencies", "randomised", "embeddings", "max-k", "none"]
+Weights = Literal[
+    "log", "log-position", "log-position-mean", "inverse", "uniform", "linear", "dynamic"
+]
+Draw = Literal["none", "step", "exit"]
+AlignWidth = Literal["cut", "full"]
+AlignReduction = Literal["mean", "batch"]
 ExitHead = Literal["none", "linear", "fitted"]
 Loss = Literal["contrastive", "mnr", "simcse", "cosent", "angle"]
+Candidates = Literal["second", "all"]
 Distill = Literal["none", "margin-mse", "kl"]
 
 
 @dataclass(frozen=True)
 class Variant:
-    """What a training step asks of the shallow layers and of the short prefixes.
+    """A recipe: what a training step asks of the shallow layers and of the short prefixes.
 
-    Formulas: docs/recipes.md.
+    Every field but the name, the summary and `alone` is a setting of `m2dr train`, which takes its
+    name, type, default and description from here. Formulas: docs/recipes.md.
     """
 
     name: str
     summary: str
 
-    # Which cuts are asked to retrieve.
-    whole: bool = True  # the last layer at full width
-    shallow: bool = False  # the layers below the last one
-    prefixes: Prefixes = "none"  # none, one short prefix, or all of them
-    full_dim: bool = False  # shallow layers at full width too
-    staircase: bool = False  # instead: one dim per layer, growing together
-    sampled: bool = False  # each step draws one shallow layer and one prefix
+    # Which cuts are trained to retrieve.
+    whole: bool = option(True, "Train the full model: the last layer at full width.")
+    shallow: bool = option(False, "Train the layers below the last one.")
+    prefixes: Prefixes = option("none", "Train no prefix, one short prefix, or all of them.")
+    full_dim: bool = option(False, "Train shallow layers at full width too.")
+    staircase: bool = option(False, "Train one dim per layer, both growing, instead of a grid.")
+    embeddings: bool = option(
+        False, "Count the shallow layers from 0 to L - 2, as public code does, not 1 to L - 1."
+    )
+    draw: Draw = option(
+        "none", "Draw for each batch: one shallow layer and one prefix, or a prefix per exit."
+    )
     alone: bool = False  # cut the backbone first and train that one cut, nothing else
-    documents: DocumentLayer = "same"  # which layer encodes documents for a shallow query
+    documents: DocumentLayer = option("same", "Layer of the documents for a shallow query.")
 
-    # What a cut imitates beside.
-    align: Alignment = "none"
-    teacher: Teacher = "width"  # of scores: its layer's full width, the last layer, or the whole
-    squares: bool = True  # squared error beside the divergence
-    compress: Compression = "dependencies"  # how `pca` finds what a prefix should look like
+    # What a cut imitates.
+    align: Alignment = option(
+        "none", "What cuts imitate: their compressed full width, the last layer's dims, or scores."
+    )
+    teacher: Teacher = option(
+        "width",
+        "Whose scores are imitated: the layer's full width, the last layer, or the full model.",
+    )
+    squares: bool = option(True, "Add the squared error to the divergence.")
+    compress: Compression = option("dependencies", "How the target of align=pca is computed.")
+    detach: bool = option(True, "Stop the gradient of what align=embedding imitates.")
+    together: bool = option(False, "Align queries and documents as one batch.")
+    align_width: AlignWidth = option(
+        "cut", "What align=embedding compares: the dims of each cut, or all dims of its layer."
+    )
+    align_temperature: float = option(1.0, "Divides the dims inside the softmax.")
+    align_reduction: AlignReduction = option(
+        "mean", "Mean over the rows; batch: divided by the number of rows once more."
+    )
 
-    # What counts how much.
-    weights: Weights = "log"  # of layer l below L: 1 / (1 + ln l), 1, falling evenly, or learned
-    average: bool = False  # the mean over the cuts below the whole, not their sum
-    share: float = 1.0  # of retrieving at the cuts below the whole
-    align_weight: float = 1.0  # of all alignment
-    alpha: float = 1.0  # of retrieving at all; 1 - alpha is that of sia and pic
+    # Weights of the terms.
+    weights: Weights = option("log", "Weight of layer l below the last, L; docs/recipes.md.")
+    align_by_layer: bool = option(True, "Apply the weights of layers to alignment too.")
+    average: bool = option(False, "Average over the cuts below the full model instead of summing.")
+    share: float = option(1.0, "Weight of retrieval at the cuts below the full model.")
+    align_weight: float = option(1.0, "Weight of alignment.")
+    alpha: float = option(1.0, "Weight of retrieval; 1 - alpha is the weight of sia and pic.")
 
-    # MIPIC's token relations and chain of checkpoints.
-    sia: bool = False
-    pic: bool = False
-    full_checkpoints: bool = False  # the chain at full width throughout
+    # Token relations (SIA) and the chain of checkpoints (PIC) of MIPIC.
+    sia: bool = option(False, "Train prefixes to keep the relations of a text's tokens (MIPIC).")
+    pic: bool = option(False, "Train a chain of growing checkpoints (MIPIC).")
+    full_checkpoints: bool = option(False, "Give every checkpoint of the chain the full width.")
 
-    # What maps a shallow state to its embedding: nothing, a trained linear map, or a fitted one.
-    exit_head: ExitHead = "none"
-    freeze: bool = False  # the encoder stays as it is, and its exit heads alone are trained
+    # What maps a shallow state to its embedding.
+    exit_head: ExitHead = option("none", "Map of a shallow state: none, trained, or fitted.")
+    freeze: bool = option(False, "Keep the encoder as it is, and train its exit heads alone.")
 
 
 CHOICES = tuple(f.name for f in fields(Variant) if f.name not in ("name", "summary", "alone"))
@@ -62,8 +91,13 @@ CHOICES = tuple(f.name for f in fields(Variant) if f.name not in ("name", "summa
 VARIANTS = {
     variant.name: variant
     for variant in (
-        Variant("plain", "The whole encoder at full width only."),
-        Variant("separate", "One cut alone: the bar for the others.", prefixes="one", alone=True),
+        Variant("plain", "The full model alone."),
+        Variant(
+            "separate",
+            "One cut alone: the baseline of the other recipes.",
+            prefixes="one",
+            alone=True,
+        ),
         Variant("mrl", "The last layer at every prefix.", prefixes="many"),
         Variant(
             "2dmse-v1",
@@ -71,7 +105,7 @@ VARIANTS = {
             shallow=True,
             prefixes="many",
             full_dim=True,
-            sampled=True,
+            draw="step",
             align="embedding",
             teacher="depth",
             squares=False,
@@ -92,13 +126,7 @@ VARIANTS = {
             full_dim=True,
             align="pca",
         ),
-        Variant(
-            "dims",
-            "2dmse at every prefix.",
-            shallow=True,
-            prefixes="many",
-            align="pca",
-        ),
+        Variant("dims", "2dmse at every prefix.", shallow=True, prefixes="many", align="pca"),
         Variant(
             "score",
             "2dmse, but prefixes imitate the scores of their layer's full width.",
@@ -116,7 +144,7 @@ VARIANTS = {
         ),
         Variant(
             "starbucks",
-            "A few cuts from small to whole, each taught by the scores of the whole.",
+            "A few growing cuts, each taught by the scores of the full model.",
             shallow=True,
             staircase=True,
             align="score",
@@ -126,12 +154,41 @@ VARIANTS = {
         ),
         Variant(
             "ese",
-            "Every layer at one prefix, aligned with its compressed full width; no term for the "
-            "whole.",
+            "2dmse without a term for the full model.",
             whole=False,
             shallow=True,
             prefixes="one",
             align="pca",
+        ),
+        Variant(
+            "2dmse-st",
+            "2dmse-v1 of sentence-transformers: a drawn shallow layer, and a prefix for each exit.",
+            whole=False,
+            shallow=True,
+            prefixes="many",
+            full_dim=True,
+            draw="exit",
+            align="embedding",
+            squares=False,
+            detach=False,
+            together=True,
+            align_width="full",
+            align_temperature=0.3,
+            weights="inverse",
+            align_by_layer=False,
+            align_weight=0.3,
+        ),
+        Variant(
+            "starbucks-sts",
+            "starbucks as its code trains sentences: cuts imitate the last layer's dims.",
+            shallow=True,
+            staircase=True,
+            align="embedding",
+            squares=False,
+            detach=False,
+            together=True,
+            weights="uniform",
+            align_weight=0.3,
         ),
         Variant(
             "mipic",
@@ -143,7 +200,7 @@ VARIANTS = {
         ),
         Variant(
             "elastic",
-            "Every layer at every prefix, taught by the scores of the whole, through exit heads.",
+            "Every layer at every prefix, taught by the full model's scores, through exit heads.",
             shallow=True,
             prefixes="many",
             full_dim=True,
@@ -173,4 +230,23 @@ VARIANTS = {
             freeze=True,
         ),
     )
+}
+
+# What public code computes where it differs from the paper's formula, as fields of the row.
+# Sources, formula by formula: docs/recipes.md.
+_TEVATRON: dict[str, Any] = {"weights": "log-position", "compress": "randomised"}
+FAITHFUL: dict[str, dict[str, Any]] = {
+    "2dmse-v1": {"detach": False, "together": True, "align_width": "full"},  # AnglE 0.3.4
+    "2dmse": {**_TEVATRON, "align_reduction": "batch"},
+    "full-dim": {**_TEVATRON, "align_reduction": "batch"},
+    "dims": {**_TEVATRON, "align_reduction": "batch"},
+    "fixed-doc": {**_TEVATRON, "align_reduction": "batch"},
+    "score": {"weights": "log-position", "align_reduction": "batch"},
+    "ese": {  # AnglE
+        "whole": True,
+        "embeddings": True,
+        "together": True,
+        "weights": "log-position-mean",
+        "compress": "randomised",
+    },
 }

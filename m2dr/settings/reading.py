@@ -1,5 +1,6 @@
-"""A TOML file plus key=value, read once and checked whole."""
+"""Settings from a TOML file and key=value words, and values of options with a unit, checked."""
 
+import re
 import reprlib
 import tomllib
 import types
@@ -26,26 +27,27 @@ from m2dr.jsontext import reason_of
 Hint: TypeAlias = Any  # what get_type_hints returns: a class, or a form of typing
 Settings = TypeVar("Settings")
 Verbatim = Annotated[str, "verbatim"]  # a text whose spaces count, also where it is a bare word
+_NUMBER = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)\s*([a-zµ%]*)")
 
 
 def read_settings(
     kind: type[Settings],
-    contradictions: Callable[[Settings], list[str]],
+    find_problems: Callable[[Settings], list[str]],
     path: Path | None,
     words: Sequence[str] = (),
     options: Mapping[str, Any] | None = None,
 ) -> Settings:
-    """Settings from a TOML file, then `key=value` words, then command-line options.
+    """Read settings from a TOML file, then `key=value` words, then command-line options.
 
     Args:
-        kind: a dataclass; its fields are the keys.
-        contradictions: what is wrong although every value alone is of the right kind.
-        path: a file of `key = value` lines; the defaults alone when None.
+        kind: the dataclass whose fields are the keys.
+        find_problems: returns what is wrong although every value alone has the right type.
+        path: a file of `key = value` lines; None: no file.
         words: each as `--set` takes it; the value is TOML, or a bare word.
-        options: values that were given as options of their own; None is not given.
+        options: values of command-line options; None is not given.
 
     Raises:
-        UserError: everything that is wrong, at once.
+        UserError: a file or word cannot be read, or settings are wrong; names all of these.
     """
     table: dict[str, Any] = _read_toml(path) if path else {}
     table |= dict(_parse_word(word, kind) for word in words)
@@ -54,7 +56,7 @@ def read_settings(
     if not problems:
         lists = {key: tuple(value) for key, value in table.items() if isinstance(value, list)}
         settings = kind(**{**table, **lists})
-        problems = contradictions(settings)
+        problems = find_problems(settings)
     if problems:
         where = f"{path}: " if path else "Settings: "
         raise UserError(where + "; ".join(problems) + ".")
@@ -99,12 +101,13 @@ def _problems(table: Mapping[str, Any], kind: type) -> list[str]:
         if key not in known:
             found.append(f"unknown setting {key!r} ({_meant(key, known)})")
         elif not _fits(value, hints[key]):
-            found.append(f"{key} = {reprlib.repr(value)} is not {_describe(hints[key])}")
+            found.append(f"{key} = {reprlib.repr(value)} is not {describe(hints[key])}")
     return found
 
 
-# What other trainers call settings, and people in a hurry.
+# Names that other trainers give to settings.
 _ELSEWHERE = {
+    "sampled": "draw",
     "lr": "learning_rate",
     "head_lr": "head_learning_rate",
     "bs": "batch_queries",
@@ -147,7 +150,7 @@ _ELSEWHERE = {
     "teacher_temperature": "distill_temperature",
     "student_temperature": "temperature",
 }
-_INSTEAD = {  # of a kind of settings that lacks the first
+_INSTEAD = {  # in settings that lack the first
     "batch_queries": "batch_texts",
     "document_length": "length",
 }
@@ -155,7 +158,7 @@ _SHOWN = 5  # settings that a hint names at most
 
 
 def _meant(key: str, known: Sequence[str]) -> str:
-    """Which settings an unknown one may have meant; a few, never all."""
+    """Return a hint that names a few settings that an unknown one may have meant."""
     word = key.strip().lower().replace("-", "_").lstrip("_")
     other = _ELSEWHERE.get(word, "")
     for name in (word, other, _INSTEAD.get(other, "")):
@@ -167,7 +170,7 @@ def _meant(key: str, known: Sequence[str]) -> str:
     near = near or [name for name in known if parts & set(name.split("_"))]
     near = near or get_close_matches(word, known, n=2)
     if not near:
-        return "no setting has a name like it; the files of configs/ show what there is"
+        return "no setting has a name like it; docs/settings.md lists all"
     return f"Did you mean {' or '.join(near[:_SHOWN])}?"
 
 
@@ -186,10 +189,15 @@ def _fits(value: object, hint: Hint) -> bool:
     return isinstance(value, hint)
 
 
-def _describe(hint: Hint) -> str:
+def describe(hint: Hint) -> str:
+    """Return the type of a setting in words.
+
+    >>> describe(int | None), describe(tuple[float, ...])
+    ('a whole number', 'a list of numbers')
+    """
     origin: Any = get_origin(hint)
     if origin in (Union, types.UnionType):
-        return " or ".join(_describe(p) for p in get_args(hint) if p is not types.NoneType)
+        return " or ".join(describe(p) for p in get_args(hint) if p is not types.NoneType)
     if origin is Literal:
         return f"one of {', '.join(map(str, get_args(hint)))}"
     if origin is tuple:
@@ -197,3 +205,54 @@ def _describe(hint: Hint) -> str:
         return f"a list of {words[get_args(hint)[0]]}"
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
     return words.get(hint, str(hint))
+
+
+# Values of options that have a unit or are written as name=value. Each function raises ValueError,
+# whose text says how the value is written.
+
+
+def _amount(what: str, units: Mapping[str, float], example: str) -> Callable[[str], float]:
+    """Return a reader of numbers above 0; `units` has the size of each unit."""
+
+    def read(word: str) -> float:
+        found = _NUMBER.fullmatch(word.strip().lower())
+        number = float(found[1]) * units.get(found[2], 0) if found else 0.0
+        if not isfinite(number) or number <= 0:
+            raise ValueError(f"{word!r} is no {what} above 0; write it as {example}.")
+        return number
+
+    return read
+
+
+milliseconds = _amount("time", {"": 1, "ms": 1, "s": 1000, "us": 0.001, "µs": 0.001}, "5ms or 0.1s")
+size = _amount("size", {"": 1, "b": 1, "kb": 1e3, "kib": 2**10}, "256, 1KB or 1KiB")
+count = _amount("number", {"": 1, "k": 1e3, "m": 1e6, "g": 1e9}, "85000000 or 85M")
+share = _amount("share", {"": 1, "%": 0.01}, "0.97 or 97%")
+
+
+def measure_floor(word: str) -> tuple[str, float]:
+    """Read a measure and its least value.
+
+    >>> measure_floor("nDCG@10=.3")
+    ('nDCG@10', 0.3)
+    """
+    measure, _, number = word.rpartition("=")
+    try:
+        floor = float(number)
+    except ValueError:
+        floor = float("nan")
+    if not measure.strip() or not isfinite(floor):
+        raise ValueError(f"{word!r} is no measure and value, such as nDCG@10=.3.")
+    return measure.strip(), floor
+
+
+def search_param(word: str) -> tuple[str, int]:
+    """Read a setting of an engine.
+
+    >>> search_param("nprobe=32")
+    ('nprobe', 32)
+    """
+    name, _, number = word.partition("=")
+    if not name.strip() or not (number.strip().isdecimal() and number.isascii()):
+        raise ValueError(f"{word!r} is no name=number, such as nprobe=32.")
+    return name.strip(), int(number)

@@ -1,1 +1,1 @@
-"""Embeddings become one number, and the number a better encoder."""
+"""Training: embeddings become scores and losses; exits are fitted by least squares."""

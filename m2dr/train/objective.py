@@ -1,11 +1,11 @@
-"""Terms to their weighted sum: nothing here asks which variant it is."""
+"""Terms to their weighted sum: nothing here asks which variant it is.
 
-# Shapes in this room:
-#   L layers, B queries, N documents, H width, K prefix lengths.
+Shapes: L layers, B queries, N documents, H width, K prefix lengths, D dims of a prefix.
+"""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -13,48 +13,67 @@ import torch
 from torch import Tensor, nn
 
 from m2dr.errors import UserError
-from m2dr.records.card import Similarity
 from m2dr.records.cut import Cut
-from m2dr.records.variant import Compression, Distill, Loss
-from m2dr.train.base import Weights, base_losses
-from m2dr.train.chain import Chain
-from m2dr.train.compress import compressed_all, compressed_by_lottery
-from m2dr.train.losses import alignment, imitation, margin_mse, score_alignment
+from m2dr.records.model_card import Similarity
+from m2dr.records.variant import VARIANTS, Candidates, Distill, Loss, Variant
+from m2dr.train.losses import (
+    alignment,
+    angle_similarities,
+    compressed_all,
+    compressed_randomised,
+    contrastive,
+    cosent,
+    imitation,
+    in_batch,
+    in_batch_of_all,
+    margin_mse,
+)
+from m2dr.train.mipic import Chain, TokenRelations
 from m2dr.train.scores import own_scores, prefix_scores
-from m2dr.train.terms import Asked, Term
-from m2dr.train.tokenwise import TokenRelations
+from m2dr.train.terms import StepTerms, Term
+
+LossWeights = tuple[float, float, float]  # of AnglE's parts: cosine, in-batch, angle
+POSITIVE = 0.8  # least label of a pair of sentences that is a positive of the batch
 
 
 @dataclass(frozen=True)
 class Setting:
-    """How terms are computed, whatever they are."""
+    """How terms are computed: the settings of a training that act on a batch."""
 
     similarity: Similarity
-    temperature: float
+    temperature: float  # divides scores
     loss: Loss = "contrastive"
-    loss_weights: Weights = (1.0, 1.0, 1.0)
-    squares: bool = True
-    compress: Compression = "dependencies"
-    faithful: bool = False
+    loss_weights: LossWeights = (1.0, 1.0, 1.0)
+    candidates: Candidates = "second"  # of the in-batch part of loss angle
+    variant: Variant = VARIANTS["plain"]  # its choices for alignment
     learned: tuple[int, ...] = ()  # layers whose weight is learned
     relations_temperature: float = 1.0  # of token relations, which are products over √H
     chain_temperature: float = 0.05  # of the chain, which compares cosines
     seed: int = 0  # of what a step draws
-    distill: Distill = "none"  # how a teacher's scores are learned
+    distill: Distill = "none"  # loss on a teacher's scores
     distill_temperature: float = 1.0  # divides them
 
 
 @dataclass(frozen=True)
-class Sides:
-    """The vectors and what is known of them, in one step."""
+class EncodedBatch:
+    """A batch after the encoder: pooled vectors, and what is known of the texts.
 
-    queries: Tensor  # [L, B, H], one per layer asked
-    documents: Tensor  # [L, N, H], the same; the positive of query b is document b
-    excluded: Tensor  # [B, N], True where a document must not count as a negative
-    labels: Tensor | None = field(default=None)  # [B] how alike, from 0 to 1, of sentence pairs
-    # [B, 1 + n] a teacher's scores of a query's own documents, its positive first; the n negatives
-    # of query b stand from B + b · n on.
-    teacher: Tensor | None = field(default=None)
+    Attributes:
+        queries: [L, B, H], one row per layer of the step.
+        documents: [L, N, H]; the positive of query b is document b.
+        excluded: [B, N], True where a document must not count as a negative.
+        labels: [B] scores of sentence pairs, from 0 to 1; None: every pair is a positive.
+        teacher: [B, 1 + n] a teacher's scores of a query's own documents, its positive first; the
+            n negatives of query b stand from B + b · n on.
+        draw: another number for each batch of a training, the same in all processes.
+    """
+
+    queries: Tensor
+    documents: Tensor
+    excluded: Tensor
+    labels: Tensor | None = None
+    teacher: Tensor | None = None
+    draw: int = 0
 
 
 class Objective(nn.Module):
@@ -63,8 +82,8 @@ class Objective(nn.Module):
     Its parameters serve the training alone: learned weights, and the projectors of MIPIC.
 
     Args:
-        choices: what a step may ask, all equally likely.
-        whole: the last layer and the full width.
+        choices: terms of the possible steps, all equally likely.
+        full: the cut of the full model.
         setting: how terms are computed.
         relations: MIPIC's token relations, if they are trained.
         chain: MIPIC's chain of checkpoints, if it is trained.
@@ -73,34 +92,34 @@ class Objective(nn.Module):
 
     def __init__(
         self,
-        choices: Sequence[Asked],
-        whole: Cut,
+        choices: Sequence[StepTerms],
+        full: Cut,
         setting: Setting,
         relations: TokenRelations | None = None,
         chain: Chain | None = None,
         extra: float = 0.0,
     ) -> None:
         super().__init__()
-        self.choices, self.whole, self.setting = tuple(choices), whole, setting
+        self.choices, self.full, self.setting = tuple(choices), full, setting
         self.relations, self.chain, self._extra = relations, chain, extra
         # s of exp(-s) · loss + s, a weight that is learned and cannot win by becoming 0
         # (Kendall et al. 2018).
         self.doubts = nn.Parameter(torch.zeros(len(setting.learned))) if setting.learned else None
 
-    @property
-    def cuts(self) -> tuple[Cut, ...]:
-        """The cuts that are trained to retrieve."""
-        return tuple(sorted({cut for asked in self.choices for cut in asked.cuts}))
+    def at(self, step: int, batch: int = 0) -> StepTerms:
+        """Return the terms of a batch; a draw depends on the seed and these numbers alone.
 
-    def at(self, step: int) -> Asked:
-        """What a step asks: a draw that depends on the seed and the step alone."""
+        Args:
+            step: of the optimiser.
+            batch: of the step, where it accumulates several.
+        """
         if len(self.choices) == 1:
             return self.choices[0]
-        generator = np.random.default_rng([self.setting.seed, 2, step])
+        generator = np.random.default_rng([self.setting.seed, 2, step, batch])
         return self.choices[int(generator.integers(len(self.choices)))]
 
-    def forward(self, asked: Asked, sides: Sides) -> tuple[Tensor, dict[str, Tensor]]:
-        """Weighted sum of the terms on one batch; without the token relations, which need states.
+    def forward(self, chosen: StepTerms, batch: EncodedBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the weighted sum of the terms on one batch, without the token relations.
 
         Computed in the precision of the vectors, under autocast too: in bf16 a score has three
         digits, and a temperature of .05 multiplies its error by twenty. Scores of pooled vectors
@@ -112,46 +131,46 @@ class Objective(nn.Module):
         Raises:
             UserError: a part is not a number.
         """
-        with torch.autocast(sides.queries.device.type, enabled=False):
-            return self._total(asked, sides)
+        with torch.autocast(batch.queries.device.type, enabled=False):
+            return self._total(chosen, batch)
 
-    def _total(self, asked: Asked, sides: Sides) -> tuple[Tensor, dict[str, Tensor]]:
-        groups = list(_Step(asked, self.setting, sides).values())
+    def _total(self, chosen: StepTerms, batch: EncodedBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        groups = list(_StepLosses(chosen, self.setting, batch).values())
         terms = [term for group, _ in groups for term in group]
         values = torch.cat([value for _, value in groups])  # one per term
-        counted = values * self._weights(terms, values)
-        parts = _summed(counted.detach(), [self._name(term) for term in terms])
+        weighted = values * self._weights(terms, values)
+        parts = _summed(weighted.detach(), [self._name(term) for term in terms])
         beside: dict[str, Tensor] = {}
         if self.doubts is not None:
-            # Of the layers that this step asks: any other would sink for nothing.
-            beside["doubt"] = self.doubts[self._doubted(asked)].sum()
+            # Of the layers of this step: the weights of others would fall without end.
+            trained = {term.cut.layer for term in chosen.terms}
+            own = [i for i, layer in enumerate(self.setting.learned) if layer in trained]
+            beside["doubt"] = self.doubts[own].sum()
         if self.chain is not None:
-            beside["chain"] = self._extra * self.chain(*self._texts(asked, sides))
-        total = torch.stack([counted.sum(), *beside.values()]).sum()
+            beside["chain"] = self._extra * self.chain(*self._texts(chosen, batch))
+        total = torch.stack([weighted.sum(), *beside.values()]).sum()
         parts |= {name: part.detach() for name, part in beside.items()}
         if not torch.isfinite(total.detach()):
             raise not_a_number(parts)
         return total, parts
 
     def related(self, losses: Tensor) -> Tensor:
-        """The weighted mean of the token relations of each text: [B] to []."""
+        """Return the weighted mean of the token relations of each text: [B] to []."""
         return self._extra * losses.mean()
 
-    def _texts(self, asked: Asked, sides: Sides) -> tuple[dict[int, Tensor], Tensor | None]:
-        """Every text of the batch once, at each layer [B + N, H], and which say the same."""
-        texts, same = sides.queries, None
+    def _texts(
+        self, chosen: StepTerms, batch: EncodedBatch
+    ) -> tuple[dict[int, Tensor], Tensor | None]:
+        """Return every text once, at each layer [B + N, H], and which texts are the same."""
+        texts, same = batch.queries, None
         if self.setting.loss == "simcse":  # the documents are the same texts again
-            same = sides.excluded
-        elif not asked.documents_from_last:  # else their shallow layers are never asked anything
-            texts = torch.cat([texts, sides.documents], dim=1)
-        return dict(zip(asked.layers, texts, strict=True)), same
-
-    def _doubted(self, asked: Asked) -> list[int]:
-        trained = {term.cut.layer for term in asked.terms}
-        return [i for i, layer in enumerate(self.setting.learned) if layer in trained]
+            same = batch.excluded
+        elif not chosen.documents_from_last:  # else shallow layers of documents are not trained
+            texts = torch.cat([texts, batch.documents], dim=1)
+        return dict(zip(chosen.layers, texts, strict=True)), same
 
     def _weights(self, terms: Sequence[Term], values: Tensor) -> Tensor:
-        """What each term counts: one number per term."""
+        """Return the weight of each term."""
         weights = values.new_tensor([term.weight for term in terms])
         if self.doubts is None:
             return weights
@@ -166,7 +185,7 @@ class Objective(nn.Module):
 
 
 def _summed(values: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
-    """The sum of the values of each name, [] each."""
+    """Return the sum of the values of each name, [] each."""
     order = {name: i for i, name in enumerate(dict.fromkeys(names))}
     places = torch.tensor([order[name] for name in names], device=values.device)
     sums = values.new_zeros(len(order)).index_add(0, places, values)
@@ -174,7 +193,7 @@ def _summed(values: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
 
 
 def not_a_number(parts: Mapping[str, Tensor]) -> UserError:
-    """What to say of a loss with parts that are no numbers."""
+    """Return the error for a loss, some of whose parts are not numbers."""
     broken = [name for name, part in parts.items() if not torch.isfinite(part)]
     return UserError(
         f"The loss is not a number: its part {', '.join(broken) or 'total'} is "
@@ -184,63 +203,58 @@ def not_a_number(parts: Mapping[str, Tensor]) -> UserError:
 
 
 @dataclass(frozen=True)
-class _Step:
-    """One step: what its terms share is computed once."""
+class _StepLosses:
+    """The values of a step's terms; what several terms share is computed once."""
 
-    asked: Asked
+    chosen: StepTerms
     setting: Setting
-    sides: Sides
+    batch: EncodedBatch
 
     def values(self) -> Iterator[tuple[Sequence[Term], Tensor]]:
-        """Terms of one kind together, with the value of each before weighting."""
-        asked, setting, sides = self.asked, self.setting, self.sides
-        sources = [asked.layers.index(layer) for layer in asked.document_layers]
-        documents = sides.documents[sources]
-        scores = prefix_scores(sides.queries, documents, asked.dims, setting.similarity)
+        """Yield the terms of one kind together, with the value of each before weighting."""
+        chosen, setting, batch = self.chosen, self.setting, self.batch
+        documents = batch.documents[[chosen.layers.index(n) for n in chosen.document_layers]]
+        scores = prefix_scores(batch.queries, documents, chosen.dims, setting.similarity)
         kinds: dict[tuple[str, int], list[Term]] = defaultdict(list)
-        for term in asked.terms:
+        for term in chosen.terms:
             # Vectors of one prefix length are stacked over layers; scores over all cuts.
             of_scores = term.kind in ("retrieve", "distill", "align scores")
             kinds[term.kind, 0 if of_scores else term.cut.dim].append(term)
         targets = self._targets()
         for (kind, _), terms in kinds.items():
+            places = self._places(term.cut for term in terms)
             if kind == "retrieve":
-                surprise = base_losses(
-                    setting.loss,
-                    setting.loss_weights,
-                    scores,
-                    (sides.queries, documents, asked.dims),
-                    sides.excluded,
-                    sides.labels,
-                    setting.temperature,
-                )  # [L, K]
-                yield terms, surprise[self._places(term.cut for term in terms)]
+                scored = ScoredBatch(
+                    batch.queries, documents, batch.excluded, batch.labels, scores, chosen.dims
+                )
+                yield terms, base_losses(scored, setting)[places]
             elif kind == "distill":
-                yield terms, self._distillation(scores[self._places(term.cut for term in terms)])
+                yield terms, self._distillation(scores[places])
             elif kind == "align scores":
-                taught = scores[self._places(term.cut for term in terms)]  # [n, B, N]
-                teaching = scores.detach()[self._places(_teacher(term) for term in terms)]
-                yield terms, self._score_alignment(taught, teaching)
+                students = scores[places]  # [n, B, N]
+                teachers = scores.detach()[self._places(t.teacher or t.cut for t in terms)]
+                count = students[0].numel()
+                yield terms, self._aligned(students, teachers, setting.temperature, count)
             else:
                 yield terms, self._alignment(terms, targets)
 
     def _distillation(self, scores: Tensor) -> Tensor:
-        """[n, B, N] to [n]: both sides divided by their temperatures."""
-        if self.sides.teacher is None:
+        """Return the losses [n] of scores [n, B, N]; both sides are divided by temperatures."""
+        if self.batch.teacher is None:
             raise ValueError("a step that distils needs the teacher's scores")
-        target = self.sides.teacher.to(scores.dtype) / self.setting.distill_temperature
+        target = self.batch.teacher.to(scores.dtype) / self.setting.distill_temperature
         own = own_scores(scores, target.shape[-1] - 1) / self.setting.temperature
         return (margin_mse if self.setting.distill == "margin-mse" else imitation)(own, target)
 
     def _places(self, cuts: Iterable[Cut]) -> tuple[list[int], list[int]]:
-        """Rows and columns of some cuts in [L, K, …]."""
-        places = [(self.asked.layers.index(c.layer), self.asked.dims.index(c.dim)) for c in cuts]
-        return [row for row, _ in places], [column for _, column in places]
+        """Return the rows and columns of some cuts in [L, K, …]."""
+        found = [(self.chosen.layers.index(c.layer), self.chosen.dims.index(c.dim)) for c in cuts]
+        return [row for row, _ in found], [column for _, column in found]
 
     def _alignment(
         self, terms: Sequence[Term], targets: Mapping[tuple[str, int], Tensor]
     ) -> Tensor:
-        """Of terms of one kind and one prefix length: one value each."""
+        """Return the values [n] of alignments of one kind and one prefix length."""
         kind, dim = terms[0].kind, terms[0].cut.dim
         students = torch.stack([self._vectors(kind, term.cut.layer)[:, :dim] for term in terms])
         above = [
@@ -249,50 +263,130 @@ class _Step:
             else targets[kind, term.cut.layer]
             for term in terms
         ]
-        teachers = torch.stack([vectors.detach()[:, :dim] for vectors in above])
-        if self.setting.squares:
-            return alignment(students, teachers)
-        return imitation(students, teachers)
+        teachers = torch.stack([vectors[:, :dim] for vectors in above])
+        if self.setting.variant.detach:
+            teachers = teachers.detach()
+        temperature = self.setting.variant.align_temperature
+        return self._aligned(students, teachers, temperature, students.shape[1])
 
-    def _score_alignment(self, students: Tensor, teachers: Tensor) -> Tensor:
-        """[n, B, N] twice to [n]."""
-        tau = self.setting.temperature
-        if not self.setting.squares:
-            return imitation(students / tau, teachers / tau)
-        values = score_alignment(students, teachers, tau)
-        # The public code of the score-focused recipe divides by B · N once more.
-        return values / students[0].numel() if self.setting.faithful else values
+    def _aligned(self, students: Tensor, teachers: Tensor, temperature: float, rows: int) -> Tensor:
+        """Return the alignments [n] of two [n, B, D]; `rows` divides them once more, if asked."""
+        if self.setting.variant.squares:
+            values = alignment(students, teachers, temperature)
+        else:
+            values = imitation(students / temperature, teachers / temperature)
+        return values / rows if self.setting.variant.align_reduction == "batch" else values
 
     def _vectors(self, kind: str, layer: int) -> Tensor:
-        """[B, H] of the side that a kind names, at a layer."""
+        """Return the vectors [B, H] of the side that a kind names, at a layer."""
         queries, documents = self._by_layer
-        side = kind.split()[1]
+        side, place = kind.split()[1], self.chosen.layers.index(layer)
         if side == "texts":
-            place = self.asked.layers.index(layer)
             return torch.cat([queries[place], documents[place]])
-        return (queries if side == "queries" else documents)[self.asked.layers.index(layer)]
+        return (queries if side == "queries" else documents)[place]
 
     @cached_property
     def _by_layer(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        # Taken apart at once, so that the gradient is put together at once: indexing would make a
-        # tensor of all layers for each.
-        return self.sides.queries.unbind(), self.sides.documents.unbind()
+        # Unbound at once, so that the gradient is stacked at once: each indexing would make a
+        # gradient of all layers.
+        return self.batch.queries.unbind(), self.batch.documents.unbind()
 
     def _targets(self) -> dict[tuple[str, int], Tensor]:
-        """The compressed target of every side and layer that is aligned with one."""
-        keys = list(
-            dict.fromkeys(
-                (term.kind, term.cut.layer)
-                for term in self.asked.terms
-                if term.kind.startswith("align") and term.teacher is None
-            )
+        """Return the compressed target of every side and layer that is aligned with one."""
+        aligned = (
+            term
+            for term in self.chosen.terms
+            if term.kind.startswith("align") and term.teacher is None
         )
-        batches = [self._vectors(*key) for key in keys]
-        dim, how = self.asked.longest_aligned, self.setting.compress
-        if self.setting.faithful and how == "dependencies":
-            return dict(zip(keys, (compressed_by_lottery(b, dim) for b in batches), strict=True))
-        return dict(zip(keys, compressed_all(batches, dim, how), strict=True))
+        keys = list(dict.fromkeys((term.kind, term.cut.layer) for term in aligned))
+        vectors = [self._vectors(*key) for key in keys]
+        dim, method = self.chosen.longest_aligned, self.setting.variant.compress
+        if method == "randomised":
+            draw = np.random.default_rng([self.setting.seed, 3, self.batch.draw])
+            seeds = draw.integers(2**62, size=len(keys)).tolist()
+            drawn = zip(vectors, seeds, strict=True)
+            found = (compressed_randomised(one, dim, seed) for one, seed in drawn)
+            return dict(zip(keys, found, strict=True))
+        return dict(zip(keys, compressed_all(vectors, dim, method), strict=True))
 
 
-def _teacher(term: Term) -> Cut:
-    return term.teacher or term.cut
+@dataclass(frozen=True)
+class ScoredBatch:
+    """What a base loss reads of a batch."""
+
+    queries: Tensor  # [L, B, H]
+    documents: Tensor  # [L or 1, N, H]; the positive of query b is document b
+    excluded: Tensor  # [B, N], True where a document must not count as a negative
+    labels: Tensor | None  # [B] scores of pairs, from 0 to 1; None: every pair is a positive
+    scores: Tensor  # [L, K, B, N] of `prefix_scores`
+    dims: Sequence[int]  # the K prefix lengths
+
+
+def base_losses(batch: ScoredBatch, setting: Setting) -> Tensor:
+    """Return the base loss at each layer and prefix.
+
+    contrastive, mnr and simcse: cross entropy of the positive among all documents, over the
+    positive pairs (multiple negatives ranking; two dropout views of one sentence).
+    cosent: pairs in the order of their labels, by similarity. angle: cosent, mnr and the angle
+    between the two sentences as complex vectors, weighted. A corpus of documents has no labels:
+    a query and its positive are a pair of 1, and a query and each of its negatives one of 0.
+
+    Args:
+        batch: vectors and scores.
+        setting: which loss, its weights, candidates, temperature and similarity.
+
+    Returns:
+        [L, K] nats.
+    """
+    scores, excluded, temperature = batch.scores, batch.excluded, setting.temperature
+    positive = None if batch.labels is None else batch.labels >= POSITIVE
+
+    def ranked() -> Tensor:
+        if positive is None:
+            return contrastive(scores, excluded, temperature)
+        return in_batch(scores, excluded, positive, temperature)
+
+    if setting.loss in ("contrastive", "mnr", "simcse"):
+        return ranked()
+    similarities, labels, angles = _pairs(batch)
+    ordered = cosent(similarities, labels, temperature)
+    if setting.loss == "cosent":
+        return ordered
+    by_cosine, by_batch, by_angle = setting.loss_weights
+    total = by_cosine * ordered
+    if by_angle:
+        total = total + by_angle * cosent(angles(), labels, temperature)
+    if not by_batch:
+        return total
+    if positive is None or setting.candidates == "second":
+        return total + by_batch * ranked()
+    texts = torch.cat([batch.queries, batch.documents.expand_as(batch.queries)], dim=1)
+    every = prefix_scores(texts, texts, batch.dims, setting.similarity)
+    return total + by_batch * in_batch_of_all(every, excluded, positive, temperature)
+
+
+def _pairs(batch: ScoredBatch) -> tuple[Tensor, Tensor, Callable[[], Tensor]]:
+    """Return similarities [L, K, P] of the pairs of a batch, their labels [P], and their angles."""
+    count = len(batch.excluded)
+    second = batch.documents[:, :count] if batch.labels is not None else batch.documents
+    second = second.expand(len(batch.queries), -1, -1)
+    if batch.labels is not None:
+        first, labels = batch.queries, batch.labels
+        similarities = batch.scores.diagonal(dim1=-2, dim2=-1)
+    else:
+        negatives = batch.scores.shape[-1] // count - 1
+        # An excluded document is no pair of 0.
+        kept = ~own_scores(batch.excluded, negatives).flatten()
+        similarities = own_scores(batch.scores, negatives).flatten(-2)[..., kept]
+        rows = torch.arange(count, device=second.device)
+        others = count + negatives * rows[:, None] + torch.arange(negatives, device=second.device)
+        columns = torch.cat([rows[:, None], others], dim=1).flatten()[kept]
+        first = batch.queries.repeat_interleave(1 + negatives, dim=1)[:, kept]
+        second = second[:, columns]
+        labels = (columns < count).to(similarities.dtype)
+
+    def angles() -> Tensor:
+        found = [angle_similarities(first[..., :k], second[..., :k]) for k in batch.dims]
+        return torch.stack(found, dim=-2)
+
+    return similarities, labels, angles

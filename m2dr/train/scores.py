@@ -1,7 +1,7 @@
-"""Embeddings to scores: every prefix length in one pass."""
+"""Embeddings to scores: every prefix length in one pass.
 
-# Shapes in this room:
-#   L layers, B queries, N documents, H width, K prefix lengths.
+Shapes: L layers, B queries, N documents, H width, K prefix lengths.
+"""
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
@@ -10,19 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from m2dr.records.card import Similarity
+from m2dr.records.model_card import Similarity
 
-TINY = 1e-24  # the least squared norm a prefix is divided by, as torch normalises; zero scores 0
+TINY = 1e-24  # least squared norm that a prefix is divided by, as in torch; zero vectors score 0
 
 
 def prefix_scores(
     queries: Tensor, documents: Tensor, dims: Sequence[int], similarity: Similarity
 ) -> Tensor:
-    """Score of every query with every document, at each prefix length.
+    """Return the score of every query with every document, at each prefix length.
 
-    A longer prefix only adds coordinates, so its dot product is a running sum of blocks, and so
+    A longer prefix only adds dims, so its dot product is a running sum over blocks of dims, and so
     are the squared norms that make it a cosine: all widths cost one full product. The largest
-    tensor made here is [L, K, B, N]; [L, B, N, H] never exists.
+    tensor is [L, K, B, N]; [L, B, N, H] never exists.
 
     Args:
         queries: [L, B, H], not normalised.
@@ -61,8 +61,8 @@ def own_scores(scores: Tensor, negatives: int) -> Tensor:
 class _PrefixDots(torch.autograd.Function):
     """The running sum of dot products, and its gradient without a tensor of full width per block.
 
-    Coordinate h counts in every prefix that reaches it, so its gradient comes from the sum of the
-    scores' gradients over those prefixes: a running sum from the longest to the shortest.
+    Dim h is in every longer prefix, so its gradient comes from the sum of the scores' gradients
+    over those prefixes: a running sum from the longest to the shortest.
     """
 
     @staticmethod
@@ -94,10 +94,10 @@ class _PrefixDots(torch.autograd.Function):
 
 
 def _inverse_norms(vectors: Tensor, dims: Sequence[int]) -> Tensor:
-    """1 / length of each prefix: [L, N, H] to [L, K, N]."""
+    """Return 1 / length of each prefix: [L, N, H] to [L, K, N]."""
     sizes = [stop - start for start, stop in pairwise([0, *dims])]
     rest = vectors.shape[-1] - dims[-1]
     blocks = torch.split(vectors, [*sizes, rest], dim=-1)[: len(dims)]
     squares = [block.square().sum(dim=-1) for block in blocks]
-    # Added one by one: on a gpu the running sum of torch is another one each time.
+    # Added one by one: on a gpu torch's cumsum is not deterministic.
     return torch.stack(list(accumulate(squares)), dim=-2).clamp(min=TINY).rsqrt()

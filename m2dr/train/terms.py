@@ -1,6 +1,6 @@
-"""Variant to terms: which cut is asked what, and with what weight."""
+"""Variant to terms: what each cut is trained for, and with what weight."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -11,42 +11,42 @@ from m2dr.errors import UserError
 from m2dr.records.cut import Cut
 from m2dr.records.variant import Variant
 
-Kind = Literal[
+TermKind = Literal[
     "retrieve",  # the base loss
-    "distill",  # towards the scores of a teacher
+    "distill",  # the scores of a teacher model
     "align queries",  # to their compressed full width
     "align documents",
     "align texts",  # both sides as one batch
-    "imitate queries",  # the softmax over the coordinates of the last layer's
+    "imitate queries",  # the dims of the last layer's
     "imitate documents",
     "imitate texts",
-    "align scores",
+    "align scores",  # to the scores of another cut
 ]
-SIDES = ("queries", "documents")
+_Drawn = tuple[Sequence[int], Sequence[int], Sequence[Cut]]  # layers, dims and stairs of a batch
 
 
 @dataclass(frozen=True)
 class Term:
-    """One summand of the loss: what a cut is asked, and with what weight."""
+    """One summand of the loss."""
 
     cut: Cut
-    kind: Kind
+    kind: TermKind
     weight: float
     teacher: Cut | None = None  # what the cut imitates, where that is another cut
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The terms of a step, and what has to be computed for them."""
+class StepTerms:
+    """The terms of a step, and the layers and dims that they need."""
 
     terms: tuple[Term, ...]
     documents_from_last: bool = False
-    towards: tuple[int, ...] = ()  # more layers that are needed for other reasons
+    more_layers: tuple[int, ...] = ()  # that are needed beside those of the terms
 
     @cached_property
     def layers(self) -> tuple[int, ...]:
         """Layers whose queries are needed, increasing."""
-        return tuple(sorted({cut.layer for cut in self._all_cuts} | set(self.towards)))
+        return tuple(sorted({cut.layer for cut in self._all_cuts} | set(self.more_layers)))
 
     @cached_property
     def document_layers(self) -> tuple[int, ...]:
@@ -75,40 +75,39 @@ class Asked:
         return {term.cut for term in self.terms} | teachers
 
 
-def asked_of(
+def possible_steps(
     variant: Variant,
     layers: Sequence[int],
     dims: Sequence[int],
-    whole: Cut,
+    full: Cut,
     stairs: Sequence[Cut] = (),
     together: bool = False,
-    faithful: bool = False,
-    towards: Sequence[int] = (),
-) -> tuple[Asked, ...]:
-    """What each step may ask, all equally likely: one entry unless the variant draws.
+    more_layers: Sequence[int] = (),
+) -> tuple[StepTerms, ...]:
+    """Return the terms of each possible step, all equally likely: one unless the variant draws.
 
     Args:
         variant: the recipe.
-        layers: the shallow layers that a recipe with shallow layers trains, all below the last.
-        dims: the prefixes that a recipe with prefixes trains, all below the full width.
-        whole: the last layer and the full width.
-        stairs: the cuts below the whole of a recipe that trains a staircase.
-        together: both sides of a pair are one batch of sentences, aligned as one.
-        faithful: weigh as ESE's public code does.
-        towards: layers whose vectors are needed beside those of the terms.
+        layers: shallow layers of a recipe that trains them, all below the last.
+        dims: prefixes of a recipe that trains them, all below the full width.
+        full: the cut of the full model.
+        stairs: cuts of a staircase, below the full model.
+        together: whether both sides of a pair are aligned as one batch.
+        more_layers: layers whose vectors are needed beside those of the terms.
 
     Raises:
-        UserError: there is a step that trains no cut to retrieve.
+        UserError: a step trains no cut to retrieve.
     """
     last = variant.documents == "last"
     # Documents come from the last layer even where no term is about that layer.
-    needed = (*towards, whole.layer) if last else tuple(towards)
-    draws = _draws(variant, layers, dims, stairs) if variant.sampled else [(layers, dims, stairs)]
+    needed = (*more_layers, full.layer) if last else tuple(more_layers)
+    shallow = sorted({cut.layer for cut in stairs} if variant.staircase else set(layers))
+    places = {layer: place for place, layer in enumerate(shallow, start=1)}
     found = tuple(
-        Asked(terms(variant, some, short, whole, steps, together, faithful), last, needed)
-        for some, short, steps in draws
+        StepTerms(terms(variant, some, short, full, steps, together, places), last, needed)
+        for some, short, steps in _draws(variant, layers, dims, full, stairs)
     )
-    if not all(asked.cuts for asked in found):
+    if not all(any(cut.layer for cut in step.cuts) for step in found):
         raise UserError(
             f"Variant {variant.name}, as it is set, trains no cut to retrieve. Set whole=true, or "
             "shallow=true with prefixes=one or full_dim=true; alpha and share must be above 0."
@@ -116,13 +115,15 @@ def asked_of(
     return found
 
 
-def with_teacher(choices: Sequence[Asked], contrastive: float, distill: float) -> tuple[Asked, ...]:
-    """Return the same steps where each cut that retrieves learns a teacher's scores beside.
+def with_teacher(
+    choices: Sequence[StepTerms], contrastive: float, distill: float
+) -> tuple[StepTerms, ...]:
+    """Return the same steps where each cut that retrieves learns a teacher's scores too.
 
     Args:
-        choices: what each step may ask.
-        contrastive: factor of the base loss; 0: the teacher alone.
-        distill: weight of the distillation, in units of that of the base loss.
+        choices: the possible steps.
+        contrastive: factor of the base loss; 0: the teacher's scores alone.
+        distill: weight of the distillation, in units of the base loss.
     """
 
     def taught(term: Term) -> Iterator[Term]:
@@ -134,8 +135,8 @@ def with_teacher(choices: Sequence[Asked], contrastive: float, distill: float) -
         yield Term(term.cut, "distill", distill * term.weight)
 
     return tuple(
-        replace(asked, terms=tuple(part for term in asked.terms for part in taught(term)))
-        for asked in choices
+        replace(step, terms=tuple(part for term in step.terms for part in taught(term)))
+        for step in choices
     )
 
 
@@ -143,101 +144,156 @@ def terms(
     variant: Variant,
     layers: Sequence[int],
     dims: Sequence[int],
-    whole: Cut,
+    full: Cut,
     stairs: Sequence[Cut] = (),
     together: bool = False,
-    faithful: bool = False,
+    places: Mapping[int, int] | None = None,
 ) -> tuple[Term, ...]:
-    """The summands of one step: read this to know what a variant does. Args as `asked_of`."""
+    """Return the summands of one batch: read this to know what a variant does.
+
+    Args as `possible_steps`; `places` numbers all shallow layers that some batch trains, from 1;
+    by default those of this batch.
+    """
     if variant.alone:
-        dim = dims[0] if dims and variant.prefixes != "none" else whole.dim
-        return (Term(Cut(whole.layer, dim), "retrieve", variant.alpha),)
-    cuts = list(stairs) if variant.staircase else _grid(variant, layers, dims, whole)
-    if variant.freeze:  # nothing that is trained stands behind the last layer
-        cuts = [cut for cut in cuts if cut.layer < whole.layer]
+        dim = dims[0] if dims and variant.prefixes != "none" else full.dim
+        return (Term(Cut(full.layer, dim), "retrieve", variant.alpha),)
+    by_stairs = variant.staircase or variant.draw == "exit"
+    cuts = list(stairs) if by_stairs else _grid(variant, layers, dims, full)
+    if variant.freeze:  # the last layer has no parameter that is trained
+        cuts = [cut for cut in cuts if cut.layer < full.layer]
+    full_too = variant.whole and not variant.freeze
+    if full_too:
+        cuts = [cut for cut in cuts if cut != full]  # a draw may be the full width
     each = 1 / len(cuts) if variant.average and cuts else 1.0
-    weights = {cut.layer: layer_weight(variant, cut.layer, whole.layer, faithful) for cut in cuts}
-    whole_too = variant.whole and not variant.freeze
-    asked = [Term(whole, "retrieve", variant.alpha)] if whole_too else []
-    asked += [
+    below = sorted({cut.layer for cut in cuts} - {full.layer})
+    places = places or {layer: place for place, layer in enumerate(below, start=1)}
+    weights = {cut.layer: layer_weight(variant, cut.layer, full.layer, places) for cut in cuts}
+    found = [Term(full, "retrieve", variant.alpha)] if full_too else []
+    found += [
         Term(cut, "retrieve", each * variant.alpha * variant.share * weights[cut.layer])
         for cut in cuts
     ]
-    asked += [
-        Term(cut, kind, each * variant.align_weight * weights[cut.layer], teacher)
-        for cut, kind, teacher in _alignments(variant, cuts, whole, together)
+    found += [
+        Term(
+            cut,
+            kind,
+            each * variant.align_weight * (weights[cut.layer] if variant.align_by_layer else 1.0),
+            teacher,
+        )
+        for cut, kind, teacher in _alignments(variant, cuts, full, together or variant.together)
     ]
-    return tuple(term for term in asked if term.weight)
+    return tuple(term for term in found if term.weight)
 
 
-def layer_weight(variant: Variant, layer: int, last: int, faithful: bool = False) -> float:
-    """How much a layer counts; the last one always 1.
+def layer_weight(
+    variant: Variant, layer: int, last: int, places: Mapping[int, int] | None = None
+) -> float:
+    """Return the weight of layer l; that of the last one, L, is always 1.
 
-    log: 1 / (1 + ln l) (Wang et al. 2024, eq. 8; ESE, eq. 2). linear: falls evenly from 1 at the
-    first layer to 2 / L at the one before the last. dynamic: 1 here; the factor is learned.
+    log: 1 / (1 + ln l) (Wang et al. 2024, eq. 8; ESE, eq. 2). log-position: the same of the place
+    among the shallow layers that are trained, as in public code; log-position-mean: divided by
+    their number too. inverse: 1 / l (sentence-transformers). linear: falls evenly from 1 at the
+    first layer to 2 / L at the one before the last. dynamic: 1; the Objective learns a factor.
 
-    `faithful` is the public code of ESE, which counts the word embeddings as its first layer: the
-    weight of layer l is that of l + 1, and the layer before the last gets none.
+    Args:
+        variant: the recipe.
+        layer: from 1, or 0 for the embeddings where weights go by position.
+        last: L.
+        places: the place of each shallow layer, from 1; by default that of layers 1, 2 and so on.
     """
     if layer == last:
         return 1.0
-    if faithful and layer == last - 1:
-        return 0.0
-    place = layer + 1 if faithful else layer
-    table = {"log": 1 / (1 + log(place)), "linear": 1 - (place - 1) / last}
-    return table.get(variant.weights, 1.0)
+    places = places or {number: number for number in range(1, last)}
+    if variant.weights.startswith("log-position"):
+        share = len(places) if variant.weights == "log-position-mean" else 1
+        return 1 / (1 + log(places.get(layer, layer))) / share
+    if variant.weights in ("uniform", "dynamic"):
+        return 1.0
+    if layer == 0:  # the embeddings weigh as much as the first layer
+        layer = 1
+    table = {"log": 1 / (1 + log(layer)), "inverse": 1 / layer, "linear": 1 - (layer - 1) / last}
+    return table[variant.weights]
 
 
 def _draws(
-    variant: Variant, layers: Sequence[int], dims: Sequence[int], stairs: Sequence[Cut]
-) -> list[tuple[Sequence[int], Sequence[int], Sequence[Cut]]]:
-    """What a step may draw: one stair, or one shallow layer and one prefix, where there are any."""
+    variant: Variant,
+    layers: Sequence[int],
+    dims: Sequence[int],
+    full: Cut,
+    stairs: Sequence[Cut],
+) -> list[_Drawn]:
+    """Return the layers, dims and stairs of each possible batch; one batch of all without a draw.
+
+    step: one stair, or one shallow layer and one prefix. exit: one shallow layer, a dim for it and
+    one for the last layer; full width is among those of the last, and among the others where the
+    recipe trains it there.
+    """
+    if variant.draw == "none":
+        return [(layers, dims, stairs)]
     if variant.staircase:
         return [((), (), (stair,)) for stair in stairs] or [((), (), ())]
     some: list[Sequence[int]] = [(layer,) for layer in layers if variant.shallow]
+    if variant.draw == "exit":
+        prefixes = tuple(dims) if variant.prefixes != "none" else ()
+        wide = (*prefixes, full.dim) if variant.full_dim or not prefixes else prefixes
+        return [
+            (layer, (), (*(Cut(one, below) for one in layer), Cut(full.layer, above)))
+            for layer in some or [()]
+            for below in (wide if layer else wide[:1])
+            for above in (*prefixes, full.dim)
+        ]
     short: list[Sequence[int]] = [(dim,) for dim in dims if variant.prefixes != "none"]
     return [(layer, dim, ()) for layer, dim in product(some or [()], short or [()])]
 
 
-def _grid(variant: Variant, layers: Sequence[int], dims: Sequence[int], whole: Cut) -> list[Cut]:
-    """The cuts below the whole that are asked to retrieve."""
+def _grid(variant: Variant, layers: Sequence[int], dims: Sequence[int], full: Cut) -> list[Cut]:
+    """Return the cuts that are trained to retrieve; the full model is not among them."""
     dims = tuple(dims) if variant.prefixes != "none" else ()
     shallow = tuple(layers) if variant.shallow else ()
     cuts = []
-    for layer in (*shallow, whole.layer):
-        wide = (whole.dim,) if variant.full_dim and layer < whole.layer else ()
+    for layer in (*shallow, full.layer):
+        wide = (full.dim,) if variant.full_dim and layer < full.layer else ()
         cuts += [Cut(layer, dim) for dim in (*dims, *wide)]
     return cuts
 
 
 def _alignments(
-    variant: Variant, cuts: Sequence[Cut], whole: Cut, together: bool
-) -> Iterator[tuple[Cut, Kind, Cut | None]]:
-    """Which cut imitates what."""
+    variant: Variant, cuts: Sequence[Cut], full: Cut, together: bool
+) -> Iterator[tuple[Cut, TermKind, Cut | None]]:
+    """Yield the cuts that imitate something, with what they imitate."""
+    if variant.align == "embedding":
+        yield from _imitations(variant, cuts, full, together)
+        return
     for cut in cuts:
-        if variant.align == "pca" and cut.dim < whole.dim and variant.compress != "none":
-            yield from (
-                (cut, kind, None) for kind in _sides("align", variant, cut, whole, together)
-            )
-        elif variant.align == "embedding" and cut.layer < whole.layer:
-            teacher = Cut(whole.layer, cut.dim)
-            for kind in _sides("imitate", variant, cut, whole, together):
-                yield cut, kind, teacher
+        if variant.align == "pca" and cut.dim < full.dim and variant.compress != "none":
+            yield from ((cut, kind, None) for kind in _sides("align", variant, cut, full, together))
         elif variant.align == "score":
             teacher = {
-                "width": Cut(cut.layer, whole.dim),
-                "depth": Cut(whole.layer, cut.dim),
-                "whole": whole,
+                "width": Cut(cut.layer, full.dim),
+                "depth": Cut(full.layer, cut.dim),
+                "whole": full,
             }[variant.teacher]
             if teacher != cut:
                 yield cut, "align scores", teacher
 
 
+def _imitations(
+    variant: Variant, cuts: Sequence[Cut], full: Cut, together: bool
+) -> Iterator[tuple[Cut, TermKind, Cut]]:
+    """Yield the cuts that imitate the dims of the last layer: all, or one per layer."""
+    below = [cut for cut in cuts if cut.layer < full.layer]
+    if variant.align_width == "full":
+        below = [Cut(layer, full.dim) for layer in dict.fromkeys(cut.layer for cut in below)]
+    for cut in below:
+        for kind in _sides("imitate", variant, cut, full, together):
+            yield cut, kind, Cut(full.layer, cut.dim)
+
+
 def _sides(
-    verb: Literal["align", "imitate"], variant: Variant, cut: Cut, whole: Cut, together: bool
-) -> tuple[Kind, ...]:
-    """Whose vectors are taught."""
-    if variant.documents == "last" and cut.layer < whole.layer:
+    verb: Literal["align", "imitate"], variant: Variant, cut: Cut, full: Cut, together: bool
+) -> tuple[TermKind, ...]:
+    """Return the sides whose vectors are aligned, as kinds of terms."""
+    if variant.documents == "last" and cut.layer < full.layer:
         # Documents of shallow layers are never used, so never taught.
         return ("align queries",) if verb == "align" else ("imitate queries",)
     if together:

@@ -1,39 +1,182 @@
-"""A thin subclass of transformers.Trainer: schedules, checkpoints and processes are its own."""
+"""The training loop: a thin subclass of transformers.Trainer, its plan, and a dry run of it."""
 
+import json
 import logging
+import resource
+import time
 import warnings
+import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, Generic, Literal, TypeVar
 
+import numpy as np
 import torch
 import transformers
+from accelerate.utils import send_to_device
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.utils.data import Dataset
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from m2dr.errors import UserError
-from m2dr.train.plan import BEST, Example, Examples, Plan
 
-FRESH = ("objective.", "exit_heads.", "head.")  # names of what begins untrained
+Example = TypeVar("Example")
+BEST = "quality"  # name of the dev measure in the trainer's state
+FRESH = ("objective.", "exit_heads.", "head.")  # parts of the names of what begins untrained
+DRY_RUN_STEPS = 4  # at most; the first one allocates and is not measured
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a training runs: folders, lengths, rates and precision."""
+
+    folder: Path  # of checkpoints
+    logs: Path  # of TensorBoard events
+    steps: int
+    batch_queries: int  # per step and process, each with its documents
+    accumulate: int  # batches per step; each has negatives of its own
+    learning_rate: float
+    head_learning_rate: float  # of what begins untrained: exit heads, projectors, learned weights
+    schedule: Literal["linear", "cosine"]
+    warmup: float  # share of the steps
+    weight_decay: float
+    max_grad_norm: float
+    seed: int
+    bf16: bool
+    cpu: bool
+    log_steps: int
+    save_steps: int
+    evaluate_steps: int  # 0: never
+    all_used: bool = True  # whether every step trains every parameter; False costs a search
+
+    @property
+    def examples(self) -> int:
+        """Number of examples that one process reads."""
+        return self.steps * self.batch_queries * self.accumulate
+
+    def arguments(self) -> TrainingArguments:
+        """Return the arguments of transformers.Trainer."""
+        evaluate = self.evaluate_steps > 0
+        every = self.evaluate_steps if evaluate else self.save_steps
+        arguments = TrainingArguments(
+            output_dir=str(self.folder),
+            max_steps=self.steps,
+            per_device_train_batch_size=self.batch_queries,
+            gradient_accumulation_steps=self.accumulate,
+            learning_rate=self.learning_rate,
+            lr_scheduler_type=self.schedule,
+            warmup_steps=round(self.warmup * self.steps),
+            weight_decay=self.weight_decay,
+            max_grad_norm=self.max_grad_norm,
+            seed=self.seed,
+            bf16=self.bf16,
+            use_cpu=self.cpu,
+            logging_steps=self.log_steps,
+            logging_first_step=True,
+            logging_nan_inf_filter=False,  # a loss that is not a number is logged as such
+            save_strategy="steps",
+            save_steps=every,
+            save_total_limit=2,
+            eval_strategy="steps" if evaluate else "no",
+            eval_steps=every,
+            load_best_model_at_end=evaluate,
+            metric_for_best_model=BEST if evaluate else None,
+            greater_is_better=True,
+            train_sampling_strategy="sequential",  # Examples shuffles, by position alone
+            remove_unused_columns=False,
+            dataloader_pin_memory=not self.cpu,
+            ddp_find_unused_parameters=not self.all_used,
+            disable_tqdm=True,
+            report_to=[],
+        )
+        if arguments.n_gpu > 1:
+            # nn.DataParallel would join the [L, b, H] of gpus along L; torchrun uses every gpu.
+            arguments._n_gpu = 1
+        return arguments
+
+
+class Examples(Dataset[Example], Generic[Example]):
+    """A training as one long list, whose example at a position depends on the position alone.
+
+    Position i is in epoch i // n, and its example is the one at place i % n of that epoch's own
+    shuffle. There is no epoch counter, so a resumed run reads what it would have read.
+    """
+
+    def __init__(
+        self, count: int, example: Callable[[int, int], Example], total: int, seed: int
+    ) -> None:
+        """Take the number of examples per epoch, `example(epoch, place)`, and of all positions."""
+        self._count, self._example, self._total, self._seed = count, example, total, seed
+        self._order: tuple[int, NDArray[np.int64]] = (-1, np.empty(0, dtype=np.int64))
+
+    def __len__(self) -> int:
+        return self._total
+
+    def __getitem__(self, position: int) -> Example:
+        epoch, place = divmod(position, self._count)
+        if self._order[0] != epoch:
+            generator = np.random.default_rng([self._seed, epoch])
+            self._order = (epoch, generator.permutation(self._count))
+        return self._example(epoch, int(self._order[1][place]))
+
+
+def last_complete_checkpoint(folder: Path, processes: int = 1) -> Path | None:
+    """Return the newest complete checkpoint of a folder; None where there is none.
+
+    Each process writes its own random state, and none waits for the others.
+    """
+    found = sorted(folder.glob("checkpoint-*"), key=lambda path: -step_of(path))
+    draws = [f"rng_state_{rank}.pth" for rank in range(processes)] if processes > 1 else []
+    complete = (
+        p for p in found if _is_complete(p) and all(zipfile.is_zipfile(p / n) for n in draws)
+    )
+    return next(complete, None)
+
+
+def step_of(checkpoint: Path) -> int:
+    """Return the step after which a checkpoint was written."""
+    return int(checkpoint.name.split("-")[1])
+
+
+def _is_complete(checkpoint: Path) -> bool:
+    """Check the state, which is written last, and weights and optimiser by their own tables."""
+    try:
+        state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+        if state.get("global_step") != step_of(checkpoint):
+            return False
+        weights = checkpoint / "model.safetensors"
+        with weights.open("rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+            body = weights.stat().st_size - file.tell()
+    except (OSError, ValueError):
+        return False
+    ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+    beside = (["optimizer.pt"], ["optimizer.bin", "pytorch_model_fsdp.bin"])  # the last of FSDP
+    optimiser = any(all(zipfile.is_zipfile(checkpoint / n) for n in names) for names in beside)
+    return body == max(ends) and optimiser
 
 
 class Trainer(transformers.Trainer):
-    """Trains a learner: a module that gives the loss of a batch and its parts, detached, by name.
+    """transformers.Trainer for a module that returns its loss and the parts of it, by name.
 
     Args:
-        learner: what is trained, saved in checkpoints and resumed.
-        plan: how.
-        examples: the training as one long list.
-        batch: examples to the learner's arguments, `step` excepted.
-        quality: what a better model has more of; None: the last checkpoint is kept.
-        on_step: told each step and what was logged last, with the `step` of the last loss.
+        module: trained, saved in checkpoints and resumed.
+        plan: of the training.
+        examples: of the whole training.
+        batch: turns examples into the module's arguments, but `step` and `batch`.
+        quality: returns the measure of the best checkpoint; None: the last checkpoint is kept.
+        on_step: called with each step and what was logged last, with the `step` of the last loss.
     """
 
     def __init__(
         self,
-        learner: nn.Module,
+        module: nn.Module,
         plan: Plan,
         examples: Examples[Example],
         batch: Callable[[Sequence[Example]], Mapping[str, object]],
@@ -41,14 +184,14 @@ class Trainer(transformers.Trainer):
         on_step: Callable[[int, Mapping[str, float]], None],
     ) -> None:
         logging.getLogger("transformers").setLevel(logging.ERROR)
-        self._plan, self._learner = plan, learner
+        self._plan, self._module = plan, module
         super().__init__(
-            model=learner,
+            model=module,
             args=plan.arguments(),
             train_dataset=examples,
             eval_dataset=examples if quality else None,  # never read: `evaluate` asks `quality`
             data_collator=lambda examples: dict(batch(examples)),
-            callbacks=[_Reporter(on_step, plan.save_steps)],
+            callbacks=[_StepCallback(on_step, plan.save_steps)],
         )
         if self.is_fsdp_enabled:
             _settle_sharding(self.accelerator.state.fsdp_plugin)
@@ -58,23 +201,28 @@ class Trainer(transformers.Trainer):
         self.loss_is_scaled_for_ga = False
         self._quality = quality
         self._parts: dict[str, list[Tensor]] = defaultdict(list)
+        self._batch = (0, 0)  # a step, and the number of its next batch
 
     def compute_loss(
         self, model: nn.Module, inputs: Mapping[str, Any], *_: object, **__: object
     ) -> Tensor:
-        """Loss of one batch."""
-        loss, parts = model(**inputs, step=self.state.global_step)
+        """Return the loss of one batch."""
+        step = self.state.global_step
+        if step != self._batch[0]:
+            self._batch = (step, 0)
+        loss, parts = model(**inputs, step=step, batch=self._batch[1])
+        self._batch = (step, self._batch[1] + 1)
         for name, part in parts.items():
             self._parts[name].append(part)
         total: Tensor = loss
         return total
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """What begins untrained has a learning rate of its own, and norms and biases no decay."""
+        """Return AdamW with groups of parameters by learning rate and decay."""
         if self.optimizer is None:
-            learner: Any = model or self.model
-            kind, options = self.get_optimizer_cls_and_kwargs(self.args, learner)
-            self.optimizer = kind(_groups(self, learner, self._plan), **options)
+            module: Any = model or self.model
+            kind, options = self.get_optimizer_cls_and_kwargs(self.args, module)
+            self.optimizer = kind(_groups(self, module, self._plan), **options)
         optimizer: torch.optim.Optimizer = self.optimizer
         return optimizer
 
@@ -85,10 +233,10 @@ class Trainer(transformers.Trainer):
         weights = self.accelerator.get_state_dict(self.model)  # every process takes part
         if not self.is_world_process_zero():
             return
-        for name, share in list(self._learner.named_parameters()):
+        for name, share in list(self._module.named_parameters()):
             owner, _, own_name = name.rpartition(".")
             whole = nn.Parameter(weights[name], requires_grad=share.requires_grad)
-            setattr(self._learner.get_submodule(owner), own_name, whole)
+            setattr(self._module.get_submodule(owner), own_name, whole)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the mean of each part of the loss since the last log."""
@@ -97,10 +245,10 @@ class Trainer(transformers.Trainer):
         super().log({**logs, **means}, start_time)
 
     def evaluate(self, *_: object, **__: object) -> dict[str, float]:
-        """Quality on the dev split, as the verb measures it."""
+        """Return and log the quality of the module as it is now."""
         if self._quality is None:
             return {}
-        self._learner.eval()
+        self._module.eval()
         metrics = {f"eval_{BEST}": self._quality()}
         self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(
@@ -110,22 +258,22 @@ class Trainer(transformers.Trainer):
 
 
 def _settle_sharding(plugin: Any) -> None:  # noqa: ANN401  # accelerate's, which has no stubs
-    """Make checkpoints of FSDP whole, and bf16 what it is in one process: autocast alone.
+    """Make FSDP write unsharded checkpoints, and use autocast alone for bf16, as one process does.
 
-    transformers waits forever to load the best of checkpoints that are shared. With bf16 accelerate
-    would round the weights of exit heads and losses, and the vectors between encoder and loss.
+    transformers waits forever to load the best of sharded checkpoints. With bf16 accelerate would
+    round the weights of exit heads and losses, and the vectors between encoder and loss.
     """
     if plugin.fsdp_version == 1:
-        raise UserError("FSDP 1 was asked for; its successor shards here. Set FSDP_VERSION=2.")
+        raise UserError("FSDP 1 was asked for, and m2dr trains with FSDP 2. Set FSDP_VERSION=2.")
     plugin.set_state_dict_type("FULL_STATE_DICT")
     plugin.mixed_precision_policy = MixedPrecisionPolicy()
 
 
-def _groups(trainer: Trainer, learner: nn.Module, plan: Plan) -> list[dict[str, object]]:
-    """Parameters by learning rate and decay; without empty groups."""
-    decaying = set(trainer.get_decay_parameter_names(learner))
+def _groups(trainer: Trainer, module: nn.Module, plan: Plan) -> list[dict[str, object]]:
+    """Return the parameters by learning rate and decay; norms and biases have no decay."""
+    decaying = set(trainer.get_decay_parameter_names(module))
     groups: dict[tuple[bool, bool], list[nn.Parameter]] = defaultdict(list)
-    for name, parameter in learner.named_parameters():
+    for name, parameter in module.named_parameters():
         if parameter.requires_grad:
             groups[any(word in name for word in FRESH), name in decaying].append(parameter)
     rates = {True: plan.head_learning_rate, False: plan.learning_rate}
@@ -136,8 +284,8 @@ def _groups(trainer: Trainer, learner: nn.Module, plan: Plan) -> list[dict[str, 
     ]
 
 
-class _Reporter(TrainerCallback):
-    """Tells the caller each step and what was logged last; saves between evaluations too."""
+class _StepCallback(TrainerCallback):
+    """Reports each step and what was logged last; saves between evaluations too."""
 
     def __init__(
         self, on_step: Callable[[int, Mapping[str, float]], None], save_steps: int
@@ -164,7 +312,7 @@ class _Reporter(TrainerCallback):
         model: nn.Module | None = None,
         **_: object,
     ) -> None:
-        # transformers ties saving to evaluating when the best checkpoint is to be kept.
+        # transformers saves only where it evaluates when the best checkpoint is to be kept.
         control.should_save |= state.global_step % self._save_steps == 0
         control.should_log |= state.global_step >= state.max_steps  # whatever log_steps is
         if control.should_save and model is not None:
@@ -173,7 +321,7 @@ class _Reporter(TrainerCallback):
 
 
 def _refuse_broken(model: nn.Module, step: int) -> None:
-    """No checkpoint of weights that are no numbers: it would take the place of a good one."""
+    """Raise UserError where weights are not finite; their checkpoint would replace a good one."""
     for name, parameter in model.named_parameters():
         if not torch.isfinite(parameter).all():
             raise UserError(
@@ -189,3 +337,80 @@ def _tensorboard(folder: Path) -> TrainerCallback:
         from transformers.integrations.integration_utils import TensorBoardCallback
 
         return TensorBoardCallback(SummaryWriter(str(folder)))  # type: ignore[no-untyped-call]  # transformers does not annotate it
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What a step of a training takes: medians over the steps that were measured.
+
+    Attributes:
+        seconds: of a step.
+        tokens: of one process, without padding.
+        padded: the same with padding.
+        memory: peak bytes of this process, or of the gpu.
+        parameters: of the module.
+        trained: how many of them are trained.
+        loss: of the last step.
+    """
+
+    seconds: float
+    tokens: float
+    padded: float
+    memory: int
+    parameters: int
+    trained: int
+    loss: float
+
+
+def run_first_steps(
+    module: nn.Module,
+    plan: Plan,
+    examples: Examples[Example],
+    batch: Callable[[Sequence[Example]], Mapping[str, Any]],
+    advance: Callable[[int], None],
+) -> DryRun:
+    """Run and measure the first steps of a training, optimiser included; nothing is written."""
+    device = next(module.parameters()).device
+    trained = [p for p in module.train().parameters() if p.requires_grad]
+    optimiser = torch.optim.AdamW(trained, lr=plan.learning_rate, fused=True)
+    times, sizes, loss = [], [], 0.0
+    for step in range(min(DRY_RUN_STEPS, plan.steps)):
+        begun, real, padded, loss = time.perf_counter(), 0, 0, 0.0
+        for part in range(plan.accumulate):
+            start = (step * plan.accumulate + part) * plan.batch_queries
+            chosen = [examples[start + i] for i in range(plan.batch_queries)]
+            made = batch(chosen)
+            masks = [mask for _, mask, _ in made["texts"]] if "texts" in made else [made["mask"]]
+            real += sum(int(mask.sum()) for mask in masks)
+            padded += sum(mask.numel() for mask in masks)
+            mixed = torch.autocast(device.type, torch.bfloat16) if plan.bf16 else nullcontext()
+            with mixed:
+                total, _ = module(**send_to_device(made, device), step=step, batch=part)
+            (total / plan.accumulate).backward()
+            loss += float(total.detach()) / plan.accumulate
+        optimiser.step()
+        optimiser.zero_grad()
+        times.append(time.perf_counter() - begun)
+        sizes.append((real, padded))
+        advance(1)
+    return DryRun(
+        seconds=median(times[1:] or times),
+        tokens=median(real for real, _ in sizes),
+        padded=median(padded for _, padded in sizes),
+        memory=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else peak_memory(),
+        parameters=sum(p.numel() for p in module.parameters()),
+        trained=sum(p.numel() for p in trained),
+        loss=loss,
+    )
+
+
+def peak_memory() -> int:
+    """Return the peak memory of this process in bytes.
+
+    On Linux `ru_maxrss` starts at what the parent held when it started this process.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        fields = (line.split() for line in status.read_text(encoding="utf-8").splitlines())
+        return next(1024 * int(words[1]) for words in fields if words[:1] == ["VmHWM:"])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # of macOS, in bytes

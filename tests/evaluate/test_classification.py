@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 from m2dr.errors import UserError
-from m2dr.evaluate.classification import (
-    MEASURES,
+from m2dr.evaluate.sentence_tasks import (
+    CLASS_MEASURES,
     Regression,
-    few_of_each,
     learn,
     require_scikit_learn,
+    sample_per_label,
 )
 
 pytest.importorskip("sklearn")
@@ -36,7 +36,7 @@ def test_draws_are_those_of_mteb() -> None:
         _, places, draw = task._undersample_data(rows, number, places)
         expected.append(list(draw))
 
-    found = few_of_each(list(labels), samples=4, experiments=3, seed=42)
+    found = sample_per_label(list(labels), samples=4, experiments=3, seed=42)
 
     assert [draw.tolist() for draw in found] == expected
 
@@ -44,13 +44,13 @@ def test_draws_are_those_of_mteb() -> None:
 def test_a_draw_has_a_few_rows_of_each_label_and_draws_differ() -> None:
     labels = ["a"] * 10 + ["b"] * 2
 
-    first, second = few_of_each(labels, samples=3, experiments=2, seed=1)
+    first, second = sample_per_label(labels, samples=3, experiments=2, seed=1)
 
     for draw in (first, second):
         assert sorted(labels[row] for row in draw) == ["a"] * 3 + ["b"] * 2
         assert len(set(draw.tolist())) == 5
     assert first.tolist() != second.tolist()
-    assert few_of_each(labels, 3, 2, seed=1)[1].tolist() == second.tolist()
+    assert sample_per_label(labels, 3, 2, seed=1)[1].tolist() == second.tolist()
 
 
 def test_measures_are_means_over_the_experiments() -> None:
@@ -58,7 +58,7 @@ def test_measures_are_means_over_the_experiments() -> None:
 
     vectors, labels = world()
     test, test_labels = world(14)
-    draws = few_of_each([str(label) for label in labels], 4, 3, seed=5)
+    draws = sample_per_label([str(label) for label in labels], 4, 3, seed=5)
 
     found = learn(vectors, labels, draws, test, test_labels, Regression(100, 5))
 
@@ -71,7 +71,7 @@ def test_measures_are_means_over_the_experiments() -> None:
             hits = np.sum((guess == label) & (test_labels == label))
             by_class.append(2 * hits / (np.sum(guess == label) + np.sum(test_labels == label)))
         f1s.append(np.mean(by_class))
-    assert tuple(found.measures) == MEASURES
+    assert tuple(found.measures) == CLASS_MEASURES
     assert found.measures["Accuracy"] == pytest.approx(np.mean(accuracies))
     assert found.measures["F1"] == pytest.approx(np.mean(f1s))
     assert found.stopped == 0
@@ -94,7 +94,7 @@ def test_without_scikit_learn_the_extra_is_named(monkeypatch: pytest.MonkeyPatch
 
 
 def test_scikit_learn_loads_when_it_is_used() -> None:
-    told = "import m2dr.evaluate.classification, sys; print('sklearn' in sys.modules)"
+    told = "import m2dr.evaluate.sentence_tasks, sys; print('sklearn' in sys.modules)"
 
     done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
 

@@ -5,13 +5,12 @@ import pytest
 from matplotlib.figure import Figure
 
 from m2dr.errors import UserError
+from m2dr.evaluate.comparison import published, published_sets
 from m2dr.evaluate.costs import Cost, Costs
-from m2dr.evaluate.curves import draw_gap_to, draw_gap_to_whole, draw_quality
-from m2dr.evaluate.frontier import BYTES, LATENCY
+from m2dr.evaluate.figures import draw_gap_to, draw_gap_to_whole, draw_quality, draw_tradeoff
 from m2dr.evaluate.grid import Grid
-from m2dr.evaluate.published import published, published_sets
-from m2dr.evaluate.style import DARK, LIGHT
-from m2dr.evaluate.tradeoff import draw_tradeoff
+from m2dr.evaluate.pick import BYTES, LATENCY
+from m2dr.evaluate.theme import DARK, LIGHT
 from m2dr.records.cut import Cut
 
 LAYERS, DIMS = (2, 4, 6), (8, 32, 128)
@@ -94,8 +93,8 @@ def test_published_sets_hold_what_their_sources_print() -> None:
 @pytest.mark.parametrize(
     ("asked", "sentence"),
     [
-        ("msmarko", "No published scores are called 'msmarko'. Did you mean msmarco?"),
-        ("beir13:FULL-DIM", "hold no 'FULL-DIM'"),
+        ("msmarko", "There are no published scores 'msmarko'. Did you mean msmarco?"),
+        ("beir13:FULL-DIM", "have no recipe 'FULL-DIM'"),
     ],
 )
 def test_published_scores_that_are_not_there_are_refused(asked: str, sentence: str) -> None:

@@ -6,10 +6,10 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from m2dr.errors import UserError
-from m2dr.evaluate import figures, style
-from m2dr.evaluate.figures import heat_map, quality_over_dims
+from m2dr.evaluate import figures, theme
+from m2dr.evaluate.figures import draw_heat_map, quality_over_dims
 from m2dr.evaluate.grid import Grid
-from m2dr.evaluate.style import Look
+from m2dr.evaluate.theme import Theme, save
 from m2dr.records.cut import Cut
 
 COARSE = 50  # dots per inch
@@ -31,12 +31,12 @@ def grid(
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """The figures that were made, to look at what is in them; coarse, to be quick."""
     made: list[Figure] = []
-    monkeypatch.setattr(style, "DPI", COARSE)
+    monkeypatch.setattr(theme, "DPI", COARSE)
 
-    def keep(make: Callable[[float, float, Look], Figure]) -> Callable[..., Figure]:
-        return lambda width, height, look: made.append(make(width, height, look)) or made[-1]
+    def keep(make: Callable[[float, float, Theme], Figure]) -> Callable[..., Figure]:
+        return lambda width, height, theme: made.append(make(width, height, theme)) or made[-1]
 
-    monkeypatch.setattr(figures, "new_figure", keep(style.new_figure))
+    monkeypatch.setattr(figures, "new_figure", keep(theme.new_figure))
     return made
 
 
@@ -123,7 +123,7 @@ def test_all_there_is_to_read_lies_inside_the_picture(
     if draw == "lines":
         quality_over_dims([some], "nDCG@10", path)
     else:
-        heat_map(some, "nDCG@10", path)
+        save(draw_heat_map(some, "nDCG@10"), path)
 
     figure = drawn[0]
     box = figure.get_tightbbox()
@@ -153,7 +153,7 @@ def test_the_same_grid_gives_the_same_picture(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("drawn")
 def test_a_model_may_be_called_anything(name: str, tmp_path: Path) -> None:
     quality_over_dims([grid(name)], "nDCG@10", tmp_path / "lines.png")
-    heat_map(grid(name), "nDCG@10", tmp_path / "heat.png")
+    save(draw_heat_map(grid(name), "nDCG@10"), tmp_path / "heat.png")
 
     assert len(list(tmp_path.iterdir())) == 2
 
@@ -163,7 +163,8 @@ def test_a_heat_map_shows_every_measured_cut_and_the_best_in_bold(
 ) -> None:
     cells = {Cut(0, 8): {"RR@10": 0.125}, Cut(4, 16): {"RR@10": 0.5}}
 
-    heat_map(Grid("diagonal", "pydocs", "test", 9, cells), "RR@10", tmp_path / "heat.png")
+    diagonal = Grid("diagonal", "pydocs", "test", 9, cells)
+    save(draw_heat_map(diagonal, "RR@10"), tmp_path / "heat.png")
 
     axes = drawn[0].axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["0", "4"]

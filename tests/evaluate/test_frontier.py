@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m2dr.evaluate.frontier import Budget, Candidate, frontier, nearest, pick, prices
+from m2dr.evaluate.pick import Budget, Candidate, frontier, near_misses, pick, prices
 from m2dr.records.cut import Cut
 
 NAMES = ("latency", "bytes", "multiply_adds")
@@ -89,7 +89,7 @@ def test_the_order_of_the_table_changes_nothing(table: list[Candidate], budget: 
 
     assert pick(backwards, budget) == pick(table, budget)
     assert frontier(backwards) == frontier(table)
-    assert nearest(backwards, budget) == nearest(table, budget)
+    assert near_misses(backwards, budget) == near_misses(table, budget)
 
 
 @given(table=tables, budget=budgets)
@@ -114,7 +114,7 @@ def test_the_nearest_cuts_are_those_that_miss_least_and_the_better_of_equals() -
         Candidate(Cut(4, 8), 0.4, {"latency": 3.0}),
     ]
 
-    found = nearest(table, Budget({"latency": 0.5}), count=3)
+    found = near_misses(table, Budget({"latency": 0.5}), count=3)
 
     assert [one.cut.layer for one in found] == [1, 3, 2]
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from m2dr.errors import UserError
-from m2dr.evaluate.fusion import SCALES, interpolated, reciprocal_ranks
+from m2dr.evaluate.fusion import SCALINGS, interpolated, reciprocal_ranks
 from m2dr.records.run import Ranking, Run
 
 Pairs = list[tuple[str, float]]
@@ -92,7 +92,7 @@ def test_ranks_fuse_as_the_formula_says(runs: list[Run], offset: float, data) ->
 
 
 @given(runs=MANY, data=st.data())
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("scale", SCALINGS)
 def test_scores_fuse_as_the_formula_says(scale: str, runs: list[Run], data) -> None:
     weights = data.draw(st.lists(st.floats(0.1, 1), min_size=len(runs), max_size=len(runs)))
 
@@ -193,7 +193,7 @@ def test_an_unknown_scale_names_the_nearest() -> None:
         interpolated([run(q={"a": 1.0})] * 2, scale="minmax")
 
 
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("scale", SCALINGS)
 def test_an_infinite_score_has_no_scale(scale: str) -> None:
     endless = run(q={"a": math.inf, "b": 1.0})
 

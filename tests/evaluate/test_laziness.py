@@ -1,7 +1,7 @@
 import subprocess
 import sys
 
-IMPORTS = "import m2dr.evaluate.measures, m2dr.evaluate.report, m2dr.evaluate.figures, sys"
+IMPORTS = "import m2dr.evaluate.measures, m2dr.evaluate.grid, m2dr.evaluate.figures, sys"
 LOADED = "print(*sorted({'ir_measures', 'matplotlib', 'pytrec_eval', 'torch'} & set(sys.modules)))"
 
 

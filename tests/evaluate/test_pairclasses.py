@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from m2dr.errors import UserError
-from m2dr.evaluate.pairclasses import MEASURES, separation, separations
+from m2dr.evaluate.sentence_tasks import PAIR_MEASURES, separation, separations
 
 # Few distinct values, so that ties are common; both classes always present.
 pairs = st.lists(
@@ -33,9 +33,9 @@ def naive(found: list[tuple[float, bool]]) -> dict[str, float]:
 
 @given(found=pairs)
 def test_every_threshold_is_tried_and_none_parts_a_tie(found: list[tuple[float, bool]]) -> None:
-    likeness, alike = (np.array(column) for column in zip(*found, strict=True))
+    similarity, alike = (np.array(column) for column in zip(*found, strict=True))
 
-    assert separation(likeness, alike) == pytest.approx(naive(found))
+    assert separation(similarity, alike) == pytest.approx(naive(found))
 
 
 @settings(deadline=None)  # the first example pays for loading the referees
@@ -44,23 +44,23 @@ def test_the_referees_agree(found: list[tuple[float, bool]]) -> None:
     metrics = pytest.importorskip("sklearn.metrics")
     evaluation = pytest.importorskip("sentence_transformers.sentence_transformer.evaluation")
     referee = evaluation.BinaryClassificationEvaluator
-    likeness, alike = (np.array(column) for column in zip(*found, strict=True))
+    similarity, alike = (np.array(column) for column in zip(*found, strict=True))
     labels = alike.astype(int)
 
-    mine = separation(likeness, alike)
+    mine = separation(similarity, alike)
 
-    assert mine["AP"] == pytest.approx(metrics.average_precision_score(labels, likeness))
-    accuracy, _ = referee.find_best_acc_and_threshold(likeness, labels, True)
-    f1, *_ = referee.find_best_f1_and_threshold(likeness, labels, True)
+    assert mine["AP"] == pytest.approx(metrics.average_precision_score(labels, similarity))
+    accuracy, _ = referee.find_best_acc_and_threshold(similarity, labels, True)
+    f1, *_ = referee.find_best_f1_and_threshold(similarity, labels, True)
     assert (mine["Accuracy"], mine["F1"]) == pytest.approx((accuracy, f1))
 
 
 @given(found=pairs, seed=st.integers(0, 99))
 def test_the_order_of_the_pairs_does_not_matter(found: list[tuple[float, bool]], seed: int) -> None:
-    likeness, alike = (np.array(column) for column in zip(*found, strict=True))
+    similarity, alike = (np.array(column) for column in zip(*found, strict=True))
     order = np.random.default_rng(seed).permutation(len(found))
 
-    assert separation(likeness[order], alike[order]) == separation(likeness, alike)
+    assert separation(similarity[order], alike[order]) == separation(similarity, alike)
 
 
 def test_each_prefix_is_compared_by_cosine_and_by_dot() -> None:
@@ -73,7 +73,7 @@ def test_each_prefix_is_compared_by_cosine_and_by_dot() -> None:
 
     assert set(found) == {2, 8}
     for dim, values in found.items():
-        assert tuple(values) == MEASURES
+        assert tuple(values) == PAIR_MEASURES
         cut = vectors[:, :dim].astype(np.float64)
         dots = np.array([cut[a] @ cut[b] for a, b in zip(first, second, strict=True)])
         norms = [

@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
+from m2dr.data.qrels import read_judgements
 from m2dr.errors import UserError
 from m2dr.evaluate.runfiles import write_qrels
 from m2dr.records.texts import Judgement
-from m2dr.text.qrels import read_judgements
 
 
 def test_judgements_are_written_as_trec_eval_reads_them(tmp_path: Path) -> None:
@@ -20,5 +20,5 @@ def test_judgements_are_written_as_trec_eval_reads_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("odd", ["", "two words"])
 def test_an_id_that_no_column_can_hold_is_refused(odd: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"query id .* cannot stand in a run file or a qrels file"):
+    with pytest.raises(UserError, match=r"query id .* cannot be written to a run or qrels file"):
         write_qrels([Judgement(odd, "d", 1)], tmp_path / "qrels.tsv")

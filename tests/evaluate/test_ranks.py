@@ -11,10 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trec import Judged, World, run_of, trec_eval, worlds
 
+from m2dr.evaluate.fast_measures import RowEvaluator, drop_own, has_formula
 from m2dr.evaluate.measures import overall
-from m2dr.evaluate.ranks import takes, without
 from m2dr.evaluate.runfiles import read_run, write_run
-from m2dr.evaluate.scoring import RowEvaluator
 from m2dr.records.run import Ranking, Run
 from m2dr.records.texts import Judgement
 
@@ -129,12 +128,12 @@ def test_every_formula_is_its_definition(world: World) -> None:
 
 @pytest.mark.parametrize("name", FORMULAS)
 def test_what_papers_report_has_a_formula(name: str) -> None:
-    assert takes(ir_measures.parse_measure(name))
+    assert has_formula(ir_measures.parse_measure(name))
 
 
 @pytest.mark.parametrize("name", ["Bpref", "nDCG(dcg='exp-log2')@10", "P(judged_only=True)@5"])
 def test_what_has_no_formula_is_left_to_a_provider(name: str) -> None:
-    assert not takes(ir_measures.parse_measure(name))
+    assert not has_formula(ir_measures.parse_measure(name))
 
 
 def test_a_sum_stays_a_sum() -> None:
@@ -164,7 +163,7 @@ def test_leaving_out_the_own_document_is_what_a_ranking_does(seed: int, k: int) 
     rows = np.stack([line[np.lexsort((-line, -s))] for line, s in zip(rows, scores, strict=True)])
     own = rng.integers(-1, k + 3, 5).tolist()
 
-    kept, values = without(rows, scores, own, k)
+    kept, values = drop_own(rows, scores, own, k)
 
     for line in range(5):
         docids = [f"{row:03d}" for row in rows[line]]

@@ -7,15 +7,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from m2dr.errors import UserError
-from m2dr.evaluate.grid import Grid
-from m2dr.evaluate.report import (
-    read_json,
+from m2dr.evaluate.grid import (
+    Grid,
+    read_grid,
     text_comparison,
     text_cross,
     text_table,
     write_cross,
     write_csv,
-    write_json,
+    write_grid,
 )
 from m2dr.records.cut import Cut
 
@@ -40,7 +40,7 @@ GRIDS = st.builds(
     ),
     notes=st.lists(WORDS, max_size=2).map(tuple),
     unit=WORDS,
-    alarms=st.lists(WORDS, max_size=2).map(tuple),
+    checks=st.lists(WORDS, max_size=2).map(tuple),
 )
 one_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -95,9 +95,9 @@ def test_models_of_one_name_are_not_compared() -> None:
 @one_folder
 @given(some=GRIDS)
 def test_reading_what_was_written_gives_the_same_grid(some: Grid, tmp_path: Path) -> None:
-    write_json(some, tmp_path / "grid.json")
+    write_grid(some, tmp_path / "grid.json")
 
-    assert read_json(tmp_path / "grid.json") == some
+    assert read_grid(tmp_path / "grid.json") == some
 
 
 @one_folder
@@ -185,15 +185,15 @@ def test_what_is_not_a_grid_is_refused_with_the_file_and_the_reason(
     path.write_bytes(text.encode(errors="surrogatepass"))
 
     with pytest.raises(UserError, match=rf"grid\.json.*{problem}"):
-        read_json(path)
+        read_grid(path)
 
 
 def test_a_grid_file_that_does_not_say_what_it_counts_counts_queries(tmp_path: Path) -> None:
     (tmp_path / "grid.json").write_text(broken())
 
-    assert read_json(tmp_path / "grid.json").unit == "queries"
+    assert read_grid(tmp_path / "grid.json").unit == "queries"
 
 
 def test_a_grid_file_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"There is no grid file .*absent\.json"):
-        read_json(tmp_path / "absent.json")
+        read_grid(tmp_path / "absent.json")

@@ -167,7 +167,7 @@ def test_what_no_column_can_hold_is_refused_before_a_file_appears(
     words = {"query id": "q", "document id": "d", "tag": "m2dr"} | {place: word}
     run = Run({words["query id"]: Ranking((words["document id"],), (1.0,))})
 
-    with pytest.raises(UserError, match=f"The {place} .* cannot stand in a run file"):
+    with pytest.raises(UserError, match=f"The {place} .* cannot be written to a run"):
         write_run(run, tmp_path / "run.txt", tag=words["tag"])
     assert list(tmp_path.iterdir()) == []
 

@@ -7,9 +7,17 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from m2dr.errors import UserError
-from m2dr.evaluate.made import Made, write_made
-from m2dr.evaluate.parts import Part, PartFile, joined
-from m2dr.evaluate.scores import SCORES, QueryScores, read_scores, write_scores
+from m2dr.evaluate.results import (
+    SCORES,
+    LayerScores,
+    LayerScoresFile,
+    Provenance,
+    QueryScores,
+    join_layers,
+    read_scores,
+    write_provenance,
+    write_scores,
+)
 from m2dr.records.cut import Cut
 
 CUTS = (Cut(1, 8), Cut(2, 16))
@@ -64,7 +72,9 @@ def test_scores_that_are_not_there_name_the_command_that_makes_them(tmp_path: Pa
     with pytest.raises(UserError, match="make them by evaluating that model again"):
         read_scores(tmp_path)
 
-    write_made(Made("m2dr evaluate beir --corpus 'my data'", "m", "my data", "test", "f"), tmp_path)
+    write_provenance(
+        Provenance("m2dr evaluate beir --corpus 'my data'", "m", "my data", "test", "f"), tmp_path
+    )
     with pytest.raises(UserError, match="make them with: m2dr evaluate beir --corpus 'my data'$"):
         read_scores(tmp_path)
 
@@ -88,27 +98,27 @@ def test_a_file_of_another_kind_or_format_is_a_sentence(tmp_path: Path) -> None:
         read_scores(tmp_path)
 
 
-def part(layer: int) -> Part:
+def part(layer: int) -> LayerScores:
     cuts = [Cut(layer, 8), Cut(layer, 16)]
     values = {cut: {"RR": np.array([cut.dim / 100, 0.5])} for cut in cuts}
     counts = dict.fromkeys(cuts, layer)
-    return Part.of(("q1", "q2"), values, counts, dict.fromkeys(cuts, 0), {"unanswered": 1})
+    return LayerScores.of(("q1", "q2"), values, counts, dict.fromkeys(cuts, 0), {"unanswered": 1})
 
 
 def test_a_part_is_found_by_its_own_question_alone(tmp_path: Path) -> None:
-    file = PartFile(tmp_path, 2, 6, {"measures": ["RR"]})
+    file = LayerScoresFile(tmp_path, 2, 6, {"measures": ["RR"]})
     file.write(part(2))
 
-    again = PartFile(tmp_path, 2, 6, {"measures": ["RR"]}).read()
+    again = LayerScoresFile(tmp_path, 2, 6, {"measures": ["RR"]}).read()
     assert again is not None
     assert (again.tied, again.facts) == ({Cut(2, 8): 2, Cut(2, 16): 2}, {"unanswered": 1})
     np.testing.assert_array_equal(again.scores["RR"].values, [[0.08, 0.5], [0.16, 0.5]])
-    assert PartFile(tmp_path, 2, 6, {"measures": ["AP"]}).read() is None
-    assert PartFile(tmp_path, 2, 5, {"measures": ["RR"]}).read() is None
+    assert LayerScoresFile(tmp_path, 2, 6, {"measures": ["AP"]}).read() is None
+    assert LayerScoresFile(tmp_path, 2, 5, {"measures": ["RR"]}).read() is None
 
 
 def test_a_damaged_part_is_measured_again(tmp_path: Path) -> None:
-    file = PartFile(tmp_path, 2, 6, {})
+    file = LayerScoresFile(tmp_path, 2, 6, {})
     file.write(part(2))
     file.path.write_bytes(file.path.read_bytes()[:100])
 
@@ -116,17 +126,20 @@ def test_a_damaged_part_is_measured_again(tmp_path: Path) -> None:
 
 
 def test_what_a_layer_answered_to_any_question_is_forgotten_together(tmp_path: Path) -> None:
-    old, other = PartFile(tmp_path, 2, 6, {"was": 1}), PartFile(tmp_path, 3, 6, {"was": 1})
+    old, other = (
+        LayerScoresFile(tmp_path, 2, 6, {"was": 1}),
+        LayerScoresFile(tmp_path, 3, 6, {"was": 1}),
+    )
     old.write(part(2))
     other.write(part(3))
 
-    PartFile(tmp_path, 2, 6, {"is": 1}).forget()
+    LayerScoresFile(tmp_path, 2, 6, {"is": 1}).forget()
 
     assert (old.read(), other.read() is None) == (None, False)
 
 
 def test_parts_join_with_the_smallest_cut_first() -> None:
-    found = joined([part(3), part(1)])["RR"]
+    found = join_layers([part(3), part(1)])["RR"]
 
     assert found.cuts == (Cut(1, 8), Cut(1, 16), Cut(3, 8), Cut(3, 16))
     assert found.values[:, 0].tolist() == [0.08, 0.16, 0.08, 0.16]

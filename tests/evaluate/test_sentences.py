@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from m2dr.errors import UserError
-from m2dr.evaluate.sentences import (
+from m2dr.evaluate.sentence_tasks import (
     correlations,
     distinct,
     gold_scores,
@@ -15,7 +15,7 @@ from m2dr.evaluate.sentences import (
     ranks,
     spearman,
 )
-from m2dr.records.texts import Pair
+from m2dr.records.texts import SentencePair
 
 stats = pytest.importorskip("scipy.stats")
 
@@ -26,7 +26,12 @@ SCORES = st.one_of(
 SAMPLES = st.lists(st.tuples(SCORES, SCORES), min_size=3, max_size=40).map(
     lambda rows: np.array(rows).T
 )
-PAIRS = [Pair("a", "b", 0.5), Pair("b", "c", 0.25), Pair("a", "a", 1.0), Pair("c", "a", 0.5)]
+PAIRS = [
+    SentencePair("a", "b", 0.5),
+    SentencePair("b", "c", 0.25),
+    SentencePair("a", "a", 1.0),
+    SentencePair("c", "a", 0.5),
+]
 
 
 def vectors(rows: int = 7, width: int = 12, seed: int = 13) -> np.ndarray:
@@ -164,8 +169,8 @@ def test_every_dim_has_both_correlations_of_its_own_prefix() -> None:
         }
 
 
-def test_a_prefix_to_which_all_pairs_are_alike_agrees_with_nobody() -> None:
-    some = np.abs(vectors())  # of one coordinate that is positive every cosine is 1
+def test_a_prefix_to_which_all_pairs_are_alike_correlates_with_no_score() -> None:
+    some = np.abs(vectors())  # of one dim that is positive every cosine is 1
     first, second = np.array([0, 1, 2]), np.array([4, 5, 6])
 
     found = correlations(some, first, second, np.array([0.1, 0.9, 0.4]), [1])
@@ -190,6 +195,6 @@ def test_a_vector_that_is_not_made_of_numbers_is_refused(odd: float) -> None:
         ([PAIRS[0], PAIRS[3]], "All 2 pairs of tiny have the score 0.5"),
     ],
 )
-def test_gold_without_an_order_is_refused(pairs: list[Pair], problem: str) -> None:
+def test_gold_without_an_order_is_refused(pairs: list[SentencePair], problem: str) -> None:
     with pytest.raises(UserError, match=problem):
         gold_scores(pairs, "tiny")

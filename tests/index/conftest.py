@@ -1,6 +1,6 @@
 """A label, and stores made of arrays."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from m2dr.index.label import Label
-from m2dr.index.manifest import StorePlan
+from m2dr.index.manifest import Label, StorePlan
+from m2dr.index.milvus import Server, release
 from m2dr.index.store import Store, open_store
-from m2dr.index.writer import StoreWriter
+from m2dr.index.store_writer import StoreWriter
 
 Build = Callable[..., Store]
 
@@ -64,10 +64,25 @@ def build(plan: StorePlan) -> Build:
 
 @pytest.fixture
 def vectors() -> NDArray[np.float32]:
-    """35 vectors of 16 coordinates: four shards of the plan, the last one short."""
+    """35 vectors of 16 dims: four shards of the plan, the last one short."""
     return np.random.default_rng(13).normal(size=(35, 16)).astype(np.float32)
 
 
 @pytest.fixture
 def store(tmp_path: Path, build: Build, vectors: NDArray[np.float32]) -> Store:
     return build(tmp_path / "tiny" / "0123456789ab" / "layer-06", vectors)
+
+
+@pytest.fixture(scope="session")
+def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A file of Milvus Lite that every test shares; each writes to a collection of its own."""
+    path = str(tmp_path_factory.mktemp("milvus") / "local.db")
+    yield path
+    release(path)
+
+
+@pytest.fixture
+def server(uri: str) -> Iterator[Server]:
+    server = Server(uri, create=True)
+    yield server
+    server.close()

@@ -9,24 +9,24 @@ import pytest
 import torch
 
 from m2dr.index import exact
-from m2dr.index.cards import OnCard
-from m2dr.index.docids import Docids, encode
-from m2dr.index.engines import build_index, open_index
-from m2dr.index.exact import ExactIndex, prefix_top_k, sizes, source
-from m2dr.index.exact import search as searching
-from m2dr.index.exact.gathered import RUN, Gathered
-from m2dr.index.opened import CARD_DEPTH
+from m2dr.index.exact import ExactIndex, prefix_top_k, tiles
+from m2dr.index.exact import scan as scanning
+from m2dr.index.faiss_build import build_index, open_index
+from m2dr.index.faiss_index import GPU_DEPTH
+from m2dr.index.gpu import OnGpu
+from m2dr.index.searchable import Docids, encode_docids
 from m2dr.index.store import Store
-from m2dr.verbs.searching import opening
+from m2dr.pipelines import resolve
 
 
 @pytest.fixture
 def gpu_sizes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The processor scans as a gpu does: in its tiles, and with all that fits kept there."""
-    monkeypatch.setattr(sizes, "PROCESSOR", sizes.CARD)
-    monkeypatch.setattr(source, "on_gpu", lambda _: True)
-    monkeypatch.setattr(source, "kept_bytes", lambda _: 2**40)
-    monkeypatch.setattr(searching, "_COMPILED", 2**62)
+    monkeypatch.setattr(tiles, "PROCESSOR", tiles.GPU)
+    monkeypatch.setattr(tiles, "on_gpu", lambda _: True)
+    monkeypatch.setattr(scanning, "on_gpu", lambda _: True)
+    monkeypatch.setattr(tiles, "kept_bytes", lambda _: 2**40)
+    monkeypatch.setattr(scanning, "COMPILED_SCORES", 2**62)
     before = torch.get_num_threads()
     torch.set_num_threads(1)  # a gpu is sent its work by one
     yield
@@ -52,7 +52,7 @@ def best_of(queries: np.ndarray, store: Store, k: int) -> tuple[np.ndarray, np.n
 def test_what_a_gpu_keeps_is_searched_in_large_tiles(
     build, tmp_path: Path, monkeypatch, queries: int, k: int, tile_bytes: int
 ) -> None:
-    monkeypatch.setattr(source, "TILE_BYTES", tile_bytes)
+    monkeypatch.setattr(tiles, "TILE_BYTES", tile_bytes)
     store = store_of(build, tmp_path / "store", 3000)
     asked = np.random.default_rng(4).integers(-3, 4, (queries, 16)).astype(np.float32)
     index = ExactIndex(store, 16)
@@ -62,8 +62,10 @@ def test_what_a_gpu_keeps_is_searched_in_large_tiles(
     expected = best_of(asked, store, k)
     np.testing.assert_array_equal(scores, expected[0])
     np.testing.assert_array_equal(rows, expected[1])
-    assert index._source.most == min(tile_bytes // 64, 3072)  # 3,000 rounded up to whole runs
-    assert index._source.most % RUN == 0
+    assert index._source.largest_tile == min(
+        tile_bytes // 64, 3072
+    )  # 3,000 rounded up to whole runs
+    assert index._source.largest_tile % tiles.RUN == 0
 
 
 @pytest.mark.usefixtures("gpu_sizes")
@@ -83,7 +85,7 @@ def test_queries_that_do_not_fit_into_a_gpu_together_are_searched_in_turn(monkey
     vectors = np.random.default_rng(1).integers(-3, 4, (300, 16)).astype(np.float32)
     told: list[int] = []
     whole = prefix_top_k(vectors[:50], vectors, [8, 16], 20, "dot")
-    monkeypatch.setattr(searching, "_at_once", lambda *_: 7)
+    monkeypatch.setattr(scanning, "_at_once", lambda *_: 7)
 
     parts = prefix_top_k(vectors[:50], vectors, [8, 16], 20, "dot", progress=told.append)
     nobody = prefix_top_k(vectors[:0], vectors, [16], 20, "dot")[16]
@@ -96,42 +98,29 @@ def test_queries_that_do_not_fit_into_a_gpu_together_are_searched_in_turn(monkey
 
 
 def test_fewer_queries_at_once_where_a_gpu_has_less_memory(monkeypatch) -> None:
-    asked = searching.Asked((64, 128), 1000, "dot", searching.Places(None, None))
     queries = SimpleNamespace(device=torch.device("cuda", 1))
     found = []
     for free in (2**37, 2**33, 2**20):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _, free=free: (free, 2**38))
-        found.append(searching._at_once(queries, asked))
+        found.append(scanning._at_once(queries, (64, 128), 1000))
 
     assert 15 < found[0] / found[1] < 17
     assert 1000 < found[1] < 2**33 / (8 * 1000 * 2)
     assert found[2] == 1
 
 
-def test_runs_wait_where_the_scores_are() -> None:
-    """Scores of another kind than torch's usual one, as those on a gpu are."""
-    gathered = Gathered(1, 2, 5, sifted=True)
-    scores = torch.zeros(2, 256, dtype=torch.float64)
-
-    gathered.add(0, scores, [range(256)], torch.full((2,), 1.0, dtype=torch.float64))
-    found = gathered.taken(torch.full((2,), 1.0, dtype=torch.float64))
-
-    assert found is not None
-    assert len(found.rows) == 0
-
-
 def test_a_gpu_keeps_half_of_its_free_memory_at_most(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1000, 4000))
 
-    assert source.kept_bytes("cuda:0") == 500
-    assert source.kept_bytes("cpu") == source.KEPT_BYTES
+    assert tiles.kept_bytes("cuda:0") == 500
+    assert tiles.kept_bytes("cpu") == tiles.KEPT_BYTES
 
 
 class Gpu:
     """Stands for an index that FAISS holds on a gpu."""
 
     def search(self, queries: np.ndarray, k: int, **_: object) -> tuple[np.ndarray, np.ndarray]:
-        assert k <= CARD_DEPTH
+        assert k <= GPU_DEPTH
         return np.zeros((len(queries), k), np.float32), np.zeros((len(queries), k), np.int64)
 
 
@@ -140,7 +129,7 @@ def test_more_than_faiss_finds_on_a_gpu_is_scanned_there(
 ) -> None:
     store = store_of(build, tmp_path / "store", 3000)
     index = open_index(build_index(store, 16, "flat"))
-    monkeypatch.setattr(opening, "_device", lambda _: "cuda")
+    monkeypatch.setattr(resolve, "_device", lambda _: "cuda")
     made: list[str] = []
 
     def scan(store: Store, dim: int, device: str) -> ExactIndex:
@@ -149,15 +138,15 @@ def test_more_than_faiss_finds_on_a_gpu_is_scanned_there(
 
     monkeypatch.setattr(exact, "ExactIndex", scan)
     monkeypatch.setattr(
-        opening, "on_card", lambda *_: OnCard(opening.replace(index, card=Gpu()), "It works.")
+        resolve, "on_gpu", lambda *_: OnGpu(resolve.replace(index, gpu=Gpu()), "It works.")
     )
     monkeypatch.setattr(
         type(index.faiss), "search", lambda *_, **__: pytest.fail("on the processor")
     )
-    request = SimpleNamespace(device="cuda", knobs=())
+    request = SimpleNamespace(device="cuda", search_params=())
     asked = np.random.default_rng(4).integers(-3, 4, (5, 16)).astype(np.float32)
 
-    moved = opening._on_device(index, request, store.folder)
+    moved = resolve._on_device(index, request, store.folder)
     scores, rows = moved.search(asked, 2500)
 
     assert made == ["cuda"]
@@ -177,6 +166,6 @@ def test_more_than_faiss_finds_on_a_gpu_is_scanned_there(
     ],
 )
 def test_docids_sort_as_strings_do(names: list[str]) -> None:
-    ranks = Docids(encode(names)).ranks()
+    ranks = Docids(encode_docids(names)).ranks()
 
     assert [name for _, name in sorted(zip(ranks.tolist(), names, strict=True))] == sorted(names)

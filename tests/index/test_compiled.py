@@ -3,7 +3,6 @@ import math
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from m2dr.errors import UserError
-from m2dr.index.exact import prefix_top_k, search, sizes
-from m2dr.index.exact.best import TorchBest
-from m2dr.index.exact.compiled import CompiledBest
-from m2dr.index.exact.keys import Places
+from m2dr.index.exact import prefix_top_k
+from m2dr.index.exact import scan as scanning
+from m2dr.index.exact.topk import TieOrder, TopK
+from m2dr.index.exact.topk_numba import NumbaTopK
 
 TILE = 256
 SCORES = st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e-45, -1e-45, 3e38, -3e38, math.inf, -math.inf])
@@ -30,56 +29,47 @@ SCORES = st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e-45, -1e-45, 3e38, -3e38, math
     scales=st.lists(st.sampled_from([0.0, 1e-30, 0.3, 1.0, 1e30]), min_size=8, max_size=8),
     odd=st.lists(SCORES, max_size=20),
     levels=st.integers(1, 1000),
-    floor=st.none() | st.floats(-1, 1, width=32),
     placed=st.booleans(),
-    together=st.booleans(),
+    divided=st.booleans(),
     seed=st.integers(0, 999),
 )
-def test_both_kinds_keep_the_same_documents(
-    k, queries, tiles, scales, odd, levels, floor, placed, together, seed
+def test_both_selections_keep_the_same_documents(
+    k, queries, tiles, scales, odd, levels, placed, divided, seed
 ) -> None:
     rng = np.random.default_rng(seed)
     documents = sum(tiles)
-    places = Places.of(rng.permutation(documents) if placed else None, "cpu")
+    k = min(k, documents)
+    ties = TieOrder.of(rng.permutation(documents) if placed else None, "cpu")
     # A scale is one, or one over the query's length: it makes no finite score endless. And no endless
     # score meets a scale of zero, with which its product is no number.
     largest = np.finfo(np.float32).max / max(*scales, 1)
     odd = [s for s in odd if (abs(s) < largest if math.isfinite(s) else min(scales) > 0)]
     of_queries = torch.tensor(scales).view(2, 4)[:, :queries].contiguous()
-    floors = None if floor is None else torch.full_like(of_queries, floor)
-    kinds = [kind(k, of_queries, places, floors) for kind in (TorchBest, CompiledBest)]
+    both = [selection(k, of_queries, ties) for selection in (TopK, NumbaTopK)]
     start = 0
     for rows in tiles:
-        half = start + min(rows, TILE // 2)
-        ranges = [range(start, half), range(half, start + rows)]
-        if not together:
-            ranges = [range(start, start + rows)]
-        for dim in range(2):
+        inverse = torch.from_numpy(rng.uniform(0.5, 1, rows).astype("f")) if divided else None
+        for prefix in range(2):
             # Of few levels, so that many tie.
-            scores = (rng.integers(-levels, levels + 1, size=(queries, TILE)) / levels).astype("f")
-            columns = rng.integers(0, TILE, size=len(odd))
-            scores[0, columns] = odd
-            scores[:, rows:] = -np.inf
-            for kind in kinds:
-                kind.compare(dim, torch.from_numpy(scores), ranges)
+            scores = (rng.integers(-levels, levels + 1, size=(queries, rows)) / levels).astype("f")
+            scores[0, rng.integers(0, rows, size=len(odd))] = odd
+            for one in both:
+                one.add(prefix, torch.from_numpy(scores), inverse, start)
         start += rows
-    for kind in kinds:
-        kind.finish()
 
-    for dim in range(2):
-        full = ~kinds[0].short(documents)
-        assert torch.equal(full, ~kinds[1].short(documents))
-        for one, other in zip(*(kind.found(dim, documents) for kind in kinds), strict=True):
-            assert torch.equal(one[full], other[full])
+    for prefix in range(2):
+        for one, other in zip(*(some.found(prefix) for some in both), strict=True):
+            assert torch.equal(one, other)
 
 
-def test_no_kind_ranks_what_is_not_a_number() -> None:
-    scores = torch.zeros(1, TILE)
+@pytest.mark.parametrize("selection", [TopK, NumbaTopK])
+def test_what_is_not_a_number_is_not_ranked(selection: type[TopK]) -> None:
+    scores = torch.zeros(1, 2**16)
     scores[0, 7] = math.nan
-    best = CompiledBest(3, torch.ones(1, 1), Places.of(None, "cpu"))
+    best = selection(3, torch.ones(1, 1), TieOrder())
 
     with pytest.raises(UserError, match="not a number"):
-        best.compare(0, scores, [range(TILE)])
+        best.add(0, scores, None, 0)
 
 
 @pytest.mark.parametrize("order", ["rising", "falling", "equal", "random"])
@@ -92,25 +82,24 @@ def test_the_best_come_first_in_any_order(order: str, k: int) -> None:
         "equal": np.zeros_like(keys),
         "random": np.random.default_rng(k).permutation(keys),
     }[order]
-    best = CompiledBest(k, torch.ones(1, 1), Places.of(None, "cpu"))
+    best = NumbaTopK(k, torch.ones(1, 1), TieOrder())
 
-    best.compare(0, torch.from_numpy(scores)[None], [range(len(scores))])
+    best.add(0, torch.from_numpy(scores)[None], None, 0)
 
-    rows = best.found(0, len(scores))[1][0]
+    rows = best.found(0)[1][0]
     assert rows.tolist() == np.lexsort((np.arange(len(scores)), -scores))[:k].tolist()
 
 
 def test_without_numba_the_same_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     queries, vectors = rng.normal(size=(400, 8)), rng.normal(size=(3_000, 8))
-    monkeypatch.setattr(search, "_COMPILED", 0)
-    monkeypatch.setattr(sizes, "PROCESSOR", replace(sizes.PROCESSOR, few=0))
+    monkeypatch.setattr(scanning, "COMPILED_SCORES", 0)
     compiled = prefix_top_k(queries.astype("f"), vectors.astype("f"), [4, 8], 9, "cosine")
     imported = builtins.__import__
     refused: list[str] = []
 
     def without(name: str, *others: object) -> object:
-        if name.startswith("m2dr.index.exact.compiled"):
+        if name.startswith("m2dr.index.exact.topk_numba"):
             refused.append(name)
             raise ImportError("No module named 'numba'")
         return imported(name, *others)
@@ -132,11 +121,11 @@ def test_what_is_compiled_is_kept_on_disk_and_small_scans_do_not_load_it(tmp_pat
         "ones = np.ones((400, 4), 'f')\n"
         "prefix_top_k(ones, ones, [4], 1, 'dot')\n"
         "assert 'numba' not in sys.modules\n"
-        "from m2dr.index.exact import search\n"
-        "search._COMPILED = 0\n"
+        "from m2dr.index.exact import scan\n"
+        "scan.COMPILED_SCORES = 0\n"
         "prefix_top_k(ones, ones, [4], 1, 'dot')\n"
-        "from m2dr.index.exact import compiled\n"
-        "print(sum(compiled._enter.stats.cache_hits.values()))\n"
+        "from m2dr.index.exact import topk_numba\n"
+        "print(sum(topk_numba._enter.stats.cache_hits.values()))\n"
     )
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
 

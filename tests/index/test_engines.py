@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from m2dr.errors import UserError
-from m2dr.index import engines
-from m2dr.index.engines import ENGINES, Engine, build_index, open_index
+from m2dr.index import faiss_build
+from m2dr.index.engines import ENGINES, Engine
+from m2dr.index.faiss_build import build_index, open_index
 from m2dr.index.layout import index_folder
 from m2dr.index.store import Store
 from m2dr.index.vectors import prefixes
@@ -201,12 +202,12 @@ def test_an_index_file_that_is_not_the_one_written_is_refused(store, change, rea
 
 
 @pytest.mark.parametrize(
-    ("dim", "reason"), [(None, "cannot be read by FAISS"), (4, "holds 70 vectors of 4 coordinates")]
+    ("dim", "reason"), [(None, "cannot be read by FAISS"), (4, "holds 70 vectors of 4 dims")]
 )
 def test_a_damaged_index_too_large_to_hash_is_still_refused(
     store: Store, monkeypatch: pytest.MonkeyPatch, dim: int | None, reason: str
 ) -> None:
-    monkeypatch.setattr(engines, "HASHED_BYTES", 0)
+    monkeypatch.setattr(faiss_build, "HASHED_BYTES", 0)
     path = build_index(store, 8) / "index"
     size = path.stat().st_size
     if dim is None:
@@ -295,7 +296,7 @@ def test_cutting_comes_before_normalising(dim: int, seed: int) -> None:
 
 
 def replace_tail(vectors: Floats, dim: int) -> Floats:
-    """The same prefix, other coordinates behind it."""
+    """The same prefix, other dims behind it."""
     others = vectors.copy()
     others[:, dim:] = 9.0
     return others

@@ -10,18 +10,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from m2dr.errors import UserError
-from m2dr.index.exact import (
-    ExactIndex,
-    gathered,
-    prefix_runs,
-    prefix_top_k,
-    sizes,
-    source,
-)
-from m2dr.index.exact import search as searching
-from m2dr.index.exact.best import TorchBest
-from m2dr.index.exact.runs import Found
-from m2dr.index.exact.scan import Scan
+from m2dr.index.exact import ExactIndex, prefix_runs, prefix_top_k, tiles
+from m2dr.index.exact import scan as scanning
+from m2dr.index.exact.scan import Found
+from m2dr.index.exact.topk import TieOrder, TopK
 from m2dr.index.store import Store
 from m2dr.records.cut import Cut
 
@@ -40,17 +32,18 @@ def top_k(
     places=None,
     progress=None,
 ) -> Results:
-    """Search vectors of which `rows` are read at a time."""
+    """Search vectors of which `rows`, rounded up to whole runs, are read at a time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(source, "ROWS", rows)
+        patch.setattr(tiles, "BLOCK_ROWS", tiles.rounded_up(rows))
         return prefix_top_k(queries, vectors, dims, k, similarity, device, places, progress)
 
 
-@pytest.fixture(scope="module", params=["compiled", "torch"], autouse=True)
+@pytest.fixture(scope="module", params=["compiled", "torch", "in runs"], autouse=True)
 def _kind(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Of what keeps the best, where many queries are compared."""
+    """Select the best by compiled code or by torch; multiply tile by tile or in runs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(searching, "_COMPILED", 0 if request.param == "compiled" else math.inf)
+        patch.setattr(scanning, "COMPILED_SCORES", 0 if request.param == "compiled" else math.inf)
+        patch.setattr(scanning, "FEW", math.inf if request.param == "in runs" else 0)
         yield
 
 
@@ -104,17 +97,16 @@ def test_each_prefix_scores_as_numpy_does_in_float64(
 
 
 @pytest.mark.usefixtures("threads")
-@pytest.mark.parametrize("few", [0, 100], ids=["many", "few"])
 @pytest.mark.parametrize("chunk", [1, 3, 10])
 @pytest.mark.parametrize(("tile", "scores"), [(128, 1), (256, 1), (128, 10 * 128 * 3)])
 def test_how_queries_and_documents_are_divided_does_not_matter(
-    monkeypatch: pytest.MonkeyPatch, chunk: int, few: int, tile: int, scores: int
+    monkeypatch: pytest.MonkeyPatch, chunk: int, tile: int, scores: int
 ) -> None:
     rng = np.random.default_rng(3)
     vectors = rng.integers(-3, 4, size=(500, 8)).astype(np.float32)
     queries = rng.integers(-3, 4, size=(10, 8)).astype(np.float32)
     whole = top_k(queries, vectors, 64, [4, 8], 9, "dot")
-    monkeypatch.setattr(sizes, "PROCESSOR", sizes.Sizes(chunk, few, scores, range(tile, tile), 384))
+    monkeypatch.setattr(tiles, "PROCESSOR", tiles.TileSizes(chunk, scores, range(tile, tile)))
 
     divided = top_k(queries, vectors, 150, [4, 8], 9, "dot")
 
@@ -124,15 +116,14 @@ def test_how_queries_and_documents_are_divided_does_not_matter(
 
 
 @pytest.mark.usefixtures("threads")
-@pytest.mark.parametrize("few", [0, 100], ids=["many", "few"])
 @pytest.mark.parametrize("similarity", ["dot", "cosine"])
 def test_every_chunk_of_queries_is_compared_with_the_same_documents(
-    monkeypatch: pytest.MonkeyPatch, similarity: str, few: int
+    monkeypatch: pytest.MonkeyPatch, similarity: str
 ) -> None:
     rng = np.random.default_rng(8)
     vectors = rng.normal(size=(500, 40)).astype(np.float32)
     queries = rng.normal(size=(10, 40)).astype(np.float32)
-    monkeypatch.setattr(sizes, "PROCESSOR", sizes.Sizes(3, few, 1, range(128, 128), 128))
+    monkeypatch.setattr(tiles, "PROCESSOR", tiles.TileSizes(3, 1, range(128, 128)))
 
     found = top_k(queries, vectors, 300, [5, 20, 24, 40], 7, similarity)
 
@@ -143,17 +134,16 @@ def test_every_chunk_of_queries_is_compared_with_the_same_documents(
 
 
 @pytest.mark.usefixtures("threads")
-@pytest.mark.parametrize("few", [0, 100], ids=["many", "few"])
 @pytest.mark.parametrize("queries", [1, 5, 70])
 @pytest.mark.parametrize("k", [1, 60, 255, 256, 700])
 def test_however_many_documents_are_wanted_they_are_the_best_of_all(
-    monkeypatch: pytest.MonkeyPatch, k: int, queries: int, few: int
+    monkeypatch: pytest.MonkeyPatch, k: int, queries: int
 ) -> None:
     rng = np.random.default_rng(k)
     # Whole numbers: their products are exact, and many documents share a score.
     vectors = rng.integers(-9, 10, size=(12_345, 6)).astype(np.float32)
     asked = rng.integers(-9, 10, size=(queries, 6)).astype(np.float32)
-    monkeypatch.setattr(sizes, "PROCESSOR", sizes.Sizes(32, few, 5 * 384, range(128, 384), 384))
+    monkeypatch.setattr(tiles, "PROCESSOR", tiles.TileSizes(32, 5 * 384, range(128, 384)))
 
     found = top_k(asked, vectors, 5000, [2, 6], k, "dot")
 
@@ -164,132 +154,16 @@ def test_however_many_documents_are_wanted_they_are_the_best_of_all(
         np.testing.assert_array_equal(scores, np.take_along_axis(expected, best, axis=1))
 
 
-@pytest.fixture
-def wanted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
-    """Of every scan, how many queries had it, and whether it began with a floor."""
-    seen: list[tuple[int, bool]] = []
-    scanned = searching._scanned
+def test_scores_that_wait_to_be_compared_or_sorted_are_bounded() -> None:
+    count, k, rows = 3, 5, 4096
+    best = TopK(k, torch.ones(1, count), TieOrder())
 
-    def watched(queries, documents, asked, floor=None, progress=None) -> Scan:
-        seen.append((len(queries), floor is not None))
-        return scanned(queries, documents, asked, floor, progress)
+    for start in range(0, 20 * rows, rows):  # each score is above all before it
+        best.add(0, torch.arange(start, start + rows).float().expand(count, -1), None, start)
+        assert sum(scores.numel() for scores, _ in best._held[0]) < 2**16
+        assert sum(len(keys) for _, keys in best._waiting[0]) < k * count
 
-    monkeypatch.setattr(searching, "_scanned", watched)
-    return seen
-
-
-@pytest.mark.usefixtures("threads")
-@pytest.mark.parametrize("similarity", ["dot", "cosine"])
-def test_a_sample_tells_what_the_best_of_many_will_reach(
-    wanted: list[tuple[int, bool]], similarity: str
-) -> None:
-    rng = np.random.default_rng(4)
-    vectors = rng.normal(size=(12_000, 12)).astype(np.float32)
-    queries = rng.normal(size=(400, 12)).astype(np.float32)
-
-    found = top_k(queries, vectors, 5000, [4, 12], 700, similarity)
-
-    assert wanted == [(400, False), (400, True)]  # the sample, and all
-    for dim, (scores, rows) in found.items():
-        expected = naive(queries, vectors, dim, similarity)
-        best = -np.sort(-expected, axis=1)[:, :700]
-        np.testing.assert_allclose(scores, best, rtol=1e-5, atol=1e-5)
-        own = np.take_along_axis(expected, rows, axis=1)
-        np.testing.assert_allclose(own, scores, rtol=1e-5, atol=1e-5)
-        assert all(len(set(row)) == 700 for row in rows.tolist())
-
-
-@pytest.mark.usefixtures("threads")
-def test_queries_that_a_sample_misleads_are_compared_with_all_documents_again(
-    monkeypatch: pytest.MonkeyPatch, wanted: list[tuple[int, bool]]
-) -> None:
-    rng = np.random.default_rng(4)
-    vectors = rng.integers(-9, 10, size=(12_000, 4)).astype(np.float32)
-    queries = rng.integers(-9, 10, size=(400, 4)).astype(np.float32)
-    queries[7] = queries[300] = [0, 1, 0, 0]  # of which the sample has the best alone
-    monkeypatch.setattr(
-        searching, "_sample", lambda _, size: np.argsort(-vectors[:, 1], kind="stable")[:size]
-    )
-
-    found = top_k(queries, vectors, 5000, [2, 4], 700, "dot")
-
-    (_, floor), (again, anew) = wanted[1:]
-    assert (floor, anew) == (True, False)
-    assert 2 <= again < 400
-    for dim, (scores, rows) in found.items():
-        expected = naive(queries, vectors, dim, "dot")
-        best = np.argsort(-expected, axis=1, kind="stable")[:, :700]
-        np.testing.assert_array_equal(rows, best)
-        np.testing.assert_array_equal(scores, np.take_along_axis(expected, best, axis=1))
-
-
-@pytest.mark.parametrize(
-    ("queries", "documents", "k", "largest"),
-    [
-        (127, 12_000, 700, 2**18),
-        (400, 6_000, 700, 2**18),
-        (400, 12_000, 200, 2**18),
-        (400, 12_000, 700, 99),
-    ],
-    ids=["few queries", "few documents", "few wanted", "too many for a sample"],
-)
-def test_no_sample_is_read_where_it_would_not_help(
-    monkeypatch: pytest.MonkeyPatch,
-    wanted: list[tuple[int, bool]],
-    queries: int,
-    documents: int,
-    k: int,
-    largest: int,
-) -> None:
-    monkeypatch.setattr(searching, "_LARGEST", largest)
-    rng = np.random.default_rng(4)
-    vectors = rng.normal(size=(documents, 8)).astype(np.float32)
-
-    prefix_top_k(rng.normal(size=(queries, 8)), vectors, [8], k, "dot")
-
-    assert wanted == [(queries, False)]
-
-
-@pytest.mark.parametrize(
-    ("queries", "threads", "few"),
-    [(191, 1, True), (192, 1, False), (383, 2, True), (384, 2, False), (2047, 64, True)]
-    + [(2048, 64, False)],
-)
-def test_queries_are_divided_when_each_thread_has_enough(
-    queries: int, threads: int, few: bool
-) -> None:
-    assert sizes.PROCESSOR.are_few(queries, threads) is few
-    assert not sizes.CARD.are_few(queries, threads)
-
-
-@pytest.mark.parametrize(("documents", "size"), [(1, 1), (10, 10), (100_003, 977)])
-def test_a_sample_has_a_row_of_every_stretch(documents: int, size: int) -> None:
-    rows = searching._sample(documents, size)
-
-    stretch = documents / size
-    assert (np.floor(rows / stretch + 1e-9) <= np.arange(size)).all()
-    assert (np.diff(rows) > 0).all()
-    assert rows[0] >= 0
-    assert rows[-1] < documents
-    assert (abs(rows - np.arange(size) * stretch) <= stretch + 1).all()
-
-
-def test_what_waits_to_be_looked_at_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    vectors = np.random.default_rng(5).normal(size=(9_000, 4)).astype(np.float32)
-    vectors[0] = 100  # after which little enters
-    whole = top_k(np.ones((2, 4)), vectors, 9_000, [2, 4], 1, "dot")
-    monkeypatch.setattr(searching, "_COMPILED", math.inf)
-    settled: list[int] = []
-    settle = TorchBest._settle
-    monkeypatch.setattr(TorchBest, "_settle", lambda best: (settled.append(1), settle(best)))
-    monkeypatch.setattr(gathered, "_PARTS", 3)
-    monkeypatch.setattr(sizes, "PROCESSOR", sizes.Sizes(2, 0, 1, range(128, 128), 128))
-
-    found = top_k(np.ones((2, 4)), vectors, 9_000, [2, 4], 1, "dot")
-
-    assert len(settled) >= 2 * 9_000 // 128 // 3
-    for dim in (2, 4):
-        np.testing.assert_array_equal(found[dim][1], whole[dim][1])
+    assert best.found(0)[1].tolist() == [list(range(20 * rows - 1, 20 * rows - 1 - k, -1))] * count
 
 
 @pytest.mark.usefixtures("threads")
@@ -348,11 +222,11 @@ def test_documents_that_get_better_and_better_are_all_considered() -> None:
     assert found.tolist() == [list(range(19_999, 19_699, -1)), list(range(300))]
 
 
-def test_a_score_beyond_float32_is_refused_not_ranked() -> None:
-    vectors = np.array([[1e30, -1e30], [1, 1]], np.float32)
+def test_a_score_that_is_no_number_is_refused_not_ranked() -> None:
+    vectors = np.array([[np.inf, 1], [1, 1]], np.float32)
 
     with pytest.raises(UserError, match="A score is not a number"):
-        top_k(np.full((1, 2), 1e30), vectors, 2, [2], 1, "dot")
+        top_k(np.array([[0.0, 1.0]]), vectors, 2, [2], 1, "dot")
 
 
 def test_endless_scores_tie() -> None:
@@ -400,7 +274,7 @@ def test_of_equal_scores_the_lower_row_comes_first_unless_places_say_otherwise()
     assert placed.tolist() == [[4, 1, 2, 3], [2, 3, 0, 4]]
 
 
-@pytest.mark.parametrize(("dtype", "together"), [("int8", 1024), ("f16", source.ROWS)])
+@pytest.mark.parametrize(("dtype", "together"), [("int8", 1024), ("f16", tiles.BLOCK_ROWS)])
 def test_of_a_store_no_more_is_widened_at_once_than_a_tile(
     tmp_path, build, monkeypatch: pytest.MonkeyPatch, dtype: str, together: int
 ) -> None:
@@ -411,13 +285,13 @@ def test_of_a_store_no_more_is_widened_at_once_than_a_tile(
     monkeypatch.setattr(
         Store, "blocks", lambda own, rows=0, **kw: (asked.add(rows), blocks(own, rows, **kw))[1]
     )
-    monkeypatch.setattr(source, "KEPT_BYTES", 0)
-    monkeypatch.setattr(sizes, "PROCESSOR", replace(sizes.PROCESSOR, tile=range(1024, 1024)))
+    monkeypatch.setattr(tiles, "KEPT_BYTES", 0)
+    monkeypatch.setattr(tiles, "PROCESSOR", replace(tiles.PROCESSOR, rows=range(1024, 1024)))
 
     prefix_top_k(vectors[:3], store, [8, 16], 5, "dot")
     ExactIndex(store, 16).search(vectors[:3], 5)
 
-    assert asked == {together}
+    assert max(asked) == together
 
 
 def test_queries_may_be_a_tensor() -> None:
@@ -431,9 +305,9 @@ def test_queries_may_be_a_tensor() -> None:
 def test_a_scan_tells_how_many_documents_it_has_read() -> None:
     told: list[int] = []
 
-    top_k(np.ones((1, 2)), np.ones((5, 2)), 2, [2], 1, "dot", progress=told.append)
+    top_k(np.ones((1, 2)), np.ones((300, 2)), 128, [2], 1, "dot", progress=told.append)
 
-    assert told == [2, 2, 1]
+    assert told == [128, 128, 44]
 
 
 def test_reduced_precision_allowed_elsewhere_does_not_reach_the_scores() -> None:
@@ -469,8 +343,8 @@ def test_a_score_too_small_for_a_float_ties_with_zero_whatever_its_sign() -> Non
     [
         ([], 1, 0.0, "Name at least one"),
         ([0, 2], 1, 0.0, r"Dims \[0, 2\] were asked for"),
-        ([9], 1, 0.0, "Query vectors of shape .* and 9 coordinates"),
-        ([4], 1, 0.0, "the documents' vectors have 3 coordinates"),
+        ([9], 1, 0.0, "Query vectors of shape .* and 9 dims"),
+        ([4], 1, 0.0, "the documents' vectors have 3 dims"),
         ([2], 0, 0.0, "0 documents per query"),
         ([2], 1, np.inf, "query 0 is not finite"),
     ],
@@ -494,7 +368,7 @@ def test_no_documents_and_no_queries_find_nothing() -> None:
 
 @pytest.fixture(params=[0, 2**20], ids=["from files", "kept in memory"])
 def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(source, "KEPT_BYTES", request.param)
+    monkeypatch.setattr(tiles, "KEPT_BYTES", request.param)
     return request.param
 
 
@@ -558,5 +432,5 @@ def test_a_store_refuses_what_it_cannot_compare(store) -> None:
         index.accept(replace(label, fingerprint="f" * 64), Cut(6, 8))
     with pytest.raises(UserError, match="0 documents per query"):
         index.ranked(["q"], np.ones((1, 16), np.float32), 0)
-    with pytest.raises(UserError, match="Query vectors of shape .* and 8 coordinates"):
+    with pytest.raises(UserError, match="Query vectors of shape .* and 8 dims"):
         index.search(np.ones((1, 4), np.float32), 1)

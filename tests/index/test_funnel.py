@@ -8,10 +8,9 @@ from numpy.typing import NDArray
 
 from m2dr.errors import UserError
 from m2dr.index import funnel as rooms
-from m2dr.index.engines import build_index, open_index
 from m2dr.index.exact import ExactIndex
-from m2dr.index.funnel import FunnelIndex
-from m2dr.index.stages import Funnel, Stage
+from m2dr.index.faiss_build import build_index, open_index
+from m2dr.index.funnel import Funnel, FunnelIndex, Stage
 from m2dr.records.cut import Cut
 
 Floats = NDArray[np.float32]
@@ -114,7 +113,7 @@ def test_the_report_counts_what_is_multiplied_and_found(store) -> None:
 
     report = funnel.report(queries, 5)
 
-    # 35 documents at 4, 20 at 8 begun anew, 10 by the 8 coordinates that are left.
+    # 35 documents at 4, 20 at 8 begun anew, 10 by the 8 dims that are left.
     assert report.stages == ((4, 35, 140), (8, 20, 160), (16, 10, 80))
     assert (report.spent, report.full, report.k) == (380, 35 * 16, 5)
     assert report.spent == funnel.multiply_adds
@@ -222,7 +221,7 @@ def test_a_funnel_refuses_what_it_cannot_search(store) -> None:
         index.search(queries, 0)
     with pytest.raises(UserError, match="query 0 is not finite"):
         index.search(queries * np.nan, 1)
-    with pytest.raises(UserError, match="and 16 coordinates each"):
+    with pytest.raises(UserError, match="and 16 dims each"):
         index.search(queries[:, :8], 1)
     with pytest.raises(UserError, match="Queries of dimension 8 .* ends at 16"):
         index.accept(label, Cut(6, 8))

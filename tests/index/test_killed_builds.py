@@ -7,22 +7,22 @@ import time
 import pytest
 
 from m2dr.errors import UserError
-from m2dr.index.engines import build_index, open_index
+from m2dr.index.faiss_build import build_index, open_index
 from m2dr.index.store import Store
 
 SCRIPT = """
 import sys
 from pathlib import Path
-from m2dr.index import engines
+from m2dr.index import faiss_build
 from m2dr.index.store import open_store
-write = engines._write
+write = faiss_build._write
 def slow(index, path):
     write(index, path)
     (path.parent / "reached").touch()
     import time
     time.sleep(60)
-engines._write = slow
-engines.build_index(open_store(Path(sys.argv[1])), 8, "hnsw")
+faiss_build._write = slow
+faiss_build.build_index(open_store(Path(sys.argv[1])), 8, "hnsw")
 """
 
 

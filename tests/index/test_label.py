@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from m2dr.errors import UserError
-from m2dr.index.label import Label
+from m2dr.index.manifest import Label
 from m2dr.records.cut import Cut
 
 

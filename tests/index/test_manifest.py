@@ -7,10 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from m2dr.errors import UserError
-from m2dr.index.label import Label
+from m2dr.index.engines import ENGINES
+from m2dr.index.faiss_index import FaissIndex
 from m2dr.index.layout import store_folder
-from m2dr.index.manifest import IndexManifest, PartialStore, StoreManifest, StorePlan
-from m2dr.jsontext import read_json, write_json
+from m2dr.index.manifest import IndexManifest, Label, PartialStore, StoreManifest, StorePlan
+from m2dr.index.searchable import Docids
+from m2dr.jsontext import read_record, write_record
 from m2dr.records.cut import Cut
 
 texts = st.text(st.characters(codec="utf-8"))
@@ -34,9 +36,9 @@ def test_what_is_written_is_read_back(
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "round-trip.json"
 
-    write_json(path, partial)
+    write_record(path, partial)
 
-    assert read_json(path, PartialStore, lambda: "Nothing to do") == partial
+    assert read_record(path, PartialStore, lambda: "Nothing to do") == partial
 
 
 def test_a_manifest_is_sorted_and_indented(tmp_path: Path, manifest: IndexManifest) -> None:
@@ -118,28 +120,33 @@ def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
         StoreManifest.read(tmp_path)
 
 
+@pytest.fixture
+def index(manifest: IndexManifest) -> FaissIndex:
+    return FaissIndex(manifest, Docids(b""), ENGINES["flat"], None)
+
+
 def test_an_index_refuses_queries_of_another_dim_with_the_command_that_builds_theirs(
-    manifest: IndexManifest, label: Label
+    index: FaissIndex, label: Label
 ) -> None:
-    manifest.accept(label, Cut(1, 8))
+    index.accept(label, Cut(1, 8))
 
     with pytest.raises(
         UserError,
         match="dimension 16 .* m2dr index corpus --corpus 'corpora/my tiny' --model models/first --layer 6 --dim 16",
     ):
-        manifest.accept(label, Cut(1, 16))
+        index.accept(label, Cut(1, 16))
 
 
-def test_an_index_refuses_queries_of_another_model(manifest: IndexManifest, label: Label) -> None:
+def test_an_index_refuses_queries_of_another_model(index: FaissIndex, label: Label) -> None:
     with pytest.raises(UserError, match="come from model ffffffffffff"):
-        manifest.accept(replace(label, fingerprint="f" * 64), Cut(6, 8))
+        index.accept(replace(label, fingerprint="f" * 64), Cut(6, 8))
 
 
 def test_an_index_warns_of_a_query_layer_that_its_documents_are_not_aligned_with(
-    manifest: IndexManifest,
+    index: FaissIndex,
 ) -> None:
-    assert manifest.warnings(Cut(6, 8)) == []
-    assert "not aligned" in manifest.warnings(Cut(1, 8))[0]
+    assert index.warnings(Cut(6, 8)) == []
+    assert "not aligned" in index.warnings(Cut(1, 8))[0]
 
 
 def test_where_the_model_lies_is_no_part_of_what_identifies_a_store(label: Label) -> None:
@@ -161,7 +168,7 @@ def test_a_corpus_name_that_leaves_the_folder_of_indexes_is_refused(corpus: str)
     ("settings", "reason"),
     [
         ({"dtype": "f8"}, "cannot be stored as 'f8'. Known: f16, f32"),
-        ({"width": 0}, "a layer from 0, and a coordinate and a row per shard at least, not 6, 0"),
+        ({"width": 0}, "a layer from 0, and a dim and a row per shard at least, not 6, 0"),
         ({"layer": -1}, "a layer from 0, .*, not -1, 16 and 10"),
     ],
 )

@@ -10,18 +10,16 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from m2dr.errors import UserError
-from m2dr.index.docids import Docids, encode
-from m2dr.index.engines import build_index, open_index
 from m2dr.index.exact import ExactIndex
-from m2dr.index.funnel import FunnelIndex
-from m2dr.index.inventory import stored_layers
-from m2dr.index.layout import store_folder
+from m2dr.index.faiss_build import build_index, open_index
+from m2dr.index.funnel import Funnel, FunnelIndex
+from m2dr.index.layout import store_folder, stored_layers
 from m2dr.index.listing import list_stores
 from m2dr.index.manifest import Shard, StoreManifest, StorePlan, texts_digest
-from m2dr.index.stages import Funnel
+from m2dr.index.searchable import Docids, encode_docids
 from m2dr.index.store import Store, open_store
-from m2dr.index.writer import StoreWriter
-from m2dr.io import sha256
+from m2dr.index.store_writer import StoreWriter
+from m2dr.io import sha256_of
 
 lines = st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), min_size=1)
 
@@ -124,18 +122,18 @@ def test_docids_that_are_not_those_written_are_refused(
 
 def test_a_changed_byte_is_found_when_the_store_is_verified(store: Store) -> None:
     told: list[int] = []
-    store.verify(told.append)
+    assert not list(store.problems(told.append))
     shard = store.folder / "vectors-00003.f16"
     shard.write_bytes(bytes(shard.stat().st_size))
 
-    with pytest.raises(UserError, match=r"vectors-00003\.f16 is not the file that was written"):
-        store.verify()
+    (problem,) = store.problems()
+    assert "vectors-00003.f16 is not the file that was written" in problem
     assert told == [10, 10, 10, 5]
 
 
 @given(names=st.lists(lines))
 def test_docids_read_as_they_were_written(names: list[str]) -> None:
-    docids = Docids(encode(names))
+    docids = Docids(encode_docids(names))
 
     assert list(docids) == names
     assert docids[::-1] == names[::-1]
@@ -144,7 +142,7 @@ def test_docids_read_as_they_were_written(names: list[str]) -> None:
 
 @given(names=st.lists(lines, unique=True))
 def test_the_rank_of_a_docid_is_its_place_when_all_are_sorted(names: list[str]) -> None:
-    ranks = Docids(encode(names)).ranks()
+    ranks = Docids(encode_docids(names)).ranks()
 
     assert [names[row] for row in np.argsort(ranks)] == sorted(names)
 
@@ -189,7 +187,7 @@ def contradicting(folder: Path, **fields: object) -> None:
             lambda shards: {"shards": (*shards[:-1], replace(shards[-1], rows=-5)), "documents": 25},
             "gives vectors-00003.f16 -5 rows",
         ),
-        (lambda _: {"width": 0}, "has 0 documents, coordinates"),
+        (lambda _: {"width": 0}, "has 0 documents, dims"),
         (lambda _: {"layer": -1}, "has layer -1, and layers count from 0"),
         (lambda _: {"texts": "00"}, "has another digest of its texts than its shards"),
     ],
@@ -259,7 +257,7 @@ def test_damaged_vectors_are_not_searched(
     kept: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("m2dr.index.exact.source.KEPT_BYTES", kept)
+    monkeypatch.setattr("m2dr.index.exact.tiles.KEPT_BYTES", kept)
     store = build(tmp_path / "layer-06", vectors, similarity=similarity)
     damage(store, value)
 
@@ -281,8 +279,8 @@ def test_where_digests_take_too_long_vectors_that_are_not_finite_are_refused(
     kept: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("m2dr.index.exact.source.HASHED_BYTES", 0)
-    monkeypatch.setattr("m2dr.index.exact.source.KEPT_BYTES", kept)
+    monkeypatch.setattr("m2dr.index.exact.tiles.HASHED_BYTES", 0)
+    monkeypatch.setattr("m2dr.index.exact.tiles.KEPT_BYTES", kept)
     store = build(tmp_path / "layer-06", vectors, similarity=similarity)
     damage(store, value)
 
@@ -303,9 +301,9 @@ def test_a_store_is_compared_with_its_digests_once(
 
     def reading(path: Path) -> str:
         read.append(path.name)
-        return sha256(path)
+        return sha256_of(path)
 
-    monkeypatch.setattr("m2dr.index.store.sha256", reading)
+    monkeypatch.setattr("m2dr.index.store.sha256_of", reading)
     for _ in range(2):
         blocks = np.concatenate([block for _, block in store.blocks(7, compare=True)])
 
@@ -321,7 +319,7 @@ def test_a_record_of_a_shard_that_names_another_file_is_refused(
     record = tmp_path / "layer-06" / "vectors-00000.json"
     record.write_text(record.read_text().replace("vectors-00000.f16", "../vectors-00000.f16"))
 
-    with pytest.raises(UserError, match=r"speaks of 10 rows in '\.\./vectors-00000\.f16', where"):
+    with pytest.raises(UserError, match=r"records 10 rows in '\.\./vectors-00000\.f16', where"):
         StoreWriter(tmp_path / "layer-06", plan).numbers()
 
 
@@ -330,5 +328,5 @@ def test_docids_that_are_no_regular_file_are_refused(store: Store) -> None:
     path.unlink()
     os.mkfifo(path)
 
-    with pytest.raises(UserError, match=r"docids\.txt cannot be read \(a FIFO stands there"):
+    with pytest.raises(UserError, match=r"docids\.txt cannot be read \(it is a FIFO"):
         open_store(store.folder)

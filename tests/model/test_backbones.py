@@ -13,16 +13,16 @@ from transformers import AutoConfig, AutoModel
 from m2dr.errors import UserError
 from m2dr.model.backbones import (
     BACKBONES,
-    Sizes,
+    ModelSizes,
     attend,
+    default_pooling,
     most_tokens,
     read_config,
     read_sizes,
-    usual_pooling,
 )
-from m2dr.model.checkpoint import load, read_card, save
+from m2dr.model.checkpoint import export_cut, load, save
 from m2dr.model.encoder import Encoder
-from m2dr.model.export import export_cut
+from m2dr.model.folder import read_card
 
 DECODERS = [name for name, row in BACKBONES.items() if row.causal]
 IDS = torch.tensor([[2, 7, 9, 11, 20, 3], [2, 8, 3, 0, 0, 0]])
@@ -74,18 +74,18 @@ def test_whoever_opens_the_folder_attends_both_ways(
     encoder.card = replace(encoder.card, attention="bidirectional", pooling="mean")
     with torch.inference_mode():
         expected = encoder(IDS, MASK)
-    save(encoder, tokenizer, encoder.card, tmp_path / "whole")
-    export_cut(tmp_path / "whole", 2, tmp_path / "cut")
+    save(encoder, tokenizer, encoder.card, tmp_path / "full")
+    export_cut(tmp_path / "full", 2, tmp_path / "cut")
 
     with torch.inference_mode():
-        again = load(tmp_path / "whole")[0](IDS, MASK)
+        again = load(tmp_path / "full")[0](IDS, MASK)
         cut = load(tmp_path / "cut")[0](IDS, MASK)
-        plain = AutoModel.from_pretrained(tmp_path / "whole").eval()
+        plain = AutoModel.from_pretrained(tmp_path / "full").eval()
         states = plain(input_ids=IDS[:1]).last_hidden_state  # without a mask: the other code path
     torch.testing.assert_close(again, expected, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(cut, expected[:2], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(states.mean(dim=1), expected[-1, :1], atol=1e-5, rtol=1e-5)
-    theirs = SentenceTransformer(str(tmp_path / "whole"))
+    theirs = SentenceTransformer(str(tmp_path / "full"))
     rows = tokenizer(TEXTS, 256)
     ours = [encoder.embed(np.array([row]), np.ones((1, len(row)), int))[-1, 0] for row in rows]
     np.testing.assert_allclose(theirs.encode(TEXTS), ours, atol=1e-5)
@@ -115,10 +115,10 @@ def test_a_backbone_that_sees_both_ways_cannot_be_made_causal(
 def test_pooling_follows_what_a_token_has_seen(
     model_type: str, attention: str | None, pooling: str, backbone: Callable[[str], Path]
 ) -> None:
-    assert usual_pooling(attend(read_config(backbone(model_type)), attention)) == pooling
+    assert default_pooling(attend(read_config(backbone(model_type)), attention)) == pooling
 
 
-def test_a_foreign_decoder_that_sees_both_ways_is_pooled_by_its_mean(
+def test_a_decoder_of_the_hub_that_attends_both_ways_is_pooled_by_its_mean(
     backbone: Callable[[str], Path], tmp_path: Path
 ) -> None:
     model = AutoModel.from_pretrained(backbone("qwen3"))
@@ -139,7 +139,7 @@ def test_sizes_are_read_as_transformers_reads_them(
         patch.setattr("m2dr.model.backbones.read_config", None)  # it is not asked
         sizes = read_sizes(folder)
 
-    assert sizes == Sizes(config.num_hidden_layers, config.hidden_size, most_tokens(config))
+    assert sizes == ModelSizes(config.num_hidden_layers, config.hidden_size, most_tokens(config))
 
 
 @pytest.mark.parametrize(

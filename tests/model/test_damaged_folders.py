@@ -35,7 +35,7 @@ READ = ("config.json", "tokenizer.json", "tokenizer_config.json")  # of a folder
 
 @pytest.fixture(scope="module")
 def own(backbone: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that m2dr wrote, whole."""
+    """A complete folder that m2dr wrote."""
     folder = tmp_path_factory.mktemp("own") / "model"
     encoder, tokenizer = load(backbone("bert"))
     save(encoder, tokenizer, encoder.card, folder)
@@ -136,7 +136,7 @@ def test_a_damaged_card_is_refused_or_gives_finite_vectors(own: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("file", [file for file in FILES if file != "m2dr.json"])
-def test_a_damaged_file_of_a_foreign_folder_is_refused_or_gives_finite_vectors(
+def test_a_damaged_file_of_a_backbone_is_refused_or_gives_finite_vectors(
     file: str, own: Path, tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(own, tmp_path / "model"))
@@ -145,11 +145,11 @@ def test_a_damaged_file_of_a_foreign_folder_is_refused_or_gives_finite_vectors(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("foreign", [False, True], ids=["own", "foreign"])
+@pytest.mark.parametrize("untrained", [False, True], ids=["own", "backbone"])
 @pytest.mark.parametrize("file", FILES)
-def test_many_damaged_files(file: str, foreign: bool, own: Path, tmp_path: Path) -> None:
+def test_many_damaged_files(file: str, untrained: bool, own: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(own, tmp_path / "model"))
-    if foreign:
+    if untrained:
         (folder / "m2dr.json").unlink()
     if (folder / file).exists():
-        check_many(folder, file, range(1000, 1300), same=not foreign and file != "m2dr.json")
+        check_many(folder, file, range(1000, 1300), same=not untrained and file != "m2dr.json")

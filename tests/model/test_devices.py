@@ -59,14 +59,14 @@ def test_what_is_no_device_or_dtype_is_named(choose: Callable[[], object], sente
         choose()
 
 
-def test_cuda_without_a_card_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
-    with pytest.raises(UserError, match="torch finds no CUDA card"):
+    with pytest.raises(UserError, match="torch finds no CUDA gpu"):
         choose_device("cuda")
 
 
-def test_each_process_of_torchrun_trains_on_a_card_of_its_own(
+def test_each_process_of_torchrun_trains_on_a_gpu_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -76,11 +76,11 @@ def test_each_process_of_torchrun_trains_on_a_card_of_its_own(
     assert choose_training_device("auto") == torch.device("cuda", 1)
 
     monkeypatch.setenv("LOCAL_RANK", "2")
-    with pytest.raises(UserError, match="cuda:2 was asked for; torch finds 2 cards"):
+    with pytest.raises(UserError, match="cuda:2 was asked for; torch finds 2 gpus"):
         choose_training_device("auto")
 
 
-def test_training_names_the_way_to_another_card(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_names_the_way_to_another_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
 

@@ -12,10 +12,10 @@ from transformers import AutoModel
 
 from m2dr.errors import UserError
 from m2dr.model.backbones import BACKBONES, backbone_of, cut_config
-from m2dr.model.checkpoint import load, read_card, save
+from m2dr.model.checkpoint import export_cut, load, save
 from m2dr.model.devices import set_dropout
 from m2dr.model.encoder import Encoder
-from m2dr.model.export import export_cut
+from m2dr.model.folder import read_card
 from m2dr.records.cut import Cut
 
 IDS = torch.tensor([[2, 7, 9, 11, 20, 3], [2, 8, 3, 0, 0, 0]])
@@ -58,17 +58,33 @@ def test_layer_n_is_what_a_backbone_of_n_blocks_says(
     torch.testing.assert_close(found, states[torch.arange(2), rows], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("model_type", BACKBONES)
+def test_layer_0_without_an_exit_is_what_transformers_calls_the_first_hidden_state(
+    model_type: str, backbone: Callable[[str], Path]
+) -> None:
+    encoder, _ = load(backbone(model_type))
+    plain = AutoModel.from_pretrained(backbone(model_type), dtype=torch.float32).eval()
+
+    with torch.inference_mode():
+        found, _ = encoder(IDS, MASK, [0, 2])
+        given = plain(input_ids=IDS, attention_mask=MASK, output_hidden_states=True)
+        states = backbone_of(plain.config).final_norm_of(plain)(given.hidden_states[0])
+
+    rows = MASK.sum(dim=1) - 1 if encoder.card.pooling == "last" else torch.zeros(2, dtype=int)
+    torch.testing.assert_close(found, states[torch.arange(2), rows], atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("layer", [1, 2, 4])
 @pytest.mark.parametrize("model_type", BACKBONES)
-def test_a_cut_encoder_holds_its_blocks_alone_and_says_what_the_whole_one_says(
+def test_a_cut_encoder_holds_its_layers_alone_and_gives_the_vectors_of_the_full_model(
     model_type: str, layer: int, backbone: Callable[[str], Path]
 ) -> None:
-    whole, _ = load(backbone(model_type))
+    full, _ = load(backbone(model_type))
     cut, _ = load(backbone(model_type), layer=layer)
 
-    assert len(backbone_of(cut.transformer.config).blocks_of(cut.transformer)) == layer
+    assert len(backbone_of(cut.transformer.config).layers_of(cut.transformer)) == layer
     with torch.inference_mode():
-        torch.testing.assert_close(cut(IDS, MASK), whole(IDS, MASK)[:layer], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(cut(IDS, MASK), full(IDS, MASK)[:layer], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("heads", [(), (1, 2, 3)], ids=["no-heads", "heads"])
@@ -92,7 +108,7 @@ def test_saving_loading_and_exporting_keep_every_vector(
     for folder, layer in (("saved", 4), ("cut", 2)) if heads else ():
         theirs = SentenceTransformer(str(tmp_path / folder)).encode(TEXTS)
         np.testing.assert_allclose(theirs, expected[layer - 1], atol=1e-5)
-    assert (exported.layers, shallow.blocks) == (2, 2)
+    assert (exported.layers, shallow.layers) == (2, 2)
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "last"])
@@ -162,7 +178,7 @@ def test_checkpointed_blocks_give_the_same_vectors_and_gradients(
         encoder, _ = load(backbone(model_type))
         encoder.add_exit_heads([2])
         set_dropout(encoder.train(), 0.3)
-        encoder.checkpoint_blocks(checkpointed)
+        encoder.checkpoint_layers(checkpointed)
         torch.manual_seed(13)
         heard: list[int] = []
         vectors = encoder(IDS, MASK, None, lambda layer, _: heard.append(layer), [1, 2, 3, 4])
@@ -190,10 +206,10 @@ def test_checkpointed_blocks_run_once_more_and_only_until_switched_off(
     runs = []
     encoder.transformer.encoder.layer[0].attention.register_forward_hook(lambda *_: runs.append(1))
 
-    encoder.checkpoint_blocks(True)
+    encoder.checkpoint_layers(True)
     encoder(IDS, MASK).sum().backward()
     assert len(runs) == 2
-    encoder.checkpoint_blocks(False)
+    encoder.checkpoint_layers(False)
     encoder(IDS, MASK).sum().backward()
     assert len(runs) == 3
 
@@ -204,8 +220,8 @@ def test_checkpointing_that_transformers_lacks_is_refused(
     encoder, _ = load(backbone("mpnet"))
 
     with pytest.raises(UserError, match="transformers has none for a backbone of type mpnet"):
-        encoder.checkpoint_blocks(True)
-    encoder.checkpoint_blocks(False)
+        encoder.checkpoint_layers(True)
+    encoder.checkpoint_layers(False)
 
 
 def test_a_layer_that_the_encoder_does_not_have_is_refused(

@@ -17,7 +17,7 @@ MASK = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]])
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 @pytest.mark.parametrize("model_type", BACKBONES)
-def test_token_states_are_those_that_a_backbone_of_n_blocks_gives(
+def test_token_states_are_those_that_a_backbone_of_n_layers_gives(
     model_type: str, pooling: str, backbone: Callable[[str], Path]
 ) -> None:
     folder = backbone(model_type)

@@ -13,18 +13,19 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from m2dr.errors import UserError
-from m2dr.index.label import Label
+from m2dr.index.manifest import Label
 from m2dr.model.backbones import BACKBONES
-from m2dr.model.checkpoint import load, load_tokenizer, read_card, save
-from m2dr.verbs.models import label_of
+from m2dr.model.checkpoint import load, load_tokenizer, save
+from m2dr.model.folder import read_card
+from m2dr.pipelines.models import label_of
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
 @pytest.fixture
-def foreign(backbone: Callable[[str], Path], tmp_path: Path) -> Path:
+def backbone_folder(backbone: Callable[[str], Path], tmp_path: Path) -> Path:
     """A backbone's folder that a test may change."""
-    return Path(shutil.copytree(backbone("bert"), tmp_path / "foreign"))
+    return Path(shutil.copytree(backbone("bert"), tmp_path / "backbone_folder"))
 
 
 @pytest.fixture
@@ -63,18 +64,20 @@ def test_a_folder_without_a_vocabulary_is_refused(
         load_tokenizer(folder)
 
 
-def test_the_merges_of_a_vocabulary_are_a_part_of_it(foreign: Path) -> None:
-    (foreign / "tokenizer.json").unlink()
-    (foreign / "vocab.json").write_text(json.dumps({"a": 0, "b": 1}))
+def test_the_merges_of_a_vocabulary_are_a_part_of_it(backbone_folder: Path) -> None:
+    (backbone_folder / "tokenizer.json").unlink()
+    (backbone_folder / "vocab.json").write_text(json.dumps({"a": 0, "b": 1}))
 
     with pytest.raises(UserError, match="has no tokenizer"):
-        load_tokenizer(foreign)
+        load_tokenizer(backbone_folder)
 
 
 @pytest.mark.parametrize(
     "words", [[], ["[UNUSED]"], ["▁"]], ids=["special-alone", "added-special", "a-space"]
 )
-def test_a_tokenizer_that_knows_no_words_is_refused(words: list[str], foreign: Path) -> None:
+def test_a_tokenizer_that_knows_no_words_is_refused(
+    words: list[str], backbone_folder: Path
+) -> None:
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words]
     table = {token: number for number, token in enumerate(tokens)}
     made = Tokenizer(models.WordLevel(table, unk_token="[UNK]"))
@@ -83,13 +86,13 @@ def test_a_tokenizer_that_knows_no_words_is_refused(words: list[str], foreign: P
     PreTrainedTokenizerFast(
         tokenizer_object=made, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]",
         sep_token="[SEP]",
-    ).save_pretrained(foreign)  # fmt: skip
+    ).save_pretrained(backbone_folder)  # fmt: skip
 
     with pytest.raises(UserError, match="knows special tokens alone"):
-        load(foreign)
+        load(backbone_folder)
 
 
-def test_byte_level_and_sentencepiece_vocabularies_are_words(foreign: Path) -> None:
+def test_byte_level_and_sentencepiece_vocabularies_are_words(backbone_folder: Path) -> None:
     specials = {"pad_token": "<pad>", "unk_token": "<unk>"}
     byte_level = Tokenizer(
         models.BPE({"<pad>": 0, "<unk>": 1, "Ġ": 2, "a": 3, "Ġa": 4}, [("Ġ", "a")])
@@ -98,17 +101,17 @@ def test_byte_level_and_sentencepiece_vocabularies_are_words(foreign: Path) -> N
     pieces = Tokenizer(models.Unigram([("<pad>", 0.0), ("<unk>", 0.0), ("▁a", -1.0)], unk_id=1))
     pieces.pre_tokenizer = pre_tokenizers.Metaspace()
     for made, expected in ((byte_level, [4, 4]), (pieces, [2, 2])):
-        PreTrainedTokenizerFast(tokenizer_object=made, **specials).save_pretrained(foreign)
-        assert load(foreign)[1](["a a"], 8) == [expected]
+        PreTrainedTokenizerFast(tokenizer_object=made, **specials).save_pretrained(backbone_folder)
+        assert load(backbone_folder)[1](["a a"], 8) == [expected]
 
 
-def test_a_tokenizer_with_more_words_than_the_encoder_is_refused(foreign: Path) -> None:
-    table = json.loads((foreign / "tokenizer.json").read_text())
+def test_a_tokenizer_with_more_words_than_the_encoder_is_refused(backbone_folder: Path) -> None:
+    table = json.loads((backbone_folder / "tokenizer.json").read_text())
     table["model"]["vocab"]["another"] = 64
-    (foreign / "tokenizer.json").write_text(json.dumps(table))
+    (backbone_folder / "tokenizer.json").write_text(json.dumps(table))
 
     with pytest.raises(UserError, match=r"ids up to 64, and config.json says that 64 have"):
-        load(foreign)
+        load(backbone_folder)
 
 
 # The fingerprint.
@@ -134,15 +137,15 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_changed_tokenizer_or_configuration_is_another_model(
-    change: Callable[[Path], object], foreign: Path, own: Path
+    change: Callable[[Path], object], backbone_folder: Path, own: Path
 ) -> None:
-    before = label(foreign)
+    before = label(backbone_folder)
 
-    change(foreign)
+    change(backbone_folder)
     change(own)
 
     with pytest.raises(UserError, match="were encoded by model"):
-        before.accept(label(foreign), "tiny")
+        before.accept(label(backbone_folder), "tiny")
     with pytest.raises(UserError, match=r"fingerprint .* one of them was changed"):
         read_card(own)
 
@@ -165,17 +168,17 @@ def read_card_of_weights(folder: Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
 
 
-def test_how_a_foreign_folder_prepares_texts_is_a_part_of_it(foreign: Path) -> None:
-    before = read_card(foreign).fingerprint
+def test_how_a_backbone_folder_prepares_texts_is_a_part_of_it(backbone_folder: Path) -> None:
+    before = read_card(backbone_folder).fingerprint
 
-    edit(foreign / "sentence_bert_config.json", do_lower_case=True)
+    edit(backbone_folder / "sentence_bert_config.json", do_lower_case=True)
 
-    assert read_card(foreign).fingerprint != before
+    assert read_card(backbone_folder).fingerprint != before
 
 
-def test_what_changes_no_vector_keeps_the_fingerprint(foreign: Path, own: Path) -> None:
-    before = [read_card(foreign).fingerprint, read_card(own).fingerprint]
-    for folder in (foreign, own):
+def test_what_changes_no_vector_keeps_the_fingerprint(backbone_folder: Path, own: Path) -> None:
+    before = [read_card(backbone_folder).fingerprint, read_card(own).fingerprint]
+    for folder in (backbone_folder, own):
         for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
             table = json.loads((folder / name).read_text())
             (folder / name).write_text(json.dumps(dict(reversed(table.items())), indent=7))
@@ -184,7 +187,9 @@ def test_what_changes_no_vector_keeps_the_fingerprint(foreign: Path, own: Path) 
         truncation = {"max_length": 9, "strategy": "LongestFirst", "stride": 0, "direction": "Left"}
         edit(folder / "tokenizer.json", truncation=truncation)
         (folder / "README.md").write_text("# Another text")
-    moved = [folder.rename(folder.with_name(f"{folder.name}-moved")) for folder in (foreign, own)]
+    moved = [
+        folder.rename(folder.with_name(f"{folder.name}-moved")) for folder in (backbone_folder, own)
+    ]
 
     assert [read_card(folder).fingerprint for folder in moved] == before
 
@@ -200,7 +205,7 @@ def test_saving_what_was_loaded_and_used_keeps_the_fingerprint(own: Path, tmp_pa
 
 
 def test_a_folder_whose_fingerprint_is_of_the_weights_alone_still_loads(own: Path) -> None:
-    from m2dr.model.fingerprint import hash_weights
+    from m2dr.model.folder import hash_weights
 
     today = read_card(own)
     edit(own / "m2dr.json", format=1, fingerprint=hash_weights(own))
@@ -240,37 +245,39 @@ def test_code_that_a_folder_brings_is_never_asked_about_and_never_run(
     file: str,
     name: str,
     answer: str,
-    foreign: Path,
+    backbone_folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (foreign / "own.py").write_text(CODE.replace("__file__", repr(str(tmp_path / "x"))))
-    edit(foreign / file, auto_map={name: "own.Own"})
+    (backbone_folder / "own.py").write_text(CODE.replace("__file__", repr(str(tmp_path / "x"))))
+    edit(backbone_folder / file, auto_map={name: "own.Own"})
     asked: list[object] = []
     monkeypatch.setattr("builtins.input", lambda *words: asked.append(words) or answer)
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
 
     with pytest.raises(UserError, match=rf"asks for code of its own \(auto_map, {name}: own.Own"):
-        load(foreign)
+        load(backbone_folder)
     assert not asked
     assert not (tmp_path / "ran").exists()
 
 
 def test_a_type_that_only_its_own_code_knows_is_refused(
-    foreign: Path, monkeypatch: pytest.MonkeyPatch
+    backbone_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("it asked"))
-    edit(foreign / "config.json", model_type="own", auto_map={"AutoConfig": "own.Own"})
+    edit(backbone_folder / "config.json", model_type="own", auto_map={"AutoConfig": "own.Own"})
 
     with pytest.raises(UserError, match="code of its own"):
-        read_card(foreign)
+        read_card(backbone_folder)
 
 
-def test_code_for_other_heads_does_not_matter(foreign: Path) -> None:
-    before = read_card(foreign).fingerprint
-    edit(foreign / "config.json", auto_map={"AutoModelForSequenceClassification": "own.Own"})
+def test_code_for_other_heads_does_not_matter(backbone_folder: Path) -> None:
+    before = read_card(backbone_folder).fingerprint
+    edit(
+        backbone_folder / "config.json", auto_map={"AutoModelForSequenceClassification": "own.Own"}
+    )
 
-    assert load(foreign)[0].card.fingerprint == before
+    assert load(backbone_folder)[0].card.fingerprint == before
 
 
 # Sizes.
@@ -295,12 +302,12 @@ def test_code_for_other_heads_does_not_matter(foreign: Path) -> None:
     ],
 )
 def test_sizes_are_compared_with_the_weights_before_room_is_made(
-    field: str, value: object, sentence: str, foreign: Path
+    field: str, value: object, sentence: str, backbone_folder: Path
 ) -> None:
-    edit(foreign / "config.json", **{field: value})
+    edit(backbone_folder / "config.json", **{field: value})
 
     with pytest.raises(UserError, match=sentence):
-        load(foreign, layer=2)
+        load(backbone_folder, layer=2)
 
 
 @pytest.mark.parametrize(
@@ -325,7 +332,9 @@ def test_a_card_that_no_model_has_is_refused_by_name(field: dict[str, object], o
 def test_a_length_that_leaves_no_room_for_a_word_is_refused(length: int, own: Path) -> None:
     edit(own / "m2dr.json", query_length=length)
 
-    with pytest.raises(UserError, match=f"query_length = {length}, .* puts 2 around each text"):
+    with pytest.raises(
+        UserError, match=f"query_length = {length}, .* puts 2 special tokens around each text"
+    ):
         load(own)
 
 
@@ -336,11 +345,11 @@ def test_a_length_that_leaves_no_room_for_a_word_is_refused(length: int, own: Pa
         (2).to_bytes(8, "little") + b"[]", (40).to_bytes(8, "little") + b'{"a": ' * 10,
     ],
 )  # fmt: skip
-def test_damaged_weights_are_a_sentence(content: bytes, foreign: Path) -> None:
-    (foreign / "model.safetensors").write_bytes(content)
+def test_damaged_weights_are_a_sentence(content: bytes, backbone_folder: Path) -> None:
+    (backbone_folder / "model.safetensors").write_bytes(content)
 
     with pytest.raises(UserError, match="cannot be loaded"):
-        load(foreign)
+        load(backbone_folder)
 
 
 # What is no file.
@@ -394,18 +403,18 @@ def test_what_is_no_file_is_named_and_not_opened(
     ],
 )  # fmt: skip
 def test_weights_that_lie_elsewhere_are_refused(
-    name: str, content: dict[str, Any], sentence: str, foreign: Path
+    name: str, content: dict[str, Any], sentence: str, backbone_folder: Path
 ) -> None:
-    (foreign / name).write_text(json.dumps(content))
+    (backbone_folder / name).write_text(json.dumps(content))
 
     with pytest.raises(UserError, match=sentence):
-        load(foreign)
+        load(backbone_folder)
 
 
 def test_an_export_says_whose_it_is_and_a_fresh_training_does_not(
     own: Path, tmp_path: Path
 ) -> None:
-    from m2dr.model.export import export_cut
+    from m2dr.model.checkpoint import export_cut
 
     card = export_cut(own, 2, tmp_path / "cut")
 

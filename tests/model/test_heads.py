@@ -9,11 +9,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
 from m2dr.errors import UserError
-from m2dr.model.card import CARD, read_card_file, write_card_file
-from m2dr.model.checkpoint import load, read_card, save
+from m2dr.model.checkpoint import export_cut, load, save
 from m2dr.model.encoder import Encoder
-from m2dr.model.export import export_cut
-from m2dr.model.fingerprint import fingerprint
+from m2dr.model.folder import fingerprint, read_card, read_card_file, write_card_file
+from m2dr.model.hub import CARD
 
 IDS = torch.tensor([[2, 7, 9, 11, 20, 3], [2, 8, 3, 0, 0, 0]])
 MASK = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]])
@@ -101,11 +100,11 @@ def test_the_card_says_what_the_folder_holds_and_the_fingerprint_covers_it(heade
 
 
 def test_a_cut_encoder_holds_the_heads_of_its_blocks_alone(headed: Path) -> None:
-    whole, _ = load(headed)
+    full, _ = load(headed)
     cut, _ = load(headed, layer=2)
 
     assert set(cut.exit_heads) == {"1"}
-    torch.testing.assert_close(cut(IDS, MASK), whole(IDS, MASK)[:2], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(cut(IDS, MASK), full(IDS, MASK)[:2], atol=1e-5, rtol=1e-5)
 
 
 def test_transformers_opens_a_folder_with_heads_as_it_is(headed: Path) -> None:
@@ -132,9 +131,9 @@ def test_a_cut_below_the_first_head_is_a_model_without_heads(
 ) -> None:
     encoder, tokenizer = load(backbone("bert"))
     encoder.add_exit_heads([3])
-    save(encoder, tokenizer, encoder.card, tmp_path / "whole")
+    save(encoder, tokenizer, encoder.card, tmp_path / "full")
 
-    card = export_cut(tmp_path / "whole", 2, tmp_path / "cut")
+    card = export_cut(tmp_path / "full", 2, tmp_path / "cut")
 
     assert card.exit_head == "none"
     assert not load(tmp_path / "cut")[0].exit_heads
@@ -164,7 +163,7 @@ def test_heads_that_are_missing_are_named(headed: Path) -> None:
     [
         (b"\x00", "exit_heads.safetensors cannot be read"),
         ({"elsewhere.1": torch.eye(32)}, "exit_heads.safetensors cannot be read"),
-        ({"exit_heads.1.weight": torch.eye(8)}, r"layer 1 .* is \[8, 8\]; .* have 32 coordinates"),
+        ({"exit_heads.1.weight": torch.eye(8)}, r"layer 1 .* is \[8, 8\]; .* have 32 dims"),
     ],
 )
 def test_heads_that_are_damaged_are_named(headed: Path, content: object, sentence: str) -> None:

@@ -11,9 +11,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from world import TEXT
 
-from m2dr.model.checkpoint import Tokenizer
-from m2dr.model.places import find_folder
-from m2dr.model.tokenizer import FileTokenizer, read_tokenizer
+from m2dr.model.hub import find_folder
+from m2dr.model.tokenizer import FileTokenizer, ModelTokenizer, read_tokenizer
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
 LINES = [TEXT, TEXT.upper(), "don't  stop\n\n\tnow", "über naïve Σίσυφος 中文字 12345 !!! ..."]
@@ -88,7 +87,7 @@ def test_the_ids_of_a_long_text_are_those_of_the_whole(
 ) -> None:
     whole = known[name](texts, truncation=True, max_length=length)["input_ids"]
 
-    assert Tokenizer(known[name])(texts, length) == whole
+    assert ModelTokenizer(known[name])(texts, length) == whole
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +147,7 @@ def test_a_document_of_megabytes_is_not_tokenised_whole(
 ) -> None:
     counting = Counting(known["minilm"])
 
-    (row,) = Tokenizer(counting)([text], 256)
+    (row,) = ModelTokenizer(counting)([text], 256)
 
     assert len(row) == 256
     assert counting.characters <= most

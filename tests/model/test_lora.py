@@ -87,8 +87,8 @@ def test_only_lora_and_the_exit_heads_learn(
 ) -> None:
     encoder = wrapped(backbone(model_type)).train()
     transformer = encoder.transformer
-    blocks = backbone_of(transformer.config).blocks_of(transformer)
-    plain = backbone_of(transformer.config).blocks_of(load(backbone(model_type))[0].transformer)
+    layers = backbone_of(transformer.config).layers_of(transformer)
+    plain = backbone_of(transformer.config).layers_of(load(backbone(model_type))[0].transformer)
     linears = sum(isinstance(part, nn.Linear) for part in plain.modules())
 
     encoder(IDS, MASK).square().sum().backward()
@@ -98,13 +98,13 @@ def test_only_lora_and_the_exit_heads_learn(
     assert learning - {"exit_heads.2.weight"} == {n for n in learning if "lora_" in n}
     assert "exit_heads.2.weight" in learning
     assert len(learning) == 2 * linears + 1
-    assert len(blocks) == encoder.blocks == 4
+    assert len(layers) == encoder.layers == 4
 
 
 def test_lora_learns_through_checkpointed_blocks(backbone: Callable[[str], Path]) -> None:
     def gradients(checkpointed: bool) -> dict[str, Tensor | None]:
         encoder = wrapped(backbone("qwen3")).train()
-        encoder.checkpoint_blocks(checkpointed)
+        encoder.checkpoint_layers(checkpointed)
         torch.manual_seed(13)
         encoder(IDS, MASK).square().sum().backward()
         return {name: weight.grad for name, weight in encoder.named_parameters()}

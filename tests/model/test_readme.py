@@ -18,13 +18,13 @@ from transformers import AutoModel
 from world import make_fitted
 
 from m2dr.cli import main
+from m2dr.commands.train import train
 from m2dr.model.backbones import BACKBONES
-from m2dr.model.checkpoint import load, read_card, save
-from m2dr.model.export import export_cut
+from m2dr.model.checkpoint import export_cut, load, save
+from m2dr.model.folder import read_card
+from m2dr.pipelines.encode import embed_texts
 from m2dr.records.cut import Cut
-from m2dr.settings import read_train_settings
-from m2dr.verbs.encoding import embed_texts
-from m2dr.verbs.training.train import train
+from m2dr.settings.trainings import read_train_settings
 
 TEXTS = ["open the file", "a list of numbers and a class of text and a line of words"]
 HOSTILE = "a/b\n---\nlicense: mine\n```\n# not a title | x"
@@ -222,7 +222,7 @@ def test_a_prefix_is_the_same_everywhere_byte_for_byte(
         card = read_card(folder)
         assert (card.query_prefix, card.document_prefix) == tuple(prefixes.values())
         encoder, tokenizer = load(folder)
-        last = [encoder.blocks]
+        last = [encoder.layers]
         ours = [embed_texts(encoder, tokenizer, TEXTS, side, last)[0] for side in model.prompts]
         np.testing.assert_allclose(model.encode_query(TEXTS), ours[0], atol=1e-5)
         np.testing.assert_allclose(model.encode_document(TEXTS), ours[1], atol=1e-5)

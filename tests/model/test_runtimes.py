@@ -14,7 +14,7 @@ from m2dr.errors import UserError
 from m2dr.model import graphs, runtimes
 from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import load, save
-from m2dr.model.runtimes import KINDS, Kind, OneLayer, open_runtime
+from m2dr.model.runtimes import RUNTIMES, GraphRuntime, RuntimeKind, open_runtime
 
 QUICK = ("bert", "qwen3")  # an export takes seconds; the others run with -m slow
 SHAPES = [(1, 1), (1, 9), (2, 2), (5, 11)]
@@ -55,7 +55,7 @@ def padded(texts: int, tokens: int) -> tuple[NDArray[np.int64], NDArray[np.int64
     return ids * mask, mask
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", RUNTIMES)
 @pytest.mark.parametrize(
     "model_type",
     [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in BACKBONES],
@@ -63,7 +63,7 @@ def padded(texts: int, tokens: int) -> tuple[NDArray[np.int64], NDArray[np.int64
 def test_every_runtime_gives_torchs_vectors_for_any_batch(
     model_type: str, kind: str, saved: Callable[[str], Path], cache: Path
 ) -> None:
-    if not KINDS[kind].installed:
+    if not RUNTIMES[kind].installed:
         pytest.skip(f"{kind} is not installed")
     model = str(saved(model_type))
 
@@ -76,12 +76,12 @@ def test_every_runtime_gives_torchs_vectors_for_any_batch(
         np.testing.assert_allclose(opened.runtime.embed(ids, mask, [2]), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", RUNTIMES)
 @pytest.mark.parametrize("layer", [2, 4])
 def test_every_runtime_gives_the_vectors_of_fitted_exits(
     layer: int, kind: str, tiny_fitted: Path, cache: Path
 ) -> None:
-    if not KINDS[kind].installed:
+    if not RUNTIMES[kind].installed:
         pytest.skip(f"{kind} is not installed")
 
     opened = open_runtime(kind, str(tiny_fitted), layer, "auto", "fp32", cache)
@@ -97,7 +97,7 @@ def test_every_runtime_gives_the_vectors_of_fitted_exits(
 def test_a_runtime_that_is_asked_for_bf16_multiplies_in_it(
     name: str, saved: Callable[[str], Path], cache: Path
 ) -> None:
-    if name in KINDS and not KINDS[name].installed:
+    if name in RUNTIMES and not RUNTIMES[name].installed:
         pytest.skip(f"{name} is not installed")
     model, batch = str(saved("bert")), padded(5, 11)
     exact = load(model)[0].embed(*batch, [2])[0]
@@ -115,11 +115,11 @@ def test_a_runtime_that_is_asked_for_bf16_multiplies_in_it(
         }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", RUNTIMES)
 def test_a_graph_is_of_fp32_where_the_processor_would_take_bf16(
     kind: str, saved: Callable[[str], Path], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not KINDS[kind].installed:
+    if not RUNTIMES[kind].installed:
         pytest.skip(f"{kind} is not installed")
     monkeypatch.setenv("M2DR_DTYPE", "bf16")
     model, batch = str(saved("bert")), padded(5, 11)
@@ -150,7 +150,7 @@ class Counting:
 
     def __init__(self, fails: bool = False) -> None:
         self.written, self.fails = 0, fails
-        self.kind = Kind("onnx", (), ("fp32",), self.write, self.open)
+        self.kind = RuntimeKind("onnx", (), ("fp32",), self.write, self.open)
 
     def write(self, _: object, folder: Path) -> None:
         self.written += 1
@@ -168,8 +168,8 @@ class Counting:
 @pytest.fixture
 def counting(monkeypatch: pytest.MonkeyPatch) -> Counting:
     found = Counting()
-    monkeypatch.setitem(KINDS, "onnx", found.kind)
-    monkeypatch.setattr(graphs, "trace", lambda *_: None)
+    monkeypatch.setitem(RUNTIMES, "onnx", found.kind)
+    monkeypatch.setattr(graphs, "export_layer", lambda *_: None)
     return found
 
 
@@ -216,8 +216,8 @@ def test_an_encoder_that_cannot_be_a_graph_is_a_sentence_and_leaves_nothing(
 def test_a_runtime_that_is_not_installed_is_named_with_its_extra(
     tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kind = replace(KINDS["openvino"], packages=("no_such_package",))
-    monkeypatch.setitem(KINDS, "openvino", kind)
+    kind = replace(RUNTIMES["openvino"], packages=("no_such_package",))
+    monkeypatch.setitem(RUNTIMES, "openvino", kind)
 
     with pytest.raises(
         UserError, match=r"no_such_package is not .* pip install 'm2dr\[openvino\]'"
@@ -255,12 +255,12 @@ def test_auto_takes_the_fastest_and_says_so(
 ) -> None:
     slow, fast = Slept(0.2), Slept(0.0)
     kinds = {
-        name: replace(KINDS[name], packages=(), open=lambda *_, wait=wait: wait)
+        name: replace(RUNTIMES[name], packages=(), open=lambda *_, wait=wait: wait)
         for name, wait in (("onnx", slow), ("openvino", fast))
     }
-    monkeypatch.setattr(runtimes, "KINDS", kinds)
+    monkeypatch.setattr(runtimes, "RUNTIMES", kinds)
     monkeypatch.setattr(runtimes, "write_graph", lambda *_: None)
-    monkeypatch.setattr(OneLayer, "embed", lambda self, *_: self.graph.embed())
+    monkeypatch.setattr(GraphRuntime, "embed", lambda self, *_: self.graph.embed())
 
     opened = open_runtime("auto", str(tiny_backbone), 2, "cpu", "fp32", tmp_path)
 
@@ -271,12 +271,12 @@ def test_auto_takes_the_fastest_and_says_so(
 
 def test_a_graph_gives_its_own_layer_alone() -> None:
     with pytest.raises(UserError, match="Layer 3 was asked for; this graph gives layer 2"):
-        OneLayer(None, 2).embed(*padded(1, 3), [3])  # type: ignore[arg-type]  # never reached
+        GraphRuntime(None, 2).embed(*padded(1, 3), [3])  # type: ignore[arg-type]  # never reached
 
 
 def test_several_threads_may_run_one_graph(saved: Callable[[str], Path], cache: Path) -> None:
     model = str(saved("bert"))
-    opened = [open_runtime(name, model, 2, "cpu", "fp32", cache).runtime for name in KINDS]
+    opened = [open_runtime(name, model, 2, "cpu", "fp32", cache).runtime for name in RUNTIMES]
     texts = [padded(1, tokens) for tokens in range(2, 12)]
     expected = [[runtime.embed(*text, [2]) for text in texts] for runtime in opened]
     wrong: list[int] = []

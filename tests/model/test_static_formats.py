@@ -17,7 +17,7 @@ from world import TEXT, make_fitted, make_model
 
 from m2dr.cli import main
 from m2dr.errors import UserError
-from m2dr.model.places import ASIDE, STATIC
+from m2dr.model.hub import ASIDE, STATIC
 from m2dr.model.static import Dtype, open_static, read_static, write_static
 from m2dr.model.static_formats import FORMATS, export_static
 
@@ -189,13 +189,13 @@ def run(*words: str | Path) -> tuple[int, str, str]:
 def test_layer_0_is_written_for_sentence_transformers_unless_another_tool_is_named(
     fitted: Path, prefixed: Path, tmp_path: Path
 ) -> None:
-    words = ("--model", fitted, "--layer", 0, "--out", tmp_path / "out")
+    words = ("--model", fitted, "--layers", 0, "--out", tmp_path / "out")
     assert run(*words)[:2] == (
         0,
         f"Layer 0 for sentence-transformers: 64 tokens, 32 dims, fp32; {tmp_path / 'out'}\n",
     )
     code, told, beside = run(
-        "--model", prefixed, "--layer", 0, "--out", tmp_path / "m2v", "--format", "model2vec",
+        "--model", prefixed, "--layers", 0, "--out", tmp_path / "m2v", "--format", "model2vec",
         "--dim", 16, "--dtype", "int8",
     )  # fmt: skip
     assert (code, told) == (
@@ -210,11 +210,11 @@ def test_layer_0_is_written_for_sentence_transformers_unless_another_tool_is_nam
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--layer", 0, "--format", "model2vek"), "in no format 'model2vek'. Did you mean model2vec?"),
-        (("--layer", 0, "--dtype", "fp8"), "in no dtype 'fp8'. Known: fp16, fp32, int8."),
-        (("--layer", 0, "--dim", 33), "Dim 33 was asked for; layer 0 has 32"),
-        (("--layer", 2, "--dim", 8), "--dim of an export are for layer 0, and layer 2 was asked for"),
-        (("--layer", 4, "--format", "model2vec", "--dtype", "fp16"), "--format and --dtype of"),
+        (("--layers", 0, "--format", "model2vek"), "There is no format 'model2vek' for layer 0. Did you mean model2vec?"),
+        (("--layers", 0, "--dtype", "fp8"), "There is no dtype 'fp8' for layer 0. Known: fp16, fp32, int8."),
+        (("--layers", 0, "--dim", 33), "Dim 33 was asked for; layer 0 has 32"),
+        (("--layers", 2, "--dim", 8), "--dim of an export are for layer 0, and layer 2 was asked for"),
+        (("--layers", 4, "--format", "model2vec", "--dtype", "fp16"), "--format and --dtype of"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_exported_is_refused(

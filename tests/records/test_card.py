@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from m2dr.errors import UserError
-from m2dr.model.card import read_card_file, write_card_file
-from m2dr.records.card import ModelCard
+from m2dr.model.folder import read_card_file, write_card_file
 from m2dr.records.cut import Cut
+from m2dr.records.model_card import ModelCard
 
 CARD = ModelCard(
     backbone="some backbone", variant="plain", layers=6, width=384, cuts=(Cut(6, 384),),

@@ -1,13 +1,16 @@
 from dataclasses import fields
+from typing import get_type_hints
 
 import pytest
 
+from m2dr.records.option import option_of
 from m2dr.records.variant import CHOICES, VARIANTS, Variant
+from m2dr.settings.trainings import TrainSettings
 
 ROWS = pytest.mark.parametrize("variant", VARIANTS.values(), ids=list(VARIANTS))
 PUBLISHED = {
     "plain", "separate", "mrl", "2dmse-v1", "2dmse", "full-dim", "dims", "score", "fixed-doc",
-    "starbucks", "ese", "mipic",
+    "starbucks", "ese", "mipic", "2dmse-st", "starbucks-sts",
 }  # fmt: skip
 
 
@@ -34,6 +37,20 @@ def test_no_two_rows_are_the_same_recipe() -> None:
 
 def test_every_field_but_the_name_and_what_makes_a_separate_model_can_be_set() -> None:
     assert {field.name for field in fields(Variant)} - set(CHOICES) == {"name", "summary", "alone"}
+
+
+def test_a_setting_of_a_recipe_has_the_type_and_the_description_of_its_field() -> None:
+    settings = {field.name: field for field in fields(TrainSettings)}
+
+    for field in fields(Variant):
+        if field.name in CHOICES:
+            assert option_of(settings[field.name]) == option_of(field)
+            assert (
+                get_type_hints(TrainSettings)[field.name]
+                == get_type_hints(Variant)[field.name] | None
+            )
+            assert settings[field.name].default is None
+    assert all(option_of(field).help.endswith(".") for field in settings.values())
 
 
 @ROWS

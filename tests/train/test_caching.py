@@ -13,9 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from m2dr.model.checkpoint import load
 from m2dr.model.devices import set_dropout
-from m2dr.settings import TrainSettings
-from m2dr.train.learner import Learner
-from m2dr.verbs.training.recipe import Kind, recipe_of
+from m2dr.pipelines.recipe import Kind, recipe_of
+from m2dr.settings.trainings import TrainSettings
+from m2dr.train.module import TrainingModule
 
 B, N = 6, 10  # queries, documents: their positives and four more
 CASES: dict[str, tuple[Kind, dict[str, Any]]] = {
@@ -34,7 +34,7 @@ Numbers = dict[str, Tensor]
 
 
 class Small(nn.Module):
-    """What a learner asks of an encoder, in float64: states of tokens that see each other."""
+    """An encoder in float64 whose tokens see each other."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,8 +62,8 @@ class Small(nn.Module):
         return torch.stack([pooled[layer] for layer in layers])
 
 
-def learner(case: str, backbone: Path, cached: bool, dropout: float = 0.0) -> Learner:
-    """A recipe's learner on the tiny backbone."""
+def module(case: str, backbone: Path, cached: bool, dropout: float = 0.0) -> TrainingModule:
+    """A recipe's module on the tiny backbone."""
     kind, fields = CASES[case]
     recipe = recipe_of(TrainSettings(backbone=str(backbone), **fields), kind)
     encoder, _ = load(backbone)
@@ -71,13 +71,13 @@ def learner(case: str, backbone: Path, cached: bool, dropout: float = 0.0) -> Le
     if recipe.card.exit_head == "linear":
         encoder.add_exit_heads([1, 2, 3])
     set_dropout(encoder, dropout)
-    return Learner(encoder, recipe.objective(), cached).train()
+    return TrainingModule(encoder, recipe.objective(), cached).train()
 
 
-def precise(case: str, backbone: Path, cached: bool) -> Learner:
+def precise(case: str, backbone: Path, cached: bool) -> TrainingModule:
     """The same on an encoder of a few lines, in float64."""
-    objective = learner(case, backbone, cached).objective
-    return Learner(Small(), objective, cached).double()
+    objective = module(case, backbone, cached).objective
+    return TrainingModule(Small(), objective, cached).double()
 
 
 def texts(count: int, length: int = 0) -> list[Tensor]:
@@ -119,7 +119,7 @@ def batch(case: str, size: int) -> dict[str, Any]:
     }
 
 
-def numbers(made: Learner, inputs: dict[str, Any], seed: int = 13) -> Numbers:
+def numbers(made: TrainingModule, inputs: dict[str, Any], seed: int = 13) -> Numbers:
     """The loss, its parts and the gradient of every parameter, by name."""
     torch.manual_seed(seed)
     made.zero_grad()
@@ -149,9 +149,9 @@ def test_small_parts_give_the_gradients_of_one_large_part(case: str, tiny_backbo
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_same_through_a_transformer(case: str, tiny_backbone: Path) -> None:
-    whole = numbers(learner(case, tiny_backbone, cached=False), batch(case, 99))
+    whole = numbers(module(case, tiny_backbone, cached=False), batch(case, 99))
 
-    cached = numbers(learner(case, tiny_backbone, cached=True), batch(case, 3))
+    cached = numbers(module(case, tiny_backbone, cached=True), batch(case, 3))
 
     assert_same(cached, whole, within=1e-5)  # float32, and padding of other lengths
 
@@ -160,11 +160,11 @@ def test_the_same_through_a_transformer(case: str, tiny_backbone: Path) -> None:
 def test_what_was_dropped_is_dropped_again_when_a_part_is_run_again(
     case: str, tiny_backbone: Path
 ) -> None:
-    made = learner(case, tiny_backbone, True, dropout=0.3)
+    made = module(case, tiny_backbone, True, dropout=0.3)
 
     cached = numbers(made, batch(case, 3))
     state = torch.get_rng_state()
-    kept = numbers(learner(case, tiny_backbone, False, dropout=0.3), batch(case, 3))
+    kept = numbers(module(case, tiny_backbone, False, dropout=0.3), batch(case, 3))
 
     assert_same(cached, kept, within=0)
     assert torch.equal(torch.get_rng_state(), state)  # the next step draws what it would have
@@ -175,15 +175,15 @@ def test_what_was_dropped_is_dropped_again_when_a_part_is_run_again(
 def test_caching_over_parts_composes_with_checkpointing_inside_blocks(
     case: str, tiny_backbone: Path
 ) -> None:
-    kept = numbers(learner(case, tiny_backbone, False, dropout=0.3), batch(case, 3))
-    both = learner(case, tiny_backbone, True, dropout=0.3)
-    both.encoder.checkpoint_blocks(on=True)
+    kept = numbers(module(case, tiny_backbone, False, dropout=0.3), batch(case, 3))
+    both = module(case, tiny_backbone, True, dropout=0.3)
+    both.encoder.checkpoint_layers(on=True)
 
     assert_same(numbers(both, batch(case, 3)), kept, within=0)
 
 
 class Live(TorchDispatchMode):
-    """Within it: bytes of the tensors that an operation made and that are still held, at most."""
+    """Measures the peak bytes of tensors that operations made and that are still held."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -209,9 +209,9 @@ class Live(TorchDispatchMode):
 
 
 def most_bytes(backbone: Path, cached: bool, parts: int, blocks: bool = False) -> int:
-    """Held at the peak of a step on so many parts of eight texts of 40 tokens each."""
-    made = learner("elastic", backbone, cached, dropout=0.1)
-    made.encoder.checkpoint_blocks(on=blocks)
+    """Return the peak bytes of a step on this many parts of eight texts of 40 tokens each."""
+    made = module("elastic", backbone, cached, dropout=0.1)
+    made.encoder.checkpoint_layers(on=blocks)
     excluded = torch.zeros(4 * parts, 4 * parts, dtype=torch.bool)
     gc.collect()
     with Live() as live:

@@ -1,4 +1,4 @@
-"""MIPIC's equations 16 and 17, link by link and text by text, referee the chain."""
+"""The chain, compared with MIPIC's equations 16 and 17 link by link and text by text."""
 
 from math import log
 
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from m2dr.records.cut import Cut
-from m2dr.train.chain import Chain, checkpoints_of, full_width
+from m2dr.train.mipic import Chain, checkpoints_of, full_width
 
 N, H, TAU = 5, 16, 0.05
 CUTS = (Cut(1, 2), Cut(2, 8), Cut(4, 16))
@@ -133,7 +133,7 @@ def test_checkpoints_grow_both_ways_and_end_with_the_whole(layers: int, width: i
     assert dims[0] == min(16, width) or layers == 1
 
 
-def test_the_ablation_keeps_the_layers_and_takes_all_coordinates() -> None:
+def test_the_ablation_keeps_the_layers_and_takes_all_dims() -> None:
     assert full_width(CUTS) == (Cut(1, 16), Cut(2, 16), Cut(4, 16))
 
 

@@ -1,4 +1,4 @@
-"""A checkpoint counts when it was written to its end."""
+"""Only complete checkpoints are resumed from."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from m2dr.train.checkpoints import last_whole_checkpoint, step_of
+from m2dr.train.trainer import last_complete_checkpoint, step_of
 
 
 def make_checkpoint(folder: Path, step: int) -> Path:
@@ -23,25 +23,25 @@ def make_checkpoint(folder: Path, step: int) -> Path:
 @pytest.mark.parametrize("damage", ["missing", "cut"])
 def test_a_half_written_checkpoint_is_passed_over(file: str, damage: str, tmp_path: Path) -> None:
     older, newer = make_checkpoint(tmp_path, 9), make_checkpoint(tmp_path, 10)
-    assert last_whole_checkpoint(tmp_path) == newer
+    assert last_complete_checkpoint(tmp_path) == newer
     content = (newer / file).read_bytes()
     (newer / file).unlink()
     if damage == "cut":
         (newer / file).write_bytes(content[: len(content) // 2])
 
-    assert last_whole_checkpoint(tmp_path) == older
+    assert last_complete_checkpoint(tmp_path) == older
 
 
 def test_the_newest_is_the_one_with_most_steps_not_the_last_by_name(tmp_path: Path) -> None:
     newest = make_checkpoint(tmp_path, 100)
     make_checkpoint(tmp_path, 99)
 
-    assert last_whole_checkpoint(tmp_path) == newest
+    assert last_complete_checkpoint(tmp_path) == newest
     assert step_of(newest) == 100
 
 
 def test_without_checkpoints_there_is_none(tmp_path: Path) -> None:
-    assert last_whole_checkpoint(tmp_path / "nowhere") is None
+    assert last_complete_checkpoint(tmp_path / "nowhere") is None
 
 
 def test_of_several_processes_each_must_have_written_its_random_state(tmp_path: Path) -> None:
@@ -50,11 +50,11 @@ def test_of_several_processes_each_must_have_written_its_random_state(tmp_path: 
         torch.save({"cpu": rank}, older / f"rng_state_{rank}.pth")
     torch.save({"cpu": 0}, newer / "rng_state_0.pth")
 
-    assert last_whole_checkpoint(tmp_path, processes=2) == older
+    assert last_complete_checkpoint(tmp_path, processes=2) == older
 
     torch.save({"cpu": 1}, newer / "rng_state_1.pth")
-    assert last_whole_checkpoint(tmp_path, processes=2) == newer
-    assert last_whole_checkpoint(tmp_path, processes=3) is None
+    assert last_complete_checkpoint(tmp_path, processes=2) == newer
+    assert last_complete_checkpoint(tmp_path, processes=3) is None
 
 
 @pytest.mark.parametrize("missing", ["optimizer.bin", "pytorch_model_fsdp.bin"])
@@ -64,8 +64,8 @@ def test_a_checkpoint_of_shared_weights_holds_them_and_its_optimiser(
     path = make_checkpoint(tmp_path, 9)
     (path / "optimizer.pt").rename(path / "optimizer.bin")
     torch.save({"weight": 0}, path / "pytorch_model_fsdp.bin")
-    assert last_whole_checkpoint(tmp_path) == path
+    assert last_complete_checkpoint(tmp_path) == path
 
     (path / missing).unlink()
 
-    assert last_whole_checkpoint(tmp_path) is None
+    assert last_complete_checkpoint(tmp_path) is None

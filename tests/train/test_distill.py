@@ -11,16 +11,16 @@ from formulas import DIMS, LAYERS, TAU, B, H, L, Paper
 from hypothesis import given
 from hypothesis import strategies as st
 from recipes import ROWS, Formula
-from referee import CLOSE, WHOLE, batch, draw, objective_of, same_gradients, sides_of
+from referee import CLOSE, WHOLE, batch, draw, encoded_batch, objective_of, same_gradients
 from sentence_transformers.sentence_transformer.losses import DistillKLDivLoss, MarginMSELoss
 from sentence_transformers.util import pairwise_cos_sim, pairwise_dot_score
 from torch import Tensor, nn
 
 from m2dr.records.variant import VARIANTS, Distill
 from m2dr.train.losses import imitation, margin_mse
-from m2dr.train.objective import Objective, Setting, Sides
+from m2dr.train.objective import EncodedBatch, Objective, Setting
 from m2dr.train.scores import own_scores
-from m2dr.train.terms import asked_of, with_teacher
+from m2dr.train.terms import possible_steps, with_teacher
 
 NEGATIVES, T = 2, 3.0
 CONTRASTIVE, DISTILL = 0.5, 2.0
@@ -113,7 +113,7 @@ def test_every_row_and_choice_learns_the_teacher_at_each_cut_that_retrieves(
     paper = taught_batch(method, "cosine", layer, CONTRASTIVE)
     objective = taught(name, paper, changes)
     asked = objective.at(0)
-    sides = replace(sides_of(asked, paper), teacher=paper.teacher)
+    sides = replace(encoded_batch(asked, paper), teacher=paper.teacher)
 
     loss, parts = objective(asked, sides)
 
@@ -129,7 +129,7 @@ def test_a_contrastive_weight_of_0_leaves_the_teacher_alone(method: Distill) -> 
     objective = taught("mrl", paper, {})
     asked = objective.at(0)
 
-    loss, parts = objective(asked, replace(sides_of(asked, paper), teacher=paper.teacher))
+    loss, parts = objective(asked, replace(encoded_batch(asked, paper), teacher=paper.teacher))
 
     alone = DISTILL * sum(paper.taught(L, k) for k in (*DIMS, H))
     torch.testing.assert_close(loss, alone, **CLOSE)
@@ -142,7 +142,7 @@ def test_a_step_that_distils_without_scores_is_an_error() -> None:
     objective = taught("plain", paper, {})
 
     with pytest.raises(ValueError, match="needs the teacher's scores"):
-        objective(objective.at(0), sides_of(objective.at(0), paper))
+        objective(objective.at(0), encoded_batch(objective.at(0), paper))
 
 
 def published(
@@ -181,17 +181,17 @@ def test_each_cut_costs_what_sentence_transformers_says(
     vectors = draw((L, B, H), 3).detach().float() / 4
     documents = draw((L, B * (1 + negatives), H), 4).detach().float() / 4
     variant = replace(VARIANTS["dims"], full_dim=True, align="none", weights="uniform")
-    choices = asked_of(variant, LAYERS[:-1], DIMS, WHOLE)
+    choices = possible_steps(variant, LAYERS[:-1], DIMS, WHOLE)
     (asked,) = with_teacher(choices, 0.0, 1.0)
     reference = published(method, similarity, tau, temperature)
     setting = Setting(similarity, tau, distill=method, distill_temperature=temperature)
     none = torch.zeros(B, B * (1 + negatives), dtype=torch.bool)
 
     for term in asked.terms:
-        one = replace(asked, terms=(term,), towards=LAYERS)
+        one = replace(asked, terms=(term,), more_layers=LAYERS)
         objective = Objective([one], WHOLE, setting)
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-            loss, _ = objective(one, Sides(vectors, documents, none, teacher=scores))
+            loss, _ = objective(one, EncodedBatch(vectors, documents, none, teacher=scores))
         layer, k = term.cut.layer - 1, term.cut.dim
         own = [documents[layer, :B]] + [
             documents[layer, B + j :: negatives] for j in range(negatives)
@@ -243,7 +243,7 @@ def test_documents_of_other_queries_learn_nothing_from_a_query(method: Distill) 
     objective = taught("plain", paper, {})
     asked = objective.at(0)
     teacher = paper.teacher.clone().requires_grad_()
-    loss, _ = objective(asked, replace(sides_of(asked, paper), teacher=teacher))
+    loss, _ = objective(asked, replace(encoded_batch(asked, paper), teacher=teacher))
 
     (gradient,) = torch.autograd.grad(loss, paper.d)
 

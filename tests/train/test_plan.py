@@ -1,4 +1,4 @@
-"""Which example stands where in a training, whatever was read before."""
+"""The example at a position of a training depends on the position alone."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from m2dr.records.texts import Document, Group, Query
-from m2dr.train.plan import BEST, Examples, Plan
+from m2dr.train.trainer import BEST, Examples, Plan
 
 
 def named(epoch: int, place: int) -> Group:

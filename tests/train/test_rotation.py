@@ -12,10 +12,9 @@ from scipy.linalg import expm
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
-from m2dr.records.card import Similarity
-from m2dr.records.fit import Rotation
-from m2dr.train import rotation
-from m2dr.train.rotation import fit_rotation
+from m2dr.records.model_card import Rotation, Similarity
+from m2dr.train import linear_fit
+from m2dr.train.linear_fit import fit_rotation
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -79,17 +78,17 @@ def projector(turn: Floats, dim: int) -> Doubles:
 
 
 def brief(patch: pytest.MonkeyPatch) -> None:
-    """Let a learned rotation take few steps, where it does not matter how good it is."""
-    patch.setattr(rotation, "STEPS", 6)
-    patch.setattr(rotation, "ROUND", 3)
+    """Let a learned rotation take few steps, where its quality does not matter."""
+    patch.setattr(linear_fit, "STEPS", 6)
+    patch.setattr(linear_fit, "ROUND", 3)
 
 
 @pytest.fixture(autouse=True)
 def small_batches() -> Iterator[None]:
-    """Of texts that are far fewer than in use."""
+    """Batches for far fewer texts than in use."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rotation, "BATCH", 128)
-        patch.setattr(rotation, "HELD_OUT", 128)
+        patch.setattr(linear_fit, "BATCH", 128)
+        patch.setattr(linear_fit, "HELD_OUT", 128)
         yield
 
 
@@ -172,12 +171,14 @@ def test_a_learned_rotation_ranks_unseen_texts_better_than_pca(similarity: Simil
 def test_the_gradient_is_the_slope_of_the_loss(similarity: Similarity) -> None:
     """At the best temperatures the loss does not change with them, so that their slope is 0."""
     vectors = topics(80, seed=1)
-    points = rotation._scaled(torch.from_numpy(vectors).double(), similarity)
-    aim = rotation._Aim(DIMS, similarity)
-    assert aim.take(points)
+    points = linear_fit._scaled(torch.from_numpy(vectors).double(), similarity)
+    ranking = linear_fit._RankingLoss(DIMS, similarity)
+    assert ranking.set_temperature(points)
     start = torch.from_numpy(fit_rotation(vectors, "pca", similarity, DIMS)).double()
-    aim.settle(points, len(points), start)
-    pull = torch.nn.functional.pad(aim.pull(points, start), (0, 0, 0, 24 - DIMS[-1])).numpy()
+    ranking.fit_temperatures(points, len(points), start)
+    pull = torch.nn.functional.pad(
+        ranking.gradient(points, start), (0, 0, 0, 24 - DIMS[-1])
+    ).numpy()
     angles = np.random.default_rng(0).normal(size=(24, 24))
     angles -= angles.T
 
@@ -190,7 +191,7 @@ def test_the_gradient_is_the_slope_of_the_loss(similarity: Similarity) -> None:
 
 
 def test_steps_that_make_it_worse_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rotation, "RATE", -3.0)  # uphill
+    monkeypatch.setattr(linear_fit, "RATE", -3.0)  # uphill
     vectors = topics(300, seed=1)
     learned, pca = (fit_rotation(vectors, kind, "cosine", DIMS) for kind in ("learned", "pca"))
     for dim in DIMS:
@@ -209,7 +210,7 @@ def test_where_nothing_can_be_learned_it_is_pca(
     vectors, steps = topics(count, seed=1), []
     learned = fit_rotation(vectors, "learned", similarity, dims, advance=steps.append)
     assert np.array_equal(learned, fit_rotation(vectors, "pca", similarity, dims))
-    assert sum(steps) == rotation.STEPS
+    assert sum(steps) == linear_fit.STEPS
 
 
 @both
@@ -287,7 +288,7 @@ def test_neither_autocast_nor_inference_nor_the_usual_dtype_changes_it(
 def test_each_step_is_told() -> None:
     steps: list[int] = []
     fit_rotation(topics(100, seed=1), "learned", "cosine", DIMS, advance=steps.append)
-    assert steps == [1] * rotation.STEPS
+    assert steps == [1] * linear_fit.STEPS
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from m2dr.records.card import Similarity
+from m2dr.records.model_card import Similarity
 from m2dr.train.scores import prefix_scores
 
 SHAPES = st.tuples(
@@ -14,7 +14,7 @@ SIMILARITIES = st.sampled_from(["dot", "cosine"])
 
 
 def naive(queries: Tensor, documents: Tensor, dim: int, similarity: Similarity) -> Tensor:
-    """[L, B, N] from the [L, B, N, H] product that the engine never makes."""
+    """Return [L, B, N] from the [L, B, N, H] product that prefix_scores avoids."""
     q, d = queries[..., :dim], documents[..., :dim]
     if similarity == "cosine":
         q = q / q.norm(dim=-1, keepdim=True)
@@ -23,7 +23,7 @@ def naive(queries: Tensor, documents: Tensor, dim: int, similarity: Similarity) 
 
 
 def vectors(seed: int, *shape: int, dtype: torch.dtype) -> Tensor:
-    """Normal ones, but none so close to zero that a referee of one coordinate divides by nothing."""
+    """Normal vectors, none so close to zero that a prefix of one dim has a norm of 0."""
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randn(*shape, generator=generator, dtype=dtype)
     return (drawn + 0.01 * drawn.sign()).requires_grad_()
@@ -31,7 +31,7 @@ def vectors(seed: int, *shape: int, dtype: torch.dtype) -> Tensor:
 
 @given(shape=SHAPES, seed=st.integers(0, 999), similarity=SIMILARITIES, data=st.data())
 @settings(deadline=None)
-def test_each_prefix_scores_as_if_the_other_coordinates_were_never_there(
+def test_each_prefix_scores_as_if_the_other_dims_were_never_there(
     shape: tuple[int, int, int, int], seed: int, similarity: Similarity, data: st.DataObject
 ) -> None:
     layers, queries, documents, width = shape

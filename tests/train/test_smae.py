@@ -1,12 +1,12 @@
-"""The loss of SMAE, written with loops over texts and cuts, referees the batched one."""
+"""The loss of SMAE, compared with a naive one, text by text, as in its public code."""
 
 from collections.abc import Sequence
 
 import numpy as np
+import public_code as public
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, layer_norm
 
 from m2dr.errors import UserError
 from m2dr.model.mlm import MaskedHead
@@ -37,19 +37,19 @@ class Blocks(nn.Module):
 
 
 class Decoder(nn.Module):
-    """One block that lets every token see the first one."""
+    """One layer that lets every token see the first one."""
 
     def __init__(self) -> None:
         super().__init__()
         self.block = nn.Linear(H, H)
 
-    def forward(self, inputs_embeds: Tensor, attention_mask: Tensor) -> tuple[Tensor]:
-        seen = inputs_embeds * attention_mask[..., None]
-        return (torch.tanh(self.block(seen + seen[:, :1])),)
+    def forward(self, inputs_embeds: Tensor, attention_mask: Tensor, first: Tensor) -> Tensor:
+        seen = torch.cat([first[:, None], inputs_embeds[:, 1:]], dim=1) * attention_mask[..., None]
+        return torch.tanh(self.block(seen + seen[:, :1]))
 
 
 @pytest.fixture
-def learner() -> MaskedAutoencoder:
+def module() -> MaskedAutoencoder:
     torch.manual_seed(13)
     words = nn.Embedding(V, H)
     head = MaskedHead(H, V, spread=0.5, epsilon=1e-5)
@@ -68,60 +68,61 @@ FEW = [([1, 2, 6, 7, 8], np.array([1])), ([1, 9, 2], np.array([2])), ([1, 2, 2, 
 MORE = [([1, 2, 2, 7, 8], np.array([1, 2])), ([1, 2, 2], [1, 2]), ([1, 11, 2, 2], [2, 3])]
 
 
-def naive(learner: MaskedAutoencoder) -> Tensor:
+def naive(module: MaskedAutoencoder) -> Tensor:
     """(MLM + MAE) / 2 of each cut, and their mean; nothing shared, one text after the other."""
-    head, words = learner.head, learner.encoder.words
+    head, words = module.head, module.encoder.words
+
+    def widened(state: Tensor) -> Tensor:
+        of = (head.transform.weight, head.transform.bias, head.norm.weight, head.norm.bias)
+        return public.smae_head(state[None], *of, k=len(state), eps=1e-5)[0]
 
     def cost(state: Tensor, token: int) -> Tensor:
-        weight = head.transform.weight[:, : len(state)]
-        hidden = gelu(weight @ state + head.transform.bias)
-        hidden = layer_norm(hidden, (H,), head.norm.weight, head.norm.bias, 1e-5)
-        return -torch.log_softmax(words.weight @ hidden + head.bias, 0)[token]
+        return -torch.log_softmax(words.weight @ widened(state) + head.bias, 0)[token]
 
-    losses = []
+    mlm, mae = [], []
     for cut in CUTS:
-        guesses: dict[str, list[Tensor]] = {"mlm": [], "mae": []}
+        ours, theirs = [], []
         for row, (few, few_places), (more, more_places) in zip(ROWS, FEW, MORE, strict=True):
             states = words.weight[few]
-            for block in learner.encoder.blocks[: cut.layer]:
+            for block in module.encoder.blocks[: cut.layer]:
                 states = torch.tanh(block(states + states.mean(0)))
-            guesses["mlm"] += [cost(states[p][: cut.dim], row[p]) for p in few_places]
-            first = torch.cat([states[0][: cut.dim], torch.zeros(H - cut.dim).double()])
-            seen = torch.cat([first[None], words.weight[more[1:]]])
-            again = torch.tanh(learner.decoder.block(seen + seen[0]))
-            guesses["mae"] += [cost(again[p], row[p]) for p in more_places]
-        losses.append(sum(torch.stack(g).mean() for g in guesses.values()) / 2)
-    return torch.stack(losses).mean()
+            ours += [cost(states[p][: cut.dim], row[p]) for p in few_places]
+            seen = torch.cat([widened(states[0][: cut.dim])[None], words.weight[more[1:]]])
+            again = torch.tanh(module.decoder.block(seen + seen[0]))
+            theirs += [cost(again[p], row[p]) for p in more_places]
+        mlm.append(torch.stack(ours).mean())
+        mae.append(torch.stack(theirs).mean())
+    return public.smae_loss(mlm, mae)
 
 
-def test_loss_and_gradients_are_those_of_the_formula(learner: MaskedAutoencoder) -> None:
-    loss, parts = learner(**masked_batch(ROWS, FEW, MORE, pad))
+def test_loss_and_gradients_are_those_of_the_formula(module: MaskedAutoencoder) -> None:
+    loss, parts = module(**masked_batch(ROWS, FEW, MORE, pad))
 
-    expected = naive(learner)
+    expected = naive(module)
     torch.testing.assert_close(loss, expected, atol=1e-10, rtol=1e-10)
     assert set(parts) == {f"{cut}/{kind}" for cut in CUTS for kind in ("mlm", "mae")}
-    weights = list(learner.parameters())
+    weights = list(module.parameters())
     ours = torch.autograd.grad(loss, weights)
     theirs = torch.autograd.grad(expected, weights)
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, atol=1e-9, rtol=1e-9)
 
 
-def test_the_coordinates_beyond_every_cut_of_a_layer_learn_nothing_there(
-    learner: MaskedAutoencoder,
+def test_the_dims_beyond_every_cut_of_a_layer_learn_nothing_there(
+    module: MaskedAutoencoder,
 ) -> None:
-    learner.cuts = (Cut(3, 4),)
+    module.cuts = (Cut(3, 4),)
 
-    loss, _ = learner(**masked_batch(ROWS, FEW, MORE, pad))
+    loss, _ = module(**masked_batch(ROWS, FEW, MORE, pad))
     loss.backward()
 
-    assert learner.encoder.blocks[2].weight.grad[4:].abs().sum() == 0
-    assert learner.encoder.blocks[2].weight.grad[:4].abs().sum() > 0
+    assert module.encoder.blocks[2].weight.grad[4:].abs().sum() == 0
+    assert module.encoder.blocks[2].weight.grad[:4].abs().sum() > 0
 
 
-def test_a_loss_that_is_not_a_number_names_its_part(learner: MaskedAutoencoder) -> None:
+def test_a_loss_that_is_not_a_number_names_its_part(module: MaskedAutoencoder) -> None:
     with torch.no_grad():
-        learner.decoder.block.weight.fill_(torch.nan)
+        module.decoder.block.weight.fill_(torch.nan)
 
     with pytest.raises(UserError, match=r"its part L1D2/mae, L2D4/mae, L3D8/mae is nan"):
-        learner(**masked_batch(ROWS, FEW, MORE, pad))
+        module(**masked_batch(ROWS, FEW, MORE, pad))

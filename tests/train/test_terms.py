@@ -1,8 +1,9 @@
-"""What each recipe asks of which cut, and how likely each draw of a step is."""
+"""The terms of each recipe, and how likely each draw of a step is."""
 
 from collections import Counter
 from dataclasses import replace
 from math import log
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from m2dr.errors import UserError
 from m2dr.records.cut import Cut
 from m2dr.records.variant import VARIANTS, Teacher, Variant, Weights
-from m2dr.train.terms import Asked, Term, asked_of, layer_weight, terms
+from m2dr.train.terms import StepTerms, Term, layer_weight, possible_steps, terms
 
 L, H = 4, 16
 SHALLOW, DIMS, WHOLE = (1, 2, 3), (2, 4, 8), Cut(L, H)
@@ -19,9 +20,9 @@ STAIRS = (Cut(1, 2), Cut(2, 4), Cut(3, 8))
 ROWS = pytest.mark.parametrize("variant", VARIANTS.values(), ids=list(VARIANTS))
 
 
-def asked(variant: Variant, **more: object) -> tuple[Asked, ...]:
+def asked(variant: Variant, **more: object) -> tuple[StepTerms, ...]:
     dims = (4,) if variant.prefixes == "one" else DIMS
-    return asked_of(variant, SHALLOW, dims, WHOLE, STAIRS, **more)
+    return possible_steps(variant, SHALLOW, dims, WHOLE, STAIRS, **more)
 
 
 def test_full_dim_adds_one_term_per_shallow_layer() -> None:
@@ -71,7 +72,7 @@ def test_fixed_documents_are_the_last_layers_whatever_else_is_asked(
 
 @ROWS
 def test_layers_that_are_needed_for_other_reasons_are_asked_for(variant: Variant) -> None:
-    for step in asked(variant, towards=[2, 3]):
+    for step in asked(variant, more_layers=[2, 3]):
         assert {2, 3} <= set(step.layers)
 
 
@@ -86,43 +87,54 @@ def test_a_draw_is_one_shallow_layer_and_one_prefix_the_same_for_both_exits() ->
 
 
 def test_an_encoder_of_one_block_is_asked_each_thing_once() -> None:
-    steps = asked_of(VARIANTS["2dmse-v1"], (), (4,), Cut(1, H))
+    steps = possible_steps(VARIANTS["2dmse-v1"], (), (4,), Cut(1, H))
 
     assert [term.cut for term in steps[0].terms] == [Cut(1, H), Cut(1, 4)]
 
 
-def test_every_layer_is_trained_by_ese_and_only_its_public_code_leaves_one_out() -> None:
-    """That code counts hidden_states from the word embeddings, so layer L - 1 is never reached."""
-    ese = VARIANTS["ese"]
-    (step,) = asked(ese, together=True)
-    (faithful,) = asked(ese, together=True, faithful=True)
+def test_every_layer_is_trained_by_ese() -> None:
+    (step,) = asked(VARIANTS["ese"], together=True)
 
     weights = {t.cut.layer: t.weight for t in step.terms}
     assert weights == {1: 1, 2: 1 / (1 + log(2)), 3: 1 / (1 + log(3)), 4: 1}
-    assert {t.cut.layer: t.weight for t in faithful.terms} == {
-        1: 1 / (1 + log(2)),
-        2: 1 / (1 + log(3)),
-        4: 1,
-    }
 
 
-@given(
-    last=st.integers(1, 48),
-    weights=st.sampled_from(["log", "uniform", "linear", "dynamic"]),
-    faithful=st.booleans(),
-)
+@given(last=st.integers(1, 48), weights=st.sampled_from(get_args(Weights)))
 def test_shallow_layers_never_count_more_than_those_before_them_and_the_last_one_1(
-    last: int, weights: Weights, faithful: bool
+    last: int, weights: Weights
 ) -> None:
     variant = replace(VARIANTS["ese"], weights=weights)
 
-    found = [layer_weight(variant, layer, last, faithful) for layer in range(1, last + 1)]
+    found = [layer_weight(variant, layer, last) for layer in range(1, last + 1)]
 
     assert found[-1] == 1
     assert found[:-1] == sorted(found[:-1], reverse=True)
-    assert all(0 < weight <= 1 for weight in (found[:-2] if faithful else found))
-    if not faithful:
+    assert all(0 < weight <= 1 for weight in found)
+    if weights != "log-position-mean":
         assert found[0] == 1
+
+
+def test_places_are_those_of_the_layers_that_are_trained() -> None:
+    stairs = [Cut(2, 2), Cut(3, 8)]
+    variant = replace(VARIANTS["starbucks"], weights="log-position")
+
+    (step,) = possible_steps(variant, SHALLOW, DIMS, WHOLE, stairs)
+
+    weights = {t.cut.layer: t.weight for t in step.terms if t.kind == "retrieve"}
+    assert weights == {2: 1, 3: 1 / (1 + log(2)), 4: 1}
+
+
+def test_each_exit_draws_a_dim_and_the_full_model_is_asked_once() -> None:
+    steps = asked(replace(VARIANTS["2dmse-st"], whole=True))
+    narrow = asked(replace(VARIANTS["2dmse-st"], full_dim=False))
+
+    for step in steps:
+        assert len({t.cut for t in step.terms if t.kind == "retrieve"}) == sum(
+            t.kind == "retrieve" for t in step.terms
+        )
+        assert WHOLE in step.cuts
+    assert {cut.dim for step in narrow for cut in step.cuts if cut.layer == L} == {*DIMS, H}
+    assert {cut.dim for step in narrow for cut in step.cuts if cut.layer < L} == set(DIMS)
 
 
 def test_falling_weights_fall_evenly() -> None:

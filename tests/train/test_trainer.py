@@ -1,4 +1,4 @@
-"""What the subclass of transformers' Trainer adds, on a learner of two numbers."""
+"""What the subclass of transformers' Trainer adds, on a module of two numbers."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,23 +8,23 @@ import torch
 from torch import Tensor, nn
 
 from m2dr.errors import UserError
-from m2dr.train.checkpoints import last_whole_checkpoint
-from m2dr.train.plan import Examples, Plan
-from m2dr.train.trainer import Trainer
+from m2dr.train.trainer import Examples, Plan, Trainer, last_complete_checkpoint
 
 
-class Learner(nn.Module):
-    """Draws one number to the examples; the other is an exit head's."""
+class TwoNumbers(nn.Module):
+    """A module with one number of the encoder and one of an exit head."""
 
     def __init__(self, blow_up_at: int = -1) -> None:
         super().__init__()
         self.encoder = nn.ParameterDict({"weight": torch.zeros(1)})
         self.exit_heads = nn.ParameterDict({"1": torch.zeros(1)})
         self.steps: list[int] = []
+        self.batches: list[int] = []
         self._blow_up_at = blow_up_at
 
-    def forward(self, values: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward(self, values: Tensor, step: int, batch: int) -> tuple[Tensor, dict[str, Tensor]]:
         self.steps.append(step)
+        self.batches.append(batch)
         loss = (self.encoder["weight"] + self.exit_heads["1"] - values).square().mean()
         if step == self._blow_up_at:
             loss = loss + 0 * torch.sqrt(self.encoder["weight"] - self.encoder["weight"]).sum()
@@ -50,18 +50,18 @@ def batch(values: Sequence[float]) -> Mapping[str, object]:
     return {"values": torch.tensor(values)}
 
 
-def trainer_of(learner: Learner, plan: Plan, told: list[tuple[int, dict[str, float]]]) -> Trainer:
+def trainer_of(module: TwoNumbers, plan: Plan, told: list[tuple[int, dict[str, float]]]) -> Trainer:
     total = plan.examples
     examples = Examples(4, lambda epoch, place: float(10 * epoch + place), total, plan.seed)
 
     def tell(step: int, logged: Mapping[str, float]) -> None:
         told.append((step, dict(logged)))
 
-    return Trainer(learner, plan, examples, batch, None, tell)
+    return Trainer(module, plan, examples, batch, None, tell)
 
 
 def test_what_begins_untrained_has_a_learning_rate_of_its_own(tmp_path: Path) -> None:
-    trainer = trainer_of(Learner(), plan(tmp_path), [])
+    trainer = trainer_of(TwoNumbers(), plan(tmp_path), [])
 
     groups = trainer.create_optimizer().param_groups
 
@@ -70,18 +70,27 @@ def test_what_begins_untrained_has_a_learning_rate_of_its_own(tmp_path: Path) ->
 
 
 def test_each_step_is_numbered_and_told_with_the_means_of_the_parts(tmp_path: Path) -> None:
-    learner, told = Learner(), []
+    module, told = TwoNumbers(), []
 
-    trainer_of(learner, plan(tmp_path), told).train()
+    trainer_of(module, plan(tmp_path), told).train()
 
-    assert learner.steps == list(range(6))
+    assert module.steps == list(range(6))
     assert [step for step, _ in told] == [1, 2, 3, 4, 5, 6]
     assert told[-1][1]["far"] == pytest.approx((1 + 2) / 2)  # logged after steps 1, 3 and 6
-    assert last_whole_checkpoint(tmp_path).name == "checkpoint-6"
+    assert last_complete_checkpoint(tmp_path).name == "checkpoint-6"
+
+
+def test_each_batch_of_a_step_is_numbered_so_that_each_draws_for_itself(tmp_path: Path) -> None:
+    module = TwoNumbers()
+
+    trainer_of(module, plan(tmp_path, accumulate=3, steps=2), []).train()
+
+    assert module.steps == [0, 0, 0, 1, 1, 1]
+    assert module.batches == [0, 1, 2, 0, 1, 2]
 
 
 def test_a_run_that_goes_on_numbers_its_steps_from_there_and_ends_the_same(tmp_path: Path) -> None:
-    straight, resumed = Learner(), Learner()
+    straight, resumed = TwoNumbers(), TwoNumbers()
     trainer_of(straight, plan(tmp_path), []).train()
 
     again = trainer_of(resumed, plan(tmp_path), [])
@@ -93,9 +102,9 @@ def test_a_run_that_goes_on_numbers_its_steps_from_there_and_ends_the_same(tmp_p
 
 
 def test_weights_that_are_no_numbers_are_never_kept(tmp_path: Path) -> None:
-    trainer = trainer_of(Learner(blow_up_at=2), plan(tmp_path), [])
+    trainer = trainer_of(TwoNumbers(blow_up_at=2), plan(tmp_path), [])
 
     with pytest.raises(UserError, match="encoder.weight are not numbers after step 4"):
         trainer.train()
 
-    assert last_whole_checkpoint(tmp_path).name == "checkpoint-2"
+    assert last_complete_checkpoint(tmp_path).name == "checkpoint-2"

@@ -1,129 +1,180 @@
-"""Queries compared with every document, at several dims at once; CPU or GPU."""
+"""A full scan: queries compared with every document, at several prefixes in one pass."""
 
-# Shapes in this file:
-#   Q queries, C of them in a chunk, H coordinates, D dims.
-
-from abc import ABC, abstractmethod
+import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import pairwise
+from queue import SimpleQueue
+from threading import Barrier, Lock
+from typing import TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from m2dr.index.exact.best import Best, TorchBest
-from m2dr.index.exact.keys import Places
-from m2dr.index.exact.tiles import Tile, inverse_lengths
-from m2dr.records.card import Similarity
+from m2dr.index.exact.tiles import GPU, RUN, Tile, VectorSource, inverse_lengths, on_gpu, rounded_up
+from m2dr.index.exact.topk import TieOrder, TopK
+
+# Shapes in this file: Q queries, C of them in a chunk, H dims of a vector, D prefixes, N documents.
+
+Item = TypeVar("Item")
+Found = tuple[NDArray[np.float32], NDArray[np.int64]]  # scores and rows, both [Q, k]
+
+# Scores, at least, that are selected by compiled code: to load it takes half a second.
+COMPILED_SCORES = 2**26
+FEW = 64  # queries whose product with a tile is too short for a thread of ours
+
+
+@torch.inference_mode()
+def scan(
+    queries: Tensor,
+    source: VectorSource,
+    dims: Sequence[int],
+    k: int,
+    ties: TieOrder,
+    progress: Callable[[int], None] | None = None,
+) -> dict[int, Found]:
+    """Compare queries [Q, H] with all documents.
+
+    Args:
+        queries: float32 on the device of the source, not normalised.
+        source: of the documents.
+        dims: the prefixes, increasing.
+        k: documents per query.
+        ties: the order of documents of equal score.
+        progress: called with the number of documents of each tile that was compared.
+
+    Returns:
+        Per dim, scores and rows [Q, min(k, N)], best first.
+
+    Raises:
+        UserError: a dim does not fit the vectors, or a score is not a number.
+    """
+    k = min(k, source.documents)
+    if not k or not len(queries):
+        nothing = np.empty((len(queries), k), np.float32), np.empty((len(queries), k), np.int64)
+        return dict.fromkeys(dims, nothing)
+    chunks: list[_Chunk] = []
+    *some, last = torch.split(queries, _at_once(queries, dims, k))
+    for part in (*some, last):
+        one = _Scan(part, source, dims, k, ties)
+        with _full_precision():
+            for tile in in_threads(one.compare, source.tiles(one.size, dims[-1]), one.threads):
+                if progress and part is last:
+                    progress(tile.rows)
+        chunks += one.chunks
+    found = {}
+    for number, dim in enumerate(dims):
+        scores, rows = zip(*(chunk.best.found(number) for chunk in chunks), strict=True)
+        found[dim] = torch.cat(scores).cpu().numpy(), torch.cat(rows).cpu().numpy()
+    return found
+
+
+def _at_once(queries: Tensor, dims: Sequence[int], k: int) -> int:
+    """Return how many queries are compared in one pass: on a gpu, as its free memory allows."""
+    if queries.device.type != "cuda":
+        return len(queries)
+    # Of each query and prefix: keys and their sorting, what is returned, and scores.
+    held = len(dims) * 4 * (24 * k + GPU.rows.start)
+    free, _ = torch.cuda.mem_get_info(queries.device)
+    return max(int(free) // 2 // held, 1)
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is to be found for each query.
+class _Chunk:
+    """Queries [C, H] that are multiplied together, and their best documents."""
 
-    Attributes:
-        dims: increasing.
-        k: how many documents.
-        similarity: cosine normalises after cutting.
-        places: among documents of equal score.
-    """
-
-    dims: tuple[int, ...]
-    k: int
-    similarity: Similarity
-    places: Places
-
-    @property
-    def cosine(self) -> bool:
-        """Whether scores are divided by lengths."""
-        return self.similarity == "cosine"
+    queries: Tensor
+    best: TopK
+    lock: Lock = field(default_factory=Lock)  # of the best
 
 
-class Scan(ABC):
-    """Queries that are compared with all documents.
+class _Scan:
+    """Queries [Q, H] that are compared with all documents, one tile per call.
 
-    A longer prefix only adds coordinates: its products are those of the shorter one plus those of
-    a block of coordinates, and its squared lengths likewise. Scores are divided by the
-    lengths of documents, not by those of queries: that is left to the few that are kept.
-
-    Attributes:
-        tile: how many rows each tile has.
+    A longer prefix only adds dims: its products are those of the shorter one plus those of the
+    dims between, and its squared lengths likewise. Scores are divided by lengths of documents
+    when they are selected, and by those of queries if they may be among the best.
     """
 
     def __init__(
-        self,
-        chunks: Sequence[Tensor],
-        asked: Asked,
-        tile: int,
-        floor: Tensor | None = None,
-        kind: type[Best] = TorchBest,
+        self, queries: Tensor, source: VectorSource, dims: Sequence[int], k: int, ties: TieOrder
     ) -> None:
-        """Begin a scan.
+        self._source, self._dims = source, dims
+        self._in_runs = not on_gpu(source.device) and len(queries) <= FEW
+        alone = on_gpu(source.device) or self._in_runs
+        self.threads = 1 if alone else torch.get_num_threads()
+        selection = _selection(len(queries) * source.documents * len(dims), source.device)
+        self.chunks = []
+        for part in queries.tensor_split(-(-len(queries) // source.sizes.queries)):
+            ones = part.new_ones(len(dims), len(part))
+            scales = inverse_lengths(part, dims) if source.cosine else ones
+            self.chunks.append(_Chunk(part, selection(k, scales, ties)))
+        largest = len(self.chunks[0].queries)
+        even = rounded_up(-(-source.documents // self.threads))
+        self.size = source.sizes.of_tile(largest, min(source.largest_tile, even))
+        # Of each thread: room for a tile and for its products with a chunk.
+        self._rooms: SimpleQueue[tuple[Tensor, Tensor]] = SimpleQueue()
+        for _ in range(self.threads):
+            room = queries.new_empty(self.size, dims[-1]), queries.new_empty(largest, self.size)
+            self._rooms.put(room)
 
-        Args:
-            chunks: the queries, [C, H] float32 on the device, not normalised.
-            asked: what to find.
-            tile: how many rows each tile has.
-            floor: [D, Q], scores below which documents are left out, if they are known.
-            kind: of what keeps the best.
-        """
-        self._chunks, self._asked, self.tile = chunks, asked, tile
-        floors: Sequence[Tensor | None] = [None] * len(chunks)
-        if floor is not None:
-            floors = torch.split(floor, [len(chunk) for chunk in chunks], dim=1)
-        self._best = [
-            kind(asked.k, self._scales(chunk), asked.places, own)
-            for chunk, own in zip(chunks, floors, strict=True)
-        ]
-        self._documents = 0
+    @torch.inference_mode()  # each thread has its own
+    def compare(self, tile: Tile) -> None:
+        """Compare all queries with a tile."""
+        room = self._rooms.get()
+        try:
+            vectors = tile.widened(room[0])
+            inverse = self._source.inverse_lengths(tile.start, vectors, self._dims)
+            begin = tile.start // self.size % len(self.chunks)
+            for chunk in self.chunks[begin:] + self.chunks[:begin]:  # so that few wait for a lock
+                products = room[1][: len(chunk.queries)]
+                for number, (start, stop) in enumerate(pairwise((0, *self._dims))):
+                    left, right = chunk.queries[:, start:stop], vectors[:, start:stop]
+                    if self._in_runs:
+                        more = _products_in_runs(left, right)
+                        products = products + more if start else more
+                    else:
+                        torch.addmm(products, left, right.mT, beta=int(start > 0), out=products)
+                    factors = None if inverse is None else inverse[number, : tile.rows]
+                    with chunk.lock:
+                        chunk.best.add(number, products[:, : tile.rows], factors, tile.start)
+        finally:
+            self._rooms.put(room)
 
-    def read(self, tiles: Iterable[Tile], progress: Callable[[int], None] | None = None) -> None:
-        """Compare all queries with all documents.
 
-        Args:
-            tiles: of as many rows as `tile` says; with lengths, for cosine.
-            progress: told how many documents were scanned, again and again.
+def _products_in_runs(queries: Tensor, vectors: Tensor) -> Tensor:
+    """Return the products of queries [C, h] and vectors [n, h], [C, n], run by run.
 
-        Raises:
-            UserError: a score is not a number.
-        """
-        with _full_precision():
-            for documents in self._read(tiles):
-                self._documents += documents
-                if progress:
-                    progress(documents)
-            for best in self._best:
-                best.finish()
+    Torch divides runs among its threads. It would divide one matrix product anywhere, and round
+    copies of a document differently at the edges.
+    """
+    runs = vectors.view(-1, RUN, vectors.shape[1])
+    left = queries.expand(len(runs), *queries.shape)
+    return torch.bmm(left, runs.mT).transpose(0, 1).flatten(1)
 
-    @abstractmethod
-    def _read(self, tiles: Iterable[Tile]) -> Iterator[int]:
-        """Compare all queries with all tiles; how many documents, again and again."""
 
-    def found(self, dim: int) -> tuple[Tensor, Tensor]:
-        """Scores and rows, [Q, min(k, documents)], best first."""
-        number = self._asked.dims.index(dim)
-        parts = [best.found(number, self._documents) for best in self._best]
-        scores, rows = zip(*parts, strict=True)
-        return torch.cat(scores), torch.cat(rows)
-
-    def short(self) -> Tensor:
-        """Numbers of the queries whose floor was too high; what was found for them is not all."""
-        return torch.cat([best.short(self._documents) for best in self._best]).nonzero()[:, 0]
-
-    def _scales(self, chunk: Tensor) -> Tensor:
-        """By which each dim's scores of a query are multiplied, [D, C]."""
-        dims = self._asked.dims
-        if self._asked.cosine:
-            return torch.stack(list(inverse_lengths(chunk, dims).values()))
-        return chunk.new_ones(len(dims), len(chunk))
+def _selection(scores: int, device: str) -> type[TopK]:
+    """Return what selects the best: compiled code, where it can be had and has enough to do."""
+    if on_gpu(device) or scores < COMPILED_SCORES:
+        return TopK
+    try:
+        from m2dr.index.exact.topk_numba import NumbaTopK
+    except ImportError:  # numba is not there, or does not go with this numpy
+        return TopK
+    return NumbaTopK
 
 
 @contextmanager
 def _full_precision() -> Iterator[None]:
     """Multiply float32 as float32: training may have allowed TF32 or bf16, off by 1e-3."""
-    card = torch.backends.cuda.matmul
     processor = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # made at import
-    backends = (card, processor)
+    backends = (torch.backends.cuda.matmul, processor)
     before = [backend.fp32_precision for backend in backends]
     try:
         for backend in backends:
@@ -132,3 +183,55 @@ def _full_precision() -> Iterator[None]:
     finally:
         for backend, precision in zip(backends, before, strict=True):
             backend.fp32_precision = precision
+
+
+def in_threads(work: Callable[[Item], None], items: Iterable[Item], threads: int) -> Iterator[Item]:
+    """Call `work` with each item, and yield the items in order, each when its work is done.
+
+    Torch would divide every call among its threads, which then wait for one another. These divide
+    the items, and torch uses one thread for each. One alone is the calling thread.
+
+    Raises:
+        Exception: what `items` or `work` raised.
+    """
+    if threads == 1:
+        for item in items:
+            work(item)
+            yield item
+        return
+    pool, running = _pool(threads), deque[tuple[Item, Future[None]]]()
+    try:
+        for item in items:
+            running.append((item, pool.submit(work, item)))
+            if len(running) > 2 * threads:  # the next are ready when a thread is
+                running[0][1].result()
+                yield running.popleft()[0]
+        for item, future in running:
+            future.result()
+            yield item
+    finally:
+        for _, future in running:
+            future.cancel()
+        wait(future for _, future in running)
+
+
+@cache
+def _pool(count: int) -> ThreadPoolExecutor:
+    """Return threads for which torch divides no call."""
+    before = torch.get_num_threads()
+    pool = ThreadPoolExecutor(count, thread_name_prefix="m2dr-scan")
+    ready = Barrier(count)
+
+    def alone() -> None:
+        torch.get_num_threads()  # or the first call begins with what all threads begin with
+        torch.set_num_threads(1)
+        ready.wait()
+
+    for future in [pool.submit(alone) for _ in range(count)]:
+        future.result()
+    torch.set_num_threads(before)  # also what threads that start later begin with
+    return pool
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork

@@ -1,0 +1,46 @@
+"""`m2dr export` and `m2dr quickstart`."""
+
+from pathlib import Path
+
+import click
+
+from m2dr.cli.options import FOLDER, Whole, command, takes
+from m2dr.cli.terminal import echo
+from m2dr.errors import UserError, counted
+from m2dr.settings.index_requests import ExportRequest
+
+
+@command()
+@takes(ExportRequest)
+def export(request: ExportRequest) -> None:
+    """Write the first layers of a model as a model of their own."""
+    from m2dr.commands import export as verb
+
+    model, layers, out, dim = request.model, request.layers, request.out, request.dim
+    extra = {"format": request.format, "dim": dim, "dtype": request.dtype, "exits": request.exits}
+    verb.refuse_of_table(layers, **extra)
+    if layers == 0:
+        table = verb.export_table(model, out, request.format, dim, request.dtype, request.exits)
+        numbers = f"{counted(table.tokens, 'tokens', ',')}, {counted(table.dim, 'dims')}"
+        echo(f"Layer 0 for {table.format}: {numbers}, {table.dtype}; {out}")
+        for note in table.notes:
+            echo(note, err=True)
+        return
+    card = verb.export(model, layers, out)
+    cuts = ", ".join(map(str, card.cuts)) or "none"
+    echo(f"{counted(card.layers, 'layers')}, cuts trained: {cuts}; {out}")
+
+
+@command()
+@click.option("--out", type=FOLDER, default=Path(), help="Folder to work in; this one by default.")
+@click.option("--train", "trains", is_flag=True, help="Train models too, and compare them.")
+@click.option(
+    "--steps", type=Whole(min=1), metavar="N", help="Optimiser steps of each training; 60."
+)
+def quickstart(out: Path, trains: bool, steps: int | None) -> None:
+    """Fit, index, search and evaluate on the built-in corpus, in a few minutes."""
+    if steps and not trains:
+        raise UserError("--steps is of a training; give --train too.")
+    from m2dr.commands.quickstart import quickstart as verb
+
+    verb(out, trains, steps, echo)

@@ -1,0 +1,153 @@
+"""`m2dr index`: make, check, list, import and push indexes."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from m2dr.cli.options import CommandGroup, options_of, refuse_both, takes
+from m2dr.cli.terminal import MISTAKE, echo
+from m2dr.errors import command, counted
+from m2dr.settings.index_requests import (
+    INDEXES,
+    PYDOCS,
+    FitIndexRequest,
+    ImportRequest,
+    IndexRequest,
+    PushRequest,
+    VerifyRequest,
+)
+
+
+@click.group(cls=CommandGroup)
+def index() -> None:
+    """Encode documents once, and cut indexes from them."""
+
+
+@index.command()
+@takes(IndexRequest)
+@click.option("--resume", is_flag=True, help="Go on after an interruption; the default.")
+def corpus(request: IndexRequest, resume: bool) -> None:
+    """Write a store per layer and an index per dim: indexes/CORPUS/MODEL/layer-NN/dim-K."""
+    from m2dr.commands.index import index_corpus
+
+    refuse_both(resume, request.overwrite)
+    report = index_corpus(request)
+    if not report.folders:  # of several processes, the first one speaks
+        return
+    for folder in report.folders:
+        echo(str(folder))
+    for note in report.notes:
+        echo(f"Note: {note}", err=True)
+    echo(
+        f"{counted(report.documents, 'documents', ',')}, "
+        f"{counted(len(report.folders), 'indexes')}, "
+        f"{report.bytes / 1e6:,.1f} MB, {report.seconds:,.0f} s"
+    )
+
+
+@index.command()
+@takes(FitIndexRequest)
+def fit(request: FitIndexRequest) -> None:
+    """Fit exits on the documents of an index that has none: queries of any layer search it."""
+    from m2dr.commands.index import fit_index
+
+    folder, record = fit_index(request)
+    echo(f"{counted(record.fit.texts, 'documents')}: {folder}")
+
+
+@index.command("list")
+@options_of(IndexRequest, "root")
+def list_(root: Path | None) -> None:
+    """List what is encoded and built, and half-written stores with their progress."""
+    from m2dr.index.listing import list_stores
+
+    stores = list_stores(root or INDEXES)
+    if not stores:
+        made = command("index", "corpus", indexes=root if root != INDEXES else None)
+        echo(f"{root or INDEXES}/ holds no store. Make one with: {made}")
+        return
+    rows = [("corpus", "model", "layer", "documents", "dtype", "MB", "dims and engines", "")]
+    rows += [
+        (
+            store.corpus, store.model, str(store.layer), f"{store.documents:,}", store.dtype,
+            f"{store.bytes / 1e6:,.1f}", ", ".join(store.indexes) or "-",
+            "" if store.finished else "half-written",
+        )
+        for store in stores
+        if not store.problem
+    ]  # fmt: skip
+    _table(rows)
+    for store in stores:
+        if store.problem:
+            echo(store.problem)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> None:
+    """Print columns as wide as their widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        echo("  ".join(cells).rstrip())
+
+
+@index.command()
+@takes(VerifyRequest)
+def verify(request: VerifyRequest) -> None:
+    """Read all files of stores and indexes again, and encode a sample of documents again.
+
+    FOLDERS are stores, or folders above them; all of --indexes by default. Ends with exit code 2
+    if anything is wrong.
+    """
+    from m2dr.commands.verify import verify as verify_stores
+
+    verdicts = verify_stores(request)
+    for verdict in verdicts:
+        sampled = (
+            f", {counted(verdict.compared, 'documents')} encoded again" if verdict.compared else ""
+        )
+        echo(f"{verdict.folder}: {'ok' if verdict.is_well else 'WRONG'}{sampled}")
+        for sentence in (*verdict.problems, *verdict.notes):
+            echo(f"  {sentence}")
+    if not all(verdict.is_well for verdict in verdicts):
+        raise SystemExit(MISTAKE)
+
+
+@index.command("import")
+@takes(ImportRequest, corpus={"value": PYDOCS})
+def import_(request: ImportRequest) -> None:
+    """Take vectors of another tool, not normalised after cutting, as a store and its indexes.
+
+    Queries of any model but --model are refused from then on. Give the same command with another
+    --dim to index one more prefix. Pickles are not read.
+    """
+    from m2dr.commands.import_vectors import import_vectors
+
+    report = import_vectors(request)
+    for folder in report.indexes:
+        echo(str(folder))
+    tried = f"{report.sampled} encoded again" if report.sampled else "none encoded again"
+    echo(
+        f"{counted(report.documents, 'documents', ',')} of width {report.width}, {tried}, "
+        f"{report.seconds:,.0f} s: {report.store}"
+    )
+
+
+@index.command()
+@click.option("--to", type=click.Choice(["milvus"]), required=True, help="Target of the vectors.")
+@takes(PushRequest)
+def push(request: PushRequest, to: str) -> None:  # noqa: ARG001  # one target so far
+    """Write indexes to Milvus, a collection per layer and dim; goes on where it stopped.
+
+    A collection is labelled with corpus, model, layer and dim, and other vectors are refused.
+    Search it with m2dr search --index milvus:URI.
+    """
+    from m2dr.commands.push import push_indexes
+
+    report = push_indexes(request)
+    for sent in report.collections:
+        echo(
+            f"{sent.name}: {counted(sent.documents, 'documents', ',')}, {sent.written:,} of them "
+            f"written now ({sent.bytes / 1e6:,.1f} MB)"
+        )
+    echo(f"{counted(len(report.collections), 'collections')}, {report.seconds:,.0f} s")

@@ -1,0 +1,163 @@
+"""`m2dr search`, `m2dr mine`, `m2dr bm25` and `m2dr fuse`: ranked documents."""
+
+import io
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from m2dr.cli.options import FILE, NamedOption, Whole, command, takes
+from m2dr.cli.terminal import echo
+from m2dr.errors import UserError, counted
+from m2dr.errors import command as command_line
+from m2dr.settings.index_requests import Bm25Request, FuseRequest, MineRequest, SearchRequest
+
+if TYPE_CHECKING:
+    from m2dr.commands.search import Answer, Searcher
+    from m2dr.records.texts import Query
+
+_EXAMPLE = command_line("search", "read a file")
+
+
+@command()
+@click.argument("text", required=False)
+@takes(SearchRequest)
+@click.option(
+    "--top-k",
+    "-k",
+    "top_k",
+    cls=NamedOption,
+    type=Whole(min=1),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Documents per query; 1000 is usual with --run.",
+)
+@click.option("--topics", type=FILE, help="Queries: id<tab>text lines, or JSONL.")
+@click.option("--run", "run_file", type=FILE, help="TREC run to write, of --topics.")
+@click.option(
+    "--report", is_flag=True, help="Compare with a full scan: recall, and the time it takes."
+)
+def search(
+    request: SearchRequest,
+    text: str | None,
+    top_k: int,
+    topics: Path | None,
+    run_file: Path | None,
+    report: bool,
+) -> None:
+    """Search an index with a query; without one, ask for queries on a terminal."""
+    if (topics is None) != (run_file is None):
+        raise UserError("--topics names the queries and --run the file for the run; give both.")
+    if text is not None and topics is not None:
+        raise UserError("A query was given and --topics too; give one of them.")
+    if text is None and topics is None and not sys.stdin.isatty():
+        raise UserError(f"Nothing to search for: give a query, such as: {_EXAMPLE}")
+    if text is not None and not text.strip():
+        raise UserError(f"The query is empty; give it a word, such as: {_EXAMPLE}")
+    from m2dr.commands import search as verb
+    from m2dr.data.qrels import read_topics
+
+    queries = read_topics(topics) if topics else None  # before anything is loaded
+    searcher = verb.Searcher(request)
+    echo(searcher.describe, err=True)
+    for warning in searcher.warnings:
+        echo(f"Warning: {warning}", err=True)
+    if queries is not None and run_file:
+        run = verb.search_topics(searcher, queries, run_file, top_k)
+        echo(f"{counted(len(run), 'queries')}: {run_file}", beside=run_file)
+        _report(searcher, queries, top_k, report, run_file)
+        return
+    searcher.warm_up()
+    if text is not None:
+        _show(searcher.search(text, top_k))
+        _report(searcher, verb.as_queries([text]), top_k, report)
+    else:
+        _prompt(searcher, top_k)
+
+
+def _report(
+    searcher: "Searcher",
+    queries: "list[Query]",
+    k: int,
+    wanted: bool,
+    beside: Path | None = None,
+) -> None:
+    if wanted:
+        from m2dr.commands.search import compare_with_scan
+
+        echo(str(compare_with_scan(searcher, queries, k)), beside=beside)
+
+
+def _prompt(searcher: "Searcher", k: int) -> None:
+    """Search for queries from the terminal until an empty line or the end of input."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="backslashreplace")  # a wrong byte is no reason to leave
+    while True:
+        try:
+            text = click.prompt("Query (empty to stop)", default="", show_default=False)
+        except click.Abort:
+            return
+        if not text.strip():
+            return
+        _show(searcher.search(text, k))
+
+
+def _show(answer: "Answer") -> None:
+    for hit in answer.hits:
+        snippet = " ".join(hit.text.split())
+        short = snippet if len(snippet) <= 100 else snippet[:99] + "…"
+        echo(f"{hit.rank:>3}  {hit.score:>8.4f}  {hit.docid}\n     {short}")
+    echo(
+        f"tokenise {answer.tokenise_ms:.2f} ms, encode {answer.encode_ms:.2f} ms, "
+        f"search {answer.search_ms:.2f} ms",
+        err=True,
+    )
+
+
+@command()
+@takes(MineRequest)
+def mine(request: MineRequest) -> None:
+    """Find hard negatives: documents that rank high and are not known to answer."""
+    from m2dr.commands.mine import mine as verb
+
+    report = verb(request)
+    echo(report.line, beside=report.out)
+
+
+@command()
+@takes(Bm25Request)
+def bm25(request: Bm25Request) -> None:
+    """Rank by BM25: a lexical TREC run to fuse with, or a baseline."""
+    from m2dr.commands.runs import bm25 as verb
+
+    report = verb(request)
+    if report.empty:
+        echo(
+            f"Warning: {counted(report.empty, 'queries')} without a word in common with any "
+            "document, and so without a line in the run.",
+            err=True,
+        )
+    echo(
+        f"{counted(report.queries, 'queries', ',')} over "
+        f"{counted(report.documents, 'documents', ',')}, "
+        f"{report.seconds:,.0f} s: {report.run_file}",
+        beside=report.run_file,
+    )
+
+
+@command()
+@takes(FuseRequest)
+def fuse(request: FuseRequest) -> None:
+    """Make one TREC run of several, of m2dr or of any other tool."""
+    from m2dr.commands.runs import fuse as verb
+
+    report = verb(request)
+    for warning in report.warnings:
+        echo(f"Warning: {warning}", err=True)
+    echo(
+        f"{counted(report.queries, 'queries', ',')}, {counted(report.documents, 'lines', ',')}: "
+        f"{report.out}",
+        beside=report.out,
+    )

@@ -1,0 +1,197 @@
+"""`m2dr train`, `m2dr fit` and `m2dr pretrain`."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from m2dr.cli.options import FILE, FOLDER, command, options, options_of, refuse_both
+from m2dr.cli.terminal import echo
+from m2dr.errors import command as command_line
+from m2dr.errors import counted
+from m2dr.settings.trainings import (
+    FitSettings,
+    PretrainSettings,
+    TrainSettings,
+    read_fit_settings,
+    read_pretrain_settings,
+    read_train_settings,
+)
+
+_DRY_RUN = click.option(
+    "--dry-run", "only_try", is_flag=True, help="Run a few steps, and forecast time and memory."
+)
+
+
+def _run(kind: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return the options that every run has; `kind` stands in the name of its folder."""
+    return options(
+        click.option("--out", type=FOLDER, help=f"Model folder; models/CORPUS-{kind} by default."),
+        click.option("--config", type=FILE, help="TOML file of settings; see configs/."),
+        click.option(
+            "--set",
+            "words",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="Any setting of docs/settings.md. Repeatable.",
+        ),
+        click.option("--resume", is_flag=True, help="Go on with an interrupted run."),
+        click.option("--overwrite", is_flag=True, help="Begin again in a folder that is in use."),
+    )
+
+
+@command()
+@options_of(
+    TrainSettings, "variant", "corpus", "backbone", "layers", "dims", "batch_queries", "negatives",
+    "steps", "seed", "device", "dtype",
+)  # fmt: skip
+@_run("VARIANT")
+@click.option("--explain", "only_explain", is_flag=True, help="Print the terms; train nothing.")
+@_DRY_RUN
+def train(
+    config: Path | None,
+    words: tuple[str, ...],
+    out: Path | None,
+    resume: bool,
+    overwrite: bool,
+    only_explain: bool,
+    only_try: bool,
+    **given: Any,  # noqa: ANN401  # settings that have an option of their own
+) -> None:
+    """Train one encoder whose every layer and every prefix can retrieve."""
+    given = _given(given)
+    settings = read_train_settings(config, words, given)  # a misspelt key fails before torch loads
+    if only_explain:
+        _explain(settings)
+        return
+    from m2dr.commands import train as verb
+    from m2dr.pipelines import run_folder
+
+    if only_try:
+        from m2dr.commands.dry_run import describe, dry_run
+
+        echo(describe(dry_run(verb.largest(settings))))
+        _say_how_many(settings)
+        return
+    folder = run_folder.folder_of(settings.corpus, settings.variant, out)
+    refuse_both(resume, overwrite)
+    if resume:
+        settings = run_folder.resumed(read_train_settings, folder, config, words, given)
+    if verb.asks_for_many(settings):
+        many = verb.train_separately(settings, folder, resume, overwrite)
+        _say_first(
+            f"{counted(len(many.cuts), 'models')}, {len(many.trained)} of them trained now in "
+            f"{many.seconds:,.0f} s: {many.folder}"
+        )
+        return
+    report = verb.train(settings, folder, resume, overwrite)
+    quality = report.quality
+    dev = f", {report.measure} {quality:.4f} on dev" if quality is not None else ""
+    _say_first(
+        f"{counted(report.steps, 'steps')} in {report.seconds:,.0f} s, loss "
+        f"{report.first_loss:.3f} -> "
+        f"{report.last_loss:.3f}{dev}: {report.folder}"
+    )
+
+
+def _explain(settings: TrainSettings) -> None:
+    from m2dr.commands.dry_run import explain
+    from m2dr.commands.train import largest
+    from m2dr.pipelines.recipe import recipe_of
+    from m2dr.pipelines.training_data import kind_of
+
+    one = largest(settings)
+    echo(explain(recipe_of(one, kind_of(one))))
+    _say_how_many(settings)
+
+
+def _say_how_many(settings: TrainSettings) -> None:
+    from m2dr.commands.train import asks_for_many, cuts_asked
+
+    if asks_for_many(settings):
+        cuts = cuts_asked(settings)
+        echo(f"{counted(len(cuts), 'models')}, one for each cut; this is the largest, {cuts[-1]}.")
+
+
+@command()
+@options_of(
+    FitSettings, "backbone", "corpus", "texts", "rotation", "inputs", "documents", "identity",
+    "seed", "device", "dtype",
+)  # fmt: skip
+@_run("fitted")
+def fit(
+    config: Path | None,
+    words: tuple[str, ...],
+    out: Path | None,
+    resume: bool,
+    overwrite: bool,
+    **given: Any,  # noqa: ANN401  # settings that have an option of their own
+) -> None:
+    """Make every layer and prefix of an encoder retrieve, without training (least squares)."""
+    given = _given(given)
+    settings = read_fit_settings(config, words, given)
+    from m2dr.commands import fit as verb
+    from m2dr.pipelines import run_folder
+
+    folder = run_folder.folder_of(settings.corpus, "fitted", out)
+    refuse_both(resume, overwrite)
+    if resume:
+        settings = run_folder.resumed(read_fit_settings, folder, config, words, given)
+    report = verb.fit(settings, folder, resume, overwrite)
+    found = ", ".join("-" if cosine is None else f"{cosine:.3f}" for cosine in report.cosines)
+    _say_first(
+        f"{counted(report.texts, 'texts')} in {report.seconds:,.0f} s, cosines of layers 0 to "
+        f"{report.card.layers - 1} with the full model on held-out texts: {found}; {report.folder}"
+    )
+
+
+@command()
+@options_of(
+    PretrainSettings, "corpus", "backbone", "batch_texts", "steps", "seed", "device", "dtype"
+)
+@_run("smae")
+@_DRY_RUN
+def pretrain(
+    config: Path | None,
+    words: tuple[str, ...],
+    out: Path | None,
+    resume: bool,
+    overwrite: bool,
+    only_try: bool,
+    **given: Any,  # noqa: ANN401  # settings that have an option of their own
+) -> None:
+    """Pre-train small cuts of a backbone on masked tokens (SMAE), as a start for m2dr train."""
+    given = _given(given)
+    settings = read_pretrain_settings(config, words, given)
+    from m2dr.commands import pretrain as verb
+    from m2dr.pipelines import run_folder
+
+    if only_try:
+        from m2dr.commands.dry_run import describe
+
+        echo(describe(verb.dry_run(settings)))
+        return
+    folder = run_folder.folder_of(settings.corpus, "smae", out)
+    refuse_both(resume, overwrite)
+    if resume:
+        settings = run_folder.resumed(read_pretrain_settings, folder, config, words, given)
+    report = verb.pretrain(settings, folder, resume, overwrite)
+    follow = command_line("train", backbone=report.folder, corpus=settings.corpus)
+    _say_first(
+        f"{counted(report.steps, 'steps')} in {report.seconds:,.0f} s, loss "
+        f"{report.first_loss:.3f} -> {report.last_loss:.3f}: {report.folder}; train it with: "
+        f"{follow}"
+    )
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value not in (None, ())}
+
+
+def _say_first(line: str) -> None:
+    """Print a line once, whatever the number of processes."""
+    from m2dr.progress import is_main_process
+
+    if is_main_process():
+        echo(line)

@@ -1,0 +1,176 @@
+"""Data sets of the ir_datasets catalogue, which downloads them at their first use."""
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property, partial
+from typing import Any
+
+from m2dr.data.dataset import Dataset, JudgedQueries, NegativeLists, Negatives, Split
+from m2dr.errors import UserError, suggestion
+from m2dr.records.texts import Document, Judgement, Query
+
+Untyped = Any  # ir_datasets has no types
+
+PREFIX = "irds:"
+_SPLITS = ("train", "dev", "validation", "valid", "test", "eval")
+
+
+def recognises(name: str) -> bool:
+    """Return whether the name begins with irds:."""
+    return name.startswith(PREFIX)
+
+
+def open_irds(name: str) -> Dataset:
+    """Open `irds:ID`; nothing is downloaded until texts or judgements are read.
+
+    The split is the last part of the id that names one ("train" for msmarco-passage/train/judged),
+    else "test"; the id itself is an alias of it. An id without judgements has the splits
+    below it. The data set is named after the corpus, which several ids may share.
+    """
+    catalogue = _catalogue()
+    wanted = name.removeprefix(PREFIX)
+    found = _load(catalogue, wanted)
+    if not found.has_docs():
+        raise UserError(f"ir_datasets has no documents under {wanted!r}. Give an id below it.")
+    splits = {
+        split: _split(catalogue.load(child), child)
+        for split, child in _judged_ids(catalogue, wanted)
+    }
+    aliases = {wanted: _split_in(wanted)} if found.has_qrels() else {}
+    name = catalogue.docs_parent_id(wanted).replace("/", "-")
+    return Dataset(name, IrdsCorpus(found, wanted), splits, aliases)
+
+
+def _catalogue() -> Untyped:
+    import ir_datasets
+
+    # It logs every step to stderr, and its progress bars would fill a log file.
+    ir_datasets.log.easy().logger().setLevel(logging.CRITICAL)
+    if not sys.stderr.isatty():
+        os.environ.setdefault("IR_DATASETS_DL_DISABLE_PBAR", "true")
+        # The only way to switch these off.
+        ir_datasets.log.Logger.pbar = lambda _logger, items, *_, **__: items
+    return ir_datasets
+
+
+def _load(catalogue: Untyped, wanted: str) -> Untyped:
+    try:
+        return catalogue.load(wanted)
+    except KeyError:
+        known = sorted(catalogue.registry)
+        hint = suggestion(wanted, known) or f"It has {len(known)}: https://ir-datasets.com."
+        raise UserError(f"ir_datasets has no data set {wanted!r}. {hint}") from None
+
+
+def _judged_ids(catalogue: Untyped, wanted: str) -> Iterator[tuple[str, str]]:
+    """Yield the judged splits with their ids: the id itself, else those one level below."""
+    if catalogue.load(wanted).has_qrels():
+        yield _split_in(wanted), wanted
+        return
+    known = set(catalogue.registry)
+    for split in _SPLITS:
+        below = f"{wanted}/{split}"
+        if below in known and catalogue.load(below).has_qrels():
+            yield split, below
+
+
+def _split_in(wanted: str) -> str:
+    parts = [part for part in reversed(wanted.split("/")) if part in _SPLITS]
+    return parts[0] if parts else "test"
+
+
+@contextmanager
+def _downloading(wanted: str) -> Iterator[None]:
+    """Turn errors of the network and the disk into a UserError."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:  # requests and urllib; RuntimeError: no mirror left
+        request = getattr(error, "request", None)
+        page = f"https://ir-datasets.com/{wanted.split('/')[0]}.html"
+        source = getattr(request, "url", None) or page
+        raise UserError(
+            f"{PREFIX}{wanted} could not be downloaded from {source} "
+            f"({type(error).__name__}). Connect to the network, or give a local folder in the "
+            "layout of BEIR instead."
+        ) from error
+
+
+class IrdsCorpus:
+    """The documents that ir_datasets keeps on disk."""
+
+    def __init__(self, source: Untyped, wanted: str) -> None:
+        self._source = source
+        self._wanted = wanted
+
+    def __len__(self) -> int:
+        with _downloading(self._wanted):
+            count = self._source.docs_count()
+        return int(count) if count is not None else sum(1 for _ in self)
+
+    def __iter__(self) -> Iterator[Document]:
+        with _downloading(self._wanted):
+            yield from map(_document, self._source.docs_iter())
+
+    def __contains__(self, docid: str) -> bool:
+        try:
+            self.find(docid)
+        except KeyError:
+            return False
+        return True
+
+    def at(self, row: int) -> Document:
+        """See Corpus."""
+        with _downloading(self._wanted):
+            return _document(self._source.docs_iter()[row])
+
+    def find(self, docid: str) -> Document:
+        """See Corpus."""
+        with _downloading(self._wanted):
+            return _document(self._store.get(docid))
+
+    @cached_property
+    def _store(self) -> Untyped:
+        return self._source.docs_store()
+
+
+def _document(found: Untyped) -> Document:
+    """Return title and text where both are fields, else the text that ir_datasets indexes."""
+    if hasattr(found, "text"):
+        return Document(found.doc_id, found.text or "", getattr(found, "title", None) or "")
+    return Document(found.doc_id, found.default_text())
+
+
+def _query(found: Untyped) -> Query:
+    return Query(found.query_id, found.text if hasattr(found, "text") else found.default_text())
+
+
+def _split(source: Untyped, wanted: str) -> Split:
+    return Split(partial(_judged_queries, source, wanted), partial(_negatives, source, wanted))
+
+
+def _judged_queries(source: Untyped, wanted: str) -> JudgedQueries:
+    """Return queries and judgements as published.
+
+    Judged documents need not exist: some test sets judge documents that were withdrawn later,
+    which count as never found.
+    """
+    with _downloading(wanted):
+        judgements = [
+            Judgement(row.query_id, row.doc_id, int(row.relevance)) for row in source.qrels_iter()
+        ]
+        judged = {judgement.query_id for judgement in judgements}
+        queries = [_query(row) for row in source.queries_iter() if row.query_id in judged]
+    return queries, judgements
+
+
+def _negatives(source: Untyped, wanted: str) -> Negatives:
+    if not source.has_docpairs():
+        return {}
+    kept = NegativeLists()
+    with _downloading(wanted):
+        for pair in source.docpairs_iter():
+            kept.add(pair.query_id, pair.doc_id_b)
+    return kept.by_query()

@@ -1,0 +1,300 @@
+"""The built-in data set, made from the docstrings of the Python on this machine.
+
+The first paragraph of a docstring is a query, and the rest is the document that answers it.
+"""
+
+import ast
+import gc
+import json
+import os
+import re
+import sys
+import sysconfig
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+from typing import NamedTuple
+
+from m2dr.data.dataset import Dataset, JudgedQueries, MemoryCorpus, Split, split_of
+from m2dr.data.readers import read_lines, string
+from m2dr.errors import UserError, nearest
+from m2dr.io import write_text
+from m2dr.jsontext import json_sha256
+from m2dr.records.texts import Document, Judgement, Query
+
+NAMES = ("pydocs", "pydocs:stdlib")
+SHARES = {"train": 0.8, "dev": 0.1, "test": 0.1}  # of the modules
+# Shorter queries are headings and remnants of signatures; longer ones are essays in one paragraph.
+QUERY_WORDS = range(3, 61)
+DOCUMENT_WORDS = 8  # at least
+DOCUMENT_CHARACTERS = 2000  # at most; longer texts are cut at a word
+_SEED = "pydocs-1"  # another seed gives another split, and makes trained models incomparable
+_FORMAT = 1  # raise it when other docstrings are kept, so that caches are read again
+_FILE_BYTES = 1_000_000  # larger sources are tables
+_SKIPPED = {"test", "tests", "idle_test", "site-packages", "dist-packages"}
+_BLANK = re.compile(r"\n[ \t]*\n")
+_BODIES = ("body", "orelse", "finalbody", "handlers")
+
+Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The query (first paragraph) and the document (the rest) of one docstring."""
+
+    name: str  # qualified, such as os.path.join
+    module: str
+    query: str
+    text: str
+
+
+class SourceFile(NamedTuple):
+    """A Python file and the module that it is."""
+
+    module: str
+    path: Path
+
+
+def recognises(name: str) -> bool:
+    """Return whether the name is pydocs, or pydocs with a part after a colon."""
+    return name.partition(":")[0] == "pydocs"
+
+
+def open_pydocs(name: str) -> Dataset:
+    """Open the data set; it is split by module, so that no module has entries in two splits."""
+    if name not in NAMES:
+        raise UserError(f"There is no corpus {name!r}. {nearest(name, NAMES)}")
+    found = read_entries(name)
+    if not found:
+        raise UserError(
+            f"{name}: this Python has no sources to read docstrings from. "
+            "Use another data set, or a Python installed with its .py files."
+        )
+    by_split: dict[str, list[Entry]] = {split: [] for split in SHARES}
+    for entry in found:
+        by_split[split_of(entry.module, SHARES, _SEED)].append(entry)
+    return Dataset(
+        name.replace(":", "-"),
+        MemoryCorpus(Document(entry.name, entry.text, title=entry.name) for entry in found),
+        {
+            split: Split(partial(_judged_queries, chosen))
+            for split, chosen in by_split.items()
+            if chosen
+        },
+    )
+
+
+def read_entries(name: str, progress: Callable[[int], None] | None = None) -> list[Entry]:
+    """Return all entries, sorted by name: from the cache, or by parsing every source.
+
+    Parsing takes about half a minute for `pydocs` and two seconds for `pydocs:stdlib`.
+
+    Args:
+        name: one of NAMES.
+        progress: called with 1 after each parsed source file.
+    """
+    path = _cache_of(name)
+    with suppress(UserError):  # absent, or damaged since it was written: parse again
+        return _cached(path)
+    found = _parsed(_packages(name), progress)
+    with suppress(UserError):  # without a cache where none can be written
+        write_text(path, "".join(json.dumps(asdict(entry)) + "\n" for entry in found))
+    return found
+
+
+def is_cached(name: str) -> bool:
+    """Return whether opening this name needs no parsing."""
+    return name not in NAMES or _cache_of(name).exists()
+
+
+def entries(source: bytes, module: str) -> Iterator[Entry]:
+    """Yield the entries of a module's public names, in file order; none if it is not Python.
+
+    A docstring of one paragraph has no document, so it makes no entry.
+
+    >>> list(entries(b"'Only a summary, nothing more.'", "short"))
+    []
+    """
+    for name, docstring in _docstrings(source, module):
+        parts = _BLANK.split(docstring, maxsplit=1)
+        query, text = " ".join(parts[0].split()), parts[-1].strip()
+        words = len(text.split())
+        if len(parts) == 2 and len(query.split()) in QUERY_WORDS and words >= DOCUMENT_WORDS:
+            if len(text) > DOCUMENT_CHARACTERS:
+                text = text[:DOCUMENT_CHARACTERS].rsplit(maxsplit=1)[0]
+            yield Entry(name, module, query, text)
+
+
+def distinct(found: Iterable[Entry]) -> list[Entry]:
+    """Return the distinct entries, sorted by name.
+
+    Of entries with one name (a property and its setter) or one text (an inherited docstring) the
+    first is kept. A query that several entries share has no single answer: none of them is kept.
+    """
+    by_name: dict[str, Entry] = {}
+    texts: set[str] = set()
+    for entry in found:
+        if entry.name not in by_name and entry.text not in texts:
+            by_name[entry.name] = entry
+            texts.add(entry.text)
+    asked: dict[str, int] = {}
+    for entry in by_name.values():
+        asked[entry.query] = asked.get(entry.query, 0) + 1
+    return [by_name[name] for name in sorted(by_name) if asked[by_name[name].query] == 1]
+
+
+def is_private(name: str) -> bool:
+    """Return whether a name begins with an underscore and is no special method.
+
+    >>> is_private("_helper"), is_private("__init__"), is_private("join")
+    (True, False, False)
+    """
+    return name.startswith("_") and not (name.startswith("__") and name.endswith("__"))
+
+
+def _docstrings(source: bytes, module: str) -> Iterator[tuple[str, str]]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of other people's escapes and comparisons
+        try:
+            tree = ast.parse(source)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return  # a template, Python 2, or a stress test of parsers
+    yield from _own(tree, module)
+    yield from _nested(tree, module)
+
+
+def _own(node: Documented, name: str) -> Iterator[tuple[str, str]]:
+    docstring = ast.get_docstring(node)
+    if docstring:
+        with suppress(UnicodeEncodeError):  # half a surrogate pair, which no tokenizer takes
+            docstring.encode()
+            yield name, docstring
+
+
+def _nested(node: ast.AST, prefix: str) -> Iterator[tuple[str, str]]:
+    """Yield the docstrings of public classes and functions, also inside `if`, not in functions."""
+    for child in (child for field in _BODIES for child in getattr(node, field, ())):
+        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            name = f"{prefix}.{child.name}"
+            if not is_private(child.name):
+                yield from _own(child, name)
+                yield from _nested(child, name) if isinstance(child, ast.ClassDef) else ()
+        elif isinstance(child, ast.stmt | ast.ExceptHandler):
+            yield from _nested(child, prefix)
+
+
+def _packages(name: str) -> list[Distribution]:
+    return [] if name == "pydocs:stdlib" else requirements("m2dr")
+
+
+def _cache_of(name: str) -> Path:
+    """Return the cache file, whose name changes with the versions of Python and the packages."""
+    versions = [(package.name, package.version) for package in _packages(name)]
+    digest = json_sha256([_FORMAT, sys.version, versions])[:16]
+    return cache_folder() / f"{name.replace(':', '-')}-{digest}.jsonl"
+
+
+def cache_folder() -> Path:
+    """Return the folder of caches: $M2DR_CACHE, else m2dr in the user's cache folder."""
+    if given := os.environ.get("M2DR_CACHE"):
+        return Path(given)
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "m2dr"
+    except RuntimeError:  # neither $HOME nor an account
+        raise UserError(
+            "This user has no home folder to keep a cache in; name one with: export "
+            "M2DR_CACHE=FOLDER"
+        ) from None
+
+
+def requirements(package: str) -> list[Distribution]:
+    """Return the installed direct requirements of a package, without extras, sorted by name.
+
+    Raises:
+        UserError: the package itself is not installed, so its requirements are unknown.
+    """
+    try:
+        needs = distribution(package).requires or []
+    except PackageNotFoundError:
+        raise UserError(
+            f"{package} is not installed, so its requirements are unknown. Install its folder "
+            "with: pip install FOLDER"
+        ) from None
+    names = {re.split(r"[^\w.-]", need, maxsplit=1)[0] for need in needs if "extra ==" not in need}
+    found: dict[str, Distribution] = {}
+    for name in names:
+        with suppress(PackageNotFoundError):  # needed on another system only
+            found[name] = distribution(name)
+    return [found[name] for name in sorted(found)]
+
+
+def _judged_queries(chosen: list[Entry]) -> JudgedQueries:
+    # A query's id differs from its document's: some tools drop a document with the query's id.
+    queries = [Query(f"query:{entry.name}", entry.query) for entry in chosen]
+    return queries, [Judgement(f"query:{entry.name}", entry.name, 1) for entry in chosen]
+
+
+def _parsed(packages: list[Distribution], progress: Callable[[int], None] | None) -> list[Entry]:
+    found: list[Entry] = []
+    was_enabled = gc.isenabled()
+    gc.disable()  # syntax trees hold no cycles; looking for them takes a quarter of the time
+    try:
+        for source in _sources(packages):
+            found += entries(source.path.read_bytes(), source.module)
+            if progress is not None:
+                progress(1)
+    finally:
+        if was_enabled:
+            gc.enable()
+    return distinct(found)
+
+
+def _sources(packages: list[Distribution]) -> Iterator[SourceFile]:
+    """Yield readable sources: the standard library first, then each package, by module."""
+    for source in (*_of_stdlib(), *(one for package in packages for one in _of(package))):
+        try:
+            if source.path.stat().st_size <= _FILE_BYTES:
+                yield source
+        except OSError:
+            continue  # listed by the package, and deleted since
+
+
+def _of_stdlib() -> list[SourceFile]:
+    root = Path(sysconfig.get_paths()["stdlib"])
+    paths = [(path.relative_to(root), path) for path in root.rglob("*.py")]
+    found = (_source(relative, path) for relative, path in paths)
+    return sorted(
+        source
+        for source in found
+        if source and source.module.partition(".")[0] in sys.stdlib_module_names
+    )
+
+
+def _of(package: Distribution) -> list[SourceFile]:
+    files = [file for file in package.files or [] if file.suffix == ".py"]
+    found = (_source(Path(file), Path(str(package.locate_file(file)))) for file in files)
+    return sorted(source for source in found if source)
+
+
+def _source(relative: Path, path: Path) -> SourceFile | None:
+    """Return a file with its module name; None for tests and files in private folders.
+
+    A private file in a public folder is kept: libraries define public functions in some.
+    """
+    parts = relative.with_suffix("").parts
+    folders = parts[:-1]
+    if not all(part.isidentifier() for part in parts) or _SKIPPED & set(parts):
+        return None
+    if any(map(is_private, folders)):
+        return None
+    return SourceFile(".".join(folders if parts[-1] == "__init__" else parts), path)
+
+
+def _cached(path: Path) -> list[Entry]:
+    keys = ("name", "module", "query", "text")
+    rows = ((line, line.json()) for line in read_lines(path))
+    return [Entry(*(string(line, row, key) for key in keys)) for line, row in rows]

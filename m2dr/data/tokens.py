@@ -1,0 +1,241 @@
+"""Token ids: padded batches, batches of similar length, ragged arrays and masked tokens.
+
+Shapes in this file: B texts of a batch, T tokens of its longest.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import TypeVar
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import ArrayLike, NDArray
+
+# Shares of the chosen tokens that are shown unchanged, and replaced by a random token (BERT).
+KEPT, SWAPPED = 0.1, 0.1
+_MOST_LENGTHS = 256  # distinct ones; split_by_length takes time by its square, milliseconds here
+
+Ints = NDArray[np.int64]
+Item = TypeVar("Item")
+
+
+def pad(rows: Sequence[Sequence[int]], pad_id: int, multiple: int = 1) -> tuple[Ints, Ints]:
+    """Return rows of any length as one padded array.
+
+    Args:
+        rows: token ids of B texts.
+        pad_id: the id of padding, at the right.
+        multiple: T is rounded up to a multiple of this many tokens.
+
+    Returns:
+        ids [B, T], and mask [B, T]: 1 for a token, 0 for padding.
+
+    >>> ids, mask = pad([[7, 8, 9], [5]], pad_id=0)
+    >>> ids.tolist(), mask.tolist()
+    ([[7, 8, 9], [5, 0, 0]], [[1, 1, 1], [1, 0, 0]])
+    """
+    lengths = np.array([len(row) for row in rows], dtype=np.int64)  # [B]
+    ids, real = _padding(lengths, pad_id, multiple)
+    ids[real] = [token for row in rows for token in row]
+    return ids, real.astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Rows of any length in one array: 4 bytes per token, where lists of ints take up to 36.
+
+    >>> rows = Ragged.of([[7, 8, 9], [5]])
+    >>> ids, mask = rows.pad([1, 0], pad_id=0)
+    >>> ids.tolist(), mask.tolist()
+    ([[5, 0, 0], [7, 8, 9]], [[1, 0, 0], [1, 1, 1]])
+
+    Attributes:
+        tokens: [tokens] of all rows, concatenated.
+        lengths: [rows].
+    """
+
+    tokens: NDArray[np.int32]
+    lengths: Ints
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]]) -> "Ragged":
+        """Return the same rows as a ragged array."""
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        tokens = np.fromiter(chain.from_iterable(rows), np.int32, int(lengths.sum()))
+        return cls(tokens, lengths)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def some(self, rows: Sequence[int] | Ints) -> "Ragged":
+        """Return a selection of the rows, in this order.
+
+        >>> Ragged.of([[7, 8, 9], [5], [6, 4]]).some([2, 0]).tokens.tolist()
+        [6, 4, 7, 8, 9]
+        """
+        ends = self.lengths.cumsum()
+        parts = [self.tokens[ends[row] - self.lengths[row] : ends[row]] for row in rows]
+        empty = np.empty(0, np.int32)
+        return Ragged(np.concatenate([empty, *parts]), self.lengths[rows])
+
+    def pad(self, rows: Sequence[int] | Ints, pad_id: int) -> tuple[Ints, Ints]:
+        """Return a selection of the rows as `pad` does: ids [B, T], and mask [B, T]."""
+        lengths = self.lengths[rows]
+        starts = self.lengths.cumsum()[rows] - lengths
+        ids, real = _padding(lengths, pad_id)
+        ids[real] = self.tokens[(starts[:, None] + np.arange(real.shape[1]))[real]]
+        return ids, real.astype(np.int64)
+
+
+def buckets(lengths: ArrayLike, tokens_per_batch: int, longest_first: bool = False) -> list[Ints]:
+    """Return row numbers in batches of similar length, each row in exactly one.
+
+    Rows are taken in order of length, equal ones by row number; a batch ends before rows times
+    its longest exceeds the limit. A row longer than the limit is a batch of its own.
+
+    Args:
+        lengths: [rows] tokens of each text.
+        tokens_per_batch: limit of B x T.
+        longest_first: whether to begin with the batch that needs most memory, so that too high a
+            limit fails at once.
+
+    >>> [batch.tolist() for batch in buckets([3, 9, 3, 4], tokens_per_batch=8)]
+    [[0, 2], [3], [1]]
+    """
+    tokens = np.maximum(np.asarray(lengths, dtype=np.int64), 1)
+    order = np.argsort(-tokens if longest_first else tokens, kind="stable")
+    batches, start = [], 0
+    while start < len(order):
+        # Longest first, all of these fit; shortest first, each is the longest up to itself.
+        most = max(1, tokens_per_batch // int(tokens[order[start]]))
+        candidates = tokens[order[start : start + most]]
+        costs = candidates * np.arange(1, len(candidates) + 1)  # of the first 1, 2, … rows
+        rows = max(1, int(np.count_nonzero(costs <= tokens_per_batch)))
+        batches.append(order[start : start + rows])
+        start += rows
+    return batches
+
+
+def split_by_length(lengths: ArrayLike, parts: int) -> list[Ints]:
+    """Return row numbers in at most `parts` groups with the least padding.
+
+    Exact, by dynamic programming over the distinct lengths: rows of one length are never
+    separated. Above 256 distinct lengths they are first rounded up to a common step, which costs
+    at most one step of padding per row.
+
+    Args:
+        lengths: [rows] tokens of each text.
+        parts: groups allowed; fewer are returned where there are fewer distinct lengths.
+
+    Returns:
+        Row numbers by length, equal ones by row number; the groups from short to long.
+
+    >>> [group.tolist() for group in split_by_length([5, 90, 6, 91], parts=2)]
+    [[0, 2], [1, 3]]
+    """
+    tokens = np.asarray(lengths, dtype=np.int64)
+    order = np.argsort(tokens, kind="stable")
+    values, counts = np.unique(_coarse(tokens), return_counts=True)
+    if len(values) == 0:
+        return []
+    ends = _best_ends(values, np.concatenate([[0], np.cumsum(counts)]), min(parts, len(values)))
+    return np.split(order, ends[:-1])
+
+
+def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Yield successive lists of `size` items; the last may be shorter.
+
+    >>> list(batched("abcde", 2))
+    [['a', 'b'], ['c', 'd'], ['e']]
+    """
+    source = iter(items)
+    while batch := list(islice(source, size)):
+        yield batch
+
+
+def masking_order(
+    row: Sequence[int], special: Collection[int], generator: Generator
+) -> NDArray[np.intp]:
+    """Return the positions of a text's tokens, without special ones, in random masking order.
+
+    Args:
+        row: T token ids.
+        special: ids that are never masked.
+        generator: of the order.
+    """
+    tokens = np.asarray(row, dtype=np.int64)
+    return generator.permutation(np.flatnonzero(~np.isin(tokens, list(special))))
+
+
+def mask_tokens(
+    row: Sequence[int],
+    share: float,
+    order: NDArray[np.intp],
+    mask_id: int,
+    vocabulary: int,
+    generator: Generator,
+) -> tuple[list[int], NDArray[np.intp]]:
+    """Mask a share of a text's tokens, as BERT does (Devlin et al. 2019, section 3.1).
+
+    Args:
+        row: T token ids.
+        share: of the tokens of `order`; at least one is masked, where there is one. A larger
+            share of the same order masks all tokens that a smaller one does.
+        order: positions from `masking_order`.
+        mask_id: replaces most masked tokens.
+        vocabulary: number of ids that a random replacement is drawn from.
+        generator: of the replacements.
+
+    Returns:
+        The T ids of the masked text, and the positions [n] to predict, increasing.
+    """
+    tokens = np.asarray(row, dtype=np.int64)
+    count = min(len(order), max(1, round(share * len(order))))
+    positions = np.sort(order[:count])
+    draws = generator.random(count)
+    swaps = generator.integers(0, vocabulary, size=count)
+    shown = tokens.copy()
+    masked = np.where(draws < KEPT, tokens[positions], mask_id)
+    shown[positions] = np.where(draws >= 1 - SWAPPED, swaps, masked)
+    return [int(token) for token in shown], positions
+
+
+def _padding(lengths: Ints, pad_id: int, multiple: int = 1) -> tuple[Ints, NDArray[np.bool_]]:
+    """Return ids [B, T] that are all padding, and where the tokens go [B, T]."""
+    longest = -(-int(lengths.max(initial=0)) // multiple) * multiple
+    real = np.arange(longest) < lengths[:, None]
+    return np.full(real.shape, pad_id, np.int64), real
+
+
+def _coarse(tokens: Ints) -> Ints:
+    """Return lengths rounded up to the finest step with at most 256 distinct values."""
+    if len(np.unique(tokens)) <= _MOST_LENGTHS:
+        return tokens
+    step = -(-int(tokens.max()) // _MOST_LENGTHS)
+    rounded: Ints = -(-tokens // step) * step
+    return rounded
+
+
+def _best_ends(values: Ints, upto: Ints, parts: int) -> list[int]:
+    """Return where each group ends among the sorted rows, for the fewest padded tokens.
+
+    Args:
+        values: [u] distinct lengths, increasing.
+        upto: [u + 1] number of rows whose length is among the first 0, 1, … u values.
+        parts: groups, from 1 to u.
+    """
+    # cost[i, j]: tokens of one group that holds values i..j, padded to the longest, value j. Below
+    # the diagonal it is negative by less than values j+1..i-1 cost, so it is never chosen.
+    cost = (upto[1:] - upto[:-1, None]) * values  # [u, u]
+    best, choices = cost[0], []
+    for _ in range(parts - 1):
+        # The last group holds values i..j, and the groups before it all values below i.
+        total = np.concatenate([[0], best[:-1]])[:, None] + cost
+        choices.append(total.argmin(axis=0))
+        best = total.min(axis=0)
+    ends, last = [len(values)], len(values) - 1
+    for choice in reversed(choices):
+        ends.append(int(choice[last]))
+        last = ends[-1] - 1
+    return [int(upto[end]) for end in reversed(ends)]

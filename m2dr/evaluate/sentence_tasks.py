@@ -1,0 +1,348 @@
+"""Measures of sentence tasks: correlations, pair classification and classification of texts."""
+
+# Shapes in this file:
+#   N distinct texts, P pairs, H width, K prefix lengths, T distinct similarities, M test texts,
+#   D dims of a cut.
+
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import fsum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from m2dr.errors import UserError, counted, install
+from m2dr.records.texts import SentencePair
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.intp]
+Rows32 = NDArray[np.float32]
+Ints = NDArray[np.int64]
+Classes = NDArray[np.bool_]
+
+SIMILARITIES = ("cosine", "dot")
+QUALITIES = ("AP", "Accuracy", "F1")
+PAIR_MEASURES = tuple(f"{name}-{quality}" for name in SIMILARITIES for quality in QUALITIES)
+CLASS_MEASURES = ("Accuracy", "F1")  # F1 is the macro one: the plain mean over the classes
+
+
+def distinct(pairs: Sequence[SentencePair]) -> tuple[list[str], Rows, Rows]:
+    """Return each sentence once, in the order of first use.
+
+    Returns:
+        The N sentences, and the rows of the first and of the second sentences, both [P].
+    """
+    rows: dict[str, int] = {}
+    for pair in pairs:
+        rows.setdefault(pair.first, len(rows))
+        rows.setdefault(pair.second, len(rows))
+    first = np.array([rows[pair.first] for pair in pairs], dtype=np.intp)
+    second = np.array([rows[pair.second] for pair in pairs], dtype=np.intp)
+    return list(rows), first, second
+
+
+def gold_scores(pairs: Sequence[SentencePair], name: str) -> Floats:
+    """Return the scores that people gave to pairs, [P].
+
+    Args:
+        pairs: P pairs.
+        name: of the pairs, in the message.
+
+    Raises:
+        UserError: there are fewer than two pairs, or all have one score.
+    """
+    gold = np.array([pair.score for pair in pairs], dtype=np.float64)
+    if len(gold) < 2:
+        raise UserError(
+            f"{name} holds {counted(len(gold), 'pairs')}; a correlation needs two or more."
+        )
+    if _is_constant(gold):
+        raise UserError(
+            f"All {counted(len(gold), 'pairs')} of {name} have the score {gold[0]:g}, and a "
+            "correlation needs different ones; give another file."
+        )
+    return gold
+
+
+def prefix_products(
+    vectors: NDArray[np.float32], first: Rows, second: Rows, dims: Sequence[int]
+) -> tuple[Floats, Floats]:
+    """Return the dot product and the cosine of each pair at each prefix length.
+
+    Dot products and squared norms are running sums over the dims between two prefix lengths, so
+    that all prefixes take one pass. A prefix is cut first and normalised after.
+
+    Args:
+        vectors: [N, H], not normalised.
+        first: [P] rows of `vectors`.
+        second: [P] rows of `vectors`.
+        dims: the K prefix lengths, increasing, none above H.
+
+    Returns:
+        Dot products and cosines, both [K, P]; a cosine is 0 where a prefix has no length.
+    """
+    dots, lefts, rights = (np.zeros((len(dims), len(first))) for _ in range(3))
+    for i, (start, stop) in enumerate(pairwise([0, *dims])):
+        left = vectors[first, start:stop].astype(np.float64)
+        right = vectors[second, start:stop].astype(np.float64)
+        dots[i] = (left * right).sum(axis=1)
+        lefts[i] = (left * left).sum(axis=1)
+        rights[i] = (right * right).sum(axis=1)
+    # One root of the product, not a product of two roots, makes the cosine of a sentence and itself
+    # exactly 1, so that all such pairs are tied.
+    norms = np.sqrt(lefts.cumsum(axis=0) * rights.cumsum(axis=0))
+    cosines: Floats = np.zeros_like(norms)
+    dots = dots.cumsum(axis=0)
+    np.divide(dots, norms, out=cosines, where=norms > 0)
+    return dots, cosines
+
+
+def prefix_cosines(
+    vectors: NDArray[np.float32], first: Rows, second: Rows, dims: Sequence[int]
+) -> Floats:
+    """Return the cosines of `prefix_products` alone, [K, P]."""
+    return prefix_products(vectors, first, second, dims)[1]
+
+
+def require_finite(vectors: NDArray[np.float32]) -> None:
+    """Raise UserError where vectors [N, H] hold values that are not finite numbers.
+
+    Ranks, thresholds and fits would give a result in spite of them.
+    """
+    odd = int((~np.isfinite(vectors).all(axis=1)).sum())
+    if odd:
+        raise UserError(
+            f"The vectors of {odd} of {len(vectors)} sentences hold values that are not numbers; "
+            f"measure again with --dtype fp32, and if that does not help, train the model again."
+        )
+
+
+def ranks(values: Floats) -> Floats:
+    """Return the rank of each value from 1, lowest first; ties share the mean of their ranks.
+
+    >>> ranks(np.array([0.5, 0.1, 0.5])).tolist()
+    [2.5, 1.0, 2.5]
+    """
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    shared: Floats = (count.cumsum() - (count - 1) / 2)[place]
+    return shared
+
+
+def pearson(x: Floats, y: Floats) -> float:
+    """Return Pearson's correlation of `x` and `y`, both [P]; 0 where one of them is constant."""
+    if _is_constant(x) or _is_constant(y):
+        return 0.0
+    x, y = _centred(x), _centred(y)
+    return float(x @ y / np.sqrt((x @ x) * (y @ y)))
+
+
+def spearman(x: Floats, y: Floats) -> float:
+    """Return Spearman's correlation: Pearson's of the ranks of `x` and `y`, both [P]."""
+    return pearson(ranks(x), ranks(y))
+
+
+CORRELATIONS: dict[str, Callable[[Floats, Floats], float]] = {
+    "Spearman": spearman,
+    "Pearson": pearson,
+}
+
+
+def correlations(
+    vectors: NDArray[np.float32], first: Rows, second: Rows, gold: Floats, dims: Sequence[int]
+) -> dict[int, dict[str, float]]:
+    """Return the correlations of each prefix's cosines with the scores of people.
+
+    Args:
+        vectors: [N, H] of one layer, not normalised.
+        first: [P] rows of `vectors`.
+        second: [P] rows of `vectors`.
+        gold: [P], higher is more similar.
+        dims: prefix lengths, increasing, none above H.
+
+    Returns:
+        dim -> name of CORRELATIONS -> value from -1 to 1; 0 where all cosines are equal.
+
+    Raises:
+        UserError: a vector holds a value that is not a number.
+    """
+    require_finite(vectors)
+    cosines = prefix_cosines(vectors, first, second, dims)
+    return {
+        dim: {name: correlation(row, gold) for name, correlation in CORRELATIONS.items()}
+        for dim, row in zip(dims, cosines, strict=True)
+    }
+
+
+def _is_constant(values: Floats) -> bool:
+    return bool(values.min() == values.max())
+
+
+def _centred(values: Floats) -> Floats:
+    """Subtract the mean and scale to at most 1, so that squares do not underflow."""
+    centred = values - values.mean()
+    scaled: Floats = centred / np.abs(centred).max()
+    return scaled
+
+
+def separations(
+    vectors: NDArray[np.float32], first: Rows, second: Rows, positive: Classes, dims: Sequence[int]
+) -> dict[int, dict[str, float]]:
+    """Return how well each prefix's cosines and dot products separate positive pairs from others.
+
+    Args:
+        vectors: [N, H] of one layer, not normalised.
+        first: [P] rows of `vectors`.
+        second: [P] rows of `vectors`.
+        positive: [P], with at least one true and one false.
+        dims: prefix lengths, increasing, none above H.
+
+    Returns:
+        dim -> name of PAIR_MEASURES -> value from 0 to 1.
+
+    Raises:
+        UserError: a vector holds a value that is not a number.
+    """
+    require_finite(vectors)
+    dots, cosines = prefix_products(vectors, first, second, dims)
+    found: dict[int, dict[str, float]] = {dim: {} for dim in dims}
+    for similarity, rows in zip(SIMILARITIES, (cosines, dots), strict=True):
+        for dim, row in zip(dims, rows, strict=True):
+            qualities = separation(row, positive)
+            found[dim] |= {f"{similarity}-{name}": value for name, value in qualities.items()}
+    return found
+
+
+def separation(similarity: Floats, positive: Classes) -> dict[str, float]:
+    """Return average precision, and accuracy and F1 at their best thresholds.
+
+    A threshold lies between two distinct values, below all or above all: it cannot separate a tie.
+    As in sentence-transformers' BinaryClassificationEvaluator, accuracy and F1 each take the
+    threshold that is best for them on these pairs.
+
+    Args:
+        similarity: [P], higher for positive pairs.
+        positive: [P], with at least one true and one false.
+
+    Returns:
+        name of QUALITIES -> value from 0 to 1.
+
+    >>> scores = separation(np.array([0.9, 0.8, 0.7, 0.1]), np.array([True, False, True, False]))
+    >>> {name: round(value, 3) for name, value in scores.items()}
+    {'AP': 0.833, 'Accuracy': 0.75, 'F1': 0.8}
+    """
+    order = np.argsort(-similarity, kind="stable")
+    ends = np.flatnonzero(np.diff(similarity[order], append=-np.inf))  # [T]: last pair of each tie
+    hits = positive[order].cumsum()[ends]  # [T] positive pairs at or above each value
+    taken = ends + 1  # [T] pairs at or above it
+    total = int(positive.sum())
+    negative = len(positive) - total
+    precision, recall = hits / taken, hits / total
+    right = hits + negative - (taken - hits)  # positive pairs above, negative ones below
+    return {
+        # As in scikit-learn: precision weighted by the gain in recall, without interpolation.
+        "AP": float((precision * np.diff(recall, prepend=0.0)).sum()),
+        "Accuracy": float(max(negative, right.max()) / len(positive)),
+        "F1": float((2 * hits / (taken + total)).max()),
+    }
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Settings of logistic regression, by L-BFGS with an L2 penalty of C = 1, as in MTEB."""
+
+    iterations: int = 100  # at most; as in MTEB
+    seed: int = 42
+
+
+@dataclass(frozen=True)
+class ClassifierScores:
+    """The scores of the classifiers of one cut."""
+
+    measures: dict[str, float]  # name of CLASS_MEASURES -> the mean over the experiments
+    stopped: int  # number of fits that did not converge
+
+
+def require_scikit_learn() -> None:
+    """Raise UserError where scikit-learn is absent."""
+    try:
+        import sklearn.linear_model  # noqa: F401  # only looked for
+    except ImportError:
+        raise UserError(
+            "Classification needs scikit-learn, which is not installed. "
+            f"Install it with: {install('tasks')}"
+        ) from None
+
+
+def sample_per_label(
+    labels: Sequence[str], samples: int, experiments: int, seed: int
+) -> list[Ints]:
+    """Draw the rows of a few texts per label for each experiment, as MTEB does.
+
+    MTEB seeds its generator anew for each experiment, shuffles the rows as the experiment before
+    left them, and takes the first ones of each label.
+
+    Args:
+        labels: [N].
+        samples: number of rows of each label; all of a label that has fewer.
+        experiments: number of draws.
+        seed: of the generator.
+    """
+    rows = list(range(len(labels)))
+    draws = []
+    for _ in range(experiments):
+        # numpy's legacy generator, whose sequence is part of MTEB's protocol.
+        np.random.RandomState(seed).shuffle(rows)
+        counts: dict[str, int] = {}
+        draw = []
+        for row in rows:
+            if counts.setdefault(labels[row], 0) < samples:
+                counts[labels[row]] += 1
+                draw.append(row)
+        draws.append(np.array(draw, dtype=np.int64))
+    return draws
+
+
+def learn(
+    train: Rows32,
+    train_labels: Ints,
+    draws: Iterable[Ints],
+    test: Rows32,
+    test_labels: Ints,
+    how: Regression,
+) -> ClassifierScores:
+    """Fit a classifier per draw, and test each on all test texts.
+
+    Args:
+        train: [N, D].
+        train_labels: [N].
+        draws: rows of `train` to fit, for each experiment.
+        test: [M, D].
+        test_labels: [M].
+        how: settings of the fits.
+    """
+    from sklearn.metrics import accuracy_score, f1_score
+
+    accuracies, f1s, stopped = [], [], 0
+    for draw in draws:
+        classifier, converged = _fitted(train[draw], train_labels[draw], how)
+        found = classifier.predict(test)
+        accuracies.append(float(accuracy_score(test_labels, found)))
+        f1s.append(float(f1_score(test_labels, found, average="macro")))
+        stopped += not converged
+    means = (fsum(values) / len(values) for values in (accuracies, f1s))
+    return ClassifierScores(dict(zip(CLASS_MEASURES, means, strict=True)), stopped)
+
+
+def _fitted(vectors: Rows32, labels: Ints, how: Regression) -> tuple[Any, bool]:
+    """Fit a classifier; return it and whether the fit converged."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
+    classifier = LogisticRegression(max_iter=how.iterations, random_state=how.seed)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ConvergenceWarning)
+        classifier.fit(vectors, labels)
+    return classifier, not any(issubclass(one.category, ConvergenceWarning) for one in caught)

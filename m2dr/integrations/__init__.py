@@ -1,0 +1,1 @@
+"""Adapters that let MTEB and BEIR use models and indexes of m2dr."""

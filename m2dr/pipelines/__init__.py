@@ -1,0 +1,1 @@
+"""What commands share: data, models, training, indexes and evaluation joined."""

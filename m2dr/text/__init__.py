@@ -1,1 +1,0 @@
-"""A name becomes texts, texts become tokens."""

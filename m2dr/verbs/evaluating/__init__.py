@@ -1,1 +1,0 @@
-"""Grids, tasks, comparisons, costs, figures and reports."""

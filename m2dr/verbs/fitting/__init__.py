@@ -1,1 +1,0 @@
-"""Fitted exits: their texts, their moments, and the command."""

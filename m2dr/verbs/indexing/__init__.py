@@ -1,1 +1,0 @@
-"""Corpora become stores and indexes, here, on several machines, or from elsewhere."""

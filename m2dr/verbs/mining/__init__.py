@@ -1,1 +1,0 @@
-"""Hard negatives for training."""

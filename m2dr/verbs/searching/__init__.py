@@ -1,1 +1,0 @@
-"""Texts are searched for, by one warm encoder or by words."""

@@ -1,1 +1,0 @@
-"""Training runs, from a recipe to a model folder."""

@@ -1,0 +1,287 @@
+"""Exits fitted on the documents of an index: shallow queries search its last layer."""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+from world import WORDS, make_model
+
+from m2dr import open_index
+from m2dr.commands.evaluate import evaluate
+from m2dr.commands.index import fit_index, index_corpus
+from m2dr.commands.search import Searcher
+from m2dr.errors import UserError
+from m2dr.index.exit_files import exits_folder, fitting_exits
+from m2dr.io import LOCK_NAME
+from m2dr.model import checkpoint
+from m2dr.model.hub import EXITS, STATIC
+from m2dr.pipelines import encode_store
+from m2dr.pipelines.encode import embed_texts
+from m2dr.records.model_card import EXITS_FILE
+from m2dr.settings.evaluate_requests import EvaluateRequest
+from m2dr.settings.index_requests import FitIndexRequest, IndexRequest, SearchRequest
+
+Ask = Callable[..., IndexRequest]
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus of 150 different documents, in the layout of BEIR."""
+    folder = tmp_path_factory.mktemp("corpus") / "many"
+    (folder / "qrels").mkdir(parents=True)
+    draw = np.random.default_rng(13)
+    texts = [" ".join(draw.choice(WORDS, 6)) for _ in range(150)]
+    rows = [{"_id": f"d{i}", "title": "", "text": text} for i, text in enumerate(texts)]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    query = {"_id": "q0", "text": texts[3]}
+    (folder / "queries.jsonl").write_text(json.dumps(query) + "\n")
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq0\td3\t1\n")
+    return folder
+
+
+@pytest.fixture
+def ask(tiny_backbone: Path, documents: Path, tmp_path: Path) -> Ask:
+    model = make_model(tiny_backbone, tmp_path / "model", similarity="cosine")
+
+    def request(root: str = "indexes", **changes: object) -> IndexRequest:
+        asked = IndexRequest(
+            str(documents), str(model), root=tmp_path / root, device="cpu", shard_rows=32
+        )
+        return replace(asked, **changes)
+
+    return request
+
+
+def folder_of(request: IndexRequest) -> Path:
+    (folder,) = request.root.glob("*/*/exits")
+    return folder
+
+
+def heads_of(request: IndexRequest) -> dict[str, torch.Tensor]:
+    folder = folder_of(request)
+    return load_file(folder / EXITS) | load_file(folder / STATIC)
+
+
+def alike(one: IndexRequest, other: IndexRequest) -> bool:
+    """Whether two indexes have the same exits, within 1e-6 of their largest value."""
+    a, b = heads_of(one), heads_of(other)
+    return a.keys() == b.keys() and all(
+        torch.allclose(
+            a[name].float(), b[name].float(), atol=1e-6 * float(a[name].float().abs().max())
+        )
+        for name in a
+    )
+
+
+@pytest.mark.usefixtures("dtype")
+def test_queries_of_every_layer_search_the_documents_of_the_last(ask: Ask) -> None:
+    request = ask()
+    index_corpus(request)
+    assert not any(folder_of(request).glob("states-*"))
+    opened = open_index(request.corpus, model=request.model, root=request.root, device="cpu")
+    texts = ["open the file", "a list of numbers", "class module"]
+    full = [answer.hits for answer in opened.search(texts, k=150)]
+    places = [{hit.docid: hit.rank for hit in hits} for hits in full]
+    for layer in (0, 1, 2, 3):
+        found = opened.search(texts, layer=layer, k=10)
+        for answer, place in zip(found, places, strict=True):
+            near = [place[hit.docid] for hit in answer.hits]
+            assert np.median(near) < 40  # of 150; chance is 75
+    with pytest.raises(UserError, match="exits = 'indexes' was asked for"):
+        open_index(request.corpus, model=request.model, root=request.root, exits="indexes")
+
+
+@pytest.mark.usefixtures("dtype")
+def test_an_exit_of_the_index_gives_what_its_record_says(ask: Ask, documents: Path) -> None:
+    request = ask()
+    index_corpus(request)
+    folder = folder_of(request)
+    record = json.loads((folder / EXITS_FILE).read_text())
+    encoder, tokenizer = checkpoint.load(request.model, exits=folder)
+    texts = [
+        json.loads(line)["text"] for line in (documents / "corpus.jsonl").read_text().splitlines()
+    ]
+    held = [text for place, text in enumerate(texts) if place % 8 == 7]
+    found = embed_texts(encoder, tokenizer, held, "document", (0, 1, 2, 3, 4))
+    found /= np.linalg.norm(found, axis=-1, keepdims=True)
+    cosines = (found[:4] * found[4]).sum(-1).mean(-1)
+    assert cosines[0] == pytest.approx(record["fit"]["cosines"][0], abs=0.02)
+    assert cosines.min() > 0.5  # those of the others are of snippets
+    assert record["fit"]["texts"] == 150 - len(held)
+
+
+@pytest.mark.usefixtures("dtype")
+def test_the_exits_are_the_same_however_the_documents_were_encoded(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one process, killed and gone on with, by workers, and added to an index that had none."""
+    whole = ask()
+    index_corpus(whole)
+    killed, write, calls = ask("killed"), encode_store.ShardEncoder._write, []
+
+    def dies(
+        self: encode_store.ShardEncoder, ran: encode_store._Vectors
+    ) -> encode_store.WrittenShard:
+        calls.append(1)
+        if len(calls) == 3:
+            raise RuntimeError("the power went")
+        return write(self, ran)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(encode_store.ShardEncoder, "_write", dies)
+        with pytest.raises(RuntimeError):
+            index_corpus(killed)
+    states = [path.name for path in sorted(folder_of(killed).iterdir())]
+    assert states == ["states-00000.npz", "states-00001.npz"]
+    index_corpus(killed)
+    assert alike(whole, killed)
+    workers = ask("workers", workers=2)
+    index_corpus(workers)
+    assert alike(whole, workers)
+    bare = ask("bare", exits=False)
+    index_corpus(bare)
+    assert not list(bare.root.glob("*/*/exits"))
+    fit_index(FitIndexRequest(bare.corpus, bare.model, bare.root, "cpu"))
+    assert alike(whole, bare)
+
+
+def test_locks_that_a_killed_process_left_in_finished_folders_are_removed(ask: Ask) -> None:
+    request = ask()
+    index_corpus(request)
+    folders = [path.parent for path in request.root.rglob("*.json")]
+    left = {folder / LOCK_NAME for folder in folders}
+    assert {"exits", "layer-04", "dim-32"} <= {folder.name for folder in folders}
+    for lock in left:
+        lock.write_text("4711 on a machine since yesterday")
+    index_corpus(request)
+    assert not [lock for lock in left if lock.exists()]
+
+
+def test_a_store_has_the_same_bytes_with_exits_and_without(ask: Ask) -> None:
+    one, other = ask(), ask("bare", exits=False)
+    for request in (one, other):
+        index_corpus(request)
+    files = sorted(path.relative_to(other.root) for path in other.root.rglob("vectors-*"))
+    assert files
+    for file in files:
+        assert (one.root / file).read_bytes() == (other.root / file).read_bytes()
+
+
+def test_a_new_dim_fits_nothing_again(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = ask()
+    index_corpus(request)
+    monkeypatch.setattr("m2dr.commands.index._fit", None)  # not called
+    index_corpus(replace(request, dims=(8,)))
+    bare = ask("bare", exits=False)
+    index_corpus(bare)
+    index_corpus(replace(bare, exits=True, dims=(8,)))  # documents are not run again for exits
+
+
+def test_documents_that_were_encoded_anew_have_no_exits_of_the_old_ones(ask: Ask) -> None:
+    request = ask()
+    index_corpus(request)
+    store = folder_of(request).parent / "layer-04"
+    assert fitting_exits(store) == exits_folder(store)
+    table = json.loads((folder_of(request) / EXITS_FILE).read_text())
+    (folder_of(request) / EXITS_FILE).write_text(json.dumps({**table, "texts": "0" * 64}))
+    assert fitting_exits(store) is None
+    asked = SearchRequest(request.corpus, request.model, root=request.root, query_layer=1)
+    with pytest.raises(UserError, match=r"no exits .*m2dr index fit --corpus"):
+        Searcher(replace(asked, exits="index"))
+
+
+def test_only_asked_exits_are_taken(ask: Ask) -> None:
+    request = ask()
+    index_corpus(request)
+    asked = SearchRequest(
+        request.corpus, request.model, root=request.root, query_layer=2, device="cpu"
+    )
+    by_default, model = Searcher(asked), Searcher(replace(asked, exits="model"))
+    assert "exits of the index" in by_default.describe
+    assert by_default.warnings == []
+    assert "exits of the index" not in model.describe
+    assert any("was not trained" in warning for warning in model.warnings)
+    assert Searcher(replace(asked, query_layer=None)).resolved.exits is None
+    with pytest.raises(UserError, match="m2dr fit --backbone"):
+        Searcher(replace(asked, query_layer=0, exits="model"))
+
+
+def test_exits_that_are_damaged_are_refused(ask: Ask) -> None:
+    request = ask()
+    index_corpus(request)
+    path = folder_of(request) / EXITS
+    os.truncate(path, path.stat().st_size // 2)
+    asked = SearchRequest(
+        request.corpus, request.model, root=request.root, query_layer=2, device="cpu"
+    )
+    with pytest.raises(UserError, match=r"not the file that was written.*m2dr index fit"):
+        Searcher(asked)
+
+
+@pytest.mark.parametrize("runtime", ["onnx", "openvino"])
+def test_graphs_have_the_exits_of_the_index(
+    runtime: str, ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip({"onnx": "onnxruntime", "openvino": "openvino"}[runtime])
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    request = ask()
+    index_corpus(request)
+    asked = SearchRequest(
+        request.corpus, request.model, root=request.root, query_layer=2, device="cpu", dtype="fp32"
+    )
+    texts = ["open the file", "a list of numbers and a class"]
+    found: list[NDArray[np.float32]] = [
+        Searcher(replace(asked, runtime=one)).vectors(texts) for one in ("torch", runtime)
+    ]
+    assert np.allclose(found[0], found[1], atol=1e-4)
+
+
+def test_a_grid_through_the_exits_of_an_index_ranks_as_a_search_does(
+    ask: Ask, documents: Path, tmp_path: Path
+) -> None:
+    request = ask()
+    asked = EvaluateRequest(
+        (str(documents),), (request.model,), runs="all", exits="index", root=request.root,
+        out=tmp_path / "results", device="cpu",
+    )  # fmt: skip
+    (grid,) = evaluate(asked).grids
+
+    assert grid.model == "model.index-exits"
+    assert grid.layers == (0, 1, 2, 3, 4)
+    assert heads_of(request)  # fitted while the documents were encoded
+    index_corpus(replace(request, dims=(32,)))
+    opened = open_index(request.corpus, model=request.model, root=request.root, device="cpu")
+    query = json.loads((documents / "queries.jsonl").read_text())["text"]
+    runs = tmp_path / "results" / "many" / "test" / grid.model / "runs"
+    for layer in (0, 2, 4):
+        (answer,) = opened.search([query], layer=layer, k=20)
+        lines = (runs / f"L{layer}D32.trec").read_text().splitlines()[:20]
+        assert [hit.docid for hit in answer.hits] == [line.split()[2] for line in lines]
+    names = (grid.model, "model")
+    own = evaluate(replace(asked, exits="model")).grids[0]
+    assert own.layers == (1, 2, 3, 4)  # the model has no layer 0 of its own
+    through, itself = (runs.parents[1] / name / "runs" / "L1D32.trec" for name in names)
+    assert through.read_text() != itself.read_text()
+
+
+def test_an_evaluation_fits_no_exits_that_nobody_asked_for(
+    ask: Ask, documents: Path, tmp_path: Path
+) -> None:
+    request = ask()
+    asked = EvaluateRequest(
+        (str(documents),), (request.model,), root=request.root, out=tmp_path / "results",
+        device="cpu", documents="last",
+    )  # fmt: skip
+    evaluate(asked)
+    assert not list(request.root.glob("*/*/exits"))
+    through = replace(asked, exits="index")
+    assert evaluate(through).grids[0].layers == (0, 1, 2, 3, 4)  # they are fitted now
+    with pytest.raises(UserError, match="--documents same was asked for, and the exits of an"):
+        evaluate(replace(through, documents="same"))

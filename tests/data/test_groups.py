@@ -1,0 +1,311 @@
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import partial
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from m2dr.data.dataset import Dataset, MemoryCorpus, Split
+from m2dr.data.groups import Groups, NegativeSource, documents_of, false_negatives
+from m2dr.data.loaders import open_dataset
+from m2dr.errors import UserError
+from m2dr.records.texts import Document, Group, Judgement, Query
+
+NO_GIVEN: dict[str, tuple[str, ...]] = {}
+
+
+def dataset(
+    judgements: Sequence[tuple[str, str, int]],
+    documents: int = 10,
+    given: dict[str, tuple[str, ...]] = NO_GIVEN,
+    texts: dict[str, str] | None = None,
+    name: str = "made-up",
+) -> Dataset:
+    """Documents d0, d1, …; judgements as (query, document, relevance)."""
+    queries = [
+        Query(query, (texts or {}).get(query, f"text of {query}"))
+        for query in dict.fromkeys(query for query, _, _ in judgements)
+    ]
+    judged = [Judgement(*judgement) for judgement in judgements]
+    corpus = MemoryCorpus(Document(f"d{n}", f"text {n}") for n in range(documents))
+    read = partial(lambda asked: asked, (queries, judged))
+    return Dataset(name, corpus, {"train": Split(read, lambda: given)})
+
+
+def ids(documents: Sequence[Document]) -> list[str]:
+    return [document.id for document in documents]
+
+
+def test_an_epoch_has_one_group_for_each_query_with_a_relevant_document() -> None:
+    source = dataset([("q1", "d1", 1), ("q1", "d2", 2), ("q2", "d3", 0), ("q3", "d4", -1)])
+
+    groups = Groups(source, "train", negatives=2, source="random", seed=13)
+
+    assert len(groups) == 1
+    assert [group.query.id for group in groups] == ["q1"]
+
+
+def test_every_relevant_document_has_its_turn_before_one_comes_again() -> None:
+    source = dataset([("q1", f"d{n}", 1) for n in range(5)] + [("q2", "d9", 1)])
+    groups = Groups(source, "train", negatives=0, source="none", seed=13)
+
+    def turns(epochs: range) -> list[str]:
+        drawn = []
+        for epoch in epochs:
+            groups.set_epoch(epoch)
+            drawn.append(groups[0].positive.id)
+        return drawn
+
+    assert sorted(turns(range(5))) == sorted(turns(range(5, 10))) == [f"d{n}" for n in range(5)]
+    assert turns(range(5)) != turns(range(5, 10))
+
+
+@given(order=st.permutations(range(12)), seed=st.integers(0, 99), epochs=st.permutations(range(3)))
+def test_a_group_depends_on_seed_epoch_and_place_and_not_on_what_was_read_before(
+    order: list[int], seed: int, epochs: list[int]
+) -> None:
+    judged = [(f"q{n}", f"d{m}", 1) for n in range(12) for m in range(3)]
+    source = dataset(judged, documents=30)
+    first = Groups(source, "train", negatives=3, source="random", seed=seed)
+    again = Groups(source, "train", negatives=3, source="random", seed=seed)
+    expected = {}
+    for epoch in range(3):
+        first.set_epoch(epoch)
+        expected[epoch] = [first[i] for i in range(12)]
+
+    for epoch in epochs:
+        again.set_epoch(epoch)
+        assert {i: again[i] for i in order} == dict(enumerate(expected[epoch]))
+
+
+@pytest.mark.parametrize("change", ["seed", "epoch", "place"])
+def test_another_seed_epoch_or_place_draws_other_negatives(change: str) -> None:
+    source = dataset([("q0", "d0", 1), ("q1", "d0", 1)], documents=1000)
+    groups = Groups(source, "train", negatives=8, source="random", seed=13)
+    other = Groups(source, "train", negatives=8, source="random", seed=13 + (change == "seed"))
+    other.set_epoch(int(change == "epoch"))
+
+    drawn = ids(groups[0].negatives)
+
+    assert drawn != ids(other[int(change == "place")].negatives)
+
+
+@given(
+    relevant=st.sets(st.integers(0, 9), min_size=1, max_size=6),
+    given_rows=st.lists(st.integers(0, 9), unique=True),
+    wanted=st.integers(1, 4),
+    kind=st.sampled_from(["given", "random"]),
+    epoch=st.integers(0, 5),
+)
+def test_negatives_are_distinct_as_many_as_wanted_and_never_known_to_answer(
+    relevant: set[int], given_rows: list[int], wanted: int, kind: NegativeSource, epoch: int
+) -> None:
+    listed = tuple(f"d{n}" for n in given_rows)
+    source = dataset([("q", f"d{n}", 1) for n in relevant], given={"q": listed, "other": ("d1",)})
+    groups = Groups(source, "train", negatives=wanted, source=kind, seed=13)
+    groups.set_epoch(epoch)
+
+    found = ids(groups[0].negatives)
+
+    answers = {f"d{n}" for n in relevant}
+    assert len(found) == len(set(found)) == wanted
+    assert not answers & set(found)
+    if kind == "given":
+        usable = set(listed) - answers
+        assert len(usable & set(found)) == min(wanted, len(usable))
+
+
+def test_given_negatives_are_drawn_from_all_that_are_given() -> None:
+    listed = tuple(f"d{n}" for n in range(1, 9))
+    source = dataset([("q", "d0", 1)], documents=100, given={"q": listed})
+    groups = Groups(source, "train", negatives=2, source="given", seed=13)
+
+    drawn = set()
+    for epoch in range(40):
+        groups.set_epoch(epoch)
+        drawn |= set(ids(groups[0].negatives))
+
+    assert drawn == set(listed)
+
+
+def test_what_answers_a_query_answers_every_query_of_the_same_text() -> None:
+    source = dataset([("q1", "d1", 1), ("q2", "d2", 1)], texts={"q1": "same", "q2": "same"})
+    groups = Groups(source, "train", negatives=8, source="random", seed=13)
+
+    assert groups.known_positives == {"q1": {"d1", "d2"}, "q2": {"d1", "d2"}}
+    assert not {"d1", "d2"} & set(ids(groups[0].negatives))
+
+
+def test_where_the_querys_own_document_is_dropped_it_is_no_negative_either() -> None:
+    judged = [("d1", "d0", 1)]
+    arguana, other = (dataset(judged, documents=3, name=name) for name in ("arguana", "other"))
+
+    drawn = Groups(arguana, "train", negatives=1, source="random", seed=13)[0].negatives
+
+    assert ids(drawn) == ["d2"]
+    with pytest.raises(UserError, match="which a query leaves 1"):
+        Groups(arguana, "train", negatives=2, source="random", seed=13)
+    assert len(Groups(other, "train", negatives=2, source="random", seed=13)[0].negatives) == 2
+
+
+def test_without_a_source_there_are_no_negatives_whatever_their_number() -> None:
+    groups = Groups(dataset([("q", "d0", 1)]), "train", negatives=7, source="none", seed=13)
+
+    assert groups[0].negatives == ()
+
+
+def test_given_negatives_that_nobody_gave_are_refused() -> None:
+    with pytest.raises(UserError, match="made-up gives no negatives for 'train'. Use random"):
+        Groups(dataset([("q", "d0", 1)]), "train", negatives=1, source="given", seed=13)
+
+
+def test_a_split_without_relevant_documents_is_refused() -> None:
+    with pytest.raises(UserError, match="no query of 'train' has a relevant document"):
+        Groups(dataset([("q", "d0", 0)]), "train", negatives=1, source="random", seed=13)
+
+
+def test_more_negatives_than_documents_are_refused() -> None:
+    source = dataset([("q", "d0", 1), ("q", "d1", 1)], documents=5)
+
+    with pytest.raises(UserError, match="4 negatives .* has 5 documents, of which a query leaves"):
+        Groups(source, "train", negatives=4, source="random", seed=13)
+
+
+def test_reading_stops_after_the_last_group() -> None:
+    groups = Groups(dataset([("q", "d0", 1)]), "train", negatives=0, source="none", seed=13)
+
+    assert groups[-1] == groups[0]
+    with pytest.raises(IndexError, match="out of range"):
+        groups[1]
+
+
+def test_a_data_worker_that_starts_afresh_reads_the_same_groups(beir: Path) -> None:
+    groups = Groups(open_dataset(str(beir)), "test", negatives=1, source="random", seed=13)
+    groups.set_epoch(3)
+    code = (
+        "import pickle, sys\n"
+        "sys.stdout.write(repr(pickle.load(sys.stdin.buffer)[0]))"  # as spawned workers do
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=ForkingPickler.dumps(groups), capture_output=True
+    )
+
+    assert done.stdout.decode() == repr(groups[0])
+
+
+def group(query: str, positive: str, *negatives: str, asks: str = "") -> Group:
+    """Documents as id or id:text."""
+    made = [
+        Document(name, text or f"text of {name}")
+        for name, _, text in (document.partition(":") for document in (positive, *negatives))
+    ]
+    return Group(Query(query, asks or f"text of {query}"), made[0], tuple(made[1:]))
+
+
+def known(**answers: str) -> dict[str, frozenset[str]]:
+    return {query: frozenset(docids.split()) for query, docids in answers.items()}
+
+
+def columns(mask: np.ndarray, row: int) -> list[int]:
+    return np.flatnonzero(mask[row]).tolist()
+
+
+def test_the_documents_of_a_batch_are_its_positives_and_then_its_negatives() -> None:
+    batch = [group("q1", "a", "b", "c"), group("q2", "d", "e")]
+
+    assert ids(documents_of(batch)) == ["a", "d", "b", "c", "e"]
+
+
+def test_unrelated_groups_do_not_clash() -> None:
+    mask = false_negatives([group("q1", "a", "b"), group("q2", "c", "d")], known(q1="a", q2="c"))
+
+    assert mask.shape == (2, 4)
+    assert mask.dtype == np.bool_
+    assert not mask.any()
+
+
+def test_another_known_positive_clashes_wherever_it_stands() -> None:
+    batch = [group("q1", "a", "x"), group("q2", "b", "c")]
+
+    mask = false_negatives(batch, known(q1="a b c", q2="b"))
+
+    assert columns(mask, 0) == [1, 3]
+    assert columns(mask, 1) == []
+
+
+def test_the_same_document_as_the_positive_clashes_but_for_its_own_column() -> None:
+    batch = [group("q1", "a"), group("q2", "a"), group("q3", "b", "a")]
+
+    mask = false_negatives(batch, {})
+
+    assert [columns(mask, row) for row in range(3)] == [[1, 3], [0, 3], []]
+
+
+def test_a_document_that_reads_like_the_positive_clashes() -> None:
+    batch = [group("q1", "a:same words", "x"), group("q2", "b", "c:same words")]
+
+    assert columns(false_negatives(batch, {}), 0) == [3]
+
+
+def test_a_document_that_reads_like_another_known_positive_clashes() -> None:
+    batch = [group("q1", "a", "x"), group("q2", "b:same", "c:same")]
+
+    assert columns(false_negatives(batch, known(q1="a b")), 0) == [1, 3]
+
+
+def test_documents_without_text_are_told_apart_by_their_titles() -> None:
+    first, second = (Document(name, "", title=name) for name in "ab")
+
+    mask = false_negatives([Group(Query("q1", "x"), first), Group(Query("q2", "y"), second)], {})
+
+    assert not mask.any()
+
+
+def test_the_positive_of_a_query_with_the_same_text_clashes_and_its_negatives_do_not() -> None:
+    batch = [group("q1", "a", "x", asks="same"), group("q2", "b", "y", asks="same")]
+
+    mask = false_negatives(batch, {})
+
+    assert [columns(mask, row) for row in range(2)] == [[1], [0]]
+
+
+def test_an_empty_batch_has_no_clash() -> None:
+    assert false_negatives([], {}).shape == (0, 0)
+
+
+letters = st.sampled_from("abcde")
+documents = st.builds(Document, letters, st.sampled_from(["s", "t", "u"]))
+batches = st.lists(
+    st.builds(
+        Group,
+        st.builds(Query, st.sampled_from(["q1", "q2", "q3"]), st.sampled_from(["x", "y"])),
+        documents,
+        st.lists(documents, max_size=2).map(tuple),
+    ),
+    min_size=1,
+    max_size=5,
+)
+answers = st.dictionaries(st.sampled_from(["q1", "q2", "q3"]), st.frozensets(letters))
+
+
+@given(batch=batches, known_answers=answers)
+def test_clashes_are_those_of_the_definition_read_out_cell_by_cell(
+    batch: list[Group], known_answers: dict[str, frozenset[str]]
+) -> None:
+    mask = false_negatives(batch, known_answers)
+
+    columns_of = documents_of(batch)
+    for b, mine in enumerate(batch):
+        same = [other for other in batch if other.query.text == mine.query.text]
+        right = {other.positive.id for other in same}
+        right = right.union(*(known_answers.get(other.query.id, ()) for other in same))
+        read = {document.content for document in columns_of if document.id in right}
+        for n, document in enumerate(columns_of):
+            expected = n != b and (document.id in right or document.content in read)
+            assert mask[b, n] == expected

@@ -1,0 +1,132 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import ir_datasets
+import pytest
+import requests
+
+from m2dr.data.loaders import open_dataset
+from m2dr.errors import UserError
+from m2dr.records.texts import Document, Judgement, Query
+
+
+@pytest.fixture
+def local(write, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Two data sets over one corpus in the catalogue, made of local files."""
+    docs = ir_datasets.create_dataset(docs_tsv=str(write("docs.tsv", "d1\tone", "d2\ttwo")))
+    monkeypatch.setattr(ir_datasets.registry, "_registered", dict(ir_datasets.registry._registered))
+    ir_datasets.registry.register("tiny", docs)
+    for split, qrel in (("train", "q1 0 d1 1"), ("test", "q2 0 d2 2")):
+        judged = ir_datasets.create_dataset(
+            queries_tsv=str(write(f"{split}.tsv", "q1\tfirst", "q2\tsecond")),
+            qrels_trec=str(write(f"{split}.qrels", qrel)),
+        )
+        both = ir_datasets.Dataset(docs, judged)
+        ir_datasets.registry.register(f"tiny/{split}", both)
+    return "irds:tiny"
+
+
+def test_documents_queries_and_judgements_come_through(local: str) -> None:
+    dataset = open_dataset(f"{local}/test")
+
+    assert list(dataset.documents()) == [Document("d1", "one"), Document("d2", "two")]
+    assert dataset.document("d2") == dataset.document_at(1) == Document("d2", "two")
+    assert dataset.document_count == 2
+    assert dataset.queries("test") == [Query("q2", "second")]
+    assert dataset.judgements("test") == [Judgement("q2", "d2", 2)]
+    assert dataset.negatives("test") == {}
+    with pytest.raises(UserError, match="tiny holds no document 'd9'"):
+        dataset.document("d9")
+
+
+def test_the_whole_id_is_another_name_of_its_split(local: str) -> None:
+    dataset = open_dataset(f"{local}/train")
+
+    assert dataset.splits == ("train",)
+    assert dataset.judgements("tiny/train") == dataset.judgements("train")
+
+
+def test_an_id_without_judgements_has_the_splits_below_it(local: str) -> None:
+    dataset = open_dataset(local)
+
+    assert dataset.splits == ("train", "test")
+    assert dataset.queries("train") == [Query("q1", "first")]
+
+
+@pytest.mark.parametrize(
+    ("name", "corpus", "split"),
+    [
+        ("irds:msmarco-passage/train/judged", "msmarco-passage", "train"),
+        ("irds:msmarco-passage/dev/small", "msmarco-passage", "dev"),
+        ("irds:msmarco-passage/trec-dl-2019/judged", "msmarco-passage", "test"),
+        ("irds:beir/scifact/test", "beir-scifact", "test"),
+    ],
+)
+def test_a_catalogued_id_names_its_corpus_and_its_split(name: str, corpus: str, split: str) -> None:
+    dataset = open_dataset(name)
+
+    assert (dataset.name, dataset.splits) == (corpus, (split,))
+
+
+def test_arguana_of_the_catalogue_drops_the_querys_own_document() -> None:
+    assert open_dataset("irds:beir/arguana").drops_own_document
+    assert not open_dataset("irds:beir/scifact").drops_own_document
+
+
+def test_an_unknown_id_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UserError, match=r"'beir/scifct'\. Did you mean beir/scifact\?"):
+        open_dataset("irds:beir/scifct")
+    with pytest.raises(UserError, match=r"no data set 'zzzz'\. It has \d+: https"):
+        open_dataset("irds:zzzz")
+
+
+def test_an_id_that_only_groups_others_is_refused() -> None:
+    with pytest.raises(UserError, match="no documents under 'beir'"):
+        open_dataset("irds:beir")
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(url: str, **_: object) -> None:
+        raise requests.exceptions.ConnectionError(
+            "no route", request=requests.Request("GET", url).prepare()
+        )
+
+    monkeypatch.setattr(requests, "get", refuse)
+
+
+@pytest.mark.parametrize("part", ["documents", "document", "at", "queries", "judgements"])
+@pytest.mark.usefixtures("offline")
+def test_without_a_network_a_sentence_says_where_the_data_lies_and_what_else_to_do(
+    part: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    dataset = open_dataset("irds:beir/scifact/test")
+    reads = {
+        "documents": lambda: next(dataset.documents()),
+        "document": lambda: dataset.document("1"),
+        "at": lambda: dataset.document_at(0),
+        "queries": lambda: dataset.queries("test"),
+        "judgements": lambda: dataset.judgements("test"),
+    }
+
+    with pytest.raises(
+        UserError,
+        match=r"beir/scifact/test could not be downloaded from https://.*scifact\.zip "
+        r"\(ConnectionError\)\. Connect to the network, or give a local folder",
+    ):
+        reads[part]()
+
+    assert capfd.readouterr() == ("", "")
+
+
+def test_ir_datasets_is_imported_only_for_its_own_names(beir: Path) -> None:
+    code = (
+        "import sys; from m2dr.data.loaders import open_dataset\n"
+        f"open_dataset({str(beir)!r}).document_count\n"
+        "sys.exit('loaded' if 'ir_datasets' in sys.modules else '')"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert done.stderr.strip() == ""

@@ -1,0 +1,142 @@
+from pathlib import Path
+
+import pytest
+
+from m2dr.data.dataset import NEGATIVES_KEPT
+from m2dr.data.loaders import open_dataset
+from m2dr.errors import UserError
+from m2dr.records.texts import Document, Judgement, Query
+
+
+@pytest.fixture
+def official(tmp_path: Path, write) -> Path:
+    """Five passages, queries in two files, judgements of three splits, id triples."""
+    folder = "passage"
+    write(f"{folder}/collection.tsv", *(f"{pid}\tpassage {pid}" for pid in range(5)))
+    write(f"{folder}/queries.train.tsv", "11\ttrain one", "12\ttrain two", "13\tnever judged")
+    write(f"{folder}/queries.dev.small.tsv", "21\t dev one", "22\tdev two")
+    write(f"{folder}/qrels.train.tsv", "12\t0\t1\t1", "11\t0\t0\t1")
+    write(f"{folder}/qrels.dev.small.tsv", "21\t0\t2\t1")
+    write(f"{folder}/qrels.dl19-passage.txt", "22 Q0 3 3", "22 Q0 4 0")
+    write(
+        f"{folder}/qidpidtriples.train.full.2.tsv", "11\t0\t3", "11\t0\t4", "11\t0\t3", "12\t1\t0"
+    )
+    return tmp_path / folder
+
+
+def test_passages_and_splits_are_read_under_their_published_names(official: Path) -> None:
+    dataset = open_dataset(str(official))
+
+    assert dataset.name == "passage"
+    assert dataset.document_count == 5
+    assert list(dataset.documents())[2] == dataset.document("2") == Document("2", "passage 2")
+    assert dataset.splits == ("dev.small", "dl19-passage", "train")
+    assert dataset.judgements("dl19-passage") == [Judgement("22", "3", 3), Judgement("22", "4", 0)]
+
+
+def test_the_queries_of_a_split_come_from_whichever_file_holds_them(official: Path) -> None:
+    dataset = open_dataset(str(official))
+
+    assert dataset.queries("train") == [Query("11", "train one"), Query("12", "train two")]
+    assert dataset.queries("dev.small") == [Query("21", " dev one")]
+    assert dataset.queries("dl19-passage") == [Query("22", "dev two")]
+
+
+def test_id_triples_give_the_negatives_of_their_split_alone(official: Path) -> None:
+    dataset = open_dataset(str(official))
+
+    assert dataset.negatives("train") == {"11": ("3", "4"), "12": ("0",)}
+    assert dataset.negatives("dev.small") == {}
+
+
+def test_without_a_qrels_file_the_triples_are_the_judgements(official: Path) -> None:
+    (official / "qrels.train.tsv").unlink()
+
+    dataset = open_dataset(str(official))
+
+    assert dataset.judgements("train") == [Judgement("11", "0", 1), Judgement("12", "1", 1)]
+    assert dataset.queries("train") == [Query("11", "train one"), Query("12", "train two")]
+
+
+def test_a_query_with_very_many_negatives_keeps_the_first_of_them(official: Path, write) -> None:
+    count = NEGATIVES_KEPT + 10
+    write("passage/collection.tsv", *(f"{pid}\tpassage" for pid in range(count + 1)))
+    write("passage/qidpidtriples.train.tsv", *(f"11 0 {pid + 1}" for pid in range(count)))
+    (official / "qidpidtriples.train.full.2.tsv").unlink()
+
+    kept = open_dataset(str(official)).negatives("train")["11"]
+
+    assert kept == tuple(str(pid + 1) for pid in range(NEGATIVES_KEPT))
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "reason"),
+    [
+        ("qidpidtriples.train.full.2.tsv", "11\t0", "line 1: has 2 columns, not 3"),
+        ("qidpidtriples.train.full.2.tsv", "11\t0\t9", "line 1: names document '9', which the"),
+        ("queries.train.tsv", "11", "queries.train.tsv, line 1: has no tab"),
+        (
+            "qrels.train.tsv",
+            "14\t0\t0\t1",
+            "line 1: judges query '14', and the queries file holds neither",
+        ),
+    ],
+)
+def test_a_wrong_line_is_named_by_file_and_number(official, write, name, line, reason) -> None:
+    write(f"passage/{name}", line)
+
+    dataset = open_dataset(str(official))
+    read = dataset.negatives if name.startswith("qidpid") else dataset.judgements
+
+    with pytest.raises(UserError, match=reason):
+        read("train")
+
+
+def test_a_passage_without_a_tab_is_refused(official: Path, write) -> None:
+    write("passage/collection.tsv", "0\tfine", "1 no tab")
+
+    with pytest.raises(UserError, match=r"collection\.tsv, line 2: has no tab between an id and"):
+        _ = open_dataset(str(official)).document_count
+
+
+def test_triples_of_a_query_without_text_are_refused(official: Path, write) -> None:
+    (official / "qrels.train.tsv").unlink()
+    write("passage/qidpidtriples.train.full.2.tsv", "11 0 1", "99 0 1")
+
+    with pytest.raises(UserError, match=r"line 2: names query '99', which no queries file holds"):
+        open_dataset(str(official)).queries("train")
+
+
+TRIPLES = ("what is a\ttext a\ttext b", "what is a\ttext a\ttext c", "what is b\ttext b\ttext a")
+
+
+@pytest.mark.parametrize("as_folder", [True, False])
+def test_text_triples_are_a_data_set_of_the_documents_seen_in_them(write, as_folder: bool) -> None:
+    path = write("texts/triples.train.small.tsv", *TRIPLES)
+
+    dataset = open_dataset(str(path.parent if as_folder else path))
+
+    assert dataset.name == ("texts" if as_folder else "triples.train.small")
+    assert [document.text for document in dataset.documents()] == ["text a", "text b", "text c"]
+    assert dataset.queries("train") == [Query("q0", "what is a"), Query("q1", "what is b")]
+    assert dataset.judgements("train") == [Judgement("q0", "d0", 1), Judgement("q1", "d1", 1)]
+    assert dataset.negatives("train") == {"q0": ("d1", "d2"), "q1": ("d0",)}
+
+
+def test_text_triples_with_a_column_missing_are_refused(write) -> None:
+    path = write("triples.train.tsv", TRIPLES[0], "only\ttwo")
+
+    with pytest.raises(UserError, match=r"triples\.train\.tsv, line 2: has 2 columns, not 3"):
+        open_dataset(str(path))
+
+
+def test_a_folder_of_groups_has_a_split_for_each_file(write) -> None:
+    write("groups/train.jsonl.gz", {"query": "a", "positives": ["x"], "negatives": ["y", "z"]})
+    folder = write("groups/dev.jsonl", {"query": "b", "positive": "z", "negatives": "x"}).parent
+
+    dataset = open_dataset(str(folder))
+
+    assert set(dataset.splits) == {"dev", "train"}
+    (query,) = dataset.queries("train")
+    assert [dataset.document(d).text for d in dataset.negatives("train")[query.id]] == ["y", "z"]
+    assert dataset.document_count == 3

@@ -1,0 +1,34 @@
+import pytest
+
+from m2dr.evaluate.measures import BEIR13, DEFAULT_MEASURES, default_measures, parse
+
+
+@pytest.mark.parametrize(
+    ("corpus", "split", "name"),
+    [
+        ("msmarco", "dev.small", "MS MARCO dev"),
+        ("msmarco/passage-pool", "dev_in_pool", "MS MARCO dev"),
+        ("msmarco/passage-pool", "dl19", "TREC deep learning"),
+        ("msmarco", "2019-pass", "TREC deep learning"),
+        ("irds:msmarco-passage/trec-dl-2020/judged msmarco-passage", "test", "TREC deep learning"),
+        ("irds:msmarco-passage/dev/small msmarco-passage", "dev", "MS MARCO dev"),
+        ("msmarco", "train", "other data"),
+        ("beir/nfcorpus", "dev", "BEIR"),
+        ("irds:beir/nq beir-nq", "test", "BEIR"),
+        ("cqadupstack/android", "test", "BEIR"),
+        ("nq-mine", "test", "other data"),
+        ("pydocs", "test", "other data"),
+    ],
+)
+def test_names_decide_the_default_measures(corpus: str, split: str, name: str) -> None:
+    assert default_measures(corpus, split).name == name
+
+
+@pytest.mark.parametrize("name", BEIR13)
+def test_the_13_sets_of_beir_are_measured_as_papers_do(name: str) -> None:
+    assert default_measures(name, "test").measures == ("nDCG@10", "R@100")
+
+
+@pytest.mark.parametrize("defaults", DEFAULT_MEASURES, ids=lambda defaults: defaults.name)
+def test_default_measures_can_be_measured(defaults) -> None:
+    assert tuple(map(str, parse(defaults.measures))) == defaults.measures

@@ -1,0 +1,97 @@
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from m2dr.errors import UserError
+from m2dr.evaluate.figures import draw_quality_over_dims
+from m2dr.evaluate.grid import Grid
+from m2dr.evaluate.theme import DARK, LIGHT, THEMES, Theme, inks, inline_svg, save, stroke, svg_text
+from m2dr.records.cut import Cut
+
+CELLS = {Cut(layer, dim): {"RR@10": 0.01 * layer * dim} for layer in (1, 2) for dim in (8, 16)}
+GRID = Grid("mine", "pydocs", "test", 9, CELLS)
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance as WCAG 2.2 defines it."""
+    total = 0.0
+    for weight, start in ((0.2126, 1), (0.7152, 3), (0.0722, 5)):
+        share = int(colour[start : start + 2], 16) / 255
+        total += weight * (share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4)
+    return total
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted([luminance(one), luminance(other)])
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("theme", THEMES.values(), ids=THEMES)
+def test_every_ink_is_told_apart_from_its_paper(theme: Theme) -> None:
+    assert contrast(theme.ink, theme.paper) >= 4.5
+    assert contrast(theme.muted, theme.paper) >= 4.5
+    assert min(contrast(colour, theme.paper) for colour in theme.models) >= 3
+
+
+@pytest.mark.parametrize("theme", THEMES.values(), ids=THEMES)
+def test_no_two_of_eight_models_share_a_marker_so_that_grey_print_tells_them_apart(
+    theme: Theme,
+) -> None:
+    strokes = [stroke(theme, place) for place in range(8)]
+
+    assert len({drawn["marker"] for drawn in strokes}) == 8
+    assert len({drawn["color"] for drawn in strokes}) == 8
+
+
+@pytest.mark.parametrize("theme", THEMES.values(), ids=THEMES)
+def test_no_two_inks_are_one_so_that_each_can_become_a_variable(theme: Theme) -> None:
+    assert len(set(inks(theme).values())) == len(inks(theme))
+    assert inks(theme).keys() == inks(LIGHT).keys()
+
+
+def test_an_svg_keeps_its_words_and_is_the_same_each_time(tmp_path: Path) -> None:
+    path = save(draw_quality_over_dims([GRID], "RR@10"), tmp_path / "a.svg")
+
+    text = path.read_text()
+    assert "RR@10 on pydocs test, 9 queries" in text
+    assert text == svg_text(draw_quality_over_dims([GRID], "RR@10"))
+
+
+@pytest.mark.parametrize("name", ["a\x1b[31mb", "nul\x00", "half \ud83d", "\x9b0m", "\ufffe"])
+def test_a_figure_of_any_name_is_xml(name: str, tmp_path: Path) -> None:
+    grid = Grid(name, name, name, 9, CELLS)
+
+    path = save(draw_quality_over_dims([grid], "RR@10"), tmp_path / "a.svg")
+
+    root = ElementTree.parse(path).getroot()  # noqa: S314  # our own file
+    assert "\ufffd" in "".join(root.itertext())
+    assert save(draw_quality_over_dims([grid], "RR@10"), tmp_path / "a.png").exists()
+
+
+def test_an_inline_svg_takes_its_inks_from_the_page_and_asks_for_nothing() -> None:
+    text = inline_svg(draw_quality_over_dims([GRID], "RR@10"), "one", "A title")
+
+    assert "http" not in text
+    assert not set(inks(LIGHT).values()) & set(re.findall(r"#[0-9a-f]{6}", text))
+    assert set(re.findall(r"var\((--[\w-]+)\)", text)) <= inks(DARK).keys()
+    assert "light-dark(" in text  # the layers
+    ids = re.findall(r'\sid="([^"]+)"', text)
+    assert len(set(ids)) == len(ids)
+    assert all(key.startswith("one-") for key in ids)
+    assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', text)) <= set(ids)
+
+
+def test_a_name_with_markup_stays_a_name() -> None:
+    name = '<script>alert(1)</script> id="x" xmlns="y" fill: #1b1f24'
+    text = inline_svg(draw_quality_over_dims([Grid(name, "c", "s", 9, CELLS)], "RR@10"), "k", "t")
+
+    assert "<script" not in text
+    assert "&lt;script&gt;" in text
+    assert "#1b1f24" in text  # of the name
+
+
+def test_another_format_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"was to be drawn as gif. Known: png, svg"):
+        save(draw_quality_over_dims([GRID], "RR@10"), tmp_path / "a.gif")

@@ -1,0 +1,266 @@
+"""Engines other than flat: how they are built, named, tuned and rescored."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from m2dr.errors import UserError
+from m2dr.index.engines import ENGINES, engine_of, factory_name
+from m2dr.index.faiss_build import build_index, open_index
+from m2dr.index.layout import built_dims, built_indexes
+from m2dr.index.searchable import Searchable
+from m2dr.index.store import Store
+from m2dr.records.cut import Cut
+
+Floats = NDArray[np.float32]
+EVERY = pytest.mark.parametrize("engine", list(ENGINES))
+INEXACT = [name for name, engine in ENGINES.items() if not engine.exact]
+
+
+@pytest.fixture
+def queries() -> Floats:
+    return np.random.default_rng(7).normal(size=(5, 16)).astype(np.float32)
+
+
+@EVERY
+def test_an_engine_writes_the_same_bytes_twice(store: Store, tmp_path: Path, engine: str) -> None:
+    first = build_index(store, 8, engine, tmp_path / "first") / "index"
+    second = build_index(store, 8, engine, tmp_path / "second") / "index"
+
+    assert first.read_bytes() == second.read_bytes()
+
+
+@EVERY
+def test_a_folder_names_its_engine_and_opens_in_plain_faiss(store: Store, engine: str) -> None:
+    folder = build_index(store, 8, engine)
+
+    assert folder.name == ("dim-8" if engine == "flat" else f"dim-8-{engine}")
+    manifest = open_index(folder).manifest
+    index = getattr(faiss, manifest.reader)(str(folder / "index"))
+    assert (index.ntotal, index.d, manifest.engine) == (35, 8, engine)
+
+
+@EVERY
+def test_every_engine_is_searched_in_the_same_way(
+    store: Store, queries: Floats, engine: str
+) -> None:
+    index: Searchable = open_index(build_index(store, 8, engine))
+
+    run = index.ranked(list("abcde"), queries, k=100, drop={"a": "d3"})
+
+    assert (index.corpus, index.documents, index.layer, index.dim) == ("tiny", 35, 6, 8)
+    index.accept(store.manifest.label, Cut(6, 8))
+    assert [len(ranking.docids) for ranking in run.rankings.values()] == [34, 35, 35, 35, 35]
+    assert "d3" not in run.rankings["a"].docids
+
+
+@pytest.mark.parametrize("engine", INEXACT)
+def test_candidates_scored_again_score_as_a_full_scan_does(
+    store: Store, queries: Floats, engine: str
+) -> None:
+    names = list("abcde")
+    exact = open_index(build_index(store, 12)).ranked(names, queries, 5)
+    index = open_index(build_index(store, 12, engine), search_params={"rescore": 7})
+
+    assert index.ranked(names, queries, 5) == exact
+    scores, rows = index.search(queries, 5)
+    assert [tuple(index.docids.take(each)) for each in rows] == [
+        exact.rankings[name].docids for name in names
+    ]
+    np.testing.assert_array_equal(scores, [exact.rankings[name].scores for name in names])
+
+
+def test_rescoring_refuses_by_name_when_the_store_has_gone(
+    store: Store, queries: Floats, tmp_path: Path
+) -> None:
+    folder = tmp_path / "shipped" / "dim-8-binary"
+    shutil.copytree(build_index(store, 8, "binary"), folder)
+
+    with pytest.raises(UserError, match="binary rescores.*they have gone.*shipped.*rescore set to"):
+        open_index(folder)
+    assert open_index(folder, store).rescore == 10
+    bare = open_index(folder, search_params={"rescore": 0})
+    assert bare.search(queries, 3)[0].shape == (5, 3)
+    with pytest.raises(UserError, match="none was given"):
+        bare.search(queries, 3, search_params={"rescore": 2})
+
+
+def test_another_store_is_not_rescored_with(store: Store, build, tmp_path: Path) -> None:
+    other = build(tmp_path / "other", np.ones((35, 16), np.float32))
+
+    with pytest.raises(UserError, match="was not cut from the vectors in"):
+        open_index(build_index(store, 8, "int8"), other, {"rescore": 2})
+
+
+def test_signs_agree_or_not_whatever_fills_up_the_last_byte(store: Store, queries: Floats) -> None:
+    index = open_index(build_index(store, 11, "binary"), search_params={"rescore": 0})
+
+    scores, rows = index.search(queries, 4)
+
+    signs = np.where(store.rows(range(35))[:, :11] > 0, 1, -1)
+    agree = np.where(queries[:, :11] > 0, 1, -1) @ signs.T / 11
+    np.testing.assert_allclose(scores, np.take_along_axis(agree, rows, 1), atol=1e-6)
+    np.testing.assert_allclose(scores, -np.sort(-agree, axis=1)[:, :4], atol=1e-6)
+
+
+def test_more_lists_are_looked_at_when_asked(build, tmp_path: Path) -> None:
+    vectors = np.random.default_rng(3).normal(size=(2000, 16)).astype(np.float32)
+    store = build(tmp_path / "layer-06", vectors, shard_rows=900)
+    whole = open_index(build_index(store, 16)).search(vectors[:40] + 1, 10)[1]
+    index = open_index(build_index(store, 16, "ivf"))
+
+    def recall(nprobe: int) -> float:
+        rows = index.search(vectors[:40] + 1, 10, search_params={"nprobe": nprobe})[1]
+        return float(np.mean([len(set(a) & set(b)) / 10 for a, b in zip(rows, whole, strict=True)]))
+
+    assert recall(1) < recall(8) < recall(51) == 1
+    assert dict(index.manifest.knobs) == {"nprobe": 14}
+    assert recall(14) == recall(index.search_params["nprobe"])
+
+
+@pytest.mark.parametrize(
+    ("engine", "search_params", "reason"),
+    [
+        ("ivf", {"nprobes": 3}, "no search-time setting 'nprobes'. Did you mean nprobe"),
+        ("ivf", {"efSearch": 3}, "no search-time setting 'efSearch'"),
+        ("flat", {"rescore": 3}, "no search-time setting 'rescore'. It has none"),
+        ("hnsw", {"efSearch": 0}, "efSearch is 1 at least, and 0 was given"),
+        ("int8", {"rescore": -1}, "rescore is 0 at least, and -1 was given"),
+    ],
+)
+def test_a_setting_that_an_engine_has_not_is_refused(
+    store: Store, engine: str, search_params: dict[str, int], reason: str
+) -> None:
+    folder = build_index(store, 8, engine)
+
+    with pytest.raises(UserError, match=reason):
+        open_index(folder, search_params=search_params)
+
+
+@pytest.mark.parametrize(
+    "factory", ["PCA4,Flat", "IVF4,SQ4", "OPQ2_4,IVF2_HNSW4,PQ2x4np", "IVF4,PQ4x4np,RFlat"]
+)
+def test_any_factory_string_becomes_an_index_beside_the_others(
+    store: Store, queries: Floats, factory: str
+) -> None:
+    folder = build_index(store, 8, factory=factory)
+    index = open_index(folder, search_params={"rescore": 35})
+
+    assert folder.name == f"dim-8-{factory_name(factory)}"
+    assert (index.manifest.factory, index.manifest.engine) == (factory, factory_name(factory))
+    assert index.search(queries, 5, {"nprobe": 4} if "IVF" in factory else {})[1].shape == (5, 5)
+    assert build_index(store, 8, factory=factory) == folder
+
+
+@pytest.mark.parametrize(
+    ("factory", "reason"),
+    [
+        ("garbage", "cannot make 'garbage' at dim 8: could not parse index string garbage"),
+        ("PQ3", "cannot make 'PQ3' at dim 8: .*multiple of the number of subquantizers"),
+        ("IVF999,Flat", "cannot train 'IVF999,Flat' on 35 documents: Number of training points"),
+        ("IDMap,Flat", "cannot add documents to 'IDMap,Flat'"),
+    ],
+)
+def test_a_factory_string_that_faiss_refuses_is_one_sentence_and_no_index(
+    store: Store, factory: str, reason: str
+) -> None:
+    with pytest.raises(UserError, match=reason) as refused:
+        build_index(store, 8, factory=factory)
+
+    assert "/project/" not in str(refused.value)
+    assert built_indexes(store.folder) == ()
+
+
+@pytest.mark.parametrize("dim", [1, 3, 7, 13])
+@pytest.mark.parametrize("engine", ["pq", "opq", "ivf-pq"])
+def test_codes_fit_a_dim_that_four_does_not_divide(
+    store: Store, queries: Floats, engine: str, dim: int
+) -> None:
+    index = open_index(build_index(store, dim, engine))
+
+    assert index.search(queries, 3)[1].min() >= 0
+    assert any("is not divisible by 4" in note for note in index.manifest.notes)
+
+
+@pytest.mark.parametrize("documents", [1, 2, 5])
+@EVERY
+def test_a_corpus_of_a_few_documents_is_no_trouble(
+    build, tmp_path: Path, queries: Floats, engine: str, documents: int
+) -> None:
+    store = build(tmp_path / "layer-06", queries[:documents])
+
+    index = open_index(build_index(store, 16, engine))
+
+    ranked = index.ranked(list("abcde"), queries, 10).rankings
+    assert [len(ranking.docids) for ranking in ranked.values()] == [documents] * 5
+
+
+def test_distance_is_refused_where_it_ranks_otherwise(build, tmp_path: Path) -> None:
+    store = build(tmp_path, np.ones((3, 8), np.float32), similarity="dot")
+
+    with pytest.raises(UserError, match="flat-l2 ranks by distance.*similarity.*is dot"):
+        build_index(store, 8, "flat-l2")
+
+
+def test_without_panorama_in_faiss_a_sentence_says_so(store: Store, monkeypatch) -> None:
+    monkeypatch.delattr(faiss, "IndexFlatIPPanorama")
+
+    with pytest.raises(UserError, match="panorama needs a FAISS that has IndexFlatIPPanorama"):
+        build_index(store, 8, "panorama")
+
+
+def test_what_is_built_is_listed_by_dim_and_engine(store: Store) -> None:
+    for dim, engine in ((16, "flat"), (8, "hnsw"), (8, "flat")):
+        build_index(store, dim, engine)
+    (store.folder / "dim-8-int8").mkdir()
+
+    found = [(index.dim, index.engine) for index in built_indexes(store.folder)]
+
+    assert found == [(8, "flat"), (8, "hnsw"), (16, "flat")]
+    assert built_dims(store.folder) == (8, 16)
+    with pytest.raises(UserError, match="there are dims 8, 16; there are dim-8-hnsw.*--engine pq"):
+        open_index(store.folder / "dim-8-pq")
+
+
+def test_a_manifest_of_the_time_before_engines_is_still_read(store: Store) -> None:
+    path = build_index(store, 8) / "manifest.json"
+    table = json.loads(path.read_text())
+    for name in ("factory", "knobs", "reader", "notes"):
+        del table[name]
+    path.write_text(json.dumps(table))
+
+    assert open_index(path.parent).manifest.factory == "Flat"
+
+
+def test_an_index_of_a_newer_format_is_refused(store: Store) -> None:
+    path = build_index(store, 8, "hnsw") / "manifest.json"
+    path.write_text(path.read_text().replace('"format": 1', '"format": 99'))
+
+    with pytest.raises(UserError, match="has format 99.*--dim 8 --engine hnsw"):
+        open_index(path.parent)
+
+
+def test_an_engine_of_another_m2dr_is_named(store: Store) -> None:
+    folder = build_index(store, 8)
+    manifest = open_index(folder).manifest
+    replace(manifest, engine="hsnw").write(folder)
+
+    with pytest.raises(UserError, match="no engine 'hsnw'. Did you mean hnsw"):
+        open_index(folder)
+
+
+def test_fewer_lists_are_made_for_fewer_documents_and_that_is_noted() -> None:
+    few, many = engine_of("ivf").recipe(300, 64), engine_of("ivf").recipe(10**6, 64)
+
+    assert (few.factory, len(few.notes)) == ("IVF7,Flat", 1)
+    assert (many.factory, many.notes, many.search_params) == (
+        "IVF4096,Flat",
+        (),
+        (("nprobe", 128),),
+    )

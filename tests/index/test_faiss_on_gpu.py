@@ -1,0 +1,144 @@
+"""No gpu is needed: a stand-in takes the place of FAISS for gpus."""
+
+import subprocess
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import faiss
+import numpy as np
+import pytest
+
+from m2dr.index import gpu
+from m2dr.index.faiss_build import build_index, open_index
+from m2dr.index.faiss_index import FaissIndex
+from m2dr.index.store import Store
+
+
+class Gpu:
+    """What FAISS would move to a gpu; it counts how often it is asked."""
+
+    def __init__(self, index: object) -> None:
+        self.index, self.asked = index, 0
+
+    def search(self, queries: np.ndarray, k: int, **how: object) -> tuple[np.ndarray, np.ndarray]:
+        self.asked += 1
+        return self.index.search(queries, k, **how)
+
+    def add(self, vectors: np.ndarray) -> None:
+        self.index.add(vectors)
+
+
+@pytest.fixture(autouse=True)
+def forget() -> Iterator[None]:
+    gpu.refusal.cache_clear()
+    yield
+    gpu.refusal.cache_clear()
+
+
+@pytest.fixture
+def index(store: Store) -> FaissIndex:
+    return open_index(build_index(store, 8))
+
+
+@pytest.fixture
+def queries() -> np.ndarray:
+    return np.random.default_rng(7).normal(size=(5, 16)).astype(np.float32)
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, move: object, ended: object = None) -> None:
+    """FAISS with gpus, and what the check in another process ends with."""
+    monkeypatch.setattr(faiss, "StandardGpuResources", lambda: "resources", raising=False)
+    monkeypatch.setattr(faiss, "index_cpu_to_gpu", move, raising=False)
+    works = SimpleNamespace(returncode=0, stdout="the gpu works", stderr="")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: ended or works)
+
+
+def test_faiss_for_processors_names_what_to_install(index: FaissIndex) -> None:
+    if hasattr(faiss, "StandardGpuResources"):
+        pytest.skip("the installed FAISS is the one for gpus")
+
+    found = gpu.on_gpu(index)
+
+    assert found.index is None
+    assert "for processors; in its place: pip install 'm2dr[gpu]'" in found.reason
+
+
+def test_an_index_on_a_gpu_finds_the_same(index, queries, monkeypatch) -> None:
+    made = []
+    stand_in(monkeypatch, lambda _, __, each: made.append(Gpu(each)) or made[-1])
+
+    moved = gpu.on_gpu(index, number=3)
+
+    assert moved.reason == "FAISS searches on gpu 3."
+    assert moved.index.ranked(["a"], queries[:1], 5) == index.ranked(["a"], queries[:1], 5)
+    assert made[0].asked > 0
+
+
+def test_more_documents_than_a_gpu_can_find_are_left_to_the_processor(
+    index, queries, monkeypatch
+) -> None:
+    made = []
+    stand_in(monkeypatch, lambda _, __, each: made.append(Gpu(each)) or made[-1])
+    monkeypatch.setattr("m2dr.index.faiss_index.GPU_DEPTH", 10)
+    moved = gpu.on_gpu(index).index
+
+    moved.search(queries, 10)
+    moved.search(queries, 11)
+
+    assert made[0].asked == 1
+
+
+def test_a_gpu_that_aborts_the_check_is_not_used_and_says_why(index, monkeypatch) -> None:
+    told = "Faiss assertion 'err == cudaSuccess' failed in f() at x.cu:7: no kernel image"
+    ended = SimpleNamespace(returncode=-6, stdout="", stderr=told)
+    stand_in(monkeypatch, lambda *_: pytest.fail("moved"), ended)
+
+    found = gpu.on_gpu(index)
+
+    assert (found.index, found.reason) == (None, "FAISS cannot use gpu 0: no kernel image.")
+
+
+def test_a_check_that_hangs_is_given_up(index, monkeypatch) -> None:
+    def hang(*_: object, **__: object) -> None:
+        raise subprocess.TimeoutExpired("python", 1)
+
+    stand_in(monkeypatch, None)
+    monkeypatch.setattr(subprocess, "run", hang)
+
+    assert "did not end" in gpu.on_gpu(index).reason
+
+
+def test_an_engine_that_has_no_form_for_gpus_stays_on_the_processor(index, monkeypatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("Error in clone() at gpu.cpp:5: This index type is not implemented")
+
+    stand_in(monkeypatch, refuse)
+
+    found = gpu.on_gpu(index)
+
+    assert found.index is None
+    assert "cannot move the flat index to gpu 0: This index type is not implemented" in (
+        found.reason
+    )
+
+
+def test_the_check_believes_only_what_it_finds(monkeypatch, capsys) -> None:
+    stand_in(monkeypatch, lambda _, __, each: Gpu(each))
+    gpu.check_gpu(0)
+    assert capsys.readouterr().out == "the gpu works"
+
+    class Wrong(Gpu):
+        def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+            return np.zeros((len(queries), k), np.float32), np.zeros((len(queries), k), int)
+
+    stand_in(monkeypatch, lambda _, __, each: Wrong(each))
+    with pytest.raises(RuntimeError, match="other vectors than those that were added"):
+        gpu.check_gpu(0)
+
+
+def test_the_check_in_another_process_tells_of_a_faiss_without_gpus(monkeypatch) -> None:
+    if hasattr(faiss, "StandardGpuResources"):
+        pytest.skip("the installed FAISS is the one for gpus")
+    monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
+
+    assert "index_cpu_to_gpu" in gpu.refusal() or "StandardGpuResources" in gpu.refusal()

@@ -1,0 +1,176 @@
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from m2dr.errors import UserError
+from m2dr.index.engines import ENGINES
+from m2dr.index.exact import prefix_runs
+from m2dr.index.faiss_build import build_index, open_index
+from m2dr.index.faiss_index import FaissIndex
+from m2dr.index.store import Store
+from m2dr.records.run import Ranking, Run
+
+Floats = NDArray[np.float32]
+Searcher = Callable[..., Run]
+
+few = st.integers(-2, 2)  # so that scores are exact in float32, and many are equal
+
+
+@st.composite
+def corpora(draw: st.DrawFn) -> tuple[Floats, list[str], Floats]:
+    """Documents with many copies of each other, their ids in any order, and queries."""
+    originals = draw(st.lists(st.tuples(few, few, few, few), min_size=1, max_size=4))
+    copies = draw(st.lists(st.sampled_from(originals), min_size=1, max_size=70))
+    docids = draw(st.permutations([f"d{row}" for row in range(len(copies))]))
+    queries = draw(st.lists(st.tuples(few, few, few, few), min_size=1, max_size=3))
+    return np.array(copies, np.float32), docids, np.array(queries, np.float32)
+
+
+def by_faiss(
+    store: Store, queries: Floats, dim: int, k: int, drop: dict[str, str] | None = None
+) -> Run:
+    index = open_index(build_index(store, dim))
+    return index.ranked(names(queries), queries, k, drop)
+
+
+def by_scan(
+    store: Store, queries: Floats, dim: int, k: int, drop: dict[str, str] | None = None
+) -> Run:
+    similarity = store.manifest.label.similarity
+    runs = prefix_runs(
+        names(queries), queries, store, store.docids, [1, dim], k, similarity, drop=drop
+    )
+    return runs[dim]
+
+
+SEARCHERS = {"faiss": by_faiss, "scan": by_scan}
+
+
+@pytest.fixture(params=SEARCHERS.values(), ids=list(SEARCHERS), scope="session")
+def searcher(request: pytest.FixtureRequest) -> Searcher:
+    return request.param
+
+
+def names(queries: Floats) -> list[str]:
+    return [f"q{number}" for number in range(len(queries))]
+
+
+def naive(store: Store, queries: Floats, dim: int, k: int, drop: dict[str, str]) -> Run:
+    """Rank by every score there is, in float64."""
+    documents = store.rows(range(store.documents))[:, :dim].astype(np.float64)
+    scores = queries[:, :dim].astype(np.float64) @ documents.T
+    docids = list(store.docids)
+    return Run(
+        {
+            name: Ranking.of(docids, row, k, drop.get(name, ""))
+            for name, row in zip(names(queries), scores, strict=True)
+        }
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(corpus=corpora(), dim=st.integers(1, 4), k=st.integers(1, 80), seed=st.integers(0, 99))
+def test_a_run_is_that_of_a_full_scan_however_many_documents_tie(
+    tmp_path_factory, build, searcher: Searcher, corpus, dim: int, k: int, seed: int
+) -> None:
+    vectors, docids, queries = corpus
+    store = build(
+        tmp_path_factory.mktemp("store"), vectors, docids, similarity="dot", shard_rows=30
+    )
+    drop = {"q0": docids[seed % len(docids)]} if seed % 2 else {}
+
+    run = searcher(store, queries, dim, k, drop)
+
+    assert run == naive(store, queries, dim, k, drop)
+    assert list(run.rankings) == names(queries)
+
+
+@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+def test_a_run_does_not_change_when_documents_are_added_in_another_order(
+    tmp_path: Path, build, searcher: Searcher, similarity: str
+) -> None:
+    rng = np.random.default_rng(5)
+    vectors = np.repeat(rng.normal(size=(50, 48)), 41, axis=0).astype(np.float32)
+    docids = np.array([f"d{row}" for row in range(len(vectors))])
+    queries = rng.normal(size=(7, 48)).astype(np.float32)
+
+    runs = []
+    for number, order in enumerate([np.arange(len(docids)), rng.permutation(len(docids))]):
+        folder, added = tmp_path / str(number), list(docids[order])
+        made = build(folder, vectors[order], added, similarity=similarity, shard_rows=999)
+        runs.append(searcher(made, queries, 40, k=len(docids)))
+
+    assert runs[0] == runs[1]
+    copies = [len(set(ranking.scores)) for ranking in runs[0].rankings.values()]
+    assert copies == [50] * 7  # copies of a document have one score
+
+
+@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+@pytest.mark.parametrize("dim", [3, 16])
+def test_faiss_and_the_full_scan_find_the_same(
+    tmp_path: Path, build, vectors: Floats, similarity: str, dim: int
+) -> None:
+    store = build(tmp_path, vectors, similarity=similarity)
+    queries = np.random.default_rng(7).normal(size=(20, 16)).astype(np.float32)
+
+    faiss, scan = (search(store, queries, dim, k=12) for search in (by_faiss, by_scan))
+
+    for name, ranking in faiss.rankings.items():
+        assert ranking.docids == scan.rankings[name].docids
+        np.testing.assert_allclose(ranking.scores, scan.rankings[name].scores, atol=2e-6)
+
+
+def test_only_the_query_whose_document_is_dropped_loses_it(store: Store, searcher) -> None:
+    queries = store.rows([4, 5]).astype(np.float32)
+
+    run = searcher(store, queries, 16, 1, {"q0": "d4"})
+
+    assert run.rankings["q0"].docids != ("d4",)
+    assert run.rankings["q1"].docids == ("d5",)
+    assert [len(ranking.docids) for ranking in run.rankings.values()] == [1, 1]
+
+
+def test_fewer_than_one_document_cannot_be_asked_for(store: Store, searcher: Searcher) -> None:
+    with pytest.raises(UserError, match="0 documents per query"):
+        searcher(store, np.ones((1, 16), np.float32), 16, 0)
+
+
+def test_no_queries_make_an_empty_run(store: Store, searcher: Searcher) -> None:
+    assert len(searcher(store, np.empty((0, 16), np.float32), 16, 5)) == 0
+
+
+def test_queries_keep_their_order_when_some_must_be_searched_again(build, tmp_path: Path) -> None:
+    vectors = np.arange(100, dtype=np.float32)[:, None]
+    queries = np.array([[0.0], [1.0], [0.0]], np.float32)  # the first and the last tie them all
+
+    run = by_faiss(build(tmp_path, vectors, similarity="dot"), queries, 1, k=1)
+
+    assert list(run.rankings) == ["q0", "q1", "q2"]
+    assert [ranking.docids[0] for ranking in run.rankings.values()] == ["d99", "d99", "d99"]
+
+
+class _Missing:
+    """An engine that finds two documents for the first query and one for the second."""
+
+    def search(self, queries: Floats, k: int) -> tuple[Floats, NDArray[np.int64]]:
+        scores = np.full((len(queries), k), np.finfo(np.float32).min, np.float32)
+        rows = np.full((len(queries), k), -1, np.int64)
+        scores[:, :2], rows[:, :2] = [0.5, 0.25], [3, 7]
+        scores[1:, 1], rows[1:, 1] = np.finfo(np.float32).min, -1
+        return scores, rows
+
+
+def test_what_an_engine_did_not_find_is_never_a_document(store: Store) -> None:
+    opened = open_index(build_index(store, 16))
+    loose = replace(ENGINES["flat"], exact=False)
+    index = FaissIndex(opened.manifest, opened.docids, loose, _Missing())
+
+    run = index.ranked(["a", "b"], np.ones((2, 16), np.float32), k=3)
+
+    assert [ranking.docids for ranking in run.rankings.values()] == [("d3", "d7"), ("d3",)]

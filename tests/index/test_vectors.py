@@ -1,0 +1,87 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+
+from m2dr.errors import UserError
+from m2dr.index.manifest import StorePlan
+from m2dr.index.store import Store, open_store
+from m2dr.index.store_writer import StoreWriter
+from m2dr.index.vectors import FORMATS
+
+matrices = arrays(
+    np.float32,
+    st.tuples(st.integers(1, 9), st.integers(1, 7)),
+    elements=st.floats(-6e4, 6e4, width=32),
+)
+# How far a coordinate may move: half a step between neighbours of the format.
+ERRORS: dict[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {
+    "f32": lambda rows: 0 * rows,
+    "f16": lambda rows: np.abs(rows) * 2**-11 + 2**-25,
+    "int8": lambda rows: np.abs(rows).max(axis=1, keepdims=True) / 127 * 0.5001 + 1e-38 + 0 * rows,
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@settings(max_examples=60, deadline=None)
+@given(vectors=matrices)
+def test_what_is_kept_is_as_near_as_the_format_allows(
+    tmp_path_factory: pytest.TempPathFactory, name: str, vectors: NDArray[np.float32]
+) -> None:
+    row = FORMATS[name]
+    path = tmp_path_factory.getbasetemp() / f"packed.{name}"
+    path.write_bytes(row.pack(vectors))
+
+    read = row.reader(path, *vectors.shape)
+
+    assert path.stat().st_size == row.bytes_of(*vectors.shape)
+    found = np.asarray(read(slice(None)), np.float64)
+    assert (np.abs(found - vectors) <= ERRORS[name](vectors)).all()
+    np.testing.assert_array_equal(read(np.array([0, -1])), found[[0, -1]])
+    assert read(slice(0, 1)).dtype == row.read_as
+
+
+def test_int8_costs_a_byte_per_coordinate_and_keeps_the_direction(
+    tmp_path: Path, build: Callable[..., Store], vectors: NDArray[np.float32]
+) -> None:
+    vectors[3] = 0
+
+    store = build(tmp_path, vectors, dtype="int8")
+
+    assert (tmp_path / "vectors-00000.int8").stat().st_size == 10 * (16 + 4)
+    found = store.rows(range(35))
+    norms = np.linalg.norm(found, axis=1) * np.linalg.norm(vectors, axis=1)
+    cosines = (found * vectors).sum(axis=1)[norms > 0] / norms[norms > 0]
+    assert len(cosines) == 34
+    assert cosines.min() > 0.9999
+    assert not found[3].any()
+    blocks = list(store.blocks(4))
+    assert all(block.dtype == np.float32 for _, block in blocks)
+    np.testing.assert_array_equal(np.concatenate([block for _, block in blocks]), found)
+
+
+def test_a_cut_off_int8_shard_is_named(
+    tmp_path: Path, build: Callable[..., Store], vectors: NDArray[np.float32]
+) -> None:
+    build(tmp_path, vectors, dtype="int8")
+    shard = tmp_path / "vectors-00001.int8"
+    shard.write_bytes(shard.read_bytes()[:-4])
+
+    with pytest.raises(UserError, match=r"vectors-00001\.int8 is missing or has another size"):
+        open_store(tmp_path)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_int8_refuses_what_is_not_finite(
+    tmp_path: Path, label: object, vectors: NDArray[np.float32], value: float
+) -> None:
+    vectors[2, 3] = value
+    plan = StorePlan("tiny", 6, 16, label, "int8")  # type: ignore[arg-type]  # a fixture
+
+    with pytest.raises(UserError, match="'2' is not finite"):
+        StoreWriter(tmp_path, plan).write(0, list(map(str, range(35))), vectors, texts="")

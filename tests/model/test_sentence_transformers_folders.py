@@ -1,0 +1,610 @@
+"""Folders of sentence-transformers: the same vectors as it gives, or a refusal by name."""
+
+import importlib
+import json
+import pkgutil
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sentence_transformers
+import torch
+from click.testing import CliRunner
+from numpy.typing import NDArray
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules.module import Module
+from sentence_transformers.sentence_transformer.modules import (
+    Dense,
+    Dropout,
+    InputModule,
+    LayerNorm,
+    Normalize,
+    Pooling,
+    Transformer,
+)
+from torch import nn
+
+from m2dr.cli import main
+from m2dr.commands.pretrain import pretrain
+from m2dr.commands.search import Searcher
+from m2dr.commands.train import train
+from m2dr.data.loaders import open_dataset
+from m2dr.errors import UserError
+from m2dr.model import checkpoint, hub, modules
+from m2dr.model import sentence_transformers as st_files
+from m2dr.model.checkpoint import export_cut, load
+from m2dr.model.folder import read_card
+from m2dr.model.runtimes import RUNTIMES, open_runtime
+from m2dr.model.tokenizer import read_tokenizer
+from m2dr.pipelines.encode import embed_texts
+from m2dr.pipelines.recipe import recipe_of
+from m2dr.records.texts import Query
+from m2dr.settings.index_requests import SearchRequest
+from m2dr.settings.trainings import read_pretrain_settings, read_train_settings
+
+TEXTS = ["open the file", "a list of numbers and a class of text and a line of words", "path"]
+Chain = Sequence[Module]
+Make = Callable[..., Path]
+
+
+def dense(*sizes: int, **options: object) -> Dense:
+    torch.manual_seed(sum(sizes))
+    return Dense(*sizes, **options)
+
+
+def layer_norm(width: int) -> LayerNorm:
+    module = LayerNorm(width)
+    with torch.no_grad():
+        module.norm.weight.uniform_(0.5, 2)
+        module.norm.bias.uniform_(-1, 1)
+    return module
+
+
+def prelu() -> nn.PReLU:
+    return nn.PReLU(init=0.1)
+
+
+POOLINGS = [
+    *Pooling.POOLING_MODES,
+    ("cls", "max", "mean"),
+    ("lasttoken", "cls"),
+    Pooling.POOLING_MODES,
+]
+CHAINS: dict[str, Callable[[], Chain]] = {
+    "dense": lambda: [dense(32, 24)],
+    "wider": lambda: [dense(32, 48, bias=False, activation_function=nn.Identity())],
+    "two dense": lambda: [dense(32, 16), dense(16, 20, activation_function=nn.GELU())],
+    "trained activation": lambda: [dense(32, 8, activation_function=prelu())],
+    "residual": lambda: [dense(32, 32, use_residual=True)],
+    "residual, projected": lambda: [dense(32, 8, use_residual=True)],
+    "layer norm": lambda: [layer_norm(32)],
+    "normalize": lambda: [Normalize()],
+    "normalize first": lambda: [Normalize(), dense(32, 8)],
+    "dropout": lambda: [Dropout(0.5)],
+    "all": lambda: [Dropout(0.3), dense(32, 16), layer_norm(16), Normalize()],
+}
+
+
+@pytest.fixture(scope="module")
+def tiny(tiny_backbone: Path) -> Transformer:
+    return Transformer(str(tiny_backbone))
+
+
+@pytest.fixture
+def make(tiny: Transformer, tmp_path: Path) -> Make:
+    """Write a folder of sentence-transformers, and give it settings of files that it has."""
+
+    def written(
+        pooling: object = "mean", chain: Chain = (), name: str = "theirs", **options: object
+    ) -> Path:
+        chosen = [tiny, Pooling(32, pooling), *chain]
+        folder = tmp_path / name
+        SentenceTransformer(modules=chosen, **options).save(str(folder), create_model_card=False)
+        return folder
+
+    return written
+
+
+def change(path: Path, **values: object) -> None:
+    """Set keys of a JSON file; a value of None takes the key away."""
+    table = json.loads(path.read_text()) if path.exists() else {}
+    table |= values
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({key: value for key, value in table.items() if value is not None}))
+
+
+def ours(folder: Path, layer: int | None = None, side: str = "document") -> NDArray[np.float32]:
+    encoder, tokenizer = load(folder, layer)
+    vectors = embed_texts(encoder, tokenizer, TEXTS, side, [encoder.layers])[0]
+    if encoder.card.similarity == "cosine" and ends_normalised(folder):
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors
+
+
+def ends_normalised(folder: Path) -> bool:
+    return [row.kind for row in hub.listed_modules(folder)][-1:] == ["Normalize"]
+
+
+def theirs(folder: Path, layers: int = 4) -> SentenceTransformer:
+    """The model as sentence-transformers opens it, its transformer cut to the first layers."""
+    model = SentenceTransformer(str(folder), device="cpu")
+    bert = model[0].model.encoder
+    bert.layer = bert.layer[:layers]
+    return model
+
+
+def assert_same(folder: Path, layers: int = 4) -> None:
+    expected = theirs(folder, layers).encode(TEXTS)
+    np.testing.assert_allclose(ours(folder, layers), expected, atol=1e-5)
+    assert read_card(folder).width == expected.shape[1]
+
+
+def names(classes: Sequence[type]) -> list[str]:
+    return [kind.__name__ for kind in classes]
+
+
+def shipped() -> list[type[Module]]:
+    """Every module class that sentence-transformers holds, of any kind of model."""
+    for found in pkgutil.walk_packages(sentence_transformers.__path__, "sentence_transformers."):
+        if ".modules" in found.name:
+            importlib.import_module(found.name)
+    known: list[type] = [Module]
+    for kind in known:
+        known += [sub for sub in kind.__subclasses__() if sub not in known]
+    mine = [k for k in known if k.__module__.startswith("sentence_transformers.")]
+    return [kind for kind in mine if kind not in (Module, InputModule)]
+
+
+@pytest.mark.parametrize("pooling", POOLINGS, ids=str)
+def test_every_pooling_gives_the_vectors_that_sentence_transformers_gives(
+    pooling: object, make: Make
+) -> None:
+    folder = make(pooling)
+
+    assert_same(folder)
+    assert_same(folder, layers=2)
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_every_module_behind_a_pooling_is_run(chain: str, make: Make) -> None:
+    folder = make("mean", CHAINS[chain]())
+
+    assert_same(folder)
+    assert_same(folder, layers=2)
+
+
+def test_modules_take_the_joined_vectors_of_several_poolings(make: Make) -> None:
+    assert_same(make(("mean", "max"), [dense(64, 8), Normalize()]))
+
+
+def test_every_module_that_sentence_transformers_ships_is_run_or_refused_by_name(
+    make: Make,
+) -> None:
+    folder = make()
+    run = {type(module) for chain in CHAINS.values() for module in chain()}
+    run |= {Transformer, Pooling}
+
+    assert {kind.__name__ for kind in run} == set(hub.RUN)
+    assert set(hub.RUN[2:]) == set(modules.MODULE_KINDS) == set(st_files.MODULE_FILES)
+    for kind in shipped():
+        if kind in run:
+            continue
+        listed = json.loads((folder / "modules.json").read_text())[:2]
+        listed.append({"path": "2_X", "type": f"{kind.__module__}.{kind.__name__}"})
+        (folder / "modules.json").write_text(json.dumps(listed))
+        with pytest.raises(UserError, match=f"the module {kind.__name__}, which m2dr does not run"):
+            read_card(folder)
+
+
+def test_every_setting_of_a_module_that_is_run_is_known() -> None:
+    """One that a later sentence-transformers adds is refused until it is here."""
+    kinds = {"Dense": Dense, "LayerNorm": LayerNorm, "Normalize": Normalize, "Dropout": Dropout}
+
+    for name, kind in kinds.items():
+        assert set(kind.config_keys) == set(st_files.MODULE_FILES[name].keys), name
+    assert set(Pooling.config_keys) <= st_files.POOLING_KEYS
+    assert set(Transformer.config_keys) <= {*st_files.READ, *st_files.FIXED, "modality_config"}
+
+
+REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
+    "pooling": ("1_Pooling", {"pooling_mode": "attention"}, "the pooling 'attention', which m2dr"),
+    "pooling flag": ("1_Pooling", {"pooling_mode_attention": True}, "pooling_mode_attention"),
+    "token dense": (
+        "2_Dense", {"module_input_name": "token_embeddings"}, "works on 'token_embeddings'",
+    ),
+    "other output": ("2_Dense", {"module_output_name": "other"}, "works on 'other'"),
+    "unknown activation": (
+        "2_Dense", {"activation_function": "transformers.activations.NewGELUActivation"},
+        "activation function transformers.activations.NewGELUActivation is none of torch.nn",
+    ),
+    "odd activation": (
+        "2_Dense", {"activation_function": "torch.nn.modules.linear.Linear"}, "cannot be made",
+    ),
+    "width": ("2_Dense", {"in_features": 31}, "takes 31 dims, and a vector has 32 before it"),
+    "shape": ("2_Dense", {"out_features": 9}, "cannot be read"),
+    "unknown key": ("2_Dense", {"gate": 1}, "has 'gate' = 1, which m2dr does not run"),
+    "similarity": ("", {"similarity_fn_name": "euclidean"}, "similarity_fn_name = 'euclidean'"),
+    "other similarity": ("", {"similarity_fn_name": "manhattan"}, "by cosine or dot alone"),
+    "kind of model": ("", {"model_type": "SparseEncoder"}, "holds a SparseEncoder"),
+    "default prompt": ("", {"default_prompt_name": "x"}, "default_prompt_name = 'x'"),
+    "prompts": ("", {"prompts": {"query": 3}}, "has prompts.query = 3 where str belongs"),
+    "chat": ("bert", {"modality_config": {"message": {}}}, "modality_config"),
+    "task": ("bert", {"transformer_task": "fill-mask"}, "transformer_task = 'fill-mask'"),
+    "expansion": ("bert", {"query_expansion": {"length": 8}}, "query_expansion"),
+    "processing": ("bert", {"processing_kwargs": {"text": {"max_length": 4}}}, "processing_kwargs"),
+    "unknown": ("bert", {"shout": True}, "shout = True"),
+    "config": ("bert", {"config_args": {"is_causal": False}}, "is_causal = False among its config"),
+    "tokenizer": ("bert", {"processor_kwargs": {"add_eos_token": True}}, "add_eos_token = True"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_not_run_is_refused_by_name(case: str, make: Make) -> None:
+    place, values, sentence = REFUSED[case]
+    folder = make("mean", [dense(32, 8)])
+    path = {"": folder / st_files.MODEL_SETTINGS, "bert": folder / st_files.SETTINGS[0]}
+    change(path.get(place, folder / place / "config.json"), **values)
+
+    with pytest.raises(UserError, match=sentence):
+        load(folder)
+
+
+LISTS: dict[str, tuple[list[dict[str, object]], str]] = {
+    "own code": ([{"path": "", "type": "custom_st.Transformer"}], "custom_st.Transformer, which"),
+    "outside": ([{"path": "../x", "type": "sentence_transformers.models.Pooling"}], "no folder inside"),
+    "arguments": (
+        [{"path": "", "type": "sentence_transformers.models.Transformer", "kwargs": ["task"]}],
+        r"arguments of its own \(kwargs \['task'\]\)",
+    ),
+    "no pooling": (
+        [{"path": "", "type": "sentence_transformers.models.Transformer"}], "a Pooling behind it",
+    ),
+    "damaged": ([{"path": ""}], "names no module"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LISTS)
+def test_a_list_of_modules_that_is_not_run_is_refused(case: str, make: Make) -> None:
+    listed, sentence = LISTS[case]
+    folder = make()
+    (folder / "modules.json").write_text(json.dumps(listed))
+
+    with pytest.raises(UserError, match=sentence):
+        read_card(folder)
+
+
+def test_a_prompt_that_is_left_out_of_the_pooling_is_refused(make: Make) -> None:
+    folder = make()
+    change(folder / "1_Pooling" / "config.json", include_prompt=False)
+    assert_same(folder)
+
+    change(folder / st_files.MODEL_SETTINGS, prompts={"query": "read: "})
+    with pytest.raises(UserError, match="leaves the tokens of a prompt out"):
+        load(folder)
+
+
+def test_weights_in_a_pickle_are_refused_with_the_command_that_mends_it(make: Make) -> None:
+    folder = make("mean", [dense(32, 8)])
+    (folder / "2_Dense" / "model.safetensors").rename(folder / "2_Dense" / "pytorch_model.bin")
+
+    with pytest.raises(UserError, match=r"no pickles such as pytorch_model.bin.*save_pretrained"):
+        load(folder)
+
+
+def test_an_adapter_is_refused(make: Make) -> None:
+    folder = make()
+    (folder / "adapter_config.json").write_text("{}")
+
+    with pytest.raises(UserError, match=r"adapter_config\.json"):
+        load(folder)
+
+
+def test_a_final_normalize_is_run_where_vectors_are_compared_by_dot(make: Make) -> None:
+    folder = make("mean", [Normalize()], similarity_fn_name="dot", truncate_dim=8)
+
+    expected = theirs(folder).encode(TEXTS)
+
+    np.testing.assert_allclose(ours(folder), expected, atol=1e-5)
+    assert read_card(folder).similarity == "dot"
+    assert (np.linalg.norm(expected, axis=1) < 0.99).all()  # normalised first, then cut
+
+
+@pytest.mark.parametrize("named", [None, "cosine", "dot"])
+def test_vectors_are_compared_as_sentence_transformers_compares_them(
+    named: str | None, make: Make
+) -> None:
+    folder = make()
+    change(folder / st_files.MODEL_SETTINGS, similarity_fn_name=named)
+
+    assert read_card(folder).similarity == theirs(folder).similarity_fn_name
+
+
+def test_a_truncated_model_is_as_wide_as_sentence_transformers_makes_it(make: Make) -> None:
+    folder = make("mean", [dense(32, 24)], truncate_dim=10)
+
+    assert_same(folder)
+
+
+PROMPTS: dict[str, dict[str, object]] = {
+    "spaces": {"prompts": {"query": "read: ", "document": " line :\n"}},
+    "default": {"prompts": {"text": "read: "}, "default_prompt_name": "text"},
+    "default of one side": {"prompts": {"query": "read: "}, "default_prompt_name": "query"},
+}
+
+
+@pytest.mark.parametrize("case", PROMPTS)
+def test_prompts_stand_before_texts_as_they_are(case: str, make: Make) -> None:
+    folder = make()
+    settings = json.loads((folder / st_files.MODEL_SETTINGS).read_text())
+    del settings["prompts"]
+    (folder / st_files.MODEL_SETTINGS).write_text(json.dumps(settings | PROMPTS[case]))
+    prompts: dict[str, str] = PROMPTS[case]["prompts"]
+    default = prompts.get(str(PROMPTS[case].get("default_prompt_name")))
+    model = theirs(folder)
+
+    for side in ("query", "document"):
+        expected = model.encode(TEXTS, prompt=prompts.get(side, default))
+        np.testing.assert_allclose(ours(folder, side=side), expected, atol=1e-5)
+
+
+def test_a_passage_prompt_stands_before_documents(make: Make) -> None:
+    folder = make(prompts={"query": "read: ", "passage": "line: "})
+    settings = folder / st_files.MODEL_SETTINGS
+    change(settings, prompts={"query": "read: ", "passage": "line: "})
+
+    expected = theirs(folder).encode(TEXTS, prompt_name="passage")
+
+    np.testing.assert_allclose(ours(folder, side="document"), expected, atol=1e-5)
+
+
+def test_texts_are_cut_where_sentence_transformers_cuts_them(make: Make, tiny: Transformer) -> None:
+    long = " ".join(["list of numbers"] * 60)
+    before = tiny.max_seq_length
+
+    def length(folder: Path) -> int:
+        return theirs(folder).tokenize([long])["input_ids"].shape[1]
+
+    folder = make()
+    assert read_card(folder).document_length == length(folder) == 64
+    tiny.max_seq_length = 9
+    shorter = make(name="shorter")
+    tiny.max_seq_length = before
+    assert read_card(shorter).document_length == length(shorter) == 9
+    change(folder / st_files.SETTINGS[0], max_seq_length=7)
+    assert read_card(folder).document_length == length(folder) == 7
+    (folder / st_files.SETTINGS[0]).rename(folder / "sentence_roberta_config.json")
+    assert read_card(folder).query_length == length(folder) == 7
+
+
+def test_a_model_that_lowercases_its_texts_is_given_them_so(make: Make) -> None:
+    folder = make()
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer | {"normalizer": None}))
+    change(folder / st_files.SETTINGS[0], do_lower_case=True)
+
+    rows = load(folder)[1](["Open The FILE"], 64)
+
+    assert rows == theirs(folder).tokenize(["Open The FILE"])["input_ids"].tolist()
+    assert rows == load(folder)[1](["open the file"], 64)
+    assert rows == read_tokenizer(folder, st_files.lowercases(folder))(["Open The FILE"], 64)
+
+
+def test_a_model_that_lowercases_does_so_when_it_was_saved_again(
+    make: Make, tmp_path: Path
+) -> None:
+    folder = make()
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer | {"normalizer": None}))
+    change(folder / st_files.SETTINGS[0], do_lower_case=True)
+    rows = load(folder)[1](["Open The FILE"], 64)
+
+    checkpoint.save(*load(folder), read_card(folder), tmp_path / "saved")
+
+    assert rows == load(tmp_path / "saved")[1](["Open The FILE"], 64)
+    assert rows == theirs(tmp_path / "saved").tokenize(["Open The FILE"])["input_ids"].tolist()
+
+
+def test_every_file_of_a_model_may_be_read_by_whoever_may_read_its_card(
+    make: Make, tmp_path: Path
+) -> None:
+    checkpoint.save(*load(make()), read_card(make()), tmp_path / "saved")
+
+    modes = {path.stat().st_mode for path in (tmp_path / "saved").iterdir() if path.is_file()}
+    assert len(modes) == 1
+
+
+def test_a_transformer_in_a_folder_of_its_own_is_found(make: Make) -> None:
+    folder = make("max", [dense(32, 8)])
+    inner = folder / "0_Transformer"
+    inner.mkdir()
+    for path in [path for path in folder.iterdir() if path.is_file()]:
+        if path.name not in ("modules.json", st_files.MODEL_SETTINGS):
+            path.rename(inner / path.name)
+    listed = json.loads((folder / "modules.json").read_text())
+    listed[0]["path"] = inner.name
+    (folder / "modules.json").write_text(json.dumps(listed))
+
+    assert_same(folder)
+
+
+def test_the_fingerprint_covers_the_modules_that_are_run(make: Make) -> None:
+    folder = make("mean", [dense(32, 8)])
+    plain = make("mean", [Normalize()], name="plain")
+    before = read_card(folder).fingerprint
+
+    change(
+        folder / "2_Dense" / "config.json", activation_function="torch.nn.modules.activation.GELU"
+    )
+    after = read_card(folder).fingerprint
+
+    assert len({before, after, read_card(plain).fingerprint}) == 3
+
+
+def test_the_hub_is_asked_for_the_weights_of_the_modules(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+    from huggingface_hub.utils import filter_repo_objects
+
+    hub = make("mean", [dense(32, 8)], name="hub")
+    (hub / "onnx").mkdir()
+    shutil.copy(hub / "model.safetensors", hub / "onnx")
+    (hub / "pytorch_model.bin").write_bytes(b"")
+    copy = tmp_path / "copy"
+
+    def download(name: str, **patterns: list[str]) -> str:
+        assert name == "someone/model"
+        files = [str(path.relative_to(hub)) for path in hub.rglob("*") if path.is_file()]
+        for file in filter_repo_objects(files, **patterns):
+            (copy / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(hub / file, copy / file)
+        return str(copy)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    vectors = ours(Path("someone/model"))
+
+    np.testing.assert_allclose(vectors, theirs(hub).encode(TEXTS), atol=1e-5)
+    assert {path.name for path in copy.glob("*.bin")} | set(copy.glob("onnx/*")) == set()
+
+
+def settings(backbone: Path, corpus: Path, *words: str) -> list[str]:
+    return [
+        f'backbone="{backbone}"', f'corpus="{corpus}"', "steps=2", "batch_queries=4",
+        "evaluate_steps=0", "device=cpu", "query_length=16", "document_length=16", *words,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["variant=full-dim", "dims=[8]"],
+        ["variant=elastic", "dims=[8]", "exit_head=linear", "lora_rank=2"],
+        ["variant=plain", "refit=false", "pooling=weightedmean", "similarity=dot"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_modules_are_trained_on_and_written_back(
+    words: list[str], make: Make, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    chain = [dense(32, 24), layer_norm(24), Dropout(0.1), Normalize()]
+    backbone = make("mean", chain, truncate_dim=20)
+
+    card = train(read_train_settings(None, settings(backbone, tiny_corpus, *words)), tmp_path / "m")
+
+    assert card.card.width == 20
+    before, after = (load(folder)[0].behind.state_dict() for folder in (backbone, tmp_path / "m"))
+    assert all((before[name] != after[name]).any() for name in before)
+    export_cut(tmp_path / "m", 2, tmp_path / "cut")
+    for folder, layer in (("m", 4), ("cut", 2)):
+        expected = SentenceTransformer(str(tmp_path / folder), device="cpu").encode(TEXTS)
+        np.testing.assert_allclose(ours(tmp_path / folder), expected, atol=1e-5)
+        np.testing.assert_allclose(ours(tmp_path / "m", layer), expected, atol=1e-5)
+
+
+def test_a_model_with_modules_is_replaced_whole(
+    make: Make, tiny_corpus: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    first = make("mean", [dense(32, 24), layer_norm(24)])
+    for backbone in (first, tiny_backbone):
+        words = settings(backbone, tiny_corpus, "variant=plain", "refit=false")
+        train(read_train_settings(None, words), tmp_path / "m", overwrite=True)
+
+    kept = {path.name for path in (tmp_path / "m").iterdir() if path.is_dir()}
+    assert kept - {"tensorboard"} == {"1_Pooling"}
+    assert read_card(tmp_path / "m").width == 32
+
+
+@pytest.mark.parametrize(
+    ("pooling", "chain", "words", "sentence"),
+    [
+        ("max", [], ["variant=mipic"], r"\(sia\), and .* has the pooling max"),
+        ("mean", [dense(32, 32)], ["variant=mipic"], r"the module Dense \(2_Dense\) behind"),
+        (("cls", "mean"), [], ["pooling=mean"], r"several poolings \(cls\+mean\)"),
+    ],
+)
+def test_a_recipe_that_needs_the_space_of_the_tokens_is_refused(
+    pooling: object, chain: Chain, words: list[str], sentence: str, make: Make, tiny_corpus: Path
+) -> None:
+    asked = read_train_settings(None, settings(make(pooling, chain), tiny_corpus, *words))
+
+    with pytest.raises(UserError, match=sentence):
+        recipe_of(asked)
+
+
+def test_words_are_not_pretrained_behind_a_module(
+    make: Make, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    words = [f'backbone="{make("mean", [dense(32, 32)])}"', f'corpus="{tiny_corpus}"', "steps=1"]
+
+    with pytest.raises(UserError, match=r"has the module Dense \(2_Dense\) behind its pooling"):
+        pretrain(read_pretrain_settings(None, [*words, "batch_texts=4"]), tmp_path / "m")
+
+
+@pytest.mark.parametrize("kind", RUNTIMES)
+def test_graphs_hold_the_modules_too(kind: str, make: Make, tmp_path: Path) -> None:
+    pooling = ("max", "mean_sqrt_len_tokens", "weightedmean")
+    folder = make(pooling, [dense(96, 24), layer_norm(24), Normalize(), dense(24, 8)])
+    opened = open_runtime(kind, str(folder), 2, "cpu", "fp32", tmp_path)
+    encoder, tokenizer = load(folder, 2)
+
+    rows = tokenizer(TEXTS, 64)
+    longest = max(map(len, rows))
+    ids = np.array([row + [0] * (longest - len(row)) for row in rows])
+    mask = np.array([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
+
+    found = opened.runtime.embed(ids, mask, [2])
+    np.testing.assert_allclose(found, encoder.embed(ids, mask, [2]), atol=1e-5)
+
+
+def test_an_index_of_such_a_model_ranks_as_sentence_transformers_does(
+    make: Make, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    folder = make("max", [dense(32, 24), Normalize()], prompts={"query": "read ", "document": ""})
+    words = ("--corpus", tiny_corpus, "--model", folder, "--indexes", tmp_path, "--dtype", "fp32")
+    told = CliRunner().invoke(main, list(map(str, ("index", "corpus", *words))))
+    assert told.exit_code == 0, told.output
+    asked = SearchRequest(str(tiny_corpus), str(folder), root=tmp_path, device="cpu", dtype="fp32")
+
+    found = Searcher(asked).run([Query("q", TEXTS[0])], 5).rankings["q"]
+
+    model, documents = theirs(folder), list(open_dataset(str(tiny_corpus)).documents())
+    vectors = model.encode_document([document.content for document in documents])
+    scores = model.similarity(model.encode_query([TEXTS[0]]), vectors)[0]
+    best = scores.topk(5)
+    assert found.scores == pytest.approx(best.values.tolist(), abs=1e-3)  # documents are float16
+    assert found.docids[0] == documents[int(best.indices[0])].id
+
+
+HOSTILE = [7, -1, 10**30, 0.5, True, "x" * 5000, "", ["a"], [[]], {"a": 1}, {"a": {"b": []}}]
+KEYS = {
+    "modules.json": ["type", "path", "kwargs"],
+    "1_Pooling/config.json": ["pooling_mode", "include_prompt", "pooling_mode_max_tokens"],
+    "2_Dense/config.json": [*st_files.MODULE_FILES["Dense"].keys, "other"],
+    "3_LayerNorm/config.json": ["dimension"],
+    "4_Dropout/config.json": ["dropout"],
+    st_files.SETTINGS[0]: [*st_files.READ, *st_files.FIXED, *st_files.ARGUMENTS, "modality_config"],
+    st_files.MODEL_SETTINGS: [
+        "prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim", "model_type",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("file", KEYS)
+def test_a_value_of_another_kind_is_refused_in_a_sentence(file: str, make: Make) -> None:
+    path = make("mean", [dense(32, 8), layer_norm(8), Dropout(0.1)]) / file
+    whole = path.read_text()
+    refused = 0
+    for key in KEYS[file]:
+        for value in HOSTILE:
+            table = json.loads(whole)
+            for row in table if isinstance(table, list) else [table]:
+                row[key] = value
+            path.write_text(json.dumps(table))
+            try:
+                load(path.parents[len(Path(file).parts) - 1])
+            except UserError as error:
+                assert len(str(error)) < 1000  # noqa: PT017  # what is read is not always refused
+                refused += 1
+    assert refused >= len(KEYS[file])

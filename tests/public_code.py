@@ -1,0 +1,494 @@
+"""What the public code of the papers computes: float64, a loop per sum, nothing fused.
+
+| name | repository@commit |
+|---|---|
+| AnglE | SeanLee97/AnglE@5155458; A34 = @74e5ba2 (v0.3.4), A38 = @347bbb6 (v0.3.8), A40 = @830e7bc |
+| R | ielab/2DMSE-Reproduce@c7467c2; V1, V2 = its dense_2d_matryoshka.py and ..._v2.py |
+| T | UKPLab/sentence-transformers@85ec6455, sentence_transformers/losses |
+| S | ielab/Starbucks@2a3b24f |
+
+Rows are texts, `states[l]` is the pooled state after l blocks (0 = embeddings), `x[:, :k]` the
+first k coordinates, a `loss` maps a pooled batch to a scalar. Only what says detached is.
+"""
+# ruff: noqa: E741, N803 - l, K, T and W are the papers' letters
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import log, sqrt
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+Loss = Callable[[Tensor], Tensor]
+States = Mapping[int, Tensor]  # layer -> pooled states
+Cut = tuple[int, int]  # layer, dim
+Labels = Sequence[float] | Tensor
+Signs = Literal["largest", "none"]
+Pooling = Literal["sum", "mean"]
+
+
+class Parts(NamedTuple):
+    """One number for each part of AnglE's loss: a weight or a tau."""
+
+    cosine: float
+    ibn: float
+    cln: float
+    angle: float
+
+
+TWENTY = Parts(cosine=20.0, ibn=20.0, cln=20.0, angle=20.0)  # HEAD's taus
+HEAD = Parts(cosine=0.0, ibn=1.0, cln=1.0, angle=0.02)  # HEAD's weights (AnglE angle.py:581-664)
+R_STS = Parts(cosine=0.0, ibn=30.0, cln=0.0, angle=1.0)  # weights of R's scripts, v0.5.1
+A38_TAUS = Parts(cosine=20.0, ibn=20.0, cln=20.0, angle=1.0)  # A38 angle.py:904-912, weights all 1
+
+
+def add(terms: Iterable[Tensor]) -> Tensor:
+    """The sum of scalars, zero of none."""
+    total = torch.zeros((), dtype=torch.float64)
+    for term in terms:
+        total = total + term
+    return total
+
+
+def ln_softmax(row: Tensor) -> Tensor:
+    """The logarithm of the softmax of one row."""
+    return row - torch.logsumexp(row, dim=0)
+
+
+def mse(x: Tensor, y: Tensor) -> Tensor:
+    """The mean over all entries."""
+    return (x - y).square().mean()
+
+
+def kl(teacher: Tensor, student: Tensor) -> Tensor:
+    """KL(softmax(teacher) || softmax(student)) of each row, the mean over rows ("batchmean")."""
+    rows = []
+    for t, s in zip(teacher, student, strict=True):
+        rows.append((ln_softmax(t).exp() * (ln_softmax(t) - ln_softmax(s))).sum())
+    return add(rows) / len(rows)
+
+
+def cosine(x: Tensor, y: Tensor) -> Tensor:
+    """The cosine of two vectors."""
+    score: Tensor = (x @ y) / (x.norm() * y.norm())
+    return score
+
+
+def norm(x: Tensor) -> Tensor:
+    """Every row divided by its length."""
+    return torch.stack([row / row.norm() for row in x])
+
+
+# 1. AnglE: parts
+
+
+def ordered_pairs(scores: Sequence[Tensor], labels: Labels, tau: float) -> Tensor:
+    """LSE0{ tau (s_i - s_j) : g_i < g_j }, AnglE (loss.py:36-44, 59-93)."""
+    g = [float(label) for label in labels]
+    terms = [scores[0] * 0]
+    for i in range(len(g)):
+        for j in range(len(g)):
+            if g[i] < g[j]:
+                terms.append(tau * (scores[i] - scores[j]))
+    return torch.logsumexp(torch.stack(terms), dim=0)
+
+
+def cosent_part(x: Tensor, y: Tensor, labels: Labels, tau: float) -> Tensor:
+    """The CoSENT part, AnglE (loss.py:36-44)."""
+    return ordered_pairs([cosine(a, b) for a, b in zip(x, y, strict=True)], labels, tau)
+
+
+def angle_score(x: Tensor, y: Tensor, pooling: Pooling) -> Tensor:
+    """|x.y + b.c - a.d| / (|x||y|) of the halves x = (a, b), y = (c, d), AnglE (loss.py:59-93)."""
+    half = len(x) // 2
+    a, b = x[:half], x[half:]
+    c, d = y[:half], y[half:]
+    score: Tensor = (x @ y + b @ c - a @ d).abs() / (x.norm() * y.norm())
+    return score / len(x) if pooling == "mean" else score
+
+
+def angle_part(
+    x: Tensor, y: Tensor, labels: Labels, tau: float, pooling: Pooling = "sum"
+) -> Tensor:
+    """The angle part, of an even width, AnglE (loss.py:59-93)."""
+    scores = [angle_score(a, b, pooling) for a, b in zip(x, y, strict=True)]
+    return ordered_pairs(scores, labels, tau)
+
+
+def in_batch_part(x: Tensor, y: Tensor, labels: Labels, tau: float) -> Tensor:
+    """The 2B x 2B in-batch negatives, rows x_0, y_0, x_1, ..., AnglE (loss.py:114-144).
+
+    Labels are truncated to integers; row i matches column j where j g_j = p(i) g_i and both labels
+    are not zero, which for labels of 0 and 1 is the partner p(i) alone.
+    """
+    texts = [text for pair in zip(x, y, strict=True) for text in pair]
+    g = [int(label) for label in labels for _ in range(2)]
+    rows = [x.sum() * 0]
+    for i, text in enumerate(texts):
+        logits = [tau * cosine(text, other) for other in texts]
+        logits[i] = torch.full_like(logits[i], -1e12 * tau)
+        chances = ln_softmax(torch.stack(logits))
+        partner = i + 1 if i % 2 == 0 else i - 1
+        for j in range(len(texts)):
+            if g[i] != 0 and g[j] != 0 and j * g[j] == partner * g[i]:
+                rows.append(-chances[j])
+    return add(rows) / len(texts)
+
+
+def triples_part(q: Tensor, p: Tensor, n: Tensor | None, tau: float) -> Tensor:
+    """CN(q, P), or CN(q, P then N): a mean cross entropy of tau cos, AnglE (loss.py:163-170).
+
+    Alone and unweighted CN(q, P) is the loss of Format B.
+    """
+    candidates = [*p] if n is None else [*p, *n]
+    rows = []
+    for i, query in enumerate(q):
+        logits = torch.stack([tau * cosine(query, candidate) for candidate in candidates])
+        rows.append(-ln_softmax(logits)[i])
+    return add(rows) / len(rows)
+
+
+# 1. AnglE: base losses
+
+
+def angle_pairs(
+    x: Tensor, y: Tensor, labels: Labels, taus: Parts = TWENTY, weights: Parts = HEAD
+) -> Tensor:
+    """Format A, pairs with labels (`cln` has no part in it), AnglE (angle.py:581-664)."""
+    return (
+        weights.cosine * cosent_part(x, y, labels, taus.cosine)
+        + weights.ibn * in_batch_part(x, y, labels, taus.ibn)
+        + weights.angle * angle_part(x, y, labels, taus.angle)
+    )
+
+
+def triples_as_pairs(q: Tensor, p: Tensor, n: Tensor) -> tuple[Tensor, Tensor, list[float]]:
+    """2B pairs: positives labelled 1, then negatives labelled 0."""
+    return torch.cat([q, q]), torch.cat([p, n]), [1.0] * len(p) + [0.0] * len(n)
+
+
+def angle_triples_head(
+    q: Tensor, p: Tensor, n: Tensor, taus: Parts = TWENTY, weights: Parts = HEAD
+) -> Tensor:
+    """Format C, triples, both contrastive parts halved, AnglE (angle.py:581-664)."""
+    x, y, labels = triples_as_pairs(q, p, n)
+    easy = weights.ibn * triples_part(q, p, None, taus.ibn)
+    hard = weights.cln * triples_part(q, p, n, taus.cln)
+    ranked = weights.angle * angle_part(x, y, labels, taus.angle)
+    return (easy + hard) / 2 + ranked + weights.cosine * cosent_part(x, y, labels, taus.cosine)
+
+
+def angle_triples_051(
+    q: Tensor, p: Tensor, n: Tensor, taus: Parts = TWENTY, weights: Parts = R_STS
+) -> Tensor:
+    """Triples of AnglE v0.5.1, nothing halved, R (STS_V2_Angle/angle_emb/angle.py:1026-1090)."""
+    x, y, labels = triples_as_pairs(q, p, n)
+    return (
+        weights.ibn * triples_part(q, p, n, taus.ibn)
+        + weights.angle * angle_part(x, y, labels, taus.angle)
+        + weights.cosine * cosent_part(x, y, labels, taus.cosine)
+    )
+
+
+# 1. AnglE: ESE
+
+
+def with_signs(u: Tensor, signs: Signs) -> Tensor:
+    """Columns with a positive entry of the largest magnitude, or as the decomposition gave them."""
+    if signs == "none":
+        return u
+    return torch.stack([c if c[c.abs().argmax()] > 0 else -c for c in u.T], dim=1)
+
+
+def ese_target(x: Tensor, k: int, signs: Signs = "largest") -> Tensor:
+    """X U Sigma of softmax(X'X / sqrt(H)), detached, AnglE (angle.py:360-382).
+
+    The public code's decomposition is randomised and leaves the signs open, this one is exact:
+    `signs` is the rule for the columns of U.
+    """
+    x = x.detach()
+    gram = x.T @ x / sqrt(x.shape[1])
+    dependencies = torch.stack([ln_softmax(row).exp() for row in gram])
+    u, sigma, _ = torch.linalg.svd(dependencies)
+    return x @ with_signs(u, signs)[:, :k] @ torch.diag(sigma[:k])
+
+
+def ese_align(
+    x: Tensor, k: int, T: float = 1.0, target: Tensor | None = None, signs: Signs = "largest"
+) -> Tensor:
+    """MSE and T KL of a prefix against its target, AnglE (angle.py:360-382)."""
+    p = ese_target(x, k, signs) if target is None else target.detach()
+    return mse(x[:, :k], p) + T * kl(p / T, x[:, :k] / T)
+
+
+def ese(
+    states: Sequence[Tensor],
+    k: int,
+    loss: Loss,
+    pca: bool = True,
+    T: float = 1.0,
+    signs: Signs = "largest",
+) -> Tensor:
+    """The loss of ESE: embeddings in, layer L-1 out, AnglE (angle.py:465-564)."""
+    last = len(states) - 1
+
+    def exit_loss(x: Tensor) -> Tensor:
+        return loss(x[:, :k]) + (ese_align(x, k, T, None, signs) if pca else 0)
+
+    shallow = [exit_loss(states[l]) / (1 + log(1 + l)) for l in range(last - 1)]
+    return loss(states[last]) + exit_loss(states[last]) + add(shallow) / (last - 1)
+
+
+def ese_unused_target(x: Tensor, k: int, signs: Signs = "largest") -> Tensor:
+    """U Sigma of X itself, detached, at most as many columns as X has rows; unused in A40.
+
+    `signs` is the rule for the columns of U, which the public code leaves open.
+    """
+    u, sigma, _ = torch.linalg.svd(x.detach(), full_matrices=False)
+    return with_signs(u, signs)[:, :k] @ torch.diag(sigma[:k])
+
+
+def external_teacher(t: Tensor, x: Tensor, constant: bool = False) -> Tensor:
+    """KL(softmax t || softmax x), AnglE (angle.py:412-422); under ESE a `constant` (549-559)."""
+    value = kl(t, x)
+    return value.detach() if constant else value
+
+
+# 1. AnglE: 2DMSE before ESE
+
+
+def v1_a34(states: Sequence[Tensor], l: int, k: int, loss: Loss, T: float = 1.0) -> Tensor:
+    """2DMSE of v0.3.4, the teacher attached, A34 (angle.py:775-866)."""
+    last, shallow = states[-1], states[l]
+    tasks = loss(last) + loss(shallow) + loss(last[:, :k]) + loss(shallow[:, :k])
+    return tasks + T**2 * kl(last / T, shallow / T)
+
+
+def v1_a38(states: Sequence[Tensor], l: int, k: int, loss: Loss, T: float = 1.0) -> Tensor:
+    """2DMSE of v0.3.8, the teacher attached, A38 (angle.py:832-889)."""
+    last, shallow = states[-1], states[l]
+    tasks = loss(last) + loss(shallow) / l + loss(last[:, :k]) + loss(shallow[:, :k]) / l
+    return tasks + T * log(2 + l) * kl(last / T, shallow / T)
+
+
+# 2. ielab/2DMSE-Reproduce
+
+
+def cross_entropy(q: Tensor, d: Tensor, tau: float) -> Tensor:
+    """The mean over B queries, the positive of query i in column i N/B, R (arguments.py:36-48)."""
+    step = len(d) // len(q)
+    rows = [-ln_softmax(d @ query / tau)[i * step] for i, query in enumerate(q)]
+    return add(rows) / len(rows)
+
+
+def w_by_position(layers: Sequence[int]) -> dict[int, float]:
+    """1 / (1 + ln j) of the j-th layer listed, 1 of the last listed, V2 (158-302)."""
+    weights = {layer: 1 / (1 + log(j)) for j, layer in enumerate(layers, start=1)}
+    weights[layers[-1]] = 1.0
+    return weights
+
+
+def score_alignment(student: Tensor, teacher: Tensor, tau: float) -> Tensor:
+    """MSE of raw scores and KL, the teacher detached, both over B N, V2 (229-282)."""
+    teacher = teacher.detach()
+    return (mse(student, teacher) + kl(teacher / tau, student / tau)) / student.numel()
+
+
+def embedding_alignment(x: Tensor, k: int, tau: float, signs: Signs = "largest") -> Tensor:
+    """MSE and KL of a prefix against ESE's target, over the rows, V2 (79-108, 158-169)."""
+    p = ese_target(x, k, signs)
+    return (mse(x[:, :k], p) + kl(p / tau, x[:, :k] / tau)) / len(x)
+
+
+def v2(
+    q_states: States,
+    d_states: States,
+    layers: Sequence[int],
+    K: Sequence[int],
+    tau: float,
+    score_align: bool = False,
+    sub_layer_full_dim: bool = False,
+    embedding_align: bool = False,
+    compare_to_last_layer: bool = False,
+    passage_to_last_layer: bool = False,
+    signs: Signs = "largest",
+) -> Tensor:
+    """The retrieval loss, L = the last layer listed, V2 (158-302).
+
+    Some combinations of switches fail in the committed code; here each adds what its formula says,
+    and embeddings are aligned with their own layer's target whatever scores are compared to.
+    """
+    last, width, w = layers[-1], q_states[layers[-1]].shape[1], w_by_position(layers)
+
+    def passages(l: int) -> Tensor:
+        return d_states[last if passage_to_last_layer else l]
+
+    def ce(l: int, k: int) -> Tensor:
+        return cross_entropy(q_states[l][:, :k], passages(l)[:, :k], tau)
+
+    def scores(l: int, k: int) -> Tensor:
+        return q_states[l][:, :k] @ passages(l)[:, :k].T
+
+    terms = [ce(last, width)]
+    for l in layers:
+        for k in K:
+            terms.append(w[l] * ce(l, k))
+            if score_align:
+                teacher = scores(last if compare_to_last_layer else l, width)
+                terms.append(w[l] * score_alignment(scores(l, k), teacher, tau))
+            if embedding_align:
+                terms.append(w[l] * embedding_alignment(q_states[l], k, tau, signs))
+            if embedding_align and (l == last or not passage_to_last_layer):
+                terms.append(w[l] * embedding_alignment(d_states[l], k, tau, signs))
+        if sub_layer_full_dim and l != last:
+            terms.append(w[l] * ce(l, width))
+    return add(terms)
+
+
+def v1_retrieval(
+    q_states: States,
+    d_states: States,
+    layers_drawn: Sequence[int],
+    dims: Sequence[int],
+    tau: float,
+    lam: float,
+    last: int,
+    zipped: Sequence[Cut] | None = None,
+) -> Tensor:
+    """The class of 2DMSE-v1, the teacher detached, V1 (105-150).
+
+    Its cuts are `layers_drawn` (one shallow layer) and `last`, each with all `dims`, or with
+    sampling off the `zipped` lists alone; the whole (last, H) is never among them.
+    """
+    width = q_states[last].shape[1]
+    cuts = zipped if zipped is not None else [(l, k) for l in [*layers_drawn, last] for k in dims]
+    return starbucks_retrieval(q_states, d_states, cuts, (last, width), tau, lam)
+
+
+def mse_baseline(q: Tensor, d: Tensor, k: int = 128, tau: float = 1.0) -> Tensor:
+    """CE(S(L, H)) + CE(S(L, 128)) of the last layer, R (train_bert_russian_doll_v2_1d.sh:18-36)."""
+    return cross_entropy(q, d, tau) + cross_entropy(q[:, :k], d[:, :k], tau)
+
+
+def bert_s(q: Tensor, d: Tensor, k: int, tau: float, normalise: bool = False) -> Tensor:
+    """States of one layer, cut after any normalisation, R (dense_seperated.py:50-88)."""
+    if normalise:
+        q, d = norm(q), norm(d)
+    return cross_entropy(q[:, :k], d[:, :k], tau)
+
+
+def sts_mse(x_L: Tensor, k: int, loss: Loss, T: float = 1.0, signs: Signs = "largest") -> Tensor:
+    """ESE without its shallow sum, R (STS_V2_Angle/angle_emb/angle.py:985)."""
+    return loss(x_L) + loss(x_L[:, :k]) + ese_align(x_L, k, T, None, signs)
+
+
+# 3. sentence-transformers
+
+
+def mnr(anchor: Tensor, positives: Tensor, negatives: Tensor | None, scale: float = 20.0) -> Tensor:
+    """Multiple negatives ranking: cosine, all positives then all negatives as candidates, T."""
+    return triples_part(anchor, positives, negatives, scale)
+
+
+def matryoshka(
+    x: Tensor, dims: Sequence[int], loss: Loss, weights: Sequence[float] | None = None
+) -> Tensor:
+    """Cut, then normalised, summed over `dims` (those drawn), T (MatryoshkaLoss.py:215-271)."""
+    weights = weights or [1.0] * len(dims)
+    return add([w * loss(norm(x[:, :k])) for k, w in zip(dims, weights, strict=True)])
+
+
+def adaptive_layer(
+    states: Sequence[Tensor],
+    drawn: Sequence[int],
+    loss: Loss,
+    w_last: float = 1.0,
+    w_prior: float = 1.0,
+    w_kl: float = 1.0,
+    T: float = 0.3,
+) -> Tensor:
+    """Layers `drawn` beside the last, the teacher attached, T (AdaptiveLayerLoss.py:219-245)."""
+    last = states[-1]
+    terms = [w_last * loss(last)]
+    for l in drawn:
+        terms.append(w_prior * loss(states[l]) / (l * len(drawn)))
+        if T > 0:
+            terms.append(w_kl * T * kl(last / T, states[l] / T))
+    return add(terms)
+
+
+def matryoshka_2d(
+    states: Sequence[Tensor],
+    l: int,
+    k_last: int,
+    k_shallow: int,
+    loss: Loss,
+    w_last: float = 1.0,
+    w_prior: float = 1.0,
+    w_kl: float = 1.0,
+    T: float = 0.3,
+    dim_weights: Mapping[int, float] | None = None,
+) -> Tensor:
+    """A prefix for each of two exits, KL at full width, T (Matryoshka2dLoss.py:117-132).
+
+    `dim_weights` are the matryoshka weights of the two prefixes, 1 by default.
+    """
+    of = dim_weights or {k_last: 1.0, k_shallow: 1.0}
+    last, shallow = states[-1], states[l]
+    tasks = w_last * matryoshka(last, [k_last], loss, [of[k_last]])
+    tasks = tasks + w_prior * matryoshka(shallow, [k_shallow], loss, [of[k_shallow]]) / l
+    return tasks + w_kl * T * kl(last / T, shallow / T) if T > 0 else tasks
+
+
+# 4. Starbucks
+
+
+def starbucks_retrieval(
+    q_states: States, d_states: States, cuts: Sequence[Cut], whole: Cut, tau: float, lam: float
+) -> Tensor:
+    """The whole, then other cuts with KL, teacher detached, S (retrieval/modeling.py:102-146)."""
+
+    def prefixes(cut: Cut) -> tuple[Tensor, Tensor]:
+        l, k = cut
+        return q_states[l][:, :k], d_states[l][:, :k]
+
+    q, d = prefixes(whole)
+    teacher = (q @ d.T).detach()
+    terms = [cross_entropy(q, d, tau)]
+    for cut in cuts:
+        if cut != whole:
+            q, d = prefixes(cut)
+            terms.append(cross_entropy(q, d, tau) + lam * kl(teacher / tau, q @ d.T / tau))
+    return add(terms)
+
+
+def starbucks_sts(
+    states: Sequence[Tensor], cuts: Sequence[Cut], whole: Cut, loss: Loss, w_kl: float = 1.0
+) -> Tensor:
+    """Normalised prefixes, KL of un-normalised ones, attached, S (sts/starbucks_loss.py:98-176)."""
+    last, width = whole
+    terms = [loss(norm(states[last][:, :width]))]
+    for l, k in cuts:
+        if l < last:
+            alignment = kl(states[last][:, :k], states[l][:, :k])
+            terms.append(loss(norm(states[l][:, :k])) + w_kl * 0.3 * alignment)
+    return add(terms)
+
+
+def smae_head(
+    h: Tensor, W: Tensor, b: Tensor, ln_weight: Tensor, ln_bias: Tensor, k: int, eps: float
+) -> Tensor:
+    """LN(gelu(W[:, :k] h[:k] + b)) with the exact gelu, S (smae/modeling.py:14-27)."""
+    rows = []
+    for state in h:
+        a = W[:, :k] @ state[:k] + b
+        u = a * (1 + torch.erf(a / sqrt(2))) / 2
+        variance = (u - u.mean()).square().mean()
+        rows.append((u - u.mean()) / torch.sqrt(variance + eps) * ln_weight + ln_bias)
+    return torch.stack(rows)
+
+
+def smae_loss(mlm: Sequence[Tensor], mae: Sequence[Tensor]) -> Tensor:
+    """The mean over cuts of (MLM + MAE) / 2, S (smae/modeling.py:96-171)."""
+    terms = [(a + b) / 2 for a, b in zip(mlm, mae, strict=True)]
+    return add(terms) / len(terms)

@@ -1,0 +1,481 @@
+"""The referees of tests/public_code.py, held against torch, numpy and sentence-transformers."""
+# ruff: noqa: E741, N806 - l and L are the papers' letters
+
+import random
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import log
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import public_code as public
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import Module, functional
+
+B, WIDTH, L = 3, 8, 4
+LABELS = [0.0, 1.0, 0.4]
+
+
+def texts(rows: int, seed: int, width: int = WIDTH) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, width, generator=generator, dtype=torch.float64)
+    return x.requires_grad_()
+
+
+def layers(rows: int, seed: int) -> list[Tensor]:
+    return [texts(rows, seed + l) for l in range(L + 1)]
+
+
+def triples(x: Tensor) -> Tensor:
+    """A loss of a pooled batch: anchors, positives and negatives below each other."""
+    return public.mnr(x[:B], x[B : 2 * B], x[2 * B :])
+
+
+def same(ours: Tensor, theirs: Tensor, wrt: Sequence[Tensor]) -> None:
+    """Equal values and equal gradients."""
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+    mine = torch.autograd.grad(
+        ours, wrt, retain_graph=True, allow_unused=True, materialize_grads=True
+    )
+    other = torch.autograd.grad(
+        theirs, wrt, retain_graph=True, allow_unused=True, materialize_grads=True
+    )
+    for a, b in zip(mine, other, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
+
+
+# torch
+
+
+def test_kl_and_mse_are_those_of_torch() -> None:
+    t, s = texts(5, 1), texts(5, 2)
+
+    theirs = functional.kl_div(s.log_softmax(-1), t.softmax(-1), reduction="batchmean")
+
+    same(public.kl(t, s), theirs, [t, s])
+    same(public.mse(t, s), functional.mse_loss(t, s), [t, s])
+
+
+@pytest.mark.parametrize("documents", [3, 6, 9])
+def test_the_positive_stands_first_in_its_group_of_documents(documents: int) -> None:
+    q, d = texts(B, 1), texts(documents, 2)
+
+    theirs = functional.cross_entropy(q @ d.T / 0.5, torch.arange(B) * (documents // B))
+
+    same(public.cross_entropy(q, d, 0.5), theirs, [q, d])
+
+
+def test_in_batch_negatives_are_a_cross_entropy_with_rows_of_zeros() -> None:
+    x, y, labels = texts(4, 1), texts(4, 2), [1.0, 0.0, 1.7, 0.9]
+    rows = torch.stack([x, y], dim=1).flatten(0, 1)
+    logits = 20 * functional.cosine_similarity(rows[:, None], rows[None], dim=-1)
+    logits = logits.masked_fill(torch.eye(8, dtype=torch.bool), -2e13)
+    target = torch.zeros(8, 8, dtype=torch.float64)
+    for i, j in ((0, 1), (4, 5)):  # 1.7 is 1, 0.9 is 0
+        target[i, j] = target[j, i] = 1
+
+    same(
+        public.in_batch_part(x, y, labels, 20.0),
+        functional.cross_entropy(logits, target),
+        [x, y],
+    )
+
+
+def test_a_label_of_two_matches_unrelated_columns() -> None:
+    """Text 1 times 2 and text 2 times 1 are both 2."""
+    x, y = texts(3, 1), texts(3, 2)
+    rows = torch.stack([x, y], dim=1).flatten(0, 1)
+    logits = 20 * functional.cosine_similarity(rows[:, None], rows[None], dim=-1)
+    chances = logits.masked_fill(torch.eye(6, dtype=torch.bool), -2e13).log_softmax(-1)
+
+    plain = public.in_batch_part(x, y, [1, 1, 1], 20.0)
+    doubled = public.in_batch_part(x, y, [2, 1, 1], 20.0)
+
+    same(doubled, plain - (chances[0, 2] + chances[3, 1]) / 6, [x, y])
+
+
+def test_mean_pooling_divides_the_angle_by_the_width() -> None:
+    x, y = texts(B, 1), texts(B, 2)
+
+    same(
+        public.angle_part(x, y, LABELS, 20.0, "mean"),
+        public.angle_part(x, y, LABELS, 20.0 / WIDTH),
+        [x, y],
+    )
+
+
+def test_equal_labels_rank_nothing_and_labels_of_zero_match_nothing() -> None:
+    x, y = texts(B, 1), texts(B, 2)
+
+    same(public.in_batch_part(x, y, [0, 0, 0], 20.0), 0 * x.sum() + 0 * y.sum(), [x, y])
+    same(public.cosent_part(x, y, [1, 1, 1], 20.0), 0 * x.sum() + 0 * y.sum(), [x, y])
+
+
+def test_the_head_of_smae_is_a_layer_norm_of_a_gelu() -> None:
+    h, w, b = texts(B, 1), texts(WIDTH, 2), texts(1, 3)[0]
+    weight, bias = texts(1, 4)[0], texts(1, 5)[0]
+    cut = functional.pad(h[:, :4], (0, WIDTH - 4))
+
+    theirs = functional.layer_norm(
+        functional.gelu(functional.linear(cut, w, b)), (WIDTH,), weight, bias, 1e-12
+    )
+
+    ours = public.smae_head(h, w, b, weight, bias, 4, 1e-12)
+    torch.testing.assert_close(ours, theirs)
+    same(ours.square().sum(), theirs.square().sum(), [h, w, b, weight, bias])
+
+
+def test_smae_averages_two_losses_over_its_cuts() -> None:
+    mlm, mae = texts(1, 1, 6)[0], texts(1, 2, 6)[0]
+
+    same(public.smae_loss([*mlm], [*mae]), ((mlm + mae) / 2).mean(), [mlm, mae])
+
+
+# numpy
+
+
+def test_the_target_is_an_exact_decomposition_of_the_dependencies() -> None:
+    x = texts(6, 1)
+    raw = x.detach().numpy()
+    e = np.exp(raw.T @ raw / np.sqrt(WIDTH))
+    a = e / e.sum(axis=1, keepdims=True)
+
+    whole = public.ese_target(x, WIDTH).numpy()
+
+    np.testing.assert_allclose(whole @ whole.T, raw @ a @ a.T @ raw.T, rtol=1e-10)
+    u = np.linalg.svd(a)[0]
+    u = u * np.sign(u[np.abs(u).argmax(axis=0), range(WIDTH)])
+    np.testing.assert_allclose(whole, raw @ u @ np.diag(np.linalg.svd(a)[1]), atol=1e-12)
+    np.testing.assert_allclose(public.ese_target(x, 3).numpy(), whole[:, :3])
+    assert not public.ese_target(x, 3).requires_grad
+
+
+def test_the_unused_target_keeps_the_geometry_of_the_batch() -> None:
+    x = texts(6, 1)
+
+    whole = public.ese_unused_target(x, WIDTH)
+
+    assert whole.shape == (6, 6)  # as many columns as rows
+    torch.testing.assert_close(whole @ whole.T, (x @ x.T).detach())
+    torch.testing.assert_close(public.ese_unused_target(x, 3), whole[:, :3])
+
+
+# sums
+
+
+def test_ese_takes_the_embeddings_and_leaves_the_last_layer_but_one() -> None:
+    states = layers(6, 1)
+    weights = [1, 1 / (1 + log(2)), 1 / (1 + log(3))]
+
+    def loss(x: Tensor) -> Tensor:
+        return x.square().sum()
+
+    plain = loss(states[4]) + loss(states[4][:, :2])
+    full = plain + public.ese_align(states[4], 2)
+    for w, x in zip(weights, states, strict=False):
+        plain = plain + w * loss(x[:, :2]) / 3
+        full = full + w * (loss(x[:, :2]) + public.ese_align(x, 2)) / 3
+
+    same(public.ese(states, 2, loss, pca=False), plain, states)
+    same(public.ese(states, 2, loss), full, states)
+    short = public.sts_mse(states[4], 2, loss)
+    same(short, loss(states[4]) + loss(states[4][:, :2]) + public.ese_align(states[4], 2), states)
+
+
+def test_alignment_adds_a_kl_with_factor_t() -> None:
+    x = texts(6, 1)
+    p = public.ese_target(x, 4)
+    kl = functional.kl_div(
+        (x[:, :4] / 3).log_softmax(-1), (p / 3).softmax(-1), reduction="batchmean"
+    )
+
+    same(public.ese_align(x, 4, T=3.0), functional.mse_loss(x[:, :4], p) + 3 * kl, [x])
+
+
+def test_the_teacher_of_2dmse_before_ese_is_attached() -> None:
+    states = layers(6, 1)
+
+    def loss(x: Tensor) -> Tensor:
+        return 0 * x.sum()
+
+    for old, factor in ((public.v1_a34, 4.0), (public.v1_a38, 2 * log(5))):
+        value = old(states, 3, 2, loss, T=2.0)
+        same(value, factor * public.kl(states[4] / 2, states[3] / 2), states)
+        assert torch.autograd.grad(value, [states[4]])[0].norm() > 0
+
+
+def test_a38_divides_both_shallow_losses_by_the_layer() -> None:
+    states = [x.detach().requires_grad_() for x in layers(6, 1)]
+    states[3] = states[4]  # no divergence
+
+    value = public.v1_a38(states, 3, 2, torch.sum)
+
+    same(value, (states[4].sum() + states[4][:, :2].sum()) * (1 + 1 / 3), [states[4]])
+    assert torch.allclose(public.v1_a34(states, 3, 2, torch.sum), value * 3 / 2)
+
+
+def test_angle_triples_are_sums_of_their_parts() -> None:
+    q, p, n = texts(B, 1), texts(B, 2), texts(B, 3)
+    x, y, labels = torch.cat([q, q]), torch.cat([p, n]), [1, 1, 1, 0, 0, 0]
+    easy, hard = public.triples_part(q, p, None, 20.0), public.triples_part(q, p, n, 20.0)
+    angle, cosine = (f(x, y, labels, 20.0) for f in (public.angle_part, public.cosent_part))
+
+    head = public.angle_triples_head(q, p, n, weights=public.Parts(0.5, 2.0, 3.0, 0.02))
+    old = public.angle_triples_051(q, p, n)
+    pairs = public.angle_pairs(q, p, LABELS)
+
+    same(head, easy + 1.5 * hard + 0.02 * angle + 0.5 * cosine, [q, p, n])
+    same(old, 30 * hard + angle, [q, p, n])
+    parts = public.in_batch_part(q, p, LABELS, 20.0), public.angle_part(q, p, LABELS, 20.0)
+    same(pairs, parts[0] + 0.02 * parts[1], [q, p])
+
+
+# ielab retrieval and Starbucks
+
+TAU = 0.5
+
+
+def ce(s: Tensor) -> Tensor:
+    return functional.cross_entropy(s / TAU, torch.arange(len(s)) * (s.shape[1] // len(s)))
+
+
+def divergence(teacher: Tensor, student: Tensor) -> Tensor:
+    t, s = (teacher / TAU).softmax(-1).detach(), (student / TAU).log_softmax(-1)
+    return functional.kl_div(s, t, reduction="batchmean")
+
+
+def test_weights_go_by_the_position_in_the_list() -> None:
+    weights = public.w_by_position([0, 4, 8, 12])
+
+    assert weights == {0: 1.0, 4: 1 / (1 + log(2)), 8: 1 / (1 + log(3)), 12: 1.0}
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("to_last", [False, True])
+def test_v2_with_every_switch(fixed: bool, to_last: bool) -> None:
+    q, d = dict(enumerate(layers(B, 1))), dict(enumerate(layers(2 * B, 20)))
+    listed, w = [1, 3, 4], [1.0, 1 / (1 + log(2)), 1.0]
+
+    def s(l: int, k: int) -> Tensor:
+        return q[l][:, :k] @ d[4 if fixed else l][:, :k].T
+
+    def near(l: int, k: int) -> Tensor:
+        teacher = s(4 if to_last else l, WIDTH).detach()
+        return (functional.mse_loss(s(l, k), teacher) + divergence(teacher, s(l, k))) / 18
+
+    def al(x: Tensor, k: int) -> Tensor:
+        p = public.ese_target(x, k)
+        return (functional.mse_loss(x[:, :k], p) + divergence(p, x[:, :k])) / len(x)
+
+    plain = ce(s(4, WIDTH))
+    scores = full = embeddings = 0 * plain
+    for l, weight in zip(listed, w, strict=True):
+        for k in (2, 4):
+            plain = plain + weight * ce(s(l, k))
+            scores = scores + weight * near(l, k)
+            embeddings = embeddings + weight * al(q[l], k)
+            if l == 4 or not fixed:
+                embeddings = embeddings + weight * al(d[l], k)
+        full = full + weight * ce(s(l, WIDTH)) * (l != 4)
+
+    def ours(**switches: bool) -> Tensor:
+        v2 = partial(public.v2, compare_to_last_layer=to_last, passage_to_last_layer=fixed)
+        return v2(q, d, listed, [2, 4], TAU, **switches)  # type: ignore[arg-type]
+
+    leaves = [*q.values(), *d.values()]
+    same(ours(), plain, leaves)
+    same(ours(score_align=True), plain + scores, leaves)
+    same(ours(sub_layer_full_dim=True), plain + full, leaves)
+    same(ours(embedding_align=True), plain + embeddings, leaves)
+    everything = ours(score_align=True, sub_layer_full_dim=True, embedding_align=True)
+    same(everything, plain + scores + full + embeddings, leaves)
+
+
+def test_v1_retrieval_omits_the_whole_from_its_cuts() -> None:
+    q, d = dict(enumerate(layers(B, 1))), dict(enumerate(layers(2 * B, 20)))
+    whole = q[4] @ d[4].T
+    expected = ce(whole)
+    for l, k in ((2, 4), (2, WIDTH), (4, 4)):
+        s = q[l][:, :k] @ d[l][:, :k].T
+        expected = expected + ce(s) + 0.3 * divergence(whole, s)
+
+    leaves = [*q.values(), *d.values()]
+    same(public.v1_retrieval(q, d, [2], [4, WIDTH], TAU, 0.3, 4), expected, leaves)
+    zipped = [(2, 4), (2, WIDTH), (4, 4), (4, WIDTH)]
+    same(public.v1_retrieval(q, d, [], [], TAU, 0.3, 4, zipped), expected, leaves)
+    same(public.starbucks_retrieval(q, d, zipped, (4, WIDTH), TAU, 0.3), expected, leaves)
+
+
+def test_baselines_of_retrieval_cut_and_do_not_normalise_again() -> None:
+    q, d = texts(B, 1), texts(2 * B, 2)
+    unit = functional.normalize(q)[:, :4] @ functional.normalize(d)[:, :4].T
+
+    same(public.mse_baseline(q, d, 4, TAU), ce(q @ d.T) + ce(q[:, :4] @ d[:, :4].T), [q, d])
+    same(public.bert_s(q, d, 4, TAU), ce(q[:, :4] @ d[:, :4].T), [q, d])
+    same(public.bert_s(q, d, 4, TAU, normalise=True), ce(unit), [q, d])
+
+
+def test_starbucks_for_sentences_keeps_its_teacher() -> None:
+    states = layers(3 * B, 1)
+    expected = triples(functional.normalize(states[4]))
+    for l, k in ((1, 2), (3, 6)):
+        teacher = states[4][:, :k].softmax(-1)
+        kl = functional.kl_div(states[l][:, :k].log_softmax(-1), teacher, reduction="batchmean")
+        expected = expected + triples(functional.normalize(states[l][:, :k])) + 0.6 * kl
+
+    cuts = [(1, 2), (3, 6), (4, WIDTH)]
+    same(public.starbucks_sts(states, cuts, (4, WIDTH), triples, w_kl=2.0), expected, states)
+
+
+def test_an_external_teacher_under_ese_is_a_constant() -> None:
+    t, x = texts(5, 1), texts(5, 2)
+
+    theirs = functional.kl_div(x.log_softmax(-1), t.softmax(-1), reduction="batchmean")
+
+    same(public.external_teacher(t, x), theirs, [x])
+    assert not public.external_teacher(t, x, constant=True).requires_grad
+
+
+# sentence-transformers
+
+
+def model_of(modules: ModuleType) -> Module:
+    """A SentenceTransformer whose blocks emit the states that each column of a batch brings."""
+    from sentence_transformers import SentenceTransformer
+
+    base: Any = modules.Transformer
+
+    class Blocks(base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            Module.__init__(self)
+            self.model = Module()
+            self.model.config = type("Config", (), {"output_hidden_states": False})()
+
+        def forward(self, features: dict[str, Any]) -> dict[str, Any]:
+            features["all_layer_embeddings"] = features["states"]
+            features["token_embeddings"] = features["states"][-1]
+            return features
+
+    class Pooling(Module):
+        def forward(self, features: dict[str, Any]) -> dict[str, Any]:
+            return features | {"sentence_embedding": features["token_embeddings"]}
+
+        def get_embedding_dimension(self) -> int:
+            return WIDTH
+
+    model: Module = SentenceTransformer(modules=[Blocks(), Pooling()])
+    return model
+
+
+@pytest.fixture(scope="module")
+def library() -> ModuleType:
+    losses: ModuleType = pytest.importorskip("sentence_transformers.sentence_transformer.losses")
+    return losses
+
+
+@pytest.fixture(scope="module")
+def model(library: ModuleType) -> Module:  # noqa: ARG001  # it skips where there is none
+    return model_of(pytest.importorskip("sentence_transformers.base.modules"))
+
+
+def columns(states: Sequence[Tensor], count: int) -> list[dict[str, Any]]:
+    """Features of each column; the first state is left out, so that index 0 is the first block."""
+    rows = len(states[0]) // count
+    return [{"states": [x[c * rows : (c + 1) * rows] for x in states[1:]]} for c in range(count)]
+
+
+def pairs_loss(part: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda x: part(x[:B], x[B:], LABELS, 20.0)
+
+
+def test_cosent_angle_and_ranking_are_those_of_sentence_transformers(
+    library: ModuleType, model: Module
+) -> None:
+    x, y, n = texts(B, 1), texts(B, 2), texts(B, 3)
+    labels = torch.tensor(LABELS)
+    ranking = library.MultipleNegativesRankingLoss(model)
+
+    cosent = library.CoSENTLoss(model).compute_loss_from_embeddings([x, y], labels)
+    angle = library.AnglELoss(model).compute_loss_from_embeddings([x, y], labels)
+
+    same(public.cosent_part(x, y, labels, 20.0), cosent, [x, y])
+    same(public.angle_part(x, y, LABELS, 20.0), angle, [x, y])
+    for columns in ([x, y], [x, y, n]):
+        theirs = ranking.compute_loss_from_embeddings(columns, None)
+        negatives = columns[2] if len(columns) > 2 else None
+        same(public.mnr(x, y, negatives), theirs, columns)
+        same(public.triples_part(x, y, negatives, 20.0), theirs, columns)
+
+
+def test_matryoshka_is_that_of_sentence_transformers(library: ModuleType, model: Module) -> None:
+    states = layers(2 * B, 1)
+    for name, part in (("CoSENTLoss", public.cosent_part), ("AnglELoss", public.angle_part)):
+        base = getattr(library, name)(model)
+        theirs = library.MatryoshkaLoss(model, base, [2, 4, WIDTH], [0.5, 2.0, 3.0])
+
+        value = theirs(columns(states, 2), torch.tensor(LABELS))
+
+        ours = public.matryoshka(states[-1], [2, 4, WIDTH], pairs_loss(part), [0.5, 2.0, 3.0])
+        same(ours, value, states)
+
+
+def shallow_only(
+    ours: Callable[[float], Tensor], theirs: Callable[[float], Tensor], states: list[Tensor]
+) -> None:
+    """Values; gradients of shallow states; without KL of the last, since newer versions detach it."""
+    torch.testing.assert_close(ours(0.3), theirs(0.3))
+    same(ours(0.3), theirs(0.3), states[:-1])
+    same(ours(0.0), theirs(0.0), states)
+    value = ours(0.3) - ours(0.0)
+    assert torch.autograd.grad(value, [states[-1]])[0].norm() > 0  # ours is attached
+
+
+@pytest.mark.parametrize("drawn", [[1, 2, 3], [2]])
+def test_adaptive_layers_are_those_of_sentence_transformers(
+    library: ModuleType,
+    model: Module,
+    monkeypatch: pytest.MonkeyPatch,
+    drawn: list[int],
+) -> None:
+    """Its "linear" weighs the layer of index i by 1 / (1 + i), once the only choice."""
+    states = layers(3 * B, 1)
+    base = library.MultipleNegativesRankingLoss(model)
+    monkeypatch.setattr(random, "sample", lambda *_: [l - 1 for l in drawn])
+
+    def theirs(T: float) -> Tensor:  # noqa: N803
+        loss = library.AdaptiveLayerLoss(
+            model, base, len(drawn), 2.0, 0.7, 1.5, T, layer_weighting="linear"
+        )
+        value: Tensor = loss(columns(states, 3), None)
+        return value
+
+    def ours(T: float) -> Tensor:  # noqa: N803
+        return public.adaptive_layer(states, drawn, triples, 2.0, 0.7, 1.5, T)
+
+    shallow_only(ours, theirs, states)
+
+
+def test_two_dimensional_matryoshka_is_that_of_sentence_transformers(
+    library: ModuleType,
+    model: Module,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    states = layers(3 * B, 1)
+    base = library.MultipleNegativesRankingLoss(model)
+
+    def theirs(T: float) -> Tensor:  # noqa: N803
+        draws = iter([[1], [2 - 1], [2]])  # dims fall: 8, 4, 2; last layer's, the layer, its dim
+        monkeypatch.setattr(random, "sample", lambda *_: next(draws))
+        loss = library.Matryoshka2dLoss(
+            model, base, [2, 4, WIDTH], kl_temperature=T, layer_weighting="linear"
+        )
+        value: Tensor = loss(columns(states, 3), None)
+        return value
+
+    def ours(T: float) -> Tensor:  # noqa: N803
+        return public.matryoshka_2d(states, 2, 4, 2, triples, T=T)
+
+    shallow_only(ours, theirs, states)

@@ -1,0 +1,118 @@
+"""Fitted exits in closed form, against numpy's own least squares."""
+
+# Shapes in this file: S shallow layers, N texts, P dims of a state, F features, W dims.
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from m2dr.records.model_card import FitInputs, inputs_of
+from m2dr.train.linear_fit import DEFAULT_RIDGE, Moments, Sample, fit_head
+
+S, P, F, W = 3, 6, 5, 4
+INPUTS: tuple[FitInputs, ...] = ("tokens+layer", "layer", "all-layers")
+
+
+def sample(count: int, seed: int = 0, scale: float = 1.0) -> Sample:
+    draw = np.random.default_rng(seed)
+    states = draw.normal(1, 1, (S, count, P)) * scale
+    tokens = draw.normal(size=(count, F))
+    targets = states[-1] @ draw.normal(size=(P, W)) + draw.normal(size=(count, W))
+    return Sample(*(array.astype(np.float32) for array in (states, tokens, targets)))
+
+
+def moments_of(texts: Sample, wide: bool = True) -> Moments:
+    found = Moments(S, wide)
+    found.add(texts)
+    return found
+
+
+def referee(texts: Sample, layer: int, inputs: FitInputs, ridge: float) -> NDArray[np.float64]:
+    """The minimiser by an augmented system and numpy's lstsq, for scaled inputs; then unscaled."""
+    parts = inputs_of(layer, inputs)
+    scales, columns = [], []
+    for part in parts:
+        block = (texts.states[part - 1] if part else texts.tokens).astype(np.float64)
+        scale = 1 / np.linalg.norm(block, axis=1).mean() if part else 1.0
+        columns.append(block * scale)
+        scales += [scale] * block.shape[1]
+    x = np.concatenate([*columns, np.ones((len(texts), 1))], axis=1)
+    penalty = ridge * np.mean(np.sum(x**2, axis=0))
+    rows = np.concatenate([x, np.sqrt(penalty) * np.eye(x.shape[1])])
+    wanted = np.concatenate([texts.targets.astype(np.float64), np.zeros((x.shape[1], W))])
+    found: NDArray[np.float64] = np.linalg.lstsq(rows, wanted, rcond=None)[0]
+    return found * np.array([*scales, 1.0])[:, None]
+
+
+@pytest.mark.parametrize("inputs", INPUTS)
+@pytest.mark.parametrize("layer", range(S + 1))
+@pytest.mark.parametrize("ridge", [1e-4, 1e-2, 1.0])
+def test_a_head_is_the_least_squares_of_numpy(layer: int, inputs: FitInputs, ridge: float) -> None:
+    texts = sample(40, scale=7.0)
+    head = fit_head(moments_of(texts), sample(0), layer, inputs, (ridge,))
+    wanted = referee(texts, layer, inputs, ridge)
+    assert np.allclose(head.weight, wanted[:-1], atol=1e-5)
+    assert np.allclose(head.bias, wanted[-1], atol=1e-5)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(0, 99))
+def test_moments_are_the_same_however_texts_are_shared_out(sizes: list[int], seed: int) -> None:
+    texts = sample(sum(sizes), seed)
+    parts, start = [Moments(S, True), Moments(S, True)], 0
+    for number, size in enumerate(sizes):
+        rows = slice(start, start + size)
+        start += size
+        parts[number % 2].add(
+            Sample(texts.states[:, rows], texts.tokens[rows], texts.targets[rows])
+        )
+    merged = Moments(S, True)
+    for part in parts:
+        merged.merge(Moments.of(part.arrays(), S, True))
+    whole = moments_of(texts)
+    assert merged.count == whole.count
+    for name, found in whole.arrays().items():
+        assert np.allclose(merged.arrays()[name], found, rtol=1e-12, atol=1e-9), name
+
+
+def test_the_ridge_is_the_one_that_is_best_on_texts_held_out() -> None:
+    texts, held_out = sample(12, 1), sample(200, 2)
+    chosen = fit_head(moments_of(texts), held_out, 2, "all-layers")
+    tried = [
+        fit_head(moments_of(texts), held_out, 2, "all-layers", (ridge,))
+        for ridge in (1e-4, 1e-3, 1e-2, 1e-1)
+    ]
+    assert chosen.cosine is not None
+    assert chosen.cosine >= max(head.cosine or -1 for head in tried) - 1e-12
+    assert fit_head(moments_of(texts), sample(0), 2, "layer").ridge == DEFAULT_RIDGE
+
+
+def test_moments_take_no_more_memory_for_more_texts() -> None:
+    few, many = moments_of(sample(8), False), moments_of(sample(800), False)
+    sizes = [{name: found.shape for name, found in one.arrays().items()} for one in (few, many)]
+    assert sizes[0] == sizes[1]
+    assert "1x2" not in few.arrays()  # products of two layers, which only all-layers needs
+
+
+@pytest.mark.parametrize("inputs", INPUTS)
+def test_texts_that_leave_everything_open_still_give_a_head(inputs: FitInputs) -> None:
+    one = sample(1)
+    same = Sample(
+        np.repeat(one.states, 5, axis=1), np.repeat(one.tokens, 5, 0), np.repeat(one.targets, 5, 0)
+    )
+    zero = Sample(np.zeros_like(one.states), np.zeros_like(one.tokens), one.targets)
+    for texts in (one, same, zero):
+        head = fit_head(moments_of(texts), sample(0), 2, inputs)
+        assert np.isfinite(head.weight).all()
+        assert np.isfinite(head.bias).all()
+
+
+@pytest.mark.parametrize("where", ["states", "tokens", "targets"])
+def test_a_value_that_is_not_finite_is_refused_and_nothing_of_its_texts_kept(where: str) -> None:
+    texts, found = sample(4), moments_of(sample(5))
+    before = {name: sums.copy() for name, sums in found.arrays().items()}
+    getattr(texts, where).flat[3] = np.nan
+    with pytest.raises(ValueError, match="not finite"):
+        found.add(texts)
+    assert all(np.array_equal(found.arrays()[name], sums) for name, sums in before.items())

@@ -1,0 +1,252 @@
+"""Losses of sentence pairs, compared with loops in float64 and with sentence-transformers."""
+
+from collections.abc import Callable
+from math import log
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+
+from m2dr.train.losses import angle_similarities, contrastive, cosent, in_batch
+
+TAU = 0.05
+LABELS = st.lists(st.integers(0, 4), min_size=1, max_size=12)
+
+
+def draw(*shape: int, seed: int = 1) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
+
+
+def angle(first: Tensor, second: Tensor, labels: Tensor, temperature: float) -> Tensor:
+    """AnglE's own part, as the base loss puts it together."""
+    return cosent(angle_similarities(first, second), labels, temperature)
+
+
+def naive_cosent(similarities: Tensor, labels: Tensor, temperature: float) -> Tensor:
+    """One cut: [B] to []."""
+    total = 1 + 0 * similarities.sum()
+    for i in range(len(labels)):
+        for j in range(len(labels)):
+            if labels[i] > labels[j]:
+                total = total + ((similarities[j] - similarities[i]) / temperature).exp()
+    return total.log()
+
+
+def naive_angle_similarity(x: Tensor, y: Tensor) -> Tensor:
+    """One pair, dim by dim: the normalised quotient's parts, summed."""
+    half = len(x) // 2
+    total = torch.zeros((), dtype=torch.float64)
+    for a, b, c, d in zip(x[:half], x[half:], y[:half], y[half:], strict=True):
+        quotient = torch.complex(a, b) * torch.complex(c, -d)
+        total = total + quotient.real + quotient.imag
+    return (total / (x.norm() * y.norm())).abs()
+
+
+def agree(ours: Tensor, theirs: Tensor, *leaves: Tensor) -> None:
+    """Values and gradients, to 1e-8."""
+    torch.testing.assert_close(ours, theirs, atol=1e-8, rtol=1e-8)
+    found = torch.autograd.grad(ours.sum(), leaves)
+    expected = torch.autograd.grad(theirs.sum(), leaves)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-8, rtol=1e-8)
+
+
+@given(labels=LABELS, cuts=st.integers(1, 3), seed=st.integers(0, 999))
+@settings(deadline=None, max_examples=25)
+def test_cosent_is_the_sum_over_all_ordered_pairs(labels: list[int], cuts: int, seed: int) -> None:
+    similarities, asked = draw(2, cuts, len(labels), seed=seed), torch.tensor(labels)
+
+    found = cosent(similarities, asked, 0.3)
+
+    rows = [naive_cosent(row, asked, 0.3) for row in similarities.flatten(0, 1)]
+    agree(found, torch.stack(rows).view(2, cuts), similarities)
+
+
+@given(labels=LABELS, seed=st.integers(0, 999))
+@settings(deadline=None, max_examples=25)
+def test_the_order_of_the_pairs_changes_nothing(labels: list[int], seed: int) -> None:
+    first, second = draw(len(labels), 6, seed=seed), draw(len(labels), 6, seed=seed + 1)
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    asked = torch.tensor(labels)
+
+    found = angle(first[order], second[order], asked[order], TAU)
+
+    agree(found, angle(first, second, asked, TAU), first, second)
+
+
+@given(labels=LABELS, shift=st.floats(-5, 5), seed=st.integers(0, 999))
+@settings(deadline=None, max_examples=25)
+def test_a_constant_added_to_all_similarities_changes_nothing(
+    labels: list[int], shift: float, seed: int
+) -> None:
+    similarities, asked = draw(len(labels), seed=seed), torch.tensor(labels)
+
+    agree(cosent(similarities + shift, asked, TAU), cosent(similarities, asked, TAU), similarities)
+
+
+@given(count=st.integers(1, 9), label=st.floats(0, 5), seed=st.integers(0, 999))
+@settings(deadline=None, max_examples=25)
+def test_equal_labels_ask_nothing(count: int, label: float, seed: int) -> None:
+    similarities = draw(3, count, seed=seed)
+
+    found = cosent(similarities, torch.full((count,), label), TAU)
+    found.sum().backward()
+
+    assert (found == 0).all()
+    assert (similarities.grad == 0).all()
+
+
+def test_similarities_that_say_nothing_cost_the_number_of_ordered_pairs() -> None:
+    found = cosent(torch.zeros(4), torch.tensor([0.0, 1.0, 1.0, 2.0]), TAU)
+
+    torch.testing.assert_close(found, torch.tensor(log(1 + 5)))
+
+
+def test_similarities_in_half_precision_far_apart_stay_finite() -> None:
+    similarities = torch.tensor([-300.0, 300.0, 0.0], dtype=torch.bfloat16, requires_grad=True)
+
+    found = cosent(similarities, torch.tensor([2.0, 1.0, 0.0]), TAU)
+    found.backward()
+
+    torch.testing.assert_close(found, torch.tensor(600 / TAU))
+    torch.testing.assert_close(similarities.grad.float(), torch.tensor([-1, 1, 0]) / TAU)
+
+
+@pytest.mark.parametrize("width", [2, 8])
+def test_angles_are_those_of_complex_quotients(width: int) -> None:
+    first, second = draw(3, 7, width, seed=1), draw(3, 7, width, seed=2)
+
+    found = angle_similarities(first, second)
+
+    pairs = zip(first.flatten(0, 1), second.flatten(0, 1), strict=True)
+    expected = torch.stack([naive_angle_similarity(x, y) for x, y in pairs]).view(3, 7)
+    agree(found, expected, first, second)
+
+
+def test_the_numerical_gradient_agrees() -> None:
+    labels = torch.tensor([0, 2, 1, 2])
+    first, second = draw(2, 4, 6, seed=1), draw(2, 4, 6, seed=2)
+
+    assert torch.autograd.gradcheck(lambda a, b: angle(a, b, labels, 0.5), (first, second))
+    assert torch.autograd.gradcheck(lambda s: cosent(s, labels, 0.5), draw(3, 4))
+
+
+def test_a_zero_vector_has_no_angle_and_learns_nothing() -> None:
+    first, second = torch.zeros(1, 4, requires_grad=True), torch.ones(1, 4, requires_grad=True)
+
+    found = angle_similarities(first, second)
+    found.sum().backward()
+
+    assert found.item() == 0
+    assert (first.grad == 0).all()
+    assert (second.grad == 0).all()
+
+
+def test_a_vector_against_itself_is_one() -> None:
+    vectors = draw(5, 6)
+
+    torch.testing.assert_close(angle_similarities(vectors, vectors), torch.ones(5).double())
+
+
+def test_an_odd_number_of_dims_is_refused() -> None:
+    with pytest.raises(ValueError, match="an even number of dims"):
+        angle_similarities(torch.ones(2, 5), torch.ones(2, 5))
+
+
+def naive_in_batch(scores: Tensor, excluded: Tensor, positive: Tensor) -> Tensor:
+    """One cut: row by row, over the sentences that count."""
+    losses = [
+        scores[b, ~excluded[b]].div(TAU).exp().sum().log() - scores[b, b] / TAU
+        for b in range(len(scores))
+        if positive[b]
+    ]
+    return torch.stack(losses).mean() if losses else scores.sum() * 0
+
+
+@given(alike=st.lists(st.booleans(), min_size=1, max_size=5), seed=st.integers(0, 999))
+@settings(deadline=None, max_examples=25)
+def test_only_pairs_that_are_alike_ask_for_each_other(alike: list[bool], seed: int) -> None:
+    pairs, sentences = len(alike), len(alike) + 2
+    scores, positive = draw(3, pairs, sentences, seed=seed), torch.tensor(alike)
+    excluded = draw(pairs, sentences, seed=seed + 1) > 0.5
+    excluded.fill_diagonal_(False)
+    excluded[~positive] = True  # a pair that asks nothing may have nothing to be asked among
+
+    found = in_batch(scores, excluded, positive, TAU)
+
+    expected = torch.stack([naive_in_batch(cut, excluded, positive) for cut in scores])
+    agree(found, expected, scores)
+
+
+def test_when_every_pair_is_alike_it_is_the_contrastive_loss() -> None:
+    scores, excluded = draw(2, 3, 4, 5), torch.zeros(4, 5, dtype=torch.bool)
+
+    found = in_batch(scores, excluded, torch.ones(4, dtype=torch.bool), TAU)
+
+    agree(found, contrastive(scores, excluded, TAU), scores)
+
+
+def test_a_batch_without_alike_pairs_costs_nothing_and_still_goes_backward() -> None:
+    scores = draw(2, 3, 3)
+
+    found = in_batch(scores, torch.zeros(3, 3).bool(), torch.zeros(3).bool(), TAU)
+    found.sum().backward()
+
+    assert (found == 0).all()
+    assert (scores.grad == 0).all()
+
+
+class Fixed(torch.nn.Module):
+    """A model that returns its input."""
+
+    def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {"sentence_embedding": features["vectors"]}
+
+
+Referee = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def referee(name: str) -> Referee:
+    """A loss of sentence-transformers as a function of embeddings and labels, at temperature TAU."""
+    losses = pytest.importorskip(
+        "sentence_transformers.sentence_transformer.losses",
+        reason="the referee, sentence-transformers, is not installed (extra: compare)",
+    )
+    loss = getattr(losses, name)(Fixed(), scale=1 / TAU)
+    return lambda first, second, labels: loss([{"vectors": first}, {"vectors": second}], labels)
+
+
+def ours_cosent(first: Tensor, second: Tensor, labels: Tensor) -> Tensor:
+    return cosent(cosine_similarity(first, second), labels, TAU)
+
+
+def ours_angle(first: Tensor, second: Tensor, labels: Tensor) -> Tensor:
+    return angle(first, second, labels, TAU)
+
+
+def ours_ranking(first: Tensor, second: Tensor, labels: Tensor) -> Tensor:
+    cosines = cosine_similarity(first[:, None], second[None], dim=-1)
+    nothing = torch.zeros(len(labels), len(labels), dtype=torch.bool)
+    return in_batch(cosines, nothing, torch.ones_like(labels).bool(), TAU)
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("CoSENTLoss", ours_cosent),
+        ("AnglELoss", ours_angle),
+        ("MultipleNegativesRankingLoss", ours_ranking),
+    ],
+)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_sentence_transformers_says_the_same(name: str, ours: Referee, seed: int) -> None:
+    first, second = draw(16, 12, seed=seed), draw(16, 12, seed=seed + 10)
+    labels = (draw(16, seed=seed + 20) * 2).round().detach()
+
+    found = ours(first, second, labels)
+
+    agree(found, referee(name)(first, second, labels), first, second)

@@ -1,0 +1,294 @@
+"""Token relations, compared with MIPIC's equations 4 to 13 text by text and token by token."""
+
+from fractions import Fraction
+from math import ceil, exp, log, sqrt
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from m2dr.records.model_card import Pooling
+from m2dr.train.mipic import TokenRelations, prefix_alignment, shares_of
+
+H, TAU = 24, 0.7
+DIMS = (3, 8, 16)
+
+
+def naive_cka(h: Tensor, full: Tensor) -> Tensor:
+    """Equation 3, by HSIC (equation 2) with explicit centring matrices."""
+    m = len(h)
+    centring = torch.eye(m, dtype=h.dtype) - torch.ones(m, m, dtype=h.dtype) / m
+
+    def hsic(k: Tensor, other: Tensor) -> Tensor:
+        return torch.trace(k @ centring @ other @ centring) / (m - 1) ** 2
+
+    k, other = h @ h.T, full @ full.T
+    return hsic(k, other) / (hsic(k, k) * hsic(other, other)).sqrt()
+
+
+def naive_text(
+    h: Tensor, projections: list[Tensor], shares: list[str], anchor: Pooling, tau: float
+) -> Tensor:
+    """Equation 13 of one text [m, H] without padding."""
+    m, width = h.shape
+    full = h.detach()
+    vector = {"cls": full[0], "last": full[-1], "mean": full.sum(dim=0) / m}[anchor]
+    teacher = [float(vector @ full[j]) / sqrt(width) / tau for j in range(m)]
+    normaliser = sum(exp(s - max(teacher)) for s in teacher)
+    a_full = [exp(s - max(teacher)) / normaliser for s in teacher]
+    order = sorted(range(m), key=lambda j: -teacher[j])
+    loss = h.new_zeros(())
+    for projection, share in zip(projections, shares, strict=True):
+        d = len(projection)
+        logits = torch.stack([vector @ (projection.T @ h[j, :d]) for j in range(m)])
+        a = torch.softmax(logits / sqrt(width) / tau, dim=0)
+        for j in range(m):
+            loss = loss + a[j] * (a[j].log() - log(a_full[j]))
+        count = min(m, max(8, ceil(Fraction(share) * m)))
+        chosen = order[:count]
+        if count > 1:
+            loss = loss + 1 - naive_cka(h[chosen, :d], full[chosen])
+    return loss
+
+
+def relations_of(anchor: Pooling = "cls", dims: tuple[int, ...] = DIMS) -> TokenRelations:
+    """Relations whose projections differ from their start."""
+    module = TokenRelations([1, 2], dims, H, TAU, shares_of(len(dims)), anchor).double()
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        noise = torch.randn(module.projections.shape, generator=generator, dtype=torch.float64)
+        module.projections += 0.3 * noise
+    return module
+
+
+def ragged(lengths: list[int], seed: int = 1, width: int = H) -> tuple[Tensor, Tensor]:
+    """States [b, T, H], padding included, with a mean as large as their spread; and mask [b, T]."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (len(lengths), max(lengths), width)
+    mean = torch.randn(width, generator=generator, dtype=torch.float64)
+    states = mean + torch.randn(shape, generator=generator, dtype=torch.float64)
+    mask = (torch.arange(shape[1]) < torch.tensor(lengths)[:, None]).long()
+    return states.requires_grad_(), mask
+
+
+@pytest.mark.parametrize("anchor", ["cls", "mean", "last"])
+@pytest.mark.parametrize(
+    "lengths",
+    [[5, 12, 1, 9], [40, 13, 3], [1], [60, 50]],
+    ids=["by tokens", "more tokens than dims", "one token", "by dims"],
+)
+def test_loss_and_gradients_are_those_of_the_papers_equations(
+    lengths: list[int], anchor: Pooling
+) -> None:
+    module = relations_of(anchor)
+    states, mask = ragged(lengths)
+    weights = torch.linspace(0.5, 2.0, len(lengths), dtype=torch.float64)
+
+    losses = module(1, states, mask)
+
+    projections = list(module.projections.split(list(DIMS)))
+    shares = ["0.2", "0.45", "0.7"]
+    expected = torch.stack(
+        [
+            naive_text(text[:length], projections, shares, anchor, TAU)
+            for text, length in zip(states, lengths, strict=True)
+        ]
+    )
+    torch.testing.assert_close(losses, expected, atol=1e-8, rtol=1e-8)
+    both = (states, module.projections)
+    ours = torch.autograd.grad((losses * weights).sum(), both)
+    theirs = torch.autograd.grad((expected * weights).sum(), both)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-8, rtol=1e-8)
+
+
+@pytest.mark.parametrize("width", [6, 12], ids=["by dims", "by tokens"])
+def test_the_closed_gradient_of_cka_is_its_numerical_one(width: int) -> None:
+    states, _ = ragged([12, 12], width=width)
+    chosen = torch.stack(
+        [torch.randperm(12, generator=torch.Generator().manual_seed(i)) for i in (0, 1)]
+    )[:, :10]
+    counts = torch.tensor([[3, 5, 9], [2, 10, 10]])
+    teacher = states.detach()
+
+    def of_the_prefix(prefix: Tensor) -> Tensor:
+        return prefix_alignment(
+            torch.cat([prefix, teacher[..., 5:]], dim=-1), chosen, counts, (1, 2, 5)
+        )
+
+    def by_definition(prefix: Tensor) -> Tensor:
+        return torch.stack(
+            [
+                torch.stack(
+                    [
+                        naive_cka(prefix[b, chosen[b, :k], :d], teacher[b, chosen[b, :k]])
+                        for k, d in zip(counts[b], (1, 2, 5), strict=True)
+                    ]
+                )
+                for b in range(2)
+            ]
+        )
+
+    prefix = teacher[..., :5].clone().requires_grad_()
+    # The teacher is detached, so numbers must be taken where it stands still.
+    assert torch.autograd.gradcheck(by_definition, prefix)
+    (ours,) = torch.autograd.grad(of_the_prefix(prefix).square().sum(), prefix)
+    (theirs,) = torch.autograd.grad(by_definition(prefix).square().sum(), prefix)
+    torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-8)
+
+
+@pytest.mark.parametrize("dim", DIMS)
+def test_the_prefix_learns_and_the_full_width_only_teaches(dim: int) -> None:
+    module = relations_of(dims=(dim,))
+    states, mask = ragged([15, 9])
+
+    module(2, states, mask).sum().backward()
+
+    assert (states.grad[..., dim:] == 0).all()
+    assert (states.grad[..., :dim][mask.bool()] != 0).all()
+    assert module.projections.grad.abs().sum() > 0
+
+
+@given(
+    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=4),
+    more=st.integers(1, 20),
+    seed=st.integers(0, 999),
+)
+@settings(deadline=None, max_examples=30)
+def test_padding_and_its_contents_change_nothing(lengths: list[int], more: int, seed: int) -> None:
+    module = relations_of()
+    states, mask = ragged(lengths, seed)
+    filler = torch.full((len(lengths), more, H), 1e3, dtype=torch.float64)
+    filler = torch.where(mask[..., None].bool(), states.detach(), 7.0), filler
+    longer = torch.cat(filler, dim=1).requires_grad_()
+    longer_mask = torch.cat([mask, mask.new_zeros(len(lengths), more)], dim=1)
+
+    losses, again = module(1, states, mask), module(1, longer, longer_mask)
+
+    torch.testing.assert_close(again, losses, atol=1e-9, rtol=1e-9)
+    losses.sum().backward()
+    again.sum().backward()
+    padding = ~longer_mask.bool()
+    torch.testing.assert_close(longer.grad[:, : mask.shape[1]], states.grad, atol=1e-9, rtol=1e-9)
+    assert (longer.grad[padding] == 0).all()
+
+
+@given(lengths=st.lists(st.integers(1, 30), min_size=2, max_size=5), seed=st.integers(0, 999))
+@settings(deadline=None, max_examples=30)
+def test_a_batch_may_be_taken_in_parts(lengths: list[int], seed: int) -> None:
+    module = relations_of()
+    states, mask = ragged(lengths, seed)
+
+    whole = module(1, states, mask)
+
+    parts = [module(1, states[i : i + 1], mask[i : i + 1]) for i in range(len(lengths))]
+    torch.testing.assert_close(whole, torch.cat(parts), atol=1e-9, rtol=1e-9)
+
+
+def test_at_the_start_a_prefix_attends_by_its_own_dims() -> None:
+    module = TokenRelations([1], (8,), H, TAU, shares_of(1)).double()
+    states, mask = ragged([10, 10])
+    with torch.no_grad():
+        states[..., 8:] = 0  # then a prefix of 8 has all that there is
+
+    losses = module(1, states, mask)
+
+    torch.testing.assert_close(losses, torch.zeros(2, dtype=torch.float64), atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("width", [6, 24], ids=["by dims", "by tokens"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_tokens_that_are_all_the_same_have_no_relations_to_keep(
+    dtype: torch.dtype, width: int
+) -> None:
+    one = 3 * torch.randn(40, 1, width, generator=torch.Generator().manual_seed(3))
+    states = one.to(dtype).expand(40, 23, width).clone().requires_grad_()
+    chosen, counts = torch.arange(23).expand(40, 23), torch.tensor([[11, 23]]).expand(40, 2)
+
+    alike = prefix_alignment(states, chosen, counts, (2, 4))
+    alike.sum().backward()
+
+    assert (alike == 1).all()  # not what rounding leaves of them
+    assert (states.grad == 0).all()
+
+
+@pytest.mark.parametrize("width", [6, 24], ids=["by dims", "by tokens"])
+def test_a_prefix_that_alone_sees_no_difference_costs_its_whole_cka(width: int) -> None:
+    states, _ = ragged([10], width=width)
+    with torch.no_grad():
+        states[..., :2] = 3.3
+    chosen, counts = torch.arange(10)[None], torch.tensor([[8, 10]])
+
+    alike = prefix_alignment(states, chosen, counts, (2, 4))
+    alike.sum().backward()
+
+    assert alike[0, 0] == 0
+    assert alike[0, 1] > 0
+    assert torch.isfinite(states.grad).all()
+
+
+def test_the_share_of_tokens_grows_in_even_steps_and_is_the_papers_at_six() -> None:
+    assert shares_of(6) == (0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
+    assert shares_of(3) == (0.2, 0.45, 0.7)
+    assert shares_of(1) == (0.2,)
+
+
+@pytest.mark.parametrize("dims", [6, 8])
+@pytest.mark.parametrize("tokens", [1, 7, 8, 10, 35, 40, 41, 70, 512])
+def test_the_tokens_that_count_are_rounded_up_and_at_least_eight(tokens: int, dims: int) -> None:
+    module = TokenRelations([1], range(1, dims + 1), 10, TAU, shares_of(dims))
+    real = torch.arange(512)[None] < tokens
+
+    chosen, counts = module._most_attended(torch.arange(512.0).masked_fill(~real, -1), real)
+
+    shares = [Fraction(2, 10) + Fraction(5, 10) * i / (dims - 1) for i in range(dims)]
+    expected = [min(tokens, max(8, ceil(share * tokens))) for share in shares]
+    assert counts.tolist() == [expected]
+    assert chosen[0, : expected[-1]].tolist() == list(range(tokens))[::-1][: expected[-1]]
+
+
+def test_half_precision_states_are_compared_in_full_precision() -> None:
+    module = TokenRelations([1], DIMS, H, TAU, shares_of(3))
+    states, mask = ragged([12, 9])
+    rounded = states.detach().bfloat16().requires_grad_()
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        losses = module(1, rounded, mask)
+        losses.sum().backward()
+
+    assert losses.dtype == torch.float32
+    exact = rounded.detach().double().requires_grad_()
+    expected = module.double()(1, exact, mask)
+    expected.sum().backward()
+    torch.testing.assert_close(losses.double(), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(rounded.grad.double(), exact.grad, atol=1e-4, rtol=1e-2)
+
+
+def test_relations_are_the_same_at_each_making_and_draw_nothing() -> None:
+    before = torch.get_rng_state()
+
+    first, second = (TokenRelations([1], DIMS, H, TAU, shares_of(3)) for _ in range(2))
+
+    torch.testing.assert_close(first.projections, second.projections, atol=0, rtol=0)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("dims", [(8, 4), (8, 8), (4, H), (0, 4)])
+def test_dims_that_are_no_prefixes_are_refused(dims: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="dims must increase and lie below 24"):
+        TokenRelations([1], dims, H, TAU, shares_of(2))
+
+
+@pytest.mark.parametrize("shares", [(0.2,), (0.5, 0.4, 0.6)])
+def test_shares_that_do_not_fit_the_dims_are_refused(shares: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match="one share per dim, never decreasing"):
+        TokenRelations([1], DIMS, H, TAU, shares)
+
+
+def test_a_layer_that_was_not_named_is_refused() -> None:
+    states, mask = ragged([4])
+
+    with pytest.raises(ValueError, match="layer 3 is not among"):
+        relations_of()(3, states, mask)
