@@ -26,16 +26,17 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import numpy as np
 import torch
 
+from m2dr.commands.index import encode_corpus
+from m2dr.data.loaders import open_dataset
+from m2dr.data.tokens import Ragged, buckets
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.encoder import Encoder
-from m2dr.text.datasets import open_dataset
-from m2dr.text.ragged import Ragged
-from m2dr.text.tokens import buckets
-from m2dr.train.trial import peak_memory
-from m2dr.verbs.encoding import embed_texts, embed_tokens, tokenize, tokens_per_batch
-from m2dr.verbs.indexing.index import encode_corpus
-from m2dr.verbs.indexing.request import IndexRequest
+from m2dr.model.folder import read_card
+from m2dr.model.tokenizer import tokenize
+from m2dr.pipelines.encode import embed_texts, embed_tokens, tokens_per_batch
+from m2dr.settings.index_requests import IndexRequest
+from m2dr.train.trainer import peak_memory
 
 PEER_BATCH = 512  # texts, of a peer that has a GPU to fill
 LARGE = 1024  # rows and columns of a product at the processor's full rate
@@ -143,7 +144,7 @@ def rivals_of(
     """Ways from texts to vectors, each of which leaves what it made in `kept`."""
     encoder, tokenizer = checkpoint.load(model, device=device, dtype=dtype)
     encoder.card = replace(encoder.card, document_length=TOKENS)
-    layers = [encoder.blocks]
+    layers = [encoder.layers]
 
     def ours() -> None:  # by shards, as the command does
         shards = [texts[start : start + 4096] for start in range(0, len(texts), 4096)]
@@ -215,7 +216,7 @@ def _products(
     shapes = [(len(batch), int(lengths[batch].max())) for batch in batches]
     rivals = {
         "products": _same_products(encoder, shapes),
-        "encoder": lambda: embed_tokens(encoder, rows, tokenizer.pad_id, [encoder.blocks]),
+        "encoder": lambda: embed_tokens(encoder, rows, tokenizer.pad_id, [encoder.layers]),
         "limit": _large_products(encoder, shapes),
     }
     seconds = timed(asked.rounds, rivals)
@@ -249,7 +250,7 @@ def _same_products(encoder: Encoder, shapes: Sequence[tuple[int, int]]) -> Calla
             for weight in weights:
                 made[shape][weight.shape[1]] @ weight.T
             heads_of = made[shape][width].view(shape[0], shape[1], heads, -1).transpose(1, 2)
-            for _ in range(encoder.blocks):
+            for _ in range(encoder.layers):
                 (heads_of @ heads_of.mT) @ heads_of
         wait(encoder.device)
 
@@ -259,7 +260,7 @@ def _same_products(encoder: Encoder, shapes: Sequence[tuple[int, int]]) -> Calla
 def multiply_adds(encoder: Encoder, shapes: Sequence[tuple[int, int]]) -> int:
     """Of the encoder on batches of some shapes, [rows, tokens]."""
     by_weights = sum(weight.numel() for weight in _weights(encoder))
-    attended = 2 * encoder.transformer.config.hidden_size * encoder.blocks
+    attended = 2 * encoder.transformer.config.hidden_size * encoder.layers
     return sum(rows * tokens * (by_weights + tokens * attended) for rows, tokens in shapes)
 
 
@@ -291,7 +292,7 @@ def _layers(
 ) -> None:
     encoder, tokenizer = checkpoint.load(model, device=device, dtype=dtype)
     rows = Ragged.of(tokenize(encoder.card, tokenizer, texts, "document"))
-    every = list(range(1, encoder.blocks + 1))
+    every = list(range(1, encoder.layers + 1))
     rivals = {
         "the last layer": lambda: embed_tokens(encoder, rows, tokenizer.pad_id, every[-1:]),
         "all layers": lambda: embed_tokens(encoder, rows, tokenizer.pad_id, every),
@@ -329,7 +330,7 @@ def _repeated(folder: Path, asked: argparse.Namespace, size: int) -> None:
 
 
 def _peak(place: str, model: str, device: str) -> None:
-    card = checkpoint.read_card(model)
+    card = read_card(model)
     root = Path(place) / "indexes"
     request = IndexRequest(
         str(Path(place) / "corpus"), model, layers=(1,), root=root, device=device

@@ -24,12 +24,13 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.index.engines import ENGINES, Index, build_index, open_index
-from m2dr.index.label import Label
-from m2dr.index.library import load_faiss
-from m2dr.index.manifest import StorePlan
+from m2dr.index.engines import ENGINES
+from m2dr.index.faiss_build import build_index, open_index
+from m2dr.index.faiss_index import FaissIndex
+from m2dr.index.faiss_library import load_faiss
+from m2dr.index.manifest import Label, StorePlan
 from m2dr.index.store import Store, open_store
-from m2dr.index.writer import StoreWriter
+from m2dr.index.store_writer import StoreWriter
 
 Floats = NDArray[np.float32]
 Row = dict[str, object]
@@ -87,7 +88,7 @@ def write_store(folder: Path, vectors: Floats, rows: int) -> Store:
     return open_store(folder)
 
 
-def measured(index: Index, queries: Floats, truth: NDArray[np.int64], singles: int) -> Row:
+def measured(index: FaissIndex, queries: Floats, truth: NDArray[np.int64], singles: int) -> Row:
     """Recall, queries per second in one batch, and latency of single queries in ms."""
     row: Row = {}
     for depth in DEPTHS:
@@ -108,7 +109,7 @@ def measured(index: Index, queries: Floats, truth: NDArray[np.int64], singles: i
     return row
 
 
-def built(store: Store, dim: int, engine: str, folder: Path) -> tuple[Index, Row]:
+def built(store: Store, dim: int, engine: str, folder: Path) -> tuple[FaissIndex, Row]:
     """An index and what it cost."""
     begun = time.perf_counter()
     path = build_index(store, dim, engine, folder)
@@ -130,8 +131,8 @@ def compare_dim(
             index, cost = built(store, dim, engine, Path(name))
             shown_before: set[str] = set()
             for setting in ({}, *SETTINGS.get(engine, ())):
-                tuned = index.with_knobs(setting, store) if setting else index
-                shown = ", ".join(f"{key} {value}" for key, value in tuned.knobs.items())
+                tuned = index.with_search_params(setting, store) if setting else index
+                shown = ", ".join(f"{key} {value}" for key, value in tuned.search_params.items())
                 if shown in shown_before:  # a default, which depends on the number of documents
                     continue
                 shown_before.add(shown)

@@ -26,13 +26,12 @@ import torch
 from numpy.typing import NDArray
 
 from m2dr.index.exact import ExactIndex, prefix_top_k
-from m2dr.index.exact.sizes import PROCESSOR
-from m2dr.index.label import Label
-from m2dr.index.library import load_faiss
-from m2dr.index.manifest import StorePlan
+from m2dr.index.exact.tiles import PROCESSOR
+from m2dr.index.faiss_library import load_faiss
+from m2dr.index.manifest import Label, StorePlan
 from m2dr.index.store import Store, open_store
+from m2dr.index.store_writer import StoreWriter
 from m2dr.index.vectors import prefixes
-from m2dr.index.writer import StoreWriter
 
 Floats = NDArray[np.float32]
 Candidates = dict[str, Callable[[], object]]
@@ -115,7 +114,7 @@ def by_scan(material: Material, dims: list[int], k: int) -> None:
 def bare_product(material: Material) -> None:
     """The matrix products of a batch, of tiles of the same size."""
     queries = torch.from_numpy(material.queries)
-    rows = PROCESSOR.of_tile(min(len(queries), PROCESSOR.queries))
+    rows = PROCESSOR.of_tile(min(len(queries), PROCESSOR.queries), PROCESSOR.rows.stop)
     tile = torch.from_numpy(drawn(material.queries, rows, 0))
     for _ in range(0, material.store.documents, rows):
         for chunk in queries.tensor_split(-(-len(queries) // PROCESSOR.queries)):

@@ -20,22 +20,28 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from m2dr.data.loaders import open_dataset
+from m2dr.data.tokens import Ragged, buckets
 from m2dr.evaluate.measures import Evaluator
-from m2dr.index.docids import Docids, encode
 from m2dr.index.exact import prefix_runs
+from m2dr.index.searchable import Docids, encode_docids
 from m2dr.model import checkpoint
 from m2dr.model.encoder import Encoder
-from m2dr.model.fitted import TokenFeatures, token_features
-from m2dr.records.fit import FitInputs, Rotation
-from m2dr.text.datasets import open_dataset
-from m2dr.text.ragged import Ragged
-from m2dr.text.tokens import buckets
-from m2dr.train.fit import RIDGES, RIDGES_OF_SIGNS, Head, Moments, Sample, fit_head
-from m2dr.train.rotation import fit_rotation
-from m2dr.verbs.encoding import embed_tokens, tokens_per_batch
-from m2dr.verbs.fitting.reading import as_sample, count_tokens, token_parts
-from m2dr.verbs.models import usual_dims
-from m2dr.verbs.progress import progress
+from m2dr.model.exits import TokenFeatures, token_features
+from m2dr.pipelines.encode import embed_tokens, tokens_per_batch
+from m2dr.pipelines.fit_texts import as_sample, count_tokens, token_parts
+from m2dr.pipelines.models import default_dims
+from m2dr.progress import progress
+from m2dr.records.model_card import FitInputs, Rotation
+from m2dr.train.linear_fit import (
+    RIDGES,
+    RIDGES_OF_SIGNS,
+    FittedHead,
+    Moments,
+    Sample,
+    fit_head,
+    fit_rotation,
+)
 
 Floats = NDArray[np.float32]
 MEASURE = "nDCG@10"
@@ -166,7 +172,7 @@ def encode_states(arguments: argparse.Namespace) -> None:
     if not path.exists():
         ids = tokenizer.ordinary_ids()
         rows = Ragged.of(tokenizer.alone(ids))
-        found = embed_tokens(encoder, rows, tokenizer.pad_id, (encoder.blocks,))[0]
+        found = embed_tokens(encoder, rows, tokenizer.pad_id, (encoder.layers,))[0]
         single = np.zeros((len(encoder.words), found.shape[1]), np.float32)
         single[ids] = found
         np.savez(path, single=single, ids=np.array(ids))
@@ -195,7 +201,7 @@ class Bench:
         with np.load(cache / "vocabulary.npz") as file:
             self._single, self._ids = file["single"], file["ids"]
         self._special = sorted({*range(len(self._single))} - {*self._ids.tolist()})
-        self.dims = usual_dims(self.encoder.card.width)
+        self.dims = default_dims(self.encoder.card.width)
 
     def texts(self, fit: Fit, collection: str) -> States:
         """Return the texts of a fit, in an order drawn from a seed."""
@@ -229,12 +235,14 @@ class Bench:
         tokens = token_parts(self.encoder, features, texts.rows, self.tokenizer.pad_id)
         return as_sample(texts.states.astype(np.float32), tokens, self.encoder)
 
-    def heads(self, fit: Fit, texts: States, features: TokenFeatures) -> tuple[list[Head], Floats]:
+    def heads(
+        self, fit: Fit, texts: States, features: TokenFeatures
+    ) -> tuple[list[FittedHead], Floats]:
         """Fit all exits, and the rotation."""
         held = min(1024, len(texts.rows) // 8)
         order = np.arange(len(texts.rows))
         held_out = self.sample(texts.some(order[:held]), features)
-        moments = Moments(self.encoder.blocks - 1, fit.inputs == "all-layers")
+        moments = Moments(self.encoder.layers - 1, fit.inputs == "all-layers")
         vectors = []
         for chosen in np.array_split(order[held:], max(1, len(order) // 1024)):
             part = self.sample(texts.some(chosen), features)
@@ -243,7 +251,7 @@ class Bench:
         targets = np.concatenate(vectors)[:8192]
         card = self.encoder.card
         rotation = fit_rotation(targets, fit.rotation, card.similarity, self.dims, 13)
-        layers = range(self.encoder.blocks)
+        layers = range(self.encoder.layers)
         ridges = (fit.ridge,) if fit.ridge else RIDGES_OF_SIGNS if fit.identity else RIDGES
         heads = [fit_head(moments, held_out, layer, fit.inputs, ridges) for layer in layers]
         return [head.rotated(rotation) for head in heads], rotation
@@ -255,7 +263,7 @@ class Bench:
         features = self.features(texts, fit.identity)
         heads, rotation = self.heads(fit, texts, features)
         seconds = time.monotonic() - begun
-        last = self.encoder.blocks
+        last = self.encoder.layers
 
         def embed(states: States) -> list[Floats]:
             read = self.sample(states, features)
@@ -265,7 +273,7 @@ class Bench:
         same = fit.documents == "same"
         documents = embed_parts(embed, self.file(collection, "documents"), None if same else last)
         dataset = open_dataset(_path(COLLECTIONS[collection].corpus, self.data))
-        docids = Docids(encode(dataset.document_ids()))
+        docids = Docids(encode_docids(dataset.document_ids()))
         found: dict[str, object] = {}
         for split in COLLECTIONS[collection].splits:
             queries = dataset.queries(split)
@@ -303,7 +311,7 @@ class Bench:
 
 def parts_of(layer: int, fit: Fit) -> tuple[int, ...]:
     """Return what an exit of a fit reads."""
-    from m2dr.records.fit import inputs_of
+    from m2dr.records.model_card import inputs_of
 
     return inputs_of(layer, fit.inputs)
 

@@ -14,13 +14,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from m2dr.data.loaders import open_dataset
 from m2dr.index.exact import ExactIndex
-from m2dr.index.funnel import FunnelIndex
-from m2dr.index.stages import Funnel
+from m2dr.index.funnel import Funnel, FunnelIndex
 from m2dr.index.store import Store, open_store
 from m2dr.model import checkpoint
-from m2dr.text.datasets import open_dataset
-from m2dr.verbs.encoding import embed_texts
+from m2dr.pipelines.encode import embed_texts
 
 USUAL = (
     "32:1000,384",

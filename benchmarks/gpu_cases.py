@@ -23,20 +23,20 @@ import torch
 import training
 from numpy.typing import NDArray
 
+from m2dr.data.loaders import open_dataset
+from m2dr.data.tokens import Ragged, buckets
 from m2dr.errors import UserError
-from m2dr.index.cards import on_card
-from m2dr.index.engines import build_index, open_index
 from m2dr.index.exact import ExactIndex, prefix_top_k
-from m2dr.index.opened import CARD_DEPTH
+from m2dr.index.faiss_build import build_index, open_index
+from m2dr.index.faiss_index import GPU_DEPTH
+from m2dr.index.gpu import on_gpu
 from m2dr.index.store import Store, open_store
 from m2dr.index.vectors import prefixes
 from m2dr.model import checkpoint
-from m2dr.text.datasets import open_dataset
-from m2dr.text.ragged import Ragged
-from m2dr.text.tokens import buckets
-from m2dr.train.compress import compressed_all
-from m2dr.train.trial import peak_memory
-from m2dr.verbs.encoding import embed_tokens, tokenize, tokens_per_batch
+from m2dr.model.tokenizer import tokenize
+from m2dr.pipelines.encode import embed_tokens, tokens_per_batch
+from m2dr.train.losses import compressed_all
+from m2dr.train.trainer import peak_memory
 
 Row = dict[str, Any]
 Case = Callable[[], Iterator[Row]]
@@ -344,7 +344,7 @@ def token_rows(sizes: Sizes, device: str, work: Path, shape: str) -> Iterator[Ro
     encoder, tokenizer = checkpoint.load(model, device=place, dtype=torch.bfloat16)
     texts = texts_of(sizes, work, sizes.documents)
     rows = Ragged.of(tokenize(encoder.card, tokenizer, texts, "document"))
-    layers = [encoder.blocks]
+    layers = [encoder.layers]
 
     def run() -> None:
         embed_tokens(encoder, rows, tokenizer.pad_id, layers)
@@ -460,7 +460,7 @@ def faiss_rows(corpus: Corpus, dim: int, engine: str = "flat") -> Iterator[Row]:
     begun = time.perf_counter()
     moved, reason = index, "FAISS searches on the processor."
     if corpus.device.startswith("cuda"):
-        found = on_card(index, torch.device(corpus.device).index or 0)
+        found = on_gpu(index, torch.device(corpus.device).index or 0)
         moved, reason = found.index or index, found.reason
     yield {
         "table": "built", "corpus": corpus.name, "dim": dim, "engine": f"FAISS {engine}",
@@ -469,7 +469,7 @@ def faiss_rows(corpus: Corpus, dim: int, engine: str = "flat") -> Iterator[Row]:
     truth = ExactIndex(corpus.store, dim, corpus.device)
     name = f"FAISS {engine}{'' if moved is index else ', gpu'}"
     for k in corpus.ks():
-        if moved is not index and k > CARD_DEPTH:
+        if moved is not index and k > GPU_DEPTH:
             continue  # the processor would be measured
         recall = recall_of(moved.search(corpus.queries, k), truth.search(corpus.queries, k), k)
         times = seconds_of(

@@ -66,7 +66,8 @@ def sample(name: str, documents: int, queries: int, folder: Path) -> Path:
 
 def ours(place: Path, cuts: str) -> None:
     """One evaluation from nothing, in this process."""
-    from m2dr.verbs.evaluating.evaluate import EvaluateRequest, evaluate
+    from m2dr.commands.evaluate import evaluate
+    from m2dr.settings.evaluate_requests import EvaluateRequest
 
     asked = {"layers": LAYERS, "dims": DIMS} if cuts == "grid" else {"layers": (6,), "dims": (384,)}
     with tempfile.TemporaryDirectory() as out:

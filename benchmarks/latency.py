@@ -23,12 +23,12 @@ import torch
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 
-from m2dr.model.checkpoint import load, read_card
-from m2dr.model.export import export_cut
-from m2dr.model.runtimes import KINDS
-from m2dr.text.datasets import open_dataset
-from m2dr.verbs.encoding import embed_texts
-from m2dr.verbs.searching.online import QueryEncoder, open_query_encoder
+from m2dr.data.loaders import open_dataset
+from m2dr.model.checkpoint import export_cut, load
+from m2dr.model.folder import read_card
+from m2dr.model.runtimes import RUNTIMES
+from m2dr.pipelines.encode import embed_texts
+from m2dr.pipelines.query_encoder import QueryEncoder, open_query_encoder
 
 Vectors = NDArray[np.float32]
 Way = Callable[[str], object]
@@ -117,7 +117,7 @@ def main() -> None:
     encoders = {
         layer: {
             name: open_query_encoder(asked.model, layer, name, "cpu", "fp32", lambda _: None)
-            for name in ("torch", *(kind.name for kind in KINDS.values() if kind.installed))
+            for name in ("torch", *(kind.name for kind in RUNTIMES.values() if kind.installed))
         }
         for layer in layers
     }

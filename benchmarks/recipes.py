@@ -17,24 +17,26 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from m2dr.commands.train import train
+from m2dr.data.loaders import open_dataset
+from m2dr.data.sentence_pairs import open_sentences
 from m2dr.evaluate.measures import Evaluator
-from m2dr.evaluate.sentences import correlations, distinct, gold_scores
-from m2dr.index.docids import Docids, encode
+from m2dr.evaluate.sentence_tasks import correlations, distinct, gold_scores
 from m2dr.index.exact import prefix_runs
+from m2dr.index.searchable import Docids, encode_docids
 from m2dr.model import checkpoint
-from m2dr.records.card import ModelCard
+from m2dr.model.folder import read_card
+from m2dr.pipelines.encode import embed_texts
+from m2dr.pipelines.fit_heads import fit_texts_now, fitted_cuts
+from m2dr.pipelines.fit_texts import fit_texts
+from m2dr.pipelines.models import default_dims, document_layer
+from m2dr.records.model_card import ModelCard
 from m2dr.records.texts import Document, Judgement, Query
-from m2dr.settings import TrainSettings, read_train_settings
-from m2dr.text.datasets import open_dataset
-from m2dr.text.sentences import open_sentences
-from m2dr.verbs.encoding import embed_texts
-from m2dr.verbs.fitting.solving import fit_texts_now, fitted_cuts
-from m2dr.verbs.fitting.texts import fit_texts
-from m2dr.verbs.models import document_layer, usual_dims
-from m2dr.verbs.training.train import train
+from m2dr.settings.trainings import TrainSettings, read_train_settings
 
 LAYERS = (1, 2, 3, 4, 5, 6)
 DIAGONAL = ("L1D16", "L2D32", "L3D64", "L4D128", "L5D256")  # and the whole, which `plain` trains
+CUTS = (*DIAGONAL, "L1D384", "L3D384", "L5D32")  # what a separate model is trained for
 MEASURE = "nDCG@10"
 ACL_ROWS = 20_000
 POSITIVES = 8  # per training query at most; NFCorpus has 43
@@ -45,6 +47,8 @@ RETRIEVAL = {
     "plain": {"refit": False},
     "mrl": {},
     "2dmse": {},
+    "2dmse, alignment over the batch": {"variant": "2dmse", "align_reduction": "batch"},
+    "2dmse, no alignment": {"variant": "2dmse", "align": "none"},
     "full-dim": {},
     "dims": {},
     "score": {},
@@ -165,10 +169,10 @@ def training_file(data: Path, out: Path) -> Path:
 def measure_retrieval(
     model: Path | str, tasks: Sequence[Task], card: ModelCard
 ) -> dict[str, object]:
-    """nDCG@10 of every layer and dim on every task."""
+    """nDCG@10 of every layer and dim on every task; of CUTS and the whole by query, too."""
     encoder, tokenizer = checkpoint.load(model)
     encoder.card = card
-    dims, found = usual_dims(card.width), {}
+    dims, found, by_query = default_dims(card.width), {}, {}
     layers = [layer for layer in (0, *LAYERS) if card.lowest_layer <= layer <= card.layers]
     for task in tasks:
         sources = sorted({document_layer(card, layer) for layer in layers})
@@ -176,16 +180,18 @@ def measure_retrieval(
         documents = embed_texts(encoder, tokenizer, contents, "document", sources)
         texts = [query.text for query in task.queries]
         queries = embed_texts(encoder, tokenizer, texts, "query", layers)
-        docids = Docids(encode(document.id for document in task.documents))
+        docids = Docids(encode_docids(document.id for document in task.documents))
         evaluator = Evaluator(task.judgements, [MEASURE])
         ids = [query.id for query in task.queries]
         for layer, vectors in zip(layers, queries, strict=True):
             block = documents[sources.index(document_layer(card, layer))]
             runs = prefix_runs(ids, vectors, block, docids, dims, 10, card.similarity)
             for dim, run in runs.items():
-                cells = found.setdefault(f"L{layer}D{dim}", {})
-                cells[task.name] = evaluator.scores(run).mean[MEASURE]
-    return {"cells": found}
+                cut, scores = f"L{layer}D{dim}", evaluator.scores(run)
+                found.setdefault(cut, {})[task.name] = scores.mean[MEASURE]
+                if cut in (*CUTS, "L6D384"):
+                    by_query.setdefault(cut, {})[task.name] = scores.per_query[MEASURE]
+    return {"cells": found, "queries": by_query}
 
 
 def measure_sentences(
@@ -204,7 +210,7 @@ def measure_sentences(
         layers = [layer for layer in LAYERS if layer <= card.layers]
         blocks = embed_texts(encoder, tokenizer, texts, "document", layers)
         for layer, block in zip(layers, blocks, strict=True):
-            by_dim = correlations(block, first, second, gold, usual_dims(card.width))
+            by_dim = correlations(block, first, second, gold, default_dims(card.width))
             for dim, values in by_dim.items():
                 found.setdefault(f"L{layer}D{dim}", {})[file.stem] = values["Spearman"]
     return {"cells": found}
@@ -276,7 +282,7 @@ def retrieval(arguments: argparse.Namespace) -> None:
     tasks = list(retrieval_tasks(arguments.data))
     common = {"corpus": str(corpus), "steps": arguments.steps}
     if not (out / "untrained-0.json").exists():
-        card = checkpoint.read_card("minilm")
+        card = read_card("minilm")
         found = measure_retrieval("minilm", tasks, _as_budgeted(card))
         write(out / "untrained-0.json", {"settings": {"name": "untrained", "seed": 0}, **found})
 
@@ -294,7 +300,7 @@ def retrieval(arguments: argparse.Namespace) -> None:
 
 def _separate() -> dict[str, dict[str, object]]:
     found = {}
-    for cut in DIAGONAL:
+    for cut in CUTS:
         layer, dim = (int(number) for number in cut[1:].split("D"))
         found[f"separate {cut}"] = {"variant": "separate", "layers": [layer], "dims": [dim]}
     return found
@@ -319,7 +325,7 @@ def sentences(arguments: argparse.Namespace) -> None:
     corpus = f"{folder / 'stsb-train.tsv'},{folder / 'sick-train.tsv'}"
     common = {"corpus": corpus, "steps": arguments.steps}
     if not (out / "untrained-0.json").exists():
-        found = measure_sentences("minilm", files, _as_budgeted(checkpoint.read_card("minilm")))
+        found = measure_sentences("minilm", files, _as_budgeted(read_card("minilm")))
         table = {"settings": {"name": "untrained", "seed": 0}, **found}
         (out / "untrained-0.json").write_text(json.dumps(table), encoding="utf-8")
     for seed in range(13, 13 + arguments.seeds):

@@ -21,22 +21,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from m2dr.data.loaders import open_dataset
 from m2dr.evaluate.measures import Evaluator
-from m2dr.index.docids import Docids, encode
 from m2dr.index.exact import prefix_runs
+from m2dr.index.searchable import Docids, encode_docids
 from m2dr.model import checkpoint
-from m2dr.text.datasets import open_dataset
-from m2dr.train.rotation import fit_rotation
+from m2dr.pipelines.encode import Side, embed_texts
+from m2dr.pipelines.models import default_dims
+from m2dr.train.linear_fit import fit_rotation
 from m2dr.train.scores import prefix_scores
-from m2dr.verbs.encoding import Side, embed_texts
-from m2dr.verbs.models import usual_dims
 
 Floats = NDArray[np.float32]
 CORPORA = ("nfcorpus", "scifact")
 PASSAGES = 8192  # of the pool, to learn on
 MEASURE = "nDCG@10"
 LENGTHS = {"query_length": 64, "document_length": 128}
-DIMS = usual_dims(384)
+DIMS = default_dims(384)
 
 
 def exponentials(vectors: Floats, steps: int = 300, batch: int = 1024) -> Floats:
@@ -81,7 +81,7 @@ class Vectors:
     def of(self, name: str, texts: Sequence[str], side: Side) -> Floats:
         path = self._cache / f"{name}-{len(texts)}.npy"
         if not path.exists():
-            layers = [self._encoder.blocks]
+            layers = [self._encoder.layers]
             np.save(path, embed_texts(self._encoder, self._tokenizer, texts, side, layers)[0])
         found: Floats = np.load(path)
         return found
@@ -95,7 +95,7 @@ class Corpus:
         queries, documents = list(dataset.queries("test")), list(dataset.documents())
         self._evaluator = Evaluator(dataset.judgements("test"), [MEASURE])
         self._ids = [query.id for query in queries]
-        self._docids = Docids(encode(document.id for document in documents))
+        self._docids = Docids(encode_docids(document.id for document in documents))
         texts = [query.text for query in queries]
         self._queries = vectors.of(f"{folder.name}-queries", texts, "query")
         contents = [document.content for document in documents]

@@ -3,9 +3,9 @@
     python benchmarks/scaling.py --documents-per-second 40 --scan-rate 5e9 > table.md
 
 Encoding hours are documents over the measured rate, on one such machine and shared by several; a
-scan's latency is documents × dim over the measured multiply-adds per second of one query alone. A
-card's hours, never measured here, come from arithmetic: the multiply-adds of a document over a
-share of the card's rate, both of which are printed.
+scan's latency is documents × dim over the measured multiply-adds per second of one query alone.
+Gpu hours, never measured here, come from arithmetic: the multiply-adds of a document over a
+share of the rate of the gpu, both of which are printed.
 """
 
 import argparse
@@ -42,23 +42,23 @@ def hours(seconds: float) -> str:
 
 def rows(arguments: argparse.Namespace) -> Iterator[str]:
     """The tables, line by line."""
-    card = arguments.card_rate * 1e12 * arguments.card_share / (2 * arguments.multiply_adds)
+    per_second = arguments.card_rate * 1e12 * arguments.card_share / (2 * arguments.multiply_adds)
     yield (
         f"Measured: {arguments.documents_per_second:,.0f} documents/s, cut at {arguments.tokens} "
         f"tokens, on {arguments.machine}; a scan for one query: {arguments.scan_rate:.3g} "
         "multiply-adds/s."
     )
     yield (
-        f"Arithmetic: {arguments.multiply_adds / 1e9:.2f} G multiply-adds per document, so a card "
+        f"Arithmetic: {arguments.multiply_adds / 1e9:.2f} G multiply-adds per document, so a gpu "
         f"of {arguments.card_rate:,.0f} TFLOP/s at {arguments.card_share:.0%} would encode "
-        f"{card:,.0f} documents/s, if texts can be read and tokenised as fast."
+        f"{per_second:,.0f} documents/s, if texts can be read and tokenised as fast."
     )
     yield ""
-    yield "| documents | store, f16 | encode, this machine | 16 of them | one card | 8 cards |"
+    yield "| documents | store, f16 | encode, this machine | 16 of them | one gpu | 8 gpus |"
     yield "|---|---|---|---|---|---|"
     for name, count in CORPORA.items():
         here = count / arguments.documents_per_second
-        there = count / card
+        there = count / per_second
         cells = (hours(here), hours(here / 16), hours(there), hours(there / 8))
         yield f"| {name} | {size(2 * WHOLE * count)} | {' | '.join(cells)} |"
     yield ""
@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=256, help="of a document, at most")
     parser.add_argument("--machine", default="two CPU cores with AVX2, fp32")
     parser.add_argument("--multiply-adds", type=float, default=1.52e9, help="of one document")
-    parser.add_argument("--card-rate", type=float, default=990, help="bf16 TFLOP/s of the card")
+    parser.add_argument("--card-rate", type=float, default=990, help="bf16 TFLOP/s of the gpu")
     parser.add_argument("--card-share", type=float, default=0.3)
     for line in rows(parser.parse_args()):
         print(line)

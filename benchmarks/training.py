@@ -30,11 +30,11 @@ import torch
 from accelerate.utils import send_to_device
 from torch import Tensor
 
-from m2dr.settings import read_train_settings
+from m2dr.commands.train import Setup, prepare
+from m2dr.settings.trainings import read_train_settings
 from m2dr.train.losses import contrastive
 from m2dr.train.scores import prefix_scores
-from m2dr.train.trial import peak_memory
-from m2dr.verbs.training.train import Setup, prepare
+from m2dr.train.trainer import peak_memory
 
 LAYERS, WIDTH, DIMS = 12, 768, (32, 64, 128, 256, 512, 768)
 DOCUMENTS = 8  # of each query: one positive, seven negatives
@@ -186,8 +186,8 @@ EVERY_PEER = "sentence-transformers, Matryoshka2dLoss of all layers"
 def m2dr_step(changes: Mapping[str, object], setting: Setting) -> Step:
     """One whole step: texts to tokens, forward, backward, optimiser."""
     setup = setting.prepared(changes)
-    learner = setup.learner.train()
-    optimiser = torch.optim.AdamW(learner.parameters(), lr=1e-6, fused=True)
+    module = setup.module.train()
+    optimiser = torch.optim.AdamW(module.parameters(), lr=1e-6, fused=True)
     chosen = [setup.examples[i] for i in range(setting.batch)]
 
     def make() -> dict[str, Any]:
@@ -196,7 +196,7 @@ def m2dr_step(changes: Mapping[str, object], setting: Setting) -> Step:
 
     def run(made: dict[str, Any]) -> Tensor:
         with setting.mixed():
-            loss, _ = learner(**made)
+            loss, _ = module(**made)
         return _stepped(loss, optimiser)
 
     tokens = sum(int(mask.sum()) for _, mask, _ in setup.batch(chosen)["texts"])
@@ -219,7 +219,7 @@ def peer_steps(setting: Setting) -> dict[str, Callable[[], Step]]:
         MultipleNegativesRankingLoss,
     )
 
-    from m2dr.model.places import find_folder
+    from m2dr.model.hub import find_folder
 
     setup = setting.prepared({})
     chosen = [setup.examples[i] for i in range(setting.batch)]
@@ -305,8 +305,8 @@ def steps_table(rounds: int, batch: int, lengths: tuple[int, int]) -> None:
 
 def objective_table(rounds: int, batch: int) -> None:
     """The loss and its gradient on vectors [L, B, H] of MiniLM's shape."""
-    from m2dr.train.objective import Sides
-    from m2dr.verbs.training.recipe import recipe_of
+    from m2dr.pipelines.recipe import recipe_of
+    from m2dr.train.objective import EncodedBatch
 
     print(f"# The loss of each recipe, {batch} pairs, 6 layers of 384\n\n{machine()}. Forward and")
     print(f"backward on given vectors; median of {rounds}, with quartiles.\n")
@@ -316,7 +316,7 @@ def objective_table(rounds: int, batch: int) -> None:
         asked, shape = objective.at(0), (len(objective.at(0).layers), batch, 384)
         torch.manual_seed(13)
         vectors = [torch.randn(shape, requires_grad=True) for _ in range(2)]
-        sides = Sides(*vectors, torch.zeros(batch, batch, dtype=torch.bool))
+        sides = EncodedBatch(*vectors, torch.zeros(batch, batch, dtype=torch.bool))
         times = []
         for _ in range(rounds):
             begun = time.perf_counter()
@@ -365,11 +365,11 @@ def curve(batch: int, steps: int, held: int, limit: int) -> None:
         "gradient_cache": held,
     }
     setup = prepare(read_train_settings(None, (), table), Path("nowhere"))
-    optimiser = torch.optim.AdamW(setup.learner.train().parameters(), lr=1e-4, fused=True)
+    optimiser = torch.optim.AdamW(setup.module.train().parameters(), lr=1e-4, fused=True)
     losses = []
     for step in range(steps):
         chosen = [setup.examples[step * batch + i] for i in range(batch)]
-        loss, _ = setup.learner(**setup.batch(chosen), step=step)
+        loss, _ = setup.module(**setup.batch(chosen), step=step)
         loss.backward()
         optimiser.step()
         optimiser.zero_grad()

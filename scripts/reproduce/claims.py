@@ -1,13 +1,15 @@
 """What a script of reproduction holds: models, how they are measured, and what was published."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from m2dr.errors import UserError
 from m2dr.records.cut import Cut
 
-BERT, MINILM = (12, 768), (6, 384)  # blocks and width: of the papers, and at small scale
-SHALLOW, WHOLE = "shallow", "whole"  # cells beside cuts; see `Cell`
+BERT, MINILM = (12, 768), (6, 384)  # layers and width: of the papers, and at small scale
+SHALLOW, WHOLE, BELOW = "shallow", "whole", "below"  # cells beside cuts; see `Cell`
 DIMS = (8, 16, 32, 64, 128, 256, 512, 768)
+Kind = Literal["retrieval", "sts", "classification", "pairs"]
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,7 @@ class Model:
     small: tuple[str, ...] = ()  # more of them, at small scale
     cut: str = ""  # of a separate model: the one that it is trained for, as published
     small_cut: str = ""  # the same at small scale, where `scaled` says another
+    prefixes: bool = False  # of a separate model: measured at every prefix of its layer
     raw: bool = False  # the backbone of the file as it comes, not trained
     paper_only: bool = False  # not tried at small scale
     published: str = ""  # what the published set of an evaluation calls it
@@ -29,8 +32,9 @@ class Model:
 class Cell:
     """A cut of a model and what was published of it.
 
-    Beside cuts there are `whole`, and `shallow`: the mean over the measured layers below the
-    last, at full width, which the tables of ESE call ≺ Avg.
+    Beside cuts there are `whole`; `shallow`, the mean over the measured layers below the last at
+    full width, which the tables of ESE call ≺ Avg.; and `below`, the mean over these layers at
+    every dim from 8 to the full width.
     """
 
     model: str
@@ -54,6 +58,9 @@ class Claim:
     above: Cell
     below: Cell
     source: str
+    on: str = ""  # one of what the evaluation is measured on; empty: the mean over all of it
+    measure: str = ""  # empty: that of the evaluation
+    paper_only: bool = False  # at small scale its cells would not be of one kind
 
 
 @dataclass(frozen=True)
@@ -63,23 +70,23 @@ class Evaluation:
     name: str
     measure: str
     unit: float = 1.0  # what the tables of the paper multiply a share by
-    corpus: str = ""  # of retrieval, below the folder of data
-    suite: str = ""  # in place of it
+    kind: Kind = "retrieval"
+    tasks: tuple[str, ...] = ()  # below DATA, or below the folder of DATA that holds such tasks
+    small: tuple[str, ...] = ()  # the same at small scale; of retrieval names of samples
     split: str = "test"
-    tasks: tuple[str, ...] = ()  # of sentences: files of DATA/sts
-    small: tuple[str, ...] = ()  # at small scale: collections, or files of DATA/sts
     even: bool = False  # every second layer, as the retrieval paper; else the last twelve
-    published: str = ""  # the set of m2dr.evaluate.published that holds whole grids of it
+    last: bool = False  # the last layer alone
+    published: str = ""  # the set of published numbers that holds whole grids of it
 
     @property
     def searches(self) -> bool:
-        """Whether it is retrieval; else sentence similarity."""
-        return not self.tasks
+        """Whether it is retrieval; else a task of sentences."""
+        return self.kind == "retrieval"
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One published table or figure."""
+    """Published tables or figures of one kind."""
 
     name: str
     title: str
@@ -96,10 +103,10 @@ def scaled(word: str) -> str:
     >>> scaled("L10D512"), scaled("L12D768"), scaled("L2D128"), scaled("shallow")
     ('L5D256', 'L6D384', 'L1D128', 'shallow')
     """
-    if word in (SHALLOW, WHOLE):
+    if word in (SHALLOW, WHOLE, BELOW):
         return word
     cut = Cut.parse(word)
-    dims = {512: 256, 768: 384}
+    dims = {384: 192, 512: 256, 768: 384}
     return str(Cut((cut.layer + 1) // 2, dims.get(cut.dim, cut.dim)))
 
 
@@ -120,7 +127,13 @@ def chosen(experiment: Experiment, only: tuple[str, ...], small: bool) -> tuple[
     return tuple(model for model in models if not only or model.name in only)
 
 
-def checkable(experiment: Experiment, models: tuple[Model, ...]) -> tuple[Claim, ...]:
-    """The claims of which all models are there."""
+def checkable(
+    experiment: Experiment, models: tuple[Model, ...], small: bool = False
+) -> tuple[Claim, ...]:
+    """The claims of this scale of which all models are there."""
     names = {model.name for model in models}
-    return tuple(c for c in experiment.claims if {c.above.model, c.below.model} <= names)
+    return tuple(
+        claim
+        for claim in experiment.claims
+        if {claim.above.model, claim.below.model} <= names and not (small and claim.paper_only)
+    )

@@ -4,28 +4,31 @@
 
 At the scale of the paper the files of configs/ are taken as they are. With --small the settings
 shrink to minutes on two cores, and only the signs of the claims are expected. A sign that is not
-seen is reported, and no failure: the exit code is 0 when all of it ran.
+seen is reported, and no failure: the exit code is 0 when all of it ran, and 2 when something was
+missing, which is told. What is done is not done again: after an end, or with more data, run again.
 """
 
 import argparse
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from claims import Claim, Evaluation, Experiment, Model, checkable, chosen
-from measuring import Measured, error_of_difference, measured
-from training import Scale, Trained, trained, write
+from errors import error_of_difference
+from measuring import Found, Measured, measured, places
+from published import grids
+from training import Scale, Trained, settings_of, trained, write
 
-from m2dr.errors import Interrupted, UserError, refusal_of
-from m2dr.evaluate.published import published_sets
+from m2dr.errors import Interrupted, UserError, os_error_message
 
 SEEN, NOT_SEEN, CLOSE = "seen", "not seen", "too close to tell"
-NOISE = 0.005  # of a correlation: what another seed changes without cause, at small scale
+NOISE = 0.005  # where no standard error is known: what another seed may change, at small scale
 ERRORS = 2.0  # standard errors within which a difference says nothing
 
 
@@ -57,6 +60,15 @@ class Outcome:
         return None if self.wanted is None else self.difference - self.wanted
 
 
+@dataclass(frozen=True)
+class Report:
+    """What a script found, and what it went on without."""
+
+    outcomes: tuple[Outcome, ...]
+    left: int = 0  # claims that were not tried
+    missing: tuple[str, ...] = ()  # a sentence each
+
+
 def tell(text: str) -> None:
     """Print a line at once."""
     sys.stdout.write(f"{text}\n")
@@ -69,8 +81,9 @@ def judge(
     """Look at the two cells of a claim."""
     cuts = (claim.above.at(small), claim.below.at(small))
     above, below = measures[claim.above.model], measures[claim.below.model]
-    found = (above.cells[cuts[0]], below.cells[cuts[1]])
-    error = error_of_difference(above, cuts[0], below, cuts[1], evaluation.measure)
+    measure = claim.measure or evaluation.measure
+    found = (above.value(cuts[0], measure, claim.on), below.value(cuts[1], measure, claim.on))
+    error = error_of_difference((above, cuts[0]), (below, cuts[1]), measure, claim.on)
     noise = ERRORS * error if error is not None else NOISE * small
     apart = found[0] - found[1]
     verdict = CLOSE if abs(apart) <= noise else SEEN if apart > 0 else NOT_SEEN
@@ -93,7 +106,9 @@ def table(outcomes: Sequence[Outcome], small: bool) -> str:
     """
     lines = [f"{'':42}{'expected':>10}{'found':>10}{'drift':>10}"]
     for number, one in enumerate(outcomes, start=1):
-        lines.append(f"{number}. {one.claim.says} ({one.claim.source})")
+        about = ", ".join(word for word in (one.claim.on, one.claim.measure) if word)
+        says = f"{one.claim.says}, {about}" if about else one.claim.says
+        lines.append(f"{number}. {says} ({one.claim.source})")
         cells = zip(
             (one.claim.above, one.claim.below), one.cuts, one.expected, one.found, strict=True
         )
@@ -118,40 +133,91 @@ def _signed(value: float | None) -> str:
     return "–" if value is None else f"{value:+.4f}"
 
 
-def reproduce(experiment: Experiment, scale: Scale, only: tuple[str, ...] = ()) -> list[Outcome]:
-    """Train, measure and compare one table or figure; print it, and write OUT/NAME.json.
+def reproduce(experiment: Experiment, scale: Scale, only: tuple[str, ...] = ()) -> Report:
+    """Train, measure and compare; print it, and write OUT/NAME.json.
+
+    What is missing is told, and the rest goes on without it.
 
     Raises:
-        UserError: what it needs is not there, or OUT holds models of other settings.
+        UserError: there is nothing to measure on, or no model could be trained.
     """
     begun = time.monotonic()
     models = chosen(experiment, only, scale.small)
     tell(f"{experiment.name}: {experiment.title}{' (small scale)' if scale.small else ''}")
-    made: dict[str, Trained] = {}
-    found: dict[str, Measured] = {}
-    for model in models:
-        made[model.name] = trained(model, scale)
-        path = made[model.name].path
-        found[model.name] = measured(model, path, experiment.evaluation, scale)
-        tell(_times(model.name, made[model.name], found[model.name]))
-    claims = checkable(experiment, models)
-    outcomes = [judge(claim, found, experiment.evaluation, scale.small) for claim in claims]
+    made, found, missing = _measured(experiment, models, scale)
+    here = {place for one in found.values() for place in one.values}
+    measured_ones = tuple(model for model in models if model.name in found)
+    claims = [
+        claim
+        for claim in checkable(experiment, measured_ones, scale.small)
+        if not claim.on or claim.on in here
+    ]
+    outcomes = tuple(judge(claim, found, experiment.evaluation, scale.small) for claim in claims)
     seconds = time.monotonic() - begun
-    tell(table(outcomes, scale.small))
-    for model in () if scale.small else models:
+    if outcomes:
+        tell(table(outcomes, scale.small))
+    for model in () if scale.small else measured_ones:
         tell_grid(model, experiment.evaluation, found[model.name])
     left = len(experiment.claims) - len(claims)
+    for sentence in missing:
+        tell(f"Missing: {sentence}")
     tell(f"{summary(outcomes, left)}; {seconds:.0f} s")
-    _write(experiment, scale, outcomes, made, found, seconds)
-    return outcomes
+    _write(experiment, scale, outcomes, made, found, seconds, missing)
+    return Report(outcomes, left, missing)
+
+
+def _measured(
+    experiment: Experiment, models: Sequence[Model], scale: Scale
+) -> tuple[dict[str, Trained], dict[str, Measured], tuple[str, ...]]:
+    """Each model that can be trained, measured on all that is here; and what is missing."""
+    refusals: dict[str, None] = {}
+    able = [model for model in models if not _refused(partial(settings_of, model, scale), refusals)]
+    on: list[Found] = []
+    _refused(lambda: on.append(places(experiment.evaluation, scale)), refusals)
+    if not able or not on:
+        raise UserError(" ".join(refusals))
+    refusals |= dict.fromkeys([on[0].missing] if on[0].missing else [])
+    if scale.small:
+        tell(
+            "  from the built-in backbone, its last two layers drawn anew, which training improves"
+        )
+    made: dict[str, Trained] = {}
+    found: dict[str, Measured] = {}
+
+    def do(model: Model) -> None:
+        made[model.name] = trained(model, scale)
+        path = made[model.name].path
+        found[model.name] = measured(model, path, experiment.evaluation, scale, on[0].places)
+        tell(_times(model.name, made[model.name], found[model.name]))
+
+    for model in able:
+        _refused(partial(do, model), refusals)
+    if not found:
+        raise UserError(" ".join(refusals))
+    return made, found, tuple(refusals)
+
+
+def _refused(step: Callable[[], object], refusals: dict[str, None]) -> bool:
+    """Whether a step was refused; the sentence is kept."""
+    try:
+        step()
+    except Interrupted:
+        raise
+    except UserError as error:
+        refusals[str(error)] = None
+        return True
+    return False
 
 
 def tell_grid(model: Model, evaluation: Evaluation, found: Measured) -> None:
-    """How far a whole grid is from the published one, where the package holds it."""
-    sets = {one.recipe: one for one in published_sets().get(evaluation.published, ())}
-    known = sets.get(model.published)
-    grid = {str(cut): value for cut, value in known.cells.items()} if known else {}
-    drifts = {cut: found.cells[cut] - value for cut, value in grid.items() if cut in found.cells}
+    """How far a whole grid is from the published one, where one is held."""
+    grid = grids(evaluation.published).get(model.published, {})
+    cuts = next(iter(found.values.values()))[evaluation.measure]
+    drifts = {
+        cut: evaluation.unit * found.value(cut, evaluation.measure) - value
+        for cut, value in grid.items()
+        if cut in cuts
+    }
     if drifts:
         mean = fmean(abs(drift) for drift in drifts.values())
         worst = max(drifts, key=lambda cut: abs(drifts[cut]))
@@ -187,9 +253,10 @@ def _write(
     made: Mapping[str, Trained],
     found: Mapping[str, Measured],
     seconds: float,
+    missing: Sequence[str],
 ) -> None:
     models = {
-        name: {"training": asdict(made[name]), "measured": {**asdict(one), "now": one.now}}
+        name: {"training": asdict(made[name]), "measured": asdict(one)}
         for name, one in found.items()
     }
     claims = [
@@ -197,8 +264,12 @@ def _write(
         for o in outcomes
     ]
     head = {"name": experiment.name, "title": experiment.title, "small": scale.small}
-    rest = {"measure": experiment.evaluation.measure, "unit": experiment.evaluation.unit}
-    table = {**head, **rest, "seconds": seconds, "claims": claims, "models": models}
+    rest: dict[str, Any] = {
+        "measure": experiment.evaluation.measure,
+        "unit": experiment.evaluation.unit,
+    }
+    rest |= {"seconds": seconds, "missing": missing}
+    table = {**head, **rest, "claims": claims, "models": models}
     write(scale.out / f"{experiment.name}.json", table)
 
 
@@ -235,7 +306,7 @@ def names(words: str) -> tuple[str, ...]:
 
 def end(error: Exception) -> NoReturn:
     """Say in a sentence what a person can fix, and end; any other error goes on."""
-    sentence = str(error) if isinstance(error, UserError) else refusal_of(error)
+    sentence = str(error) if isinstance(error, UserError) else os_error_message(error)
     if not sentence:
         raise error
     sys.stderr.write(f"Error: {sentence}\n")
@@ -247,6 +318,8 @@ def main(experiment: Experiment, words: Sequence[str] | None = None) -> None:
     made = parser(f"Reproduce: {experiment.title}.")
     given = made.parse_args(words)
     try:
-        reproduce(experiment, scale_of(given), names(given.only))
+        report = reproduce(experiment, scale_of(given), names(given.only))
+        if report.missing:
+            sys.exit(2)
     except Exception as error:  # told in a sentence where a person can mend it
         end(error)

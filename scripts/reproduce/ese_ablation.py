@@ -1,10 +1,19 @@
-"""ESE, table 2: other compressions, other weights of the layers."""
+"""ESE, table 2 and figure 5: other compressions, other weights of the layers, other sizes."""
 
 from catalogue import ESE, STS7
 from claims import Cell, Claim, Experiment, Model
 from common import main
+from ese_grid import MRL, RAW
 
-TABLE = "Li et al., ESE, arXiv:2402.14776, table 2"
+PAPER = "Li et al., ESE, arXiv:2402.14776"
+TABLE = f"{PAPER}, table 2"
+FIGURE = f"{PAPER}, figure 5, in words"
+# The text says that 128 is the best size and names no other; these are the powers of two about it.
+SIZES = {
+    size: Model(f"ese-k{size}", "ese-bge-base-nli", changes=(f"dims=[{size}]",))
+    for size in (32, 64, 256)
+}
+WIDEST = Model("ese-k512", "ese-bge-base-nli", changes=("dims=[512]",), paper_only=True)
 
 
 def changed(word: str) -> Model:
@@ -23,8 +32,31 @@ EXPERIMENT = Experiment(
         changed("compress=none"),
         changed("weights=uniform"),
         changed("weights=dynamic"),
+        MRL,
+        RAW,
+        *SIZES.values(),
+        WIDEST,
     ),
     (
+        *(
+            Claim(
+                f"prefixes of 128 are better than of {size}",
+                Cell("ese", "whole"),
+                Cell(f"ese-k{size}", "whole"),
+                FIGURE,
+            )
+            for size in (*SIZES, 512)
+        ),
+        *(
+            Claim(
+                f"at each size ESE is above {name}: {size}",
+                Cell(f"ese-k{size}", "whole"),
+                Cell(other.name, "whole"),
+                FIGURE,
+            )
+            for size in (*SIZES, 512)
+            for name, other in (("MRL", MRL), ("the backbone", RAW))
+        ),
         Claim(
             "compression carries the shallow layers",
             Cell("ese", "shallow", 66.27),

@@ -1,124 +1,183 @@
 """A trained model becomes the cells of its grid; what is measured is not measured again."""
 
 import json
-import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
+import sentences
 import small
-from claims import SHALLOW, WHOLE, Evaluation, Model
+from claims import BELOW, SHALLOW, WHOLE, Evaluation, Kind, Model
 from training import Scale, cut_of, write
 
+from m2dr.commands.evaluate import evaluate
 from m2dr.errors import UserError
-from m2dr.evaluate.grid import Grid
-from m2dr.evaluate.scores import read_scores
-from m2dr.model import checkpoint
+from m2dr.model.folder import read_card
+from m2dr.pipelines.models import default_dims
 from m2dr.records.cut import Cut
-from m2dr.verbs.evaluating.evaluate import EvaluateRequest, evaluate
-from m2dr.verbs.evaluating.sts import StsRequest, evaluate_sts
-from m2dr.verbs.evaluating.suites import SUITES
+from m2dr.records.model_card import ModelCard
+from m2dr.settings.evaluate_requests import EvaluateRequest
 
 LAYERS = 12  # the last ones, of which ESE reports means
+Values = Mapping[str, Mapping[str, float]]  # measure -> cut -> value
+FOLDERS: Mapping[Kind, tuple[str, str]] = {  # below DATA, and what belongs there
+    "retrieval": ("", "folders in the layout of BEIR, or the official files of MS MARCO"),
+    "sts": ("sts", "tables of score, sentence1, sentence2"),
+    "classification": ("classification", "folders of train.csv and test.csv, of text and label"),
+    "pairs": ("pair-classification", "tables or folders of sentence1, sentence2, label"),
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """One collection or task on this machine."""
+
+    name: str
+    path: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """The places that are here, and what is said of those that are not."""
+
+    places: tuple[Place, ...]
+    missing: str = ""  # empty: nothing
 
 
 @dataclass(frozen=True)
 class Measured:
     """What the cuts of a model are worth."""
 
-    cells: Mapping[str, float]  # cut, `shallow` or `whole` to the mean over what it is measured on
-    on: tuple[str, ...]  # what it is measured on
-    folders: tuple[str, ...]  # of retrieval: where every query's scores lie
+    values: Mapping[str, Values]  # by name of the place
+    details: Mapping[str, str]  # by place, where the scores of every query or pair lie
+    kind: Kind
     seconds: float
-    now: bool  # whether it was measured now
+    now: bool  # whether some of it was measured now
+
+    def on(self, name: str = "") -> tuple[str, ...]:
+        """The places that a claim is about: one, or all."""
+        return (name,) if name else tuple(self.values)
+
+    def value(self, word: str, measure: str, name: str = "") -> float:
+        """A cell: the mean over the places, and over the cuts that the word stands for."""
+        return fmean(
+            fmean(self.values[place][measure][cut] for cut in meant(word, self.values[place]))
+            for place in self.on(name)
+        )
 
 
-def measured(model: Model, path: str, evaluation: Evaluation, scale: Scale) -> Measured:
-    """Measure every cut of a model.
+def meant(word: str, values: Values) -> list[str]:
+    """The measured cuts that the word of a cell stands for.
+
+    >>> values = {"RR@10": dict.fromkeys(("L1D8", "L1D12", "L1D16", "L2D8", "L2D12", "L2D16"), 0)}
+    >>> meant("whole", values), meant("shallow", values), meant("below", values)
+    (['L2D16'], ['L1D16'], ['L1D8', 'L1D16'])
+    """
+    cuts = [Cut.parse(cut) for cut in next(iter(values.values()))]
+    last, width = max(cut.layer for cut in cuts), max(cut.dim for cut in cuts)
+    dims = {WHOLE: (width,), SHALLOW: (width,), BELOW: default_dims(width)}
+    if word not in dims:
+        return [word]
+    layers = {last} if word == WHOLE else {cut.layer for cut in cuts} - {last}
+    return [str(cut) for cut in cuts if cut.layer in layers and cut.dim in dims[word]]
+
+
+def places(evaluation: Evaluation, scale: Scale) -> Found:
+    """What is here of all that an evaluation is measured on.
 
     Raises:
-        UserError: what it is measured on is not there.
+        UserError: nothing of it is.
     """
-    note = scale.out / "measured" / evaluation.name / f"{model.name}.json"
-    card = checkpoint.read_card(path)
-    places = _places(evaluation, scale)
-    if note.exists():
-        known = json.loads(note.read_text(encoding="utf-8"))
-        if known["fingerprint"] == card.fingerprint and known["on"] == places:
-            return Measured(
-                known["cells"], tuple(places), tuple(known["folders"]), known["seconds"], False
-            )
-    layers, dims = _layers(model, evaluation, card.layers, scale), _dims(model, scale)
-    start = time.monotonic()
-    if evaluation.searches:
-        grids, folders = _search(path, evaluation, places, layers, dims, scale)
-    else:
-        grids, folders = _compare(path, places, layers, dims, scale), []
-    cells = _cells(grids, evaluation.measure)
-    seconds = time.monotonic() - start
-    found: dict[str, Any] = {"fingerprint": card.fingerprint, "on": places, "cells": cells}
-    write(note, {**found, "folders": folders, "seconds": seconds})
-    return Measured(cells, tuple(places), tuple(folders), seconds, True)
-
-
-def _places(evaluation: Evaluation, scale: Scale) -> list[str]:
-    """Collections or files to measure on."""
-    if scale.small:
-        make = small.collection if evaluation.searches else small.sts_task
-        return [make(name, scale.data, scale.samples) for name in evaluation.small]
-    if evaluation.suite:
-        names = SUITES[evaluation.suite]
-        paths = [scale.data / "beir" / name for name in names]
-        found = [str(path) for path in paths if path.exists()]
-        return found or _absent(f"one of {', '.join(names)}", scale.data / "beir")
-    if evaluation.corpus:
-        path = scale.data / evaluation.corpus
-        return [str(path)] if path.exists() else _absent(evaluation.corpus, scale.data)
-    paths = [scale.data / "sts" / f"{task}.tsv" for task in evaluation.tasks]
-    missing = [path.name for path in paths if not path.exists()]
-    return _absent(", ".join(missing), scale.data / "sts") if missing else list(map(str, paths))
-
-
-def _absent(what: str, folder: Path) -> list[str]:
-    raise UserError(
-        f"This is measured on {what}, not found in {folder}; put it there, name another folder "
-        "with --data, or try the small scale with --small."
+    folder, layout = FOLDERS[evaluation.kind]
+    make = small.MAKERS[evaluation.kind]
+    found, missing = [], []
+    for task in evaluation.small if scale.small else evaluation.tasks:
+        path: Path | str = small.path_of(scale.data / folder, task, evaluation.kind)
+        try:
+            path = make(task, scale.data, scale.samples) if scale.small else path
+        except small.MissingError as error:
+            missing += error.names
+            continue
+        if scale.small or all(Path(part).exists() for part in str(path).split(",")):
+            found.append(Place(Path(task).name, str(path)))
+        else:
+            missing.append(str(path))
+    told = (
+        f"Not measured for want of {', '.join(missing)}: put it there ({layout}), or name another "
+        "folder with --data, and run again; what is measured stays."
     )
+    if not found:
+        raise UserError(told)
+    return Found(tuple(found), told if missing else "")
 
 
-def _layers(model: Model, evaluation: Evaluation, blocks: int, scale: Scale) -> tuple[int, ...]:
+def measured(
+    model: Model, path: str, evaluation: Evaluation, scale: Scale, found: Sequence[Place]
+) -> Measured:
+    """Measure every cut of a model on each place where it is not measured yet."""
+    card = read_card(path)
+    cuts = _layers(model, evaluation, card, scale), _dims(model, evaluation, card, scale)
+    folder = scale.out / "measured" / _name(evaluation, scale) / model.name
+    values: dict[str, Values] = {}
+    details: dict[str, str] = {}
+    seconds, now = 0.0, False
+    for place in found:
+        note = folder / f"{place.name}.json"
+        key = {"fingerprint": card.fingerprint, "on": place.path, "cuts": list(map(list, cuts))}
+        known = json.loads(note.read_text(encoding="utf-8")) if note.exists() else {}
+        if any(known.get(word) != value for word, value in key.items()):
+            start = time.monotonic()
+            one, detail = MEASURES[evaluation.kind](path, evaluation, place, cuts, scale, note)
+            known = {**key, "values": one, "detail": detail, "seconds": time.monotonic() - start}
+            write(note, known)
+            now = True
+        values[place.name], details[place.name] = known["values"], known["detail"]
+        seconds += known["seconds"]
+    return Measured(values, details, evaluation.kind, seconds, now)
+
+
+def _name(evaluation: Evaluation, scale: Scale) -> str:
+    """The folder of what is measured alike, whatever the experiment."""
+    layers = "-last" if evaluation.last else "-even" if evaluation.even and not scale.small else ""
+    return evaluation.kind + layers
+
+
+def _layers(model: Model, evaluation: Evaluation, card: ModelCard, scale: Scale) -> tuple[int, ...]:
+    last = card.layers
+    if evaluation.last:
+        return (last,)
     if model.cut:
         return (Cut.parse(cut_of(model, scale.small)).layer,)
-    if scale.small:
-        return tuple(range(1, blocks + 1))
-    if evaluation.even:
-        return tuple(range(2, blocks + 1, 2))
-    return tuple(range(max(blocks - LAYERS, 0) + 1, blocks + 1))
+    if evaluation.even and not scale.small:
+        return tuple(range(2, last + 1, 2))
+    return tuple(range(max(last - LAYERS, 0) + 1, last + 1))
 
 
-def _dims(model: Model, scale: Scale) -> tuple[int, ...]:
-    """That of a separate model; else all that are usual, told as none."""
-    return (Cut.parse(cut_of(model, scale.small)).dim,) if model.cut else ()
+def _dims(model: Model, evaluation: Evaluation, card: ModelCard, scale: Scale) -> tuple[int, ...]:
+    """That of a separate model; else all usual ones, and of sentences half of the width too."""
+    if model.cut and not model.prefixes:
+        return (Cut.parse(cut_of(model, scale.small)).dim,)
+    half = () if evaluation.searches else (card.width // 2,)
+    return tuple(sorted({*default_dims(card.width), *half}))
 
 
 def _search(
     path: str,
     evaluation: Evaluation,
-    places: Sequence[str],
-    layers: tuple[int, ...],
-    dims: tuple[int, ...],
+    place: Place,
+    cuts: tuple[tuple[int, ...], tuple[int, ...]],
     scale: Scale,
-) -> tuple[list[Grid], list[str]]:
-    split = "test" if scale.small else evaluation.split
+    note: Path,  # noqa: ARG001 - of sentences alone
+) -> tuple[Values, str]:
+    layers, dims = cuts
     report = evaluate(
         EvaluateRequest(
-            corpora=tuple(places),
+            corpora=(place.path,),
             models=(path,),
-            split=split,
+            split="test" if scale.small else evaluation.split,
             layers=layers,
             dims=dims,
             measures=(evaluation.measure,),
@@ -128,47 +187,27 @@ def _search(
             device=scale.device,
         )
     )
-    grids = [place.grids[0] for place in report.places]
-    return grids, [str(place.folder / place.grids[0].model) for place in report.places]
+    grid = report.places[0].grids[0]
+    return sentences.turned(grid), str(report.places[0].folder / grid.model)
 
 
-def _compare(
+def _sentences(
     path: str,
-    places: Sequence[str],
-    layers: tuple[int, ...],
-    dims: tuple[int, ...],
+    evaluation: Evaluation,
+    place: Place,
+    cuts: tuple[tuple[int, ...], tuple[int, ...]],
     scale: Scale,
-) -> list[Grid]:
-    request = StsRequest(
-        tuple(places), (path,), layers, dims, out=scale.out / "results", device=scale.device
+    note: Path,
+) -> tuple[Values, str]:
+    grid, detail = sentences.measure(
+        sentences.Asked(path, evaluation.kind, place.path, *cuts), scale, note.with_suffix(".npz")
     )
-    report = evaluate_sts(request)
-    return [grids[0] for grids in report.tasks[: len(places)]]  # their mean is the last
+    return sentences.turned(grid), detail
 
 
-def _cells(grids: Sequence[Grid], measure: str) -> dict[str, float]:
-    """Means over the grids, and over the shallow layers."""
-    first = grids[0]
-    means = {cut: fmean(grid.cells[cut][measure] for grid in grids) for cut in first.cuts}
-    cells = {str(cut): mean for cut, mean in means.items()}
-    layers, width = first.layers, max(first.dims)
-    cells[WHOLE] = means[Cut(layers[-1], width)]
-    if len(layers) > 1:
-        cells[SHALLOW] = fmean(means[Cut(layer, width)] for layer in layers[:-1])
-    return cells
-
-
-def error_of_difference(
-    above: Measured, cut: str, below: Measured, other: str, measure: str
-) -> float | None:
-    """Standard error of the difference of two cells over the queries, paired; None of sentences."""
-    if not above.folders or not below.folders:
-        return None
-    squares = []
-    for one, two in zip(above.folders, below.folders, strict=True):
-        first = read_scores(Path(one))[measure].at(Cut.parse(cut))
-        second = read_scores(Path(two))[measure].at(Cut.parse(other))
-        apart = first - second
-        if len(apart) > 1:
-            squares.append(float(np.var(apart, ddof=1)) / len(apart))
-    return math.sqrt(sum(squares)) / max(len(squares), 1)
+MEASURES: Mapping[Kind, Callable[..., tuple[Any, str]]] = {
+    "retrieval": _search,
+    "sts": _sentences,
+    "classification": _sentences,
+    "pairs": _sentences,
+}

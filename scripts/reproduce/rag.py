@@ -9,6 +9,7 @@ or a list, is the answer. --generator is any local causal language model (the pa
 
 import argparse
 import json
+import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,17 +20,18 @@ from statistics import fmean
 from answers import can_be_held, exact_match, f1, holds
 from catalogue import ESE
 from claims import Cell, Claim
-from common import CLOSE, NOT_SEEN, SEEN, end, names, parser, scale_of, tell
+from common import CLOSE, ERRORS, NOT_SEEN, SEEN, end, names, parser, scale_of, tell
 from ese_grid import MRL, RAW
 from generation import Generator
 from training import Scale, trained, write
 
+from m2dr.commands.evaluate import evaluate
+from m2dr.data.loaders import open_dataset
 from m2dr.errors import UserError
 from m2dr.evaluate.runfiles import read_run
-from m2dr.model import checkpoint
+from m2dr.model.folder import read_card
 from m2dr.records.run import Run
-from m2dr.text.datasets import open_dataset
-from m2dr.verbs.evaluating.evaluate import EvaluateRequest, evaluate
+from m2dr.settings.evaluate_requests import EvaluateRequest
 
 TextOf = Callable[[str], str]  # of a docid
 Cells = Mapping[str, Mapping[str, Mapping[str, float]]]  # model -> cut -> measure -> share
@@ -92,7 +94,7 @@ def questions(corpus: Path, split: str, count: int) -> list[Question]:
 
 def runs_of(path: str, corpus: Path, split: str, scale: Scale) -> dict[str, Run]:
     """What the cuts of the middle and of the last layer find."""
-    card = checkpoint.read_card(path)
+    card = read_card(path)
     dims = tuple(sorted({min(dim, card.width) for dim in DIMS}))
     report = evaluate(
         EvaluateRequest(
@@ -143,8 +145,12 @@ def _first(run: Run, question: Question, count: int) -> tuple[str, ...]:
     return ranking.docids[:count] if ranking else ()
 
 
-def checked(cells: Cells, measure: str, small: bool) -> str:
-    """The published signs, as far as their cells are here."""
+def checked(cells: Cells, measure: str, small: bool, asked: int = 0) -> str:
+    """The published signs, as far as their cells are here.
+
+    With the number of questions `asked` each difference has the standard error of two shares of
+    independent questions, which is more than the true one.
+    """
     lines = []
     for claim in CLAIMS:
         cuts = [(cell.model, cell.at(small)) for cell in (claim.above, claim.below)]
@@ -153,7 +159,11 @@ def checked(cells: Cells, measure: str, small: bool) -> str:
         above, below = (100 * cells[name][cut][measure] for name, cut in cuts)
         wanted = (claim.above.value or 0.0) - (claim.below.value or 0.0)
         found = above - below
-        verdict = CLOSE if found == 0 else SEEN if found > 0 else NOT_SEEN
+        spread = above * (100 - above) + below * (100 - below)
+        error = math.sqrt(spread / asked) if asked else 0.0
+        close = abs(found) <= ERRORS * error
+        verdict = CLOSE if close else SEEN if found > 0 else NOT_SEEN
+        verdict += f" (standard error {error:.2f})" if asked else ""
         drift = f"drift {found - wanted:+.2f}" if measure == MATCH else "only its sign counts"
         line = f"expected {wanted:+.2f} ({claim.source}), found {found:+.2f}, {drift}: {verdict}"
         lines.append(f"{claim.says}, at {cuts[0][1]}: {line}")
@@ -197,7 +207,7 @@ def run(given: argparse.Namespace) -> None:
             if reader:
                 values |= answered(found, asked, text_of, reader, given.contexts)
             cells[name][cut] = values
-    told = checked(cells, MATCH if reader else RECALL, scale.small)
+    told = checked(cells, MATCH if reader else RECALL, scale.small, len(asked))
     tell(f"{len(asked)} questions of {corpus}\n{table(cells)}")
     tell(told or "None of the published cells is among these.")
     seconds = time.monotonic() - begun

@@ -1,20 +1,28 @@
 """Material of the small scale: samples of real collections, and what a few steps can train on."""
 
+import csv
 import gzip
+import io
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from claims import Kind
+
+from m2dr.data.classification import LabelledText, open_labelled_texts, split_file
+from m2dr.data.dataset import Dataset
+from m2dr.data.loaders import open_dataset
+from m2dr.data.sentence_pairs import open_binary_pairs
 from m2dr.errors import UserError
-from m2dr.text.collection import Dataset
-from m2dr.text.datasets import open_dataset
+from m2dr.model.hub import CARD
 
 SEED = 13
 COLLECTIONS = {  # name -> folder below DATA, split, and how many documents that do not answer
     "msmarco": ("msmarco/passage-pool", "dev_in_pool", 1_000),  # fewer are no work for MiniLM
     "nfcorpus": ("beir/nfcorpus", "test", 400),
     "scifact": ("beir/scifact", "test", 400),
+    "scidocs": ("beir/scidocs", "test", 400),
 }
 QUERIES = 200  # of a sample
 ANSWERS = 4  # per query at most; a query of NFCorpus has 38 on average
@@ -23,20 +31,68 @@ PAIRS, ROWS, POSITIVES = "pairs/acl-title-abstract.jsonl.gz", 8_000, 4
 SCORED = ("sts/stsb-train.tsv", "sts/sick-train.tsv")
 SENTENCES = 6_000
 STS_PAIRS = 400  # of a task
+CLASS_PAIRS = 600  # of a task of two classes
+LABELLED, TESTED = 40, 500  # texts of each class to learn from, and texts to be tested on
+SUFFIXES = ("", ".tsv", ".csv")
+DRAWN_ANEW, SPREAD = 2, 0.02  # layers, and the deviation of their weights, that of BERT
+
+
+class MissingError(UserError):
+    """Some of the data is not there."""
+
+    def __init__(self, names: Sequence[str], data: Path) -> None:
+        """Say which, and where they belong."""
+        self.names = [str(data / name) for name in names]
+        super().__init__(
+            f"The small scale reads {', '.join(names)}, not found in {data}; put it there, or name "
+            "the folder that holds it with --data, and run again: what is done stays done."
+        )
 
 
 def need(data: Path, *names: str) -> None:
     """Refuse when something is not there.
 
     Raises:
-        UserError: with all that is missing.
+        MissingError: with all of it.
     """
     missing = [name for name in names if not (data / name).exists()]
     if missing:
-        raise UserError(
-            f"The small scale reads {', '.join(missing)}, not found in {data}; name the folder "
-            "that holds them with --data."
-        )
+        raise MissingError(missing, data)
+
+
+def path_of(folder: Path, task: str, kind: Kind) -> str:
+    """Where a task lies below the folder of such tasks; files joined by + are one task."""
+    if kind != "sts":
+        found = (folder / f"{task}{suffix}" for suffix in SUFFIXES)
+        return str(next((path for path in found if path.exists()), folder / task))
+    return ",".join(str(folder / f"{part}.tsv") for part in task.split("+"))
+
+
+def backbone_to_improve(out: Path) -> str:
+    """Return the folder of a backbone that a short training improves; made once.
+
+    It is the built-in one with its last two layers drawn anew, always the same ones. As it comes,
+    the built-in backbone is tuned so well that some dozen steps of any recipe make it worse.
+    """
+    folder = out / "backbone"
+    if not (folder / CARD).exists():  # written last
+        import torch
+
+        from m2dr.model import checkpoint
+        from m2dr.model.backbones import backbone_of
+
+        encoder, tokenizer = checkpoint.load("minilm")
+        generator = torch.Generator().manual_seed(SEED)
+        layers = backbone_of(encoder.transformer.config).layers_of(encoder.transformer)
+        with torch.no_grad():
+            for layer in layers[-DRAWN_ANEW:]:
+                for name, weights in layer.named_parameters():
+                    if "LayerNorm" in name or name.endswith("bias"):
+                        weights.fill_(float("LayerNorm.weight" in name))
+                    else:
+                        weights.normal_(0.0, SPREAD, generator=generator)
+        checkpoint.save(encoder, tokenizer, encoder.card, folder)
+    return str(folder)
 
 
 def retrieval_corpus(data: Path, out: Path) -> str:
@@ -142,6 +198,52 @@ def sts_task(name: str, data: Path, out: Path) -> str:
         drawn = random.Random(SEED).sample(rows, min(STS_PAIRS, len(rows)))
         _replace(path, "".join(f"{row}\n" for row in [head, *drawn]))
     return str(path)
+
+
+def classes_task(name: str, data: Path, out: Path) -> str:
+    """A sample of a task of classification, as a folder of train.csv and test.csv."""
+    folder = out / name
+    if not (folder / "test.csv").exists():  # written last
+        need(data, f"classification/{name}")
+        held = open_labelled_texts(data / "classification" / name)
+        draw, by_label = random.Random(SEED), dict[str, list[LabelledText]]()
+        for row in draw.sample(held.train, len(held.train)):
+            by_label.setdefault(row.label, []).append(row)
+        kept = [row for label in sorted(by_label) for row in by_label[label][:LABELLED]]
+        _write_csv(folder / "train.csv", kept)
+        _write_csv(folder / "test.csv", draw.sample(held.test, min(TESTED, len(held.test))))
+    return str(folder)
+
+
+def _write_csv(path: Path, rows: Sequence[LabelledText]) -> None:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([("text", "label"), *rows])
+    _replace(path, text.getvalue())
+
+
+def pairs_task(name: str, data: Path, out: Path) -> str:
+    """A sample of a task of pairs of two classes, as a table."""
+    path = out / f"{name}-pairs.tsv"
+    if not path.exists():
+        found = Path(path_of(data / "pair-classification", name, "pairs"))
+        need(data, str(found.relative_to(data)))
+        file = split_file(found, "test") if found.is_dir() else found
+        pairs = open_binary_pairs(str(file)).pairs
+        drawn = random.Random(SEED).sample(pairs, min(CLASS_PAIRS, len(pairs)))
+        rows = (
+            f"{p.score:g}\t{' '.join(p.first.split())}\t{' '.join(p.second.split())}\n"
+            for p in drawn
+        )
+        _replace(path, "score\tsentence1\tsentence2\n" + "".join(rows))
+    return str(path)
+
+
+MAKERS: Mapping[Kind, Callable[[str, Path, Path], str]] = {
+    "retrieval": collection,
+    "sts": sts_task,
+    "classification": classes_task,
+    "pairs": pairs_task,
+}
 
 
 def _rows(path: Path) -> list[str]:

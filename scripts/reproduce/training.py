@@ -9,17 +9,18 @@ from typing import Any
 import small
 from claims import MINILM, Model, scaled
 
+from m2dr.commands.train import train
 from m2dr.errors import UserError
-from m2dr.model.card import CARD
-from m2dr.model.places import RECORD
+from m2dr.model.hub import CARD, RECORD
 from m2dr.records.cut import Cut
-from m2dr.settings import TrainSettings, read_train_settings
-from m2dr.verbs.training.train import train
+from m2dr.settings.trainings import TrainSettings, read_train_settings
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-DOCUMENTS, SENTENCES = ("retrieval", "starbucks"), ("mipic",)  # how such files' names begin
+DOCUMENTS, SENTENCES = (
+    ("retrieval", "starbucks-srl-msmarco"),
+    ("mipic",),
+)  # how such files' names begin
 SMALL: dict[str, Any] = {
-    "backbone": "minilm",
     "epochs": 0.0,
     "accumulate": 1,
     "negatives": 0,
@@ -81,6 +82,7 @@ def settings_of(model: Model, scale: Scale) -> TrainSettings:
         narrow = [dim for dim in given.dims if dim < MINILM[1]]
         options |= SMALL | {"dims": narrow, "steps": scale.steps, "batch_queries": scale.batch}
         options |= {"corpus": "" if model.raw else _small_corpus(model, scale)}
+        options |= {"backbone": small.backbone_to_improve(scale.samples)}
         if model.config.startswith(SENTENCES):  # two views of a sentence differ by dropout alone
             options |= {"dropout": 0.1, "batch_queries": max(scale.batch // 2, 1)}
     elif not model.raw:
@@ -110,7 +112,8 @@ def _corpus(names: str, config: str, data: Path) -> str:
     if missing:
         raise UserError(
             f"configs/{config}.toml trains on {', '.join(missing)}, which is not there; its head "
-            "says where that comes from, --data names another folder, and --small needs none of it."
+            "says where that comes from. Put it there, or name another folder with --data, and run "
+            "again: what is done stays done. --small needs none of it."
         )
     return ",".join(map(str, paths))
 

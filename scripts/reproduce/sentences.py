@@ -1,0 +1,114 @@
+"""Tasks of sentences as m2dr measures them, with the cosine of every pair kept beside."""
+
+# Shapes in this file:
+#   L layers, K dims, P pairs.
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from claims import Kind
+from training import Scale
+
+from m2dr.commands.classification import evaluate_classification
+from m2dr.commands.sentence_tasks import SentenceTask, measure_tasks, task_of_pairs
+from m2dr.data.classification import split_file
+from m2dr.data.sentence_pairs import ScoredPairs, open_binary_pairs, open_scored_pairs
+from m2dr.evaluate.grid import Grid
+from m2dr.evaluate.sentence_tasks import correlations, gold_scores, prefix_cosines, separations
+from m2dr.settings.evaluate_requests import ClassificationRequest, TaskRequest
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One model on one task."""
+
+    model: str
+    kind: Kind
+    task: str  # its path; several files joined by commas
+    layers: tuple[int, ...]
+    dims: tuple[int, ...]
+
+
+def turned(grid: Grid) -> dict[str, dict[str, float]]:
+    """Measure -> cut -> value."""
+    return {name: {str(cut): grid.cells[cut][name] for cut in grid.cuts} for name in grid.measures}
+
+
+def measure(asked: Asked, scale: Scale, detail: Path) -> tuple[Grid, str]:
+    """Measure one task; the cosines of pairs go to `detail`.
+
+    Returns:
+        The grid, and where the cosines lie; of classification the number of tested texts.
+    """
+    if asked.kind == "classification":
+        return _classes(asked, scale)
+    cosines: list[np.ndarray[Any, Any]] = []
+    task, gold = (_likeness if asked.kind == "sts" else _classes_of_pairs)(asked, cosines)
+    out = scale.out / "results"
+    request = TaskRequest(
+        (asked.task,), (asked.model,), asked.layers, asked.dims, out=out, device=scale.device
+    )
+    measures = ("Spearman",) if asked.kind == "sts" else ("cosine-Accuracy",)
+    grid = measure_tasks(request, lambda: [task], measures).tasks[0][0]
+    detail.parent.mkdir(parents=True, exist_ok=True)
+    aside = detail.with_name(f"partial-{detail.name}")
+    np.savez(
+        aside, gold=gold, cosines=np.stack(cosines), layers=grid.layers, dims=grid.dims
+    )  # [P], [L, K, P]
+    aside.replace(detail)
+    return grid, str(detail)
+
+
+def _likeness(asked: Asked, cosines: list[np.ndarray[Any, Any]]) -> tuple[SentenceTask, Any]:
+    judged = open_scored_pairs(asked.task)
+    gold = gold_scores(judged.pairs, asked.task)
+    return _kept(judged, gold, correlations, cosines), gold
+
+
+def _classes_of_pairs(
+    asked: Asked, cosines: list[np.ndarray[Any, Any]]
+) -> tuple[SentenceTask, Any]:
+    path = Path(asked.task)
+    judged = open_binary_pairs(str(split_file(path, "test") if path.is_dir() else path))
+    alike = np.array([pair.score == 1 for pair in judged.pairs])
+    return _kept(judged, alike, separations, cosines), alike
+
+
+def _kept(
+    judged: ScoredPairs,
+    gold: Any,  # noqa: ANN401 - scores or classes, [P]
+    values: Callable[..., Mapping[int, Mapping[str, float]]],
+    cosines: list[np.ndarray[Any, Any]],
+) -> SentenceTask:
+    """The task, whose cosines [K, P] are kept layer by layer as it is measured."""
+
+    def of_layer(
+        vectors: Any,  # noqa: ANN401 - [N, H]
+        first: Any,  # noqa: ANN401 - rows, [P]
+        second: Any,  # noqa: ANN401 - the same
+        gold: Any,  # noqa: ANN401 - as above
+        dims: Sequence[int],
+    ) -> Mapping[int, Mapping[str, float]]:
+        cosines.append(prefix_cosines(vectors, first, second, dims).astype(np.float32))
+        return values(vectors, first, second, gold, dims)
+
+    return task_of_pairs(judged, gold, of_layer)
+
+
+def _classes(asked: Asked, scale: Scale) -> tuple[Grid, str]:
+    """All texts of the training split at the scale of the paper; else a few of each class."""
+    request = ClassificationRequest(
+        (asked.task,),
+        (asked.model,),
+        asked.layers,
+        asked.dims,
+        out=scale.out / "results",
+        device=scale.device,
+        protocol="mteb" if scale.small else "full",
+        experiments=3,
+    )
+    grid = evaluate_classification(request).tasks[0][0]
+    return grid, str(grid.queries)
