@@ -21,7 +21,7 @@ def write_rows(path: Path, rows: Rows) -> Path:
         path.write_bytes("".join(json.dumps(dict(row)) + "\n" for row in rows).encode())
         return path
     if path.suffix in (".csv", ".tsv"):
-        cells = [list(rows[0]), *([*row.values()] for row in rows)]
+        cells = [list(rows[0]), *([row[name] for name in rows[0]] for row in rows)]
         path.write_bytes((as_csv(cells) if path.suffix == ".csv" else as_tsv(cells)).encode())
         return path
     table = pa.Table.from_pylist([dict(row) for row in rows])

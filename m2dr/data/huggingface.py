@@ -56,10 +56,12 @@ class HubName:
         whole = whole.rstrip("/")
         above, _, last = whole.rpartition("/")
         is_path = whole.startswith((".", "/", "~"))
-        if Path(whole).expanduser().is_dir() and whole:
-            return cls(whole, "", split)
-        if above and Path(above, "README.md").expanduser().is_file():  # which names its configs
+        is_folder = bool(whole) and Path(whole).expanduser().is_dir()
+        page = Path(above, "README.md").expanduser()  # names the configs of its folder
+        if above and page.is_file() and (not is_folder or _names_config(page, last)):
             return cls(above, last, split)
+        if is_folder:
+            return cls(whole, "", split)
         if not whole.strip():
             raise UserError(f"{name!r} names no data set; give {PREFIX}ID or {PREFIX}FOLDER.")
         if is_path:
@@ -75,6 +77,11 @@ class HubName:
         """The folder that the id is; None for one of the hub."""
         path = Path(self.id).expanduser()
         return path if path.is_dir() else None
+
+
+def _names_config(page: Path, config: str) -> bool:
+    pattern = rf"^\W*config_name:\s*['\"]?{re.escape(config)}['\"]?\s*$"
+    return re.search(pattern, page.read_text("utf-8", "replace"), re.MULTILINE) is not None
 
 
 def recognises(name: object) -> bool:
