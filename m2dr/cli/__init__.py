@@ -20,6 +20,7 @@ MODULES = {
     "bm25": "search",
     "fuse": "search",
     "evaluate": "evaluate",
+    "data": "data",
     "compare": "compare",
     "pick": "compare",
     "figures": "figures",

@@ -1,12 +1,11 @@
 """`m2dr index`: make, check, list, import and push indexes."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from m2dr.cli.options import CommandGroup, options_of, refuse_both, takes
-from m2dr.cli.terminal import MISTAKE, echo
+from m2dr.cli.terminal import MISTAKE, echo, echo_table
 from m2dr.errors import command, counted
 from m2dr.settings.index_requests import (
     INDEXES,
@@ -77,18 +76,10 @@ def list_(root: Path | None) -> None:
         for store in stores
         if not store.problem
     ]  # fmt: skip
-    _table(rows)
+    echo_table(rows)
     for store in stores:
         if store.problem:
             echo(store.problem)
-
-
-def _table(rows: Sequence[Sequence[str]]) -> None:
-    """Print columns as wide as their widest cell."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        echo("  ".join(cells).rstrip())
 
 
 @index.command()

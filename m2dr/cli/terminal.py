@@ -29,6 +29,15 @@ def echo(line: str = "", *, err: bool = False, beside: Path | None = None) -> No
     click.echo(printable(line), err=err or (beside is not None and is_stdout(beside)))
 
 
+def echo_table(rows: Sequence[Sequence[str]], numbers: bool = False) -> None:
+    """Print columns as wide as their widest cell; `numbers` aligns all but the first right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for first, *rest in rows:
+        align = str.rjust if numbers else str.ljust
+        cells = (align(cell, width) for cell, width in zip(rest, widths[1:], strict=True))
+        echo("  ".join((first.ljust(widths[0]), *cells)).rstrip())
+
+
 class MainGroup(click.Group):
     """The group of all commands: prints a UserError as a sentence, other errors as a traceback."""
 

@@ -11,6 +11,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from m2dr.data import huggingface
 from m2dr.data.classification import split_file
 from m2dr.data.sentence_pairs import ScoredPairs, open_binary_pairs, open_scored_pairs, paths_of
 from m2dr.errors import UserError, counted, nearest
@@ -173,6 +174,8 @@ def find_task(name: str, kind: str, what: str, suffixes: Sequence[str] = (".tsv"
     Raises:
         UserError: there is none; with the nearest name that there is.
     """
+    if huggingface.recognises(name):
+        return Path(name)
     folders = [place / kind for place in _places()]
     named = (folder / f"{name}{suffix}" for folder in folders for suffix in ("", *suffixes))
     for path in (Path(name), *named):

@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 from m2dr.data.readers import Line, Row, nonempty, stem_of, string, suffix_of
 from m2dr.data.sentence_pairs import SPLIT_COLUMNS, read_rows
+from m2dr.data.tables import ARROW
 from m2dr.errors import UserError, nearest
 
 # Column names in lower case: MTEB, SetFit and Hugging Face, Banking77, CLINC150.
 TEXT_COLUMNS = ("text", "sentence", "utterance", "query", "content")
 LABEL_COLUMNS = ("label", "category", "labels", "intent", "class", "label_text")
-SUFFIXES = (".tsv", ".csv", ".jsonl")
+SUFFIXES = (".tsv", ".csv", ".jsonl", *ARROW)
 
 
 class LabelledText(NamedTuple):

@@ -8,7 +8,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from m2dr.data.readers import Line, LineTable, is_gzipped, read_lines, refuse_repeat
+from m2dr.data.readers import IdTable, Line, LineTable, is_gzipped, refuse_repeat, suffix_of
+from m2dr.data.tables import ArrowTable, is_arrow, read_records
 from m2dr.errors import UserError, nearest
 from m2dr.records.texts import Document, Judgement, Query
 
@@ -19,7 +20,13 @@ NEGATIVES_KEPT = 64
 # leaves those out of the ranking. Elsewhere an equal id is chance, and dropping would lose answers.
 _DROP_OWN_DOCUMENT = {"arguana", "quora"}
 
+# Columns of a document, in rows: of several names of one thing a row may have one.
+DOCUMENT_IDS = ("_id", "id", "docid", "document_id")
+DOCUMENT_TEXTS = ("text", "contents")
+DOCUMENT_COLUMNS = (*DOCUMENT_IDS, "title", *DOCUMENT_TEXTS)
+
 Parse = Callable[[Line], Document]
+ReadLines = Callable[[Path], Iterator[Line]]
 JudgedQueries = tuple[list[Query], list[Judgement]]  # the queries in file order, the judgements
 Negatives = Mapping[str, tuple[str, ...]]  # query id → docids given as not relevant
 
@@ -185,21 +192,20 @@ class MemoryCorpus:
 
 
 class FileCorpus:
-    """Documents that stay in a plain file of one document per line.
+    """Documents that stay in a plain file of one document per line, or in Arrow tables.
 
-    Iterating streams and checks each line. The first use of anything else reads the file once to
-    learn where its lines are, which also refuses repeated ids.
+    Iterating streams and checks each row. The first use of anything else reads the file once to
+    learn where its rows are, which also refuses repeated ids.
     """
 
-    def __init__(self, path: Path, parse: Parse) -> None:
-        self._path = path
-        self._parse = parse
+    def __init__(self, path: Path, parse: Parse, read: ReadLines) -> None:
+        self._path, self._parse, self._read = path, parse, read
 
     def __len__(self) -> int:
         return len(self._table)
 
     def __iter__(self) -> Iterator[Document]:
-        return map(self._parse, read_lines(self._path))
+        return map(self._parse, self._read(self._path))
 
     def __contains__(self, docid: str) -> bool:
         return docid in self._table
@@ -214,11 +220,16 @@ class FileCorpus:
 
     def __getstate__(self) -> dict[str, object]:
         """Return what a data worker is sent: no table, whose hashes differ between processes."""
-        return {"_path": self._path, "_parse": self._parse}
+        return {"_path": self._path, "_parse": self._parse, "_read": self._read}
 
     @cached_property
-    def _table(self) -> LineTable:
-        return LineTable(self._path, lambda line: self._parse(line).id)
+    def _table(self) -> IdTable:
+        def identify(line: Line) -> str:
+            return self._parse(line).id
+
+        if is_arrow(self._path):
+            return ArrowTable(self._path, identify, DOCUMENT_COLUMNS)
+        return LineTable(self._path, identify)
 
 
 class NegativeLists:
@@ -241,13 +252,30 @@ class NegativeLists:
         return {query: tuple(docids) for query, docids in self._lists.items() if docids}
 
 
-def open_corpus_file(path: Path, parse: Parse) -> Corpus:
-    """Open the corpus in a file; a gzipped one is read into memory, as it has no random access.
+def read_documents(path: Path) -> Iterator[Line]:
+    """Return an iterator over the rows of a place, of Arrow tables the columns of a document."""
+    return read_records(path, DOCUMENT_COLUMNS)
+
+
+def open_corpus_file(path: Path, parse: Parse, read: ReadLines = read_documents) -> Corpus:
+    """Open a corpus of one document per row; what has no random access is read into memory.
+
+    That is a gzipped file, a table of text, whose rows may have several lines, and a folder of
+    these.
+
+    Args:
+        path: a place of rows.
+        parse: makes a document of a row.
+        read: `read_lines` for a file without column names.
 
     Raises:
-        UserError: no document in it, or (at once when gzipped) a malformed or repeated one.
+        UserError: no document in it, or (at once when in memory) a malformed or repeated one.
     """
-    corpus = MemoryCorpus(_unrepeated(path, parse)) if is_gzipped(path) else FileCorpus(path, parse)
+    by_line = read is not read_documents or (suffix_of(path) == ".jsonl" and not path.is_dir())
+    if is_arrow(path) or (by_line and not is_gzipped(path)):
+        corpus: Corpus = FileCorpus(path, parse, read)
+    else:
+        corpus = MemoryCorpus(_unrepeated(read(path), parse))
     if next(iter(corpus), None) is None:
         raise UserError(f"{path} holds no document.")
     return corpus
@@ -274,9 +302,9 @@ def split_of(key: str, shares: Mapping[str, float], seed: str) -> str:
     return name  # the shares add up to a little less than 1 in floating point
 
 
-def _unrepeated(path: Path, parse: Parse) -> Iterator[Document]:
-    seen: dict[str, int] = {}
-    for line in read_lines(path):
+def _unrepeated(lines: Iterator[Line], parse: Parse) -> Iterator[Document]:
+    seen: dict[str, tuple[Path, int]] = {}
+    for line in lines:
         document = parse(line)
         refuse_repeat(line, document.id, seen)
         yield document

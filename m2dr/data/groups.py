@@ -128,6 +128,15 @@ def answered_queries(dataset: Dataset, split: str) -> AnsweredQueries:
     Raises:
         UserError: there is no such split, or nothing in it is relevant.
     """
+    relevant, absent = relevant_documents(dataset, split)
+    queries = [query for query in dataset.queries(split) if query.id in relevant]
+    if not queries:
+        raise UserError(f"{dataset.name}: no query of {split!r} has a relevant document.")
+    return AnsweredQueries(queries, relevant, absent)
+
+
+def relevant_documents(dataset: Dataset, split: str) -> tuple[dict[str, list[str]], int]:
+    """Return relevant docids that the corpus holds by query id, and how many it does not hold."""
     relevant: dict[str, list[str]] = defaultdict(list)
     absent = 0
     for judgement in dataset.judgements(split):
@@ -136,10 +145,7 @@ def answered_queries(dataset: Dataset, split: str) -> AnsweredQueries:
                 relevant[judgement.query_id].append(judgement.document_id)
             else:
                 absent += 1
-    queries = [query for query in dataset.queries(split) if query.id in relevant]
-    if not queries:
-        raise UserError(f"{dataset.name}: no query of {split!r} has a relevant document.")
-    return AnsweredQueries(queries, dict(relevant), absent)
+    return dict(relevant), absent
 
 
 def known_positives(

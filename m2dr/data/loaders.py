@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from m2dr.data import beir, irds, msmarco, pairs, pydocs
-from m2dr.data.dataset import Dataset
+from m2dr.data import beir, huggingface, irds, msmarco, pairs, pydocs
+from m2dr.data.dataset import Dataset, open_corpus_file
+from m2dr.data.tables import is_place, name_of, read_records, split_name
 from m2dr.errors import UserError, suggestion
 from m2dr.io import refuse_pipe
 
@@ -28,14 +29,14 @@ LOADERS = (
     ),
     Loader("irds:ID, from the catalogue of ir_datasets", irds.recognises, irds.open_irds),
     Loader(
-        "a .jsonl or .jsonl.gz file of pairs or of training groups",
-        pairs.recognises,
-        pairs.open_jsonl,
+        "hf:ID, hf:ID/CONFIG or hf:ID:SPLIT, from the hub or a folder through the library datasets",
+        huggingface.recognises,
+        lambda name: open_hub(name),
     ),
     Loader(
-        "a .csv or .tsv file whose header names a query, a positive and any negatives",
-        pairs.recognises_table,
-        pairs.open_table,
+        "a .jsonl or .jsonl.gz file of pairs, of training groups or of documents",
+        pairs.recognises,
+        lambda name: open_records(name),
     ),
     Loader(
         "a triples.*.tsv file of query, positive and negative texts",
@@ -43,8 +44,8 @@ LOADERS = (
         msmarco.open_triples,
     ),
     Loader(
-        "a folder with corpus.jsonl as BEIR has it, or its bare name under $M2DR_DATA/beir, "
-        "./data or ./datasets",
+        "a folder with corpus.jsonl (or .parquet, …) as BEIR has it, or its bare name under "
+        "$M2DR_DATA/beir, ./data or ./datasets",
         beir.recognises,
         beir.open_beir,
     ),
@@ -52,6 +53,12 @@ LOADERS = (
         f"a folder of MS MARCO files ({', '.join(msmarco.LOOKED_FOR)})",
         msmarco.recognises,
         msmarco.open_msmarco,
+    ),
+    Loader(
+        "a .parquet, .arrow, .feather, .csv or .tsv file, or a folder of them, whose columns are "
+        "those of pairs, of training groups or of documents",
+        lambda name: is_place(Path(name)),
+        lambda name: open_records(name),
     ),
 )
 
@@ -67,6 +74,30 @@ def open_dataset(name: str) -> Dataset:
             return loader.open(name)
     forms = "; ".join(loader.summary for loader in LOADERS)
     raise UserError(f"{_found_instead(name)} A data set is {forms}.")
+
+
+def open_hub(name: str) -> Dataset:
+    """Open a data set of the library datasets: a corpus with queries and judgements, or rows."""
+    parts = {part: Path(where) for part, where in huggingface.retrieval_parts(name).items()}
+    if not parts:
+        return open_records(name)
+    corpus, queries = parts.pop("corpus"), parts.pop("queries")
+    qrels = {split_name(part.removeprefix("qrels/")): where for part, where in parts.items()}
+    return beir.open_parts(huggingface.short_name(name), corpus, queries, qrels)
+
+
+def open_records(name: str) -> Dataset:
+    """Open a place of rows: pairs or groups, or documents without queries.
+
+    Raises:
+        UserError: there is no row, or its columns are of none of these.
+    """
+    path = Path(name)
+    first = next(read_records(path), None)
+    row = first.json() if first and first.text[:1] != "[" else {}
+    if not pairs.answers(row) and beir.is_document(row):
+        return Dataset(name_of(path), open_corpus_file(path, beir.document_of), {})
+    return pairs.open_rows(name)
 
 
 def _found_instead(name: str) -> str:

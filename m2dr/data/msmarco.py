@@ -17,12 +17,13 @@ from m2dr.data.dataset import (
 from m2dr.data.pairs import (
     FindScores,
     TrainingRow,
+    answers,
     build_dataset,
     read_group,
     split_in,
 )
 from m2dr.data.qrels import FindQueries, read_split
-from m2dr.data.readers import Line, encodable, identifier, nonempty, read_lines
+from m2dr.data.readers import Line, encodable, header_of, identifier, nonempty, read_lines
 from m2dr.errors import counted
 from m2dr.records.texts import Document, Judgement, Query
 
@@ -51,7 +52,7 @@ def open_msmarco(name: str) -> Dataset:
     collection = _collection(files)
     if collection is None:
         return build_dataset(folder.resolve().name, partial(_rows, files))
-    corpus = open_corpus_file(collection, _document)
+    corpus = open_corpus_file(collection, _document, read_lines)
     find = partial(find_queries, [path for path in files if "queries" in path.name])
     splits = {
         split: Split(
@@ -69,8 +70,12 @@ def open_msmarco(name: str) -> Dataset:
 
 
 def recognises_triples(name: str) -> bool:
-    """Return whether the name is a file of text triples."""
-    return is_text_triples(Path(name)) and Path(name).is_file()
+    """Return whether the name is a file of text triples, without a header."""
+    path = Path(name)
+    if not is_text_triples(path) or not path.is_file():
+        return False
+    header = header_of(path)
+    return header is None or not answers(header[1])
 
 
 def is_text_triples(path: Path) -> bool:

@@ -1,6 +1,6 @@
 """Training files of pairs (query, document) or groups (query, positives, negatives).
 
-Both are JSONL files or tables with a header. Keys and columns are found by name.
+Both are rows of any file that m2dr.data.tables reads. Keys and columns are found by name.
 """
 
 import re
@@ -22,17 +22,13 @@ from m2dr.data.dataset import (
 from m2dr.data.readers import (
     Line,
     Row,
-    header_of,
     nonempty,
     number,
     optional_identifier,
     optional_string,
-    read_lines,
-    read_table,
-    stem_of,
     string,
-    suffix_of,
 )
+from m2dr.data.tables import SPLIT_WORDS, name_of, read_records, split_name
 from m2dr.errors import UserError, counted
 from m2dr.jsontext import JsonError, parse_json
 from m2dr.records.texts import Document, Judgement, Query
@@ -52,7 +48,7 @@ _PASSAGE_IDS = re.compile(r"(?:positive|negative)_\w*ids")  # the texts are in a
 SHARES = {"train": 0.96, "dev": 0.02, "test": 0.02}  # of the documents of a pair file
 _SEED = "pairs-1"  # another seed gives another split, and makes trained models incomparable
 _SUFFIXES = (".jsonl", ".jsonl.gz")
-_TABLES = (".csv", ".tsv")
+_ANSWERS = {"document", *POSITIVE_KEYS}
 
 Numbers = tuple[float, ...]
 Rows = Iterator[tuple[Line, Row]]
@@ -90,35 +86,26 @@ def recognises(name: str) -> bool:
     return name.endswith(_SUFFIXES) and Path(name).is_file()
 
 
-def recognises_table(name: str) -> bool:
-    """Return whether the name is a table whose header names a query and a positive."""
-    path = Path(name)
-    if suffix_of(path) not in _TABLES or not path.is_file():
-        return False
-    header = header_of(path)
-    return header is not None and not set(QUERY_KEYS).isdisjoint(header[1]) and _answers(header[1])
+def answers(columns: Collection[str]) -> bool:
+    """Return whether columns hold a query and a document that answers it."""
+    return not set(QUERY_KEYS).isdisjoint(columns) and not _ANSWERS.isdisjoint(columns)
 
 
-def open_jsonl(name: str) -> Dataset:
-    """Read the file into memory; its first line says whether it holds pairs or groups.
+def open_rows(name: str) -> Dataset:
+    """Read pairs or groups into memory; the columns of the first row say which of them it holds.
 
     Pairs are split by a hash of the document's text, so no document is in two splits. Groups are
-    one split, which the file's name says: train, unless it names dev or test.
+    one split, which the file's name says: train, unless it names dev or test. A column `split`
+    decides for both. An empty negative of a table of text is none.
+
+    Args:
+        name: a file, a folder or `hf:ID`.
     """
     path = Path(name)
-    first = next(read_lines(path), None)
+    first = next(read_records(path), None)
     if first is None:
-        raise UserError(f"{path} holds no line.")
+        raise UserError(f"{path} holds no {'line' if recognises(name) else 'row'}.")
     return _dataset(path, first, _object_of(first).keys(), partial(_objects, path))
-
-
-def open_table(name: str) -> Dataset:
-    """Read a table with a header into memory, as `open_jsonl` does; an empty negative is none."""
-    path = Path(name)
-    header = header_of(path)
-    if header is None:
-        raise UserError(f"{path} holds no line.")
-    return _dataset(path, *header, partial(_table, path))
 
 
 def build_dataset(
@@ -194,7 +181,8 @@ class DatasetBuilder:
             )
             for split in dict.fromkeys([*first, *self._splits])
         }
-        return Dataset(name, MemoryCorpus(self.documents.values()), splits)
+        aliases = {"validation": "dev"} if "dev" in splits else {}
+        return Dataset(name, MemoryCorpus(self.documents.values()), splits, aliases)
 
     def _keep(self, document: Document) -> str:
         docid = self._docids.of((document.title, document.text), document.id)
@@ -241,8 +229,8 @@ def split_in(path: Path) -> str:
     >>> split_in(Path("mined-dev.jsonl.gz")), split_in(Path("triples.train.small.tsv"))
     ('dev', 'train')
     """
-    words = path.name.replace("-", ".").replace("_", ".").split(".")
-    return next((word for word in words if word in SHARES), "train")
+    words = re.split(r"[-_.:]", path.name)
+    return next((SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS), "train")
 
 
 def read_group(line: Line) -> tuple[TrainingRow, FindScores]:
@@ -271,10 +259,10 @@ def _scores(
 
 def _dataset(path: Path, first: Line, keys: Collection[str], rows: Callable[[], Rows]) -> Dataset:
     _refuse_passage_ids(first, keys)
-    if not _answers(keys):
+    if _ANSWERS.isdisjoint(keys):
         raise first.error(
-            f"has neither 'document' (pairs) nor {POSITIVE_KEYS[0]!r} (groups); "
-            f"its keys are {', '.join(map(repr, keys)) or 'none'}."
+            f"has neither 'document' (pairs) nor {POSITIVE_KEYS[0]!r} (groups), nor an id and a "
+            f"text (documents); its keys are {', '.join(map(repr, keys)) or 'none'}."
         )
     paired = "document" in keys
     read, positives = (_pair, ("document",)) if paired else (_group, POSITIVE_KEYS)
@@ -283,11 +271,16 @@ def _dataset(path: Path, first: Line, keys: Collection[str], rows: Callable[[], 
         for line, row in rows():
             yield read(line, row), partial(_scores, line, row, positives)
 
-    return build_dataset(stem_of(path), training_rows, SHARES)
+    return build_dataset(name_of(path), training_rows, SHARES)
 
 
 def _object_of(line: Line) -> Row:
-    """Return the JSON object of a line; a list of texts is a query, a positive and negatives."""
+    """Return the values of a row; a list of texts is a query, a positive and negatives.
+
+    Empty negatives of a table are left out.
+    """
+    if line.row is not None:
+        return _without_gaps(line.row)
     if not line.text.lstrip().startswith("["):
         return line.json()
     texts = line.parsed()
@@ -301,17 +294,8 @@ def _object_of(line: Line) -> Row:
     return {QUERY_KEYS[0]: query, POSITIVE_KEYS[0]: positive, NEGATIVE_KEYS[0]: negatives}
 
 
-def _answers(keys: Collection[str]) -> bool:
-    """Return whether one of the keys holds a positive."""
-    return not {"document", *POSITIVE_KEYS}.isdisjoint(keys)
-
-
 def _objects(path: Path) -> Rows:
-    return ((line, _object_of(line)) for line in read_lines(path))
-
-
-def _table(path: Path) -> Rows:
-    return ((line, _without_gaps(row)) for line, row in read_table(path))
+    return ((line, _object_of(line)) for line in read_records(path))
 
 
 def _without_gaps(row: Row) -> Row:
@@ -319,7 +303,9 @@ def _without_gaps(row: Row) -> Row:
     return {
         key: cell
         for key, cell in row.items()
-        if str(cell).strip() or not (key in NEGATIVE_KEYS or _NUMBERED.fullmatch(key))
+        if cell is None
+        or str(cell).strip()
+        or not (key in NEGATIVE_KEYS or _NUMBERED.fullmatch(key))
     }
 
 
@@ -328,7 +314,8 @@ def _pair(line: Line, row: Row) -> TrainingRow:
     docid = optional_identifier(line, row, ("document_id",))
     document = Document(docid, text, optional_string(line, row, "title"))
     negatives = _documents(line, _negatives(row))
-    return TrainingRow(split_of(text, SHARES, _SEED), _query(line, row), (document,), negatives)
+    split = _named_split(row) or split_of(text, SHARES, _SEED)
+    return TrainingRow(split, _query(line, row), (document,), negatives)
 
 
 def _group(line: Line, row: Row) -> TrainingRow:
@@ -337,7 +324,14 @@ def _group(line: Line, row: Row) -> TrainingRow:
     if not positives:
         raise line.error(f"has no positive document under any of {', '.join(POSITIVE_KEYS)}.")
     negatives = _documents(line, _negatives(row))
-    return TrainingRow(split_in(line.path), _query(line, row), positives, negatives)
+    split = _named_split(row) or split_in(line.path)
+    return TrainingRow(split, _query(line, row), positives, negatives)
+
+
+def _named_split(row: Row) -> str:
+    """Return the split that a column names; empty where there is none."""
+    named = row.get("split")
+    return split_name(named) if isinstance(named, str) else ""
 
 
 def _refuse_passage_ids(line: Line, keys: Collection[str]) -> None:
@@ -353,7 +347,8 @@ def _refuse_passage_ids(line: Line, keys: Collection[str]) -> None:
 
 def _query(line: Line, row: Row) -> Query:
     query_id = optional_identifier(line, row, ("query_id",))
-    key = next((key for key in QUERY_KEYS if row.get(key) is not None), QUERY_KEYS[0])
+    there = [key for key in QUERY_KEYS if key in row]
+    key = next((key for key in there if row[key] is not None), (*there, QUERY_KEYS[0])[0])
     return Query(query_id, nonempty(line, string(line, row, key), repr(key)))
 
 

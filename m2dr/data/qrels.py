@@ -15,11 +15,18 @@ from m2dr.data.readers import (
     required,
     string,
 )
+from m2dr.data.tables import is_arrow, read_records
 from m2dr.errors import UserError, counted
 from m2dr.records.texts import Judgement, Query
 
 ID_KEYS = ("_id", "id", "query_id")
 TEXT_KEYS = ("text", "query")
+# Columns of a table of judgements: query, document, relevance; the first name that a row has.
+JUDGED_COLUMNS = (
+    ("query-id", "query_id", "qid"),
+    ("corpus-id", "corpus_id", "docid", "document_id", "doc_id", "pid"),
+    ("score", "relevance", "rel", "label"),
+)
 _SCORE_TITLES = {"score", "relevance", "rel", "label"}  # last column of a header
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')  # a cell as CSV quotes it
 
@@ -30,8 +37,12 @@ def read_judgements(path: Path) -> Iterator[tuple[Line, Judgement]]:
     """Yield the judgements of a file with their lines; columns are split by tabs or spaces.
 
     `query-id corpus-id score`, with or without that header, or `qid 0 docid relevance`. Between
-    tabs a cell may be quoted, as BEIR's files quote ids that hold a quotation mark.
+    tabs a cell may be quoted, as BEIR's files quote ids that hold a quotation mark. In Arrow
+    tables, columns are found by the names in JUDGED_COLUMNS.
     """
+    if is_arrow(path):
+        yield from ((line, _judgement(line)) for line in read_records(path))
+        return
     for line in read_lines(path):
         columns = cells_of(line.text)
         if line.number == 1 and columns[-1].strip().lower() in _SCORE_TITLES:
@@ -50,6 +61,19 @@ def read_judgements(path: Path) -> Iterator[tuple[Line, Judgement]]:
                 _relevance(line, score),
             ),
         )
+
+
+def _judgement(line: Line) -> Judgement:
+    row = line.json()
+    query, document, score = (
+        required(line, row, next((name for name in names if name in row), names[0]))
+        for names in JUDGED_COLUMNS
+    )
+    return Judgement(
+        identifier(line, query, "the query id"),
+        identifier(line, document, "the document id"),
+        _relevance(line, str(score)),
+    )
 
 
 def cells_of(text: str) -> list[str]:
@@ -96,11 +120,11 @@ def read_topics(path: Path) -> list[Query]:
     Raises:
         UserError: the file cannot be read, is empty, or a line is malformed or repeats an id.
     """
-    parse = _from_json if ".jsonl" in path.suffixes else _from_tsv
+    named = ".jsonl" in path.suffixes or is_arrow(path)
     found: list[Query] = []
-    seen: dict[str, int] = {}
-    for line in read_lines(path, once=True):
-        found.append(parse(line))
+    seen: dict[str, tuple[Path, int]] = {}
+    for line in read_records(path) if is_arrow(path) else read_lines(path, once=True):
+        found.append(query_of(line, empty=False) if named else _from_tsv(line))
         refuse_repeat(line, found[-1].id, seen)
     if not found:
         raise UserError(f"{path} holds no queries; each line is an id, a tab and a text.")
@@ -130,10 +154,12 @@ def _from_tsv(line: Line) -> Query:
     return Query(identifier(line, name, "the query id"), nonempty(line, text, "the text"))
 
 
-def _from_json(line: Line) -> Query:
+def query_of(line: Line, empty: bool = True) -> Query:
+    """Return the query of a row with an id and a text; `empty` says whether it may be blank."""
     row = line.json()
     name = optional_identifier(line, row, ID_KEYS)
     if not name:
         required(line, row, ID_KEYS[0])
     key = TEXT_KEYS[1] if TEXT_KEYS[1] in row else TEXT_KEYS[0]
-    return Query(name, nonempty(line, string(line, row, key), repr(key)))
+    text = string(line, row, key)
+    return Query(name, text if empty else nonempty(line, text, repr(key)))

@@ -5,10 +5,11 @@ import gzip
 import json
 import mmap
 import zlib
+from abc import ABC, abstractmethod
 from array import array
 from bisect import bisect_right
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from math import isfinite, nan
 from pathlib import Path
@@ -18,14 +19,14 @@ import numpy as np
 
 from m2dr.errors import UserError, counted
 from m2dr.io import refuse_pipe
-from m2dr.jsontext import reason_of
+from m2dr.jsontext import quoted, reason_of
 
 Row = dict[str, object]
 _Cells = Iterator[tuple["Line", list[str]]]
 
 
 class Line(NamedTuple):
-    """One line of a file, with its place.
+    """One line of a file or row of a table, with its place.
 
     >>> str(Line(Path("a.tsv"), 3, "x").error("has one column, not two."))
     'a.tsv, line 3: has one column, not two.'
@@ -33,11 +34,13 @@ class Line(NamedTuple):
 
     path: Path
     number: int  # from 1
-    text: str  # without its line end
+    text: str  # without its line end; empty for a row of a table
+    row: Row | None = None  # of a table; None where the text holds the values
+    unit: str = "line"  # what is counted: lines of a text file, rows of another
 
     def error(self, reason: str) -> UserError:
         """Return the error to raise for this line: file, line number, reason."""
-        return UserError(f"{self.path}, line {self.number}: {reason}")
+        return UserError(f"{self.path}, {self.unit} {self.number}: {reason}")
 
     def parsed(self) -> Any:  # noqa: ANN401  # any JSON value
         """Return the JSON value of the line."""
@@ -47,8 +50,8 @@ class Line(NamedTuple):
             raise self.error(f"is not JSON ({reason_of(error)}).") from None
 
     def json(self) -> Row:
-        """Return the JSON object of the line."""
-        row = self.parsed()
+        """Return the JSON object of the line, or the values of the row by column."""
+        row = self.parsed() if self.row is None else self.row
         if not isinstance(row, dict):
             raise self.error("is not a JSON object between braces.")
         return row
@@ -109,54 +112,39 @@ def _decoded(path: Path, number: int, raw: bytes) -> Line:
         raise Line(path, number, "").error(reason) from None
 
 
-class LineTable:
-    """The offset and id of each line of a plain file, in 24 bytes per line.
+class IdTable(ABC):
+    """The rows of a file by id, in 16 bytes per row.
 
-    8.8 million passages take 212 MB, where a dict of their ids would take more than 1 GB. Building
-    the table parses every line, and refuses malformed lines and repeated ids.
+    8.8 million passages take 212 MB with their offsets, where a dict of their ids would take more
+    than 1 GB. Building the table parses every row, and refuses malformed rows and repeated ids.
 
     Args:
-        path: not gzipped.
-        identify: returns the id of a line; raises `line.error(...)` for a malformed one.
+        identify: returns the id of a row; raises `line.error(...)` for a malformed one.
+        ids: of all rows, in order.
     """
 
-    def __init__(self, path: Path, identify: Callable[[Line], str]) -> None:
-        self.path = path
+    def __init__(self, identify: Callable[[Line], str], ids: Iterable[str]) -> None:
         self._identify = identify
-        offsets, keys = array("q"), array("q")
-        self._blanks = array("q")  # for each blank line, the number of rows above it
-        end = 0
-        for number, raw in _raw_lines(path):
-            start, end = end, end + len(raw)
-            if raw.isspace():
-                self._blanks.append(len(offsets))
-                continue
-            offsets.append(start)
-            keys.append(hash(identify(_decoded(path, number, raw))))
-        self._offsets = np.frombuffer(offsets, dtype=np.int64)  # [rows] bytes
-        unsorted = np.frombuffer(keys, dtype=np.int64)
+        unsorted = np.fromiter(map(hash, ids), dtype=np.int64)
         self._rows = np.argsort(unsorted, kind="stable")
         self._keys = unsorted[self._rows]
         self._refuse_repeats()
 
     def __len__(self) -> int:
-        return len(self._offsets)
+        return len(self._keys)
 
     def __contains__(self, name: str) -> bool:
-        """Compare 64-bit hashes: wrong for one absent id in 2 million million at 8.8 M lines."""
+        """Compare 64-bit hashes: wrong for one absent id in 2 million million at 8.8 M rows."""
         key = hash(name)
         position = int(np.searchsorted(self._keys, key))
         return position < len(self) and int(self._keys[position]) == key
 
+    @abstractmethod
     def line(self, row: int) -> Line:
-        """Return the line of a row, counted from 0 without the blank lines."""
-        start = int(self._offsets[row])
-        stop = self._bytes.find(b"\n", start)
-        raw = self._bytes[start : stop if stop >= 0 else len(self._bytes)]
-        return _decoded(self.path, row + 1 + bisect_right(self._blanks, row), raw)
+        """Return a row, counted from 0 without blank lines."""
 
     def find(self, name: str) -> Line:
-        """Return the line that holds this id; raise KeyError when there is none."""
+        """Return the row that holds this id; raise KeyError when there is none."""
         key = hash(name)
         position = int(np.searchsorted(self._keys, key))
         while position < len(self) and int(self._keys[position]) == key:
@@ -166,19 +154,50 @@ class LineTable:
             position += 1  # another id of the same hash
         raise KeyError(name)
 
-    @cached_property
-    def _bytes(self) -> mmap.mmap:
-        # Mapped rather than opened: forked workers would share one file position.
-        with self.path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
     def _refuse_repeats(self) -> None:
         same = np.flatnonzero(self._keys[1:] == self._keys[:-1])
         for position in same:
             first, second = (self.line(int(self._rows[position + step])) for step in (0, 1))
             if self._identify(first) == self._identify(second):
-                name = self._identify(second)
-                raise second.error(f"the id {name!r} is already used in line {first.number}.")
+                raise _repeated(second, self._identify(second), first.path, first.number)
+
+
+class LineTable(IdTable):
+    """The offset and id of each line of a plain file, in 24 bytes per line.
+
+    Args:
+        path: not gzipped.
+        identify: as in IdTable.
+    """
+
+    def __init__(self, path: Path, identify: Callable[[Line], str]) -> None:
+        self.path = path
+        self._starts = array("q")
+        self._blanks = array("q")  # for each blank line, the number of rows above it
+        super().__init__(identify, self._scan(identify))
+
+    def _scan(self, identify: Callable[[Line], str]) -> Iterator[str]:
+        end = 0
+        for number, raw in _raw_lines(self.path):
+            start, end = end, end + len(raw)
+            if raw.isspace():
+                self._blanks.append(len(self._starts))
+                continue
+            self._starts.append(start)
+            yield identify(_decoded(self.path, number, raw))
+
+    def line(self, row: int) -> Line:
+        """See IdTable."""
+        start = self._starts[row]
+        stop = self._bytes.find(b"\n", start)
+        raw = self._bytes[start : stop if stop >= 0 else len(self._bytes)]
+        return _decoded(self.path, row + 1 + bisect_right(self._blanks, row), raw)
+
+    @cached_property
+    def _bytes(self) -> mmap.mmap:
+        # Mapped rather than opened: forked workers would share one file position.
+        with self.path.open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 class DistinctLines:
@@ -239,11 +258,17 @@ def identifier(line: Line, value: object, what: str) -> str:
     return encodable(line, value, what)
 
 
-def refuse_repeat(line: Line, name: str, seen: dict[str, int]) -> None:
-    """Raise UserError when an id was seen before; `seen` has the line number of each id."""
-    first = seen.setdefault(name, line.number)
-    if first != line.number:
-        raise line.error(f"the id {name!r} is already used in line {first}.")
+def refuse_repeat(line: Line, name: str, seen: dict[str, tuple[Path, int]]) -> None:
+    """Raise UserError when an id was seen before; `seen` has the file and line of each id."""
+    here = (line.path, line.number)
+    first = seen.setdefault(name, here)
+    if first != here:
+        raise _repeated(line, name, *first)
+
+
+def _repeated(line: Line, name: str, path: Path, number: int) -> UserError:
+    where = f"{line.unit} {number}" + (f" of {path}" if path != line.path else "")
+    return line.error(f"the id {name!r} is already used in {where}.")
 
 
 def encodable(line: Line, text: str, what: str) -> str:
@@ -267,7 +292,7 @@ def string(line: Line, row: Row, key: str) -> str:
     """Return a text that must be there; it may be empty."""
     value = required(line, row, key)
     if not isinstance(value, str):
-        raise line.error(f"{key!r} is {value!r}, not a string.")
+        raise line.error(f"{key!r} is {'null' if value is None else quoted(value)}, not a string.")
     return encodable(line, value, repr(key))
 
 

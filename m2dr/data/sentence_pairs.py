@@ -1,6 +1,6 @@
 """Files of sentence pairs with a score or an NLI label, and of single sentences.
 
-They are tables, JSONL or plain text; columns are found by name.
+They are rows of any file that m2dr.data.tables reads, or plain text; columns are found by name.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from m2dr.data.pairs import QUERY_KEYS
+from m2dr.data.pairs import QUERY_KEYS, answers
 from m2dr.data.readers import (
     Line,
     Row,
@@ -18,15 +18,15 @@ from m2dr.data.readers import (
     read_lines,
     read_table,
     required,
-    stem_of,
     string,
     suffix_of,
 )
+from m2dr.data.tables import ARROW, TEXT, columns_of, is_place, name_of, read_records
 from m2dr.errors import UserError, counted, nearest, suggestion
 from m2dr.io import refuse_pipe
 from m2dr.records.texts import SentencePair
 
-SUFFIXES = (".tsv", ".csv", ".jsonl", ".txt")
+SUFFIXES = (".tsv", ".csv", ".jsonl", ".txt", *ARROW)
 # Column names in lower case: STS-B and SNLI, SICK, MultiNLI, MTEB, Quora, MRPC.
 PAIR_COLUMNS = (
     ("sentence1", "sentence2"),
@@ -159,15 +159,15 @@ def open_binary_pairs(names: str, split: str = "") -> ScoredPairs:
 
 def paths_of(names: str) -> list[Path]:
     """Return the files that a name means: one, or several joined by commas."""
-    if Path(names).is_file():  # a comma may be part of its name
+    if names.strip() and Path(names).exists():  # a comma may be part of its name
         return [Path(names)]
     return [Path(name.strip()) for name in names.split(",") if name.strip()]
 
 
 def read_rows(path: Path) -> Iterator[tuple[Line, Row]]:
-    """Return the rows of a table, JSONL or plain text by column name, in lower case."""
-    if suffix_of(path) == ".jsonl":
-        return ((line, _lowered(line)) for line in read_lines(path))
+    """Return the rows of a place or of plain text by column name, in lower case."""
+    if is_place(path):
+        return ((line, _lowered(line)) for line in read_records(path))
     if _has_no_columns(path):
         column = SENTENCE_COLUMNS[0]
         return ((line, {column: line.text}) for line in read_lines(path) if line.text.strip())
@@ -290,12 +290,12 @@ def _training_sentences(path: Path, split: str) -> Sentences:
         )
     scaled = file.scale.between_0_and_1(path, pairs) if file.scale else tuple(pairs)
     skipped = len(file.rows) - len(pairs)
-    return Sentences(stem_of(path), scaled, file.scale is not None, skipped)
+    return Sentences(name_of(path), scaled, file.scale is not None, skipped)
 
 
 def _scored_pairs(names: str, split: str, rows: Sequence[_SentenceRow]) -> ScoredPairs:
     pairs = tuple(row.pair for row in rows if row.pair is not None)
-    name = "+".join(stem_of(path) for path in paths_of(names))
+    name = "+".join(name_of(path) for path in paths_of(names))
     return ScoredPairs(name, split.lower(), pairs, len(rows) - len(pairs))
 
 
@@ -334,13 +334,13 @@ def _of_split(file: _SentenceFile, split: str) -> Sequence[_SentenceRow]:
 
 def _read_file(path: Path) -> _SentenceFile:
     refuse_pipe(path)
-    if not path.is_file():
+    if not path.exists() and not is_place(path):
         near = [found.name for found in path.parent.iterdir()] if path.parent.is_dir() else []
         raise UserError(f"There is no file {path}. {suggestion(path.name, near)}".strip())
-    if suffix_of(path) not in SUFFIXES:
+    if not _is_readable(path):
         raise UserError(
             f"{path} is not a file of sentences by its name; those end in {', '.join(SUFFIXES)}, "
-            "or one of these and .gz."
+            f"or in {', '.join((*TEXT, '.txt'))} and .gz, and a folder holds such files."
         )
     header = _header(path)
     if header is None:
@@ -365,26 +365,34 @@ def _read(path: Path, columns: _Columns, scale: _ScoreScale | None) -> Iterator[
         yield _SentenceRow(line, split, pair)
 
 
+def _is_readable(path: Path) -> bool:
+    """Return whether a path is a place of rows or a file of plain text."""
+    return is_place(path) or (suffix_of(path) == ".txt" and path.is_file())
+
+
 def _has_sentences(path: Path) -> bool:
-    if suffix_of(path) not in SUFFIXES:
-        return False
     try:
-        header = _header(path)
+        header = _header(path) if _is_readable(path) else None
     except UserError:
         return False  # absent or malformed, which whoever opens it is told
     columns = header[1] if header else []
-    single = bool(_first_of(SENTENCE_COLUMNS, columns))
+    pair, single = _pair_columns(columns), bool(_first_of(SENTENCE_COLUMNS, columns))
+    if header and pair and answers(columns):
+        raise header[0].error(
+            f"names sentence pairs ({', '.join(pair)}) and also a query and its answer; rename or "
+            f"leave out the columns of one of them: {', '.join(columns)}."
+        )
     # In a row of a query, `text` is no sentence of its own.
-    return _pair_columns(columns) is not None or (single and not _first_of(QUERY_KEYS, columns))
+    return pair is not None or (single and not _first_of(QUERY_KEYS, columns))
 
 
 def _header(path: Path) -> tuple[Line, list[str]] | None:
     """Return the line that names the columns, and their names in lower case."""
-    if suffix_of(path) != ".jsonl":
+    if suffix_of(path) in (".csv", ".tsv", ".txt") and path.is_file():
         header = header_of(path)
         return (header[0], [SENTENCE_COLUMNS[0]]) if header and _has_no_columns(path) else header
-    line = next(read_lines(path), None)
-    return None if line is None else (line, list(_lowered(line)))
+    found = columns_of(path)
+    return found and (found[0], [name.lower() for name in found[1]])
 
 
 def _has_no_columns(path: Path) -> bool:

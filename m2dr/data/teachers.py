@@ -10,7 +10,8 @@ from numpy.random import default_rng
 from m2dr.data.dataset import NEGATIVES_KEPT, Dataset, Negatives, TeacherScore
 from m2dr.data.groups import Groups
 from m2dr.data.qrels import cells_of
-from m2dr.data.readers import Line, begins_with, identifier, number, read_lines
+from m2dr.data.readers import Line, begins_with, identifier, number, read_lines, required
+from m2dr.data.tables import is_arrow, read_records
 from m2dr.errors import UserError, counted
 from m2dr.io import refuse_pipe
 from m2dr.records.texts import Group, Query
@@ -19,6 +20,7 @@ from m2dr.records.texts import Group, Query
 _QUERY = ("query_id", "qid")
 _DOCUMENTS = ("document_ids", "docids", "passage_ids", "pids")
 _VALUES = ("scores",)
+_DOCUMENT, _VALUE = ("document_id", "docid", "passage_id", "pid"), "score"  # of one document
 _TITLES = {"score", "pos_score", "margin", "label", "relevance"}  # score column in a header
 _PICKLES = {".pkl", ".pickle"}
 _PICKLE_START = b"\x80"  # first byte since protocol 2; no text in UTF-8 begins with it
@@ -31,17 +33,22 @@ ScoredSource = Literal["given", "scored"]
 
 
 def read_scores(path: Path) -> Iterator[TeacherScore]:
-    """Yield the scores of a file, plain or gzipped, line by line.
+    """Yield the scores of a file, plain or gzipped, line by line, or of Arrow tables by row.
 
     Lines of JSON are `{query: {document: score}}` or objects of `query_id`, `document_ids` and
     `scores`. Tables are recognised by their number of columns: `query document score` (with or
     without a header), `query positive negative margin` (GPL), `positive-score negative-score query
     positive negative` (Hofstätter et al. 2020), and TREC runs, `query Q0 document rank score tag`.
+    Arrow tables have `query_id`, and `document_id` and `score` or lists of both.
 
     Raises:
         UserError: the file cannot be read, is empty or a pickle, or a line is malformed.
     """
     refuse_pipe(path)
+    if is_arrow(path):
+        for line in read_records(path):
+            yield from _of_row(line)
+        return
     if _PICKLES & set(path.suffixes) or begins_with(path, _PICKLE_START):
         raise UserError(
             f"{path} is a pickle, and reading a pickle can run any code. If you trust it, write "
@@ -56,6 +63,20 @@ def read_scores(path: Path) -> Iterator[TeacherScore]:
             yield from _of_json(line)
     else:
         yield from _of_columns(path, first)
+
+
+def _of_row(line: Line) -> Iterator[TeacherScore]:
+    """Yield the scores of a row of Arrow: one document, or lists of documents and scores."""
+    row = line.json()
+    places = (_QUERY, (*_DOCUMENTS, *_DOCUMENT), (*_VALUES, _VALUE))
+    query, documents, values = (
+        required(line, row, next((name for name in names if name in row), names[0]))
+        for names in places
+    )
+    if isinstance(documents, list):
+        yield from _of_lists(line, query, documents, values)
+    else:
+        yield _score(line, query, documents, values)
 
 
 def _of_json(line: Line) -> Iterator[TeacherScore]:

@@ -10,6 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from m2dr.data import huggingface
+from m2dr.data.sentence_pairs import SUFFIXES
 from m2dr.errors import UserError, counted
 from m2dr.io import list_folder, lock_folder
 from m2dr.jsontext import load_json, write_json
@@ -19,7 +21,6 @@ from m2dr.settings.evaluate_requests import MODELS
 
 SETTINGS = "settings.json"  # what `RECORD` is called when the training is finished
 LOGS = "tensorboard"
-_SUFFIXES = (".jsonl", ".csv", ".tsv", ".txt")  # of files that m2dr trains on
 BYTES_PER_PARAMETER = 12 * 3 + 8  # fp32 weights and two moments, in three checkpoints; the model
 Settings = TypeVar("Settings", covariant=True)
 
@@ -46,13 +47,15 @@ def _stem(corpus: str) -> str:
     >>> _stem("data/groups.jsonl.gz"), _stem("irds:beir/fiqa/train"), _stem("data/msmarco-v1.1/")
     ('groups', 'irds-beir-fiqa-train', 'msmarco-v1.1')
     """
+    if huggingface.recognises(corpus):
+        return huggingface.short_name(corpus)
     if ":" in corpus and not Path(corpus).exists():
         return corpus.replace(":", "-").replace("/", "-")
     name = Path(corpus).resolve().name
     if Path(corpus).is_dir():
         return name
     plain = Path(name.removesuffix(".gz"))
-    return plain.stem if plain.suffix.lower() in _SUFFIXES else name
+    return plain.stem if plain.suffix.lower() in SUFFIXES else name
 
 
 def resumed(

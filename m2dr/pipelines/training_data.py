@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from m2dr.data import huggingface
 from m2dr.data.dataset import Dataset
 from m2dr.data.groups import Groups, documents_of, false_negatives
 from m2dr.data.sentence_pairs import Sentences, open_sentences, recognises_sentences
@@ -328,7 +329,7 @@ def _dev_pairs(settings: TrainSettings) -> DevPairs | None:
     """Open the scored pairs of the file that `dev` names."""
     if settings.evaluate_steps == 0:
         return None
-    if not Path(settings.dev.split(",")[0]).is_file():
+    if not (huggingface.recognises(settings.dev) or Path(settings.dev.split(",")[0]).is_file()):
         say(f"dev = {settings.dev!r} is no file of scored pairs: the last checkpoint is kept.")
         return None
     dev = open_sentences(settings.dev)

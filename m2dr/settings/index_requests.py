@@ -1,4 +1,4 @@
-"""Requests of `m2dr index`, `search`, `mine`, `bm25`, `fuse` and `export`.
+"""Requests of `m2dr index`, `search`, `mine`, `bm25`, `fuse`, `export` and `data`.
 
 Neither torch nor numpy is imported here: `--help` is made from these classes.
 """
@@ -24,7 +24,9 @@ LAYERS = ("--layer", "--layers")
 def corpus_option() -> Any:  # noqa: ANN401  # a field
     """Return the field of a corpus."""
     return option(
-        PYDOCS, "pydocs, a folder in BEIR or MS MARCO layout, a JSONL file of pairs, or irds:ID."
+        PYDOCS,
+        "pydocs, a folder in BEIR or MS MARCO layout, a JSONL, parquet, Arrow or CSV file, irds:ID "
+        "or hf:ID.",
     )
 
 
@@ -41,6 +43,15 @@ def device_option() -> Any:  # noqa: ANN401  # a field
 def dtype_option(help: str = "auto, fp32 or bf16.") -> Any:  # noqa: A002, ANN401  # a field
     """Return the field of the arithmetic of an encoder."""
     return option("auto", help)
+
+
+@dataclass(frozen=True)
+class CheckRequest:
+    """What `m2dr data check` is asked."""
+
+    name: str = option(REQUIRED, "A corpus, as --corpus of other commands.", is_argument=True)
+    json: bool = option(False, "Print JSON.")
+    strict: bool = option(False, "End with exit code 1 if anything is wrong.")
 
 
 @dataclass(frozen=True)

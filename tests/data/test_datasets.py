@@ -43,8 +43,8 @@ def test_a_folder_of_no_known_layout_is_told_what_was_looked_for(write) -> None:
 
 
 def test_a_file_of_no_known_kind_is_refused(write) -> None:
-    with pytest.raises(UserError, match=r"The file .*a\.csv is not of a kind that m2dr reads"):
-        open_dataset(str(write("a.csv", "x,y")))
+    with pytest.raises(UserError, match=r"The file .*a\.xml is not of a kind that m2dr reads"):
+        open_dataset(str(write("a.xml", "x,y")))
 
 
 def test_a_folder_of_beir_is_not_taken_for_training_groups(beir: Path, write) -> None:

@@ -245,14 +245,21 @@ def test_a_wrong_triplet_is_named_by_file_and_line(
 
 
 def test_a_table_of_a_header_alone_is_refused(write) -> None:
-    with pytest.raises(UserError, match="^a holds no document"):
+    with pytest.raises(UserError, match=r"a\.csv holds no row"):
         open_dataset(str(write("a.csv", "anchor,positive")))
 
 
-def test_a_table_of_other_columns_is_no_data_set(write) -> None:
-    for lines in (["query\tid", "a\t1"], ["positive\tnegative", "a\tb"], []):
-        with pytest.raises(UserError, match=r"b\.tsv is not of a kind that m2dr reads"):
-            open_dataset(str(write("b.tsv", *lines)))
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (["query\tid", "a\t1"], "line 2: has neither 'document' .* its keys are 'query', 'id'"),
+        (["positive\tnegative", "a\tb"], "line 2: has no 'query'; its keys are 'positive', 'neg"),
+        ([], "holds no row"),
+    ],
+)
+def test_a_table_of_other_columns_is_told_what_is_looked_for(write, lines, reason: str) -> None:
+    with pytest.raises(UserError, match=rf"b\.tsv,? {reason}"):
+        open_dataset(str(write("b.tsv", *lines)))
 
 
 def test_an_empty_file_is_refused(write) -> None:

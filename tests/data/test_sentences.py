@@ -1,6 +1,3 @@
-import csv
-import io
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,6 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tabular import as_tsv, write_rows
 
 from m2dr.data.sentence_pairs import SUFFIXES, open_sentences, recognises_sentences
 from m2dr.errors import UserError
@@ -40,23 +38,17 @@ def scaled(found: Sequence[tuple[str, str, float]]) -> list[SentencePair]:
     return [SentencePair(a, b, (score - lowest) / (highest - lowest)) for a, b, score in found]
 
 
-def in_format(kind: str, names: Sequence[str], found: Sequence[Sequence[object]]) -> str:
-    if kind == ".jsonl":
-        return "".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in found)
-    if kind == ".csv":
-        out = io.StringIO(newline="")
-        csv.writer(out).writerows([names, *found])
-        return out.getvalue()
-    return "".join("\t".join(map(str, row)) + "\n" for row in [names, *found])
-
-
 @pytest.mark.parametrize("kind", SUFFIXES)
 @given(found=rows)
 def test_every_format_gives_the_same_pairs_between_0_and_1(
     kind: str, found: list[tuple[str, str, float]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("rows") / f"given{kind}"
-    path.write_bytes(in_format(kind, ("sentence1", "sentence2", "score"), found).encode())
+    columns = ("sentence1", "sentence2", "score")
+    if kind == ".txt":
+        path.write_text(as_tsv([columns, *found]), newline="")
+    else:
+        write_rows(path, [dict(zip(columns, row, strict=True)) for row in found])
 
     sentences = open_sentences(str(path))
 
@@ -71,7 +63,7 @@ def test_a_quoted_cell_of_a_csv_may_hold_commas_quotes_and_line_ends(
     found: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("cells") / "given.csv"
-    path.write_bytes(in_format(".csv", ("sentence",), [[text] for text in found]).encode())
+    write_rows(path, [{"sentence": text} for text in found])
 
     assert [pair.first for pair in open_sentences(str(path)).pairs] == found
 

@@ -1,0 +1,298 @@
+"""Rows of tables, whatever the file: parquet, Arrow, CSV, TSV, JSONL, folders of them, `hf:ID`.
+
+A row is a `Line` whose `json()` returns its values by column name, so that what makes texts, groups
+and pairs of rows does not depend on the file. A place of rows is a path: a file, a folder, or
+`hf:ID` as `m2dr.data.huggingface` reads it.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from m2dr.data import huggingface
+from m2dr.data.readers import (
+    IdTable,
+    Line,
+    Row,
+    read_lines,
+    read_table,
+    stem_of,
+    suffix_of,
+)
+from m2dr.errors import UserError, install
+from m2dr.io import explain_failure, refuse_pipe
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Untyped = Any  # pyarrow has no types
+
+ARROW = (".parquet", ".pq", ".arrow", ".feather")  # files of Arrow tables
+TEXT = (".csv", ".tsv", ".jsonl")  # these may be gzipped
+ROWS_AT_ONCE = 1024  # that are converted to Python
+# A split by the words of file and folder names, as the hub writes them.
+SPLIT_WORDS = {"train": "train", "test": "test"} | dict.fromkeys(
+    ("dev", "validation", "valid", "val"), "dev"
+)
+# A folder that holds one of these is no folder of tables of one kind.
+_PARTS_OF_A_CORPUS = {"corpus", "collection", "queries", "qrels"}
+_SHARD = re.compile(r"-\d{5}-of-\d{5}$")  # as `datasets` numbers the files of a split
+
+
+class Part(NamedTuple):
+    """Rows of one file, or of one split of a data set."""
+
+    path: Path
+    split: str  # that each row is given; empty for none
+    open: "Callable[[Collection[str]], Iterable[pa.RecordBatch]]"  # some columns; empty: all
+
+
+def is_arrow(path: Path) -> bool:
+    """Return whether a place is a file, a folder or a data set of Arrow tables."""
+    if huggingface.recognises(path):
+        return True
+    if path.is_dir():
+        files = [file for file, _ in _files(path)]
+        return bool(files) and all(suffix_of(file) in ARROW for file in files)
+    return path.suffix.lower() in ARROW
+
+
+def is_place(path: Path) -> bool:
+    """Return whether rows can be read from a path: a file by its suffix, a folder, or hf:ID.
+
+    A data set with a corpus and queries apart is none.
+    """
+    if huggingface.recognises(path):
+        return not huggingface.retrieval_parts(str(path))
+    if path.is_dir():
+        return bool(_files(path))
+    return path.is_file() and (path.suffix.lower() in ARROW or suffix_of(path) in TEXT)
+
+
+def name_of(path: Path) -> str:
+    """Return the name of a place, fit to name a folder.
+
+    >>> name_of(Path("data/nli.train.parquet")), name_of(Path("hf:mteb/scifact/corpus"))
+    ('nli.train', 'mteb-scifact-corpus')
+    """
+    if huggingface.recognises(path):
+        return huggingface.short_name(str(path))
+    return path.resolve().name if path.is_dir() else stem_of(path)
+
+
+def split_name(word: str) -> str:
+    """Return a split's name: dev for validation, others in lower case."""
+    lowered = word.strip().lower()
+    return SPLIT_WORDS.get(lowered, lowered)
+
+
+def read_records(path: Path, columns: Collection[str] = ()) -> Iterator[Line]:
+    """Yield the rows of a place; `Line.json()` returns the values of each.
+
+    Args:
+        path: a file, a folder or `hf:ID`.
+        columns: to read, of Arrow tables; empty for all.
+
+    Raises:
+        UserError: the place cannot be read.
+    """
+    if suffix_of(path) == ".jsonl" and not path.is_dir() and not huggingface.recognises(path):
+        yield from read_lines(path)
+        return
+    for part in _parts(path):
+        if suffix_of(part.path) in TEXT and not huggingface.recognises(path):
+            yield from _text_rows(part)
+            continue
+        number = 0
+        for batch in part.open(columns):
+            for start in range(0, batch.num_rows, ROWS_AT_ONCE):
+                for row in batch.slice(start, ROWS_AT_ONCE).to_pylist():
+                    number += 1
+                    yield _line(part, number, row)
+
+
+def columns_of(path: Path) -> tuple[Line, list[str]] | None:
+    """Return the first row of a place and the names of its columns; None when there is no row."""
+    first = next(read_records(path), None)
+    return None if first is None else (first, list(first.json()))
+
+
+class ArrowTable(IdTable):
+    """The rows of Arrow tables by number and by id.
+
+    Parquet is held in memory as Arrow; files of Arrow are memory-mapped.
+
+    Args:
+        path: of a file, a folder or `hf:ID`.
+        identify: as in IdTable.
+        columns: to hold.
+    """
+
+    def __init__(
+        self, path: Path, identify: Callable[[Line], str], columns: Collection[str]
+    ) -> None:
+        # Each batch with its part and the number of its rows that come before it.
+        self._batches = [
+            (part, start, batch)
+            for part in _parts(path)
+            for batch, start in _numbered(part.open(columns))
+        ]
+        self._ends = list(accumulate(batch.num_rows for _, _, batch in self._batches))
+        super().__init__(identify, map(identify, read_records(path, columns)))
+
+    def line(self, row: int) -> Line:
+        """See IdTable."""
+        place = bisect_right(self._ends, row)
+        part, start, batch = self._batches[place]
+        row -= self._ends[place] - batch.num_rows
+        return _line(part, start + row + 1, batch.slice(row, 1).to_pylist()[0])
+
+
+def stem_without_shard(path: Path) -> str:
+    """Return the name of a file without its suffix and the number of its shard.
+
+    >>> stem_without_shard(Path("qrels/test-00000-of-00001.parquet"))
+    'test'
+    """
+    return _SHARD.sub("", path.name if path.is_dir() else stem_of(path))
+
+
+# Places
+
+
+def _parts(path: Path) -> Iterator[Part]:
+    """Yield the parts of a place, in order."""
+    if huggingface.recognises(path):
+        for split, table in huggingface.load_tables(str(path)).items():
+            name = (
+                path
+                if ":" in str(path)[len(huggingface.PREFIX) :] or not split
+                else Path(f"{path}:{split}")
+            )
+            yield Part(name, split_name(split), partial(_of_table, name, table))
+        return
+    files = _files(path) if path.is_dir() else [(path, "")]
+    for file, split in files:
+        yield Part(file, split, partial(_open, file))
+
+
+def _files(folder: Path) -> list[tuple[Path, str]]:
+    """Return the files of tables in a folder and one level below, by name, each with its split."""
+    entries = sorted(folder.iterdir())
+    below = [file for entry in entries if entry.is_dir() for file in sorted(entry.iterdir())]
+    if any(path.name.partition(".")[0] in _PARTS_OF_A_CORPUS for path in (*entries, *below)):
+        return []
+    return [
+        (file, _split_in_name(file.relative_to(folder)))
+        for file in (*entries, *below)
+        if file.is_file()
+        and (file.suffix.lower() in ARROW or suffix_of(file) in TEXT)
+        and not file.name.startswith(("cache-", "tmp", "."))  # `datasets` writes the first two
+    ]
+
+
+def _split_in_name(path: Path) -> str:
+    words = re.split(r"[^a-z0-9]+", str(path).lower())
+    return next((SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS), "")
+
+
+def _line(part: Part, number: int, row: Row) -> Line:
+    """Return a row of Arrow: fields that are null in a nested object are left out, as in JSON."""
+    values = {name: _without_nulls(value) for name, value in row.items()}
+    if part.split:
+        values.setdefault("split", part.split)
+    return Line(part.path, number, "", values, "row")
+
+
+def _without_nulls(value: object) -> object:
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return value
+
+
+def _text_rows(part: Part) -> Iterator[Line]:
+    """Yield the rows of a file of text; the split of the file is one of their values."""
+    if suffix_of(part.path) == ".jsonl":
+        rows: Iterable[tuple[Line, Row]] = ((line, line.json()) for line in read_lines(part.path))
+    else:
+        rows = read_table(part.path)
+    for line, row in rows:
+        split = {"split": part.split} if part.split and "split" not in row else {}
+        yield line._replace(row={**row, **split})
+
+
+# Arrow
+
+
+def _numbered(batches: "Iterable[pa.RecordBatch]") -> "Iterator[tuple[pa.RecordBatch, int]]":
+    """Yield batches, each with the number of the rows before it."""
+    done = 0
+    for batch in batches:
+        yield batch, done
+        done += batch.num_rows
+
+
+def _pyarrow(path: Path) -> Untyped:
+    try:
+        import pyarrow
+    except ImportError:
+        raise UserError(
+            f"{path} is read by pyarrow, which is not installed. Install it with: "
+            f"{install('datasets')}"
+        ) from None
+    return pyarrow
+
+
+def _open(path: Path, columns: Collection[str]) -> "Iterator[pa.RecordBatch]":
+    """Yield the rows of a file, in batches."""
+    refuse_pipe(path)
+    _pyarrow(path)
+    with explain_failure(
+        f"{path} cannot be read as a table of {path.suffix}", "Write it again, or copy it again."
+    ):
+        yield from (_of_parquet if path.suffix.lower() in ARROW[:2] else _of_arrow)(path, columns)
+
+
+def _of_parquet(path: Path, columns: Collection[str]) -> "Iterator[pa.RecordBatch]":
+    from pyarrow.parquet import ParquetFile
+
+    with ParquetFile(path) as file:
+        names = _checked(path, file.schema_arrow.names)
+        chosen = [name for name in names if name in columns] if columns else None
+        yield from file.iter_batches(ROWS_AT_ONCE * 16, columns=chosen)
+
+
+def _of_arrow(path: Path, columns: Collection[str]) -> "Iterator[pa.RecordBatch]":
+    """Yield the rows of an Arrow file or stream, or of feather's first version."""
+    import pyarrow as pa
+    from pyarrow import feather, ipc
+
+    mapped = pa.memory_map(str(path))
+    start = mapped.read(6)
+    mapped.seek(0)
+    if start == b"ARROW1":
+        table = ipc.open_file(mapped).read_all()
+    elif start[:4] == b"FEA1":
+        table = feather.read_table(path)
+    else:
+        table = ipc.open_stream(mapped).read_all()  # what `save_to_disk` writes
+    yield from _of_table(path, table, columns)
+
+
+def _of_table(path: Path, table: Untyped, columns: Collection[str]) -> "Iterator[pa.RecordBatch]":
+    names = _checked(path, table.column_names)
+    chosen = [name for name in names if name in columns] if columns else names
+    yield from table.select(chosen).to_batches()
+
+
+def _checked(path: Path, names: list[str]) -> list[str]:
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UserError(f"{path} has two columns {twice!r}. Rename one of them.")
+    return names

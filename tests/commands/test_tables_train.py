@@ -1,0 +1,139 @@
+"""The same data gives the same model, index and measures, whatever files it lies in."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import datasets
+import pytest
+from click.testing import CliRunner, Result
+from tabular import Rows, write_rows
+from world import WORDS
+
+from m2dr.cli import main
+from m2dr.model.folder import read_card
+
+SETTINGS = (
+    "query_length=16 document_length=16 batch_queries=4 negatives=2 evaluate_steps=0 dropout=0.1"
+)
+
+
+@pytest.fixture(autouse=True)
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets.disable_progress_bars()
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hub")
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*words: object) -> Result:
+    found = CliRunner().invoke(main, [*map(str, words), "--device", "cpu"])
+    assert found.exit_code == 0, found.output
+    return found
+
+
+def weights(corpus: str, backbone: Path, out: str) -> str:
+    """The fingerprint of the model that three steps on a corpus give."""
+    sets = [word for each in SETTINGS.split() for word in ("--set", each)]
+    run(
+        "train", "--variant", "full-dim", "--backbone", backbone, "--corpus", corpus, "--out", out,
+        "--steps", 3, *sets,
+    )  # fmt: skip
+    return read_card(out).fingerprint
+
+
+@pytest.mark.usefixtures("dtype")
+def test_a_corpus_in_any_layout_trains_the_same_model(
+    tiny_corpus: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    parts = parts_of(tiny_corpus)
+    for name, rows in parts.items():
+        where = name if name in ("corpus", "queries") else f"qrels/{name}"
+        write_rows(tmp_path / f"parquet/{where}.parquet", rows)
+    saved = {name: datasets.Dataset.from_list(rows) for name, rows in parts.items()}
+    datasets.DatasetDict(saved).save_to_disk(tmp_path / "saved")
+
+    expected = weights(str(tiny_corpus), tiny_backbone, "plain")
+
+    assert weights("parquet", tiny_backbone, "1") == expected
+    assert weights("hf:saved", tiny_backbone, "2") == expected
+
+
+@pytest.mark.usefixtures("dtype")
+def test_groups_in_any_file_train_the_same_model(
+    tiny_corpus: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    parts = parts_of(tiny_corpus)
+    texts = [row["text"] for row in parts["corpus"]]
+    rows = [
+        {"anchor": query["text"], "positive": texts[n], "negative_1": texts[n - 1], "negative_2": texts[n - 2]}
+        for n, query in enumerate(parts["queries"][:12])
+    ]  # fmt: skip
+    for name in ("groups.jsonl", "groups.csv", "saved"):
+        write_rows(tmp_path / name, rows)
+    write_rows(tmp_path / "files/train-00000-of-00002.parquet", rows[:5])
+    write_rows(tmp_path / "files/train-00001-of-00002.parquet", rows[5:])
+
+    expected = weights("groups.jsonl", tiny_backbone, "plain")
+
+    names = ("groups.csv", "hf:saved", "files")
+    found = {name: weights(name, tiny_backbone, f"m{n}") for n, name in enumerate(names)}
+    assert found == dict.fromkeys(names, expected)
+
+
+def test_other_groups_train_another_model(tiny_backbone: Path, tmp_path: Path) -> None:
+    rows = [{"anchor": word, "positive": f"{word} file", "negative": "close"} for word in WORDS]
+    write_rows(tmp_path / "a.parquet", rows)
+    write_rows(tmp_path / "b.parquet", rows[::-1])
+
+    assert weights("a.parquet", tiny_backbone, "a") != weights("b.parquet", tiny_backbone, "b")
+
+
+def test_a_model_is_fitted_on_documents_of_parquet_as_on_those_of_jsonl(
+    tiny_corpus: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    for name, rows in parts_of(tiny_corpus).items():
+        where = name if name in ("corpus", "queries") else f"qrels/{name}"
+        write_rows(tmp_path / f"tables/{where}.parquet", rows)
+
+    def fitted(corpus: object, out: str) -> str:
+        run("fit", "--backbone", tiny_backbone, "--corpus", corpus, "--out", out)
+        return read_card(out).fingerprint
+
+    assert fitted("tables", "a") == fitted(tiny_corpus, "b")
+
+
+def test_an_index_of_tables_holds_the_same_vectors_and_is_measured_alike(
+    tiny_corpus: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    for name, rows in parts_of(tiny_corpus).items():
+        where = name if name in ("corpus", "queries") else f"qrels/{name}"
+        write_rows(tmp_path / f"tables/{where}.feather", rows)
+
+    def measured(corpus: str, root: str) -> tuple[dict[str, bytes], str]:
+        model = ("--model", tiny_backbone, "--dim", 8, "--layers", 2, "--indexes", root)
+        run("index", "corpus", "--corpus", corpus, *model)
+        run("evaluate", "retrieval", "--corpus", corpus, *model, "--out", f"r-{root}")
+        vectors = sorted(Path(root).rglob("vectors-*")) + sorted(Path(root).rglob("docids.txt"))
+        (grid,) = Path(f"r-{root}").rglob("grid.csv")
+        return {path.name: path.read_bytes() for path in vectors}, grid.read_text()
+
+    found, expected = measured("tables", "a"), measured(str(tiny_corpus), "b")
+    assert found[0] == expected[0]
+    assert [line.split(",")[2:] for line in found[1].splitlines()] == [
+        line.split(",")[2:] for line in expected[1].splitlines()
+    ]
+
+
+def parts_of(folder: Path) -> dict[str, Rows]:
+    """The rows of a BEIR folder, by part and split."""
+    read: Callable[[str], Rows] = lambda name: [  # noqa: E731
+        json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()
+    ]
+    found = {"corpus": read("corpus"), "queries": read("queries")}
+    for path in sorted((folder / "qrels").glob("*.tsv")):
+        rows = [line.split("\t") for line in path.read_text().splitlines()[1:]]
+        found[path.stem] = [
+            {"query-id": query, "corpus-id": docid, "score": int(score)}
+            for query, docid, score in rows
+        ]
+    return found
