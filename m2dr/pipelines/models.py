@@ -1,17 +1,49 @@
 """The model of a command, its cuts, and the label of its vectors."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from m2dr.errors import UserError, command
 from m2dr.index.manifest import Label
 from m2dr.model.folder import read_card_file
-from m2dr.model.hub import CARD
+from m2dr.model.hub import CARD, pinned
 from m2dr.progress import say
 from m2dr.records.arguments import whole_number
 from m2dr.records.cut import Cut
 from m2dr.records.model_card import ModelCard
 from m2dr.settings.evaluate_requests import MODELS
+
+Rest, Result = ParamSpec("Rest"), TypeVar("Result")
+Settings = TypeVar("Settings", bound="OfBackbone")
+
+
+class OfBackbone(Protocol):
+    """Settings that name a backbone."""
+
+    @property
+    def backbone(self) -> str:
+        """Folder or id."""
+        ...
+
+    @property
+    def revision(self) -> str:
+        """Branch, tag or commit of an id; empty for its main branch."""
+        ...
+
+
+def at_revision(
+    function: Callable[Concatenate[Settings, Rest], Result],
+) -> Callable[Concatenate[Settings, Rest], Result]:
+    """Return a function in which the backbone of its settings is one commit of the hub."""
+
+    @wraps(function)
+    def run(settings: Settings, *rest: Rest.args, **named: Rest.kwargs) -> Result:
+        with pinned(settings.backbone, settings.revision):
+            return function(settings, *rest, **named)
+
+    return run
 
 
 def newest_model(folder: Path = MODELS) -> str:
