@@ -25,6 +25,8 @@ MODULES = {
     "figures": "figures",
     "report": "figures",
     "export": "export",
+    "card": "export",
+    "push": "export",
     "quickstart": "export",
 }
 

@@ -39,6 +39,7 @@ from m2dr.model.hub import (
     EXITS,
     HEADS,
     MATRYOSHKA,
+    RECORD,
     RUN,
     STATIC,
     WEIGHTS_INDEX,
@@ -46,7 +47,7 @@ from m2dr.model.hub import (
     transformer_folder,
 )
 from m2dr.model.modules import modules_behind, write_sentence_transformers_files
-from m2dr.model.readme import write_readme
+from m2dr.model.readme import CardParts, read_training_settings, write_readme
 from m2dr.model.sentence_transformers import lowercases
 from m2dr.model.tokenizer import ModelTokenizer, lowercase
 from m2dr.records.model_card import ModelCard
@@ -273,7 +274,8 @@ def _write_aside(
         write_sentence_transformers_files(card, aside, head, behind, tokenizer.lowercases)
     card = replace(card, exit_head=_exit_head(encoder))
     card = card.with_fingerprint(fingerprint(aside, card))
-    write_readme(card, aside)
+    settings = read_training_settings(aside.parent / RECORD)
+    write_readme(card, aside, CardParts(settings))
     write_card_file(card, aside / CARD)
     return card
 
