@@ -166,7 +166,8 @@ class Handler(BaseHTTPRequestHandler):
         etag = f'"{hashlib.sha256(data).hexdigest()}"'
         self.answer(200, data, X_Repo_Commit=oid, ETag=etag)
 
-    do_HEAD = do_GET
+    def do_HEAD(self) -> None:
+        self.do_GET()
 
 
 def mode(file: dict[str, str]) -> dict[str, object]:

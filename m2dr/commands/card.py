@@ -73,7 +73,7 @@ def _results_of(
     if not request.results and not any(RESULTS.rglob(GRID)):
         return [], [f"There are no results in {RESULTS}/, so the card shows none."]
     every = read_results(request.results or (RESULTS,))
-    own = [one for one in every if _is_of(one, card, name)]
+    own = [one for one in every if _is_of(one, card, name, request.model)]
     if not own and request.results:
         models = sorted({one.grid.model for one in every})
         again = command("evaluate", "retrieval", corpus="CORPUS", model=request.model)
@@ -86,11 +86,18 @@ def _results_of(
     return own, [by_name] if unknown else []
 
 
-def _is_of(result: ModelResult, card: ModelCard, name: str) -> bool:
-    """Return whether results are of these weights; older ones and means have only a name."""
-    if result.provenance is None:
+def _is_of(result: ModelResult, card: ModelCard, name: str, folder: Path) -> bool:
+    """Return whether results are of this model; older ones and means have only a name.
+
+    A fingerprint does not cover pooling, prefixes and the similarity, so that two folders may share
+    it. The folder that was measured may have been renamed since.
+    """
+    made = result.provenance
+    if made is None:
         return bool(result.grid.model == name)
-    return bool(result.provenance.fingerprint == card.fingerprint)
+    measured = Path(made.model)
+    is_another = measured.is_dir() and measured.resolve() != folder.resolve()
+    return made.fingerprint == card.fingerprint and not is_another
 
 
 def _measured(result: ModelResult, folder: Path) -> MeasuredGrid:

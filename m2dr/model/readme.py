@@ -102,7 +102,7 @@ from transformers import AutoModel, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("FOLDER")
 model = AutoModel.from_pretrained("FOLDER").eval(){cutting}
-texts = [{prefix!r} + text for text in ["a question"]]
+texts = [{prefix} + text for text in ["a question"]]
 batch = tokenizer(texts, return_tensors="pt", padding=True, padding_side="right",
                   truncation=True, max_length={card.query_length})
 with torch.no_grad():
@@ -272,7 +272,7 @@ def write_readme(card: ModelCard, folder: Path, parts: CardParts | None = None) 
         title=f"{card.variant}: {card.layers} layers, {card.width} dims",
         documents=f"from layer {card.layers}" if card.documents == "last" else "from its layer",
         cuts=_cuts(card),
-        told=json.dumps(told, indent=2),
+        told=_json(told),
         made="fitted" if fitted else "trained",
         training=_training(card, parts.settings),
         results=results_section(parts.grids),
@@ -297,7 +297,7 @@ def write_static_readme(card: ModelCard, dim: int, dtype: str, library: str, fol
         card=card,
         dim=dim,
         dtype=dtype,
-        told=json.dumps({"backbone": card.backbone, "query_prefix": card.query_prefix}, indent=2),
+        told=_json({"backbone": card.backbone, "query_prefix": card.query_prefix}),
         use=_TABLE_USE[library],
     )
     _write(text, card, library, [*TAGS, "static-embeddings"], folder)
@@ -368,7 +368,7 @@ def _training(card: ModelCard, settings: Mapping[str, Any]) -> str:
         corpus, split = (escaped(str(settings.get(name, ""))) for name in ("corpus", "split"))
         of_split = f", split {split}" if split else ""
         said.append(f"Made from the corpus {corpus}{of_split}, with these settings:")
-        said.append(f"```json\n{json.dumps(settings, indent=2)}\n```")
+        said.append(f"```json\n{_json(settings)}\n```")
     return "".join(f"\n{part}\n" for part in ["## Training", *said]) if said else ""
 
 
@@ -385,7 +385,7 @@ def _in_transformers(card: ModelCard, cut: Cut, folder: Path) -> str:
         card=card,
         cut=cut,
         cutting=f"\n{layers} = {layers}[:{cut.layer}]" if cut.layer < card.layers else "",
-        prefix=card.query_prefix,
+        prefix=repr(card.query_prefix).replace("`", r"\x60"),
         pooled=_POOLED[card.pooling],
         cutting_dims=f"torch.nn.functional.normalize({dims}, dim=-1)" if cosine else dims,
     )
@@ -407,6 +407,11 @@ def _in_sentence_transformers(card: ModelCard, cut: Cut) -> str:
         export=_EXPORT.format(cut=cut) if exported else "",
         lengths=lengths if query != document else "",
     )
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    """Return JSON without backticks, which would end its block in Markdown."""
+    return json.dumps(value, indent=2).replace("`", r"\u0060")
 
 
 def _cuts(card: ModelCard) -> str:

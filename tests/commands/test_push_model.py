@@ -119,8 +119,7 @@ def test_a_model_that_was_pushed_opens_by_its_id_at_each_revision(
     assert push(tmp_path / "other", "me/tiny", "--revision", "v2").returncode == 0
     code = """if True:
         from m2dr.model.folder import read_card
-        from m2dr.model.hub import find_folder, revision_of
-        from m2dr.pipelines.models import pinned
+        from m2dr.model.hub import find_folder, pinned, revision_of
         for revision in ("", "v2"):
             with pinned("me/tiny", revision):
                 card = read_card("me/tiny")
