@@ -135,17 +135,16 @@ def _pushed(request: PushModelRequest, revision: str, files: Sequence[PushedFile
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
     api = HfApi(token=_token(request))
-    where = {"repo_id": request.id}
-    api.create_repo(**where, private=request.private or None, exist_ok=True)
+    api.create_repo(request.id, private=request.private or None, exist_ok=True)
     if revision != MAIN:
-        api.create_branch(**where, branch=revision, exist_ok=True)
-    there = api.list_repo_files(**where, revision=revision)
+        api.create_branch(request.id, branch=revision, exist_ok=True)
+    there = api.list_repo_files(request.id, revision=revision)
     removed = _left_over(there, {file.name for file in files})
     adding = [CommitOperationAdd(file.name, request.model / file.name) for file in files]
     _send(api, request, revision, files, adding)
     done = api.create_commit(
-        **where,
-        operations=[*adding, *map(CommitOperationDelete, removed)],
+        request.id,
+        [*adding, *(CommitOperationDelete(name) for name in removed)],
         commit_message=request.message or f"Upload {request.model.resolve().name} with m2dr",
         revision=revision,
     )
@@ -198,8 +197,8 @@ def _explained(request: PushModelRequest) -> Iterator[None]:
     """Turn what the hub's client raises into a sentence, and keep its own bars from the screen."""
     from huggingface_hub import constants
     from huggingface_hub.errors import HfHubHTTPError
-    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars
-    from huggingface_hub.utils import enable_progress_bars as enable
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars
+    from huggingface_hub.utils.tqdm import enable_progress_bars as enable
 
     again = command(
         "push", request.model, request.id, revision=request.revision, private=request.private

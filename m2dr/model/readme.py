@@ -343,7 +343,7 @@ def _earlier_metadata(text: str) -> dict[str, Any]:
     table: dict[str, Any] = {}
     try:
         if text.startswith("---"):
-            table = HubCard(text, ignore_metadata_errors=True).data.to_dict()
+            table = dict(HubCard(text, ignore_metadata_errors=True).data.to_dict())  # type: ignore[no-untyped-call]  # the hub does not annotate it
     except Exception as error:  # of its YAML parser, or that it is no table
         raise UserError(
             f"The metadata of {README}, between its lines ---, cannot be read "
@@ -377,7 +377,7 @@ def _in_transformers(card: ModelCard, cut: Cut, folder: Path) -> str:
     plain = card.exit_head == "none" and not behind_pooling(folder, card.similarity)
     if not plain or card.pooling not in _POOLED:
         return _STATES
-    kind = read_object(folder / "config.json", {"model_type": str}, "").get("model_type")
+    kind = read_object(folder / "config.json", {"model_type": str}, "")["model_type"]
     layers = f"model.{BACKBONES[kind].layers_path}"
     dims = f"vectors[:, :{cut.dim}]"
     cosine = card.similarity == "cosine"

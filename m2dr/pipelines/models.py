@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from m2dr.errors import UserError, command
 from m2dr.index.manifest import Label
@@ -15,8 +15,7 @@ from m2dr.records.cut import Cut
 from m2dr.records.model_card import ModelCard
 from m2dr.settings.evaluate_requests import MODELS
 
-Rest, Result = ParamSpec("Rest"), TypeVar("Result")
-Settings = TypeVar("Settings", bound="OfBackbone")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class OfBackbone(Protocol):
@@ -33,17 +32,15 @@ class OfBackbone(Protocol):
         ...
 
 
-def at_revision(
-    function: Callable[Concatenate[Settings, Rest], Result],
-) -> Callable[Concatenate[Settings, Rest], Result]:
+def at_revision(function: Function) -> Function:
     """Return a function in which the backbone of its settings is one commit of the hub."""
 
     @wraps(function)
-    def run(settings: Settings, *rest: Rest.args, **named: Rest.kwargs) -> Result:
+    def run(settings: OfBackbone, *rest: Any, **named: Any) -> Any:  # noqa: ANN401  # the function's
         with pinned(settings.backbone, settings.revision):
             return function(settings, *rest, **named)
 
-    return run
+    return cast(Function, run)
 
 
 def newest_model(folder: Path = MODELS) -> str:
