@@ -26,6 +26,8 @@ MODULES = {
     "figures": "figures",
     "report": "figures",
     "export": "export",
+    "card": "export",
+    "push": "export",
     "quickstart": "export",
 }
 

@@ -1,4 +1,4 @@
-"""`m2dr export` and `m2dr quickstart`."""
+"""`m2dr export`, `m2dr card`, `m2dr push` and `m2dr quickstart`."""
 
 from pathlib import Path
 
@@ -7,6 +7,7 @@ import click
 from m2dr.cli.options import FOLDER, Whole, command, takes
 from m2dr.cli.terminal import echo
 from m2dr.errors import UserError, counted
+from m2dr.settings.hub_requests import CardRequest, PushModelRequest
 from m2dr.settings.index_requests import ExportRequest
 
 
@@ -29,6 +30,35 @@ def export(request: ExportRequest) -> None:
     card = verb.export(model, layers, out)
     cuts = ", ".join(map(str, card.cuts)) or "none"
     echo(f"{counted(card.layers, 'layers')}, cuts trained: {cuts}; {out}")
+
+
+@command()
+@takes(CardRequest)
+def card(request: CardRequest) -> None:
+    """Write a model's README.md again, with what m2dr evaluate has measured since.
+
+    Text between its two comments, and metadata such as a license, are kept.
+    """
+    from m2dr.commands.card import told, write_card
+
+    report = write_card(request)
+    for note in report.notes:
+        echo(f"Note: {note}", err=True)
+    for line in told(report):
+        echo(line)
+
+
+@command()
+@takes(PushModelRequest)
+def push(request: PushModelRequest) -> None:
+    """Upload a model to the Hugging Face hub; given again, it goes on where it stopped.
+
+    ID is OWNER/NAME. Only files of the model are sent: no checkpoints, logs or hidden files.
+    """
+    from m2dr.commands.push_model import push_model, told
+
+    for line in told(push_model(request)):
+        echo(line)
 
 
 @command()

@@ -43,8 +43,8 @@ def _run(kind: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 @command()
 @options_of(
-    TrainSettings, "variant", "corpus", "backbone", "layers", "dims", "batch_queries", "negatives",
-    "steps", "seed", "device", "dtype",
+    TrainSettings, "variant", "corpus", "backbone", "revision", "layers", "dims", "batch_queries",
+    "negatives", "steps", "seed", "device", "dtype",
 )  # fmt: skip
 @_run("VARIANT")
 @click.option("--explain", "only_explain", is_flag=True, help="Print the terms; train nothing.")
@@ -116,8 +116,8 @@ def _say_how_many(settings: TrainSettings) -> None:
 
 @command()
 @options_of(
-    FitSettings, "backbone", "corpus", "texts", "rotation", "inputs", "documents", "identity",
-    "seed", "device", "dtype",
+    FitSettings, "backbone", "revision", "corpus", "texts", "rotation", "inputs", "documents",
+    "identity", "seed", "device", "dtype",
 )  # fmt: skip
 @_run("fitted")
 def fit(
@@ -148,8 +148,9 @@ def fit(
 
 @command()
 @options_of(
-    PretrainSettings, "corpus", "backbone", "batch_texts", "steps", "seed", "device", "dtype"
-)
+    PretrainSettings, "corpus", "backbone", "revision", "batch_texts", "steps", "seed", "device",
+    "dtype",
+)  # fmt: skip
 @_run("smae")
 @_DRY_RUN
 def pretrain(

@@ -8,6 +8,7 @@ from typing import Any
 
 from m2dr.commands.train import prepare
 from m2dr.errors import counted
+from m2dr.pipelines.models import at_revision
 from m2dr.pipelines.recipe import Recipe
 from m2dr.pipelines.run_folder import BYTES_PER_PARAMETER
 from m2dr.progress import process_count, progress
@@ -30,6 +31,7 @@ class Forecast:
     trial: DryRun
 
 
+@at_revision
 def dry_run(settings: TrainSettings) -> Forecast:
     """Load everything, run a few real steps, and forecast the rest; nothing is written.
 

@@ -16,7 +16,7 @@ from m2dr.model.devices import choose_dtype, choose_training_device
 from m2dr.model.distributed import RankGroup
 from m2dr.model.encoder import Encoder
 from m2dr.model.exits import TokenFeatures
-from m2dr.model.hub import CHECKPOINTS, launched, resume_command
+from m2dr.model.hub import CHECKPOINTS, find_folder, launched, resume_command, revision_of
 from m2dr.model.tokenizer import ModelTokenizer
 from m2dr.pipelines.fit_heads import (
     WINDOW,
@@ -36,6 +36,7 @@ from m2dr.pipelines.fit_texts import (
     read_texts,
     rows_of,
 )
+from m2dr.pipelines.models import at_revision
 from m2dr.pipelines.run_folder import asked_to_stop, clear, folder_of, held, open_run_folder
 from m2dr.progress import is_main_process, process_count, progress, say
 from m2dr.records.model_card import ModelCard
@@ -65,6 +66,7 @@ class FitReport:
     seconds: float
 
 
+@at_revision
 def fit(
     settings: FitSettings, folder: Path, resume: bool = False, overwrite: bool = False
 ) -> FitReport:
@@ -389,12 +391,14 @@ def _write(
     record = record_of(heads, texts.names, sums.texts, sums.snippets, *how)
     give_fit(encoder, features.cpu(), heads, sums.embeddings(), record, settings.seed)
     untrained = not card.is_trained
+    own_revision = revision_of(find_folder(settings.backbone))
     return checkpoint.save(
         encoder,
         tokenizer,
         replace(
             card,
             backbone=settings.backbone if untrained else card.backbone,
+            revision=own_revision if untrained else card.revision,
             variant=FITTED if untrained else card.variant,
             cuts=fitted_cuts(card),
             documents=settings.documents,

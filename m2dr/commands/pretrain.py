@@ -20,7 +20,7 @@ from m2dr.model.backbones import most_tokens, read_config
 from m2dr.model.devices import choose_training_device, set_dropout
 from m2dr.model.encoder import Encoder
 from m2dr.model.folder import read_card
-from m2dr.model.hub import find_folder
+from m2dr.model.hub import find_folder, revision_of
 from m2dr.model.mlm import (
     FirstTokenDecoder,
     is_bidirectional,
@@ -31,6 +31,7 @@ from m2dr.model.mlm import (
 from m2dr.model.sentence_transformers import reshaping_module
 from m2dr.model.tokenizer import ModelTokenizer
 from m2dr.pipelines.encode import open_corpus
+from m2dr.pipelines.models import at_revision
 from m2dr.pipelines.recipe import stairs_of
 from m2dr.pipelines.run_folder import clear, opened
 from m2dr.progress import is_main_process, process_count, progress, say
@@ -99,6 +100,7 @@ class _Setup:
         )
 
 
+@at_revision
 def pretrain(
     settings: PretrainSettings, folder: Path, resume: bool = False, overwrite: bool = False
 ) -> PretrainReport:
@@ -139,6 +141,7 @@ def _pretrain(setup: _Setup, folder: Path, resume: bool) -> tuple[Trainer, Model
     return trainer, card
 
 
+@at_revision
 def dry_run(settings: PretrainSettings) -> Forecast:
     """Load everything, run a few real steps, and forecast the rest; nothing is written."""
     setup = _prepare(settings, Path())
@@ -183,6 +186,7 @@ def _prepare(settings: PretrainSettings, folder: Path) -> _Setup:
     card = replace(
         encoder.card,
         backbone=settings.backbone,
+        revision=revision_of(find_folder(settings.backbone)),
         variant=PRETRAINED,
         exported_from="",
         fingerprint="",

@@ -18,6 +18,7 @@ from m2dr.model.lora import add_lora, merge_lora
 from m2dr.model.tokenizer import ModelTokenizer
 from m2dr.pipelines.fit_heads import fit_texts_now, fitted_cuts
 from m2dr.pipelines.fit_texts import FitTexts, drop_exits, fit_texts
+from m2dr.pipelines.models import at_revision
 from m2dr.pipelines.recipe import Recipe, recipe_of
 from m2dr.pipelines.run_folder import (
     LOGS,
@@ -114,6 +115,7 @@ class Setup:
         return self.material.batch(self.recipe.card, self.tokenizer, chosen).tensors()
 
 
+@at_revision
 def train(
     settings: TrainSettings, folder: Path, resume: bool = False, overwrite: bool = False
 ) -> TrainReport:
@@ -358,6 +360,7 @@ class SeparateReport:
     seconds: float
 
 
+@at_revision
 def cuts_asked(settings: TrainSettings) -> tuple[Cut, ...]:
     """Return every layer with every dim; by default those of the full model."""
     backbone = read_card(settings.backbone)
@@ -377,6 +380,7 @@ def largest(settings: TrainSettings) -> TrainSettings:
     return _alone(settings, cuts_asked(settings)[-1]) if asks_for_many(settings) else settings
 
 
+@at_revision
 def train_separately(
     settings: TrainSettings, folder: Path, resume: bool = False, overwrite: bool = False
 ) -> SeparateReport:

@@ -38,6 +38,8 @@ from m2dr.model.hub import (
     CARD,
     EXITS,
     HEADS,
+    MATRYOSHKA,
+    RECORD,
     RUN,
     STATIC,
     WEIGHTS_INDEX,
@@ -45,7 +47,7 @@ from m2dr.model.hub import (
     transformer_folder,
 )
 from m2dr.model.modules import modules_behind, write_sentence_transformers_files
-from m2dr.model.readme import write_readme
+from m2dr.model.readme import CardParts, read_training_settings, write_readme
 from m2dr.model.sentence_transformers import lowercases
 from m2dr.model.tokenizer import ModelTokenizer, lowercase
 from m2dr.records.model_card import ModelCard
@@ -262,7 +264,7 @@ def save(encoder: Encoder, tokenizer: ModelTokenizer, card: ModelCard, folder: P
 def _write_aside(
     encoder: Encoder, tokenizer: ModelTokenizer, card: ModelCard, aside: Path
 ) -> ModelCard:
-    _write_transformer(encoder.transformer, aside)
+    _write_transformer(encoder.transformer, card, aside)
     write_heads(encoder, aside)
     if encoder.fitted is not None:
         write_exits(encoder.fitted, aside)
@@ -272,7 +274,8 @@ def _write_aside(
         write_sentence_transformers_files(card, aside, head, behind, tokenizer.lowercases)
     card = replace(card, exit_head=_exit_head(encoder))
     card = card.with_fingerprint(fingerprint(aside, card))
-    write_readme(card, aside)
+    settings = read_training_settings(aside.parent / RECORD)
+    write_readme(card, aside, CardParts(settings))
     write_card_file(card, aside / CARD)
     return card
 
@@ -292,8 +295,10 @@ def _save_tokenizer(tokenizer: ModelTokenizer, folder: Path) -> None:
     tokenizer.inner.save_pretrained(folder)
 
 
-def _write_transformer(transformer: PreTrainedModel, folder: Path) -> None:
+def _write_transformer(transformer: PreTrainedModel, card: ModelCard, folder: Path) -> None:
     """Write config and weights, with a pooler where transformers' own class has one.
+
+    config.json names the dims that servers of embeddings may cut vectors of the full model to.
 
     The pooler is an identity before its tanh, and nothing here uses it; without one, transformers
     and sentence-transformers would report missing weights and initialise them at random.
@@ -303,6 +308,12 @@ def _write_transformer(transformer: PreTrainedModel, folder: Path) -> None:
         width, like = transformer.config.hidden_size, next(iter(state.values()))
         state["pooler.dense.weight"] = torch.eye(width, dtype=like.dtype)
         state["pooler.dense.bias"] = torch.zeros(width, dtype=like.dtype)
+    dims = card.served_dims
+    for name, value in zip(MATRYOSHKA, (True, list(dims)), strict=True):
+        if dims:
+            setattr(transformer.config, name, value)
+        elif hasattr(transformer.config, name):  # the backbone's own
+            delattr(transformer.config, name)
     transformer.save_pretrained(folder, state_dict=state)
 
 

@@ -29,6 +29,7 @@ from m2dr.model.hub import (
     CARD,
     EXITS,
     HEADS,
+    MATRYOSHKA,
     SETTINGS,
     STATIC,
     WEIGHTS,
@@ -81,7 +82,7 @@ def read_card(name: str | Path) -> ModelCard:
     if (folder / CARD).exists():
         return _own_card(folder)
     card = card_of_folder(str(name), folder)
-    return card.with_fingerprint(fingerprint(folder, card))
+    return card.with_fingerprint(fingerprint(folder, card, backbone=True))
 
 
 def read_card_file(path: Path) -> ModelCard:
@@ -146,6 +147,8 @@ def _own_card(folder: Path) -> ModelCard:
             )
     today = fingerprint(folder, card)
     found = hash_weights(folder) if card.format == WEIGHTS_ALONE else today
+    if found != card.fingerprint and card.fingerprint == fingerprint(folder, card, backbone=True):
+        return card  # an older folder, whose config.json has these fields from its backbone
     if found != card.fingerprint:
         raise UserError(
             f"The files in {folder} have fingerprint {found[:12]}, and {path.name} says "
@@ -176,7 +179,7 @@ def _refuse_other_config(path: Path, card: ModelCard) -> None:
             )
 
 
-def fingerprint(folder: Path, card: ModelCard) -> str:
+def fingerprint(folder: Path, card: ModelCard, backbone: bool = False) -> str:
     """Return the sha256 of all that decides the vectors of a model folder, in hex.
 
     That is its weights, config.json, the files of its tokenizer, the modules behind its pooling,
@@ -187,6 +190,8 @@ def fingerprint(folder: Path, card: ModelCard) -> str:
     Args:
         folder: of the model.
         card: of the model; its own fingerprint is ignored.
+        backbone: whether m2dr did not write config.json; then the dims that it says vectors may be
+            cut to count too, as they always have.
 
     Raises:
         UserError: a file cannot be read, or is not JSON.
@@ -200,7 +205,8 @@ def fingerprint(folder: Path, card: ModelCard) -> str:
         files += [*_files(folder / row.path, "config.json"), *_files(folder / row.path, WEIGHTS)]
     with ThreadPoolExecutor(1) as pool:  # hashing releases Python's lock, and JSON does not
         weights = pool.submit(hash_weights, folder)
-        parts = [(file[0].relative_to(folder).as_posix(), _hash_one(file)) for file in files]
+        names = [file[0].relative_to(folder).as_posix() for file in files]
+        parts = [*zip(names, (_hash_one(file, backbone) for file in files), strict=True)]
     told = [weights.result(), card.attention, card.exit_head, [row.kind for row in behind]]
     digest = hashlib.sha256(json.dumps(told).encode())
     for name, part in parts:
@@ -231,14 +237,14 @@ def _hash(*files: _File) -> str:
 
 
 @lru_cache(maxsize=64)
-def _hash_one(file: _File) -> str:
+def _hash_one(file: _File, backbone: bool) -> str:
     """Hash a file; of JSON, the content without its layout and without ignored fields."""
     path = file[0]
     if path.suffix != ".json":
         return _hash(file)
     table: Any = read_value(path, object, _AGAIN)
     if isinstance(table, dict):
-        ignored = _IGNORED.get(path.name, ())
+        ignored = {*_IGNORED.get(path.name, ()), *(() if backbone else MATRYOSHKA)}
         table = {name: value for name, value in table.items() if name not in ignored}
     return json_sha256(table)
 

@@ -1,11 +1,17 @@
 """Where a model is: a folder, the built-in backbone or a hub id, and the names of its files."""
 
 import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
+from typing import Any
 
-from m2dr.errors import UserError, command, install
+from m2dr.errors import UserError, command, install, suggestion
 from m2dr.io import irregular_kind
 from m2dr.jsontext import load_json, quoted, read_object, read_value
 
@@ -25,6 +31,8 @@ RUN = ("Transformer", "Pooling", "Dense", "LayerNorm", "Normalize", "Dropout")  
 WEIGHTS = "model.safetensors"  # of a module, in its folder
 WEIGHTS_INDEX = "model.safetensors.index.json"  # of weights in several files
 ADAPTER = "adapter_config.json"
+# Fields of config.json in which servers such as vLLM read the dims that vectors may be cut to.
+MATRYOSHKA = ("is_matryoshka", "matryoshka_dimensions")
 SETTINGS = tuple(  # of the Transformer; the first one that is there counts
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
@@ -32,27 +40,84 @@ SETTINGS = tuple(  # of the Transformer; the first one that is there counts
 _NEEDED = ["*.json", "*.txt", "*.model", "*.safetensors"]  # no pickles, no copies for runtimes
 _SUFFIXES = (".json", ".txt", ".model", ".safetensors")  # of a model's files
 _LONGEST = 255  # bytes of a folder's name
+_COPY = "models--"  # begins the name of a local copy's folder
+_COMMIT = re.compile("[0-9a-f]{40}")
 _AGAIN = "Copy or download the whole folder again."
+# Folders by name and revision, in the blocks of `pinned`.
+_pinned: ContextVar[Mapping[tuple[str, str], Path]] = ContextVar(
+    "pinned", default=MappingProxyType({})
+)
 
 
-def find_folder(name: str) -> Path:
+def find_folder(
+    name: str, revision: str = "", token: str = "", cache_dir: Path | None = None
+) -> Path:
     """Return the folder of a model, of the built-in backbone, or of the local copy of a hub id.
+
+    Args:
+        name: folder, minilm or id.
+        revision: branch, tag or commit of an id; its main branch by default.
+        token: of the hub; $HF_TOKEN or that of the login by default.
+        cache_dir: of the local copies; that of Hugging Face by default.
 
     Raises:
         UserError: there is nothing of that name, the folder holds no model, or something that is
-            no regular file in place of one.
+            no regular file in place of one; or a revision is asked of a folder.
     """
+    if (name, revision) in _pinned.get():
+        return _pinned.get()[name, revision]
+    folder = Path(name)
+    if revision and (name == BUILT_IN or folder.exists()):
+        what = "the built-in backbone" if name == BUILT_IN else "a folder here"
+        raise UserError(
+            f"Revision {revision} of {name} was asked for, and that is {what}, which has none. "
+            "Leave it out, or name an id of the hub."
+        )
     if name == BUILT_IN:
         return _built_in()
-    folder = Path(name)
     if folder.is_dir():
         return _checked(folder)
     if folder.exists():
         raise UserError(f"{name} is a file; a model is a folder. Correct the name.")
-    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+    if not is_id(name):
         made = command("train", out=name)
         raise UserError(f"There is no model folder {name}. Train one there with: {made}")
-    return _checked(_from_hub(name))
+    return _checked(_from_hub(name, revision, token, cache_dir))
+
+
+def is_id(name: str) -> bool:
+    """Return whether a name may be an id of the hub: it is no path that is written as one."""
+    return not name.startswith((".", "/", "~")) and name.count("/") <= 1
+
+
+@contextmanager
+def pinned(
+    name: str, revision: str = "", token: str = "", cache_dir: Path | None = None
+) -> Iterator[None]:
+    """Fetch a model by its id once; within the block its name means that copy.
+
+    A branch that moves meanwhile changes nothing. A folder is no copy of the hub, and is looked up
+    again each time.
+
+    Args:
+        name: as those below, of `find_folder`.
+        revision: branch, tag or commit.
+        token: of the hub.
+        cache_dir: of the local copies.
+
+    Raises:
+        UserError: as `find_folder` does.
+    """
+    known = _pinned.get()
+    is_remote = not (name == BUILT_IN or Path(name).exists()) and is_id(name)
+    if is_remote or revision:
+        folder = find_folder(name, revision, token, cache_dir)
+        known = {**known, (name, revision): folder, (name, ""): folder}
+    before = _pinned.set(known)
+    try:
+        yield
+    finally:
+        _pinned.reset(before)
 
 
 def _built_in() -> Path:
@@ -67,24 +132,47 @@ def _built_in() -> Path:
     return Path(get_model_path())
 
 
-def _from_hub(name: str) -> Path:
+def _from_hub(name: str, revision: str, token: str, cache_dir: Path | None) -> Path:
     """Return the folder of a hub id's local copy, downloaded where it is missing."""
     from huggingface_hub import snapshot_download
 
+    given: dict[str, Any] = {"revision": revision, "token": token, "cache_dir": cache_dir}
+    chosen = {key: value for key, value in given.items() if value}
     try:
         # Folders may hold copies for other runtimes; only those that modules.json names are used.
-        copy = snapshot_download(name, allow_patterns=_NEEDED, ignore_patterns=["*/*.safetensors"])
+        copy = snapshot_download(
+            name, allow_patterns=_NEEDED, ignore_patterns=["*/*.safetensors"], **chosen
+        )
         inside = [f"{row.path}/*.safetensors" for row in listed_modules(Path(copy)) if row.path]
         if inside:
-            copy = snapshot_download(name, allow_patterns=inside)
+            copy = snapshot_download(name, allow_patterns=inside, **chosen)
     except UserError:
         raise
     except Exception as error:  # the hub's client raises many classes of errors
+        at = f" at revision {revision}" if revision else ""
+        near = suggestion(name, cached_ids(cache_dir))
         raise UserError(
-            f"{name} is no folder here, and as a Hugging Face id it cannot be fetched "
-            f"({type(error).__name__}). Give a folder, or 'minilm', the built-in backbone."
+            f"{name} is no folder here, and as a Hugging Face id it cannot be fetched{at} "
+            f"({type(error).__name__}). {f'{near} ' if near else ''}Give a folder, or 'minilm', "
+            "the built-in backbone."
         ) from error
     return Path(copy)
+
+
+def cached_ids(cache_dir: Path | None = None) -> list[str]:
+    """Return the ids of the models that have a local copy, in alphabetical order."""
+    from huggingface_hub import constants
+
+    place = cache_dir or Path(constants.HF_HUB_CACHE)
+    folders = sorted(path.name for path in place.glob(f"{_COPY}*") if path.is_dir())
+    return [name.removeprefix(_COPY).replace("--", "/") for name in folders]
+
+
+def revision_of(folder: Path) -> str:
+    """Return the commit that a local copy of a hub id is of, empty for any other folder."""
+    places = folder.resolve().parts[-3:]
+    is_copy = len(places) == 3 and places[0].startswith(_COPY) and places[1] == "snapshots"
+    return places[2] if is_copy and _COMMIT.fullmatch(places[2]) else ""
 
 
 def _checked(folder: Path) -> Path:
@@ -154,10 +242,17 @@ def _refuse_modules(folder: Path) -> None:
         )
 
 
-def hub_id(name: str) -> str | None:
-    """Return the hub id of a model that was fetched from the hub, None for any other."""
+def hub_id(name: str, revision: str = "") -> str | None:
+    """Return the hub id of a model that was fetched from the hub, None for any other.
+
+    Args:
+        name: folder or id.
+        revision: the commit that was fetched, where it is known.
+    """
     from huggingface_hub import try_to_load_from_cache
 
+    if revision:
+        return name
     if name == BUILT_IN:
         return BUILT_IN_ID
     if Path(name).exists():

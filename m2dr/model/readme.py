@@ -1,22 +1,46 @@
 """Write the README.md of a model folder, which the Hugging Face hub shows as its model card."""
 
 import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from huggingface_hub import ModelCard as HubCard
 from huggingface_hub import ModelCardData
 
-from m2dr.model.hub import hub_id
+from m2dr.errors import UserError, counted
+from m2dr.io import error_summary, write_text
+from m2dr.jsontext import load_json, read_object
+from m2dr.model.backbones import BACKBONES
+from m2dr.model.card_results import (
+    MeasuredGrid,
+    escaped,
+    eval_results,
+    hub_dataset,
+    results_section,
+)
+from m2dr.model.hub import PROCESSES, behind_pooling, hub_id
 from m2dr.records.cut import Cut
 from m2dr.records.model_card import ModelCard
 
 README = "README.md"
+IMAGES = "images"  # folder of the figures that it shows
 TAGS = ["sentence-transformers", "feature-extraction", "sentence-similarity", "matryoshka", "m2dr"]
+# Text of a person stands between these two, and is kept when the card is written again.
+BEGIN = "<!-- m2dr: your text begins here and is kept by m2dr card -->"
+END = "<!-- m2dr: your text ends here -->"
+_WRITTEN = "written by m2dr"  # in every card of a model
+_KEPT = re.compile(f"{re.escape(BEGIN)}(.*?){re.escape(END)}", re.DOTALL)
 
 _TEXT = """\
 # {title}
 
 A dual encoder for dense retrieval, written by m2dr. Each of its layers and each prefix of its
 embedding, a cut, can retrieve; the cuts below were {made}.
+
+{kept}
 
 | | |
 |---|---|
@@ -36,10 +60,10 @@ The backbone that training began from, and the prefixes of texts:
 ```json
 {told}
 ```
-
+{training}{results}
 ## Use
 
-FOLDER is this folder.
+FOLDER is this folder, or its id on the hub.
 
 m2dr, with {cut.layer} layers for a query and {cut.dim} dims:
 
@@ -47,7 +71,18 @@ m2dr, with {cut.layer} layers for a query and {cut.dim} dims:
 m2dr index corpus --corpus CORPUS --model FOLDER --dim {cut.dim}
 m2dr search "a question" --corpus CORPUS --model FOLDER --query-layer {cut.layer} --dim {cut.dim}
 ```
-{static}{sentence_transformers}
+
+```python
+from m2dr.pipelines.encode import CutEncoder
+
+encoder = CutEncoder("FOLDER", layer={cut.layer}, dim={cut.dim})
+queries = encoder.queries(["a question"])
+documents = encoder.documents(["a text that may answer it"])
+scores = queries @ documents.T
+```
+{static}{sentence_transformers}{transformers}"""
+
+_STATES = """
 transformers gives the states of the tokens, without prefixes, pooling and the modules behind it:
 
 ```python
@@ -57,6 +92,31 @@ tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), AutoModel.from_pretr
 states = model(**tokenizer("a question", return_tensors="pt")).last_hidden_state
 ```
 """
+
+_TRANSFORMERS = """
+transformers, with {cut.layer} layers and {cut.dim} dims, for queries:
+
+```python
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+model = AutoModel.from_pretrained("FOLDER").eval(){cutting}
+texts = [{prefix} + text for text in ["a question"]]
+batch = tokenizer(texts, return_tensors="pt", padding=True, padding_side="right",
+                  truncation=True, max_length={card.query_length})
+with torch.no_grad():
+    states, mask = model(**batch).last_hidden_state, batch["attention_mask"]
+vectors = {pooled}
+vectors = {cutting_dims}
+```
+"""
+
+_POOLED = {
+    "cls": "states[:, 0]",
+    "mean": "(states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)",
+    "last": "states[torch.arange(len(states)), mask.sum(1) - 1]",
+}
 
 _STATIC = """
 Layer 0 is a table of one vector per token: `--query-layer 0` runs no transformer layer.
@@ -144,30 +204,83 @@ queries = StaticModel.from_pretrained("FOLDER").encode(["a question"])
 }
 
 
-def write_readme(card: ModelCard, folder: Path) -> None:
+@dataclass(frozen=True)
+class CardParts:
+    """What a card says besides that of m2dr.json."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the training or the fit
+    grids: tuple[MeasuredGrid, ...] = ()
+    earlier: str = ""  # the card that is written anew, whose texts by people are kept
+    name: str = ""  # of the model, for its results
+
+
+def read_training_settings(path: Path) -> dict[str, Any]:
+    """Return the settings of a training in a file, without those that are not set."""
+    try:
+        table = load_json(path)
+    except (OSError, ValueError):
+        return {}
+    unset: tuple[object, ...] = (None, "", [])
+    return {k: v for k, v in table.items() if k != PROCESSES and v not in unset}
+
+
+def read_earlier(folder: Path) -> str:
+    """Return the card that lies in a folder, empty where there is none.
+
+    Raises:
+        UserError: it is not m2dr's, or not UTF-8.
+    """
+    path = folder / README
+    if not path.exists():
+        return ""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except ValueError as error:
+        raise UserError(f"{path} is not UTF-8; rename it, and give the command again.") from error
+    if not _KEPT.search(text) and _WRITTEN not in text:
+        raise UserError(
+            f"{path} was not written by m2dr, and would be lost. Rename it, give the command "
+            f"again, and put its text between the two comments in the new one."
+        )
+    return text
+
+
+def write_readme(card: ModelCard, folder: Path, parts: CardParts | None = None) -> None:
     """Write the README of a model: what it is, its cuts, and how m2dr and other tools open it.
 
-    Texts that users chose are written in YAML and JSON alone, which escape them.
+    Texts that users chose are escaped, or written in YAML, JSON and Python, which escape them.
+
+    Args:
+        card: of the model.
+        folder: of its files, which lie there already.
+        parts: what else is known.
     """
+    parts = parts or CardParts()
     cut = min((cut for cut in card.cuts if cut.layer), default=card.full)
     fitted = card.exit_head == "fitted"
     told = {
         "backbone": card.backbone,
+        **({"revision": card.revision} if card.revision else {}),
         "query_prefix": card.query_prefix,
         "document_prefix": card.document_prefix,
     }
+    kept = _KEPT.search(parts.earlier)
     text = _TEXT.format(
         card=card,
         cut=cut,
+        kept=kept[0] if kept else f"{BEGIN}\n{END}",
         title=f"{card.variant}: {card.layers} layers, {card.width} dims",
         documents=f"from layer {card.layers}" if card.documents == "last" else "from its layer",
         cuts=_cuts(card),
-        told=json.dumps(told, indent=2),
+        told=_json(told),
         made="fitted" if fitted else "trained",
+        training=_training(card, parts.settings),
+        results=results_section(parts.grids),
         static=_STATIC if fitted else "",
         sentence_transformers=_in_sentence_transformers(card, cut),
+        transformers=_in_transformers(card, cut, folder),
     )
-    _write(text, card, "sentence-transformers", TAGS, folder)
+    _write(text, card, "sentence-transformers", TAGS, folder, parts)
 
 
 def write_static_readme(card: ModelCard, dim: int, dtype: str, library: str, folder: Path) -> None:
@@ -184,21 +297,98 @@ def write_static_readme(card: ModelCard, dim: int, dtype: str, library: str, fol
         card=card,
         dim=dim,
         dtype=dtype,
-        told=json.dumps({"backbone": card.backbone, "query_prefix": card.query_prefix}, indent=2),
+        told=_json({"backbone": card.backbone, "query_prefix": card.query_prefix}),
         use=_TABLE_USE[library],
     )
     _write(text, card, library, [*TAGS, "static-embeddings"], folder)
 
 
-def _write(text: str, card: ModelCard, library: str, tags: list[str], folder: Path) -> None:
-    """Write README.md, with the hub's metadata before the text."""
-    data = ModelCardData(
-        base_model=hub_id(card.backbone),
-        library_name=library,
-        pipeline_tag="sentence-similarity",
-        tags=tags,
+def _write(
+    text: str,
+    card: ModelCard,
+    library: str,
+    tags: list[str],
+    folder: Path,
+    parts: CardParts | None = None,
+) -> None:
+    """Write README.md, with the hub's metadata before the text.
+
+    Fields that m2dr does not write, such as a license, and tags are kept from the earlier card.
+    """
+    parts = parts or CardParts()
+    earlier = _earlier_metadata(parts.earlier)
+    dataset = hub_dataset(str(parts.settings.get("corpus", "")))
+    own: dict[str, Any] = {
+        "base_model": hub_id(card.backbone, card.revision),
+        "datasets": [dataset] if dataset else None,
+        "library_name": library,
+        "pipeline_tag": "sentence-similarity",
+        "eval_results": eval_results(parts.grids) or None,
+        "model_name": parts.name or card.variant,
+    }
+    known = {name: value for name, value in own.items() if value is not None}
+    tags = [*tags, *(tag for tag in earlier.pop("tags", []) if tag not in tags)]
+    data = ModelCardData(**{**earlier, **known, "tags": tags})
+    if not parts.grids:
+        data.pop("model_name")
+    write_text(folder / README, f"---\n{data.to_yaml()}\n---\n\n{text}")
+
+
+def _earlier_metadata(text: str) -> dict[str, Any]:
+    """Return the metadata of a card that people may have written, without results.
+
+    Raises:
+        UserError: it is no YAML.
+    """
+    table: dict[str, Any] = {}
+    try:
+        if text.startswith("---"):
+            table = dict(HubCard(text, ignore_metadata_errors=True).data.to_dict())  # type: ignore[no-untyped-call]  # the hub does not annotate it
+    except Exception as error:  # of its YAML parser, or that it is no table
+        raise UserError(
+            f"The metadata of {README}, between its lines ---, cannot be read "
+            f"({error_summary(error)}). Mend it, or remove these lines."
+        ) from error
+    table.pop("model-index", None)
+    tags = table.get("tags")
+    table["tags"] = [str(tag) for tag in tags] if isinstance(tags, list) else []
+    return {str(name): value for name, value in table.items()}
+
+
+def _training(card: ModelCard, settings: Mapping[str, Any]) -> str:
+    """Return the section on the data and settings of the training or the fit."""
+    said = []
+    if card.fit:
+        corpora = ", ".join(map(escaped, card.fit.corpora))
+        said.append(
+            f"Exits were fitted on {counted(card.fit.texts, 'texts', ',')} of {corpora}, without "
+            f"labels; rotation {card.fit.rotation}, inputs {card.fit.inputs}."
+        )
+    if settings:
+        corpus, split = (escaped(str(settings.get(name, ""))) for name in ("corpus", "split"))
+        of_split = f", split {split}" if split else ""
+        said.append(f"Made from the corpus {corpus}{of_split}, with these settings:")
+        said.append(f"```json\n{_json(settings)}\n```")
+    return "".join(f"\n{part}\n" for part in ["## Training", *said]) if said else ""
+
+
+def _in_transformers(card: ModelCard, cut: Cut, folder: Path) -> str:
+    """Return how transformers gives the vectors of a cut, or the states alone where it cannot."""
+    plain = card.exit_head == "none" and not behind_pooling(folder, card.similarity)
+    if not plain or card.pooling not in _POOLED:
+        return _STATES
+    kind = read_object(folder / "config.json", {"model_type": str}, "")["model_type"]
+    layers = f"model.{BACKBONES[kind].layers_path}"
+    dims = f"vectors[:, :{cut.dim}]"
+    cosine = card.similarity == "cosine"
+    return _TRANSFORMERS.format(
+        card=card,
+        cut=cut,
+        cutting=f"\n{layers} = {layers}[:{cut.layer}]" if cut.layer < card.layers else "",
+        prefix=repr(card.query_prefix).replace("`", r"\x60"),
+        pooled=_POOLED[card.pooling],
+        cutting_dims=f"torch.nn.functional.normalize({dims}, dim=-1)" if cosine else dims,
     )
-    (folder / README).write_text(f"---\n{data.to_yaml()}\n---\n\n{text}", encoding="utf-8")
 
 
 def _in_sentence_transformers(card: ModelCard, cut: Cut) -> str:
@@ -217,6 +407,11 @@ def _in_sentence_transformers(card: ModelCard, cut: Cut) -> str:
         export=_EXPORT.format(cut=cut) if exported else "",
         lengths=lengths if query != document else "",
     )
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    """Return JSON without backticks, which would end its block in Markdown."""
+    return json.dumps(value, indent=2).replace("`", r"\u0060")
 
 
 def _cuts(card: ModelCard) -> str:

@@ -17,6 +17,7 @@ from m2dr.model.hub import (
     ListedModule,
     behind_pooling,
     listed_modules,
+    revision_of,
     transformer_folder,
 )
 from m2dr.records.cut import Cut
@@ -151,6 +152,7 @@ def card_of_folder(name: str, folder: Path) -> ModelCard:
         document_prefix=document,
         query_length=query_length,
         document_length=document_length,
+        revision=revision_of(folder),
     )
 
 

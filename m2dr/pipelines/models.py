@@ -1,17 +1,46 @@
 """The model of a command, its cuts, and the label of its vectors."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
+from typing import Any, Protocol, TypeVar, cast
 
 from m2dr.errors import UserError, command
 from m2dr.index.manifest import Label
 from m2dr.model.folder import read_card_file
-from m2dr.model.hub import CARD
+from m2dr.model.hub import CARD, pinned
 from m2dr.progress import say
 from m2dr.records.arguments import whole_number
 from m2dr.records.cut import Cut
 from m2dr.records.model_card import ModelCard
 from m2dr.settings.evaluate_requests import MODELS
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class OfBackbone(Protocol):
+    """Settings that name a backbone."""
+
+    @property
+    def backbone(self) -> str:
+        """Folder or id."""
+        ...
+
+    @property
+    def revision(self) -> str:
+        """Branch, tag or commit of an id; empty for its main branch."""
+        ...
+
+
+def at_revision(function: Function) -> Function:
+    """Return a function in which the backbone of its settings is one commit of the hub."""
+
+    @wraps(function)
+    def run(settings: OfBackbone, *rest: Any, **named: Any) -> Any:  # noqa: ANN401  # the function's
+        with pinned(settings.backbone, settings.revision):
+            return function(settings, *rest, **named)
+
+    return cast(Function, run)
 
 
 def newest_model(folder: Path = MODELS) -> str:

@@ -7,9 +7,9 @@ from typing import Literal, cast, get_args
 from m2dr.errors import UserError, command
 from m2dr.model.backbones import attend, default_pooling, most_tokens, read_config
 from m2dr.model.folder import read_card
-from m2dr.model.hub import find_folder
+from m2dr.model.hub import find_folder, revision_of
 from m2dr.model.sentence_transformers import TEMPERATURE, reshaping_module
-from m2dr.pipelines.models import default_dims
+from m2dr.pipelines.models import at_revision, default_dims
 from m2dr.pipelines.unused_settings import refuse_idle
 from m2dr.records.cut import Cut
 from m2dr.records.model_card import ModelCard, Similarity, pooling_modes
@@ -64,6 +64,7 @@ class Recipe:
         return Objective(self.choices, full, self.setting, relations, chain, 1 - variant.alpha)
 
 
+@at_revision
 def recipe_of(settings: TrainSettings, kind: Kind = "documents") -> Recipe:
     """Resolve every number that settings leave to the variant, the backbone or the corpus.
 
@@ -142,12 +143,14 @@ def _card(
     setting: Setting,
 ) -> ModelCard:
     """Return the card of the model to be trained."""
-    config = attend(read_config(find_folder(settings.backbone)), settings.attention)
+    folder = find_folder(settings.backbone)
+    config = attend(read_config(folder), settings.attention)
     pooling = default_pooling(config) if settings.attention else backbone.pooling
     below = any(step.layers[0] < full.layer for step in choices)
     return replace(
         backbone,
         backbone=settings.backbone,
+        revision=revision_of(folder),
         variant=variant.name,
         layers=full.layer,
         cuts=tuple(sorted({c for step in choices for c in step.cuts if c.layer > 0})),

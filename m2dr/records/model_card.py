@@ -90,6 +90,8 @@ class ModelCard:
     # Of an exported cut: the fingerprint of the model that it was cut from.
     exported_from: str = field(default="", metadata=LATER)
     fit: FitRecord | None = field(default=None, metadata=LATER)  # of fitted exits
+    # Commit of a backbone that was fetched from the hub; empty for any other.
+    revision: str = field(default="", metadata=LATER)
     fingerprint: str = ""  # sha256 of all files that affect vectors: docs/decisions/0011
     format: int = field(default=FORMAT, metadata=LATER)
 
@@ -110,6 +112,12 @@ class ModelCard:
     def is_trained(self) -> bool:
         """Whether this model is the result of a retrieval training, and not an exported cut."""
         return not self.exported_from and self.variant not in ("untrained", PRETRAINED)
+
+    @property
+    def served_dims(self) -> tuple[int, ...]:
+        """Trained dims of the last layer, increasing; none where only the full width is trained."""
+        dims = sorted({cut.dim for cut in self.cuts if cut.layer == self.layers})
+        return tuple(dims) if dims and dims[0] < self.width else ()
 
     @property
     def layers_trained(self) -> tuple[int, ...]:

@@ -110,7 +110,7 @@ class RunSettings:
 
 
 @dataclass(frozen=True)
-@_overruling(Variant, CHOICES, after="backbone")
+@_overruling(Variant, CHOICES, after="revision")
 class TrainSettings(RunSettings):
     """One training: the fields below, those of `Variant`, and those of `RunSettings`.
 
@@ -123,6 +123,7 @@ class TrainSettings(RunSettings):
     split: str = option("train", "Split to train on.")
     dev: str = option("dev", "Split that picks the best checkpoint, where the corpus has it.")
     backbone: str = option("minilm", "Hugging Face id or folder; minilm is built in.")
+    revision: str = option("", "Branch, tag or commit of an id; its main branch by default.")
     # Here stand the fields of Variant, m2dr/records/variant.py.
     refit: bool | None = option(
         None, "Fit exits for every layer after the last step; by default of variant plain alone."
@@ -226,6 +227,7 @@ class PretrainSettings(RunSettings):
         "pydocs", "Documents to read: as for `m2dr train`, or a .txt file of one text per line."
     )
     backbone: str = option("minilm", "Hugging Face id or folder; minilm is built in.")
+    revision: str = option("", "Branch, tag or commit of an id; its main branch by default.")
     checkpoints: tuple[str, ...] = option(
         (), "Cuts to train below the full model, such as L2D32; spread evenly by default."
     )
@@ -259,6 +261,7 @@ class FitSettings:
     seed: int = option(13, "Same seed, same model.")
     device: str = option("auto", "auto, cpu, cuda or cuda:N.")
     dtype: Literal["auto", "fp32", "bf16"] = option("auto", "Number format of the layers.")
+    revision: str = option("", "Branch, tag or commit of an id; its main branch by default.")
 
 
 def read_train_settings(

@@ -22,7 +22,7 @@ from m2dr.commands.train import train
 from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import export_cut, load, save
 from m2dr.model.folder import read_card
-from m2dr.pipelines.encode import embed_texts
+from m2dr.pipelines.encode import CutEncoder, embed_texts
 from m2dr.records.cut import Cut
 from m2dr.settings.trainings import read_train_settings
 
@@ -187,16 +187,54 @@ def test_the_card_of_a_fitted_cut_claims_nothing_of_sentence_transformers(
     assert "| 3 |" not in text
 
 
-def test_the_python_of_the_card_runs(saved: Callable[..., Path]) -> None:
-    folder = saved(query_length=9)
+def run_python(folder: Path) -> list[dict[str, object]]:
+    """The names that each block of Python in a card leaves."""
     blocks = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
-
-    names: dict[str, object] = {}
+    found = []
     for block in blocks:
-        exec(block.replace("FOLDER", str(folder)), names)  # noqa: S102  # it is what is tested
+        found.append({})
+        exec(block.replace("FOLDER", str(folder)), found[-1])  # noqa: S102  # it is what is tested
+    return found
 
-    assert len(blocks) == 2
-    assert np.shape(names["scores"]) == (1, 1)
+
+@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+@pytest.mark.parametrize(
+    ("model_type", "pooling"), [("bert", "cls"), ("modernbert", "mean"), ("qwen3", "last")]
+)
+def test_the_python_of_the_card_gives_one_cut_in_every_tool(
+    model_type: str, pooling: str, similarity: str, saved: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("M2DR_DTYPE", "fp32")
+    cuts = (Cut(2, 8), Cut(4, 8), Cut(4, 32))
+    prefix = "read 'a\n\"```\n{path}: \U0001f600 "
+    own = {"pooling": pooling, "similarity": similarity, "query_length": 24}
+    folder = saved(model_type, cuts=cuts, query_prefix=prefix, document_prefix="text: ", **own)
+
+    ours, theirs, states = run_python(folder)
+
+    assert np.shape(ours["scores"]) == np.shape(theirs["scores"]) == (1, 1)
+    np.testing.assert_allclose(ours["queries"], states["vectors"], atol=1e-5)
+    whole = CutEncoder(str(folder), dim=8, device="cpu").queries(["a question"])
+    np.testing.assert_allclose(whole, unit(theirs["queries"], similarity), atol=1e-5)
+    assert not np.allclose(whole, ours["queries"], atol=1e-3)  # it is another layer
+
+
+def unit(vectors: np.ndarray, similarity: str) -> np.ndarray:
+    """Vectors that sentence-transformers cut, and does not normalise."""
+    return vectors / np.linalg.norm(vectors) if similarity == "cosine" else vectors
+
+
+@pytest.mark.parametrize(
+    "card", [{"pooling": "max"}, {"pooling": "cls+mean"}, {"pooling": "weightedmean"}]
+)
+def test_python_for_transformers_gives_states_where_the_pooling_is_another(
+    card: dict[str, str], saved: Callable[..., Path]
+) -> None:
+    text = (saved(**card) / "README.md").read_text()
+
+    assert "transformers gives the states of the tokens" in text
+    assert "vectors =" not in text
 
 
 @pytest.mark.parametrize("way", ["file", "word"])

@@ -1,0 +1,152 @@
+"""Models of the hub at a revision, from a cache that was prepared."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+from click.testing import CliRunner
+from huggingface_hub import constants
+from world import make_backbone
+
+from m2dr.cli import main
+from m2dr.commands.fit import fit
+from m2dr.commands.train import train
+from m2dr.errors import UserError
+from m2dr.model.folder import read_card, read_card_file
+from m2dr.model.hub import find_folder, pinned, revision_of
+from m2dr.settings.trainings import FitSettings, read_train_settings
+
+OLD, NEW = "a" * 40, "b" * 40
+NAME = "someone/tiny"
+
+
+def cache(folder: Path) -> Path:
+    """A cache of one model at two commits: main is the new one, and v1 the old one."""
+    inside = folder / "models--someone--tiny"
+    for seed, commit in enumerate((OLD, NEW)):
+        make_backbone(inside / "snapshots" / commit, seed=seed)
+    (inside / "refs").mkdir()
+    (inside / "refs" / "main").write_text(NEW)
+    (inside / "refs" / "v1").write_text(OLD)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return cache(tmp_path_factory.mktemp("cache") / "hub")
+
+
+@pytest.fixture
+def cached(prepared: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(prepared))
+    monkeypatch.chdir(tmp_path)
+    return prepared
+
+
+@pytest.mark.usefixtures("cached")
+def test_a_revision_is_a_branch_a_tag_or_a_commit() -> None:
+    assert revision_of(find_folder(NAME)) == read_card(NAME).revision == NEW
+    assert revision_of(find_folder(NAME, "v1")) == revision_of(find_folder(NAME, OLD)) == OLD
+
+
+def test_a_cache_and_a_token_reach_the_client_of_the_hub(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    fetch = huggingface_hub.snapshot_download
+
+    def download(name: str, **given: object) -> str:
+        asked.append(given)
+        return fetch(name, **given)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+
+    find_folder(NAME, "v1", token="hf_x", cache_dir=prepared)
+
+    (given,) = asked
+    assert (given["revision"], given["token"], given["cache_dir"]) == ("v1", "hf_x", prepared)
+    with pytest.raises(UserError, match="cannot be fetched"):
+        find_folder(NAME)  # not in the cache of this machine
+
+
+def test_within_a_block_a_name_is_one_commit_although_its_branch_moves(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moving = Path(shutil.copytree(prepared, tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(moving))
+
+    with pinned(NAME):
+        (moving / "models--someone--tiny" / "refs" / "main").write_text(OLD)
+        assert read_card(NAME).revision == NEW
+        with pinned(NAME, "v1"):
+            assert read_card(NAME).revision == OLD
+        assert read_card(NAME).revision == NEW
+    assert read_card(NAME).revision == OLD
+
+
+@pytest.mark.usefixtures("cached")
+def test_a_training_and_a_fit_begin_from_the_revision_and_record_it(
+    tiny_corpus: Path, tmp_path: Path
+) -> None:
+    words = [
+        f'backbone="{NAME}"', "revision=v1", f'corpus="{tiny_corpus}"', "steps=1", "device=cpu",
+        "batch_queries=4", "evaluate_steps=0", "dims=[8]", "learning_rate=1e-12", "freeze=false",
+    ]  # fmt: skip
+    train(read_train_settings(None, words), tmp_path / "trained")
+    (tmp_path / "texts.txt").write_text("read a file\nopen a list of lines\n" * 20)
+    fit(FitSettings(NAME, "texts.txt", revision="v1", rotation="none"), tmp_path / "fitted")
+
+    for name in ("trained", "fitted"):
+        folder = tmp_path / name
+        card = read_card(folder)
+        assert (card.backbone, card.revision) == (NAME, OLD)
+        assert json.loads((folder / "settings.json").read_text())["revision"] == "v1"
+        readme = huggingface_hub.ModelCard.load(folder / "README.md")
+        assert readme.data.base_model == NAME
+        assert f'"revision": "{OLD}"' in readme.text
+    fit(FitSettings(str(tmp_path / "trained"), "texts.txt", rotation="none"), tmp_path / "again")
+    assert read_card(tmp_path / "again").revision == OLD  # it is still made of that backbone
+
+
+def test_a_model_of_a_folder_has_no_revision_and_may_not_be_asked_for_one(
+    tiny_backbone: Path,
+) -> None:
+    assert read_card(tiny_backbone).revision == ""
+    told = CliRunner().invoke(
+        main, ["train", "--backbone", str(tiny_backbone), "--revision", "v1", "--explain"]
+    )
+
+    assert told.exit_code == 2
+    assert "that is a folder here, which has none" in told.stderr
+    with pytest.raises(UserError, match="the built-in backbone, which has none"):
+        find_folder("minilm", "v1")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--backbone", "someone/tiyn"], "Did you mean someone/tiny?"),
+        (["--backbone", NAME, "--revision", "v3"], "cannot be fetched at revision v3"),
+    ],
+)
+@pytest.mark.usefixtures("cached")
+@pytest.mark.parametrize("command", ["train", "fit", "pretrain"])
+def test_a_typo_is_one_sentence_with_the_nearest_model_of_the_cache(
+    command: str, words: list[str], sentence: str, tiny_corpus: Path
+) -> None:
+    told = CliRunner().invoke(main, [command, "--corpus", str(tiny_corpus), *words])
+
+    assert told.exit_code == 2
+    assert sentence in told.stderr
+    assert len([line for line in told.stderr.splitlines() if line.startswith("Error")]) == 1
+
+
+def test_a_card_without_a_revision_is_read(tmp_path: Path, tiny_fitted: Path) -> None:
+    table = json.loads((tiny_fitted / "m2dr.json").read_text())
+    assert table.pop("revision") == ""
+    (tmp_path / "m2dr.json").write_text(json.dumps(table))
+
+    assert read_card_file(tmp_path / "m2dr.json") == replace(read_card(tiny_fitted), revision="")
