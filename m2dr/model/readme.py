@@ -5,6 +5,7 @@ from pathlib import Path
 
 from huggingface_hub import ModelCardData
 
+from m2dr.model.backbones import backbone_of, read_config
 from m2dr.model.hub import hub_id
 from m2dr.records.cut import Cut
 from m2dr.records.model_card import ModelCard
@@ -51,9 +52,9 @@ m2dr search "a question" --corpus CORPUS --model FOLDER --query-layer {cut.layer
 transformers gives the states of the tokens, without prefixes, pooling and the modules behind it:
 
 ```python
-from transformers import AutoModel, AutoTokenizer
+from transformers import {model_class}, AutoTokenizer
 
-tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), AutoModel.from_pretrained("FOLDER")
+tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), {model_class}.from_pretrained("FOLDER")
 states = model(**tokenizer("a question", return_tensors="pt")).last_hidden_state
 ```
 """
@@ -162,6 +163,7 @@ def write_readme(card: ModelCard, folder: Path) -> None:
         title=f"{card.variant}: {card.layers} layers, {card.width} dims",
         documents=f"from layer {card.layers}" if card.documents == "last" else "from its layer",
         cuts=_cuts(card),
+        model_class=backbone_of(read_config(folder)).class_name,
         told=json.dumps(told, indent=2),
         made="fitted" if fitted else "trained",
         static=_STATIC if fitted else "",
