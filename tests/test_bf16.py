@@ -179,13 +179,16 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "dims": ("mpnet", {"weights": "dynamic", "compress": "embeddings"}),
     "score": ("xlm-roberta", {"exit_head": "linear", "gradient_checkpointing": True}),
     "fixed-doc": ("qwen2", {"exit_head": "linear", "lora_rank": 2, "compress": "max-k"}),
-    "starbucks": ("llama", {"gradient_checkpointing": True, "lora_rank": 2}),
-    "ese": ("bert", {"loss": "angle", "weights": "dynamic", "gradient_cache": 64}),
-    "2dmse-st": ("mpnet", {"lora_rank": 2, "negatives": 1}),
-    "starbucks-sts": ("distilbert", {"gradient_cache": 64}),
-    "mipic": ("modernbert", {"gradient_cache": 64, "pooling": "cls"}),
-    "elastic": ("qwen3", {"gradient_cache": 64, "lora_rank": 2, "attention": "bidirectional"}),
-    "exits": ("bert", {"gradient_cache": 64, "negatives": 1}),
+    "starbucks": ("mistral", {"gradient_checkpointing": True, "lora_rank": 2}),
+    "ese": ("t5", {"loss": "angle", "weights": "dynamic", "gradient_cache": 64}),
+    "2dmse-st": ("gemma2", {"lora_rank": 2, "negatives": 1}),
+    "starbucks-sts": ("nomic_bert", {"gradient_cache": 64}),
+    "mipic": ("gte", {"gradient_cache": 64, "pooling": "cls"}),
+    "elastic": (
+        "gemma3_text",
+        {"gradient_cache": 64, "lora_rank": 2, "attention": "bidirectional"},
+    ),
+    "exits": ("deberta-v2", {"gradient_cache": 64, "negatives": 1}),
 }
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from m2dr.model.encoder import Encoder
     from m2dr.model.tokenizer import ModelTokenizer
 
@@ -27,6 +29,7 @@ def configurations() -> dict[str, object]:
         "pad_token_id": 0,
     }
     decoder = {**shape, "num_key_value_heads": 2, "bos_token_id": 2, "eos_token_id": 3}
+    gemma = {**decoder, "head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 8}
     long = {**shape, "max_position_embeddings": 66}
     return {
         "bert": hf.BertConfig(**shape),
@@ -36,13 +39,26 @@ def configurations() -> dict[str, object]:
             vocab_size=64, dim=32, n_layers=4, n_heads=4, hidden_dim=48
         ),
         "mpnet": hf.MPNetConfig(**{**long, "pad_token_id": 1}),
+        "deberta-v2": hf.DebertaV2Config(
+            **long, relative_attention=True, position_buckets=8, norm_rel_ebd="layer_norm",
+            share_att_key=True, pos_att_type="p2c|c2p", position_biased_input=False,
+        ),
+        "nomic_bert": hf.NomicBertConfig(**long),
+        "gte": hf.GteConfig(**long),
         "modernbert": hf.ModernBertConfig(
             **shape, local_attention=4, cls_token_id=2, sep_token_id=3, bos_token_id=2,
             eos_token_id=3, global_attn_every_n_layers=2,
         ),
+        "t5": hf.T5Config(
+            vocab_size=64, d_model=32, d_kv=8, d_ff=48, num_layers=4, num_heads=4,
+            relative_attention_num_buckets=8, relative_attention_max_distance=16,
+        ),
         "llama": hf.LlamaConfig(**decoder),
         "qwen2": hf.Qwen2Config(**decoder),
         "qwen3": hf.Qwen3Config(**decoder, head_dim=8),
+        "mistral": hf.MistralConfig(**decoder, sliding_window=8),
+        "gemma2": hf.Gemma2Config(**gemma),
+        "gemma3_text": hf.Gemma3TextConfig(**gemma, sliding_window_pattern=2),
     }  # fmt: skip
 
 
@@ -54,11 +70,31 @@ def make_backbone(
     With `masks` the tokenizer has a token that hides others, as masked language modelling needs it.
     """
     import torch
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-    from transformers import AutoModel, PreTrainedTokenizerFast
+    from transformers import AutoModel, T5EncoderModel
 
     torch.manual_seed(seed)
-    AutoModel.from_config(configurations()[model_type]).save_pretrained(folder)
+    config = configurations()[model_type]
+    model = T5EncoderModel(config) if model_type == "t5" else AutoModel.from_config(config)
+    model.save_pretrained(folder)
+    return unigrams(folder) if model_type == "t5" else word_pieces(folder, masks)
+
+
+def unigrams(folder: Path) -> Path:
+    """A tokenizer as T5 has it: pieces of words, and one special token, behind a text."""
+    from transformers import T5Tokenizer
+
+    letters = [chr(c) for c in range(ord("a"), ord("z") + 1)]
+    pieces = ["<pad>", "</s>", "<unk>", "▁", *(f"▁{word}" for word in WORDS), *letters]
+    vocabulary = [(piece, -float(len(pieces) - len(piece))) for piece in dict.fromkeys(pieces)]
+    T5Tokenizer(vocab=vocabulary, extra_ids=0, model_max_length=64).save_pretrained(folder)
+    return folder
+
+
+def word_pieces(folder: Path, masks: bool) -> Path:
+    """A tokenizer as BERT has it: pieces of words between [CLS] and [SEP]."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(["[MASK]"] if masks else [])]
     letters = [chr(c) for c in range(ord("a"), ord("z") + 1)]
     vocabulary = special + WORDS + letters + [f"##{c}" for c in letters]
@@ -74,6 +110,14 @@ def make_backbone(
         sep_token="[SEP]", model_max_length=64, **({"mask_token": "[MASK]"} if masks else {}),
     ).save_pretrained(folder)  # fmt: skip
     return folder
+
+
+def load_plain(folder: Path, **options: object) -> "PreTrainedModel":
+    """The encoder of a backbone's folder as transformers alone opens it."""
+    from transformers import AutoConfig, AutoModel, T5EncoderModel
+
+    is_t5 = AutoConfig.from_pretrained(folder).model_type == "t5"
+    return (T5EncoderModel if is_t5 else AutoModel).from_pretrained(folder, **options)
 
 
 def make_model(backbone: Path, folder: Path, **card: object) -> Path:

@@ -29,7 +29,7 @@ from m2dr.evaluate.costs import (
 from m2dr.index.faiss_build import build_index, open_index
 from m2dr.index.faiss_index import FaissIndex
 from m2dr.model import checkpoint
-from m2dr.model.backbones import backbone_of
+from m2dr.model.backbones import backbone_of, relative_rows
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.encoder import Encoder, exit_work, parameters_of, table_work
 from m2dr.model.folder import read_card
@@ -109,15 +109,16 @@ def measure_costs(request: CostsRequest, out: Path | None = None) -> Costs:
 def shape_of(encoder: Encoder) -> Shape:
     """Return the sizes from which the multiply-adds of an encoder are computed."""
     config = encoder.transformer.config
+    row = backbone_of(config)
     heads = int(config.num_attention_heads)
     size = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
-    inner = getattr(config, "intermediate_size", None) or config.hidden_dim  # DistilBERT's word
     return Shape(
         width=int(config.hidden_size),
-        inner=int(inner),
+        inner=int(getattr(config, row.inner_key)),
         query_width=heads * size,
         key_width=int(getattr(config, "num_key_value_heads", None) or heads) * size,
-        gated=backbone_of(config).gated,
+        gated=row.is_gated(config),
+        relative=relative_rows(config),
         exits=exit_work(encoder),
         tables=table_work(encoder),
     )

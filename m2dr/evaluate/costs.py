@@ -29,6 +29,7 @@ class Shape:
     query_width: int  # number of heads times dims of a head
     key_width: int  # the same for keys and values, of which a backbone may have fewer heads
     gated: bool  # whether the feed-forward part has a third matrix, for its gate
+    relative: int = 0  # vectors of relative positions that each layer projects and multiplies
     # Layer -> multiply-adds of its exit head and other modules behind pooling.
     exits: Mapping[int, int] = field(default_factory=dict)
     # Layer -> multiply-adds per token of the token table that its exit adds.
@@ -43,7 +44,8 @@ class Shape:
         projections = tokens * self.width * 2 * (self.query_width + self.key_width)
         attention = 2 * tokens * tokens * self.query_width  # scores, then the weighted sum
         feed_forward = tokens * self.width * self.inner * (3 if self.gated else 2)
-        return projections + attention + feed_forward
+        relative = self.relative * self.query_width * (self.width + tokens)
+        return projections + attention + feed_forward + relative
 
     def encode(self, layer: int, tokens: int) -> int:
         """Return the multiply-adds of a text of `tokens` tokens up to a layer's exit.

@@ -19,12 +19,17 @@ if TYPE_CHECKING:  # a model card is read without loading either
 
 _AGAIN = "Copy or download the model again."
 _MOST_LAYERS, _MOST = 2**12, 2**31  # no encoder has more; transformers makes a list of the layers
+_UNBOUNDED = 2**20  # tokens of a text at most, where no table of positions ends
+_LAYERS, _WIDTHS = (
+    ("num_hidden_layers", "n_layers", "num_layers"),
+    ("hidden_size", "dim", "d_model"),
+)
 _LARGEST = {
-    "num_hidden_layers": _MOST_LAYERS,
-    "n_layers": _MOST_LAYERS,
+    **dict.fromkeys(_LAYERS, _MOST_LAYERS),
     **dict.fromkeys(
-        ("hidden_size", "dim", "num_attention_heads", "n_heads", "num_key_value_heads", "head_dim")
-        + ("intermediate_size", "hidden_dim", "vocab_size", "max_position_embeddings"),
+        (*_WIDTHS, "num_attention_heads", "n_heads", "num_heads", "num_key_value_heads")
+        + ("head_dim", "d_kv", "intermediate_size", "hidden_dim", "d_ff", "vocab_size")
+        + ("max_position_embeddings",),
         _MOST,
     ),
 }
@@ -32,6 +37,7 @@ _FIELDS: dict[str, object] = {
     **dict.fromkeys(_LARGEST, int | None),
     "model_type": str,
     "auto_map": dict[str, object] | None,
+    "conv_kernel_size": int | None,
 }
 
 
@@ -47,8 +53,29 @@ class Backbone:
     reserved: int = 0  # positions of max_position_embeddings that no token can have
     gated: bool = False  # the feed-forward part has a third matrix, the gate
     plain_mask: bool = False  # tokens attend to all but padding, and take a mask [B, 1, 1, T]
+    first_token: bool = True  # the tokenizer begins a text with a token for the whole of it
     layers_key: str = "num_hidden_layers"  # of config.json, the number of layers
     width_key: str = "hidden_size"  # of config.json, the dims of a state
+    inner_key: str = "intermediate_size"  # of config.json, the dims inside the feed-forward part
+    positions_key: str | None = "max_position_embeddings"  # None: a text may have any length
+    class_name: str = "AutoModel"  # of transformers, the class that holds the encoder alone
+
+    @property
+    def model_class(self) -> Any:  # noqa: ANN401  # AutoModel and PreTrainedModel share no type
+        """The class of transformers that loads the encoder."""
+        import transformers
+
+        return getattr(transformers, self.class_name)
+
+    def build(self, config: "PretrainedConfig") -> "PreTrainedModel":
+        """Return an encoder of a configuration, with random weights."""
+        make = self.model_class if self.class_name != "AutoModel" else self.model_class.from_config
+        model: PreTrainedModel = make(config)
+        return model
+
+    def is_gated(self, config: "PretrainedConfig") -> bool:
+        """Return whether the feed-forward part has a third matrix; T5 says so in config.json."""
+        return bool(getattr(config, "is_gated_act", self.gated))
 
     def layers_of(self, transformer: "PreTrainedModel") -> "nn.ModuleList":
         """Return the transformer layers, in order."""
@@ -77,12 +104,31 @@ BACKBONES = {
             plain_mask=True,
             layers_key="n_layers",
             width_key="dim",
+            inner_key="hidden_dim",
         ),
         Backbone("mpnet", "encoder.layer", pooler=True, reserved=2),
+        Backbone("deberta-v2", "encoder.layer"),
+        Backbone("nomic_bert", "layers", gated=True, plain_mask=True),
+        Backbone("gte", "layers", gated=True, plain_mask=True),
         Backbone("modernbert", "layers", final_norm="final_norm", gated=True),
+        Backbone(
+            "t5",
+            "encoder.block",
+            final_norm="encoder.final_layer_norm",
+            plain_mask=True,
+            first_token=False,
+            layers_key="num_layers",
+            width_key="d_model",
+            inner_key="d_ff",
+            positions_key=None,
+            class_name="T5EncoderModel",
+        ),
         Backbone("llama", "layers", final_norm="norm", causal=True, gated=True),
         Backbone("qwen2", "layers", final_norm="norm", causal=True, gated=True),
         Backbone("qwen3", "layers", final_norm="norm", causal=True, gated=True),
+        Backbone("mistral", "layers", final_norm="norm", causal=True, gated=True),
+        Backbone("gemma2", "layers", final_norm="norm", causal=True, gated=True),
+        Backbone("gemma3_text", "layers", final_norm="norm", causal=True, gated=True),
     )
 }
 
@@ -106,6 +152,12 @@ def backbone_of(config: "PretrainedConfig") -> Backbone:
         raise UserError(
             f"The backbone is of type {config.model_type!r}, whose layers are not described; "
             f"m2dr knows {', '.join(BACKBONES)}. A new type is one row in m2dr/model/backbones.py."
+        )
+    if getattr(config, "conv_kernel_size", 0):  # DeBERTa-v2 in its two largest sizes; no v3
+        raise UserError(
+            f"config.json of this {config.model_type} backbone has conv_kernel_size = "
+            f"{config.conv_kernel_size}, a convolution beside the first layer, which m2dr does not "
+            "cut. Take a model without it, such as microsoft/deberta-v3-base."
         )
     return BACKBONES[config.model_type]
 
@@ -135,13 +187,13 @@ def read_sizes(folder: Path) -> ModelSizes:
     """
     table = _read_table(transformer_folder(folder))
     row = BACKBONES.get(str(table.get("model_type")))
-    keys = (row.layers_key, row.width_key, "max_position_embeddings") if row else ()
-    others = {"num_hidden_layers", "n_layers", "hidden_size", "dim"} - {*keys}
+    keys = [key for key in (row.layers_key, row.width_key, row.positions_key) if key] if row else []
+    others = {*_LAYERS, *_WIDTHS, "conv_kernel_size"} - {*keys}
     if row is None or others & table.keys() or any(table.get(key) is None for key in keys):
         config = read_config(folder)  # transformers knows the default sizes, and other names
         return ModelSizes(config.num_hidden_layers, config.hidden_size, most_tokens(config))
-    layers, width, positions = (table[key] for key in keys)
-    return ModelSizes(layers, width, positions - row.reserved)
+    positions = table[row.positions_key] - row.reserved if row.positions_key else _UNBOUNDED
+    return ModelSizes(table[row.layers_key], table[row.width_key], positions)
 
 
 def _read_table(folder: Path) -> dict[str, Any]:
@@ -200,7 +252,7 @@ def attend(config: "PretrainedConfig", attention: Attention | None) -> "Pretrain
     Raises:
         UserError: a bidirectional backbone cannot be made causal.
     """
-    if backbone_of(config).causal:
+    if backbone_of(config).causal and not _is_gemma_of_both_ways(config):
         if attention is not None:
             config.is_causal = attention == "causal"
     elif attention == "causal":
@@ -211,20 +263,31 @@ def attend(config: "PretrainedConfig", attention: Attention | None) -> "Pretrain
     return config
 
 
+def _is_gemma_of_both_ways(config: "PretrainedConfig") -> bool:
+    """Return whether a Gemma attends both ways by its own field, as EmbeddingGemma does."""
+    return bool(getattr(config, "use_bidirectional_attention", False))
+
+
 def default_pooling(config: "PretrainedConfig") -> Pooling:
     """Return the pooling of a backbone whose folder names none.
 
     The last token of a causal backbone has seen all others. For one that attends both ways it is
-    the mean, as in ESE (Li et al. 2024, arXiv:2402.14776).
+    the mean, as in ESE (Li et al. 2024, arXiv:2402.14776), and for T5, which has no token for the
+    whole text, as in Sentence-T5 (Ni et al. 2021, arXiv:2108.08877).
     """
-    if not backbone_of(config).causal:
-        return "cls"
-    return "last" if getattr(config, "is_causal", True) else "mean"
+    row = backbone_of(config)
+    if not row.causal:
+        return "cls" if row.first_token else "mean"
+    causal = getattr(config, "is_causal", True) and not _is_gemma_of_both_ways(config)
+    return "last" if causal else "mean"
 
 
 def most_tokens(config: "PretrainedConfig") -> int:
     """Return the longest length of a text, in tokens with the special ones."""
-    return int(config.max_position_embeddings) - backbone_of(config).reserved
+    row = backbone_of(config)
+    if row.positions_key is None:
+        return _UNBOUNDED
+    return int(getattr(config, row.positions_key)) - row.reserved
 
 
 def cut_config(config: "PretrainedConfig", layer: int) -> "PretrainedConfig":
@@ -244,3 +307,16 @@ def cut_config(config: "PretrainedConfig", layer: int) -> "PretrainedConfig":
     if isinstance(fields.get("layer_types"), list):  # one entry per layer, checked by transformers
         fields["layer_types"] = fields["layer_types"][:layer]
     return type(config).from_dict({**fields, backbone_of(config).layers_key: layer})
+
+
+def relative_rows(config: "PretrainedConfig") -> int:
+    """Return how many vectors of relative positions each layer projects and multiplies.
+
+    Those of DeBERTa do both (He et al. 2020, arXiv:2006.03654, eq. 4), for content to position and
+    for position to content; other backbones add a number, or turn queries and keys.
+    """
+    if not getattr(config, "relative_attention", False):
+        return 0
+    sizes = (getattr(config, name, -1) for name in ("position_buckets", "max_relative_positions"))
+    span = next((size for size in sizes if size > 0), config.max_position_embeddings)
+    return int(2 * span * len({"c2p", "p2c"} & {*(config.pos_att_type or ())}))

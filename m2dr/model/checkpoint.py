@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 from torch import nn
-from transformers import AutoModel, AutoTokenizer, PretrainedConfig, PreTrainedModel
+from transformers import AutoTokenizer, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
 from m2dr.errors import UserError, command, counted
@@ -96,9 +96,10 @@ def load(
         _refuse_small_weights(folder, config)
     if layer is not None:
         config = cut_config(config, max(layer, 1))  # a backbone has at least one
-    options = {"add_pooling_layer": False} if backbone_of(config).pooler else {}
+    row = backbone_of(config)
+    options = {"add_pooling_layer": False} if row.pooler else {}
     with explain_failure(f"The model in {folder} cannot be loaded", _AGAIN):
-        transformer, report = AutoModel.from_pretrained(
+        transformer, report = row.model_class.from_pretrained(
             transformer_folder(folder),
             config=config,
             dtype=dtype,
@@ -198,7 +199,7 @@ def _refuse_small_weights(folder: Path, config: PretrainedConfig) -> None:
     promised = config.num_hidden_layers  # each layer has a tensor, and more than one number
     if promised <= tensors:
         with torch.device("meta"):
-            empty = AutoModel.from_config(config, trust_remote_code=False)  # type: ignore[no-untyped-call]  # transformers does not annotate it
+            empty = backbone_of(config).build(config)
         promised = sum(parameter.numel() for parameter in empty.parameters())
     if promised > _MOST_TIMES * held or config.num_hidden_layers > tensors:
         raise UserError(

@@ -137,6 +137,8 @@ def drops_out(encoder: nn.Module) -> bool:
 def _dropouts(encoder: nn.Module) -> Iterator[tuple[nn.Module, str]]:
     """Yield the modules that drop activations, each with the name of its probability."""
     for module in encoder.modules():
-        name = "p" if isinstance(module, nn.Dropout) else "attention_dropout"
-        if isinstance(getattr(module, name, None), float):
-            yield module, name
+        # An attention keeps its own as a number; T5 names it as other backbones name a module.
+        names = ("p",) if isinstance(module, nn.Dropout) else ("attention_dropout", "dropout")
+        for name in names:
+            if isinstance(getattr(module, name, None), float | int):
+                yield module, name

@@ -12,8 +12,8 @@ from huggingface_hub import ModelCardData
 
 from m2dr.errors import UserError, counted
 from m2dr.io import error_summary, write_text
-from m2dr.jsontext import load_json, read_object
-from m2dr.model.backbones import BACKBONES
+from m2dr.jsontext import load_json
+from m2dr.model.backbones import backbone_of, read_config
 from m2dr.model.card_results import (
     MeasuredGrid,
     escaped,
@@ -86,9 +86,9 @@ _STATES = """
 transformers gives the states of the tokens, without prefixes, pooling and the modules behind it:
 
 ```python
-from transformers import AutoModel, AutoTokenizer
+from transformers import {model_class}, AutoTokenizer
 
-tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), AutoModel.from_pretrained("FOLDER")
+tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), {model_class}.from_pretrained("FOLDER")
 states = model(**tokenizer("a question", return_tensors="pt")).last_hidden_state
 ```
 """
@@ -98,10 +98,10 @@ transformers, with {cut.layer} layers and {cut.dim} dims, for queries:
 
 ```python
 import torch
-from transformers import AutoModel, AutoTokenizer
+from transformers import {model_class}, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("FOLDER")
-model = AutoModel.from_pretrained("FOLDER").eval(){cutting}
+model = {model_class}.from_pretrained("FOLDER").eval(){cutting}
 texts = [{prefix} + text for text in ["a question"]]
 batch = tokenizer(texts, return_tensors="pt", padding=True, padding_side="right",
                   truncation=True, max_length={card.query_length})
@@ -374,16 +374,17 @@ def _training(card: ModelCard, settings: Mapping[str, Any]) -> str:
 
 def _in_transformers(card: ModelCard, cut: Cut, folder: Path) -> str:
     """Return how transformers gives the vectors of a cut, or the states alone where it cannot."""
+    row = backbone_of(read_config(folder))
     plain = card.exit_head == "none" and not behind_pooling(folder, card.similarity)
     if not plain or card.pooling not in _POOLED:
-        return _STATES
-    kind = read_object(folder / "config.json", {"model_type": str}, "")["model_type"]
-    layers = f"model.{BACKBONES[kind].layers_path}"
+        return _STATES.format(model_class=row.class_name)
+    layers = f"model.{row.layers_path}"
     dims = f"vectors[:, :{cut.dim}]"
     cosine = card.similarity == "cosine"
     return _TRANSFORMERS.format(
         card=card,
         cut=cut,
+        model_class=row.class_name,
         cutting=f"\n{layers} = {layers}[:{cut.layer}]" if cut.layer < card.layers else "",
         prefix=repr(card.query_prefix).replace("`", r"\x60"),
         pooled=_POOLED[card.pooling],

@@ -23,6 +23,7 @@ from m2dr.cli import main
 from m2dr.commands.fit import fit
 from m2dr.errors import UserError
 from m2dr.model import checkpoint
+from m2dr.model.backbones import BACKBONES
 from m2dr.model.folder import read_card
 from m2dr.model.hub import EXITS, STATIC
 from m2dr.pipelines import fit_heads
@@ -31,8 +32,6 @@ from m2dr.records.cut import Cut
 from m2dr.settings.trainings import FitSettings
 from m2dr.train import linear_fit as closed_form
 
-TYPES = ("bert", "roberta", "xlm-roberta", "distilbert", "mpnet", "modernbert", "llama", "qwen2",
-         "qwen3")  # fmt: skip
 SENTENCES = [
     f"{WORDS[i % 15]} {WORDS[i // 15]} " + " ".join(WORDS[i % 11 : i % 11 + i % 5])
     for i in range(99)
@@ -67,7 +66,7 @@ def scores(embeddings: Floats, similarity: str) -> Floats:
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
-@pytest.mark.parametrize("model_type", TYPES)
+@pytest.mark.parametrize("model_type", BACKBONES)
 def test_the_full_model_is_the_backbone(
     model_type: str,
     similarity: str,
@@ -76,7 +75,7 @@ def test_the_full_model_is_the_backbone(
     tmp_path: Path,
 ) -> None:
     pooling = {"bert": "cls", "roberta": "mean"}.get(
-        model_type, "last" if model_type in ("llama", "qwen2", "qwen3") else "mean"
+        model_type, "last" if BACKBONES[model_type].causal else "mean"
     )
     model = make_model(
         backbone(model_type), tmp_path / "model", pooling=pooling, similarity=similarity

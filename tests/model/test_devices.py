@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from m2dr.errors import UserError
+from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import load
 from m2dr.model.devices import choose_device, choose_dtype, choose_training_device, set_dropout
 
@@ -88,7 +89,7 @@ def test_training_names_the_way_to_another_gpu(monkeypatch: pytest.MonkeyPatch) 
         choose_training_device("cuda:1")
 
 
-@pytest.mark.parametrize("model_type", ["bert", "modernbert", "qwen3", "distilbert"])
+@pytest.mark.parametrize("model_type", BACKBONES)
 def test_without_dropout_two_passes_agree(model_type: str, backbone: Callable[[str], Path]) -> None:
     encoder, _ = load(backbone(model_type))
     encoder.train()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModel
+from world import load_plain
 
 from m2dr.errors import UserError
 from m2dr.model.backbones import BACKBONES, cut_config
@@ -30,7 +30,7 @@ def test_token_states_are_those_that_a_backbone_of_n_layers_gives(
     assert list(heard) == [1, 4]
     torch.testing.assert_close(vectors, encoder(IDS, MASK)[:2], atol=1e-6, rtol=1e-6)
     for layer, states in heard.items():
-        shallow = AutoModel.from_pretrained(
+        shallow = load_plain(
             folder, config=cut_config(encoder.transformer.config, layer), dtype=torch.float32
         ).eval()
         alone = shallow(input_ids=IDS, attention_mask=MASK).last_hidden_state

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from huggingface_hub import ModelCard, constants
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel
-from world import make_fitted
+from world import load_plain, make_fitted
 
 from m2dr.cli import main
 from m2dr.commands.train import train
@@ -55,7 +55,7 @@ def test_no_tool_reports_a_weight_that_is_missing_or_not_its_own(
     monkeypatch.setattr(transformers.logging.get_logger("transformers"), "propagate", True)
     try:
         for each in (folder, tmp_path / "cut"):
-            _, report = AutoModel.from_pretrained(each, output_loading_info=True)
+            _, report = load_plain(each, output_loading_info=True)
             assert not any(report.values()), report
             SentenceTransformer(str(each), device="cpu")
     finally:
