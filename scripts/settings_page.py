@@ -25,8 +25,9 @@ INTRODUCTION = """# Settings
 Every setting of every command, written from the code by `python scripts/settings_page.py`.
 
 `m2dr train`, `m2dr pretrain` and `m2dr fit` read settings from a TOML file (`--config FILE`), then
-from `--set NAME=VALUE`, then from options; what is read later overrules. All other commands have
-options alone. An option that takes a list may be repeated, and numbers may be separated by commas.
+from `--set NAME=VALUE` and from options, which overrule the file; `--learning-rate 2e-5` means what
+`--set learning_rate=2e-5` does, and the two cannot differ. All other commands have options alone.
+An option that takes a list may be repeated, and numbers may be separated by commas.
 """
 
 

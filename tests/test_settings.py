@@ -1,18 +1,64 @@
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from commands import parsed
 
+from m2dr.cli import main
 from m2dr.errors import UserError
-from m2dr.settings.trainings import read_train_settings
+from m2dr.settings.trainings import read_pretrain_settings, read_train_settings
 
 
-def test_options_overrule_words_and_words_overrule_the_file(tmp_path: Path) -> None:
+def test_options_and_words_overrule_the_file(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text('steps = 1\nseed = 1\nvariant = "plain"\n')
 
-    settings = read_train_settings(path, ["seed=2", "variant=mrl"], {"variant": "dims"})
+    settings = read_train_settings(path, ["seed=2"], {"variant": "dims"})
 
     assert (settings.steps, settings.seed, settings.variant) == (1, 2, "dims")
+
+
+@pytest.mark.parametrize("command", ["train", "pretrain"])
+@pytest.mark.parametrize(
+    ("option", "word", "told"),
+    [
+        ("--learning-rate=2e-5", "learning_rate=1e-4",
+         "learning_rate is 0.0001 by --set and 2e-05 by --learning-rate; leave one of them out"),
+        ("--steps=5", "steps=6", "steps is 6 by --set and 5 by --steps; leave one of them out"),
+        ("--epochs=2", "epochs=1", "epochs is 1 by --set and 2.0 by --epochs; leave one"),
+        ("--epochs=2", "steps=5", "steps = 5 changes nothing while epochs = 2; leave one of them"),
+        ("--learning-rate=nan", "steps=5", "learning_rate = nan is not a number"),
+        ("--learning-rate=0", "steps=5", "learning_rate must be above 0"),
+        ("--batch-size=4", "batch_=8", "by --set and 4 by --batch-size; leave one of them out"),
+    ],
+)  # fmt: skip
+def test_a_setting_has_one_value(command: str, option: str, word: str, told: str) -> None:
+    word = word.replace("batch_", "batch_queries" if command == "train" else "batch_texts")
+
+    done = CliRunner().invoke(main, [command, option, "--set", word])
+
+    assert done.exit_code == 2
+    assert told in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "setting"),
+    [
+        ("train", "--learning-rate 2e-5", "learning_rate=2e-5"),
+        ("train", "--epochs 2", "epochs=2"),
+        ("train", "--batch-size 8", "batch_queries=8"),
+        ("train", "--steps 8", "steps=8"),
+        ("train", "--report-to none", "report_to=none"),
+        ("pretrain", "--learning-rate 2e-5", "learning_rate=2e-5"),
+        ("pretrain", "--batch-size 8", "batch_texts=8"),
+    ],
+)
+def test_an_option_and_set_mean_the_same(command: str, words: str, setting: str) -> None:
+    read = read_train_settings if command == "train" else read_pretrain_settings
+    given = {n: v for n, v in parsed(f"m2dr {command} {words}").params.items() if v}
+
+    assert read(None, [], given) == read(None, [setting]) == read(None, [setting], given)
+    assert read(None, [setting]) != read(None)
 
 
 def test_a_setting_overrules_one_field_of_the_variant() -> None:

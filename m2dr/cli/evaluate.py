@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from m2dr.cli.completion import completer
 from m2dr.cli.options import CommandGroup, options, takes
 from m2dr.cli.terminal import echo
 from m2dr.errors import UserError
@@ -41,6 +42,7 @@ def _retrieval(
         click.option(
             "--against",
             multiple=True,
+            shell_complete=completer("against"),
             help="Baseline: a folder of results, a cut FOLDER@L6D384, or a TREC run. Repeatable.",
         ),
         click.option(

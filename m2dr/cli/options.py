@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
 
 import click
 
+from m2dr.cli.completion import completer
 from m2dr.cli.terminal import echo
 from m2dr.errors import UserError
 from m2dr.records.option import Option, option_of
@@ -106,9 +107,14 @@ class NamedCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse a command line in which old spellings are replaced."""
-        return super().parse_args(ctx, list(self._renamed(args)))
+        notes: list[str] = []
+        words = list(self._renamed(args, notes))
+        if not ctx.resilient_parsing:  # as when a shell completes a word
+            for note in notes:
+                echo(f"Note: {note}.", err=True)
+        return super().parse_args(ctx, words)
 
-    def _renamed(self, words: list[str]) -> Iterable[str]:
+    def _renamed(self, words: list[str], notes: list[str]) -> Iterable[str]:
         options = [each for each in self.params if isinstance(each, NamedOption)]
         new = {old: each for each in options for old in each.old}
         spelled = {name: each for each in options for name in each.opts}
@@ -124,7 +130,7 @@ class NamedCommand(click.Command):
                 yield word
                 continue
             if name in new:
-                echo(f"Note: {name} is now {named.opts[0]}.", err=True)
+                notes.append(f"{name} is now {named.opts[0]}")
                 name = named.opts[0]
             if not named.old_values:
                 yield f"{name}{equals}{value}"
@@ -133,7 +139,7 @@ class NamedCommand(click.Command):
             for word in [value] if equals else rest:
                 if word in named.old_values:
                     now = named.old_values[word]
-                    echo(f"Note: {name} {word} is now {name} {now}.", err=True)
+                    notes.append(f"{name} {word} is now {name} {now}")
                 yield named.old_values.get(word, word)
                 break
 
@@ -258,6 +264,7 @@ def _parameter(
             metavar=f"[{shown}]..." if many else shown,
             nargs=-1 if many else 1,
             type=_type(item, described),
+            shell_complete=completer(each.name),
             required=not many,
         )
     flags = described.flags or (f"--{each.name.replace('_', '-')}",)
@@ -273,6 +280,7 @@ def _parameter(
         type=None if hint is bool else str if is_list else _type(item, described),
         is_flag=True if hint is bool else None,  # False would let it stand without its value
         multiple=many,
+        shell_complete=completer(each.name),
         callback=_numbers(item, described.least) if is_list else None,
         required=required,
         **({} if required else {"default": None if is_empty and hint is not bool else value}),

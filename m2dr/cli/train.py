@@ -44,7 +44,7 @@ def _run(kind: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 @command()
 @options_of(
     TrainSettings, "variant", "corpus", "backbone", "revision", "layers", "dims", "batch_queries",
-    "negatives", "steps", "seed", "device", "dtype",
+    "negatives", "learning_rate", "steps", "epochs", "seed", "device", "dtype", "report_to",
 )  # fmt: skip
 @_run("VARIANT")
 @click.option("--explain", "only_explain", is_flag=True, help="Print the terms; train nothing.")
@@ -148,8 +148,8 @@ def fit(
 
 @command()
 @options_of(
-    PretrainSettings, "corpus", "backbone", "revision", "batch_texts", "steps", "seed", "device",
-    "dtype",
+    PretrainSettings, "corpus", "backbone", "revision", "batch_texts", "learning_rate", "steps",
+    "epochs", "seed", "device", "dtype", "report_to",
 )  # fmt: skip
 @_run("smae")
 @_DRY_RUN

@@ -38,6 +38,7 @@ from m2dr.progress import is_main_process, process_count, progress, say
 from m2dr.records.cut import Cut
 from m2dr.records.model_card import PRETRAINED, ModelCard, pooling_modes
 from m2dr.settings.trainings import PretrainSettings
+from m2dr.train.reporters import require_reporters
 from m2dr.train.smae import MaskedAutoencoder, MaskedTexts, masked_batch
 from m2dr.train.trainer import Examples, Plan, Trainer
 
@@ -111,6 +112,7 @@ def pretrain(
         Interrupted: Ctrl-C; what was trained until the last checkpoint is in the folder.
     """
     begun = time.monotonic()
+    require_reporters(settings.reporters)
     setup = _prepare(settings, folder)
     parameters = sum(p.numel() for p in setup.module.parameters())
     with opened(folder, settings, parameters, resume, overwrite):

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import ceil
 from pathlib import Path
@@ -34,6 +34,7 @@ from m2dr.records.cut import Cut
 from m2dr.records.model_card import ModelCard
 from m2dr.settings.trainings import RunSettings, TrainSettings
 from m2dr.train.module import TrainingModule
+from m2dr.train.reporters import require_reporters
 from m2dr.train.trainer import Examples, Plan, Trainer, last_complete_checkpoint, step_of
 
 FIT_TEXTS = 4096  # documents and training queries that a fit inside a training reads, at most
@@ -79,6 +80,8 @@ def plan_of(
         log_steps=settings.log_steps,
         save_steps=settings.save_steps,
         evaluate_steps=min(evaluate_steps, steps),
+        report_to=settings.reporters,
+        settings=asdict(settings),
         all_used=all_used,
     )
 
@@ -126,6 +129,7 @@ def train(
         Interrupted: Ctrl-C; what was trained until the last checkpoint is in the folder.
     """
     begun = time.monotonic()
+    require_reporters(settings.reporters)
     setup = prepare(settings, folder)
     parameters = sum(p.numel() for p in setup.module.parameters())
     with opened(folder, settings, parameters, resume, overwrite):
@@ -144,8 +148,7 @@ def _train(setup: Setup, folder: Path, resume: bool) -> tuple[Trainer, ModelCard
     )
     say(f"  {counted(material.count, material.unit)}, {plan.batch_queries} per step, into {folder}")
 
-    measure = material.quality
-    quality = (lambda: measure(encoder, setup.tokenizer)) if measure else None
+    quality = partial(_quality, setup) if material.quality else None
     losses: dict[int, float] = {}  # by its step, the last one that was logged
     with progress("Training", plan.steps, "steps", partial(loss_told, losses)) as advance:
         watch = watched(advance, losses)
@@ -168,6 +171,14 @@ def _train(setup: Setup, folder: Path, resume: bool) -> tuple[Trainer, ModelCard
         clear(folder)
     trainer.accelerator.wait_for_everyone()
     return trainer, card
+
+
+def _quality(setup: Setup) -> dict[str, float]:
+    """Return the dev measure of each trained cut, by the name of the cut."""
+    if setup.material.quality is None:
+        return {}
+    found = setup.material.quality(setup.encoder, setup.tokenizer)
+    return {str(cut): value for cut, value in found.items()}
 
 
 def prepare(settings: TrainSettings, folder: Path) -> Setup:

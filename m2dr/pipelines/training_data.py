@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from m2dr.pipelines.encode import embed_texts, open_corpus
 from m2dr.pipelines.models import document_layer
 from m2dr.pipelines.recipe import Kind
 from m2dr.progress import say
+from m2dr.records.cut import Cut
 from m2dr.records.model_card import ModelCard
 from m2dr.records.texts import Document, Group, Judgement, Query, SentencePair
 from m2dr.settings.trainings import TrainSettings
@@ -148,8 +148,8 @@ class DevSet:
         docids = [*chosen, *(others[i] for i in picked)]
         return cls(queries, [dataset.document(docid) for docid in docids], judgements)
 
-    def quality(self, encoder: Encoder, tokenizer: ModelTokenizer) -> float:
-        """Return the mean nDCG@10 over all trained cuts, from one pass over the texts."""
+    def quality(self, encoder: Encoder, tokenizer: ModelTokenizer) -> dict[Cut, float]:
+        """Return nDCG@10 of each trained cut, from one pass over the texts."""
         card = encoder.card
         layers = card.layers_trained
         sources = sorted({document_layer(card, layer) for layer in layers})
@@ -158,7 +158,7 @@ class DevSet:
         asked = [query.text for query in self.queries]
         queries = embed_texts(encoder, tokenizer, asked, "query", layers)
         evaluator = Evaluator(self.judgements, [MEASURE])
-        found = []
+        found: dict[Cut, float] = {}
         for layer, vectors in zip(layers, queries, strict=True):
             dims = [cut.dim for cut in card.cuts if cut.layer == layer]
             block = documents[sources.index(document_layer(card, layer))]
@@ -171,8 +171,9 @@ class DevSet:
                 k=10,
                 similarity=card.similarity,
             )
-            found += [evaluator.scores(run).mean[MEASURE] for run in runs.values()]
-        return fmean(found)
+            for dim, run in runs.items():
+                found[Cut(layer, dim)] = evaluator.scores(run).mean[MEASURE]
+        return found
 
 
 @dataclass(frozen=True)
@@ -181,18 +182,18 @@ class DevPairs:
 
     sentences: Sentences
 
-    def quality(self, encoder: Encoder, tokenizer: ModelTokenizer) -> float:
-        """Return the mean Spearman of all trained cuts, from one pass over the texts."""
+    def quality(self, encoder: Encoder, tokenizer: ModelTokenizer) -> dict[Cut, float]:
+        """Return Spearman of each trained cut, from one pass over the texts."""
         card, pairs = encoder.card, self.sentences.pairs
         gold = gold_scores(pairs, self.sentences.name)
         texts, first, second = distinct(pairs)
         vectors = embed_texts(encoder, tokenizer, texts, "document", card.layers_trained)
-        found = []
+        found: dict[Cut, float] = {}
         for layer, block in zip(card.layers_trained, vectors, strict=True):
             dims = sorted(cut.dim for cut in card.cuts if cut.layer == layer)
             by_dim = correlations(block, first, second, gold, dims)
-            found += [values["Spearman"] for values in by_dim.values()]
-        return fmean(found)
+            found |= {Cut(layer, dim): values["Spearman"] for dim, values in by_dim.items()}
+        return found
 
 
 @dataclass(frozen=True)
@@ -205,7 +206,7 @@ class Material:
     count: int
     example: Callable[[int, int], Any]  # of an epoch, at a place
     batch: Callable[[ModelCard, ModelTokenizer, Sequence[Any]], TokenBatch]
-    quality: Callable[[Encoder, ModelTokenizer], float] | None  # on the dev split
+    quality: Callable[[Encoder, ModelTokenizer], dict[Cut, float]] | None  # on the dev split
     widest: float = 0.0  # margin between the scores that a teacher gave to documents of a query
 
 

@@ -23,6 +23,7 @@ from typing import (
 
 from m2dr.errors import UserError
 from m2dr.jsontext import reason_of
+from m2dr.records.option import option_of
 
 Hint: TypeAlias = Any  # what get_type_hints returns: a class, or a form of typing
 Settings = TypeVar("Settings")
@@ -37,7 +38,9 @@ def read_settings(
     words: Sequence[str] = (),
     options: Mapping[str, Any] | None = None,
 ) -> Settings:
-    """Read settings from a TOML file, then `key=value` words, then command-line options.
+    """Read settings from a TOML file, and over it `key=value` words and command-line options.
+
+    A setting that a word and an option give must have one value.
 
     Args:
         kind: the dataclass whose fields are the keys.
@@ -50,9 +53,10 @@ def read_settings(
         UserError: a file or word cannot be read, or settings are wrong; names all of these.
     """
     table: dict[str, Any] = _read_toml(path) if path else {}
-    table |= dict(_parse_word(word, kind) for word in words)
-    table |= {key: value for key, value in (options or {}).items() if value is not None}
-    problems = _problems(table, kind)
+    named = dict(_parse_word(word, kind) for word in words)
+    given = {key: value for key, value in (options or {}).items() if value is not None}
+    table |= named | given
+    problems = _problems(table, kind) + _conflicts(named, given, kind)
     if not problems:
         lists = {key: tuple(value) for key, value in table.items() if isinstance(value, list)}
         settings = kind(**{**table, **lists})
@@ -103,6 +107,21 @@ def _problems(table: Mapping[str, Any], kind: type) -> list[str]:
         elif not _fits(value, hints[key]):
             found.append(f"{key} = {reprlib.repr(value)} is not {describe(hints[key])}")
     return found
+
+
+def _conflicts(named: Mapping[str, Any], given: Mapping[str, Any], kind: type) -> list[str]:
+    """Name the settings that `--set` and an option of their own give different values."""
+    described = {field.name: option_of(field) for field in fields(kind)}
+    found = []
+    for key in named.keys() & given.keys():
+        word = tuple(named[key]) if isinstance(named[key], list) else named[key]
+        if word != given[key]:
+            each = described.get(key)
+            flag = (each and each.name) or key.replace("_", "-")
+            found.append(
+                f"{key} is {word} by --set and {given[key]} by --{flag}; leave one of them out"
+            )
+    return sorted(found)
 
 
 # Names that other trainers give to settings.

@@ -30,6 +30,7 @@ RIDGE_RANGE = (
     1e10,
 )  # float64 does not tell a smaller ridge from 0, nor a larger one from no fit
 
+REPORTERS = ("tensorboard", "wandb", "mlflow", "trackio")
 RUN_POSITIVE = ("accumulate", "learning_rate", "head_learning_rate", "log_steps", "save_steps")
 RUN_NOT_NEGATIVE = ("epochs", "seed", "weight_decay", "max_grad_norm")
 TRAIN_POSITIVE = (
@@ -107,6 +108,17 @@ class RunSettings:
     )
     log_steps: int = option(10, "Steps between two logs of the loss.")
     save_steps: int = option(25, "Steps between two checkpoints.")
+    report_to: str = option(
+        "tensorboard",
+        f"Where losses and dev measures are logged: {', '.join(REPORTERS)}, several joined by "
+        "commas, or none.",
+    )
+
+    @property
+    def reporters(self) -> tuple[str, ...]:
+        """The libraries of `report_to`."""
+        names = dict.fromkeys(name.strip() for name in self.report_to.split(","))
+        return tuple(name for name in names if name != "none")
 
 
 @dataclass(frozen=True)
@@ -358,6 +370,9 @@ def _run_problems(
         f"{n} is a share, from 0 to below 1"
         for n in wrong(["dropout", *shares], lambda x: 0 <= x < 1)
     ]
+    for name in settings.reporters:
+        if name not in REPORTERS:
+            found.append(f"report_to has {name!r} ({nearest(name, [*REPORTERS, 'none'])})")
     if not 0 <= settings.warmup <= 1:
         found.append("warmup is a share of the steps, from 0 to 1")
     if settings.steps <= 0 and settings.epochs <= 0:

