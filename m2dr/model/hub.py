@@ -35,8 +35,16 @@ _LONGEST = 255  # bytes of a folder's name
 _AGAIN = "Copy or download the whole folder again."
 
 
-def find_folder(name: str) -> Path:
+def find_folder(
+    name: str, revision: str = "", token: str = "", cache_dir: Path | None = None
+) -> Path:
     """Return the folder of a model, of the built-in backbone, or of the local copy of a hub id.
+
+    Args:
+        name: folder, `minilm` or hub id.
+        revision: branch, tag or commit of a hub id; its default branch when empty.
+        token: of the hub, for private models; the one that was saved at login when empty.
+        cache_dir: folder of the local copies; that of Hugging Face by default.
 
     Raises:
         UserError: there is nothing of that name, the folder holds no model, or something that is
@@ -52,7 +60,7 @@ def find_folder(name: str) -> Path:
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         made = command("train", out=name)
         raise UserError(f"There is no model folder {name}. Train one there with: {made}")
-    return _checked(_from_hub(name))
+    return _checked(_from_hub(name, revision, token, cache_dir))
 
 
 def _built_in() -> Path:
@@ -67,16 +75,18 @@ def _built_in() -> Path:
     return Path(get_model_path())
 
 
-def _from_hub(name: str) -> Path:
+def _from_hub(name: str, revision: str, token: str, cache_dir: Path | None) -> Path:
     """Return the folder of a hub id's local copy, downloaded where it is missing."""
     from huggingface_hub import snapshot_download
 
+    where = {"revision": revision or None, "token": token or None, "cache_dir": cache_dir}
     try:
         # Folders may hold copies for other runtimes; only those that modules.json names are used.
-        copy = snapshot_download(name, allow_patterns=_NEEDED, ignore_patterns=["*/*.safetensors"])
+        few = {"allow_patterns": _NEEDED, "ignore_patterns": ["*/*.safetensors"]}
+        copy = snapshot_download(name, **few, **where)
         inside = [f"{row.path}/*.safetensors" for row in listed_modules(Path(copy)) if row.path]
         if inside:
-            copy = snapshot_download(name, allow_patterns=inside)
+            copy = snapshot_download(name, allow_patterns=inside, **where)
     except UserError:
         raise
     except Exception as error:  # the hub's client raises many classes of errors
