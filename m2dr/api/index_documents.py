@@ -73,7 +73,7 @@ class Index(OpenIndex):
             corpus = path_or_name("documents", documents)
         else:
             corpus = str(_keep(documents, root / _plain(name), overwrite))
-        how = {"device": encoder.device, "dtype": encoder.dtype} if encoder else {}
+        device, dtype = (encoder.device, encoder.dtype) if encoder else ("auto", "auto")
         asked = IndexRequest(
             corpus,
             named,
@@ -84,7 +84,8 @@ class Index(OpenIndex):
             store=store,
             exits=exits,
             overwrite=overwrite,
-            **how,
+            device=device,
+            dtype=dtype,
         )
         index_corpus(asked)
         if encoder is None:
@@ -97,7 +98,8 @@ class Index(OpenIndex):
                 dim=encoder.dim if encoder.dim in asked.dims else None,
                 root=root,
                 runtime=encoder.runtime if encoder.layer else "torch",
-                **how,
+                device=device,
+                dtype=dtype,
             )
         )
 

@@ -215,7 +215,7 @@ class TextEncoder:
         if tokens_per_batch is not None:
             whole_number("tokens_per_batch", tokens_per_batch, 1)
         alone = isinstance(texts, str | Mapping)
-        given = contents([texts] if alone else texts, side)  # type: ignore[list-item, arg-type]  # a single one, or many
+        given = contents([texts] if alone else texts, side)  # type: ignore[list-item]  # a single one, or many
         layers = self._layers(layer, side)
         shown = progress("Encoding", len(given), "texts") if show_progress_bar else nullcontext()
         with shown as advance:
@@ -231,8 +231,8 @@ class TextEncoder:
         """Return the layers to encode at, each once."""
         if layer is None:
             return [self.layer if side == "query" else self.document_layer]
-        many = isinstance(layer, Sequence) and not isinstance(layer, str)
-        numbers = [whole_number("layer", one, 0) for one in (layer if many else [layer])]
+        asked = layer if isinstance(layer, Sequence) else [layer]
+        numbers = [whole_number("layer", one, 0) for one in asked]
         if not numbers:
             raise UserError("layer = [] was asked for. Give at least one layer, such as [2, 4].")
         return sorted(set(numbers))
@@ -269,7 +269,7 @@ class TextEncoder:
             UserError: the model has no such layer or dim.
         """
         if isinstance(layer, Cut):
-            layer, dim = layer.layer, layer.dim if dim is None else dim
+            return self.cut(layer.layer, layer.dim if dim is None else dim)
         inner = self._inner
         return TextEncoder(
             CutEncoder(
@@ -304,4 +304,5 @@ class TextEncoder:
 def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return vectors of length one; one of length zero stays as it is."""
     norms = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
-    return np.divide(vectors, norms, where=norms > 0, out=vectors.copy(), casting="same_kind")
+    found: NDArray[np.float32] = (vectors / np.where(norms > 0, norms, 1)).astype(np.float32)
+    return found

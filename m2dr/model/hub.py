@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from m2dr.errors import UserError, command, install
 from m2dr.io import irregular_kind
@@ -79,11 +80,16 @@ def _from_hub(name: str, revision: str, token: str, cache_dir: Path | None) -> P
     """Return the folder of a hub id's local copy, downloaded where it is missing."""
     from huggingface_hub import snapshot_download
 
-    where = {"revision": revision or None, "token": token or None, "cache_dir": cache_dir}
+    where: dict[str, Any] = {
+        "revision": revision or None,
+        "token": token or None,
+        "cache_dir": cache_dir,
+    }
     try:
         # Folders may hold copies for other runtimes; only those that modules.json names are used.
-        few = {"allow_patterns": _NEEDED, "ignore_patterns": ["*/*.safetensors"]}
-        copy = snapshot_download(name, **few, **where)
+        copy = snapshot_download(
+            name, allow_patterns=_NEEDED, ignore_patterns=["*/*.safetensors"], **where
+        )
         inside = [f"{row.path}/*.safetensors" for row in listed_modules(Path(copy)) if row.path]
         if inside:
             copy = snapshot_download(name, allow_patterns=inside, **where)

@@ -84,15 +84,19 @@ class CutEncoder:
 
     def queries(self, texts: Sequence[str]) -> Vectors:
         """Return the vectors of queries, [N, D]."""
-        return self.vectors(texts, "query", [self.cut.layer])[0]
+        return self._at(texts, "query", self.cut.layer)
 
     def documents(self, texts: Sequence[str]) -> Vectors:
         """Return the vectors of documents that such queries search, [N, D]."""
-        return self.vectors(texts, "document", [self.document_layer])[0]
+        return self._at(texts, "document", self.document_layer)
 
     def texts(self, texts: Sequence[str]) -> Vectors:
         """Return the vectors of texts to compare with each other, as documents, [N, D]."""
-        return self.vectors(texts, "document", [self.cut.layer])[0]
+        return self._at(texts, "document", self.cut.layer)
+
+    def _at(self, texts: Sequence[str], side: Side, layer: int) -> Vectors:
+        found: Vectors = self.vectors(texts, side, [layer])[0]
+        return found
 
     def vectors(
         self,
