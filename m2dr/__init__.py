@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from m2dr.api.evaluation import evaluate
+    from m2dr.api.fit_and_train import fit, train
     from m2dr.api.index_documents import Index
     from m2dr.api.open_index import OpenIndex, open_index
     from m2dr.api.text_encoder import TextEncoder as Encoder
-    from m2dr.api.trainings import fit, train
 
 __all__ = [
     "Encoder",
@@ -27,9 +27,9 @@ _PLACES = {  # by name: the module of m2dr.api, and the name there
     "Index": ("index_documents", "Index"),
     "OpenIndex": ("open_index", "OpenIndex"),
     "evaluate": ("evaluation", "evaluate"),
-    "fit": ("trainings", "fit"),
+    "fit": ("fit_and_train", "fit"),
     "open_index": ("open_index", "open_index"),
-    "train": ("trainings", "train"),
+    "train": ("fit_and_train", "train"),
 }
 
 

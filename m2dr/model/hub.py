@@ -80,11 +80,8 @@ def _from_hub(name: str, revision: str, token: str, cache_dir: Path | None) -> P
     """Return the folder of a hub id's local copy, downloaded where it is missing."""
     from huggingface_hub import snapshot_download
 
-    where: dict[str, Any] = {
-        "revision": revision or None,
-        "token": token or None,
-        "cache_dir": cache_dir,
-    }
+    asked = {"revision": revision, "token": token, "cache_dir": cache_dir}
+    where: dict[str, Any] = {name: value for name, value in asked.items() if value}
     try:
         # Folders may hold copies for other runtimes; only those that modules.json names are used.
         copy = snapshot_download(
