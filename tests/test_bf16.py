@@ -29,7 +29,8 @@ from m2dr.integrations.beir import BeirModel
 from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import export_cut, load, save
 from m2dr.model.encoder import pool
-from m2dr.pipelines.encode import CutEncoder, embed_texts
+from m2dr.pipelines.cut_encoder import CutEncoder
+from m2dr.pipelines.encode import embed_texts
 from m2dr.records.texts import Query, Side
 from m2dr.records.variant import VARIANTS, Compression
 from m2dr.settings.evaluate_requests import EvaluateRequest

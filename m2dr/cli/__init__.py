@@ -15,6 +15,7 @@ MODULES = {
     "fit": "train",
     "pretrain": "train",
     "index": "index",
+    "encode": "export",
     "search": "search",
     "mine": "search",
     "bm25": "search",

@@ -1,4 +1,4 @@
-"""`m2dr export`, `m2dr card`, `m2dr push` and `m2dr quickstart`."""
+"""`m2dr encode`, `m2dr export`, `m2dr card`, `m2dr push` and `m2dr quickstart`."""
 
 from pathlib import Path
 
@@ -8,7 +8,23 @@ from m2dr.cli.options import FOLDER, Whole, command, takes
 from m2dr.cli.terminal import echo
 from m2dr.errors import UserError, counted
 from m2dr.settings.hub_requests import CardRequest, PushModelRequest
-from m2dr.settings.index_requests import ExportRequest
+from m2dr.settings.index_requests import EncodeRequest, ExportRequest
+
+
+@command()
+@takes(EncodeRequest)
+def encode(request: EncodeRequest) -> None:
+    """Write the vectors of texts, for any other tool.
+
+    FILE is a .txt file with a text per line, a .tsv file with an id and a text per line, a .jsonl
+    file whose records have a text and perhaps a title and an id, such as corpus.jsonl and
+    queries.jsonl of BEIR, or a corpus. Vectors of a model that compares by cosine have length one.
+    """
+    from m2dr.commands.encode import encode as verb
+
+    report = verb(request)
+    what = f"{counted(report.texts, 'texts', ',')}, {report.cut} of {report.model}"
+    echo(f"{what}, {report.seconds:,.0f} s: {request.out}", beside=request.out)
 
 
 @command()

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from m2dr.errors import UserError
-from m2dr.model.checkpoint import export_cut
+from m2dr.model.checkpoint import export_cut, load, save
+from m2dr.model.folder import locked_for_export, read_card
 from m2dr.model.static_formats import FORMATS, StaticFolder, export_static
 from m2dr.pipelines.models import newest_model
 from m2dr.records.model_card import ModelCard
@@ -12,6 +13,19 @@ from m2dr.records.model_card import ModelCard
 def export(model: str, layer: int, out: Path) -> ModelCard:
     """Write the smaller model, and return its card."""
     return export_cut(model or newest_model(), layer, out)
+
+
+def save_model(model: str, layers: int, out: Path) -> ModelCard:
+    """Write the first layers of a model, or all of it under the card that it has.
+
+    Raises:
+        UserError: there is no such model, or `out` holds something or cannot be written.
+    """
+    if layers < read_card(model).layers:
+        return export_cut(model, layers, out)
+    with locked_for_export(out):
+        encoder, tokenizer = load(model)
+        return save(encoder, tokenizer, encoder.card, out)
 
 
 def export_table(

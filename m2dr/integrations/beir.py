@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from m2dr.commands.search import Searcher
 from m2dr.errors import UserError, counted
 from m2dr.model.folder import read_card
-from m2dr.pipelines.encode import CutEncoder, open_corpus
+from m2dr.pipelines.cut_encoder import CutEncoder
+from m2dr.pipelines.encode import open_corpus
 from m2dr.pipelines.models import newest_model
 from m2dr.records.arguments import mappings, path_or_name, strings, whole_number
 from m2dr.records.run import Ranking

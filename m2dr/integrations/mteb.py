@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from m2dr.errors import UserError, install, nearest
 from m2dr.io import atomic_path, lock_folder
 from m2dr.model.folder import read_card
-from m2dr.pipelines.encode import CutEncoder
+from m2dr.pipelines.cut_encoder import CutEncoder
 from m2dr.pipelines.models import find_cut, newest_model
 from m2dr.records.arguments import mappings, strings
 from m2dr.records.cut import Cut

@@ -13,12 +13,8 @@ from m2dr.data import pydocs
 from m2dr.data.dataset import Dataset
 from m2dr.data.loaders import open_dataset
 from m2dr.data.tokens import Ragged, buckets
-from m2dr.index.vectors import prefixes
-from m2dr.model.folder import read_card
 from m2dr.model.tokenizer import tokenize
-from m2dr.pipelines.models import document_layer, find_cut, names_of
 from m2dr.progress import say
-from m2dr.records.arguments import path_or_name
 from m2dr.records.texts import Side
 
 if TYPE_CHECKING:
@@ -48,14 +44,23 @@ def embed_tokens(
     pad_id: int,
     layers: Sequence[int],
     advance: Callable[[int], None] = lambda _: None,
+    budget: int | None = None,
 ) -> NDArray[np.float32]:
     """Return the vectors of token rows, [L, N, H], in the order of the rows.
 
     A batch holds rows of similar length. The longest come first: where memory does not suffice,
     the first batch fails.
+
+    Args:
+        encoder: of the layers.
+        rows: token ids of N texts.
+        pad_id: fills up short rows.
+        layers: L of them.
+        advance: receives the number of rows of each batch.
+        budget: tokens of a batch, padding included; by default as many as suit the device.
     """
     rows = rows if isinstance(rows, Ragged) else Ragged.of(rows)
-    budget = tokens_per_batch(encoder.device.type)
+    budget = budget or tokens_per_batch(encoder.device.type)
     vectors = np.empty((len(layers), len(rows), encoder.card.width), dtype=np.float32)
     batches = buckets(rows.lengths, budget, longest_first=True)
     padded = (rows.pad(chosen, pad_id) for chosen in batches)
@@ -114,71 +119,3 @@ def embed_texts(
     """Return the vectors of texts, [L, N, H], in the order of the texts, not normalised."""
     rows = tokenize(encoder.card, tokenizer, texts, side)
     return embed_tokens(encoder, rows, tokenizer.pad_id, layers, advance)
-
-
-class CutEncoder:
-    """Encodes queries, documents and other texts at one cut, for other tools.
-
-    Vectors are cut and, where the model compares by cosine, then scaled to length one, as
-    sentence-transformers gives them: dot products rank alike.
-    """
-
-    def __init__(
-        self,
-        model: str,
-        layer: int | None = None,
-        dim: int | None = None,
-        *,
-        device: str = "auto",
-        dtype: str = "auto",
-    ) -> None:
-        """Load the layers that the cut needs.
-
-        Args:
-            model: folder or id.
-            layer: layers that queries run through, from 0; all of them when None. Documents run
-                through those that the model trained such queries to search.
-            dim: dims to keep; all when None.
-            device: auto, cpu, cuda or cuda:N.
-            dtype: auto, fp32 or bf16.
-
-        Raises:
-            UserError: no such model, or it has no such cut.
-        """
-        # Imported here: a search at layer 0 needs this module, and no torch.
-        from m2dr.model import checkpoint
-        from m2dr.model.devices import choose_device, choose_dtype
-
-        model = path_or_name("model", model)
-        self.card = read_card(model)
-        self.name = names_of([model])[0]
-        self.cut = find_cut(self.card, layer, dim, model)
-        self._document_layer = document_layer(self.card, self.cut.layer)
-        self._deepest = max(self.cut.layer, self._document_layer)
-        chosen = choose_device(device)
-        self._encoder, self._tokenizer = checkpoint.load(
-            model, self._deepest, chosen, choose_dtype(dtype, chosen)
-        )
-
-    @property
-    def parameters(self) -> int:
-        """Number of weights that encode queries and documents of the cut."""
-        from m2dr.model.encoder import parameters_of
-
-        return parameters_of(self._encoder, self._deepest)
-
-    def queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the vectors of queries, [N, D]."""
-        return self._embed(texts, "query", self.cut.layer)
-
-    def documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the vectors of documents that such queries search, [N, D]."""
-        return self._embed(texts, "document", self._document_layer)
-
-    def texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the vectors of texts to compare with each other, as documents, [N, D]."""
-        return self._embed(texts, "document", self.cut.layer)
-
-    def _embed(self, texts: Sequence[str], side: Side, layer: int) -> NDArray[np.float32]:
-        vectors = embed_texts(self._encoder, self._tokenizer, texts, side, [layer])[0]
-        return prefixes(vectors, self.cut.dim, self.card.similarity)

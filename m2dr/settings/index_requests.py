@@ -1,4 +1,4 @@
-"""Requests of `m2dr index`, `search`, `mine`, `bm25`, `fuse`, `export` and `data`.
+"""Requests of `m2dr index`, `encode`, `search`, `mine`, `bm25`, `fuse`, `export` and `data`.
 
 Neither torch nor numpy is imported here: `--help` is made from these classes.
 """
@@ -213,6 +213,37 @@ class SearchRequest:
         "Exits of shallow queries: fitted on the documents of the index, which is the default at "
         "layers that were not trained, or the model's own.",
     )
+
+
+@dataclass(frozen=True)
+class EncodeRequest:
+    """What `m2dr encode` is asked."""
+
+    file: str = option(
+        REQUIRED,
+        "Texts: a .txt file of lines, .tsv of ids and texts, .jsonl with text, title and id, or a "
+        "corpus.",
+        is_argument=True,
+    )
+    out: Path = option(
+        REQUIRED, "Vectors to write: an array (.npy), or a table with ids (.parquet).", is_file=True
+    )
+    ids: Path | None = option(None, "File of the ids to write too, one per line.", is_file=True)
+    model: str = option("", NEWEST)
+    layer: int | None = option(
+        None, "Layers to run; all by default, 0 for a fitted model's table.", *LAYERS
+    )
+    dim: int | None = option(None, "Dims to keep; all by default.", *DIMS, least=1)
+    query: bool = option(
+        False, "Encode queries, which have a prompt and a length of their own, not documents."
+    )
+    precision: Literal["float32", "float16"] = option("float32", "Number format of the vectors.")
+    tokens_per_batch: int | None = option(
+        None, "Tokens of a batch, padding included; by default as many as suit the device.", least=1
+    )
+    runtime: str = option("torch", "What encodes: torch, onnx, openvino, or auto for the fastest.")
+    device: str = device_option()
+    dtype: str = dtype_option()
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from m2dr.commands.classification import evaluate_classification
 from m2dr.commands.sentence_tasks import tables
 from m2dr.errors import UserError
 from m2dr.model import checkpoint
-from m2dr.pipelines.encode import CutEncoder
+from m2dr.pipelines.cut_encoder import CutEncoder
 from m2dr.records.cut import Cut
 from m2dr.settings.evaluate_requests import ClassificationRequest
 

@@ -1,0 +1,53 @@
+"""Documents as Python code has them: strings, or dicts with a text, a title and an id."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from m2dr.errors import UserError
+from m2dr.records.arguments import strings
+from m2dr.records.texts import Document, Side
+
+Item = str | Mapping[str, object]
+ID_KEYS = ("_id", "id", "docid")
+_FORM = "Give a string, or a dict such as {'id': 'd1', 'title': 'A title', 'text': 'A text'}."
+
+
+def as_documents(given: Iterable[Item]) -> Iterator[Document]:
+    """Yield documents; those without an id have their number, from 0, as id.
+
+    Raises:
+        UserError: an item is neither a string nor a dict with a text.
+    """
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise UserError(
+            f"The documents are of type {type(given).__name__}. Give a list of strings or dicts."
+        )
+    for number, item in enumerate(given):
+        yield _document(number, item)
+
+
+def contents(given: Iterable[Item], side: Side) -> list[str]:
+    """Return the texts that an encoder reads: of a document its title and text.
+
+    Raises:
+        UserError: a query is no string, or a document neither a string nor a dict with a text.
+    """
+    if side == "query":
+        return strings(given, "queries")
+    return [document.content for document in as_documents(given)]
+
+
+def _document(number: int, item: Item) -> Document:
+    if isinstance(item, str):
+        return Document(str(number), item)
+    if not isinstance(item, Mapping):
+        kind = type(item).__name__
+        raise UserError(f"Number {number} of the documents is of type {kind}. {_FORM}")
+    key = next((key for key in ID_KEYS if item.get(key) is not None), None)
+    docid = number if key is None else item[key]
+    text, title = item.get("text"), item.get("title") or ""
+    if not isinstance(text, str) or not isinstance(title, str):
+        found = "no text" if text is None else f"text = {text!r} and title = {title!r}"
+        raise UserError(f"Number {number} of the documents has {found:.200}. {_FORM}")
+    if not isinstance(docid, str | int) or isinstance(docid, bool):
+        raise UserError(f"Number {number} of the documents has {key} = {docid!r:.200}. {_FORM}")
+    return Document(str(docid), text, title)

@@ -1,0 +1,161 @@
+"""`m2dr.Index`: encode documents that Python code has, or a corpus, and search them."""
+
+import json
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from os import PathLike
+from pathlib import Path
+
+from m2dr.api.documents import Item, as_documents
+from m2dr.api.open_index import OpenIndex
+from m2dr.api.text_encoder import TextEncoder
+from m2dr.commands.index import index_corpus
+from m2dr.data.readers import Line, encodable, identifier, refuse_repeat
+from m2dr.errors import UserError
+from m2dr.index.manifest import Dtype
+from m2dr.io import atomic_path, list_folder, sha256_of
+from m2dr.records.arguments import path_or_name, string, strings, whole_number
+from m2dr.records.texts import Document
+from m2dr.settings.index_requests import INDEXES, IndexRequest, SearchRequest
+
+CORPUS = "corpus.jsonl"  # as in a folder of BEIR, which every command opens
+
+
+class Index(OpenIndex):
+    """Documents encoded by a model, at every layer and dim that was built; thread-safe."""
+
+    @classmethod
+    def build(
+        cls,
+        model: TextEncoder | str | PathLike[str],
+        documents: str | PathLike[str] | Iterable[Item],
+        *,
+        dims: Sequence[int] = (),
+        layers: Sequence[int] = (),
+        engines: Sequence[str] = (),
+        name: str = "documents",
+        folder: str | PathLike[str] = INDEXES,
+        store: Dtype = "f16",
+        exits: bool = True,
+        overwrite: bool = False,
+    ) -> "Index":
+        """Encode documents and build their indexes, as `m2dr index corpus` does; open them.
+
+        What was encoded and built before is used again; an interrupted build goes on.
+
+            index = m2dr.Index.build(model, [{"id": "d1", "text": "A text."}], dims=[128])
+            index.search("a query", k=10).hits
+
+        Args:
+            model: an encoder, whose layer and dim are those of a search that names none; or the
+                folder or id of a model.
+            documents: strings, or dicts with a text and perhaps a title and an id, which are kept
+                in FOLDER/NAME/corpus.jsonl; or the name of a corpus, as `m2dr index` takes it.
+            dims: dims to index; that of the encoder by default.
+            layers: layers to encode; by default every layer the model was trained to search.
+            engines: to build: flat, which is the default, hnsw, ivf, int8 and others.
+            name: of the documents, for later: `m2dr search --corpus FOLDER/NAME`. Not used for a
+                corpus that has a name.
+            folder: of the indexes.
+            store: number format of the stored vectors: f16, f32 or int8.
+            exits: whether to fit exits on the documents, so that queries of any layer can search
+                those of the last one.
+            overwrite: whether to encode again; other documents of that name are replaced then, with
+                all indexes of them.
+
+        Raises:
+            UserError: a document has no text, two have one id, there are other documents of that
+                name, or the model has no such layer or dim.
+        """
+        encoder = model if isinstance(model, TextEncoder) else None
+        named, root = _named(model), Path(path_or_name("folder", folder))
+        if isinstance(documents, str | PathLike):
+            corpus = path_or_name("documents", documents)
+        else:
+            corpus = str(_keep(documents, root / _plain(name), overwrite))
+        device, dtype = (encoder.device, encoder.dtype) if encoder else ("auto", "auto")
+        asked = IndexRequest(
+            corpus,
+            named,
+            dims=_numbers("dims", dims, 1) or ((encoder.dim,) if encoder else ()),
+            layers=_numbers("layers", layers, 0),
+            engines=tuple(strings(engines, "engines")),
+            root=root,
+            store=store,
+            exits=exits,
+            overwrite=overwrite,
+            device=device,
+            dtype=dtype,
+        )
+        index_corpus(asked)
+        if encoder is None:
+            return cls(SearchRequest(corpus, named, root=root))
+        return cls(
+            SearchRequest(
+                corpus,
+                named,
+                query_layer=encoder.layer,
+                dim=encoder.dim if encoder.dim in asked.dims else None,
+                root=root,
+                runtime=encoder.runtime if encoder.layer else "torch",
+                device=device,
+                dtype=dtype,
+            )
+        )
+
+
+def _named(model: TextEncoder | str | PathLike[str]) -> str:
+    return model.name if isinstance(model, TextEncoder) else path_or_name("model", model)
+
+
+def _numbers(name: str, given: Sequence[int], least: int) -> tuple[int, ...]:
+    return tuple(sorted({whole_number(name, number, least) for number in given}))
+
+
+def _plain(name: str) -> str:
+    """Return the name of documents, which is that of a folder too."""
+    if Path(string("name", name)).name != name or "\0" in name:
+        raise UserError(f"name = {name!r} was asked for. Give the name of a folder, such as texts.")
+    return name
+
+
+def _keep(given: Iterable[Item], folder: Path, overwrite: bool) -> Path:
+    """Write documents as corpus.jsonl of a folder, and return the folder.
+
+    Raises:
+        UserError: it holds other documents and may not overwrite them, or an index of a corpus.
+    """
+    path = folder / CORPUS
+    kept = path.exists()
+    if not kept and list_folder(folder):
+        raise UserError(
+            f"{folder} holds the index of a corpus that is elsewhere. Give another name=, or "
+            "another folder=."
+        )
+    with atomic_path(path) as unfinished:
+        with unfinished.open("w", encoding="utf-8") as file:
+            for document in _checked(as_documents(given), Path(folder.name)):
+                row = {"_id": document.id, "title": document.title, "text": document.text}
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        if unfinished.stat().st_size == 0:
+            raise UserError("No documents were given. Give one at least.")
+        changed = kept and sha256_of(path) != sha256_of(unfinished)
+        if changed and not overwrite:
+            raise UserError(
+                f"{folder} holds other documents than those given. Give another name=, or replace "
+                "them and their indexes by overwrite=True."
+            )
+        for index in [one for one in list_folder(folder) if changed and one.is_dir()]:
+            shutil.rmtree(index)
+    return folder
+
+
+def _checked(documents: Iterable[Document], name: Path) -> Iterator[Document]:
+    """Yield documents, each with an id of its own that run files can hold, and text of UTF-8."""
+    seen: dict[str, int] = {}
+    for number, document in enumerate(documents, start=1):
+        line = Line(name, number, "")
+        identifier(line, document.id, "the id")
+        encodable(line, document.content, "the text")
+        refuse_repeat(line, document.id, seen)
+        yield document

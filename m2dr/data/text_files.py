@@ -1,0 +1,79 @@
+"""Texts to encode, whatever holds them: a file of lines or records, or a corpus."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from m2dr.data.loaders import open_dataset
+from m2dr.data.readers import (
+    Line,
+    encodable,
+    identifier,
+    optional_identifier,
+    optional_string,
+    read_lines,
+    string,
+    suffix_of,
+)
+from m2dr.errors import UserError
+from m2dr.records.texts import Document
+
+Texts = Callable[[], Iterator[Document]]  # a new iterator at each call
+ID_KEYS = ("_id", "id", "docid", "query_id")
+TEXT_KEYS = ("text", "contents", "query")  # the first that a record has
+
+
+def open_texts(name: str, queries: bool = False) -> Texts:
+    """Return a function that reads the texts of a name, in order, each with an id.
+
+    Of a `.txt` file each line is a text, blank ones too, and its id is its number from 0. A `.tsv`
+    file holds an id, a tab and a text per line; a `.jsonl` file an object with a text, and perhaps
+    a title and an id. Each of them may be gzipped. Any other name is that of a corpus, whose
+    documents are read.
+
+    Args:
+        name: of a file or a corpus.
+        queries: whether its texts are queries, so that the documents of a corpus are not meant.
+
+    Raises:
+        UserError: there is no such file or corpus, or a corpus is named where queries are meant;
+            from the iterator, a line is malformed.
+    """
+    path = Path(name)
+    parse = _PARSERS.get(suffix_of(path))
+    if parse and path.is_file():
+        keep = parse is _from_line  # so that vector number i is that of line number i
+        return lambda: (parse(row, line) for row, line in enumerate(read_lines(path, blank=keep)))
+    if parse:
+        raise UserError(f"There is no file {name}. Correct its name.")
+    dataset = open_dataset(name)
+    if queries:
+        raise UserError(
+            f"{name} is a corpus, whose documents are read, and queries were asked for. Give a "
+            "file of them, such as its queries.jsonl."
+        )
+    return dataset.documents
+
+
+def _from_line(row: int, line: Line) -> Document:
+    return Document(str(row), line.text)
+
+
+def _from_tsv(_: int, line: Line) -> Document:
+    name, tab, text = line.text.partition("\t")
+    if not tab:
+        raise line.error("has no tab between an id and its text.")
+    return Document(identifier(line, name, "the id"), encodable(line, text, "the text"))
+
+
+def _from_json(row: int, line: Line) -> Document:
+    record = line.json()
+    key = next((key for key in TEXT_KEYS if key in record), TEXT_KEYS[0])
+    docid = optional_identifier(line, record, ID_KEYS) or str(row)
+    return Document(docid, string(line, record, key), optional_string(line, record, "title"))
+
+
+_PARSERS: dict[str, Callable[[int, Line], Document]] = {
+    ".txt": _from_line,
+    ".tsv": _from_tsv,
+    ".jsonl": _from_json,
+}

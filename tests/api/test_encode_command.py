@@ -1,0 +1,188 @@
+"""m2dr encode: files of texts become vectors, those of sentence-transformers and of m2dr.Encoder."""
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+from shell import m2dr as run
+from world import TEXT, make_model
+
+import m2dr
+from m2dr.commands import encode as verb
+from m2dr.errors import UserError
+from m2dr.settings.index_requests import EncodeRequest
+
+LINES = [" ".join(TEXT.split()[start : start + 5]) for start in range(9)]
+FP32 = ("--device", "cpu", "--dtype", "fp32")
+
+
+@pytest.fixture(scope="module")
+def model(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(
+        tiny_backbone, tmp_path_factory.mktemp("models") / "m", similarity="cosine",
+        query_prefix="open ", document_prefix="text ",
+    )  # fmt: skip
+
+
+def encoded(request: EncodeRequest) -> np.ndarray:
+    verb.encode(request)
+    return np.load(request.out)
+
+
+def request_of(model: Path, file: Path, out: Path, **more: object) -> EncodeRequest:
+    return EncodeRequest(str(file), out, model=str(model), device="cpu", dtype="fp32", **more)
+
+
+def test_lines_become_what_sentence_transformers_makes_of_them(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("\n".join(LINES) + "\n")
+
+    done = run("encode", "texts.txt", "--out", "v.npy", "--model", model, *FP32, cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("9 texts, L4D32 of ")
+    assert "Encoding: 9 texts in" in done.stderr
+    referee = SentenceTransformer(str(model), device="cpu")
+    expected = referee.encode_document(LINES, normalize_embeddings=True)
+    np.testing.assert_allclose(np.load(tmp_path / "v.npy"), expected, atol=1e-5)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["texts.txt", "v.npy"]
+
+
+@pytest.mark.parametrize("query", [True, False])
+def test_a_cut_is_that_of_the_encoder(query: bool, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("\n".join(LINES))
+    same = m2dr.Encoder.from_pretrained(model, 2, 8, device="cpu", dtype="fp32")
+    expected = same.encode_queries(LINES) if query else same.encode_documents(LINES)
+
+    found = encoded(
+        request_of(
+            model, tmp_path / "texts.txt", tmp_path / "v.npy", layer=2, dim=8, query=query,
+            precision="float16",
+        )
+    )  # fmt: skip
+
+    assert found.dtype == np.float16
+    np.testing.assert_allclose(found, expected, atol=1e-3)
+
+
+def test_layer_0_of_a_fitted_model_encodes_too(tiny_fitted: Path, tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("\n".join(LINES))
+    model = m2dr.Encoder.from_pretrained(tiny_fitted, layer=0, dim=8)
+
+    found = encoded(
+        request_of(
+            tiny_fitted, tmp_path / "texts.txt", tmp_path / "v.npy", layer=0, dim=8, query=True
+        )
+    )
+
+    np.testing.assert_array_equal(found, model.encode_queries(LINES))
+
+
+def test_a_beir_corpus_and_its_queries_keep_their_ids(
+    model: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = [json.loads(line) for line in (tiny_corpus / "corpus.jsonl").read_text().splitlines()]
+    same = m2dr.Encoder.from_pretrained(model, dim=8, device="cpu", dtype="fp32")
+    expected = same.encode_documents(rows)
+
+    verb.encode(request_of(model, tiny_corpus, tmp_path / "v.parquet", dim=8))
+    ids = tmp_path / "ids.txt"
+    queries = request_of(
+        model, tiny_corpus / "queries.jsonl", tmp_path / "q.npy", ids=ids, query=True
+    )
+
+    table = parquet.read_table(tmp_path / "v.parquet")
+    assert table["id"].to_pylist() == [row["_id"] for row in rows]
+    np.testing.assert_allclose(np.array(table["vector"].to_pylist()), expected, atol=1e-6)
+    assert len(encoded(queries)) == len(ids.read_text().splitlines()) == 40
+
+
+def test_records_have_a_title_a_text_and_an_id_or_a_number(model: Path, tmp_path: Path) -> None:
+    rows = [{"id": 7, "title": "open", "text": "a file"}, {"contents": "a list"}, {"text": "line"}]
+    with gzip.open(tmp_path / "texts.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "texts.tsv").write_text("7\topen a file\n1\ta list\n2\tline\n")
+    ids = tmp_path / "ids.txt"
+
+    records = encoded(request_of(model, tmp_path / "texts.jsonl.gz", tmp_path / "v.npy", ids=ids))
+    lines = encoded(request_of(model, tmp_path / "texts.tsv", tmp_path / "t.npy"))
+
+    assert ids.read_text() == "7\n1\n2\n"
+    np.testing.assert_array_equal(records, lines)
+
+
+def test_vectors_stand_in_the_order_of_the_lines_whatever_the_parts(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "texts.txt").write_text("\n".join([LINES[0], "", *LINES[1:]]))
+    expected = encoded(request_of(model, tmp_path / "texts.txt", tmp_path / "v.npy"))
+    monkeypatch.setattr(verb, "AT_ONCE", 3)
+
+    found = encoded(
+        request_of(model, tmp_path / "texts.txt", tmp_path / "v.npy", tokens_per_batch=8)
+    )
+
+    assert len(found) == 10
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "sentence"),
+    [
+        ("", (), "texts.txt holds no texts"),
+        ("a", ("--out", "v.csv"), "Did you mean|Known: .npy, .parquet"),
+        ("a", ("--layer", "9"), "Layer 9 was asked for; this encoder has 4"),
+        ("a", ("--layer", "0"), "only a fitted model has it"),
+    ],
+)
+def test_a_mistake_is_a_sentence_and_leaves_the_old_vectors(
+    content: str, words: tuple[str, ...], sentence: str, model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "texts.txt").write_text(content)
+    (tmp_path / "v.npy").write_text("old")
+
+    done = run("encode", "texts.txt", "--out", "v.npy", "--model", model, *words, cwd=tmp_path)
+
+    assert done.returncode == 2
+    assert __import__("re").search(sentence, done.stderr), done.stderr
+    assert (tmp_path / "v.npy").read_text() == "old"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_malformed_line_is_named_before_the_model_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "texts.jsonl").write_text('{"text": "a"}\n{"title": "b"}\n')
+
+    with pytest.raises(UserError, match="texts.jsonl, line 2: has no 'text'"):
+        verb.encode(request_of(tmp_path / "no-model", tmp_path / "texts.jsonl", tmp_path / "v.npy"))
+
+
+def test_a_corpus_is_not_taken_for_queries(model: Path, tiny_corpus: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"Give a file of them, such as its queries\.jsonl"):
+        verb.encode(request_of(model, tiny_corpus, tmp_path / "v.npy", query=True))
+
+
+def test_vectors_can_be_imported_as_an_index(
+    model: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    """What is compared by dot is not normalised, and so may be cut again."""
+    plain = make_model(model, tmp_path / "dot", similarity="dot", document_prefix="text ")
+    verb.encode(request_of(plain, tiny_corpus, tmp_path / "v.npy", ids=tmp_path / "ids.txt"))
+
+    done = run(
+        "index", "import", "--corpus", tiny_corpus, "--model", plain, "--vectors", "v.npy",
+        "--ids", "ids.txt", "--dim", "8", "--indexes", "indexes", cwd=tmp_path,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_pyarrow_the_extra_is_named(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verb, "find_spec", lambda _: None)
+
+    with pytest.raises(UserError, match=r"pip install 'm2dr\[parquet\]'"):
+        verb.encode(request_of(model, tmp_path / "a.txt", tmp_path / "v.parquet"))

@@ -1,0 +1,156 @@
+"""m2dr.evaluate, m2dr.fit and m2dr.train: what the commands of these names do, from Python."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from world import make_fitted, make_model
+
+import m2dr
+from m2dr.api.evaluation import EvaluatedGrid
+from m2dr.commands.evaluate import evaluate
+from m2dr.commands.train import train
+from m2dr.errors import UserError
+from m2dr.model.folder import read_card
+from m2dr.records.cut import Cut
+from m2dr.settings.evaluate_requests import EvaluateRequest
+from m2dr.settings.trainings import read_train_settings
+
+FP32 = {"device": "cpu", "dtype": "fp32"}
+
+
+@pytest.fixture(scope="module")
+def model(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> m2dr.Encoder:
+    folder = make_model(tiny_backbone, tmp_path_factory.mktemp("m") / "m", similarity="cosine")
+    return m2dr.Encoder.from_pretrained(folder, **FP32)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("evaluated")
+    return {"folder": folder / "indexes", "out": folder / "results"}
+
+
+@pytest.fixture(scope="module")
+def grid(model: m2dr.Encoder, tiny_corpus: Path, place: dict[str, Path]) -> EvaluatedGrid:
+    return m2dr.evaluate(
+        model, tiny_corpus, layers=[2, 4], dims=[8, 32], measures=["nDCG@10", "RR@10"], **place
+    )
+
+
+def test_the_grid_is_that_of_the_command(
+    grid: EvaluatedGrid, model: m2dr.Encoder, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    request = EvaluateRequest(
+        (str(tiny_corpus),), (model.name,), layers=(2, 4), dims=(8, 32),
+        measures=("nDCG@10", "RR@10"), root=tmp_path / "i", out=tmp_path / "r", **FP32,
+    )  # fmt: skip
+
+    assert grid.cells == evaluate(request).grids[0].cells
+    assert set(grid.cells) == {Cut(layer, dim) for layer in (2, 4) for dim in (8, 32)}
+    assert "nDCG@10 on tiny test" in str(grid)
+    assert {"grid.json", "grid.csv"} <= {path.name for path in grid.folder.iterdir()}
+
+
+def test_a_table_has_a_row_per_cut(grid: EvaluatedGrid) -> None:
+    pytest.importorskip("pandas")
+
+    table = grid.to_pandas()
+
+    assert list(table.columns) == ["layer", "dim", "nDCG@10", "RR@10"]
+    assert table[["layer", "dim"]].values.tolist() == [[2, 8], [2, 32], [4, 8], [4, 32]]
+    assert table["RR@10"].iloc[1] == grid.values("RR@10")[Cut(2, 32)]
+
+
+def test_without_pandas_the_extra_is_named(
+    grid: EvaluatedGrid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+
+    with pytest.raises(UserError, match=r"pip install 'm2dr\[pandas\]'"):
+        grid.to_pandas()
+
+
+def test_a_figure_is_drawn(grid: EvaluatedGrid, tmp_path: Path) -> None:
+    path = grid.plot(tmp_path / "grid.png", "RR@10")
+
+    assert path.read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(UserError, match="does not hold RR@5"):
+        grid.plot(tmp_path / "grid.png", "RR@5")
+    with pytest.raises(UserError, match="was to be drawn as pdf"):
+        grid.plot(tmp_path / "grid.pdf")
+
+
+def test_a_cut_is_picked_and_used(grid: EvaluatedGrid, model: m2dr.Encoder) -> None:
+    choice = grid.pick(latency="10s", bytes_per_document=40, measure="RR@10")
+
+    small = model.cut(choice.chosen.cut)
+    assert small.dim == 8
+    assert small.encode_queries("open a file").shape == (8,)
+    assert choice.chosen.quality == max(
+        value for cut, value in grid.values("RR@10").items() if cut.dim == 8
+    )
+    with pytest.raises(UserError, match="No cut fits the budget"):
+        grid.pick(bytes_per_document=1)
+    with pytest.raises(UserError, match="latency = 'soon' was asked for; .* write it as 5ms"):
+        grid.pick(latency="soon")
+
+
+def test_a_corpus_that_is_not_there_is_named(model: m2dr.Encoder) -> None:
+    with pytest.raises(UserError, match="There is no data set 'scifct'"):
+        m2dr.evaluate(model, "scifct")
+
+
+def test_a_training_is_that_of_the_command(
+    tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    given = {
+        "variant": "full-dim", "corpus": str(tiny_corpus), "backbone": str(tiny_backbone),
+        "dims": [8], "steps": 2, "batch_queries": 4, "evaluate_steps": 0, **FP32,
+    }  # fmt: skip
+    expected = train(read_train_settings(None, (), given), tmp_path / "command").card
+
+    model = m2dr.train(out=tmp_path / "python", **given | {"corpus": tiny_corpus})
+
+    assert model.card.fingerprint == expected.fingerprint
+    assert (model.layer, model.dim, model.dtype) == (4, 32, "fp32")
+    with pytest.raises(UserError, match="a finished model"):
+        m2dr.train(out=tmp_path / "python", **given)
+
+
+def test_a_fit_is_that_of_the_command(tiny_backbone: Path, tmp_path: Path) -> None:
+    made = make_fitted(tiny_backbone, tmp_path / "command", dtype="fp32", device="cpu")
+
+    model = m2dr.fit(
+        backbone=tiny_backbone, corpus=tmp_path / "command.txt", rotation="pca",
+        out=tmp_path / "python", **FP32,
+    )  # fmt: skip
+
+    assert model.card.fingerprint == read_card(made).fingerprint
+    assert model.cut(0, 8).encode_queries("open a file").shape == (8,)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (lambda: m2dr.train(stps=5), r"unknown setting 'stps' \(Did you mean steps"),
+        (lambda: m2dr.train(variant="ful-dim"), "Did you mean full-dim"),
+        (lambda: m2dr.train(dims=8), "dims = 8 is not a list of whole numbers"),
+        (lambda: m2dr.train(variant="separate", dims=[8, 16]), "trains 2 models, one for each cut"),
+        (lambda: m2dr.train(resume=True, overwrite=True), "give one of them"),
+        (lambda: m2dr.fit(ridge=-1), "ridge cannot be below 0"),
+    ],
+)
+def test_a_wrong_setting_is_named(wrong: object, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        wrong()
+
+
+def test_a_function_and_a_package_of_one_name_live_together() -> None:
+    """Importing m2dr.train.losses makes Python set m2dr.train to the package."""
+    import m2dr.evaluate.grid
+    import m2dr.train.losses
+
+    assert callable(m2dr.train)
+    assert callable(m2dr.evaluate)
+    assert m2dr.evaluate.grid.Grid.__name__ == "Grid"

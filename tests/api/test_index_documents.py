@@ -1,0 +1,146 @@
+"""m2dr.Index.build: documents of Python code are indexed as a corpus, and searched."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from shell import m2dr as run
+from world import TEXT, WORDS, make_model
+
+import m2dr
+from m2dr.errors import UserError
+from m2dr.records.cut import Cut
+
+FP32 = {"device": "cpu", "dtype": "fp32"}
+CUTS = (Cut(4, 8), Cut(4, 32))  # trained, so that their use is no warning
+DOCUMENTS = [
+    {"id": f"d{n}", "title": WORDS[n], "text": " ".join(WORDS[n : n + 5])} for n in range(9)
+]
+
+
+@pytest.fixture(scope="module")
+def model(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> m2dr.Encoder:
+    folder = tmp_path_factory.mktemp("models") / "m"
+    return m2dr.Encoder.from_pretrained(
+        make_model(tiny_backbone, folder, similarity="cosine", query_prefix="open ", cuts=CUTS),
+        **FP32,
+    )
+
+
+def test_a_search_ranks_as_the_vectors_of_the_encoder_do(
+    model: m2dr.Encoder, tmp_path: Path
+) -> None:
+    scores = model.cut(dim=8).similarity(
+        model.cut(dim=8).encode_queries(TEXT), model.cut(dim=8).encode_documents(DOCUMENTS)
+    )[0]
+
+    index = m2dr.Index.build(model, DOCUMENTS, dims=[8], folder=tmp_path)
+    hits = index.search(TEXT, k=9).hits
+
+    assert [hit.docid for hit in hits] == [f"d{n}" for n in np.argsort(-scores)]
+    np.testing.assert_allclose([hit.score for hit in hits], np.sort(scores)[::-1], atol=1e-3)
+    assert hits[0].text == "{title} {text}".format(**DOCUMENTS[int(hits[0].docid[1:])])
+
+
+def test_every_layer_searches_through_exits_of_the_documents(
+    model: m2dr.Encoder, tmp_path: Path
+) -> None:
+    index = m2dr.Index.build(model, DOCUMENTS, dims=[8, 32], folder=tmp_path)
+
+    for layer in range(5):
+        answers = index.search([TEXT, "open a file"], layer=layer, dim=8, k=3)
+        assert [len(answer.hits) for answer in answers] == [3, 3]
+
+
+@pytest.mark.filterwarnings("ignore:Cut L2D8 was not trained")
+def test_the_cut_of_the_encoder_is_that_of_a_search(model: m2dr.Encoder, tmp_path: Path) -> None:
+    cut = model.cut(2, 8)
+
+    index = m2dr.Index.build(
+        cut, DOCUMENTS, dims=[8, 32], layers=[2, 4], folder=tmp_path, exits=False
+    )
+
+    assert index.searcher().cut == Cut(2, 8)
+    scores = cut.similarity(cut.encode_queries(TEXT), cut.encode_documents(DOCUMENTS))[0]
+    assert index.search(TEXT, k=1).hits[0].docid == f"d{scores.argmax()}"
+
+
+def test_strings_are_numbered_and_the_command_line_searches_them(
+    model: m2dr.Encoder, tmp_path: Path
+) -> None:
+    texts = [one["text"] for one in DOCUMENTS]
+
+    index = m2dr.Index.build(model.name, iter(texts), name="mine", folder=tmp_path / "indexes")
+
+    best = index.search(texts[3], k=1).hits[0]
+    done = run(
+        "search", texts[3], "--corpus", "indexes/mine", "--model", model.name, "-k", "1",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert best.docid in {str(number) for number in range(9)}
+    assert f"  {best.docid}\n" in done.stdout, done.stderr
+
+
+def test_a_corpus_is_named(model: m2dr.Encoder, tiny_corpus: Path, tmp_path: Path) -> None:
+    index = m2dr.Index.build(model, tiny_corpus, folder=tmp_path, exits=False)
+
+    assert index.search("open a file", k=3).hits[0].docid.startswith("d")
+    assert not (tmp_path / "tiny" / "corpus.jsonl").exists()
+
+
+def test_what_is_built_is_used_again_and_other_documents_replace_it_when_told(
+    model: m2dr.Encoder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = {"folder": tmp_path, "exits": False}
+    m2dr.Index.build(model, DOCUMENTS, **given)
+    capsys.readouterr()
+
+    m2dr.Index.build(model, DOCUMENTS, **given)
+    assert "Encoding" not in capsys.readouterr().err
+    with pytest.raises(UserError, match="holds other documents than those given"):
+        m2dr.Index.build(model, DOCUMENTS[:3], **given)
+    index = m2dr.Index.build(model, DOCUMENTS[:3], overwrite=True, **given)
+
+    assert len(index.search("open", k=3).hits) == 3
+    rows = (tmp_path / "documents" / "corpus.jsonl").read_text().splitlines()
+    assert [json.loads(row)["_id"] for row in rows] == ["d0", "d1", "d2"]
+
+
+@pytest.mark.parametrize(
+    ("documents", "options", "sentence"),
+    [
+        ([], {}, "No documents were given"),
+        ([3], {}, "Number 0 of the documents is of type int"),
+        ({"text": "a"}, {}, "The documents are of type dict"),
+        ([{"id": "a", "text": "x"}, {"id": "a", "text": "y"}], {}, "the id 'a' is already used"),
+        ([{"id": "a b", "text": "x"}], {}, "the id 'a b' holds whitespace"),
+        (["a\ud800"], {}, "half a surrogate pair"),
+        ([{"id": 1.5, "text": "x"}], {}, "has id = 1.5"),
+        (["a"], {"name": "a/b"}, "Give the name of a folder"),
+        (["a"], {"dims": [0]}, "dims = 0 was asked for"),
+        (["a"], {"dims": [99]}, "Dim 99 was asked for"),
+        (["a"], {"engines": ["fast"]}, "no engine 'fast'"),
+        ("./nothing", {}, "There is no data set './nothing'"),
+    ],
+)
+def test_a_mistake_is_a_sentence(
+    documents: object,
+    options: dict[str, object],
+    sentence: str,
+    model: m2dr.Encoder,
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        m2dr.Index.build(model, documents, folder=tmp_path, **options)
+
+    assert not [path for path in tmp_path.rglob("*") if path.suffix == ".tmp"]
+
+
+def test_the_index_of_a_corpus_is_not_mixed_with_documents(
+    model: m2dr.Encoder, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    m2dr.Index.build(model, tiny_corpus, folder=tmp_path, exits=False)
+
+    with pytest.raises(UserError, match="holds the index of a corpus that is elsewhere"):
+        m2dr.Index.build(model, DOCUMENTS, name="tiny", folder=tmp_path)
