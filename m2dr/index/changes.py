@@ -36,7 +36,6 @@ from m2dr.index.layout import (
 )
 from m2dr.index.manifest import IndexManifest, Shard, StoreManifest, texts_digest
 from m2dr.index.store import Store, open_store, store_of_manifest
-from m2dr.index.tombstones import Tombstones
 from m2dr.index.vectors import FORMATS
 from m2dr.io import atomic_path, explain_write_failure, lock_folder, remove_files, write_bytes
 from m2dr.jsontext import read_record, write_record
@@ -158,6 +157,8 @@ def compact_store(store: Store, texts: tuple[str, ...], workers: int = 1) -> tup
         As `delete_rows`.
     """
     had, revision = store.manifest, store.manifest.revision + 1
+    for problem in store.problems():
+        raise UserError(problem)
     shards = tuple(_compacted(store))
     data = store.docids.data
     manifest = replace(
@@ -184,9 +185,7 @@ def is_compact(store: Store) -> bool:
     return not len(store.tombstones) and all(s.rows == store.manifest.shard_rows for s in full)
 
 
-def _changed(
-    store: Store, rows: Iterable[int], added: Store | None, texts: str
-) -> StoreManifest:
+def _changed(store: Store, rows: Iterable[int], added: Store | None, texts: str) -> StoreManifest:
     """Write the files of a store with fewer and more documents; return its manifest."""
     had, revision = store.manifest, store.manifest.revision + 1
     gone = store.tombstones.union(store.tombstones.stored(sorted(rows)))
@@ -281,12 +280,19 @@ def link(source: Path, target: Path) -> None:
     remove_files(target.parent)  # nothing: the new name is on the disk now
 
 
-def forget_added(home: Path) -> None:
+def forget_encoded(home: Path) -> None:
     """Remove what was encoded of documents that were to be added."""
     with explain_write_failure(home):
-        for folder in [*home.glob(f"layer-*/{ADDED}"), home / ADDED]:
-            if folder.exists():
-                shutil.rmtree(folder)
+        for folder in home.glob(f"layer-*/{ADDED}"):
+            shutil.rmtree(folder)
+
+
+def forget_added(home: Path) -> None:
+    """Remove documents that were to be added, and what was encoded of them."""
+    forget_encoded(home)
+    with explain_write_failure(home):
+        if (home / ADDED).exists():
+            shutil.rmtree(home / ADDED)
 
 
 def _stores(home: Path) -> list[Path]:

@@ -266,6 +266,10 @@ class StoreManifest:
                 yield f"names shard {number} {shard.name!r} where {name!r} belongs"
             elif not (1 if short else self.shard_rows) <= shard.rows <= self.shard_rows:
                 yield f"gives {name} {shard.rows} rows, and each shard has {self.shard_rows}"
+        yield from self._contradictions()
+
+    def _contradictions(self) -> Iterator[str]:
+        """Yield how the fields contradict the shards, or name files of other folders."""
         rows = sum(shard.rows for shard in self.shards)
         if rows != self.documents:
             yield f"has {rows} rows in its shards for {self.documents} documents"

@@ -20,6 +20,8 @@ from m2dr.io import read_regular, write_bytes
 
 Longs = NDArray[np.int64]
 
+_NOTHING: Longs = np.empty(0, np.int64)
+
 
 @dataclass(frozen=True)
 class Tombstones:
@@ -54,6 +56,11 @@ class Tombstones:
         if first == last:
             return None
         return np.delete(np.arange(stop - start), self.rows[first:last] - start)
+
+    def remaining(self, rows: range) -> list[int]:
+        """Return those rows of the files, out of some, that are left."""
+        kept = self.kept(rows.start, rows.stop)
+        return list(rows) if kept is None else [rows.start + int(row) for row in kept]
 
     def bitmap(self, rows: int) -> NDArray[np.uint8]:
         """Return a bit per row of the files, lowest first; 1 for those that are left."""
@@ -99,7 +106,7 @@ def read_tombstones(
     except OSError as error:
         problem = f"{path} cannot be read ({error.strerror})"
     else:
-        found = np.frombuffer(data, "<i8") if len(data) == 8 * record.rows else np.empty(0)
+        found = np.frombuffer(data, "<i8") if len(data) == 8 * record.rows else _NOTHING
         if sha256(data).hexdigest() == record.sha256 and _fits(found, rows):
             return Tombstones(found.astype(np.int64))
         problem = f"{path} is not the file of deleted documents that was written"
