@@ -1,6 +1,7 @@
-"""`m2dr index`: make, check, list, import and push indexes."""
+"""`m2dr index`: make, change, check, list, import and push indexes."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,12 +11,18 @@ from m2dr.errors import command, counted
 from m2dr.settings.index_requests import (
     INDEXES,
     PYDOCS,
+    AddRequest,
+    CompactRequest,
+    DeleteRequest,
     FitIndexRequest,
     ImportRequest,
     IndexRequest,
     PushRequest,
     VerifyRequest,
 )
+
+if TYPE_CHECKING:
+    from m2dr.commands.change_index import ChangeReport
 
 
 @click.group(cls=CommandGroup)
@@ -66,10 +73,12 @@ def list_(root: Path | None) -> None:
         made = command("index", "corpus", indexes=root if root != INDEXES else None)
         echo(f"{root or INDEXES}/ holds no store. Make one with: {made}")
         return
-    rows = [("corpus", "model", "layer", "documents", "dtype", "MB", "dims and engines", "")]
+    names = ("corpus", "model", "layer", "documents", "deleted", "dtype", "MB", "dims and engines")
+    rows = [(*names, "")]
     rows += [
         (
-            store.corpus, store.model, str(store.layer), f"{store.documents:,}", store.dtype,
+            store.corpus, store.model, str(store.layer), f"{store.documents:,}",
+            f"{store.deleted:,}", store.dtype,
             f"{store.bytes / 1e6:,.1f}", ", ".join(store.indexes) or "-",
             "" if store.finished else "half-written",
         )
@@ -80,6 +89,51 @@ def list_(root: Path | None) -> None:
     for store in stores:
         if store.problem:
             echo(store.problem)
+
+
+@index.command()
+@takes(AddRequest)
+def add(request: AddRequest) -> None:
+    """Encode DOCUMENTS and add them to all stores and indexes of --corpus.
+
+    Flat and IVF indexes are appended to, and others are built again. An interruption leaves the
+    index as it was; the same command goes on from there.
+    """
+    from m2dr.commands.change_index import add as add_to
+
+    _tell_change(add_to(request))
+
+
+@index.command()
+@takes(DeleteRequest)
+def delete(request: DeleteRequest) -> None:
+    """Delete documents from all stores and indexes of --corpus: no search finds them any more.
+
+    Their vectors stay in the files until m2dr index compact. Milvus follows with m2dr index push.
+    """
+    from m2dr.commands.change_index import delete as delete_from
+
+    _tell_change(delete_from(request))
+
+
+@index.command()
+@takes(CompactRequest)
+def compact(request: CompactRequest) -> None:
+    """Write stores and indexes anew, without the documents that were deleted."""
+    from m2dr.commands.change_index import compact as compact_all
+
+    _tell_change(compact_all(request))
+
+
+def _tell_change(report: "ChangeReport") -> None:
+    for folder, done in report.indexes:
+        echo(f"{folder}: {done}")
+    for note in report.notes:
+        echo(f"Note: {note}", err=True)
+    echo(
+        f"{report.home}: {counted(report.added, 'documents', ',')} added, {report.deleted:,} "
+        f"deleted, {report.documents:,} now, {report.seconds:,.0f} s"
+    )
 
 
 @index.command()

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from m2dr.data.dataset import Dataset
 from m2dr.errors import Interrupted, UserError, counted
+from m2dr.index.changes import settle
 from m2dr.index.faiss_build import build_index, check_engine
 from m2dr.index.import_vectors import ImportedVectors, import_store, open_npy, open_pyserini
 from m2dr.index.layout import store_folder
@@ -156,6 +157,7 @@ def _apart(ours: Floats, theirs: Floats, similarity: Similarity) -> NDArray[np.f
 
 
 def _write(foreign: ImportedVectors, folder: Path, plan: StorePlan, overwrite: bool) -> Store:
+    settle(folder.parent)
     try:
         with progress("Importing", len(foreign.docids), "documents") as advance:
             return import_store(foreign, folder, plan, overwrite=overwrite, progress=advance)

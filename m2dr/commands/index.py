@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from m2dr.data.dataset import Dataset
 from m2dr.data.tokens import Ragged
 from m2dr.errors import UserError, counted
+from m2dr.index.changes import settle
 from m2dr.index.exit_files import (
     StateFile,
     encoding_of,
@@ -23,7 +24,7 @@ from m2dr.index.exit_files import (
 )
 from m2dr.index.faiss_build import build_index, check_engine
 from m2dr.index.layout import PARTIAL, STORE, store_folder, store_remedy
-from m2dr.index.manifest import IndexManifest, StorePlan
+from m2dr.index.manifest import IndexManifest, StoreManifest, StorePlan
 from m2dr.index.store import Store, open_store
 from m2dr.io import (
     TEMPORARY_SUFFIX,
@@ -138,6 +139,10 @@ def encode_corpus(
         )
         for layer in sorted(set(layers))
     )
+    home = stores[0][0].parent
+    settle(home)
+    if changed := _changed_stores(request, home, [folder for folder, _ in stores]):
+        return changed
     documents = dataset.document_count
     device = own_device(request.device)
     job = EncodingJob(request.corpus, documents, model, device, request.dtype, stores)
@@ -149,6 +154,30 @@ def encode_corpus(
     if made and job.exits:
         fit_exits(job, dataset, made[-1])
     return made
+
+
+def _changed_stores(request: IndexRequest, home: Path, asked: Sequence[Path]) -> list[Store]:
+    """Return the stores of a collection that was changed since it was encoded, else nothing.
+
+    They hold no longer what the corpus holds, and are not compared with it.
+
+    Raises:
+        UserError: a layer would hold other documents than the others.
+    """
+    there = sorted(path.parent for path in home.glob(f"layer-*/{STORE}"))
+    if not any(StoreManifest.read(folder).revision for folder in there):
+        return []
+    layers = tuple(StoreManifest.read(folder).layer for folder in there)
+    if request.overwrite and set(there) <= set(asked):
+        return []
+    if request.overwrite or not set(asked) <= set(there):
+        again = index_command(replace(request, layers=layers, overwrite=True))
+        raise UserError(
+            f"Documents of {home} were added or deleted since they were encoded, so a layer that "
+            f"is encoded now would hold others. Use layers {', '.join(map(str, layers))}, or give "
+            f"up the changes and encode all of them from the corpus with: {again}"
+        )
+    return [open_store(folder) for folder in asked]
 
 
 def fit_exits(job: EncodingJob, dataset: Dataset, store: Store) -> None:
@@ -187,6 +216,12 @@ def fit_index(request: FitIndexRequest) -> tuple[Path, IndexExits]:
     store = _open_store(request, card, dataset)
     folder = store.folder
     exits = exits_folder(folder)
+    if store.manifest.revision:
+        raise UserError(
+            f"Exits are fitted on the documents of a corpus, and those of {folder} were added to "
+            f"or deleted since. Keep the exits it has, or give up the changes and encode the "
+            f"corpus again {store_remedy(folder, overwrite=True)}"
+        )
     if not request.overwrite and fitting_exits(folder):
         again = command_of(
             ("index", "fit"),

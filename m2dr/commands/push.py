@@ -9,11 +9,10 @@ from m2dr.index.milvus import Server, collection_name, milvus_engine
 from m2dr.index.milvus_index import PushResult, push
 from m2dr.index.store import Store, open_store
 from m2dr.model.folder import read_card
-from m2dr.pipelines.encode import open_corpus
+from m2dr.pipelines.changed_corpus import stored_corpus
 from m2dr.pipelines.models import newest_model
 from m2dr.progress import progress, say
 from m2dr.records.cut import Cut
-from m2dr.records.model_card import ModelCard
 from m2dr.settings.index_requests import IndexRequest, PushRequest, index_command
 
 
@@ -69,7 +68,7 @@ def _stores(request: PushRequest) -> list[Store]:
     """Return the finished stores that the request names."""
     model = request.model or newest_model()
     card = read_card(model)
-    corpus = _corpus(request, card)
+    corpus = stored_corpus(request.corpus, request.root, card.fingerprint)
     layers = request.layers or stored_layers(request.root, corpus, card.fingerprint)
     if not layers:
         asked = IndexRequest(request.corpus, model, dims=request.dims, root=request.root)
@@ -80,16 +79,6 @@ def _stores(request: PushRequest) -> list[Store]:
     return [
         open_store(store_folder(request.root, corpus, card.fingerprint, layer)) for layer in layers
     ]
-
-
-def _corpus(request: PushRequest, card: ModelCard) -> str:
-    """Return the name of the corpus in the folder of indexes; its documents need not be at hand."""
-    name = request.corpus
-    try:
-        known = bool(stored_layers(request.root, name, card.fingerprint))
-    except UserError:  # a path, which cannot name a folder of indexes
-        known = False
-    return name if known else open_corpus(name).name
 
 
 def _dims(request: PushRequest, store: Store) -> tuple[int, ...]:

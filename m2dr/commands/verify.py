@@ -10,15 +10,25 @@ from numpy.typing import NDArray
 
 from m2dr.data.dataset import Dataset
 from m2dr.errors import UserError, command, counted
-from m2dr.index.layout import INDEX, INDEX_DOCIDS, STORE, built_indexes, index_remedy, store_remedy
+from m2dr.index.layout import (
+    INDEX,
+    INDEX_DOCIDS,
+    STORE,
+    built_indexes,
+    current,
+    index_remedy,
+    store_remedy,
+)
 from m2dr.index.listing import store_folders
 from m2dr.index.manifest import IndexManifest
 from m2dr.index.searchable import read_docids
 from m2dr.index.store import Store, open_store
+from m2dr.index.tombstones import read_tombstones
 from m2dr.io import sha256_of
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.folder import read_card
+from m2dr.pipelines.changed_corpus import with_changes
 from m2dr.pipelines.encode import embed_texts, open_corpus
 from m2dr.progress import progress, say
 from m2dr.settings.index_requests import INDEXES, VerifyRequest
@@ -70,7 +80,7 @@ def _verdict(folder: Path, request: VerifyRequest) -> Verdict:
     except UserError as error:
         return Verdict(folder, (str(error), *problems), 0)
     what = f"Verifying {folder}"
-    with progress(what, store.documents, "documents") as advance:
+    with progress(what, store.manifest.documents, "documents") as advance:
         problems = [*store.problems(advance), *problems]
     if problems or not request.sample:
         return Verdict(folder, tuple(problems), 0)
@@ -91,11 +101,13 @@ def _index(folder: Path) -> Iterator[str]:
     try:
         manifest = IndexManifest.read(folder)
         remedy = partial(index_remedy, folder)
-        read_docids(folder / INDEX_DOCIDS, manifest.documents, manifest.docids, remedy)
+        path = current(folder / INDEX_DOCIDS)
+        read_docids(path, manifest.documents, manifest.docids, remedy)
+        read_tombstones(folder, manifest.deleted, manifest.documents, remedy)
     except UserError as error:
         yield str(error)
         return
-    path = folder / INDEX
+    path = current(folder / INDEX)
     if not path.is_file() or sha256_of(path) != manifest.sha256:
         yield (
             f"{path} is missing or not the file that was written. Build it again "
@@ -119,7 +131,7 @@ def _source(store: Store, request: VerifyRequest) -> tuple[Dataset, str]:
             f"{model} is not the model that encoded {store.folder}, or its weights, tokenizer or "
             "config.json were changed since; give --model, or encode the documents again."
         )
-    dataset = open_corpus(request.corpus or manifest.corpus)
+    dataset = with_changes(open_corpus(request.corpus or manifest.corpus), store.folder.parent)
     if dataset.name != manifest.corpus:
         raise UserError(f"{store.folder} holds {manifest.corpus}, not {dataset.name}.")
     return dataset, model

@@ -68,8 +68,9 @@ def fitting_exits(store: Path) -> Path | None:
     record, manifest = read_exits_record(folder), StoreManifest.read(store)
     found = (record.fingerprint, record.texts, record.encoding)
     label = manifest.label
-    wanted = (label.fingerprint, manifest.texts, encoding_of(label))
-    return folder if found == wanted and record.files else None
+    known = manifest.encoded or manifest.texts  # later changes leave exits as they are
+    wanted = [(label.fingerprint, texts, encoding_of(label)) for texts in (known, manifest.texts)]
+    return folder if found in wanted and record.files else None
 
 
 def encoding_of(label: Label, dtype: str = "") -> str:

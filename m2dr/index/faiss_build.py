@@ -1,5 +1,6 @@
 """Build FAISS indexes of the prefixes of a store, and open them."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -17,14 +18,17 @@ from m2dr.index.layout import (
     INDEX,
     INDEX_DOCIDS,
     MANIFEST,
+    NEXT,
     STORE,
     built_indexes,
+    current,
     index_folder,
     index_remedy,
 )
 from m2dr.index.manifest import IndexManifest, StoreManifest
 from m2dr.index.searchable import Docids, read_docids
 from m2dr.index.store import HASHED_BYTES, Store, open_store
+from m2dr.index.tombstones import read_tombstones
 from m2dr.index.vectors import prefixes
 from m2dr.io import (
     TEMPORARY_SUFFIX,
@@ -41,6 +45,9 @@ Handle = Any  # a faiss.Index, which has no type stubs, or BinaryIndex
 
 SEED = 13
 ROTATIONS = 10  # rounds of OPQ; FAISS's own 50 take five times as long for 1 % of the error
+APPENDED = ("flat", "flat-f16", "flat-l2", "ivf")  # engines whose index can take more documents
+MORE_LISTS = 2  # times as many would be built today: inverted lists are then learnt anew
+_LISTS = re.compile(r"IVF(\d+),")
 LINKS = 80  # efConstruction of a graph; FAISS's own 40 loses recall at a thousand documents
 
 
@@ -99,19 +106,84 @@ def build_index(
     check_engine(engine, factory, dim, store.manifest.label.similarity)
     row = engine_of(engine, factory)
     target = index_folder(folder or store.folder, dim, row.name)
-    if _is_built(target, store.manifest.digest, row.name):
+    if _is_built(target, store.manifest, row.name):
         remove_stale_lock(target)
         return target
-    recipe = row.recipe(store.documents, dim)
     with lock_folder(target, "choose another dim or engine"):
-        if _is_built(target, store.manifest.digest, row.name):
+        if _is_built(target, store.manifest, row.name):
             return target  # by another process, in the meantime
         # Without a manifest nobody takes the files below for an index while they are replaced.
         remove_files(target, MANIFEST, f"*{TEMPORARY_SUFFIX}")
-        write_bytes(target / INDEX_DOCIDS, store.docids.data)
-        _write(filled_index(store, dim, row, recipe, workers, progress), target / INDEX)
-        _manifest(store, dim, row, recipe, target / INDEX).write(target)
+        if store.manifest.deleted:
+            store.tombstones.write(target, store.manifest.deleted.name)
+        write_index(store, dim, row, target, workers, progress)
     return target
+
+
+def write_index(
+    store: Store,
+    dim: int,
+    row: Engine,
+    target: Path,
+    workers: int = 1,
+    progress: Callable[[int], None] | None = None,
+) -> None:
+    """Build an index and write its files, the manifest last; arguments as `build_index` has them.
+
+    It holds all rows of the store's files; those that are deleted are left out by searches.
+    """
+    store = store.complete
+    recipe = row.recipe(store.documents, dim)
+    write_bytes(target / INDEX_DOCIDS, store.docids.data)
+    _write(filled_index(store, dim, row, recipe, workers, progress), target / INDEX)
+    _manifest(store, dim, row, recipe, target / INDEX).write(target)
+
+
+def renew_index(folder: Path, store: Store, new: Store, workers: int = 1) -> str:
+    """Write the index of a changed store beside one that is there, for `changes` to replace it.
+
+    A flat index, and one of inverted lists that are still enough, is read and appended to; any
+    other is built anew.
+
+    Args:
+        folder: of the index.
+        store: that it was cut from, before the change.
+        new: the same store after it: with the same rows and more, or with other rows.
+        workers: threads that build a graph.
+
+    Returns:
+        What was done: "appended" or "rebuilt"; empty where the index was of another store.
+
+    Raises:
+        UserError: FAISS refuses, or a file is not the one that was written.
+    """
+    manifest, _ = _checked(folder)
+    if manifest.store != store.manifest.rows_digest:
+        return ""
+    engine, target = _engine_of(manifest), folder / NEXT
+    if not _can_append(manifest, engine, store, new):
+        write_index(new, manifest.dim, engine, target, workers)
+        return "rebuilt"
+    handle = _read(current(folder / INDEX), engine, manifest.dim)
+    complete = new.complete
+    for start, block in complete.blocks(compare=True):
+        fresh = block[max(0, store.manifest.documents - start) :]
+        if len(fresh):
+            handle.add(prefixes(fresh, manifest.dim, manifest.similarity))
+    write_bytes(target / INDEX_DOCIDS, complete.docids.data)
+    _write(handle, target / INDEX)
+    recipe = FaissRecipe(manifest.factory, search_params=manifest.knobs, notes=manifest.notes)
+    _manifest(complete, manifest.dim, engine, recipe, target / INDEX).write(target)
+    return "appended"
+
+
+def _can_append(manifest: IndexManifest, engine: Engine, store: Store, new: Store) -> bool:
+    """Whether the documents that were added can be appended, and the rest stays as it is."""
+    if engine.name not in APPENDED or new.manifest.compacted != store.manifest.compacted:
+        return False
+    lists = (manifest.factory, engine.recipe(new.manifest.documents, manifest.dim).factory)
+    had, wanted = (int(found[1]) if (found := _LISTS.match(one)) else 1 for one in lists)
+    return wanted <= MORE_LISTS * had
 
 
 def open_index(
@@ -130,11 +202,24 @@ def open_index(
     """
     if not (folder / MANIFEST).exists():
         raise _absent(folder)
+    manifest = IndexManifest.read(folder)
+    try:
+        return _opened(folder, store, search_params)
+    except UserError:
+        if IndexManifest.read(folder) == manifest:
+            raise
+        return open_index(folder, store, search_params)  # another process changed it meanwhile
+
+
+def _opened(
+    folder: Path, store: Store | None, search_params: Mapping[str, int] | None
+) -> FaissIndex:
+    """Open an index whose manifest is there, as `open_index` does."""
     manifest, docids = _checked(folder)
     _refuse_stale(folder, manifest)
     engine = _engine_of(manifest)
     try:
-        handle = _read(folder / INDEX, engine, manifest.dim)
+        handle = _read(current(folder / INDEX), engine, manifest.dim)
     except RuntimeError as error:
         raise _damaged(folder / INDEX, "cannot be read by FAISS") from error
     if (handle.ntotal, handle.d) != (manifest.documents, manifest.dim):
@@ -142,9 +227,18 @@ def open_index(
     chosen = {**dict(manifest.knobs), **(search_params or {})}
     if store is None and chosen.get("rescore", 0) > 0 and not engine.exact:
         store = _store_beside(folder, manifest)
-    elif store is not None and store.manifest.digest != manifest.store:
+    elif store is not None and not _is_of(store.manifest, manifest):
         raise UserError(f"{folder} was not cut from the vectors in {store.folder}. Give its own.")
-    opened = FaissIndex(manifest, docids, engine, handle, store_folder=folder.parent)
+    remedy = partial(index_remedy, folder)
+    gone = read_tombstones(folder, manifest.deleted, manifest.documents, remedy)
+    opened = FaissIndex(
+        manifest,
+        docids.without(gone.rows),
+        engine,
+        handle,
+        store_folder=folder.parent,
+        tombstones=gone,
+    )
     return opened.with_search_params(chosen, store)
 
 
@@ -299,21 +393,26 @@ def _store_beside(folder: Path, manifest: IndexManifest) -> Store:
         ) from error
 
 
-def _is_built(folder: Path, store: str, engine: str) -> bool:
-    """Whether `folder` holds an index by `engine` of the store with that digest."""
+def _is_built(folder: Path, store: StoreManifest, engine: str) -> bool:
+    """Whether `folder` holds an index by `engine` of the store with that manifest."""
     try:
         manifest, _ = _checked(folder)
     except UserError:
         return False
-    return (manifest.store, manifest.engine) == (store, engine)
+    return _is_of(store, manifest) and manifest.engine == engine
+
+
+def _is_of(store: StoreManifest, index: IndexManifest) -> bool:
+    """Whether an index was cut from a store, and leaves out the same documents."""
+    return (store.rows_digest, store.deleted) == (index.store, index.deleted)
 
 
 def _checked(folder: Path) -> tuple[IndexManifest, Docids]:
     """Read the manifest and the docids, refusing files that are not those that were written."""
     manifest = IndexManifest.read(folder)
-    _refuse_changed(folder / INDEX, manifest)
+    _refuse_changed(current(folder / INDEX), manifest)
     remedy = partial(index_remedy, folder)
-    path = folder / INDEX_DOCIDS
+    path = current(folder / INDEX_DOCIDS)
     return manifest, read_docids(path, manifest.documents, manifest.docids, remedy)
 
 
@@ -349,11 +448,12 @@ def _manifest(
         bytes=path.stat().st_size,
         sha256=sha256_of(path),
         docids=store.manifest.docids,
-        store=store.manifest.digest,
+        store=store.manifest.rows_digest,
         factory=recipe.factory,
         knobs=recipe.search_params,
         reader="read_index_binary" if engine.kind == "binary" else "read_index",
         notes=recipe.notes,
+        deleted=store.manifest.deleted,
     )
 
 
@@ -362,10 +462,10 @@ def _refuse_stale(folder: Path, manifest: IndexManifest) -> None:
     if not (folder.parent / STORE).exists():
         return
     store = StoreManifest.read(folder.parent)
-    held = (store.digest, store.docids, store.documents)
-    if held != (manifest.store, manifest.docids, manifest.documents):
+    held = (store.docids, store.documents)
+    if not _is_of(store, manifest) or held != (manifest.docids, manifest.documents):
         raise UserError(
-            f"{folder} was cut from vectors that have been encoded anew since. "
+            f"{folder} was cut from vectors that have been encoded anew since, or changed. "
             f"Build it again {index_remedy(folder)}"
         )
 

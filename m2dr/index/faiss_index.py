@@ -5,6 +5,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import numpy as np
 
 from m2dr.errors import UserError
 from m2dr.index.engines import Engine
+from m2dr.index.faiss_library import load_faiss
 from m2dr.index.manifest import IndexManifest
 from m2dr.index.search_params import available, checked, faiss_parameters
 from m2dr.index.searchable import Docids, Hits, Rows, Scores, Searchable, hits_of, search_deeper
 from m2dr.index.store import Store
+from m2dr.index.tombstones import Tombstones
 from m2dr.index.vectors import Floats, check_depth, check_queries, prefixes
 
 GPU_DEPTH = 2048  # documents per query that FAISS on a gpu can find, or lists read, at most
@@ -34,6 +37,12 @@ class FaissIndex(Searchable):
     gpu: Any = None  # the same index on a gpu
     deep: Any = None  # a full scan on the gpu, for more documents than FAISS finds there
     store_folder: Path | None = None  # the folder that holds the index, and its store if kept
+    tombstones: Tombstones = field(default_factory=Tombstones)
+
+    @property
+    def documents(self) -> int:
+        """Number of documents; those that are deleted count no more, and have no row."""
+        return self.manifest.documents - len(self.tombstones)
 
     @property
     def dim(self) -> int:
@@ -126,11 +135,48 @@ class FaissIndex(Searchable):
         if self.gpu is not None and self.deep is not None and k > GPU_DEPTH:
             found: tuple[Scores, Rows] = self.deep.search(prepared, k)
             return found
-        deepest = max(k, self.search_params.get("nprobe", 1))
-        index = self.faiss if self.gpu is None or deepest > GPU_DEPTH else self.gpu
-        params = faiss_parameters(self.faiss, self.search_params)
-        scores, rows = index.search(prepared, k, **({} if params is None else {"params": params}))
+        scores, rows = self._left(prepared, k) if len(self.tombstones) else self._all(prepared, k)
         return (-scores if self.engine.l2 else scores), rows
+
+    def _all(self, prepared: Scores, k: int, selector: Any = None) -> tuple[Scores, Rows]:  # noqa: ANN401  # a faiss.IDSelector
+        """Search with FAISS among all rows of its file, or those that a selector lets through."""
+        deepest = max(k, self.search_params.get("nprobe", 1))
+        on_gpu = self.gpu is not None and deepest <= GPU_DEPTH and selector is None
+        index = self.gpu if on_gpu else self.faiss
+        params = faiss_parameters(self.faiss, self.search_params, selector)
+        found: tuple[Scores, Rows] = index.search(
+            prepared, k, **({} if params is None else {"params": params})
+        )
+        return found
+
+    def _left(self, prepared: Scores, k: int) -> tuple[Scores, Rows]:
+        """Search among the rows that are not deleted.
+
+        On a gpu, and where an engine takes no selector, as many more are fetched as are deleted.
+        """
+        if self.gpu is None and self._selector is not None:
+            scores, rows = self._all(prepared, k, self._selector)
+        else:
+            scores, rows = self._all(prepared, k + len(self.tombstones))
+            gone = np.isin(rows, self.tombstones.rows)
+            order = np.argsort(gone | (rows < 0), axis=1, kind="stable")[:, :k]
+            rows = np.take_along_axis(np.where(gone, -1, rows), order, axis=1)
+            scores = np.take_along_axis(scores, order, axis=1)
+        return scores, self.tombstones.left(rows)
+
+    @cached_property
+    def _selector(self) -> Any:  # noqa: ANN401  # faiss has no type stubs
+        """A selector of the rows that are left; None where the engine heeds none."""
+        faiss = load_faiss()
+        nothing = np.zeros(-(-self.manifest.documents // 8), np.uint8)
+        try:
+            _, rows = self._all(
+                np.ones((1, self.dim), np.float32), 1, faiss.IDSelectorBitmap(nothing)
+            )
+        except RuntimeError:
+            return None
+        bitmap = self.tombstones.bitmap(self.manifest.documents)
+        return faiss.IDSelectorBitmap(bitmap) if (rows < 0).all() else None
 
     def score(self, query: Scores, rows: Rows) -> Scores:
         """Return exact scores [n] of some rows for one prepared query [dim].
@@ -142,10 +188,11 @@ class FaissIndex(Searchable):
             UserError: the engine is not exact, and there is no store.
         """
         if self.exact:
-            vectors = self.faiss.reconstruct_batch(rows).astype(np.float64)
+            stored = self.tombstones.stored(rows)
+            vectors = self.faiss.reconstruct_batch(stored).astype(np.float64)
         elif self.store is not None:
-            stored = self.store.rows(rows)
-            vectors = prefixes(stored, self.dim, self.manifest.similarity).astype(np.float64)
+            kept = self.store.rows(rows)
+            vectors = prefixes(kept, self.dim, self.manifest.similarity).astype(np.float64)
         else:
             raise UserError(f"Engine {self.engine.name} holds no exact vectors to score with.")
         wide = query.astype(np.float64)

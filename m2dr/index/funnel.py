@@ -178,6 +178,11 @@ class FunnelIndex(Searchable):
         return self.funnel.dim
 
     @property
+    def documents(self) -> int:
+        """Number of documents."""
+        return self.store.documents
+
+    @property
     def store_folder(self) -> Path:
         """Folder of the store, whose records complete the commands in messages."""
         return self.store.folder

@@ -15,6 +15,9 @@ DOCIDS = "docids.txt"
 MANIFEST = "manifest.json"
 INDEX = "index"  # this name and the next are those that pyserini's FaissSearcher opens
 INDEX_DOCIDS = "docid"
+CHANGE = "change.json"  # beside the stores: a change whose new records count, not all in place yet
+NEXT = "next"  # folder of the new records and index files of a change, in the folder of each
+ADDED = "added"  # folder of documents that are being added, beside the stores and in each
 EXITS = "exits"  # folder of the exits that were fitted on the documents, beside the stores
 DIGITS = 12  # of the fingerprint, in folder names and in messages
 _FACTORY = re.compile(r"[0-9a-f]{8}")  # the end of an index's name that a factory string gave it
@@ -30,6 +33,16 @@ def store_folder(root: Path, corpus: str, fingerprint: str, layer: int) -> Path:
     if not parts or Path(corpus).is_absolute() or ".." in parts:
         raise UserError(f"{corpus!r} cannot name a corpus: use a relative name such as pydocs.")
     return root.joinpath(*parts, fingerprint[:DIGITS], f"layer-{layer:02d}")
+
+
+def current(path: Path) -> Path:
+    """Return the file that counts for a file of a store or index: that of a change that was made.
+
+    A change of several files is made at once, when `CHANGE` is written; then they are renamed.
+    """
+    new = path.parent / NEXT / path.name
+    made = any((path.parents[up] / CHANGE).exists() for up in (1, 2) if len(path.parents) > up)
+    return new if made and new.exists() else path
 
 
 def index_folder(store: Path, dim: int, engine: str = "flat") -> Path:

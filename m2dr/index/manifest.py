@@ -1,6 +1,7 @@
 """Records of stores and indexes: the label of their vectors, plans and manifests."""
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -9,9 +10,11 @@ from typing import Literal, TypeVar, get_args
 from m2dr.errors import UserError, nearest
 from m2dr.index.layout import (
     DIGITS,
+    DOCIDS,
     MANIFEST,
     STORE,
     Origin,
+    current,
     index_remedy,
     origin_of,
     shard_name,
@@ -172,6 +175,15 @@ class StorePlan:
 
 
 @dataclass(frozen=True)
+class DeletedRows:
+    """The record of a file of deleted rows, int64 and increasing."""
+
+    name: str
+    rows: int  # that are deleted
+    sha256: str
+
+
+@dataclass(frozen=True)
 class PartialStore:
     """store.partial.json: an unfinished store; each of its shards has a record of its own."""
 
@@ -183,15 +195,23 @@ class StoreManifest:
     """store.json: written last, so that a folder with it is a finished store."""
 
     corpus: str
-    documents: int
+    documents: int  # rows of the shards, those that are deleted included
     layer: int
     width: int
     dtype: Dtype
     shard_rows: int
     label: Label
     shards: tuple[Shard, ...]
-    docids: str  # sha256 of docids.txt
+    docids: str  # sha256 of the docids of all rows
     texts: str  # sha256 over the shards' digests of texts
+    # Older files lack the fields below, and read as these defaults: nothing was added or deleted.
+    revision: int = field(default=0, metadata=LATER)  # changes so far
+    compacted: int = field(default=0, metadata=LATER)  # the last that gave rows other numbers
+    docid_file: str = field(default=DOCIDS, metadata=LATER)
+    deleted: DeletedRows | None = field(default=None, metadata=LATER)
+    # Files beside the stores with the texts of documents that were added, the oldest first.
+    added: tuple[str, ...] = field(default=(), metadata=LATER)
+    encoded: str = field(default="", metadata=LATER)  # `texts` before the first change
 
     @property
     def plan(self) -> StorePlan:
@@ -203,8 +223,16 @@ class StoreManifest:
     @property
     def digest(self) -> str:
         """Sha256 that identifies what this store holds, without the paths of model and corpus."""
+        rows = self.rows_digest
+        return json_sha256([rows, self.deleted.sha256]) if self.deleted else rows
+
+    @property
+    def rows_digest(self) -> str:
+        """As `digest`, of the files with the rows that are deleted: what indexes are built from."""
         table = asdict(replace(self, label=replace(self.label, model="")))
         del table["label"]["source"]
+        for name in ("revision", "compacted", "docid_file", "deleted", "added", "encoded"):
+            del table[name]
         return json_sha256(table)
 
     def write(self, folder: Path) -> None:
@@ -219,7 +247,7 @@ class StoreManifest:
             UserError: it is missing, malformed, incomplete or of another format.
         """
         return _read(
-            folder / STORE,
+            current(folder / STORE),
             cls,
             lambda: f"Encode the documents again {store_remedy(folder, overwrite=True)}",
         )
@@ -230,18 +258,39 @@ class StoreManifest:
         least = min(self.documents, self.width, self.shard_rows)
         if least < 1:
             yield f"has {least} documents, dims or rows per shard, not at least 1"
-        for number, shard in enumerate(self.shards):
+        first = self.first_shard if self.revision else 0
+        for number, shard in enumerate(self.shards, first):
             name = shard_name(number, self.dtype)
-            last = number == len(self.shards) - 1
+            short = self.revision > 0 or number == len(self.shards) - 1  # such as the last
             if shard.name != name:  # a file of another folder, or the same one twice
                 yield f"names shard {number} {shard.name!r} where {name!r} belongs"
-            elif not (1 if last else self.shard_rows) <= shard.rows <= self.shard_rows:
+            elif not (1 if short else self.shard_rows) <= shard.rows <= self.shard_rows:
                 yield f"gives {name} {shard.rows} rows, and each shard has {self.shard_rows}"
+        yield from self._contradictions()
+
+    def _contradictions(self) -> Iterator[str]:
+        """Yield how the fields contradict the shards, or name files of other folders."""
         rows = sum(shard.rows for shard in self.shards)
         if rows != self.documents:
             yield f"has {rows} rows in its shards for {self.documents} documents"
         if self.texts != texts_digest(self.shards):
             yield "has another digest of its texts than its shards"
+        if self.deleted and not 0 < self.deleted.rows < self.documents:
+            yield f"has {self.deleted.rows} deleted rows of {self.documents}"
+        for path in (self.docid_file, *self.added, *([self.deleted.name] if self.deleted else [])):
+            if Path(path).name != path:
+                yield f"names {path!r}, which is no file of its folder"
+
+    @property
+    def first_shard(self) -> int:
+        """Number of the first shard; compacting gives shards new numbers."""
+        found = re.fullmatch(r"vectors-(\d+)\..*", self.shards[0].name) if self.shards else None
+        return int(found[1]) if found else 0
+
+    @property
+    def next_shard(self) -> int:
+        """Number of the shard that comes after the last."""
+        return self.first_shard + len(self.shards)
 
 
 @dataclass(frozen=True)
@@ -267,6 +316,8 @@ class IndexManifest:
     reader: str = field(default="read_index", metadata=LATER)
     # What differs from the engine's default, and why.
     notes: tuple[str, ...] = field(default=(), metadata=LATER)
+    # Rows that a search leaves out.
+    deleted: DeletedRows | None = field(default=None, metadata=LATER)
 
     def write(self, folder: Path) -> None:
         """Write manifest.json."""
@@ -279,7 +330,8 @@ class IndexManifest:
         Raises:
             UserError: it is missing, malformed, incomplete or of another format.
         """
-        return _read(folder / MANIFEST, cls, lambda: f"Build the index {index_remedy(folder)}")
+        path = current(folder / MANIFEST)
+        return _read(path, cls, lambda: f"Build the index {index_remedy(folder)}")
 
     def problems(self) -> Iterator[str]:
         """Yield how the fields contradict each other, each as the end of a sentence."""

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from m2dr.errors import UserError, install, nearest
 from m2dr.index.layout import DIGITS
 from m2dr.index.manifest import Label
-from m2dr.jsontext import dump_record, parse_record
+from m2dr.jsontext import LATER, dump_record, parse_record
 from m2dr.records.cut import Cut
 
 Hit = tuple[float, int, str]  # score, row and docid
@@ -78,6 +78,9 @@ class CollectionManifest:
     engine: str  # a name in MILVUS_ENGINES
     label: Label
     store: str  # digest of the store that they were cut from
+    # Of the store: changes so far, and the last that gave rows other numbers.
+    revision: int = field(default=0, metadata=LATER)
+    compacted: int = field(default=0, metadata=LATER)
 
     @property
     def name(self) -> str:
@@ -88,9 +91,11 @@ class CollectionManifest:
         """Refuse to mix these vectors with those of another manifest.
 
         Raises:
-            UserError: a field differs.
+            UserError: a field differs; documents may, where the store was changed since.
         """
-        names = ("corpus", "documents", "layer", "dim", "engine", "store")
+        names = ["corpus", "layer", "dim", "engine"]
+        if self.revision == found.revision == 0:
+            names += ["documents", "store"]
         differences = {name: (getattr(found, name), getattr(self, name)) for name in names}
         differences |= found.label.differences(self.label)
         told = [f"{name} {a!r}, not {b!r}" for name, (a, b) in differences.items() if a != b]
@@ -206,6 +211,18 @@ class Server:
         remedy = "Push the index again, with --overwrite."
         return parse_record(text, CollectionManifest, where, lambda: remedy)
 
+    def relabel(self, manifest: CollectionManifest) -> None:
+        """Replace the manifest that a collection holds."""
+        with self._asking(f"label the collection {manifest.name}"):
+            self._client.alter_collection_properties(
+                manifest.name, properties={_PROPERTY: dump_record(manifest)}, timeout=ANSWERING
+            )
+
+    def delete(self, name: str, rows: Sequence[int]) -> None:
+        """Delete documents; those that are not there are passed over."""
+        with self._asking(f"delete from the collection {name}"):
+            self._client.delete(name, ids=list(rows), timeout=ANSWERING)
+
     def drop(self, name: str) -> None:
         """Delete a collection; nothing happens when there is none."""
         with self._asking(f"drop the collection {name}"):
@@ -239,14 +256,14 @@ class Server:
         return {int(each["row"]): np.asarray(each["vector"], np.float32) for each in found}
 
     def upsert(
-        self, name: str, rows: range, docids: Sequence[str], vectors: NDArray[np.float32]
+        self, name: str, rows: Sequence[int], docids: Sequence[str], vectors: NDArray[np.float32]
     ) -> None:
         """Write documents with vectors [n, dim], in place of those that have the same rows."""
         entities = [
             {"row": row, "docid": docid, "vector": vector}
             for row, docid, vector in zip(rows, docids, vectors, strict=True)
         ]
-        with self._asking(f"take rows {rows.start} to {rows.stop - 1} of {name}"):
+        with self._asking(f"take rows {rows[0]} to {rows[-1]} of {name}"):
             self._client.upsert(name, entities, timeout=ANSWERING)
 
     def flush(self, name: str) -> None:

@@ -9,7 +9,7 @@ prefix alone.
 #   Q queries, n documents of a batch.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -34,6 +34,7 @@ BATCH_BYTES = 8 * 2**20  # of vectors; a server takes messages of 64 MB
 BATCH_ROWS = 4096
 _ANSWERS = 200_000  # documents in one answer for a batch of queries
 _READ = 1024  # vectors that are read at once, to score them again
+_UNFINISHED = -1  # documents of a collection that follows a change of its store
 _ROUNDING = 2e-6  # share of the largest score by which a server may round a product
 
 
@@ -236,7 +237,9 @@ def push(
     """Write the first `dim` dims of a store to a collection, or go on writing.
 
     Rows that are there are compared with the store's docids, and the first vector of each batch
-    with the store's; they are not sent again. Sending a row twice replaces it.
+    with the store's; they are not sent again. Sending a row twice replaces it. A collection of the
+    store before it was changed follows the change: documents are added and deleted, and all are
+    sent again where compacting gave them other rows.
 
     Args:
         store: whose vectors are cut, then normalised if the similarity is cosine.
@@ -256,19 +259,39 @@ def push(
     held = store.manifest
     manifest = CollectionManifest(
         held.corpus, store.documents, store.layer, dim, milvus_engine(engine).name, held.label,
-        held.digest,
+        held.digest, held.revision, held.compacted,
     )  # fmt: skip
     name = manifest.name
     if overwrite:
         server.drop(name)
-    if name in server.names():
-        manifest.refuse_other(server.manifest(name), server.where)
-    else:
-        server.create(manifest)
+    changed = _made_ready(server, manifest)
     written = _send(store, manifest, server, progress)
+    if changed:
+        server.flush(name)
+        server.relabel(manifest)
     if written:
         server.flush(name)
     return PushResult(name, server.count(name), written, 4 * dim * written)
+
+
+def _made_ready(server: Server, manifest: CollectionManifest) -> bool:
+    """Make a collection, unless it is there; return whether it follows a change of its store.
+
+    Raises:
+        UserError: the collection holds something else.
+    """
+    name = manifest.name
+    if name in server.names():
+        found = server.manifest(name)
+        manifest.refuse_other(found, server.where)
+        if found.compacted == manifest.compacted and found.revision <= manifest.revision:
+            changed = found != replace(manifest, label=found.label)
+            if changed:
+                server.relabel(replace(manifest, documents=_UNFINISHED))
+            return changed
+        server.drop(name)  # its rows have other numbers
+    server.create(manifest)
+    return False
 
 
 def _send(
@@ -276,30 +299,42 @@ def _send(
 ) -> int:
     """Write the batches that are not there in full; return how many documents they hold."""
     server.load(manifest.name)  # rows of a collection that is not loaded cannot be counted
-    begun = server.count(manifest.name) > 0
+    name, complete = manifest.name, store.complete
+    begun = server.count(name) > 0
     size = max(1, min(BATCH_ROWS, BATCH_BYTES // (4 * manifest.dim)))
     written = 0
-    for start, block in store.blocks(size, compare=True):
-        rows = range(start, start + len(block))
-        docids = store.docids[rows.start : rows.stop]
-        vectors = prefixes(block, manifest.dim, manifest.label.similarity)
-        if not (begun and _is_there(server, manifest.name, rows, docids, vectors)):
-            server.upsert(manifest.name, rows, docids, vectors)
+    for start, block in complete.blocks(size, compare=True):
+        every = range(start, start + len(block))
+        rows = store.tombstones.remaining(every)
+        if begun and len(rows) < len(every):
+            server.delete(name, sorted({*every} - {*rows}))
+        if not rows:
+            continue
+        docids = complete.docids.take(rows)
+        kept = block[np.array(rows) - start]
+        vectors = prefixes(kept, manifest.dim, manifest.label.similarity)
+        if not (begun and _is_there(server, name, rows, docids, vectors)):
+            server.upsert(name, rows, docids, vectors)
             written += len(rows)
         progress(len(rows))
     return written
 
 
-def _is_there(server: Server, name: str, rows: range, docids: list[str], vectors: Scores) -> bool:
+def _is_there(
+    server: Server, name: str, rows: Sequence[int], docids: list[str], vectors: Scores
+) -> bool:
     """Whether every row of a batch, vectors [n, dim], was written before.
 
     Raises:
         UserError: a row holds another document or vector than the store.
     """
-    found = server.docids(name, rows)
-    other = [row for row, docid in found.items() if docid != docids[row - rows.start]]
+    found = server.docids(name, range(rows[0], rows[-1] + 1))
+    places = {row: place for place, row in enumerate(rows)}
+    other = [
+        row for row, docid in found.items() if row not in places or docid != docids[places[row]]
+    ]
     for row, vector in server.vectors(name, sorted(found)[:1]).items():
-        if not np.allclose(vector, vectors[row - rows.start], rtol=1e-5, atol=1e-6):
+        if not np.allclose(vector, vectors[places[row]], rtol=1e-5, atol=1e-6):
             other.append(row)
     if other:
         raise UserError(

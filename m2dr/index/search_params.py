@@ -38,29 +38,39 @@ def checked(engine: str, params: Mapping[str, int], names: tuple[str, ...]) -> d
     return dict(params)
 
 
-def faiss_parameters(index: Handle, params: Mapping[str, int]) -> Handle:
+def faiss_parameters(index: Handle, params: Mapping[str, int], selector: Handle = None) -> Handle:
     """Return FAISS's SearchParameters for the params, or None where there is nothing to set.
 
     They are given with each search and not set on the index, so that two searchers may share one.
+
+    Args:
+        index: that is searched.
+        params: by name; others than nprobe and efSearch are left out.
+        selector: of the rows that may be found, a faiss.IDSelector; None for all.
     """
     wanted = {name: params[name] for name in ("nprobe", "efSearch") if name in params}
-    return _parameters(index, wanted) if wanted else None
+    return _parameters(index, wanted, selector) if wanted or selector is not None else None
 
 
-def _parameters(index: Handle, params: Mapping[str, int]) -> Handle:
+def _parameters(index: Handle, params: Mapping[str, int], selector: Handle) -> Handle:
     faiss = load_faiss()
     index = _downcast(index)
+    chosen = {} if selector is None else {"sel": selector}
     if isinstance(index, faiss.IndexPreTransform):
-        return faiss.SearchParametersPreTransform(index_params=_parameters(index.index, params))
+        inner = _parameters(index.index, params, selector)
+        return faiss.SearchParametersPreTransform(index_params=inner)
     if isinstance(index, faiss.IndexRefine):
-        inner = _parameters(index.base_index, params)
+        inner = _parameters(index.base_index, params, selector)
         return faiss.IndexRefineSearchParameters(k_factor=index.k_factor, base_index_params=inner)
     if hasattr(index, "nprobe"):
-        graph = _parameters(index.quantizer, params) if "efSearch" in params else None
+        graph = _parameters(index.quantizer, params, None) if "efSearch" in params else None
         return faiss.SearchParametersIVF(
-            nprobe=params.get("nprobe", index.nprobe), quantizer_params=graph
+            nprobe=params.get("nprobe", index.nprobe), quantizer_params=graph, **chosen
         )
-    return faiss.SearchParametersHNSW(efSearch=params["efSearch"])
+    if hasattr(index, "hnsw"):
+        ef = params.get("efSearch", index.hnsw.efSearch)
+        return faiss.SearchParametersHNSW(efSearch=ef, **chosen)
+    return faiss.SearchParameters(**chosen)
 
 
 def _core(index: Handle) -> Handle:

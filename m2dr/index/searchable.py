@@ -235,6 +235,21 @@ class Docids(Sequence[str]):
         """Return the docids of `rows`, in that order."""
         return [self[int(row)] for row in rows]
 
+    def without(self, rows: NDArray[np.int64]) -> "Docids":
+        """Return those that are left without some rows."""
+        if not rows.size:
+            return self
+        stays = np.ones(len(self), np.bool_)
+        stays[rows] = False
+        letters = np.frombuffer(self.data, np.uint8)
+        return Docids(letters[np.repeat(stays, np.diff(self._starts))].tobytes())
+
+    def find(self, docids: Iterable[str]) -> dict[str, int]:
+        """Return the rows of those docids that are there, in one pass over all."""
+        wanted = {docid.encode(errors="surrogatepass"): docid for docid in docids}
+        lines = enumerate(self.data.split(b"\n"))
+        return {wanted[line]: row for row, line in lines if line and line in wanted}
+
     def ranks(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """Return the rank of each row's docid among the sorted docids, [documents].
 

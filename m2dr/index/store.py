@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from m2dr.errors import UserError, counted
-from m2dr.index.layout import DOCIDS, PARTIAL, STORE, store_remedy
+from m2dr.index.layout import PARTIAL, STORE, store_remedy
 from m2dr.index.manifest import Shard, StoreManifest, StorePlan
 from m2dr.index.searchable import Docids, read_docids
 from m2dr.index.store_writer import Shards, has_size, read_partial
+from m2dr.index.tombstones import Tombstones, read_tombstones
 from m2dr.index.vectors import FORMATS, Floats
 from m2dr.io import sha256_of
 
@@ -26,22 +27,34 @@ HASHED_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class Store:
-    """The vectors of one layer: [documents, width], not normalised."""
+    """The vectors of one layer: [documents, width], not normalised.
+
+    Deleted documents are not there: rows count those that are left, unless it is `complete`.
+    """
 
     folder: Path
     manifest: StoreManifest
     docids: Docids
+    tombstones: Tombstones = field(default_factory=Tombstones)
+    written: Docids | None = field(default=None, repr=False)  # of all rows, where some are deleted
     _compared: set[str] = field(default_factory=set, repr=False, compare=False)  # names of shards
 
     @property
     def bytes(self) -> int:
         """Size of the files of vectors."""
-        return FORMATS[self.manifest.dtype].bytes_of(self.documents, self.width)
+        return FORMATS[self.manifest.dtype].bytes_of(self.manifest.documents, self.width)
 
     @property
     def documents(self) -> int:
         """Number of documents."""
-        return self.manifest.documents
+        return self.manifest.documents - len(self.tombstones)
+
+    @property
+    def complete(self) -> "Store":
+        """The same store with the documents that are deleted."""
+        if self.written is None:
+            return self
+        return replace(self, docids=self.written, tombstones=Tombstones(), written=None)
 
     @property
     def layer(self) -> int:
@@ -56,8 +69,8 @@ class Store:
     def blocks(self, rows: int = 8192, *, compare: bool = False) -> Iterator[tuple[int, Floats]]:
         """Yield blocks of at most `rows` documents, each with the row it starts at.
 
-        A block [n, width] is a read-only view of a file, or float32 where the store holds int8;
-        none crosses a shard's end.
+        A block [n, width] is a read-only view of a file, or a copy where documents of it are
+        deleted, or float32 where the store holds int8; none crosses a shard's end.
 
         Args:
             rows: of a block, at most.
@@ -67,12 +80,17 @@ class Store:
         Raises:
             UserError: a shard is missing or has another size; with `compare`, it has changed.
         """
-        start = 0
+        row = start = 0  # among what is left, and in the files
         for shard in self.manifest.shards:
             vectors = self._open(shard)
             with self._comparing(shard) if compare else nullcontext():
                 for first in range(0, shard.rows, rows):
-                    yield start + first, vectors(slice(first, min(first + rows, shard.rows)))
+                    stop = min(first + rows, shard.rows)
+                    kept = self.tombstones.kept(start + first, start + stop)
+                    block = vectors(slice(first, stop) if kept is None else first + kept)
+                    if len(block):
+                        yield row, block
+                    row += len(block)
             start += shard.rows
 
     def rows(self, ids: ArrayLike) -> Floats:
@@ -80,6 +98,7 @@ class Store:
         wanted = np.asarray(ids, np.int64)
         if wanted.size and not 0 <= wanted.min() <= wanted.max() < self.documents:
             raise IndexError(f"Rows {wanted} were asked for; there are {self.documents}.")
+        wanted = self.tombstones.stored(wanted)
         found = np.empty((len(wanted), self.width), FORMATS[self.manifest.dtype].read_as)
         start = 0
         for shard in self.manifest.shards:
@@ -140,11 +159,27 @@ def open_store(folder: Path) -> Store:
     if not (folder / STORE).exists():
         raise _unfinished(folder)
     manifest = StoreManifest.read(folder)
+    try:
+        return store_of_manifest(folder, manifest)
+    except UserError:
+        if StoreManifest.read(folder) == manifest:
+            raise
+        return open_store(folder)  # another process changed it meanwhile
+
+
+def store_of_manifest(folder: Path, manifest: StoreManifest) -> Store:
+    """Open the store that a manifest tells of, whether or not its folder has it already.
+
+    Raises:
+        UserError: a file is missing or has changed.
+    """
     for shard in manifest.shards:
         _require(folder, shard, manifest.plan)
     remedy = partial(store_remedy, folder, overwrite=True)
-    docids = read_docids(folder / DOCIDS, manifest.documents, manifest.docids, remedy)
-    return Store(folder, manifest, docids)
+    path = folder / manifest.docid_file
+    docids = read_docids(path, manifest.documents, manifest.docids, remedy)
+    gone = read_tombstones(folder, manifest.deleted, manifest.documents, remedy)
+    return Store(folder, manifest, docids.without(gone.rows), gone, docids if len(gone) else None)
 
 
 def _require(folder: Path, shard: Shard, plan: StorePlan) -> None:

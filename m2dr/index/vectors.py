@@ -107,15 +107,22 @@ class VectorFormat:
         Those of f16 and f32 are read-only views of the file; those of int8 are new, float32.
         """
         if not self.scaled:
-            every: Floats = np.memmap(path, self.dtype, mode="r", shape=(rows, width))
-            return every.__getitem__
-        scales = np.memmap(path, "<f4", mode="r", shape=(rows, 1))
-        steps = np.memmap(path, self.dtype, mode="r", offset=rows * 4, shape=(rows, width))
+            return self.parts(path, rows, width)[0].__getitem__
+        scales, steps = self.parts(path, rows, width)
 
         def scaled(chosen: Any) -> NDArray[np.float32]:  # noqa: ANN401  # whatever numpy takes
             return np.asarray(steps[chosen] * scales[chosen], np.float32)
 
         return scaled
+
+    def parts(self, path: Path, rows: int, width: int) -> list[NDArray[Any]]:
+        """Return views of the parts of a shard, each with a line per row, as the file has them."""
+        values = np.memmap(
+            path, self.dtype, mode="r", offset=4 * rows * self.scaled, shape=(rows, width)
+        )
+        if not self.scaled:
+            return [values]
+        return [np.memmap(path, "<f4", mode="r", shape=(rows, 1)), values]
 
     @property
     def read_as(self) -> np.dtype[np.floating[Any]]:

@@ -27,6 +27,7 @@ from m2dr.index.manifest import IndexManifest, StoreManifest
 from m2dr.index.searchable import Searchable
 from m2dr.index.store import open_store
 from m2dr.model.folder import read_card
+from m2dr.pipelines.changed_corpus import with_changes
 from m2dr.pipelines.encode import open_corpus
 from m2dr.pipelines.models import document_layer, newest_model
 from m2dr.progress import say
@@ -64,7 +65,7 @@ class ResolvedIndex:
             UserError: the corpus cannot be opened; an index folder records only its name.
         """
         try:
-            return open_corpus(self.request.corpus)
+            return with_changes(open_corpus(self.request.corpus), self.home)
         except UserError as error:
             raise UserError(f"The texts of {self.corpus} are not at hand: {error}") from error
 
@@ -339,7 +340,17 @@ def _open_collection(resolved: ResolvedIndex) -> Searchable:
     if dim is None:
         cuts = collection_cuts(uri, resolved.corpus, card.fingerprint, remedy=remedy)
         dim = max((cut.dim for cut in cuts if cut.layer == layer), default=card.width)
-    return open_collection(uri, resolved.corpus, card.fingerprint, layer, dim, remedy=remedy)
+    found = open_collection(uri, resolved.corpus, card.fingerprint, layer, dim, remedy=remedy)
+    store = resolved.home / f"layer-{layer:02d}"
+    if (store / STORE).exists():
+        ours, theirs = StoreManifest.read(store), found.manifest
+        if ours.digest != theirs.store and (ours.revision or theirs.revision):
+            found.close()
+            raise UserError(
+                f"The collection {theirs.name} of {found.server.where} does not hold what {store} "
+                f"holds, whose documents have changed. Push them {remedy}"
+            )
+    return found
 
 
 def _push_command(resolved: ResolvedIndex, uri: str, layer: int) -> str:

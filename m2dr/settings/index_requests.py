@@ -45,6 +45,20 @@ def dtype_option(help: str = "auto, fp32 or bf16.") -> Any:  # noqa: A002, ANN40
     return option("auto", help)
 
 
+def graph_threads_option() -> Any:  # noqa: ANN401  # a field
+    """Return the field of the threads that build a graph."""
+    return option(
+        1, "Threads that build hnsw; 0 for all. More than one may build other bytes each time."
+    )
+
+
+def workers_option() -> Any:  # noqa: ANN401  # a field
+    """Return the field of the processes that encode."""
+    return option(
+        1, "Processes that encode, each on a gpu or a share of the cores; with Ray, tasks.", least=1
+    )
+
+
 @dataclass(frozen=True)
 class CheckRequest:
     """What `m2dr data check` is asked."""
@@ -68,9 +82,7 @@ class IndexRequest:
         (), "Engine to build: flat, which is the default, hnsw, ivf, int8, …", "--engine"
     )
     factory: str = option("", "Factory string of FAISS, built as one more engine.")
-    graph_threads: int = option(
-        1, "Threads that build hnsw; 0 for all. More than one may build other bytes each time."
-    )
+    graph_threads: int = graph_threads_option()
     root: Path = root_option()
     device: str = device_option()
     dtype: str = dtype_option()
@@ -82,9 +94,7 @@ class IndexRequest:
     exits: bool = option(
         True, "Fit exits on the documents, so that queries of any layer can search the last one."
     )
-    workers: int = option(
-        1, "Processes that encode, each on a gpu or a share of the cores; with Ray, tasks.", least=1
-    )
+    workers: int = workers_option()
     backend: Backend = option(
         "local",
         "Where the workers run: on this machine, or on Ray: the cluster at $RAY_ADDRESS, or a "
@@ -109,6 +119,50 @@ class FitIndexRequest:
     device: str = device_option()
     dtype: str = dtype_option()
     overwrite: bool = option(False, "Replace the exits of the index.")
+
+
+@dataclass(frozen=True)
+class AddRequest:
+    """What `m2dr index add` is asked."""
+
+    documents: str = option(
+        REQUIRED,
+        "Documents to add: a corpus as --corpus takes it, or a JSONL file with _id, title and text "
+        "on each line.",
+        is_argument=True,
+    )
+    corpus: str = corpus_option()
+    model: str = option("", NEWEST)
+    replace: bool = option(False, "Replace documents of the same ids.")
+    root: Path = root_option()
+    device: str = device_option()
+    dtype: str = dtype_option()
+    workers: int = workers_option()
+    backend: Backend = option(
+        "local", "Where the workers run: on this machine, or on Ray, as for m2dr index corpus."
+    )
+    graph_threads: int = graph_threads_option()
+
+
+@dataclass(frozen=True)
+class DeleteRequest:
+    """What `m2dr index delete` is asked."""
+
+    docids: tuple[str, ...] = option((), "Ids of documents to delete.", is_argument=True)
+    file: Path | None = option(None, "File of docids, one per line.", is_file=True)
+    corpus: str = corpus_option()
+    model: str = option("", NEWEST)
+    root: Path = root_option()
+
+
+@dataclass(frozen=True)
+class CompactRequest:
+    """What `m2dr index compact` is asked."""
+
+    corpus: str = corpus_option()
+    model: str = option("", NEWEST)
+    root: Path = root_option()
+    graph_threads: int = graph_threads_option()
 
 
 @dataclass(frozen=True)

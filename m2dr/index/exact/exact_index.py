@@ -53,6 +53,11 @@ class ExactIndex(Searchable):
         return self._dim
 
     @property
+    def documents(self) -> int:
+        """Number of documents."""
+        return self.store.documents
+
+    @property
     def store_folder(self) -> Path:
         """Folder of the store, whose records complete the commands in messages."""
         return self.store.folder

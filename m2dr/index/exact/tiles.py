@@ -167,7 +167,7 @@ class PrefixSource(VectorSource):
         super().__init__(store, store.manifest.label.similarity, device)
         self._dim = dim
         self._verified = store.bytes <= HASHED_BYTES  # digests of more take longer than a query
-        self._viewed = store.manifest.dtype != "int8"
+        self._viewed = store.manifest.dtype != "int8" and not len(store.tombstones)
 
     @property
     def largest_tile(self) -> int:
