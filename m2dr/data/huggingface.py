@@ -56,11 +56,9 @@ class HubName:
         whole = whole.rstrip("/")
         above, _, last = whole.rpartition("/")
         is_path = whole.startswith((".", "/", "~"))
-        is_folder = bool(whole) and Path(whole).expanduser().is_dir()
-        page = Path(above, "README.md").expanduser()  # names the configs of its folder
-        if above and page.is_file() and (not is_folder or _names_config(page, last)):
+        if above and _names_config(Path(above, "README.md").expanduser(), last):
             return cls(above, last, split)
-        if is_folder:
+        if whole and Path(whole).expanduser().is_dir():
             return cls(whole, "", split)
         if not whole.strip():
             raise UserError(f"{name!r} names no data set; give {PREFIX}ID or {PREFIX}FOLDER.")
@@ -80,6 +78,9 @@ class HubName:
 
 
 def _names_config(page: Path, config: str) -> bool:
+    """Return whether the README.md of a data set declares a config."""
+    if not page.is_file():
+        return False
     pattern = rf"^\W*config_name:\s*['\"]?{re.escape(config)}['\"]?\s*$"
     return re.search(pattern, page.read_text("utf-8", "replace"), re.MULTILINE) is not None
 
