@@ -499,6 +499,7 @@ def test_a_table_of_groups_and_of_sentence_pairs_is_ambiguous(tmp_path: Path) ->
         ("hf:no/such", r"hf download --repo-type dataset no/such --local-dir such; .* hf:\./such"),
         ("hf:saved:tran", "hf:saved has no split 'tran'. Did you mean train"),
         ("hf:files:tran", "hf:files has no split 'tran'. Did you mean train"),
+        ("hf:saved:train[:2]", r"read by whole splits\. Give hf:saved:train$"),
         ("hf:files:tran[:2]", "hf:files has no split 'tran'. Did you mean train"),
     ],
 )
@@ -509,6 +510,14 @@ def test_a_data_set_that_is_not_there_is_refused_with_the_nearest(
 
     with pytest.raises(UserError, match=reason):
         open_dataset(name)
+
+
+def test_files_that_the_library_cannot_read_are_told_in_its_words(tmp_path: Path) -> None:
+    write_rows(tmp_path / "mixed/a.parquet", [{"query": "a"}])
+    write_rows(tmp_path / "mixed/b.parquet", [{"other": 1}])
+
+    with pytest.raises(UserError, match="hf:.*/mixed cannot be loaded by the library datasets"):
+        open_dataset(f"hf:{tmp_path}/mixed")
 
 
 def test_a_private_data_set_is_told_how_to_log_in(monkeypatch: pytest.MonkeyPatch) -> None:
