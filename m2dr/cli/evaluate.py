@@ -55,7 +55,7 @@ def _retrieval(
 @evaluate.command()
 @_retrieval({}, leave=())
 def retrieval(request: EvaluateRequest, against: tuple[str, ...], costs: bool) -> None:
-    """Evaluate retrieval on any corpus: BEIR, MS MARCO, pydocs or irds:ID."""
+    """Evaluate retrieval on any corpus: BEIR, MS MARCO, pydocs, irds:ID or hf:ID."""
     _evaluate(request, against, costs)
 
 

@@ -125,24 +125,31 @@ def check_data(request: CheckRequest) -> DataReport:
     return DataReport(dataset.name, "documents", texts, splits)
 
 
-def tables(report: DataReport) -> tuple[list[tuple[str, ...]], ...]:
+def tables(report: DataReport) -> list[list[tuple[str, ...]]]:
     """Return the tables of a report: texts with their lengths, and judgements; a row per split."""
-    texts = [("", "count", "empty", "duplicates", "median words", "95 %", "longest")]
     named = {report.unit: report.texts}
     named |= {f"queries, {split}": counts.queries for split, counts in report.splits.items()}
-    for name, found in named.items():
-        numbers = (found.count, found.empty, found.duplicates)
-        lengths = (found.median, found.share_95, found.longest)
-        texts.append((name, *(f"{number:,}" for number in numbers), *(f"{x:,g}" for x in lengths)))
-    head = ("judgements", "", "relevant", "groups", "given negatives", "no document", "no query")
-    judged = [(head[1], head[0], *head[2:])]
-    for split, counts in report.splits.items():
-        numbers = (
-            counts.judgements, counts.relevant, counts.groups, counts.with_negatives,
-            counts.absent_documents, counts.absent_queries,
-        )  # fmt: skip
-        judged.append((split, *(f"{number:,}" for number in numbers)))
-    return (texts, judged) if report.splits else (texts,)
+    head = ("", "count", "empty", "duplicates", "median words", "95 %", "longest")
+    found = [[head, *(_row(name, *_of_texts(counts)) for name, counts in named.items())]]
+    if report.splits:
+        judged = ("judgements", "relevant", "groups", "given negatives", "no document", "no query")
+        rows = (_row(split, *_of_split(counts)) for split, counts in report.splits.items())
+        found.append([("", *judged), *rows])
+    return found
+
+
+def _row(name: str, *numbers: float) -> tuple[str, ...]:
+    return name, *(f"{number:,}".removesuffix(".0") for number in numbers)
+
+
+def _of_texts(counts: TextCounts) -> tuple[float, ...]:
+    lengths = (counts.median, counts.share_95, counts.longest)
+    return (counts.count, counts.empty, counts.duplicates, *lengths)
+
+
+def _of_split(counts: SplitCounts) -> tuple[float, ...]:
+    found = (counts.judgements, counts.relevant, counts.groups, counts.with_negatives)
+    return (*found, counts.absent_documents, counts.absent_queries)
 
 
 def _has_sentences(name: str) -> bool:
@@ -180,7 +187,9 @@ def _split_counts(dataset: Dataset, split: str) -> SplitCounts:
 
 def _counts(texts: Iterable[tuple[str, str]]) -> TextCounts:
     """Return the counts of texts with their ids; texts are compared by 64-bit hash."""
-    lengths, seen, empty, duplicates = array("q"), set(), [], []
+    lengths, seen = array("q"), set[int]()
+    empty: list[str] = []
+    duplicates: list[str] = []
     for name, text in texts:
         words = len(text.split())
         lengths.append(words)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from m2dr.errors import UserError, install, nearest, suggestion
-from m2dr.io import error_summary
+from m2dr.io import error_summary, explain_failure
 
 if TYPE_CHECKING:
     from pyarrow import Table
@@ -56,11 +56,9 @@ class HubName:
         whole = whole.rstrip("/")
         above, _, last = whole.rpartition("/")
         is_path = whole.startswith((".", "/", "~"))
-        is_folder = bool(whole) and Path(whole).expanduser().is_dir()
-        page = Path(above, "README.md").expanduser()  # names the configs of its folder
-        if above and page.is_file() and (not is_folder or _names_config(page, last)):
+        if above and _names_config(Path(above, "README.md").expanduser(), last):
             return cls(above, last, split)
-        if is_folder:
+        if whole and Path(whole).expanduser().is_dir():
             return cls(whole, "", split)
         if not whole.strip():
             raise UserError(f"{name!r} names no data set; give {PREFIX}ID or {PREFIX}FOLDER.")
@@ -80,6 +78,9 @@ class HubName:
 
 
 def _names_config(page: Path, config: str) -> bool:
+    """Return whether the README.md of a data set declares a config."""
+    if not page.is_file():
+        return False
     pattern = rf"^\W*config_name:\s*['\"]?{re.escape(config)}['\"]?\s*$"
     return re.search(pattern, page.read_text("utf-8", "replace"), re.MULTILINE) is not None
 
@@ -148,6 +149,11 @@ def _tables(name: str, stamp: int) -> "Mapping[str, Table]":  # noqa: ARG001  # 
             found = library.load_from_disk(str(folder))
             if asked.config:
                 raise _unknown(asked, "config", asked.config, [])
+            if _is_slice(asked.split):
+                raise UserError(
+                    f"{name} asks for a slice, and a folder of save_to_disk is read by whole "
+                    f"splits. Give {PREFIX}{asked.id}:{_first_split(asked.split)}"
+                )
         else:
             found = _load(library, asked)
         if not isinstance(found, dict):
@@ -157,10 +163,7 @@ def _tables(name: str, stamp: int) -> "Mapping[str, Table]":  # noqa: ARG001  # 
                 raise _unknown(asked, "split", asked.split, list(filter(None, found)))
             found = {asked.split: found[asked.split]}
         # Through a format and not `.data`, which a selection or a shuffle leaves as it was.
-        return {
-            re.split(r"[\[+]", split)[0]: part.with_format("arrow")[:]
-            for split, part in found.items()
-        }
+        return {_first_split(split): part.with_format("arrow")[:] for split, part in found.items()}
 
 
 def _load(library: Untyped, asked: HubName) -> Untyped:
@@ -172,7 +175,7 @@ def _load(library: Untyped, asked: HubName) -> Untyped:
     if not _is_slice(asked.split):
         return library.load_dataset(source, config)
     splits = library.get_dataset_split_names(source, config)
-    if (split := re.split(r"[\[+]", asked.split)[0]) not in splits:
+    if (split := _first_split(asked.split)) not in splits:
         raise _unknown(asked, "split", split, splits)
     return library.load_dataset(source, config, split=asked.split)
 
@@ -180,7 +183,7 @@ def _load(library: Untyped, asked: HubName) -> Untyped:
 def _configs(asked: HubName) -> tuple[str, ...]:
     if asked.folder and (asked.folder / _SAVED).is_file():
         return ()
-    return _config_names(str(asked.folder or asked.id), asked)
+    return _config_names(str(asked.folder.resolve() if asked.folder else asked.id), asked)
 
 
 @lru_cache(maxsize=8)
@@ -192,6 +195,10 @@ def _config_names(source: str, asked: HubName) -> tuple[str, ...]:
 
 def _is_slice(split: str) -> bool:
     return "[" in split or "+" in split
+
+
+def _first_split(split: str) -> str:
+    return re.split(r"[\[+]", split)[0]
 
 
 def _unknown(asked: HubName, what: str, word: str, known: Sequence[str]) -> UserError:
@@ -226,26 +233,28 @@ def _explained(name: str, asked: HubName) -> Iterator[None]:
     """Turn what the library raises into a UserError."""
     from datasets.exceptions import DatasetNotFoundError
 
-    try:
-        yield
-    except UserError:
-        raise
-    except DatasetNotFoundError:
-        raise UserError(
-            f"The hub has no data set {asked.id!r}, or it is private or gated. Look for its name "
-            f"at https://huggingface.co/datasets, or log in with: hf auth login"
-        ) from None
-    except ConnectionError as error:
-        fetched = f"hf download --repo-type dataset {asked.id} --local-dir {Path(asked.id).name}"
-        above = Path(asked.id).parent
-        folders = [str(path) for path in above.glob("*") if path.is_dir()]
-        raise UserError(
-            f"{name}: {asked.id!r} is no folder here, and the hub cannot be reached "
-            f"({error_summary(error)}). {suggestion(asked.id, folders)} Where there is a network: "
-            f"{fetched}; then give {PREFIX}./{Path(asked.id).name}".replace("  ", " ")
-        ) from None
-    except (ValueError, FileNotFoundError, RuntimeError, OSError) as error:
-        raise UserError(
-            f"{name} cannot be loaded by the library datasets ({error_summary(error)}). Check the "
-            "name, or convert the data to parquet and give the file."
-        ) from error
+    remedy = "Check the name, or convert the data to parquet and give the file."
+    with explain_failure(f"{name} cannot be loaded by the library datasets", remedy):
+        try:
+            yield
+        except DatasetNotFoundError:
+            raise UserError(
+                f"The hub has no data set {asked.id!r}, or it is private or gated. Look for its "
+                "name at https://huggingface.co/datasets, or log in with: hf auth login"
+            ) from None
+        except ConnectionError as error:
+            raise _unreachable(name, asked, error) from None
+
+
+def _unreachable(name: str, asked: HubName, error: ConnectionError) -> UserError:
+    title = Path(asked.id).name
+    folders = [str(path) for path in Path(asked.id).parent.glob("*") if path.is_dir()]
+    sentences = (
+        f"{name}: {asked.id!r} is no folder here, and the hub cannot be reached "
+        f"({error_summary(error)}).",
+        suggestion(asked.id, folders),
+        "Where there is a network: "
+        f"hf download --repo-type dataset {asked.id} --local-dir {title}; then give "
+        f"{PREFIX}./{title}",
+    )
+    return UserError(" ".join(filter(None, sentences)))

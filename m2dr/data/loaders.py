@@ -107,7 +107,7 @@ def _found_instead(name: str) -> str:
     if parts:
         return f"{name} is several data sets; give one of them, such as {parts[0]}."
     if path.is_dir():
-        looked_for = ", ".join(("corpus.jsonl", *msmarco.LOOKED_FOR))
+        looked_for = ", ".join(("corpus.jsonl", *msmarco.LOOKED_FOR, "*.parquet, *.arrow, *.csv"))
         return f"The folder {name} holds none of the files looked for: {looked_for}."
     refuse_pipe(path)
     if path.exists():

@@ -42,6 +42,8 @@ SPLIT_WORDS = {"train": "train", "test": "test"} | dict.fromkeys(
 _PARTS_OF_A_CORPUS = {"corpus", "collection", "queries", "qrels"}
 _SHARD = re.compile(r"-\d{5}-of-\d{5}$")  # as `datasets` numbers the files of a split
 
+_CACHE = re.compile(r"cache-[0-9a-f]{16}\w*\.arrow")  # what `datasets` keeps of `map` and `filter`
+
 
 class Part(NamedTuple):
     """Rows of one file, or of one split of a data set."""
@@ -167,12 +169,9 @@ def stem_without_shard(path: Path) -> str:
 def _parts(path: Path) -> Iterator[Part]:
     """Yield the parts of a place, in order."""
     if huggingface.recognises(path):
+        named = str(path).count(":") > 1
         for split, table in huggingface.load_tables(str(path)).items():
-            name = (
-                path
-                if ":" in str(path)[len(huggingface.PREFIX) :] or not split
-                else Path(f"{path}:{split}")
-            )
+            name = path if named or not split else Path(f"{path}:{split}")
             yield Part(name, split_name(split), partial(_of_table, name, table))
         return
     files = _files(path) if path.is_dir() else [(path, "")]
@@ -182,8 +181,8 @@ def _parts(path: Path) -> Iterator[Part]:
 
 def _files(folder: Path) -> list[tuple[Path, str]]:
     """Return the files of tables in a folder and one level below, by name, each with its split."""
-    entries = sorted(folder.iterdir())
-    below = [file for entry in entries if entry.is_dir() for file in sorted(entry.iterdir())]
+    entries = _listed(folder)
+    below = [file for entry in entries if entry.is_dir() for file in _listed(entry)]
     if any(path.name.partition(".")[0] in _PARTS_OF_A_CORPUS for path in (*entries, *below)):
         return []
     return [
@@ -191,8 +190,18 @@ def _files(folder: Path) -> list[tuple[Path, str]]:
         for file in (*entries, *below)
         if file.is_file()
         and (file.suffix.lower() in ARROW or suffix_of(file) in TEXT)
-        and not file.name.startswith(("cache-", "tmp", "."))  # `datasets` writes the first two
+        and not (file.name.startswith(".") or _CACHE.fullmatch(file.name))
     ]
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError as error:
+        raise UserError(
+            f"{folder} cannot be read: {error.strerror or error}. Change its permissions, or name "
+            "another folder."
+        ) from None
 
 
 def _split_in_name(path: Path) -> str:

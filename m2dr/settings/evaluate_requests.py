@@ -59,7 +59,8 @@ class EvaluateRequest:
 
     corpora: tuple[str, ...] = option(
         (),
-        "pydocs, a folder in BEIR or MS MARCO layout, or irds:ID; of several the mean comes last.",
+        "pydocs, a folder in BEIR or MS MARCO layout, irds:ID or hf:ID; of several the mean comes "
+        "last.",
         "--corpus",
     )
     models: tuple[str, ...] = _models()

@@ -124,6 +124,25 @@ def test_an_index_of_tables_holds_the_same_vectors_and_is_measured_alike(
     ]
 
 
+def test_sentence_similarity_is_measured_on_a_split_of_a_data_set(
+    tiny_backbone: Path, tmp_path: Path
+) -> None:
+    rows = [
+        {"sentence1": word, "sentence2": WORDS[-n], "score": float(n)}
+        for n, word in enumerate(WORDS)
+    ]
+    write_rows(tmp_path / "sts.jsonl", rows[5:])
+    parts = {"train": rows[:5], "test": rows[5:]}
+    saved = {split: datasets.Dataset.from_list(part) for split, part in parts.items()}
+    datasets.DatasetDict(saved).save_to_disk(tmp_path / "saved")
+
+    def spearman(*task: str) -> str:
+        found = run("evaluate", "sts", "--model", tiny_backbone, "--dim", 8, "--task", *task)
+        return next(line for line in found.output.splitlines() if line.lstrip().startswith("4"))
+
+    assert spearman("hf:saved", "--split", "test") == spearman("sts.jsonl")
+
+
 def parts_of(folder: Path) -> dict[str, Rows]:
     """The rows of a BEIR folder, by part and split."""
     read: Callable[[str], Rows] = lambda name: [  # noqa: E731

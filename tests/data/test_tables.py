@@ -270,8 +270,46 @@ def test_configs_of_a_data_set_are_its_corpus_queries_and_judgements(jsonl, tmp_
     assert (dataset.name, content(dataset)) == ("mteb", jsonl)
     alone = open_dataset(f"hf:{tmp_path}/mteb/corpus")
     assert (alone.name, alone.splits, alone.document_count) == ("mteb-corpus", (), 5)
-    with pytest.raises(UserError, match=r"has no config 'corpsu'\. Did you mean corpus"):
+    with pytest.raises(UserError, match=r"there is no folder .*/corpsu\. Did you mean corpus"):
         open_dataset(f"hf:{tmp_path}/mteb/corpsu")
+
+
+def test_of_several_configs_one_must_be_named(tmp_path: Path) -> None:
+    header = ["---", "configs:"]
+    for config in ("pair", "triplet"):
+        write_rows(tmp_path / f"nli/{config}.parquet", TEVATRON)
+        header += [f"- config_name: {config}", f"  data_files: {config}.parquet"]
+    (tmp_path / "nli/README.md").write_text("\n".join([*header, "---", ""]))
+    name = f"hf:{tmp_path}/nli"
+
+    with pytest.raises(
+        UserError, match="has several configs, pair, triplet; name one, as in hf:.*/pair"
+    ):
+        open_dataset(name)
+    assert len(open_dataset(f"{name}/triplet").queries("train")) == 8
+    assert len(open_dataset(f"{name}/pair:train[2:]").queries("train")) == 6
+
+
+def test_a_folder_that_is_also_the_owner_of_a_data_set_of_the_hub_is_not_taken_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "owner").mkdir()
+    (tmp_path / "owner/README.md").write_text("Software.")
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(UserError, match="'owner/set' is no folder here, and the hub"):
+        open_dataset("hf:owner/set")
+
+
+def test_what_the_library_caches_beside_a_data_set_is_not_read_with_it(tmp_path: Path) -> None:
+    save_to_disk(tmp_path / "saved", TEVATRON, shards=2)
+    loaded = datasets.load_from_disk(tmp_path / "saved")
+    loaded.map(lambda row: {"query": row["query"] + "!"})
+
+    assert list((tmp_path / "saved").glob("cache-*.arrow"))
+    assert content(open_dataset(str(tmp_path / "saved"))) == content(
+        open_dataset(f"hf:{tmp_path}/saved")
+    )
 
 
 def test_splits_that_were_saved_together_are_its_corpus_queries_and_judgements(
@@ -461,6 +499,7 @@ def test_a_table_of_groups_and_of_sentence_pairs_is_ambiguous(tmp_path: Path) ->
         ("hf:no/such", r"hf download --repo-type dataset no/such --local-dir such; .* hf:\./such"),
         ("hf:saved:tran", "hf:saved has no split 'tran'. Did you mean train"),
         ("hf:files:tran", "hf:files has no split 'tran'. Did you mean train"),
+        ("hf:saved:train[:2]", r"read by whole splits\. Give hf:saved:train$"),
         ("hf:files:tran[:2]", "hf:files has no split 'tran'. Did you mean train"),
     ],
 )
@@ -471,6 +510,14 @@ def test_a_data_set_that_is_not_there_is_refused_with_the_nearest(
 
     with pytest.raises(UserError, match=reason):
         open_dataset(name)
+
+
+def test_files_that_the_library_cannot_read_are_told_in_its_words(tmp_path: Path) -> None:
+    write_rows(tmp_path / "mixed/a.parquet", [{"query": "a"}])
+    write_rows(tmp_path / "mixed/b.parquet", [{"other": 1}])
+
+    with pytest.raises(UserError, match="hf:.*/mixed cannot be loaded by the library datasets"):
+        open_dataset(f"hf:{tmp_path}/mixed")
 
 
 def test_a_private_data_set_is_told_how_to_log_in(monkeypatch: pytest.MonkeyPatch) -> None:
