@@ -86,9 +86,9 @@ _STATES = """
 transformers gives the states of the tokens, without prefixes, pooling and the modules behind it:
 
 ```python
-from transformers import AutoModel, AutoTokenizer
+from transformers import {model_class}, AutoTokenizer
 
-tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), AutoModel.from_pretrained("FOLDER")
+tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), {model_class}.from_pretrained("FOLDER")
 states = model(**tokenizer("a question", return_tensors="pt")).last_hidden_state
 ```
 """
@@ -98,10 +98,10 @@ transformers, with {cut.layer} layers and {cut.dim} dims, for queries:
 
 ```python
 import torch
-from transformers import AutoModel, AutoTokenizer
+from transformers import {model_class}, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("FOLDER")
-model = AutoModel.from_pretrained("FOLDER").eval(){cutting}
+model = {model_class}.from_pretrained("FOLDER").eval(){cutting}
 texts = [{prefix} + text for text in ["a question"]]
 batch = tokenizer(texts, return_tensors="pt", padding=True, padding_side="right",
                   truncation=True, max_length={card.query_length})
@@ -237,6 +237,11 @@ def read_earlier(folder: Path) -> str:
         text = path.read_text(encoding="utf-8")
     except ValueError as error:
         raise UserError(f"{path} is not UTF-8; rename it, and give the command again.") from error
+    if not _KEPT.search(text) and (BEGIN in text or END in text):
+        raise UserError(
+            f"One of the two comments in {path} that enclose the text to keep is missing, or they "
+            f"are in another order. Put {BEGIN} before that text and {END} behind it."
+        )
     if not _KEPT.search(text) and _WRITTEN not in text:
         raise UserError(
             f"{path} was not written by m2dr, and would be lost. Rename it, give the command "
@@ -367,21 +372,24 @@ def _training(card: ModelCard, settings: Mapping[str, Any]) -> str:
     if settings:
         corpus, split = (escaped(str(settings.get(name, ""))) for name in ("corpus", "split"))
         of_split = f", split {split}" if split else ""
-        said.append(f"Made from the corpus {corpus}{of_split}, with these settings:")
-        said.append(f"```json\n{_json(settings)}\n```")
+        said.append(f"Made from the corpus {corpus}{of_split}.")
+        said.append("<details><summary>Settings</summary>")
+        said.append(f"```json\n{_json(settings)}\n```\n\n</details>")
     return "".join(f"\n{part}\n" for part in ["## Training", *said]) if said else ""
 
 
 def _in_transformers(card: ModelCard, cut: Cut, folder: Path) -> str:
     """Return how transformers gives the vectors of a cut, or the states alone where it cannot."""
+    model_class = "AutoModel"
     plain = card.exit_head == "none" and not behind_pooling(folder, card.similarity)
     if not plain or card.pooling not in _POOLED:
-        return _STATES
+        return _STATES.format(model_class=model_class)
     kind = read_object(folder / "config.json", {"model_type": str}, "")["model_type"]
     layers = f"model.{BACKBONES[kind].layers_path}"
     dims = f"vectors[:, :{cut.dim}]"
     cosine = card.similarity == "cosine"
     return _TRANSFORMERS.format(
+        model_class=model_class,
         card=card,
         cut=cut,
         cutting=f"\n{layers} = {layers}[:{cut.layer}]" if cut.layer < card.layers else "",

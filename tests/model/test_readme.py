@@ -197,9 +197,13 @@ def run_python(folder: Path) -> list[dict[str, object]]:
     return found
 
 
-@pytest.mark.parametrize("similarity", ["dot", "cosine"])
 @pytest.mark.parametrize(
-    ("model_type", "pooling"), [("bert", "cls"), ("modernbert", "mean"), ("qwen3", "last")]
+    ("model_type", "pooling", "similarity"),
+    [
+        *((model_type, "mean", "dot") for model_type in BACKBONES),
+        ("bert", "cls", "cosine"),
+        ("qwen3", "last", "cosine"),
+    ],
 )
 def test_the_python_of_the_card_gives_one_cut_in_every_tool(
     model_type: str, pooling: str, similarity: str, saved: Callable[..., Path],
