@@ -200,9 +200,8 @@ def _explained(request: PushModelRequest) -> Iterator[None]:
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars
     from huggingface_hub.utils.tqdm import enable_progress_bars as enable
 
-    again = command(
-        "push", request.model, request.id, revision=request.revision, private=request.private
-    )
+    given = {name: getattr(request, name) for name in ("revision", "private", "message")}
+    again = command("push", request.model, request.id, **given)
     kept = f"What has arrived is kept; go on with: {again}"
     shown = not are_progress_bars_disabled()
     disable_progress_bars()
