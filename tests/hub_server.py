@@ -26,6 +26,7 @@ class Hub:
     messages: list[str] = field(default_factory=list)
     uploads: list[str] = field(default_factory=list)  # sha256 of each upload, in order
     asked: list[str] = field(default_factory=list)
+    card_error: str = ""  # what it says of a README.md
     # Called before a large file is taken; returns an HTTP status to refuse it.
     before_upload: Callable[[], int] = lambda: 0
 
@@ -94,7 +95,8 @@ class Handler(BaseHTTPRequestHandler):
         elif parts[:2] == ["api", "repos"]:
             self.create(json.loads(body))
         elif parts[:2] == ["api", "validate-yaml"]:
-            self.answer(200)
+            error = self.hub.card_error
+            self.answer(400 if error else 200, {"errors": [{"message": error}] if error else []})
         elif parts[4] == "branch":
             repository = "/".join(parts[2:4])
             known = (repository, parts[5]) in self.hub.branches

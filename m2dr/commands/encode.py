@@ -58,7 +58,7 @@ def encode(request: EncodeRequest) -> EncodeReport:
     if kind == ".parquet" and find_spec("pyarrow") is None:
         raise UserError(
             f"--out {request.out} needs pyarrow, which is not installed. Write .npy, or install it "
-            f"with: {install('parquet')}"
+            f"with: {install('datasets')}"
         )
     texts = open_texts(request.file, request.query)
     total = sum(1 for _ in texts())

@@ -200,9 +200,8 @@ def _explained(request: PushModelRequest) -> Iterator[None]:
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars
     from huggingface_hub.utils.tqdm import enable_progress_bars as enable
 
-    again = command(
-        "push", request.model, request.id, revision=request.revision, private=request.private
-    )
+    given = {name: getattr(request, name) for name in ("revision", "private", "message")}
+    again = command("push", request.model, request.id, **given)
     kept = f"What has arrived is kept; go on with: {again}"
     shown = not are_progress_bars_disabled()
     disable_progress_bars()
@@ -213,12 +212,14 @@ def _explained(request: PushModelRequest) -> Iterator[None]:
     except KeyboardInterrupt:
         raise Interrupted(f"Pushing {request.id} stopped. {kept}") from None
     except Exception as error:  # the hub's client raises many classes of errors
-        cause = error.__cause__ if isinstance(error.__cause__, HfHubHTTPError) else error
+        cause = error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ else error
         if isinstance(cause, HfHubHTTPError):
             raise UserError(f"{_refusal(cause, request)} {kept}") from error
+        is_network = isinstance(cause, OSError) or type(cause).__module__.startswith("httpx")
+        lost = "cannot be reached, or the connection was lost" if is_network else "takes no model"
         raise UserError(
-            f"The hub at {constants.ENDPOINT} cannot be reached, or the connection was lost "
-            f"({type(error).__name__}: {error_summary(error)}). {kept}"
+            f"The hub at {constants.ENDPOINT} {lost} ({type(cause).__name__}: "
+            f"{error_summary(cause)}). {kept}"
         ) from error
     finally:
         if shown:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from huggingface_hub import EvalResult
 
@@ -49,12 +50,12 @@ def hub_dataset(corpus: str) -> str | None:
     ('BeIR/scifact', None)
     """
     beir = re.match(r"irds:beir/([\w-]+)", corpus)
-    remote = re.match(r"hf:([\w.-]+/[\w.-]+)", corpus)
+    remote = re.match(r"hf:(\w[\w.-]*/\w[\w.-]*)", corpus)
     if beir:
         return f"BeIR/{beir[1]}"
     if re.match(r"irds:msmarco-passage\b", corpus):
         return "microsoft/ms_marco"
-    return remote[1] if remote else None
+    return remote[1] if remote and not Path(remote[1]).exists() else None
 
 
 def eval_results(grids: Sequence[MeasuredGrid]) -> list[EvalResult]:

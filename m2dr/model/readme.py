@@ -73,12 +73,12 @@ m2dr search "a question" --corpus CORPUS --model FOLDER --query-layer {cut.layer
 ```
 
 ```python
-from m2dr.pipelines.encode import CutEncoder
+import m2dr
 
-encoder = CutEncoder("FOLDER", layer={cut.layer}, dim={cut.dim})
-queries = encoder.queries(["a question"])
-documents = encoder.documents(["a text that may answer it"])
-scores = queries @ documents.T
+model = m2dr.Encoder.from_pretrained("FOLDER", layer={cut.layer}, dim={cut.dim})
+queries = model.encode_queries(["a question"])
+documents = model.encode_documents(["a text that may answer it"])
+scores = model.similarity(queries, documents)
 ```
 {static}{sentence_transformers}{transformers}"""
 
@@ -237,6 +237,11 @@ def read_earlier(folder: Path) -> str:
         text = path.read_text(encoding="utf-8")
     except ValueError as error:
         raise UserError(f"{path} is not UTF-8; rename it, and give the command again.") from error
+    if not _KEPT.search(text) and (BEGIN in text or END in text):
+        raise UserError(
+            f"One of the two comments in {path} that enclose the text to keep is missing, or they "
+            f"are in another order. Put {BEGIN} before that text and {END} behind it."
+        )
     if not _KEPT.search(text) and _WRITTEN not in text:
         raise UserError(
             f"{path} was not written by m2dr, and would be lost. Rename it, give the command "
@@ -367,8 +372,9 @@ def _training(card: ModelCard, settings: Mapping[str, Any]) -> str:
     if settings:
         corpus, split = (escaped(str(settings.get(name, ""))) for name in ("corpus", "split"))
         of_split = f", split {split}" if split else ""
-        said.append(f"Made from the corpus {corpus}{of_split}, with these settings:")
-        said.append(f"```json\n{_json(settings)}\n```")
+        said.append(f"Made from the corpus {corpus}{of_split}.")
+        said.append("<details><summary>Settings</summary>")
+        said.append(f"```json\n{_json(settings)}\n```\n\n</details>")
     return "".join(f"\n{part}\n" for part in ["## Training", *said]) if said else ""
 
 

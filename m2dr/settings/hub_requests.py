@@ -20,7 +20,7 @@ class CardRequest:
 
     model: Path = _model()
     results: tuple[Path, ...] = option(
-        (), "Folder that m2dr evaluate wrote, or one above; results by default.", "--results"
+        (), "Folder of results, of one model or of several; results by default.", "--results"
     )
 
 

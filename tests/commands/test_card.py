@@ -154,7 +154,7 @@ def test_without_results_the_card_says_what_was_trained() -> None:
     assert "There are no results in results/" in done.stderr
     assert card.data.eval_results is None
     assert "## Results" not in card.text
-    assert "Made from the corpus irds:beir/scifact/train, split train" in card.text
+    assert "Made from the corpus irds:beir/scifact/train, split train." in card.text
 
 
 def test_results_of_other_models_are_not_shown_and_a_name_may_change() -> None:
@@ -212,6 +212,17 @@ def test_a_card_that_m2dr_did_not_write_is_not_lost(text: str) -> None:
 
     assert told.exit_code == 2
     assert "was not written by m2dr, and would be lost" in told.stderr
+    assert path.read_text() == text
+
+
+def test_a_text_to_keep_has_both_its_comments() -> None:
+    path = Path("models/own/README.md")
+    path.write_text(text := path.read_text().replace(END, "My text"))
+
+    told = CliRunner().invoke(main, ["card", "models/own"])
+
+    assert told.exit_code == 2
+    assert "One of the two comments" in told.stderr
     assert path.read_text() == text
 
 

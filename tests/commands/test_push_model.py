@@ -172,8 +172,10 @@ def test_what_the_hub_refuses_is_a_sentence_and_what_it_has_is_not_sent_again(
     push: Pushing, hub: Hub, model: Path
 ) -> None:
     hub.before_upload = lambda: 400 if hub.uploads else 0
-    assert "HTTP 400" in refused(push())
-    hub.before_upload = lambda: 0
+    assert "HTTP 400: The storage is full" in refused(push())
+    hub.before_upload, hub.card_error = lambda: 0, '"license" must be one of a list'
+    assert 'Invalid metadata in README.md. - "license" must be' in refused(push())
+    hub.card_error = ""
 
     assert push().returncode == 0
 

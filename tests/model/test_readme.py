@@ -22,7 +22,8 @@ from m2dr.commands.train import train
 from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import export_cut, load, save
 from m2dr.model.folder import read_card
-from m2dr.pipelines.encode import CutEncoder, embed_texts
+from m2dr.pipelines.cut_encoder import CutEncoder
+from m2dr.pipelines.encode import embed_texts
 from m2dr.records.cut import Cut
 from m2dr.settings.trainings import read_train_settings
 
@@ -197,9 +198,13 @@ def run_python(folder: Path) -> list[dict[str, object]]:
     return found
 
 
-@pytest.mark.parametrize("similarity", ["dot", "cosine"])
 @pytest.mark.parametrize(
-    ("model_type", "pooling"), [("bert", "cls"), ("modernbert", "mean"), ("qwen3", "last")]
+    ("model_type", "pooling", "similarity"),
+    [
+        *((model_type, "mean", "dot") for model_type in BACKBONES),
+        ("bert", "cls", "cosine"),
+        ("qwen3", "last", "cosine"),
+    ],
 )
 def test_the_python_of_the_card_gives_one_cut_in_every_tool(
     model_type: str, pooling: str, similarity: str, saved: Callable[..., Path],
