@@ -1,0 +1,212 @@
+"""Folders such as the hub has of GTR, EmbeddingGemma and others, which sentence-transformers made."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules.module import Module
+from sentence_transformers.sentence_transformer.modules import (
+    Dense,
+    Normalize,
+    Pooling,
+    Transformer,
+)
+from torch import nn
+from transformers import AutoConfig, T5ForConditionalGeneration
+from world import WORDS, configurations, load_plain, make_backbone, unigrams
+
+from m2dr.commands.fit import fit
+from m2dr.commands.train import train
+from m2dr.errors import UserError
+from m2dr.model.backbones import attend, read_config
+from m2dr.model.checkpoint import export_cut, load, save
+from m2dr.model.folder import read_card
+from m2dr.model.lora import add_lora, merge_lora
+from m2dr.model.runtimes import RUNTIMES, open_runtime
+from m2dr.model.static import open_static
+from m2dr.pipelines.encode import embed_texts
+from m2dr.settings.trainings import FitSettings, TrainSettings
+
+TEXTS = ["open the file", "a list of numbers and a class of text and a line of words", "path"]
+Floats = NDArray[np.float32]
+
+
+def dense(given: int, wanted: int) -> Dense:
+    torch.manual_seed(given)
+    return Dense(given, wanted, bias=False, activation_function=nn.Identity())
+
+
+@dataclass(frozen=True)
+class Published:
+    """A model as it was published, but for its size."""
+
+    model_type: str
+    layers: str  # attribute path to its layers in sentence-transformers' model
+    pooling: str = "mean"
+    behind: Callable[[], list[Module]] = list
+    config: dict[str, object] = field(default_factory=dict)
+    prompts: dict[str, str] = field(default_factory=dict)
+
+
+MODELS = {
+    "gtr": Published("t5", "encoder.block", behind=lambda: [dense(32, 32), Normalize()]),
+    "sentence-t5-1.1": Published(
+        "t5",
+        "encoder.block",
+        behind=lambda: [dense(32, 32), Normalize()],
+        config={"feed_forward_proj": "gated-gelu"},
+    ),
+    "deberta": Published("deberta-v2", "encoder.layer"),
+    "deberta without shared keys": Published(
+        "deberta-v2", "encoder.layer", config={"share_att_key": False, "position_buckets": -1}
+    ),
+    "nomic": Published(
+        "nomic_bert",
+        "layers",
+        behind=lambda: [Normalize()],
+        prompts={"query": "search_query: ", "document": "search_document: "},
+    ),
+    "gte": Published("gte", "layers", "cls", config={"type_vocab_size": 0}),
+    "e5-mistral": Published("mistral", "layers", "lasttoken", lambda: [Normalize()]),
+    "bge-gemma2": Published("gemma2", "layers", "lasttoken", lambda: [Normalize()]),
+    "embeddinggemma": Published(
+        "gemma3_text",
+        "layers",
+        behind=lambda: [dense(32, 48), dense(48, 32), Normalize()],
+        config={"use_bidirectional_attention": True},
+        prompts={"query": "task: search result | query: ", "document": "title: none | text: "},
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a model as sentence-transformers writes it."""
+    made: dict[str, Path] = {}
+
+    def get(name: str) -> Path:
+        if name not in made:
+            place, model = tmp_path_factory.mktemp("published"), MODELS[name]
+            make_backbone(place / "backbone", model.model_type, **model.config)
+            modules = [Transformer(str(place / "backbone"), max_seq_length=24)]
+            modules += [Pooling(32, model.pooling), *model.behind()]
+            written = SentenceTransformer(modules=modules, prompts=dict(model.prompts))
+            written.save(str(place / "model"), create_model_card=False)
+            made[name] = place / "model"
+        return made[name]
+
+    return get
+
+
+def theirs(folder: Path, side: str = "document", cut: tuple[str, int] | None = None) -> Floats:
+    """Vectors of sentence-transformers, its transformer cut to the first layers."""
+    model = SentenceTransformer(str(folder), device="cpu")
+    if cut is not None:
+        path, layer = cut
+        holder, _, last = path.rpartition(".")
+        parent = attrgetter(holder)(model[0].model) if holder else model[0].model
+        setattr(parent, last, getattr(parent, last)[:layer])
+    if side == "query":
+        return np.asarray(model.encode_query(TEXTS, normalize_embeddings=True))
+    return np.asarray(model.encode_document(TEXTS, normalize_embeddings=True))
+
+
+def ours(folder: Path, side: str = "document", layers: tuple[int, ...] | None = None) -> Floats:
+    """Vectors of m2dr, which leaves a last Normalize to the cosine."""
+    encoder, tokenizer = load(folder)
+    vectors = embed_texts(encoder, tokenizer, TEXTS, side, layers or (encoder.layers,))
+    vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return vectors if layers else vectors[0]
+
+
+@pytest.mark.parametrize("side", ["query", "document"])
+def test_every_layer_is_what_sentence_transformers_says_of_a_model_that_ends_there(
+    side: str, name: str, published: Callable[[str], Path]
+) -> None:
+    folder = published(name)
+
+    found = ours(folder, side, (1, 2, 3, 4))
+
+    for layer, vectors in enumerate(found, start=1):
+        expected = theirs(folder, side, (MODELS[name].layers, layer))
+        np.testing.assert_allclose(vectors, expected, atol=1e-5)
+
+
+def test_whoever_opens_what_was_saved_or_exported_gets_the_same_vectors(
+    name: str, published: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = published(name)
+    encoder, tokenizer = load(folder)
+    save(encoder, tokenizer, encoder.card, tmp_path / "saved")
+    export_cut(tmp_path / "saved", 2, tmp_path / "cut")
+
+    np.testing.assert_allclose(theirs(tmp_path / "saved"), theirs(folder), atol=1e-5)
+    np.testing.assert_allclose(ours(tmp_path / "saved"), ours(folder), atol=1e-5)
+    exported = theirs(folder, cut=(MODELS[name].layers, 2))
+    np.testing.assert_allclose(theirs(tmp_path / "cut"), exported, atol=1e-5)
+    np.testing.assert_allclose(ours(tmp_path / "cut"), exported, atol=1e-5)
+    _, report = load_plain(tmp_path / "cut", output_loading_info=True)
+    assert not any(report.values()), report
+
+
+def test_it_trains_with_lora_and_all_its_modules(
+    name: str, published: Callable[[str], Path], tiny_corpus: Path, tmp_path: Path
+) -> None:
+    settings = TrainSettings(
+        variant="elastic", corpus=str(tiny_corpus), backbone=str(published(name)), batch_queries=4,
+        steps=1, evaluate_steps=1, query_length=16, document_length=24, lora_rank=2, device="cpu",
+    )  # fmt: skip
+
+    train(settings, tmp_path / "model")
+
+    found = ours(tmp_path / "model")
+    np.testing.assert_allclose(theirs(tmp_path / "model"), found, atol=1e-5)
+    assert np.abs(found - ours(published(name))).max() > 1e-5
+
+
+def test_a_checkpoint_of_t5_holds_its_word_embeddings_once_and_is_read_back(
+    published: Callable[[str], Path], tmp_path: Path
+) -> None:
+    trained, _ = load(published("gtr"))
+    with torch.no_grad():
+        trained.words.mul_(2)
+    save_file(trained.state_dict(), tmp_path / "weights.safetensors")
+    fresh, _ = load(published("gtr"))
+
+    fresh.load_state_dict(load_file(tmp_path / "weights.safetensors"))
+
+    assert torch.equal(fresh.words, trained.words)
+    assert fresh.transformer.encoder.embed_tokens.weight is fresh.words
+
+
+@pytest.mark.parametrize("fitted", ["gtr", "embeddinggemma"])
+def test_fitted_exits_keep_the_full_model(
+    fitted: str, published: Callable[[str], Path], tmp_path: Path
+) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text(
+        "".join(f"{' '.join(WORDS[i % 9 : i % 9 + 5])} {WORDS[i % 14]}\n" for i in range(99))
+    )
+    settings = FitSettings(str(published(fitted)), str(texts), rotation="pca", device="cpu")
+    fit(settings, tmp_path / "fitted")
+
+    before, after = ours(published(fitted)), ours(tmp_path / "fitted")
+    np.testing.assert_allclose(after @ after.T, before @ before.T, atol=1e-5)
+    np.testing.assert_allclose(theirs(tmp_path / "fitted"), after, atol=1e-5)
+    encoder, tokenizer = load(tmp_path / "fitted")
+    expected = embed_texts(encoder, tokenizer, TEXTS, "query", (0,))[0]
+    table = open_static(tmp_path / "fitted").embed(TEXTS)  # without transformers
+    np.testing.assert_allclose(table, expected, atol=1e-5)
