@@ -54,8 +54,8 @@ class Encoder(nn.Module):
         self._plain_mask = backbone.plain_mask and sdpa
         _watch(backbone.layers_of(transformer))
         if getattr(transformer, "all_tied_weights_keys", None):
-            self.register_state_dict_post_hook(_leave_second_names_out)
-            self.register_load_state_dict_pre_hook(_add_second_names)
+            self.register_state_dict_post_hook(_leave_second_names_out)  # type: ignore[no-untyped-call]  # torch does not annotate it
+            self.register_load_state_dict_pre_hook(_add_second_names)  # type: ignore[no-untyped-call]  # nor this
 
     @property
     def card(self) -> ModelCard:
