@@ -240,7 +240,7 @@ def test_a_step_in_bf16_is_nearly_that_in_fp32(
     )
 
 
-@pytest.mark.parametrize("model_type", ["bert", "modernbert"])
+@pytest.mark.parametrize("model_type", ["bert", "modernbert", "deberta-v2", "nomic_bert", "gte"])
 def test_pretraining_in_bf16_is_nearly_that_in_fp32(model_type: str, tmp_path: Path) -> None:
     backbone = make_backbone(tmp_path / "backbone", model_type, masks=True)
     texts = tmp_path / "texts.txt"

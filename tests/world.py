@@ -63,17 +63,19 @@ def configurations() -> dict[str, object]:
 
 
 def make_backbone(
-    folder: Path, model_type: str = "bert", seed: int = 13, masks: bool = False
+    folder: Path, model_type: str = "bert", seed: int = 13, masks: bool = False, **changes: object
 ) -> Path:
     """A backbone's folder as the hub would give it: random weights, a real tokenizer.
 
-    With `masks` the tokenizer has a token that hides others, as masked language modelling needs it.
+    With `masks` the tokenizer has a token that hides others, as masked language modelling needs it;
+    `changes` are fields of the configuration.
     """
     import torch
     from transformers import AutoModel, T5EncoderModel
 
     torch.manual_seed(seed)
     config = configurations()[model_type]
+    config = type(config).from_dict({**config.to_dict(), **changes})
     model = T5EncoderModel(config) if model_type == "t5" else AutoModel.from_config(config)
     model.save_pretrained(folder)
     return unigrams(folder) if model_type == "t5" else word_pieces(folder, masks)

@@ -148,11 +148,7 @@ def backbone_of(config: "PretrainedConfig") -> Backbone:
     Raises:
         UserError: its type has no row.
     """
-    if config.model_type not in BACKBONES:
-        raise UserError(
-            f"The backbone is of type {config.model_type!r}, whose layers are not described; "
-            f"m2dr knows {', '.join(BACKBONES)}. A new type is one row in m2dr/model/backbones.py."
-        )
+    _refuse_other_type(config.model_type)
     if getattr(config, "conv_kernel_size", 0):  # DeBERTa-v2 in its two largest sizes; no v3
         raise UserError(
             f"config.json of this {config.model_type} backbone has conv_kernel_size = "
@@ -160,6 +156,14 @@ def backbone_of(config: "PretrainedConfig") -> Backbone:
             "cut. Take a model without it, such as microsoft/deberta-v3-base."
         )
     return BACKBONES[config.model_type]
+
+
+def _refuse_other_type(model_type: str) -> None:
+    if model_type not in BACKBONES:
+        raise UserError(
+            f"The backbone is of type {model_type[:60]!r}, whose layers are not described; "
+            f"m2dr knows {', '.join(BACKBONES)}. A new type is one row in m2dr/model/backbones.py."
+        )
 
 
 def read_config(folder: Path) -> "PretrainedConfig":
@@ -172,7 +176,9 @@ def read_config(folder: Path) -> "PretrainedConfig":
     from transformers import AutoConfig
 
     folder = transformer_folder(folder)
-    _read_table(folder)
+    named = _read_table(folder).get("model_type")
+    if named is not None:  # of a type of which transformers knows nothing it says to update it
+        _refuse_other_type(named)
     with explain_failure(f"{folder / 'config.json'} cannot be read", _AGAIN):
         config: PretrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     backbone_of(config)

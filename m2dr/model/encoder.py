@@ -53,6 +53,9 @@ class Encoder(nn.Module):
         sdpa = transformer.config._attn_implementation == "sdpa"
         self._plain_mask = backbone.plain_mask and sdpa
         _watch(backbone.layers_of(transformer))
+        if getattr(transformer, "all_tied_weights_keys", None):
+            self.register_state_dict_post_hook(_leave_second_names_out)  # type: ignore[no-untyped-call]  # torch does not annotate it
+            self.register_load_state_dict_pre_hook(_add_second_names)  # type: ignore[no-untyped-call]  # nor this
 
     @property
     def card(self) -> ModelCard:
@@ -351,6 +354,30 @@ def _one_token(states: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
     last = (mask.sum(dim=1) - 1).clamp(min=0)
     # By shape: len() would fix the number of texts in a graph that is exported.
     return states[torch.arange(states.shape[0], device=states.device), last]
+
+
+def _second_names(encoder: nn.Module, prefix: str) -> dict[str, str]:
+    """Return the names of weights that have two, as T5's word embeddings: second to first."""
+    assert isinstance(encoder, Encoder)
+    tied = encoder.transformer.all_tied_weights_keys
+    return {f"{prefix}transformer.{a}": f"{prefix}transformer.{b}" for a, b in tied.items()}
+
+
+def _leave_second_names_out(
+    encoder: nn.Module, state: dict[str, Tensor], prefix: str, _: object
+) -> None:
+    """Give each weight one name in a checkpoint: safetensors refuses to write it twice."""
+    for name in _second_names(encoder, prefix):
+        state.pop(name, None)
+
+
+def _add_second_names(
+    encoder: nn.Module, state: dict[str, Tensor], prefix: str, *_: object
+) -> None:
+    """Give the weights of a checkpoint all their names."""
+    for name, first in _second_names(encoder, prefix).items():
+        if first in state:
+            state[name] = state[first]
 
 
 def _watch(layers: nn.ModuleList) -> None:

@@ -239,10 +239,12 @@ class Trainer(transformers.Trainer):
         weights = self.accelerator.get_state_dict(self.model)  # every process takes part
         if not self.is_world_process_zero():
             return
-        for name, share in list(self._module.named_parameters()):
+        made: dict[nn.Parameter, nn.Parameter] = {}  # a weight may have two names
+        for name, share in list(self._module.named_parameters(remove_duplicate=False)):
             owner, _, own_name = name.rpartition(".")
-            whole = nn.Parameter(weights[name], requires_grad=share.requires_grad)
-            setattr(self._module.get_submodule(owner), own_name, whole)
+            if share not in made:
+                made[share] = nn.Parameter(weights[name], requires_grad=share.requires_grad)
+            setattr(self._module.get_submodule(owner), own_name, made[share])
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the mean of each part of the loss since the last log."""
