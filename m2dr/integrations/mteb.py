@@ -167,7 +167,9 @@ class MtebEncoder(CutEncoder):
         """Return vectors [N, D] of queries, documents or other texts; None: the model's prefix."""
         side: Side = "query" if kind == "query" else "document"
         layer = self._document_layer if kind == "document" else self.cut.layer
-        card = self.card if prompt is None else replace(self.card, **{f"{side}_prefix": prompt})
+        card = self.card
+        if prompt is not None:
+            card = replace(card, query_prefix=prompt, document_prefix=prompt)
 
         def embed(texts: Sequence[str], layers: Sequence[int]) -> Vectors:
             rows = tokenize(card, self._tokenizer, texts, side)
@@ -193,7 +195,7 @@ class MtebEncoder(CutEncoder):
             return self._prompts[name]
         if not self._instruction or kind == "document":
             return None
-        asks = SimpleNamespace(prompts_dict=None, prompt_priority=AbsEncoder.prompt_priority)
+        asks: Any = SimpleNamespace(prompts_dict=None, prompt_priority=AbsEncoder.prompt_priority)
         own = AbsEncoder.get_instruction(asks, task, type_)
         return self._instruction.replace(SLOT, own) if own else None
 
