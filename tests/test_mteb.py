@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from shell import m2dr
 from world import WORDS, make_model
 
+from m2dr.cli import main
 from m2dr.commands.classification import evaluate_classification
 from m2dr.commands.index import index_corpus
 from m2dr.commands.search import Searcher
@@ -18,6 +20,8 @@ from m2dr.data.loaders import open_dataset
 from m2dr.errors import UserError
 from m2dr.evaluate.grid import Grid
 from m2dr.evaluate.measures import Evaluator
+from m2dr.evaluate.results import read_results
+from m2dr.integrations import mteb as adapter
 from m2dr.integrations.mteb import MtebEncoder, evaluate_mteb, run_task
 from m2dr.model import checkpoint
 from m2dr.settings.evaluate_requests import (
@@ -182,23 +186,16 @@ def test_classification_scores_as_m2dr_does(
     )
 
 
-def test_retrieval_scores_as_m2dr_does(
-    tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path
-) -> None:
+def retrieval_task(corpus: Path) -> object:
+    """The test queries of a corpus, as a task of MTEB."""
     from datasets import Dataset
 
-    model = make_model(
-        tiny_backbone, tmp_path / "prefixed", query_prefix="open ", document_prefix="close "
-    )
     rows = {
-        name: [
-            json.loads(line) for line in (tiny_corpus / f"{name}.jsonl").read_text().splitlines()
-        ]
+        name: [json.loads(line) for line in (corpus / f"{name}.jsonl").read_text().splitlines()]
         for name in ("corpus", "queries")
     }
     judged = [
-        line.split("\t")
-        for line in (tiny_corpus / "qrels" / "test.tsv").read_text().splitlines()[1:]
+        line.split("\t") for line in (corpus / "qrels" / "test.tsv").read_text().splitlines()[1:]
     ]
     asked = {query for query, _, _ in judged}
     split = {
@@ -207,7 +204,16 @@ def test_retrieval_scores_as_m2dr_does(
         "relevant_docs": {query: {docid: int(level)} for query, docid, level in judged},
         "top_ranked": None,
     }  # fmt: skip
-    task = task_of("AbsTaskRetrieval", "Retrieval", "ndcg_at_10", {"default": {"test": split}})
+    return task_of("AbsTaskRetrieval", "Retrieval", "ndcg_at_10", {"default": {"test": split}})
+
+
+def test_retrieval_scores_as_m2dr_does(
+    tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    model = make_model(
+        tiny_backbone, tmp_path / "prefixed", query_prefix="open ", document_prefix="close "
+    )
+    task = retrieval_task(tiny_corpus)
 
     (score,) = run_task(MtebEncoder(str(model), 2, 8, **MACHINE), task, tmp_path / "mteb")
 
@@ -340,11 +346,7 @@ def test_a_mistake_on_the_command_line_is_one_sentence(lively: Path, tmp_path: P
 def test_the_command_prints_the_main_score(
     lively: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from click.testing import CliRunner
     from datasets import Dataset, DatasetDict
-
-    from m2dr.cli import main
-    from m2dr.integrations import mteb as adapter
 
     rows = {"sentence1": texts(9, 1), "sentence2": texts(9, 2), "score": list(range(9))}
     tiny = task_of(
@@ -369,3 +371,157 @@ def test_the_command_prints_the_main_score(
     assert first.endswith("  cosine_spearman of TinySTS, split test")
     assert last.startswith("L4D8 of lively, ")
     assert (tmp_path / "mteb" / "lively" / "L4D8" / "TinySTS.json").exists()
+
+
+def sts_task() -> object:
+    from datasets import Dataset, DatasetDict
+
+    rows = {"sentence1": texts(12, 1), "sentence2": texts(12, 2), "score": list(range(12))}
+    return task_of(
+        "AbsTaskSTS", "STS", "cosine_spearman", DatasetDict(test=Dataset.from_dict(rows))
+    )
+
+
+@pytest.mark.parametrize("documents", ["same", "last"])
+@pytest.mark.parametrize("kind", ["STS", "Retrieval"])
+def test_a_grid_has_the_scores_of_its_cuts_and_encodes_each_text_once(
+    kind: str, documents: str, lively: Path, tiny_corpus: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    whole, tokenizer = checkpoint.load(lively)
+    card = replace(whole.card, documents=documents, query_prefix="open ")
+    model = tmp_path / "model"
+    checkpoint.save(whole, tokenizer, card, model)
+    task = sts_task() if kind == "STS" else retrieval_task(tiny_corpus)
+    monkeypatch.setattr(adapter, "_task", lambda _: task)
+    encoded: list[int] = []
+    embed = adapter.embed_tokens
+
+    def counting(encoder: object, rows: list[list[int]], *rest: object) -> np.ndarray:
+        encoded.append(len(rows))
+        return embed(encoder, rows, *rest)
+
+    monkeypatch.setattr(adapter, "embed_tokens", counting)
+    asked = MtebRequest(("Tiny",), str(model), (2, 4), (8, 32), out=tmp_path / "out", **MACHINE)
+
+    report = evaluate_mteb(asked)
+
+    assert sum(encoded) == (24 if kind == "STS" else 40 + 8)
+    (grid,) = report.grids
+    assert [str(cut) for cut in grid.cuts] == ["L2D8", "L2D32", "L4D8", "L4D32"]
+    (read,) = read_results([tmp_path / "out"])
+    assert read.grid == grid
+    for cut, (score,) in report.scores.items():
+        single = MtebEncoder(str(model), cut.layer, cut.dim, **MACHINE)
+        (alone,) = run_task(single, task, tmp_path / "alone")
+        assert score == replace(alone, value=pytest.approx(alone.value, abs=1e-5))
+        assert grid.cells[cut] == {score.measure: score.value}
+        mine, theirs = (
+            json.loads((folder / f"Tiny{kind}.json").read_text())["scores"]["test"][0]
+            for folder in (report.folder / str(cut), tmp_path / "alone")
+        )
+        assert mine["main_score"] == pytest.approx(theirs["main_score"], abs=1e-5)
+        assert mine.keys() == theirs.keys()
+    assert len({score.value for (score,) in report.scores.values()}) > 1
+
+
+def test_the_command_prints_a_grid(
+    lively: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adapter, "_task", lambda _: sts_task())
+    words = ["--task", "TinySTS", "--model", str(lively), "--layers", "2,4", "--dims", "8"]
+
+    done = CliRunner().invoke(
+        main, ["evaluate", "mteb", *words, "--out", str(tmp_path)], catch_exceptions=False
+    )
+
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert lines[0] == "lively: cosine_spearman on TinySTS test, 24 texts, * best"
+    assert [line.split()[0] for line in lines[1:4]] == ["layer", "2", "4"]
+    assert lines[-1].startswith("2 cuts of lively, ")
+    assert (tmp_path / "TinySTS" / "test" / "lively" / "grid.json").exists()
+
+
+@pytest.fixture(scope="module")
+def prompted(lively: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with prompts for a task, a type of tasks, and a side of a type."""
+    folder = tmp_path_factory.mktemp("prompted") / "model"
+    whole, tokenizer = checkpoint.load(lively)
+    card = replace(whole.card, query_prefix="the ", document_prefix="a ", query_length=32)
+    checkpoint.save(whole, tokenizer, replace(card, document_length=32), folder)
+    path = folder / "config_sentence_transformers.json"
+    settings = json.loads(path.read_text())
+    settings["prompts"] |= {
+        "STS12": "open ", "Retrieval-query": "read ", "Classification": "class ",
+    }  # fmt: skip
+    path.write_text(json.dumps(settings))
+    return folder
+
+
+@pytest.mark.parametrize("side", ["query", "document"])
+@pytest.mark.parametrize(
+    ("type_", "name"),
+    [
+        ("STS", "STS12"),
+        ("STS", "STS13"),
+        ("Retrieval", "NFCorpus"),
+        ("Classification", "Banking77Classification"),
+    ],
+)
+def test_prompts_of_the_model_are_those_that_mteb_chooses(
+    type_: str, name: str, side: str, prompted: Path
+) -> None:
+    from datasets import Dataset
+    from mteb.models.sentence_transformer_wrapper import SentenceTransformerEncoderWrapper
+    from mteb.types import PromptType
+    from torch.utils.data import DataLoader
+
+    task = sts_task().metadata.model_copy(update={"type": type_, "name": name})
+    told = {"task_metadata": task, "prompt_type": PromptType(side)}
+    inputs = DataLoader(Dataset.from_dict({"text": ["line of text", "file"]}), batch_size=2)
+    referee = SentenceTransformerEncoderWrapper(str(prompted), device="cpu")
+
+    mine = MtebEncoder(str(prompted), **MACHINE).encode(inputs, **told)
+    theirs = referee.encode(inputs, hf_split="test", hf_subset="default", **told)
+
+    np.testing.assert_allclose(mine, theirs, atol=1e-5)
+
+
+def test_prompts_of_a_task_hold_for_texts_that_are_neither_query_nor_document(
+    prompted: Path, lively: Path
+) -> None:
+    batch, plain = [{"text": ["line"]}], MtebEncoder(str(lively), **MACHINE)
+
+    task = sts_task().metadata.model_copy(update={"name": "STS12"})
+
+    found = MtebEncoder(str(prompted), **MACHINE).encode(batch, task_metadata=task)
+
+    np.testing.assert_allclose(found, plain.encode([{"text": ["open line"]}]), atol=1e-6)
+
+
+def test_the_instruction_of_a_task_stands_before_queries_alone(
+    lively: Path, tiny_corpus: Path
+) -> None:
+    from mteb.types import PromptType
+
+    task = retrieval_task(tiny_corpus).metadata.model_copy(
+        update={"prompt": {"query": "read a file"}}
+    )
+    plain = MtebEncoder(str(lively), **MACHINE)
+    encoder = MtebEncoder(str(lively), instruction="list {instruction} text ", **MACHINE)
+
+    found = {
+        side: encoder.encode([{"text": ["line"]}], task_metadata=task, prompt_type=side)
+        for side in PromptType
+    }
+
+    told = plain.encode([{"text": ["list read a file text line"]}], prompt_type=PromptType.query)
+    np.testing.assert_allclose(found[PromptType.query], told, atol=1e-6)
+    alone = plain.encode([{"text": ["line"]}])
+    np.testing.assert_allclose(found[PromptType.document], alone, atol=1e-6)
+
+
+def test_an_instruction_without_a_place_for_that_of_the_task_is_refused(lively: Path) -> None:
+    with pytest.raises(UserError, match="'Query: ' has no {instruction}, where what MTEB says"):
+        evaluate_mteb(MtebRequest(("STS12",), str(lively), instruction="Query: "))

@@ -9,7 +9,7 @@ import click
 from m2dr.cli.completion import completer
 from m2dr.cli.options import CommandGroup, options, takes
 from m2dr.cli.terminal import echo
-from m2dr.errors import UserError
+from m2dr.errors import UserError, counted
 from m2dr.settings.evaluate_requests import (
     ClassificationRequest,
     EvaluateRequest,
@@ -157,10 +157,18 @@ def _show(request: TaskRequest, report: "TaskReport") -> None:
 @evaluate.command()
 @takes(MtebRequest)
 def mteb(request: MtebRequest) -> None:
-    """Any task of the Massive Text Embedding Benchmark, at one cut; MTEB fetches its data."""
+    """Any task of the Massive Text Embedding Benchmark, at any cuts; MTEB fetches its data."""
+    from m2dr.evaluate.grid import text_table
     from m2dr.integrations.mteb import evaluate_mteb
 
     report = evaluate_mteb(request)
-    for score in report.scores:
-        echo(f"{score.value:.4f}  {score.measure} of {score.task}, split {score.split}")
-    echo(f"{report.cut} of {report.model}, {report.seconds:,.0f} s; all in {report.folder}")
+    cuts = tuple(report.scores)
+    if len(cuts) > 1:
+        for grid in report.grids:
+            echo(f"{text_table(grid, grid.measures[0])}\n")
+        told = counted(len(cuts), "cuts")
+    else:
+        for score in report.scores[cuts[0]]:
+            echo(f"{score.value:.4f}  {score.measure} of {score.task}, split {score.split}")
+        told = str(cuts[0])
+    echo(f"{told} of {report.model}, {report.seconds:,.0f} s; all in {report.folder}")

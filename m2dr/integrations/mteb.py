@@ -4,26 +4,76 @@ Shapes: N texts, Q queries, D dims of the cut.
 """
 
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.errors import UserError, install, nearest
+from m2dr.evaluate.grid import Grid, write_csv, write_grid
+from m2dr.evaluate.results import GRID
+from m2dr.index.vectors import prefixes
 from m2dr.io import atomic_path, lock_folder
+from m2dr.jsontext import load_json
 from m2dr.model.folder import read_card
+from m2dr.model.hub import find_folder
+from m2dr.model.sentence_transformers import MODEL_SETTINGS
+from m2dr.model.tokenizer import tokenize
 from m2dr.pipelines.cut_encoder import CutEncoder
-from m2dr.pipelines.models import find_cut, newest_model
+from m2dr.pipelines.encode import embed_tokens
+from m2dr.pipelines.models import cuts_of, document_layer, newest_model
+from m2dr.progress import progress
 from m2dr.records.arguments import mappings, strings
 from m2dr.records.cut import Cut
+from m2dr.records.texts import Side
 from m2dr.settings.evaluate_requests import MtebRequest
 
 Vectors = NDArray[np.float32]
+SIDES = ("query", "document")  # what MTEB calls a text, where it calls it anything
+SLOT = "{instruction}"
+
+
+_Side = tuple[str, str | None]  # query, document or None as a word, and the prompt
+_Embed = Callable[[Sequence[str], Sequence[int]], Vectors]  # of texts at layers, [L, N, H]
+
+
+class _Kept:
+    """The vectors of the texts of a task at all layers of a grid; each text is encoded once.
+
+    They stay in memory: 4 bytes × layers × texts × width.
+    """
+
+    def __init__(self, layers: Sequence[int], document_layers: Sequence[int]) -> None:
+        """Take the layers of queries and other texts, and those of documents."""
+        self._layers = {"document": tuple(document_layers)}
+        self._other = tuple(layers)
+        self._rows: dict[_Side, dict[str, int]] = defaultdict(dict)
+        self._vectors: dict[_Side, Vectors] = {}  # [L, n, H]
+
+    def vectors(self, side: _Side, texts: Sequence[str], layer: int, embed: _Embed) -> Vectors:
+        """Return the vectors [N, H] of texts at one layer; `embed` encodes those that are new."""
+        layers, rows = self._layers.get(side[0], self._other), self._rows[side]
+        new = [text for text in dict.fromkeys(texts) if text not in rows]
+        if new or side not in self._vectors:
+            parts = [embed(new, layers)]
+            parts = [self._vectors[side], *parts] if side in self._vectors else parts
+            rows.update((text, number) for number, text in enumerate(new, start=len(rows)))
+            self._vectors[side] = np.concatenate(parts, axis=1)
+        found: Vectors = self._vectors[side][layers.index(layer), [rows[text] for text in texts]]
+        return found
+
+    @property
+    def texts(self) -> int:
+        """Number of distinct texts."""
+        return len({text for rows in self._rows.values() for text in rows})
 
 
 class MtebEncoder(CutEncoder):
@@ -31,15 +81,65 @@ class MtebEncoder(CutEncoder):
 
     Texts that MTEB calls queries get the query prefix and length of the model, documents those of
     documents. All others, such as both sentences of a pair, are encoded as documents by the layer
-    of the cut, as in `m2dr evaluate sts`. The prompts of MTEB's tasks are not used.
+    of the cut, as in `m2dr evaluate sts`.
+
+    A prompt of the model for the task takes the place of the prefix: of the `prompts` in its
+    config_sentence_transformers.json the one that MTEB chooses, by the name of the task, by its
+    type, or by these and `-query` or `-document`. With an `instruction`, as "Instruct:
+    {instruction} Query: ", what MTEB says of the task stands before all texts but documents.
 
         mteb.evaluate(MtebEncoder("models/full-dim", layer=4, dim=128), mteb.get_task("STS12"))
     """
+
+    def __init__(
+        self,
+        model: str,
+        layer: int | None = None,
+        dim: int | None = None,
+        *,
+        instruction: str = "",
+        device: str = "auto",
+        dtype: str = "auto",
+    ) -> None:
+        """Load the layers that the cut needs; arguments and errors as `CutEncoder`.
+
+        Args:
+            model: folder or id.
+            layer: layers that queries run through.
+            dim: dims to keep.
+            instruction: what stands before a text, with {instruction} where the task's own goes;
+                empty: instructions of tasks are not used.
+            device: auto, cpu, cuda or cuda:N.
+            dtype: auto, fp32 or bf16.
+        """
+        _check_instruction(instruction)
+        super().__init__(model, layer, dim, device=device, dtype=dtype)
+        self._instruction, self._prompts = instruction, _prompts_of(model)
+        self._kept: _Kept | None = None
+
+    def grid(self, cuts: Sequence[Cut]) -> "dict[Cut, MtebEncoder]":
+        """Return an encoder of each cut, none deeper than this one; they share their vectors."""
+        depth = {cut: document_layer(self.card, cut.layer) for cut in cuts}
+        kept = _Kept(sorted({cut.layer for cut in cuts}), sorted(set(depth.values())))
+        found = {}
+        for cut in cuts:
+            other = copy(self)
+            other.__dict__.pop("mteb_model_meta", None)
+            other.cut, other._document_layer, other._kept = cut, depth[cut], kept
+            other._deepest = max(cut.layer, depth[cut])
+            found[cut] = other
+        return found
+
+    @property
+    def texts_kept(self) -> int:
+        """Number of distinct texts that the encoders of a grid have encoded."""
+        return self._kept.texts if self._kept else 0
 
     def encode(
         self,
         inputs: Iterable[Mapping[str, Any]],
         *,
+        task_metadata: Any = None,  # noqa: ANN401  # mteb's TaskMetadata
         prompt_type: str | None = None,
         **_: object,
     ) -> Vectors:
@@ -47,6 +147,7 @@ class MtebEncoder(CutEncoder):
 
         Args:
             inputs: batches, each with a list of texts under `text`.
+            task_metadata: of the task, which decides the prompt.
             prompt_type: query, document or None.
 
         Raises:
@@ -59,10 +160,45 @@ class MtebEncoder(CutEncoder):
                 "whose modality is text."
             )
         texts = [text for batch in batches for text in strings(batch["text"], "texts")]
-        sides = {"query": self.queries, "document": self.documents}
         # MTEB's prompt type is an enum whose value is one of these words.
-        side = str(getattr(prompt_type, "value", prompt_type))
-        return sides.get(side, self.texts)(texts)
+        kind = str(getattr(prompt_type, "value", prompt_type))
+        return self._encoded(texts, kind, self._prompt(task_metadata, kind))
+
+    def _encoded(self, texts: Sequence[str], kind: str, prompt: str | None) -> Vectors:
+        """Return vectors [N, D] of queries, documents or other texts; None: the model's prefix."""
+        side: Side = "query" if kind == "query" else "document"
+        layer = self._document_layer if kind == "document" else self.cut.layer
+        card = self.card
+        if prompt is not None:
+            card = replace(card, query_prefix=prompt, document_prefix=prompt)
+
+        def embed(texts: Sequence[str], layers: Sequence[int]) -> Vectors:
+            rows = tokenize(card, self._tokenizer, texts, side)
+            return embed_tokens(self._encoder, rows, self._tokenizer.pad_id, layers)
+
+        if self._kept is None:
+            vectors = embed(texts, [layer])[0]
+        else:
+            vectors = self._kept.vectors((kind, prompt), texts, layer, embed)
+        return prefixes(vectors, self.cut.dim, self.card.similarity)
+
+    def _prompt(self, task: Any, kind: str) -> str | None:  # noqa: ANN401  # mteb's TaskMetadata
+        """Return what stands before the texts of a task; None for the prefix of the model."""
+        if task is None or not (self._prompts or self._instruction):
+            return None
+        library()
+        from mteb.models.abs_encoder import AbsEncoder, get_prompt_name
+        from mteb.types import PromptType
+
+        type_ = PromptType(kind) if kind in SIDES else None
+        name = get_prompt_name(self._prompts, task, type_)
+        if name is not None and name not in SIDES:  # those are the prefixes of the model
+            return self._prompts[name]
+        if not self._instruction or kind == "document":
+            return None
+        asks: Any = SimpleNamespace(prompts_dict=None, prompt_priority=AbsEncoder.prompt_priority)
+        own = AbsEncoder.get_instruction(asks, task, type_)
+        return self._instruction.replace(SLOT, own) if own else None
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Vectors:  # noqa: ANN401  # arrays or tensors
         """Return the scores [Q, N] of all pairs of vectors, [Q, D] and [N, D]."""
@@ -106,17 +242,19 @@ class MtebScore:
 
 @dataclass(frozen=True)
 class MtebReport:
-    """The scores of a cut, and the folder of MTEB's result files."""
+    """The scores of a grid of cuts, and the folder of MTEB's result files."""
 
     model: str
-    cut: Cut
-    scores: tuple[MtebScore, ...]
+    scores: Mapping[Cut, Sequence[MtebScore]]
+    grids: tuple[Grid, ...]  # one for each task and split
     folder: Path
     seconds: float
 
 
 def evaluate_mteb(request: MtebRequest) -> MtebReport:
-    """Run tasks of MTEB at one cut of a model, and write MTEB's result of each.
+    """Run tasks of MTEB at every asked cut of a model; write MTEB's result of each, and grids.
+
+    The texts of a task are encoded once, at all layers.
 
     Raises:
         UserError: mteb is not installed, a task is unknown, its data cannot be loaded, or the
@@ -124,20 +262,71 @@ def evaluate_mteb(request: MtebRequest) -> MtebReport:
     """
     begun = time.monotonic()
     require_mteb()
+    _check_instruction(request.instruction)
     model = request.model or newest_model()
     card = read_card(model)
-    find_cut(card, request.layer, request.dim, model)  # before mteb loads
+    full = card.full
+    layers, dims = request.layers or (full.layer,), request.dims or (full.dim,)
+    cuts = cuts_of(card, layers, dims, model)  # before mteb loads
     tasks = [_task(name) for name in request.tasks]
     for task in tasks:
         _load(task)
     encoder = MtebEncoder(
-        model, request.layer, request.dim, device=request.device, dtype=request.dtype
+        model,
+        max(cuts).layer,
+        instruction=request.instruction,
+        device=request.device,
+        dtype=request.dtype,
     )
-    cut = encoder.cut
-    folder = request.out / "mteb" / encoder.name / str(cut)
+    folder = request.out / "mteb" / encoder.name
+    scores: dict[Cut, list[MtebScore]] = {cut: [] for cut in cuts}
+    grids: list[Grid] = []
     with lock_folder(folder, "give another --out"):
-        scores = [score for task in tasks for score in run_task(encoder, task, folder)]
-    return MtebReport(encoder.name, cut, tuple(scores), folder, time.monotonic() - begun)
+        for task in tasks:
+            found, texts = _run_grid(encoder, task, cuts, folder)
+            for cut in cuts:
+                scores[cut] += found[cut]
+            grids += _grids(encoder.name, found, texts)
+        for grid in grids:
+            home = request.out / grid.corpus / grid.split / grid.model
+            write_grid(grid, home / GRID)
+            write_csv([grid], home / "grid.csv")
+    return MtebReport(encoder.name, scores, tuple(grids), folder, time.monotonic() - begun)
+
+
+def _run_grid(
+    encoder: MtebEncoder,
+    task: Any,  # noqa: ANN401  # mteb's AbsTask
+    cuts: Sequence[Cut],
+    folder: Path,
+) -> tuple[dict[Cut, list[MtebScore]], int]:
+    """Return the scores of each cut on a task, and the number of texts that were encoded."""
+    encoders = encoder.grid(cuts)
+    found: dict[Cut, list[MtebScore]] = {}
+    with progress(f"{task.metadata.name} of MTEB", len(cuts), "cuts") as advance:
+        for cut, one in encoders.items():
+            found[cut] = run_task(one, task, folder / str(cut))
+            advance(1)
+    return found, encoders[cuts[0]].texts_kept
+
+
+def _grids(model: str, found: Mapping[Cut, Sequence[MtebScore]], texts: int) -> list[Grid]:
+    """Return a grid for each split of a task."""
+    places = {(score.task, score.split) for scores in found.values() for score in scores}
+    return [
+        Grid(
+            model,
+            task,
+            split,
+            texts,
+            {
+                cut: {s.measure: s.value for s in scores if s.split == split}
+                for cut, scores in found.items()
+            },
+            unit="texts",
+        )
+        for task, split in sorted(places)
+    ]
 
 
 def run_task(encoder: MtebEncoder, task: Any, folder: Path) -> list[MtebScore]:  # noqa: ANN401  # mteb's AbsTask
@@ -157,6 +346,21 @@ def run_task(encoder: MtebEncoder, task: Any, folder: Path) -> list[MtebScore]: 
         )
         for split, subsets in result.scores.items()
     ]
+
+
+def _prompts_of(model: str) -> dict[str, str]:
+    """Return the prompts of a model by the names that MTEB looks for; empty without any."""
+    path = find_folder(model) / MODEL_SETTINGS
+    found = load_json(path).get("prompts") if path.is_file() else None
+    return {name: text for name, text in (found or {}).items() if isinstance(text, str)}
+
+
+def _check_instruction(template: str) -> None:
+    if template and SLOT not in template:
+        raise UserError(
+            f"--instruction {template!r} has no {SLOT}, where what MTEB says of a task goes; write "
+            f"it as 'Instruct: {SLOT} Query: '."
+        )
 
 
 def library() -> Any:  # noqa: ANN401  # a module without stubs

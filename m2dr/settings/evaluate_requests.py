@@ -163,10 +163,19 @@ class MtebRequest:
 
     tasks: tuple[str, ...] = option(REQUIRED, "Name of a task in MTEB.", "--task")
     model: str = option("", NEWEST)
-    layer: int | None = option(
-        None, "Layers to run; all by default, 0 for a fitted model's table.", *LAYERS
+    layers: tuple[int, ...] = option(
+        (),
+        "Layers to run, 0 for a fitted model's table; all of the model together by default.",
+        *reversed(LAYERS),
     )
-    dim: int | None = option(None, "Dims to keep; all by default.", *DIMS, least=1)
+    dims: tuple[int, ...] = option(
+        (), "Dims to keep; all together by default.", *reversed(DIMS), least=1
+    )
+    instruction: str = option(
+        "",
+        "What stands before queries, with {instruction} for what MTEB says of the task; the "
+        "prompts of the model by default.",
+    )
     out: Path = _out()
     device: str = device_option()
     dtype: str = dtype_option()

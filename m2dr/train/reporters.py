@@ -36,7 +36,7 @@ class RunArguments(TrainingArguments):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the arguments, then the settings."""
-        return {**super().to_dict(), **self.settings}
+        return {**super().to_dict(), **self.settings}  # type: ignore[no-untyped-call]  # not annotated
 
 
 class _WandbCallback(WandbCallback):
@@ -49,7 +49,7 @@ class _WandbCallback(WandbCallback):
 
     def on_train_end(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # transformers'
         """End the run."""
-        super().on_train_end(*args, **kwargs)  # type: ignore[no-untyped-call]  # not annotated
+        super().on_train_end(*args, **kwargs)
         if self._ours:
             self._wandb.finish()
 
