@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -147,7 +148,7 @@ def test_a_mistake_is_a_sentence_and_leaves_the_old_vectors(
     done = run("encode", "texts.txt", "--out", "v.npy", "--model", model, *words, cwd=tmp_path)
 
     assert done.returncode == 2
-    assert __import__("re").search(sentence, done.stderr), done.stderr
+    assert re.search(sentence, done.stderr), done.stderr
     assert (tmp_path / "v.npy").read_text() == "old"
     assert len(list(tmp_path.iterdir())) == 2
 
@@ -186,3 +187,25 @@ def test_without_pyarrow_the_extra_is_named(
 
     with pytest.raises(UserError, match=r"pip install 'm2dr\[parquet\]'"):
         verb.encode(request_of(model, tmp_path / "a.txt", tmp_path / "v.parquet"))
+
+
+def test_a_file_that_grows_or_shrinks_meanwhile_leaves_the_old_vectors(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "texts.txt").write_text("\n".join(LINES))
+    (tmp_path / "v.npy").write_text("old")
+    usual = verb.CutEncoder
+
+    for lines in (LINES[:5], [*LINES, "more"]):
+
+        def changed(*given: object, lines: list[str] = lines, **options: object) -> object:
+            (tmp_path / "texts.txt").write_text("\n".join(lines))
+            return usual(*given, **options)
+
+        monkeypatch.setattr(verb, "CutEncoder", changed)
+        with pytest.raises(UserError, match="has changed while it was encoded"):
+            verb.encode(request_of(model, tmp_path / "texts.txt", tmp_path / "v.npy"))
+        (tmp_path / "texts.txt").write_text("\n".join(LINES))
+
+    assert (tmp_path / "v.npy").read_text() == "old"
+    assert len(list(tmp_path.iterdir())) == 2
