@@ -115,6 +115,20 @@ def test_records_have_a_title_a_text_and_an_id_or_a_number(model: Path, tmp_path
     np.testing.assert_array_equal(records, lines)
 
 
+def test_a_record_of_a_query_is_no_document(model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "pairs.jsonl"
+    file.write_text('{"query": "open a file", "positive": "a list"}\n')
+    (tmp_path / "texts.txt").write_text("open a file")
+    asked = {"query": True, "dim": 8}
+
+    found = encoded(request_of(model, file, tmp_path / "v.npy", **asked))
+
+    expected = encoded(request_of(model, tmp_path / "texts.txt", tmp_path / "t.npy", **asked))
+    np.testing.assert_array_equal(found, expected)
+    with pytest.raises(UserError, match="line 1: has no 'text'; its keys are 'query', 'positive'"):
+        verb.encode(request_of(model, file, tmp_path / "v.npy"))
+
+
 def test_vectors_stand_in_the_order_of_the_lines_whatever_the_parts(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
