@@ -10,7 +10,7 @@ from m2dr.api.text_encoder import TextEncoder
 from m2dr.commands.evaluate import evaluate as run
 from m2dr.commands.evaluate import keep_record
 from m2dr.commands.pick import pick_cut
-from m2dr.errors import UserError, install
+from m2dr.errors import UserError, command, install
 from m2dr.evaluate.figures import quality_over_dims
 from m2dr.evaluate.grid import Grid, text_table
 from m2dr.evaluate.pick import Choice
@@ -162,7 +162,11 @@ def evaluate(
     encoder = model if isinstance(model, TextEncoder) else None
     name = encoder.name if encoder else path_or_name("model", model)
     if documents == "cross":
-        raise UserError("documents = cross gives several grids; use m2dr evaluate for it.")
+        made = command("evaluate", "retrieval", corpus=corpus, model=name, documents="cross")
+        raise UserError(
+            f"documents = cross was asked for, and gives a grid per layer of the documents, where "
+            f"one is returned. Make these with: {made}"
+        )
     request = EvaluateRequest(
         corpora=(path_or_name("corpus", corpus),),
         models=(name,),

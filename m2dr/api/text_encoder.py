@@ -127,21 +127,44 @@ class TextEncoder:
     def __repr__(self) -> str:
         return f"Encoder({self.name!r}, layer={self.layer}, dim={self.dim})"
 
-    def encode_queries(self, texts: str | Iterable[str], **options: Any) -> Vectors:  # noqa: ANN401  # those of `encode`
+    def encode_queries(
+        self,
+        texts: str | Iterable[str],
+        *,
+        precision: Precision = "float32",
+        show_progress_bar: bool = False,
+        tokens_per_batch: int | None = None,
+    ) -> Vectors:
         """Return the vectors of queries, [N, D], or [D] for a single string.
 
         Each gets the query prompt of the model and is cut at its query length.
 
         Args:
             texts: queries, or one query.
-            options: precision, show_progress_bar and tokens_per_batch, as `encode` takes them.
+            precision: float32 or float16.
+            show_progress_bar: whether to show progress on standard error.
+            tokens_per_batch: as `encode` takes it.
 
         Raises:
             UserError: a query is no string.
         """
-        return self.encode(texts, layer=self.layer, side="query", **options)
+        return self.encode(
+            texts,
+            layer=self.layer,
+            side="query",
+            precision=precision,
+            show_progress_bar=show_progress_bar,
+            tokens_per_batch=tokens_per_batch,
+        )
 
-    def encode_documents(self, texts: Item | Iterable[Item], **options: Any) -> Vectors:  # noqa: ANN401  # those of `encode`
+    def encode_documents(
+        self,
+        texts: Item | Iterable[Item],
+        *,
+        precision: Precision = "float32",
+        show_progress_bar: bool = False,
+        tokens_per_batch: int | None = None,
+    ) -> Vectors:
         """Return the vectors of documents, [N, D], or [D] for a single one.
 
         Each gets the document prompt of the model and is cut at its document length.
@@ -149,12 +172,21 @@ class TextEncoder:
         Args:
             texts: documents, or one: strings, or dicts with a text and perhaps a title, which
                 stands before the text.
-            options: precision, show_progress_bar and tokens_per_batch, as `encode` takes them.
+            precision: float32 or float16.
+            show_progress_bar: whether to show progress on standard error.
+            tokens_per_batch: as `encode` takes it.
 
         Raises:
             UserError: a document is neither a string nor a dict with a text.
         """
-        return self.encode(texts, layer=self.document_layer, side="document", **options)
+        return self.encode(
+            texts,
+            layer=self.document_layer,
+            side="document",
+            precision=precision,
+            show_progress_bar=show_progress_bar,
+            tokens_per_batch=tokens_per_batch,
+        )
 
     @overload
     def encode(

@@ -1,6 +1,7 @@
 """Texts to encode, whatever holds them: a file of lines or records, or a corpus."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from m2dr.data.loaders import open_dataset
@@ -19,7 +20,7 @@ from m2dr.records.texts import Document
 
 Texts = Callable[[], Iterator[Document]]  # a new iterator at each call
 ID_KEYS = ("_id", "id", "docid", "query_id")
-TEXT_KEYS = ("text", "contents", "query")  # the first that a record has
+TEXT_KEYS = ("text", "contents")  # the first that a record has; of queries also "query"
 
 
 def open_texts(name: str, queries: bool = False) -> Texts:
@@ -32,7 +33,7 @@ def open_texts(name: str, queries: bool = False) -> Texts:
 
     Args:
         name: of a file or a corpus.
-        queries: whether its texts are queries, so that the documents of a corpus are not meant.
+        queries: whether queries are meant: under `query` in a record, and not those of a corpus.
 
     Raises:
         UserError: there is no such file or corpus, or a corpus is named where queries are meant;
@@ -41,6 +42,8 @@ def open_texts(name: str, queries: bool = False) -> Texts:
     path = Path(name)
     parse = _PARSERS.get(suffix_of(path))
     if parse and path.is_file():
+        if parse is _from_json and queries:
+            parse = partial(parse, keys=(*TEXT_KEYS, "query"))
         keep = parse is _from_line  # so that vector number i is that of line number i
         return lambda: (parse(row, line) for row, line in enumerate(read_lines(path, blank=keep)))
     if parse:
@@ -65,9 +68,9 @@ def _from_tsv(_: int, line: Line) -> Document:
     return Document(identifier(line, name, "the id"), encodable(line, text, "the text"))
 
 
-def _from_json(row: int, line: Line) -> Document:
+def _from_json(row: int, line: Line, keys: Sequence[str] = TEXT_KEYS) -> Document:
     record = line.json()
-    key = next((key for key in TEXT_KEYS if key in record), TEXT_KEYS[0])
+    key = next((key for key in keys if key in record), keys[0])
     docid = optional_identifier(line, record, ID_KEYS) or str(row)
     return Document(docid, string(line, record, key), optional_string(line, record, "title"))
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +115,20 @@ def test_records_have_a_title_a_text_and_an_id_or_a_number(model: Path, tmp_path
     np.testing.assert_array_equal(records, lines)
 
 
+def test_a_record_of_a_query_is_no_document(model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "pairs.jsonl"
+    file.write_text('{"query": "open a file", "positive": "a list"}\n')
+    (tmp_path / "texts.txt").write_text("open a file")
+    asked = {"query": True, "dim": 8}
+
+    found = encoded(request_of(model, file, tmp_path / "v.npy", **asked))
+
+    expected = encoded(request_of(model, tmp_path / "texts.txt", tmp_path / "t.npy", **asked))
+    np.testing.assert_array_equal(found, expected)
+    with pytest.raises(UserError, match="line 1: has no 'text'; its keys are 'query', 'positive'"):
+        verb.encode(request_of(model, file, tmp_path / "v.npy"))
+
+
 def test_vectors_stand_in_the_order_of_the_lines_whatever_the_parts(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,7 +162,7 @@ def test_a_mistake_is_a_sentence_and_leaves_the_old_vectors(
     done = run("encode", "texts.txt", "--out", "v.npy", "--model", model, *words, cwd=tmp_path)
 
     assert done.returncode == 2
-    assert __import__("re").search(sentence, done.stderr), done.stderr
+    assert re.search(sentence, done.stderr), done.stderr
     assert (tmp_path / "v.npy").read_text() == "old"
     assert len(list(tmp_path.iterdir())) == 2
 
@@ -186,3 +201,25 @@ def test_without_pyarrow_the_extra_is_named(
 
     with pytest.raises(UserError, match=r"pip install 'm2dr\[parquet\]'"):
         verb.encode(request_of(model, tmp_path / "a.txt", tmp_path / "v.parquet"))
+
+
+def test_a_file_that_grows_or_shrinks_meanwhile_leaves_the_old_vectors(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "texts.txt").write_text("\n".join(LINES))
+    (tmp_path / "v.npy").write_text("old")
+    usual = verb.CutEncoder
+
+    for lines in (LINES[:5], [*LINES, "more"]):
+
+        def changed(*given: object, lines: list[str] = lines, **options: object) -> object:
+            (tmp_path / "texts.txt").write_text("\n".join(lines))
+            return usual(*given, **options)
+
+        monkeypatch.setattr(verb, "CutEncoder", changed)
+        with pytest.raises(UserError, match="has changed while it was encoded"):
+            verb.encode(request_of(model, tmp_path / "texts.txt", tmp_path / "v.npy"))
+        (tmp_path / "texts.txt").write_text("\n".join(LINES))
+
+    assert (tmp_path / "v.npy").read_text() == "old"
+    assert len(list(tmp_path.iterdir())) == 2

@@ -99,6 +99,10 @@ def test_a_cut_is_picked_and_used(grid: EvaluatedGrid, model: m2dr.Encoder) -> N
 def test_a_corpus_that_is_not_there_is_named(model: m2dr.Encoder) -> None:
     with pytest.raises(UserError, match="There is no data set 'scifct'"):
         m2dr.evaluate(model, "scifct")
+    with pytest.raises(
+        UserError, match="m2dr evaluate retrieval --corpus tiny .* --documents cross"
+    ):
+        m2dr.evaluate(model, "tiny", documents="cross")
 
 
 def test_a_training_is_that_of_the_command(
