@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from os import PathLike
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, get_args, overload
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from m2dr.api.documents import Item, contents
 from m2dr.errors import UserError, nearest
-from m2dr.model.hub import find_folder
+from m2dr.model.hub import CARD, find_folder
 from m2dr.pipelines.cut_encoder import CutEncoder
 from m2dr.progress import progress
 from m2dr.records.arguments import path_or_name, string, whole_number
@@ -331,6 +332,42 @@ class TextEncoder:
         out = Path(path_or_name("folder", folder))
         save_model(self.name, max(self.layer, self.document_layer), out)
         return out
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        token: str = "",
+        private: bool = False,
+        commit_message: str = "",
+        revision: str = "",
+    ) -> str:
+        """Upload the model to the Hugging Face hub, as `m2dr push` does, and return its address.
+
+        A folder that holds the whole model is uploaded as it is, with its README and figures. Of a
+        cut whose documents need fewer layers, and of a model from elsewhere, the folder that
+        `save_pretrained` writes is uploaded.
+
+        Args:
+            repo_id: OWNER/NAME.
+            token: of the hub; that of the login by default.
+            private: whether a new model is private.
+            commit_message: of the commit.
+            revision: branch to write to, made where it is missing; main by default.
+
+        Raises:
+            UserError: the id is not OWNER/NAME, there is no token, or the hub refuses.
+        """
+        from m2dr.commands.push_model import push_model
+        from m2dr.settings.hub_requests import PushModelRequest
+
+        own = Path(self.name)
+        is_whole = max(self.layer, self.document_layer) == self.card.layers
+        with TemporaryDirectory() as place:
+            if not (is_whole and (own / CARD).is_file()):
+                own = self.save_pretrained(Path(place, repo_id.rpartition("/")[2] or "model"))
+            asked = PushModelRequest(own, repo_id, private, revision, commit_message, token)
+            return push_model(asked).url
 
 
 def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
