@@ -130,6 +130,10 @@ def with_datasets(path: Path, rows: Rows) -> None:
         [{"query": "a", "positive": "b", "negative": "c", "score": 4.5}],
         [{"query": "a", "pos": ["b"], "neg": ["c"], "pos_scores": [1.0], "neg_scores": [0.5]}],
         [{"query": "a", "positives": [{"text": "b", "score": 1.0}], "negatives": None}],
+        [
+            {"query": "a", "positives": [{"text": "b", "score": 1.0}]},
+            {"query": "c", "positives": [{"text": "d"}]},
+        ],
         [{"split": "validation", "anchor": "a", "positive": "b"}, {"anchor": "c", "positive": "d"}],
     ],
     ids=lambda value: "-".join(value[0]) if isinstance(value, list) else value.__name__,
