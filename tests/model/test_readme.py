@@ -213,7 +213,7 @@ def test_the_python_of_the_card_gives_one_cut_in_every_tool(
     monkeypatch.setenv("M2DR_DTYPE", "fp32")
     cuts = (Cut(2, 8), Cut(4, 8), Cut(4, 32))
     prefix = "read 'a\n\"```\n{path}: \U0001f600 "
-    own = {"pooling": pooling, "similarity": similarity, "query_length": 24}
+    own = {"pooling": pooling, "similarity": similarity, "query_length": 40}
     folder = saved(model_type, cuts=cuts, query_prefix=prefix, document_prefix="text: ", **own)
 
     ours, theirs, states = run_python(folder)
