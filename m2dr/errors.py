@@ -119,12 +119,12 @@ def command(*words: object, **options: object) -> str:
 
 
 def install(*extras: str) -> str:
-    """Return the command that installs extras of m2dr.
+    """Return the command that installs extras of m2dr, or else what m2dr itself needs.
 
-    >>> install("onnx")
-    "pip install 'm2dr[onnx]'"
+    >>> install("onnx"), install()
+    ("pip install 'm2dr[onnx]'", 'pip install m2dr')
     """
-    return shlex.join(["pip", "install", f"m2dr[{','.join(extras)}]"])
+    return shlex.join(["pip", "install", f"m2dr[{','.join(extras)}]" if extras else "m2dr"])
 
 
 def os_error_message(error: BaseException) -> str:

@@ -22,7 +22,7 @@ def require_reporters(names: Iterable[str]) -> None:
     """Raise UserError if a library that logs are sent to is not installed."""
     for name in names:
         if find_spec(name) is None:
-            how = f"pip install {name}" if name == "tensorboard" else install(name)
+            how = install() if name == "tensorboard" else install(name)  # m2dr needs it anyway
             raise UserError(
                 f"--report-to {name} was asked for, and {name} is not installed. "
                 f"Install it with: {how}"

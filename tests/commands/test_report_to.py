@@ -201,7 +201,7 @@ def test_a_run_of_wandb_is_written_by_the_command_line(
 
 
 @pytest.mark.parametrize(
-    ("name", "how"), [("wandb", "pip install 'm2dr[wandb]'"), ("tensorboard", "pip install tensor")]
+    ("name", "how"), [("wandb", "pip install 'm2dr[wandb]'"), ("tensorboard", "pip install m2dr\n")]
 )
 def test_an_absent_library_is_a_sentence_with_the_command_that_installs_it(
     name: str, how: str, tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path,
