@@ -210,6 +210,20 @@ def test_measures_do_not_count_what_is_deleted(place: Path) -> None:
     assert queries_that_find_it() == 0
 
 
+def test_negatives_are_mined_among_the_documents_of_now(place: Path) -> None:
+    run(place, "index", "add", "new.jsonl", *BOTH, "--replace")
+    run(place, "index", "delete", "d39", *BOTH)
+    run(
+        place, "mine", "--out", "groups.jsonl", *BOTH, "--depth", "40", "--negatives", "30",
+        "--margin", "0", "--queries", "3", "--dim", "8",
+    )  # fmt: skip
+    rows = [json.loads(line) for line in (place / "groups.jsonl").read_text().splitlines()]
+    texts = {each["docid"]: each["text"] for row in rows for each in row["negative_passages"]}
+    assert texts["n1"] == "read a module line"
+    assert texts["d3"] == "close the list"
+    assert "d39" not in texts
+
+
 def test_documents_from_python(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     report = add_documents([Document("p", "open a path")], AddRequest("", "tiny", "model"))
