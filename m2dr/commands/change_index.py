@@ -83,7 +83,8 @@ def add_documents(documents: Iterable[Document], request: AddRequest) -> ChangeR
     begun = time.monotonic()
     if process_count() > 1:
         raise UserError(
-            "Documents are added by one process; start it without torchrun, and give --workers."
+            "Documents were to be added by several processes of torchrun, and one does it; it "
+            "shares the work by --workers."
         )
     workers = Workers(request.workers, request.backend)
     model, home = _home(request)
