@@ -122,17 +122,17 @@ def compact(request: CompactRequest) -> None:
     """Write stores and indexes anew, without the documents that were deleted."""
     from m2dr.commands.change_index import compact as compact_all
 
-    _tell_change(compact_all(request))
+    _tell_change(compact_all(request), "deleted ones removed from the files")
 
 
-def _tell_change(report: "ChangeReport") -> None:
+def _tell_change(report: "ChangeReport", gone: str = "deleted") -> None:
     for folder, done in report.indexes:
         echo(f"{folder}: {done}")
     for note in report.notes:
         echo(f"Note: {note}", err=True)
     echo(
         f"{report.home}: {counted(report.added, 'documents', ',')} added, {report.deleted:,} "
-        f"deleted, {report.documents:,} now, {report.seconds:,.0f} s"
+        f"{gone}, {report.documents:,} now, {report.seconds:,.0f} s"
     )
 
 

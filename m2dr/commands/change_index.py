@@ -82,7 +82,10 @@ def add_documents(documents: Iterable[Document], request: AddRequest) -> ChangeR
     """Add documents as `add` does; the request's own `documents` is not read."""
     begun = time.monotonic()
     if process_count() > 1:
-        raise UserError("m2dr index add runs in one process; give it --workers, without torchrun.")
+        raise UserError(
+            "Documents were to be added by several processes of torchrun, and one does it; it "
+            "shares the work by --workers."
+        )
     workers = Workers(request.workers, request.backend)
     model, home = _home(request)
     with changing(home) as pending:

@@ -140,7 +140,8 @@ def encode_corpus(
         for layer in sorted(set(layers))
     )
     home = stores[0][0].parent
-    settle(home)
+    if is_main_process():
+        settle(home)
     if changed := _changed_stores(request, home, [folder for folder, _ in stores]):
         return changed
     documents = dataset.document_count
@@ -164,13 +165,12 @@ def _changed_stores(request: IndexRequest, home: Path, asked: Sequence[Path]) ->
     Raises:
         UserError: a layer would hold other documents than the others.
     """
-    there = sorted(path.parent for path in home.glob(f"layer-*/{STORE}"))
-    if not any(StoreManifest.read(folder).revision for folder in there):
+    there = {path.parent for path in home.glob(f"layer-*/{STORE}")}
+    staying = there - set(asked) if request.overwrite else there
+    if not any(map(_is_changed, staying)):
         return []
-    layers = tuple(StoreManifest.read(folder).layer for folder in there)
-    if request.overwrite and set(there) <= set(asked):
-        return []
-    if request.overwrite or not set(asked) <= set(there):
+    if request.overwrite or not set(asked) <= there:
+        layers = tuple(int(folder.name.removeprefix("layer-")) for folder in sorted(there))
         again = index_command(replace(request, layers=layers, overwrite=True))
         raise UserError(
             f"Documents of {home} were added or deleted since they were encoded, so a layer that "
@@ -178,6 +178,14 @@ def _changed_stores(request: IndexRequest, home: Path, asked: Sequence[Path]) ->
             f"up the changes and encode all of them from the corpus with: {again}"
         )
     return [open_store(folder) for folder in asked]
+
+
+def _is_changed(folder: Path) -> bool:
+    """Whether documents of a store were added or deleted; a damaged one is found later."""
+    try:
+        return StoreManifest.read(folder).revision > 0
+    except UserError:
+        return False
 
 
 def fit_exits(job: EncodingJob, dataset: Dataset, store: Store) -> None:

@@ -4,7 +4,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Protocol, get_args
 
@@ -26,6 +26,7 @@ from m2dr.io import atomic_path, lock_file
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.folder import read_card
+from m2dr.pipelines.changed_corpus import with_changes
 from m2dr.pipelines.encode import embed_texts, open_corpus
 from m2dr.pipelines.models import document_layer, label_of, newest_model
 from m2dr.progress import progress, say
@@ -209,6 +210,11 @@ def mine(request: MineRequest) -> MineReport:
     with lock_file(request.out, "give another --out"):
         _refuse_existing(request)
         dataset = open_corpus(request.corpus)
+        if request.retriever == "model":
+            request = replace(request, model=request.model or newest_model())
+            fingerprint = read_card(request.model).fingerprint
+            home = store_folder(request.root, dataset.name, fingerprint, 1).parent
+            dataset = with_changes(dataset, home)
         _write(request, dataset, counts)
     return MineReport(
         request.out,

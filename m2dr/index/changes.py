@@ -106,6 +106,8 @@ def open_all(home: Path) -> list[Store]:
 
 def commit(home: Path, change: Change) -> None:
     """Make a change whose files are all written: from here on it counts."""
+    for place in (place for store in _stores(home) for place in _places(store)):
+        remove_files(place)  # nothing: the name of its folder `next` is on the disk now
     write_record(home / CHANGE, change)
     _put_in_place(home)
 

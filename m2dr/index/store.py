@@ -144,7 +144,7 @@ class Store:
         path = self.folder / shard.name
         if path.is_file() and sha256_of(path) == shard.sha256:
             return ""
-        return (
+        return _gone(self.folder, shard) or (
             f"{path} is not the file that was written. Restore it, or start afresh "
             f"{store_remedy(self.folder, overwrite=True)}"
         )
@@ -185,9 +185,17 @@ def store_of_manifest(folder: Path, manifest: StoreManifest) -> Store:
 def _require(folder: Path, shard: Shard, plan: StorePlan) -> None:
     if not has_size(folder, shard, plan):
         raise UserError(
-            f"{folder / shard.name} is missing or has another size than it was written with. "
+            _gone(folder, shard)
+            or f"{folder / shard.name} is missing or has another size than it was written with. "
             f"Restore it, or start afresh {store_remedy(folder, overwrite=True)}"
         )
+
+
+def _gone(folder: Path, shard: Shard) -> str:
+    """Return a sentence if a store has a shard no longer; else nothing."""
+    if shard in StoreManifest.read(folder).shards:
+        return ""
+    return f"{folder} was compacted or encoded anew after it was opened. Open it again."
 
 
 def _unfinished(folder: Path) -> UserError:
