@@ -199,7 +199,7 @@ def test_without_pyarrow_the_extra_is_named(
 ) -> None:
     monkeypatch.setattr(verb, "find_spec", lambda _: None)
 
-    with pytest.raises(UserError, match=r"pip install 'm2dr\[parquet\]'"):
+    with pytest.raises(UserError, match=r"pip install 'm2dr\[datasets\]'"):
         verb.encode(request_of(model, tmp_path / "a.txt", tmp_path / "v.parquet"))
 
 
