@@ -24,6 +24,7 @@ from m2dr.evaluate.results import read_results
 from m2dr.integrations import mteb as adapter
 from m2dr.integrations.mteb import MtebEncoder, evaluate_mteb, run_task
 from m2dr.model import checkpoint
+from m2dr.pipelines import cut_encoder
 from m2dr.settings.evaluate_requests import (
     ClassificationRequest,
     MtebRequest,
@@ -395,13 +396,13 @@ def test_a_grid_has_the_scores_of_its_cuts_and_encodes_each_text_once(
     task = sts_task() if kind == "STS" else retrieval_task(tiny_corpus)
     monkeypatch.setattr(adapter, "_task", lambda _: task)
     encoded: list[int] = []
-    embed = adapter.embed_tokens
+    embed = cut_encoder.embed_tokens
 
     def counting(encoder: object, rows: list[list[int]], *rest: object) -> np.ndarray:
         encoded.append(len(rows))
         return embed(encoder, rows, *rest)
 
-    monkeypatch.setattr(adapter, "embed_tokens", counting)
+    monkeypatch.setattr(cut_encoder, "embed_tokens", counting)
     asked = MtebRequest(("Tiny",), str(model), (2, 4), (8, 32), out=tmp_path / "out", **MACHINE)
 
     report = evaluate_mteb(asked)

@@ -152,7 +152,7 @@ def _keep(given: Iterable[Item], folder: Path, overwrite: bool) -> Path:
 
 def _checked(documents: Iterable[Document], name: Path) -> Iterator[Document]:
     """Yield documents, each with an id of its own that run files can hold, and text of UTF-8."""
-    seen: dict[str, int] = {}
+    seen: dict[str, tuple[Path, int]] = {}
     for number, document in enumerate(documents, start=1):
         line = Line(name, number, "")
         identifier(line, document.id, "the id")

@@ -26,9 +26,7 @@ from m2dr.jsontext import load_json
 from m2dr.model.folder import read_card
 from m2dr.model.hub import find_folder
 from m2dr.model.sentence_transformers import MODEL_SETTINGS
-from m2dr.model.tokenizer import tokenize
 from m2dr.pipelines.cut_encoder import CutEncoder
-from m2dr.pipelines.encode import embed_tokens
 from m2dr.pipelines.models import cuts_of, document_layer, newest_model
 from m2dr.progress import progress
 from m2dr.records.arguments import mappings, strings
@@ -39,7 +37,6 @@ from m2dr.settings.evaluate_requests import MtebRequest
 Vectors = NDArray[np.float32]
 SIDES = ("query", "document")  # what MTEB calls a text, where it calls it anything
 SLOT = "{instruction}"
-
 
 _Side = tuple[str, str | None]  # query, document or None as a word, and the prompt
 _Embed = Callable[[Sequence[str], Sequence[int]], Vectors]  # of texts at layers, [L, N, H]
@@ -119,14 +116,13 @@ class MtebEncoder(CutEncoder):
 
     def grid(self, cuts: Sequence[Cut]) -> "dict[Cut, MtebEncoder]":
         """Return an encoder of each cut, none deeper than this one; they share their vectors."""
-        depth = {cut: document_layer(self.card, cut.layer) for cut in cuts}
-        kept = _Kept(sorted({cut.layer for cut in cuts}), sorted(set(depth.values())))
+        documents = {document_layer(self.card, cut.layer) for cut in cuts}
+        kept = _Kept(sorted({cut.layer for cut in cuts}), sorted(documents))
         found = {}
         for cut in cuts:
             other = copy(self)
             other.__dict__.pop("mteb_model_meta", None)
-            other.cut, other._document_layer, other._kept = cut, depth[cut], kept
-            other._deepest = max(cut.layer, depth[cut])
+            other.cut, other._kept = cut, kept
             found[cut] = other
         return found
 
@@ -167,14 +163,14 @@ class MtebEncoder(CutEncoder):
     def _encoded(self, texts: Sequence[str], kind: str, prompt: str | None) -> Vectors:
         """Return vectors [N, D] of queries, documents or other texts; None: the model's prefix."""
         side: Side = "query" if kind == "query" else "document"
-        layer = self._document_layer if kind == "document" else self.cut.layer
-        card = self.card
+        layer = self.document_layer if kind == "document" else self.cut.layer
+        whole = copy(self)  # at full width, so that the cuts of a grid can share it
+        whole.cut = Cut(self.cut.layer, self.card.width)
         if prompt is not None:
-            card = replace(card, query_prefix=prompt, document_prefix=prompt)
+            whole.card = replace(self.card, query_prefix=prompt, document_prefix=prompt)
 
         def embed(texts: Sequence[str], layers: Sequence[int]) -> Vectors:
-            rows = tokenize(card, self._tokenizer, texts, side)
-            return embed_tokens(self._encoder, rows, self._tokenizer.pad_id, layers)
+            return whole.vectors(texts, side, layers)
 
         if self._kept is None:
             vectors = embed(texts, [layer])[0]
