@@ -83,8 +83,8 @@ def add_documents(documents: Iterable[Document], request: AddRequest) -> ChangeR
     begun = time.monotonic()
     if process_count() > 1:
         raise UserError(
-            "Documents were to be added by several processes of torchrun, and one does it; it "
-            "shares the work by --workers."
+            f"{process_count()} processes were to add documents, and one does. Start it alone; "
+            "--workers shares its work."
         )
     workers = Workers(request.workers, request.backend)
     model, home = _home(request)
