@@ -2,11 +2,13 @@
 
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, overload
 
+from m2dr.api.documents import Item, as_documents
+from m2dr.commands.change_index import ChangeReport, add_documents, delete_documents
 from m2dr.commands.search import Answer, Searcher
 from m2dr.errors import UserError, nearest
 from m2dr.index.layout import MANIFEST, STORE
@@ -14,7 +16,13 @@ from m2dr.pipelines.query_encoder import LruCache, QueryEncoder, open_query_enco
 from m2dr.pipelines.resolve import MILVUS, ResolvedIndex, check_cut, resolve_index
 from m2dr.progress import printable
 from m2dr.records.arguments import path_or_name, string, strings, whole_number
-from m2dr.settings.index_requests import INDEXES, PYDOCS, SearchRequest
+from m2dr.settings.index_requests import (
+    INDEXES,
+    PYDOCS,
+    AddRequest,
+    DeleteRequest,
+    SearchRequest,
+)
 
 _CUTS, _LAYERS = 8, 4  # numbers of indexes and encoders that are kept open
 _CutKey = tuple[int | None, int | None, int | None]  # query layer, dim, document layer
@@ -118,6 +126,50 @@ class OpenIndex:
         k = whole_number("k", k, 1)
         answers = self.searcher(layer, dim, document_layer).answers(queries, k)
         return answers[0] if alone else answers
+
+    def add(self, documents: Iterable[Item], *, replace: bool = False) -> ChangeReport:
+        """Encode documents and add them to every layer and dim, as `m2dr index add` does.
+
+        Args:
+            documents: strings, or dicts with an id, a text and perhaps a title.
+            replace: whether documents of the same ids are replaced.
+
+        Raises:
+            UserError: an id is there already, a document has no text, or this is an index of
+                Milvus; nothing has changed then.
+        """
+        request = self._resolved.request
+        asked = AddRequest("", *self._collection(), replace=replace, root=request.root,
+                           device=request.device, dtype=request.dtype)  # fmt: skip
+        report = add_documents(as_documents(documents), asked)
+        self._reopen()
+        return report
+
+    def delete(self, docids: Sequence[str]) -> ChangeReport:
+        """Delete documents; no search returns them from then on, as with `m2dr index delete`.
+
+        Raises:
+            UserError: an id is not there, or all documents would be gone; nothing has changed then.
+        """
+        asked = DeleteRequest((), None, *self._collection(), root=self._resolved.request.root)
+        report = delete_documents(strings(docids, "docids"), asked)
+        self._reopen()
+        return report
+
+    def _collection(self) -> tuple[str, str]:
+        """Return the corpus and the model whose stores are changed."""
+        request = self._resolved.request
+        if request.index:
+            raise UserError(
+                f"Documents of {request.index} were to be changed. Open the index by its corpus "
+                "and model, change that, and push it again."
+            )
+        return request.corpus, str(self._resolved.model)
+
+    def _reopen(self) -> None:
+        """Open what was changed at the next search."""
+        self._resolved = resolve_index(self._resolved.request)
+        self._searchers = LruCache(self._open, _CUTS)
 
     def _open(self, key: _CutKey) -> Searcher:
         layer, dim, document_layer = key

@@ -222,13 +222,13 @@ def _write_added(
             for document in documents:
                 if document.id in docids:
                     raise UserError(
-                        f"The docid {document.id!r} comes twice in {request.documents}. Nothing "
+                        f"{_named(request)} have the docid {document.id!r} twice. Nothing "
                         "was added; give each document its own id."
                     )
                 docids[document.id] = None
                 file.write(document_line(document))
         if not docids:
-            raise UserError(f"{request.documents} holds no document to add.")
+            raise UserError(f"{_named(request)} were to be added, and there are none.")
         digest = sha256_of(temporary)
         asked = hashlib.sha256(f"add {request.replace} {digest}".encode()).hexdigest()
         there = list(store.docids.find(docids))
@@ -255,10 +255,16 @@ def _there_already(there: Sequence[str], store: Store, request: AddRequest) -> U
         "index", "add", request.documents, corpus=request.corpus, model=request.model, replace=True,
         indexes=None if request.root == INDEXES else request.root,
     )  # fmt: skip
+    how = f"with: {again}" if request.documents else "by replace=True."
     return UserError(
-        f"{request.documents} was to be added, and {store.folder.parent} holds {_few(there)} "
-        f"already. Nothing was added; replace what is there with: {again}"
+        f"{_named(request)} were to be added, and {store.folder.parent} holds {_few(there)} "
+        f"already. Nothing was added; replace what is there {how}"
     )
+
+
+def _named(request: AddRequest) -> str:
+    """Return what a message calls the documents: those of Python code have no name."""
+    return f"The documents of {request.documents}" if request.documents else "The documents"
 
 
 def _encoded(

@@ -144,3 +144,32 @@ def test_the_index_of_a_corpus_is_not_mixed_with_documents(
 
     with pytest.raises(UserError, match="holds the index of a corpus that is elsewhere"):
         m2dr.Index.build(model, DOCUMENTS, name="tiny", folder=tmp_path)
+
+
+def test_documents_are_added_replaced_and_deleted(model: m2dr.Encoder, tmp_path: Path) -> None:
+    index = m2dr.Index.build(model, DOCUMENTS, dims=[8], exits=False, folder=tmp_path)
+    index.search(TEXT, k=9)  # what is open now must not answer later
+    more = [{"id": "new", "title": "", "text": TEXT}, {"id": "d3", "text": "run list"}]
+
+    with pytest.raises(UserError, match=r"hold.*'d3'.*replace=True"):
+        index.add(more)
+    added = index.add(more, replace=True)
+    deleted = index.delete(["d0"])
+
+    assert (added.added, added.deleted, added.documents) == (2, 1, 10)
+    assert (deleted.deleted, deleted.documents) == (1, 9)
+    kept = [row for row in DOCUMENTS if row["id"] not in ("d0", "d3")] + more
+    fresh = m2dr.Index.build(model, kept, dims=[8], exits=False, folder=tmp_path / "fresh")
+    for one in (
+        index,
+        m2dr.open_index(tmp_path / "documents", model=model.name, root=tmp_path, **FP32),
+    ):
+        found, expected = (which.search(TEXT, k=9).hits for which in (one, fresh))
+        assert [(hit.docid, hit.text) for hit in found] == [
+            (hit.docid, hit.text) for hit in expected
+        ]
+        np.testing.assert_allclose(
+            [hit.score for hit in found], [hit.score for hit in expected], atol=1e-5
+        )
+    with pytest.raises(UserError, match="does not hold"):
+        index.delete(["d0"])

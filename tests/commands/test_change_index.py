@@ -151,7 +151,7 @@ def test_what_cannot_be_changed_is_one_sentence_and_changes_nothing(place: Path)
     refused = {
         ("index", "add", "new.jsonl", *BOTH): "holds 'd3' already. Nothing was added; replace what "
         "is there with: m2dr index add new.jsonl --corpus tiny --model model --replace",
-        ("index", "add", "twice.jsonl", *BOTH): "The docid 'n' comes twice in twice.jsonl",
+        ("index", "add", "twice.jsonl", *BOTH): "twice.jsonl have the docid 'n' twice",
         ("index", "add", "bad.jsonl", *BOTH): "bad.jsonl, line 1: 'text' is 3, not a string.",
         ("index", "add", "none.jsonl", *BOTH): "There is no data set 'none.jsonl'",
         ("index", "delete", "d1", "a", "b", "c", "e", *BOTH): "'a', 'b', 'c' and 1 other. Nothing "
