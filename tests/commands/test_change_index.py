@@ -224,6 +224,19 @@ def test_negatives_are_mined_among_the_documents_of_now(place: Path) -> None:
     assert "d39" not in texts
 
 
+def test_a_collection_in_milvus_of_before_is_refused_until_it_is_pushed(place: Path) -> None:
+    push = ("index", "push", "--to", "milvus", "--uri", "m.db", *BOTH, "--layer", "4")
+    search = ("search", "read a module line", *BOTH, "--index", "milvus:m.db", "-k", "40")
+    run(place, *push)
+    run(place, "index", "delete", "d1", *BOTH)
+    told = run(place, *search, code=2).stderr
+    assert "whose documents have changed. Push them with: m2dr index push" in told
+    assert "39 documents, 0 of them written now" in run(place, *push).stdout
+    found = run(place, *search).stdout.split()
+    assert "d1" not in found
+    assert "d39" in found
+
+
 def test_documents_from_python(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     report = add_documents([Document("p", "open a path")], AddRequest("", "tiny", "model"))
