@@ -220,7 +220,7 @@ def remove_files(folder: Path, *patterns: str) -> None:
         for pattern in patterns:
             for path in folder.glob(pattern):
                 path.unlink(missing_ok=True)
-        _sync(folder)
+        sync(folder)
 
 
 def sha256_of(path: Path) -> str:
@@ -267,14 +267,14 @@ def _replaced(target: Path) -> Iterator[Path]:
         yield temporary
         with suppress(OSError):  # there is no earlier file, or the disk has no modes
             shutil.copymode(target, temporary)
-        _sync(temporary)
+        sync(temporary)
         temporary.replace(target)
-        _sync(target.parent)
+        sync(target.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on disk."""
     handle = os.open(path, os.O_RDONLY)
     try:

@@ -70,8 +70,8 @@ def watched(work: Callable[[], object], last: int = 0) -> int:
     """Do something, and end before the step `last`; the number of steps."""
     steps = Steps(last)
     for place, names in (
-        (Path, ("replace", "unlink", "rmdir", "mkdir")), (os, ("link",)), (io, ("_sync",)),
-        (changes.shutil, ("rmtree",)),
+        (Path, ("replace", "unlink", "rmdir", "mkdir")), (os, ("link",)), (io, ("sync",)),
+        (changes, ("sync",)), (changes.shutil, ("rmtree",)),
     ):  # fmt: skip
         for name in names:
             steps.watch(place, name)

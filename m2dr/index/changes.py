@@ -37,7 +37,7 @@ from m2dr.index.layout import (
 from m2dr.index.manifest import IndexManifest, Shard, StoreManifest, texts_digest
 from m2dr.index.store import Store, open_store, store_of_manifest
 from m2dr.index.vectors import FORMATS
-from m2dr.io import atomic_path, explain_write_failure, lock_folder, remove_files, write_bytes
+from m2dr.io import atomic_path, explain_write_failure, lock_folder, remove_files, sync, write_bytes
 from m2dr.jsontext import read_record, write_record
 
 TEXTS = "documents-*.jsonl"  # texts of added documents
@@ -107,7 +107,8 @@ def open_all(home: Path) -> list[Store]:
 def commit(home: Path, change: Change) -> None:
     """Make a change whose files are all written: from here on it counts."""
     for place in (place for store in _stores(home) for place in _places(store)):
-        remove_files(place)  # nothing: the name of its folder `next` is on the disk now
+        with explain_write_failure(place):
+            sync(place)  # the name of its folder `next` is on the disk from here on
     write_record(home / CHANGE, change)
     _put_in_place(home)
 
@@ -279,7 +280,7 @@ def link(source: Path, target: Path) -> None:
         except OSError:
             with atomic_path(target) as temporary:
                 shutil.copyfile(source, temporary)
-    remove_files(target.parent)  # nothing: the new name is on the disk now
+        sync(target.parent)
 
 
 def forget_encoded(home: Path) -> None:
@@ -312,7 +313,7 @@ def _put_in_place(home: Path) -> None:
         with explain_write_failure(place):
             for path in sorted((place / NEXT).glob("*")):
                 path.replace(place / path.name)
-        remove_files(place)  # nothing: the names are on the disk now
+            sync(place)
     forget_added(home)
     _tidy(home)
     remove_files(home, CHANGE)
