@@ -163,6 +163,14 @@ def test_the_table_counts_the_lines_of_the_blocks(task: str) -> None:
     assert row.split(" | ")[1:] == [str(n or "–") for n in counts[:-1]] + [f"{counts[-1]} |"]
 
 
+def test_the_page_names_the_version_that_the_tests_run() -> None:
+    pins = (DOCS.parent / "constraints.txt").read_text()
+    version = re.search(r"^sentence-transformers==(\S+)", pins, flags=re.MULTILINE)
+
+    assert version
+    assert f"| sentence-transformers | {version[1]} |" in PAGE
+
+
 @pytest.mark.parametrize("tool", ["PyLate", "Pyserini"])
 @pytest.mark.parametrize("task", TASKS)
 def test_a_block_that_is_not_run_is_python_at_least(tool: str, task: str) -> None:
