@@ -164,7 +164,10 @@ class Handler(BaseHTTPRequestHandler):
                 self.answer(200, {"id": repository, "sha": oid, "siblings": []})
             return
         oid = self.hub.at("/".join(parts[:2]), parts[3])
-        data = self.hub.commits[oid]["/".join(parts[4:])]
+        data = self.hub.commits.get(oid, {}).get("/".join(parts[4:]))
+        if data is None:
+            self.answer(404, X_Error_Code="EntryNotFound" if oid else "RepoNotFound")
+            return
         etag = f'"{hashlib.sha256(data).hexdigest()}"'
         self.answer(200, data, X_Repo_Commit=oid, ETag=etag)
 
