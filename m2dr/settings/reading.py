@@ -114,12 +114,13 @@ def _conflicts(named: Mapping[str, Any], given: Mapping[str, Any], kind: type) -
     described = {field.name: option_of(field) for field in fields(kind)}
     found = []
     for key in named.keys() & given.keys():
-        word = tuple(named[key]) if isinstance(named[key], list) else named[key]
-        if word != given[key]:
+        # A list of a TOML file or of Python code is the tuple of an option.
+        word, option = (tuple(v) if isinstance(v, list) else v for v in (named[key], given[key]))
+        if word != option:
             each = described.get(key)
             flag = (each and each.name) or key.replace("_", "-")
             found.append(
-                f"{key} is {word} by --set and {given[key]} by --{flag}; leave one of them out"
+                f"{key} is {word} by --set and {option} by --{flag}; leave one of them out"
             )
     return sorted(found)
 

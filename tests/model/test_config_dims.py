@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from transformers import AutoConfig, AutoModel
-from world import make_fitted, make_model
+from transformers import AutoConfig
+from world import load_plain, make_fitted, make_model
 
 from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import export_cut, load, save
@@ -42,7 +42,7 @@ def test_servers_read_the_dims_of_the_last_layer_and_transformers_opens_the_fold
 
     assert dims_of(model) == dims_of(tmp_path / "again") == [8, 32]
     assert dims_of(tmp_path / "cut") == [8, 16, 32]
-    _, report = AutoModel.from_pretrained(tmp_path / "again", output_loading_info=True)
+    _, report = load_plain(tmp_path / "again", output_loading_info=True)
     assert not any(report.values())
 
 
