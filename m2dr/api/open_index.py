@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, overload
 
-from m2dr.api.documents import Item, as_documents
+from m2dr.api.documents import Item, checked_documents
 from m2dr.commands.change_index import ChangeReport, add_documents, delete_documents
 from m2dr.commands.search import Answer, Searcher
 from m2dr.errors import UserError, nearest
@@ -141,7 +141,7 @@ class OpenIndex:
         request = self._resolved.request
         asked = AddRequest("", *self._collection(), replace=replace, root=request.root,
                            device=request.device, dtype=request.dtype)  # fmt: skip
-        report = add_documents(as_documents(documents), asked)
+        report = add_documents(checked_documents(documents, "documents"), asked)
         self._reopen()
         return report
 
