@@ -1,7 +1,9 @@
 """Documents as Python code has them: strings, or dicts with a text, a title and an id."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
+from m2dr.data.readers import Line, encodable, identifier, refuse_repeat
 from m2dr.errors import UserError
 from m2dr.records.arguments import strings
 from m2dr.records.texts import Document, Side
@@ -23,6 +25,25 @@ def as_documents(given: Iterable[Item]) -> Iterator[Document]:
         )
     for number, item in enumerate(given):
         yield _document(number, item)
+
+
+def checked_documents(given: Iterable[Item], name: str) -> Iterator[Document]:
+    """Yield documents, each with an id of its own that run files can hold, and text of UTF-8.
+
+    Args:
+        given: as `as_documents` takes them.
+        name: of all of them, in messages.
+
+    Raises:
+        UserError: an id or a text is not so, or `as_documents` refuses an item.
+    """
+    seen: dict[str, tuple[Path, int]] = {}
+    for number, document in enumerate(as_documents(given), start=1):
+        line = Line(Path(name), number, "")
+        identifier(line, document.id, "the id")
+        encodable(line, document.content, "the text")
+        refuse_repeat(line, document.id, seen)
+        yield document
 
 
 def contents(given: Iterable[Item], side: Side) -> list[str]:

@@ -2,20 +2,18 @@
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
 
-from m2dr.api.documents import Item, as_documents
+from m2dr.api.documents import Item, checked_documents
 from m2dr.api.open_index import OpenIndex
 from m2dr.api.text_encoder import TextEncoder
 from m2dr.commands.index import index_corpus
-from m2dr.data.readers import Line, encodable, identifier, refuse_repeat
 from m2dr.errors import UserError
 from m2dr.index.manifest import Dtype
 from m2dr.io import atomic_path, list_folder, sha256_of
 from m2dr.records.arguments import path_or_name, string, strings, whole_number
-from m2dr.records.texts import Document
 from m2dr.settings.index_requests import INDEXES, IndexRequest, SearchRequest
 
 CORPUS = "corpus.jsonl"  # as in a folder of BEIR, which every command opens
@@ -134,7 +132,7 @@ def _keep(given: Iterable[Item], folder: Path, overwrite: bool) -> Path:
         )
     with atomic_path(path) as unfinished:
         with unfinished.open("w", encoding="utf-8") as file:
-            for document in _checked(as_documents(given), Path(folder.name)):
+            for document in checked_documents(given, folder.name):
                 row = {"_id": document.id, "title": document.title, "text": document.text}
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
         if unfinished.stat().st_size == 0:
@@ -148,14 +146,3 @@ def _keep(given: Iterable[Item], folder: Path, overwrite: bool) -> Path:
         for index in [one for one in list_folder(folder) if changed and one.is_dir()]:
             shutil.rmtree(index)
     return folder
-
-
-def _checked(documents: Iterable[Document], name: Path) -> Iterator[Document]:
-    """Yield documents, each with an id of its own that run files can hold, and text of UTF-8."""
-    seen: dict[str, tuple[Path, int]] = {}
-    for number, document in enumerate(documents, start=1):
-        line = Line(name, number, "")
-        identifier(line, document.id, "the id")
-        encodable(line, document.content, "the text")
-        refuse_repeat(line, document.id, seen)
-        yield document

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
-from m2dr.api.documents import Item, as_documents
+from m2dr.api.documents import Item, checked_documents
 from m2dr.commands.search import Answer, Searcher
 from m2dr.errors import UserError, nearest
 from m2dr.index.layout import MANIFEST, STORE
@@ -145,7 +145,7 @@ class OpenIndex:
         request = self._resolved.request
         asked = AddRequest("", *self._collection(), replace=replace, root=request.root,
                            device=request.device, dtype=request.dtype)  # fmt: skip
-        report = add_documents(as_documents(documents), asked)
+        report = add_documents(checked_documents(documents, "documents"), asked)
         self._reopen()
         return report
 

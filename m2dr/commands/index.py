@@ -23,7 +23,13 @@ from m2dr.index.exit_files import (
     write_exits_record,
 )
 from m2dr.index.faiss_build import build_index, check_engine
-from m2dr.index.layout import PARTIAL, STORE, store_folder, store_remedy
+from m2dr.index.layout import (
+    PARTIAL,
+    STORE,
+    store_folder,
+    store_folders_of,
+    store_remedy,
+)
 from m2dr.index.manifest import IndexManifest, StoreManifest, StorePlan
 from m2dr.index.store import Store, open_store
 from m2dr.io import (
@@ -165,7 +171,7 @@ def _changed_stores(request: IndexRequest, home: Path, asked: Sequence[Path]) ->
     Raises:
         UserError: a layer would hold other documents than the others.
     """
-    there = {path.parent for path in home.glob(f"layer-*/{STORE}")}
+    there = set(store_folders_of(home))
     staying = there - set(asked) if request.overwrite else there
     if not any(map(_is_changed, staying)):
         return []

@@ -17,6 +17,7 @@ from m2dr.index.layout import (
     built_indexes,
     current,
     index_remedy,
+    read_current,
     store_remedy,
 )
 from m2dr.index.listing import store_folders
@@ -101,8 +102,10 @@ def _index(folder: Path) -> Iterator[str]:
     try:
         manifest = IndexManifest.read(folder)
         remedy = partial(index_remedy, folder)
-        path = current(folder / INDEX_DOCIDS)
-        read_docids(path, manifest.documents, manifest.docids, remedy)
+        read_current(
+            folder / INDEX_DOCIDS,
+            lambda path: read_docids(path, manifest.documents, manifest.docids, remedy),
+        )
         read_tombstones(folder, manifest.deleted, manifest.documents, remedy)
     except UserError as error:
         yield str(error)

@@ -399,6 +399,7 @@ def _quoted(path: Path) -> _Cells:
             lines.append(line)
             yield f"{line.text}\n"
 
+    csv.field_size_limit(2**31 - 1)  # of a cell; else 128 KB, and documents are longer
     rows = csv.reader(texts(), strict=True)
     try:
         for row in rows:

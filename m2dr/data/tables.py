@@ -5,6 +5,7 @@ and pairs of rows does not depend on the file. A place of rows is a path: a file
 `hf:ID` as `m2dr.data.huggingface` reads it.
 """
 
+import json
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -111,10 +112,11 @@ def read_records(path: Path, columns: Collection[str] = ()) -> Iterator[Line]:
             continue
         number = 0
         for batch in part.open(columns):
+            named = _entailment_names(batch.schema)
             for start in range(0, batch.num_rows, ROWS_AT_ONCE):
                 for row in batch.slice(start, ROWS_AT_ONCE).to_pylist():
                     number += 1
-                    yield _line(part, number, row)
+                    yield _line(part, number, _with_names(row, named))
 
 
 def columns_of(path: Path) -> tuple[Line, list[str]] | None:
@@ -215,6 +217,39 @@ def _line(part: Part, number: int, row: Row) -> Line:
     if part.split:
         values.setdefault("split", part.split)
     return Line(part.path, number, "", values, "row")
+
+
+def _entailment_names(schema: Untyped) -> dict[str, list[str]]:
+    """Return by column the names of the numbers of NLI labels, where `datasets` recorded them.
+
+    Data sets number entailment, neutral and contradiction in any order. A column of two classes
+    whose 1 is entailment holds scores already.
+    """
+    try:
+        record = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+        features = record.get("info", {}).get("features", {}).items()
+        names = {
+            column: [str(name) for name in feature["names"]]
+            for column, feature in features
+            if isinstance(feature, dict) and isinstance(feature.get("names"), list)
+        }
+    except (ValueError, AttributeError):  # the record is damaged, or another's
+        return {}
+    return {
+        column: known
+        for column, known in names.items()
+        if "entailment" in map(str.lower, known)
+        and [name.lower() for name in known[1:]] != ["entailment"]
+    }
+
+
+def _with_names(row: Row, named: dict[str, list[str]]) -> Row:
+    """Return a row with names in place of numbers; one without a name, such as -1, stays."""
+    for column, known in named.items():
+        value = row.get(column)
+        if isinstance(value, int) and 0 <= value < len(known):
+            row[column] = known[value]
+    return row
 
 
 def _without_nulls(value: object) -> object:

@@ -29,9 +29,10 @@ from m2dr.index.layout import (
     ADDED,
     CHANGE,
     NEXT,
-    STORE,
     built_indexes,
+    layer_folders,
     shard_name,
+    store_folders_of,
     store_remedy,
 )
 from m2dr.index.manifest import IndexManifest, Shard, StoreManifest, texts_digest
@@ -67,7 +68,10 @@ def changing(home: Path) -> Iterator[Change | None]:
         UserError: another process writes there, or the disk refuses.
     """
     with ExitStack() as held:
-        for folder in (home, *(place for store in _stores(home) for place in _places(store))):
+        for folder in (
+            home,
+            *(place for store in store_folders_of(home) for place in _places(store)),
+        ):
             held.enter_context(lock_folder(folder, "give another --indexes"))
         made = home / CHANGE
         again = "Give the command that changed it again"
@@ -92,7 +96,7 @@ def open_all(home: Path) -> list[Store]:
     Raises:
         UserError: one is half-written or damaged, or they do not hold the same documents.
     """
-    stores = [open_store(folder) for folder in sorted(home.glob("layer-*")) if folder.is_dir()]
+    stores = [open_store(folder) for folder in layer_folders(home)]
     for store in stores[1:]:
         first, other = stores[0].manifest, store.manifest
         held = [(one.docids, one.deleted, one.revision) for one in (first, other)]
@@ -106,7 +110,7 @@ def open_all(home: Path) -> list[Store]:
 
 def commit(home: Path, change: Change) -> None:
     """Make a change whose files are all written: from here on it counts."""
-    for place in (place for store in _stores(home) for place in _places(store)):
+    for place in (place for store in store_folders_of(home) for place in _places(store)):
         with explain_write_failure(place):
             sync(place)  # the name of its folder `next` is on the disk from here on
     write_record(home / CHANGE, change)
@@ -286,8 +290,9 @@ def link(source: Path, target: Path) -> None:
 def forget_encoded(home: Path) -> None:
     """Remove what was encoded of documents that were to be added."""
     with explain_write_failure(home):
-        for folder in home.glob(f"layer-*/{ADDED}"):
-            shutil.rmtree(folder)
+        for folder in layer_folders(home):
+            if (folder / ADDED).exists():
+                shutil.rmtree(folder / ADDED)
 
 
 def forget_added(home: Path) -> None:
@@ -298,10 +303,6 @@ def forget_added(home: Path) -> None:
             shutil.rmtree(home / ADDED)
 
 
-def _stores(home: Path) -> list[Path]:
-    return sorted(path.parent for path in home.glob(f"layer-*/{STORE}"))
-
-
 def _places(store: Path) -> list[Path]:
     """Return the folder of a store and those of its indexes."""
     return [store, *(built.folder for built in built_indexes(store))]
@@ -309,7 +310,7 @@ def _places(store: Path) -> list[Path]:
 
 def _put_in_place(home: Path) -> None:
     """Rename the files of a change that was made, and remove what it replaced."""
-    for place in (place for store in _stores(home) for place in _places(store)):
+    for place in (place for store in store_folders_of(home) for place in _places(store)):
         with explain_write_failure(place):
             for path in sorted((place / NEXT).glob("*")):
                 path.replace(place / path.name)
@@ -322,7 +323,7 @@ def _put_in_place(home: Path) -> None:
 def _tidy(home: Path) -> None:
     """Remove the files that no record names, of a change that was not made or is in place."""
     texts: set[str] = set()
-    for store in _stores(home):
+    for store in store_folders_of(home):
         for place in _places(store):
             with explain_write_failure(place):
                 shutil.rmtree(place / NEXT, ignore_errors=True)

@@ -21,9 +21,9 @@ from m2dr.index.layout import (
     NEXT,
     STORE,
     built_indexes,
-    current,
     index_folder,
     index_remedy,
+    read_current,
 )
 from m2dr.index.manifest import IndexManifest, StoreManifest
 from m2dr.index.searchable import Docids, read_docids
@@ -164,7 +164,7 @@ def renew_index(folder: Path, store: Store, new: Store, workers: int = 1) -> str
     if not _can_append(manifest, engine, store, new):
         write_index(new, manifest.dim, engine, target, workers)
         return "rebuilt"
-    handle = _read(current(folder / INDEX), engine, manifest.dim)
+    handle = _read(folder / INDEX, engine, manifest.dim)
     complete = new.complete
     for start, block in complete.blocks(compare=True):
         fresh = block[max(0, store.manifest.documents - start) :]
@@ -219,7 +219,7 @@ def _opened(
     _refuse_stale(folder, manifest)
     engine = _engine_of(manifest)
     try:
-        handle = _read(current(folder / INDEX), engine, manifest.dim)
+        handle = _read(folder / INDEX, engine, manifest.dim)
     except RuntimeError as error:
         raise _damaged(folder / INDEX, "cannot be read by FAISS") from error
     if (handle.ntotal, handle.d) != (manifest.documents, manifest.dim):
@@ -410,17 +410,19 @@ def _is_of(store: StoreManifest, index: IndexManifest) -> bool:
 def _checked(folder: Path) -> tuple[IndexManifest, Docids]:
     """Read the manifest and the docids, refusing files that are not those that were written."""
     manifest = IndexManifest.read(folder)
-    _refuse_changed(current(folder / INDEX), manifest)
+    read_current(folder / INDEX, lambda path: _refuse_changed(path, manifest))
     remedy = partial(index_remedy, folder)
-    path = current(folder / INDEX_DOCIDS)
-    return manifest, read_docids(path, manifest.documents, manifest.docids, remedy)
+    return manifest, read_current(
+        folder / INDEX_DOCIDS,
+        lambda path: read_docids(path, manifest.documents, manifest.docids, remedy),
+    )
 
 
 def _read(path: Path, engine: Engine, dim: int) -> Handle:
     faiss = load_faiss()
     if engine.kind == "binary":
-        return BinaryIndex(faiss.read_index_binary(str(path)), dim)
-    return faiss.read_index(str(path))
+        return read_current(path, lambda it: BinaryIndex(faiss.read_index_binary(str(it)), dim))
+    return read_current(path, lambda it: faiss.read_index(str(it)))
 
 
 def _write(index: Any, path: Path) -> None:  # noqa: ANN401 - faiss has no type stubs

@@ -1,13 +1,15 @@
 """Paths of stores and indexes, and the complete commands that make again what is missing there."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from m2dr.errors import UserError, command
 from m2dr.jsontext import load_json
+
+Found = TypeVar("Found")
 
 STORE = "store.json"
 PARTIAL = "store.partial.json"
@@ -20,6 +22,7 @@ NEXT = "next"  # folder of the new records and index files of a change, in the f
 ADDED = "added"  # folder of documents that are being added, beside the stores and in each
 EXITS = "exits"  # folder of the exits that were fitted on the documents, beside the stores
 DIGITS = 12  # of the fingerprint, in folder names and in messages
+_LAYER = re.compile(r"layer-(\d+)")  # the name of a store's folder
 _FACTORY = re.compile(r"[0-9a-f]{8}")  # the end of an index's name that a factory string gave it
 
 
@@ -43,6 +46,21 @@ def current(path: Path) -> Path:
     new = path.parent / NEXT / path.name
     made = any((path.parents[up] / CHANGE).exists() for up in (1, 2) if len(path.parents) > up)
     return new if made and new.exists() else path
+
+
+def read_current(path: Path, read: Callable[[Path], Found]) -> Found:
+    """Return what `read` makes of the file that counts; again where it was renamed meanwhile.
+
+    Raises:
+        Exception: what `read` raises of a file that still counts then.
+    """
+    while True:
+        found = current(path)
+        try:
+            return read(found)
+        except (UserError, RuntimeError):  # FAISS raises the latter
+            if current(path) == found:
+                raise
 
 
 def index_folder(store: Path, dim: int, engine: str = "flat") -> Path:
@@ -94,13 +112,22 @@ def built_indexes(store: Path) -> tuple[BuiltIndex, ...]:
     return tuple(sorted(BuiltIndex(*parts, folder) for parts, folder in found if parts))
 
 
+def layer_folders(home: Path) -> list[Path]:
+    """Return the folders of layers beside one another; a copy such as layer-04.old is none."""
+    return sorted(
+        path for path in home.glob("layer-*") if _LAYER.fullmatch(path.name) and path.is_dir()
+    )
+
+
+def store_folders_of(home: Path) -> list[Path]:
+    """Return the folders of layers whose stores are finished."""
+    return [folder for folder in layer_folders(home) if (folder / STORE).exists()]
+
+
 def stored_layers(root: Path, corpus: str, fingerprint: str) -> tuple[int, ...]:
     """Return the layers whose stores are finished, increasing."""
     home = store_folder(root, corpus, fingerprint, 1).parent
-    found = (
-        re.fullmatch(r"layer-(\d+)", path.parent.name) for path in home.glob(f"layer-*/{STORE}")
-    )
-    return tuple(sorted(int(match[1]) for match in found if match))
+    return tuple(sorted(int(folder.name[6:]) for folder in store_folders_of(home)))
 
 
 def built_dims(store: Path) -> tuple[int, ...]:

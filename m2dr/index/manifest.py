@@ -14,9 +14,9 @@ from m2dr.index.layout import (
     MANIFEST,
     STORE,
     Origin,
-    current,
     index_remedy,
     origin_of,
+    read_current,
     shard_name,
     store_remedy,
 )
@@ -247,7 +247,7 @@ class StoreManifest:
             UserError: it is missing, malformed, incomplete or of another format.
         """
         return _read(
-            current(folder / STORE),
+            folder / STORE,
             cls,
             lambda: f"Encode the documents again {store_remedy(folder, overwrite=True)}",
         )
@@ -330,8 +330,7 @@ class IndexManifest:
         Raises:
             UserError: it is missing, malformed, incomplete or of another format.
         """
-        path = current(folder / MANIFEST)
-        return _read(path, cls, lambda: f"Build the index {index_remedy(folder)}")
+        return _read(folder / MANIFEST, cls, lambda: f"Build the index {index_remedy(folder)}")
 
     def problems(self) -> Iterator[str]:
         """Yield how the fields contradict each other, each as the end of a sentence."""
@@ -344,7 +343,7 @@ class IndexManifest:
 
 
 def _read(path: Path, kind: type[AnyManifest], remedy: Callable[[], str]) -> AnyManifest:
-    manifest = read_record(path, kind, remedy)
+    manifest = read_current(path, lambda found: read_record(found, kind, remedy))
     for problem in manifest.problems():
         raise UserError(f"{path} {problem}. {remedy()}")
     return manifest

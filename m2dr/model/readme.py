@@ -44,7 +44,7 @@ embedding, a cut, can retrieve; the cuts below were {made}.
 
 | | |
 |---|---|
-| recipe | {card.variant} |
+| recipe | {recipe} |
 | layers | {card.layers} |
 | dims | {card.width} |
 | pooling | {card.pooling} |
@@ -164,7 +164,7 @@ finds documents by that model. Written by m2dr.
 | numbers | {dtype} |
 | similarity | {card.similarity} |
 | tokens of a query | {card.query_length} |
-| recipe of the full model | {card.variant} |
+| recipe of the full model | {recipe} |
 | fingerprint of the full model | {card.fingerprint} |
 
 Of the documents' vectors the first {dim} dims are compared. A vector of a query is parallel to the
@@ -274,7 +274,8 @@ def write_readme(card: ModelCard, folder: Path, parts: CardParts | None = None) 
         card=card,
         cut=cut,
         kept=kept[0] if kept else f"{BEGIN}\n{END}",
-        title=f"{card.variant}: {card.layers} layers, {card.width} dims",
+        title=f"{escaped(card.variant)}: {card.layers} layers, {card.width} dims",
+        recipe=escaped(card.variant),
         documents=f"from layer {card.layers}" if card.documents == "last" else "from its layer",
         cuts=_cuts(card),
         told=_json(told),
@@ -300,6 +301,7 @@ def write_static_readme(card: ModelCard, dim: int, dtype: str, library: str, fol
     """
     text = _TABLE.format(
         card=card,
+        recipe=escaped(card.variant),
         dim=dim,
         dtype=dtype,
         told=_json({"backbone": card.backbone, "query_prefix": card.query_prefix}),

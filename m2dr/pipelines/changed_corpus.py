@@ -9,7 +9,7 @@ from m2dr.data import pairs
 from m2dr.data.dataset import Corpus, Dataset, open_corpus_file
 from m2dr.data.readers import Line, identifier, optional_string, read_lines
 from m2dr.errors import UserError
-from m2dr.index.layout import STORE, stored_layers
+from m2dr.index.layout import store_folders_of, stored_layers
 from m2dr.index.manifest import StoreManifest
 from m2dr.index.searchable import Docids
 from m2dr.index.store import open_store
@@ -70,7 +70,7 @@ def with_changes(dataset: Dataset, home: Path) -> Dataset:
     Raises:
         UserError: a file of added texts is missing.
     """
-    store = next((path.parent for path in sorted(home.glob(f"layer-*/{STORE}"))), None)
+    store = next(iter(store_folders_of(home)), None)
     manifest = StoreManifest.read(store) if store else None
     if store is None or manifest is None or not manifest.revision:
         return dataset
@@ -109,7 +109,10 @@ def parse_document(line: Line) -> Document:
     if key is None:
         found = ", ".join(map(repr, row)) or "none"
         raise line.error(f"has no {ID_KEYS[0]!r}; its keys are {found}.")
-    text = next((key for key in TEXT_KEYS if key in row), TEXT_KEYS[0])
+    text = next((key for key in TEXT_KEYS if key in row), "")
+    if not text:
+        found = ", ".join(map(repr, row))
+        raise line.error(f"has no {' or '.join(map(repr, TEXT_KEYS))}; its keys are {found}.")
     docid = identifier(line, row[key], repr(key))
     return Document(docid, optional_string(line, row, text), optional_string(line, row, "title"))
 

@@ -257,6 +257,10 @@ def store_of(resolved: ResolvedIndex) -> Path:
     named = resolved.folder
     if named is not None and request.document_layer == IndexManifest.read(named).layer:
         return named.parent  # an index may be copied without its store
+    copied = Path(request.index)  # a store, whatever its folder is called
+    is_store = bool(request.index) and (copied / STORE).exists()
+    if is_store and request.document_layer == StoreManifest.read(copied).layer:
+        return copied
     layers, layer = resolved.layers, resolved.document_layer
     folder = resolved.home / f"layer-{layer:02d}"
     if layer not in layers and (folder / PARTIAL).exists():

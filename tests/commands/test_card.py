@@ -191,6 +191,8 @@ def test_texts_of_others_cannot_break_the_card() -> None:
         (folder / name).write_text(json.dumps({**table, **change}))
     settings = {"corpus": HOSTILE, "query_prefix": "```\n# x"}
     Path("models/own/settings.json").write_text(json.dumps(settings))
+    made = Path("models/own/m2dr.json")
+    made.write_text(json.dumps({**json.loads(made.read_text()), "variant": f"{HOSTILE}\n\n# x"}))
 
     run("card", "models/own")
 

@@ -62,7 +62,7 @@ def place(begun: Path, tmp_path: Path) -> Path:
 def digests(place: Path) -> dict[str, str]:
     return {
         str(path): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted((place / "indexes").rglob("*"))
+        for path in sorted(place.rglob("*"))
         if path.is_file()
     }
 
@@ -145,14 +145,16 @@ def test_the_rankings_are_those_of_a_fresh_index(place: Path) -> None:
 
 
 def test_what_cannot_be_changed_is_one_sentence_and_changes_nothing(place: Path) -> None:
-    before = digests(place)
+    before = digests(place / "indexes")
     lines(place / "twice.jsonl", {"_id": "n", "text": "a"}, {"_id": "n", "text": "b"})
     lines(place / "bad.jsonl", {"_id": "n", "text": 3})
+    lines(place / "body.jsonl", {"_id": "n", "body": "read"})
     refused = {
         ("index", "add", "new.jsonl", *BOTH): "holds 'd3' already. Nothing was added; replace what "
         "is there with: m2dr index add new.jsonl --corpus tiny --model model --replace",
         ("index", "add", "twice.jsonl", *BOTH): "twice.jsonl have the docid 'n' twice",
         ("index", "add", "bad.jsonl", *BOTH): "bad.jsonl, line 1: 'text' is 3, not a string.",
+        ("index", "add", "body.jsonl", *BOTH): "line 1: has no 'text' or 'contents'; its keys are",
         ("index", "add", "none.jsonl", *BOTH): "There is no data set 'none.jsonl'",
         ("index", "delete", "d1", "a", "b", "c", "e", *BOTH): "'a', 'b', 'c' and 1 other. Nothing "
         "was deleted; leave those out.",
@@ -166,7 +168,7 @@ def test_what_cannot_be_changed_is_one_sentence_and_changes_nothing(place: Path)
         assert told.count("Error: ") == 1
     told = run(place, "index", "compact", *BOTH).stdout
     assert "0 documents added, 0 deleted ones removed from the files, 40 now" in told
-    assert digests(place) == before
+    assert digests(place / "indexes") == before
 
 
 def test_an_index_of_a_changed_collection_can_be_built_and_a_layer_cannot(place: Path) -> None:
@@ -182,6 +184,20 @@ def test_an_index_of_a_changed_collection_can_be_built_and_a_layer_cannot(place:
     )
     assert "d1" in found(place, *WAYS[0])
     assert not list((place / "indexes").rglob("deleted-*/../store.json"))
+
+
+def test_a_copy_of_a_store_is_searched_by_its_folder_and_not_changed(place: Path) -> None:
+    (layer,) = place.glob("indexes/*/*/layer-04")
+    for name in ("before", "layer-04.before"):
+        subprocess.run(["cp", "-r", layer, layer.with_name(name)], check=True)
+    before = digests(layer.with_name("layer-04.before"))
+    run(place, "index", "delete", "d1", *BOTH)
+
+    assert digests(layer.with_name("layer-04.before")) == before
+    for name, there in (("before", True), ("layer-04.before", True), ("layer-04", False)):
+        for way in (WAYS[0], WAYS[3]):
+            assert ("d1" in found(place, "--index", str(layer.with_name(name)), *way)) is there
+    run(place, "index", "corpus", *BOTH, "--layer", "4", "--dim", "16")
 
 
 def test_a_damaged_list_of_deleted_documents_is_found(place: Path) -> None:

@@ -177,6 +177,12 @@ def test_a_quoted_cell_keeps_its_blank_lines_and_rows_may_have_some_between(writ
     ]
 
 
+def test_a_cell_may_be_as_long_as_a_document(write) -> None:
+    path = write("a.csv", "text,label", f"{'word ' * 40_000},x")
+
+    assert [len(row["text"]) for _, row in read_table(path)] == [200_000]
+
+
 def test_a_table_may_begin_and_end_as_windows_has_it(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b'\xef\xbb\xbftext,label\r\n"one\r\n\r\ntwo",x\r\n\r\n')

@@ -392,6 +392,32 @@ def test_scored_pairs_are_read_from_any_table(kind: str, tmp_path: Path) -> None
     assert open_scored_pairs(path).pairs[4].score == 1.0
 
 
+@pytest.mark.parametrize("kind", ["saved", "hf:", ".parquet"])
+def test_labels_of_inference_are_read_by_the_names_of_the_library(
+    kind: str, tmp_path: Path
+) -> None:
+    def read(names: list[str], first: str, second: str) -> list[float]:
+        columns = {first: datasets.Value("string"), second: datasets.Value("string")}
+        features = datasets.Features({**columns, "label": datasets.ClassLabel(names=names)})
+        rows = [{first: "a", second: str(n), "label": n} for n in range(len(names))]
+        table = datasets.Dataset.from_list(rows, features=features)
+        path = tmp_path / f"{'-'.join(names)}.parquet"
+        if kind == ".parquet":
+            table.to_parquet(path)
+        else:
+            table.save_to_disk(path.with_suffix(""))
+            path = path.with_suffix("")
+        name = f"hf:{path}" if kind == "hf:" else str(path)
+        return [pair.score for pair in open_sentences(name).pairs]
+
+    three = ["entailment", "contradiction", "neutral"]
+    assert read(three, "premise", "hypothesis") == [1.0, 0.0, 0.5]
+    assert read(three[1:] + three[:1], "sentence1", "sentence2") == [0.0, 0.5, 1.0]
+    assert read(["not_entailment", "entailment"], "sentence1", "sentence2") == [0.0, 1.0]
+    with pytest.raises(UserError, match="'label' is 'not_entailment', not one of entailment"):
+        read(["entailment", "not_entailment"], "sentence1", "sentence2")
+
+
 def test_the_splits_of_a_data_set_of_pairs_are_those_of_a_column(tmp_path: Path) -> None:
     parts = {"train": SCORED[:3], "test": SCORED[3:]}
     saved = {split: datasets.Dataset.from_list(rows) for split, rows in parts.items()}

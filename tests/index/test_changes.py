@@ -22,7 +22,7 @@ from m2dr.index.changes import (
 from m2dr.index.exact import ExactIndex
 from m2dr.index.faiss_build import build_index, open_index
 from m2dr.index.funnel import Funnel, FunnelIndex
-from m2dr.index.layout import ADDED, NEXT
+from m2dr.index.layout import ADDED, CHANGE, NEXT, STORE, read_current
 from m2dr.index.listing import list_stores
 from m2dr.index.milvus import Server
 from m2dr.index.milvus_index import open_collection, push
@@ -254,6 +254,28 @@ def test_what_was_prepared_and_not_made_changes_nothing(world: World) -> None:
         pass
     assert not (folder / NEXT).exists()
     assert not list(world.home.rglob("deleted-*"))
+
+
+def test_a_file_that_is_renamed_while_it_is_opened_is_opened_under_its_new_name(
+    tmp_path: Path,
+) -> None:
+    path, new = tmp_path / "layer-06" / STORE, tmp_path / "layer-06" / NEXT / STORE
+    new.parent.mkdir(parents=True)
+    path.write_text("before")
+    new.write_text("after")
+    (tmp_path / CHANGE).write_text("{}")
+
+    def read(found: Path) -> str:
+        if new.exists():
+            new.replace(path)  # by the process that makes the change
+        if not found.exists():
+            raise UserError(f"{found} is missing")
+        return found.read_text()
+
+    assert read_current(path, read) == "after"
+    path.unlink()
+    with pytest.raises(UserError, match="is missing"):
+        read_current(path, read)
 
 
 def test_indexes_that_can_are_appended_to(world: World) -> None:
