@@ -14,7 +14,7 @@ from m2dr.data.readers import Line, encodable, identifier, refuse_repeat
 from m2dr.errors import UserError
 from m2dr.index.manifest import Dtype
 from m2dr.io import atomic_path, list_folder, sha256_of
-from m2dr.records.arguments import path_or_name, string, strings, whole_number
+from m2dr.records.arguments import path_or_name, string, strings, whole_numbers
 from m2dr.records.texts import Document
 from m2dr.settings.index_requests import INDEXES, IndexRequest, SearchRequest
 
@@ -30,8 +30,8 @@ class Index(OpenIndex):
         model: TextEncoder | str | PathLike[str],
         documents: str | PathLike[str] | Iterable[Item],
         *,
-        dims: Sequence[int] = (),
-        layers: Sequence[int] = (),
+        dims: int | Sequence[int] = (),
+        layers: int | Sequence[int] = (),
         engines: Sequence[str] = (),
         name: str = "documents",
         folder: str | PathLike[str] = INDEXES,
@@ -77,8 +77,8 @@ class Index(OpenIndex):
         asked = IndexRequest(
             corpus,
             named,
-            dims=_numbers("dims", dims, 1) or ((encoder.dim,) if encoder else ()),
-            layers=_numbers("layers", layers, 0),
+            dims=whole_numbers("dims", dims, 1) or ((encoder.dim,) if encoder else ()),
+            layers=whole_numbers("layers", layers, 0),
             engines=tuple(strings(engines, "engines")),
             root=root,
             store=store,
@@ -106,10 +106,6 @@ class Index(OpenIndex):
 
 def _named(model: TextEncoder | str | PathLike[str]) -> str:
     return model.name if isinstance(model, TextEncoder) else path_or_name("model", model)
-
-
-def _numbers(name: str, given: Sequence[int], least: int) -> tuple[int, ...]:
-    return tuple(sorted({whole_number(name, number, least) for number in given}))
 
 
 def _plain(name: str) -> str:

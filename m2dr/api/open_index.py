@@ -44,6 +44,10 @@ class OpenIndex:
         self._lock = threading.Lock()
         self.searcher()
 
+    def __repr__(self) -> str:
+        corpus, model = self._resolved.corpus, self._resolved.model
+        return f"{type(self).__name__}({corpus!r}, model={model!r})"
+
     def searcher(
         self, layer: int | None = None, dim: int | None = None, document_layer: int | None = None
     ) -> Searcher:
@@ -131,17 +135,17 @@ class OpenIndex:
         """Encode documents and add them to every layer and dim, as `m2dr index add` does.
 
         Args:
-            documents: strings, or dicts with an id, a text and perhaps a title.
+            documents: dicts with an id, a text and perhaps a title.
             replace: whether documents of the same ids are replaced.
 
         Raises:
-            UserError: an id is there already, a document has no text, or this is an index of
-                Milvus; nothing has changed then.
+            UserError: an id is there already, a document has no id or no text, or this is an index
+                of Milvus; nothing has changed then.
         """
         request = self._resolved.request
         asked = AddRequest("", *self._collection(), replace=replace, root=request.root,
                            device=request.device, dtype=request.dtype)  # fmt: skip
-        report = add_documents(as_documents(documents), asked)
+        report = add_documents(as_documents(documents, numbered=False), asked)
         self._reopen()
         return report
 

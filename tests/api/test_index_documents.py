@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 from shell import m2dr as run
 from world import TEXT, WORDS, make_model
@@ -117,9 +118,10 @@ def test_what_is_built_is_used_again_and_other_documents_replace_it_when_told(
         ([{"id": "a b", "text": "x"}], {}, "the id 'a b' holds whitespace"),
         (["a\ud800"], {}, "half a surrogate pair"),
         ([{"id": 1.5, "text": "x"}], {}, "has id = 1.5"),
+        (pandas.DataFrame({"text": ["a", "b"]}), {}, r"of type DataFrame, a table.*'records'"),
         (["a"], {"name": "a/b"}, "Give the name of a folder"),
         (["a"], {"dims": [0]}, "dims = 0 was asked for"),
-        (["a"], {"dims": [99]}, "Dim 99 was asked for"),
+        (["a"], {"dims": 99}, "Dim 99 was asked for"),
         (["a"], {"engines": ["fast"]}, "no engine 'fast'"),
         ("./nothing", {}, "There is no data set './nothing'"),
     ],
@@ -153,11 +155,15 @@ def test_documents_are_added_replaced_and_deleted(model: m2dr.Encoder, tmp_path:
 
     with pytest.raises(UserError, match=r"hold.*'d3'.*replace=True"):
         index.add(more)
+    for nameless in ("a text", {"text": "a text"}):
+        with pytest.raises(UserError, match="Number 1 of the documents has no id"):
+            index.add([more[0], nameless], replace=True)
     added = index.add(more, replace=True)
     deleted = index.delete(["d0"])
 
     assert (added.added, added.deleted, added.documents) == (2, 1, 10)
     assert (deleted.deleted, deleted.documents) == (1, 9)
+    assert repr(index) == f"Index('documents', model={model.name!r})"
     kept = [row for row in DOCUMENTS if row["id"] not in ("d0", "d3")] + more
     fresh = m2dr.Index.build(model, kept, dims=[8], exits=False, folder=tmp_path / "fresh")
     for one in (
