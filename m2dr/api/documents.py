@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from m2dr.data.dataset import DOCUMENT_IDS, DOCUMENT_TEXTS
 from m2dr.errors import UserError
 from m2dr.records.arguments import refuse_table, strings
 from m2dr.records.texts import Document, Side
 
 Item = str | Mapping[str, object]
-ID_KEYS = ("_id", "id", "docid")
 _FORM = "Give a string, or a dict such as {'id': 'd1', 'title': 'A title', 'text': 'A text'}."
 
 
@@ -55,7 +55,8 @@ def _document(number: int, item: Item) -> Document:
         raise UserError(f"Number {number} of the documents is of type {kind}. {_FORM}")
     key = _id_key(item)
     docid = number if key is None else item[key]
-    text, title = item.get("text"), item.get("title") or ""
+    text = next((item[key] for key in DOCUMENT_TEXTS if item.get(key) is not None), None)
+    title = item.get("title") or ""
     if not isinstance(text, str) or not isinstance(title, str):
         found = "no text" if text is None else f"text = {text!r} and title = {title!r}"
         raise UserError(f"Number {number} of the documents has {found:.200}. {_FORM}")
@@ -65,4 +66,4 @@ def _document(number: int, item: Item) -> Document:
 
 
 def _id_key(item: Mapping[str, object]) -> str | None:
-    return next((key for key in ID_KEYS if item.get(key) is not None), None)
+    return next((key for key in DOCUMENT_IDS if item.get(key) is not None), None)

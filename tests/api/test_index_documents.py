@@ -83,6 +83,16 @@ def test_strings_are_numbered_and_the_command_line_searches_them(
     assert f"  {best.docid}\n" in done.stdout, done.stderr
 
 
+def test_ids_and_texts_have_the_names_that_files_of_documents_have(
+    model: m2dr.Encoder, tmp_path: Path
+) -> None:
+    rows = [{"document_id": "d1", "contents": TEXT}, {"docid": "d2", "text": "open"}]
+
+    hits = m2dr.Index.build(model, rows, exits=False, folder=tmp_path).search(TEXT, k=2).hits
+
+    assert [(hit.docid, hit.text) for hit in hits] == [("d1", TEXT), ("d2", "open")]
+
+
 def test_a_corpus_is_named(model: m2dr.Encoder, tiny_corpus: Path, tmp_path: Path) -> None:
     index = m2dr.Index.build(model, tiny_corpus, folder=tmp_path, exits=False)
 
