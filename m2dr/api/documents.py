@@ -3,42 +3,56 @@
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from m2dr.data.dataset import DOCUMENT_IDS, DOCUMENT_TEXTS
 from m2dr.data.readers import Line, encodable, identifier, refuse_repeat
 from m2dr.errors import UserError
-from m2dr.records.arguments import strings
+from m2dr.records.arguments import refuse_table, strings
 from m2dr.records.texts import Document, Side
 
 Item = str | Mapping[str, object]
-ID_KEYS = ("_id", "id", "docid")
 _FORM = "Give a string, or a dict such as {'id': 'd1', 'title': 'A title', 'text': 'A text'}."
 
 
-def as_documents(given: Iterable[Item]) -> Iterator[Document]:
+def as_documents(given: Iterable[Item], numbered: bool = True) -> Iterator[Document]:
     """Yield documents; those without an id have their number, from 0, as id.
 
+    Args:
+        given: strings, or dicts with a text and perhaps a title and an id.
+        numbered: whether a document may come without an id.
+
     Raises:
-        UserError: an item is neither a string nor a dict with a text.
+        UserError: an item is neither a string nor a dict with a text, or lacks an id.
     """
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         raise UserError(
             f"The documents are of type {type(given).__name__}. Give a list of strings or dicts."
         )
+    refuse_table(given, "documents")
     for number, item in enumerate(given):
-        yield _document(number, item)
+        document = _document(number, item)
+        if not (numbered or (isinstance(item, Mapping) and _id_key(item))):
+            raise UserError(
+                f"Number {number} of the documents has no id, by which it would be told from those "
+                "that are there. Give a dict such as {'id': 'd1', 'text': 'A text'}."
+            )
+        yield document
 
 
-def checked_documents(given: Iterable[Item], name: str) -> Iterator[Document]:
+def checked_documents(
+    given: Iterable[Item], name: str, numbered: bool = True
+) -> Iterator[Document]:
     """Yield documents, each with an id of its own that run files can hold, and text of UTF-8.
 
     Args:
         given: as `as_documents` takes them.
         name: of all of them, in messages.
+        numbered: as `as_documents` takes it.
 
     Raises:
         UserError: an id or a text is not so, or `as_documents` refuses an item.
     """
     seen: dict[str, tuple[Path, int]] = {}
-    for number, document in enumerate(as_documents(given), start=1):
+    for number, document in enumerate(as_documents(given, numbered), start=1):
         line = Line(Path(name), number, "")
         identifier(line, document.id, "the id")
         encodable(line, document.content, "the text")
@@ -63,12 +77,17 @@ def _document(number: int, item: Item) -> Document:
     if not isinstance(item, Mapping):
         kind = type(item).__name__
         raise UserError(f"Number {number} of the documents is of type {kind}. {_FORM}")
-    key = next((key for key in ID_KEYS if item.get(key) is not None), None)
+    key = _id_key(item)
     docid = number if key is None else item[key]
-    text, title = item.get("text"), item.get("title") or ""
+    text = next((item[key] for key in DOCUMENT_TEXTS if item.get(key) is not None), None)
+    title = item.get("title") or ""
     if not isinstance(text, str) or not isinstance(title, str):
         found = "no text" if text is None else f"text = {text!r} and title = {title!r}"
         raise UserError(f"Number {number} of the documents has {found:.200}. {_FORM}")
     if not isinstance(docid, str | int) or isinstance(docid, bool):
         raise UserError(f"Number {number} of the documents has {key} = {docid!r:.200}. {_FORM}")
     return Document(str(docid), text, title)
+
+
+def _id_key(item: Mapping[str, object]) -> str | None:
+    return next((key for key in DOCUMENT_IDS if item.get(key) is not None), None)

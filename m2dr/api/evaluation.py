@@ -14,7 +14,7 @@ from m2dr.errors import UserError, command, install
 from m2dr.evaluate.figures import quality_over_dims
 from m2dr.evaluate.grid import Grid, text_table
 from m2dr.evaluate.pick import Choice
-from m2dr.records.arguments import path_or_name, strings, whole_number
+from m2dr.records.arguments import path_or_name, strings, whole_numbers
 from m2dr.settings.evaluate_requests import RESULTS, EvaluateRequest, PickRequest
 from m2dr.settings.index_requests import INDEXES
 from m2dr.settings.reading import count, measure_floor, milliseconds, share, size
@@ -125,8 +125,8 @@ def evaluate(
     corpus: str | PathLike[str],
     *,
     split: str = "",
-    layers: Sequence[int] = (),
-    dims: Sequence[int] = (),
+    layers: int | Sequence[int] = (),
+    dims: int | Sequence[int] = (),
     measures: Sequence[str] = (),
     documents: str = "trained",
     exits: Literal["model", "index"] = "model",
@@ -171,8 +171,8 @@ def evaluate(
         corpora=(path_or_name("corpus", corpus),),
         models=(name,),
         split=split,
-        layers=tuple(sorted({whole_number("layers", layer, 0) for layer in layers})),
-        dims=tuple(sorted({whole_number("dims", dim, 1) for dim in dims})),
+        layers=whole_numbers("layers", layers, 0),
+        dims=whole_numbers("dims", dims, 1),
         documents=documents,
         exits=exits,
         measures=tuple(strings(measures, "measures")),

@@ -13,7 +13,7 @@ from m2dr.commands.index import index_corpus
 from m2dr.errors import UserError
 from m2dr.index.manifest import Dtype
 from m2dr.io import atomic_path, list_folder, sha256_of
-from m2dr.records.arguments import path_or_name, string, strings, whole_number
+from m2dr.records.arguments import path_or_name, string, strings, whole_numbers
 from m2dr.settings.index_requests import INDEXES, IndexRequest, SearchRequest
 
 CORPUS = "corpus.jsonl"  # as in a folder of BEIR, which every command opens
@@ -28,8 +28,8 @@ class Index(OpenIndex):
         model: TextEncoder | str | PathLike[str],
         documents: str | PathLike[str] | Iterable[Item],
         *,
-        dims: Sequence[int] = (),
-        layers: Sequence[int] = (),
+        dims: int | Sequence[int] = (),
+        layers: int | Sequence[int] = (),
         engines: Sequence[str] = (),
         name: str = "documents",
         folder: str | PathLike[str] = INDEXES,
@@ -75,8 +75,8 @@ class Index(OpenIndex):
         asked = IndexRequest(
             corpus,
             named,
-            dims=_numbers("dims", dims, 1) or ((encoder.dim,) if encoder else ()),
-            layers=_numbers("layers", layers, 0),
+            dims=whole_numbers("dims", dims, 1) or ((encoder.dim,) if encoder else ()),
+            layers=whole_numbers("layers", layers, 0),
             engines=tuple(strings(engines, "engines")),
             root=root,
             store=store,
@@ -104,10 +104,6 @@ class Index(OpenIndex):
 
 def _named(model: TextEncoder | str | PathLike[str]) -> str:
     return model.name if isinstance(model, TextEncoder) else path_or_name("model", model)
-
-
-def _numbers(name: str, given: Sequence[int], least: int) -> tuple[int, ...]:
-    return tuple(sorted({whole_number(name, number, least) for number in given}))
 
 
 def _plain(name: str) -> str:

@@ -46,6 +46,10 @@ class OpenIndex:
         self._lock = threading.Lock()
         self.searcher()
 
+    def __repr__(self) -> str:
+        corpus, model = self._resolved.corpus, self._resolved.model
+        return f"{type(self).__name__}({corpus!r}, model={model!r})"
+
     def searcher(
         self, layer: int | None = None, dim: int | None = None, document_layer: int | None = None
     ) -> Searcher:
@@ -133,19 +137,20 @@ class OpenIndex:
         """Encode documents and add them to every layer and dim, as `m2dr index add` does.
 
         Args:
-            documents: strings, or dicts with an id, a text and perhaps a title.
+            documents: dicts with an id, a text and perhaps a title.
             replace: whether documents of the same ids are replaced.
 
         Raises:
-            UserError: an id is there already, a document has no text, or this is an index of
-                Milvus; nothing has changed then.
+            UserError: an id is there already, a document has no id or no text, or this is an index
+                of Milvus; nothing has changed then.
         """
         from m2dr.commands.change_index import add_documents
 
         request = self._resolved.request
         asked = AddRequest("", *self._collection(), replace=replace, root=request.root,
                            device=request.device, dtype=request.dtype)  # fmt: skip
-        report = add_documents(checked_documents(documents, "documents"), asked)
+        found = checked_documents(documents, "documents", numbered=False)
+        report = add_documents(found, asked)
         self._reopen()
         return report
 

@@ -278,9 +278,17 @@ class TextEncoder:
             documents: [N, D], or [D] of one.
 
         Raises:
-            UserError: they have different dims.
+            UserError: they have different dims, or are no numbers.
         """
-        left, right = (np.atleast_2d(np.asarray(one, np.float32)) for one in (queries, documents))
+        try:
+            left, right = (
+                np.atleast_2d(np.asarray(one, np.float32)) for one in (queries, documents)
+            )
+        except (TypeError, ValueError):
+            raise UserError(
+                "What was given to compare is no array of numbers. Give vectors, such as "
+                "encode_queries and encode_documents return."
+            ) from None
         if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[1]:
             raise UserError(
                 f"Vectors of shapes {list(left.shape)} and {list(right.shape)} were given. Give "

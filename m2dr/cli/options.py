@@ -39,7 +39,11 @@ class Whole(click.IntRange):
     """A whole number of at most 64 bits, which every array and every loop can count to."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:  # noqa: ANN401  # as click declares it
-        """Refuse a number of more bits."""
+        """Refuse what is no number, and a number of more bits."""
+        try:
+            int(value)
+        except ValueError:
+            self.fail(f"{str(value)[:40]!r} is not a whole number.", param, ctx)
         number: int = super().convert(value, param, ctx)
         if abs(number) >= 2**63:
             self.fail(f"{str(value)[:40]}… has more than 64 bits.", param, ctx)
@@ -148,6 +152,16 @@ class CommandGroup(click.Group):
     """A group whose commands take old spellings."""
 
     command_class = NamedCommand
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the group's own options; name its commands where another option is given."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            ctx.fail(
+                f"No such option '{error.option_name}' here. Write a command "
+                f"before its options: {', '.join(self.list_commands(ctx))}."
+            )
 
 
 command = functools.partial(click.command, cls=NamedCommand)

@@ -166,7 +166,10 @@ class Dataset:
         if name in self._splits:
             return name
         if not self._splits:
-            raise UserError(f"{self.name} has no judged queries, so no split {split!r}.")
+            raise UserError(
+                f"{self.name} has no judged queries, so no split {split!r}. Give a file of pairs, "
+                "or a folder with queries.jsonl and qrels/test.tsv beside the corpus."
+            )
         raise UserError(f"{self.name} has no split {split!r}. {nearest(split, self._splits)}")
 
 

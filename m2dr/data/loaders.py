@@ -110,6 +110,12 @@ def _found_instead(name: str) -> str:
         looked_for = ", ".join(("corpus.jsonl", *msmarco.LOOKED_FOR, "*.parquet, *.arrow, *.csv"))
         return f"The folder {name} holds none of the files looked for: {looked_for}."
     refuse_pipe(path)
+    if path.exists() and not path.stat().st_size:
+        return f"The file {name} is empty."
+    if path.suffix == ".json" and path.exists():
+        return (
+            f"The file {name} is JSON. Write one record per line, as {path.with_suffix('.jsonl')}."
+        )
     if path.exists():
         return f"The file {name} is not of a kind that m2dr reads."
     return f"There is no data set {name!r}. {suggestion(name, _neighbours(path))}".rstrip()

@@ -244,6 +244,15 @@ def read_group(line: Line) -> tuple[TrainingRow, FindScores]:
     return _group(line, row), partial(_scores, line, row, POSITIVE_KEYS)
 
 
+def _remedy(keys: Collection[str]) -> str:
+    """Return what to do with a row of these keys, which no kind of data has."""
+    if any(";" in key or "\t" in key for key in keys):
+        return "Separate the columns by commas, or by tabs in a .tsv file."
+    if "text" in keys:
+        return "Add an 'id' to each row."
+    return "Rename them to those of one kind."
+
+
 def _scores(
     line: Line, row: Row, positive_keys: tuple[str, ...], ids: RowIds
 ) -> Iterator[TeacherScore]:
@@ -262,7 +271,8 @@ def _dataset(path: Path, first: Line, keys: Collection[str], rows: Callable[[], 
     if _ANSWERS.isdisjoint(keys):
         raise first.error(
             f"has neither 'document' (pairs) nor {POSITIVE_KEYS[0]!r} (groups), nor an id and a "
-            f"text (documents); its keys are {', '.join(map(repr, keys)) or 'none'}."
+            f"text (documents); its keys are {', '.join(map(repr, keys)) or 'none'}. "
+            f"{_remedy(keys)}"
         )
     paired = "document" in keys
     read, positives = (_pair, ("document",)) if paired else (_group, POSITIVE_KEYS)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from m2dr.data.dataset import DOCUMENT_IDS, DOCUMENT_TEXTS
 from m2dr.data.loaders import open_dataset
 from m2dr.data.readers import (
     Line,
@@ -19,8 +20,8 @@ from m2dr.errors import UserError
 from m2dr.records.texts import Document
 
 Texts = Callable[[], Iterator[Document]]  # a new iterator at each call
-ID_KEYS = ("_id", "id", "docid", "query_id")
-TEXT_KEYS = ("text", "contents")  # the first that a record has; of queries also "query"
+ID_KEYS = (*DOCUMENT_IDS, "query_id")
+TEXT_KEYS = DOCUMENT_TEXTS  # the first that a record has; of queries also "query"
 
 
 def open_texts(name: str, queries: bool = False) -> Texts:

@@ -190,7 +190,10 @@ def _checked(folder: Path) -> Path:
     _refuse_modules(folder)
     inner = transformer_folder(folder)
     if not (inner / "config.json").exists():
-        raise UserError(f"{folder} holds no model: there is no config.json in it.")
+        raise UserError(
+            f"{folder} holds no model: there is no config.json in it. Name a folder that m2dr, "
+            "transformers or sentence-transformers wrote."
+        )
     if not any(inner.glob("*.safetensors")):
         raise UserError(f"{folder} has no weights as safetensors, the only format m2dr reads.")
     _refuse_files_elsewhere(inner)

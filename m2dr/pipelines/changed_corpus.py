@@ -6,7 +6,13 @@ from functools import cached_property
 from pathlib import Path
 
 from m2dr.data import pairs
-from m2dr.data.dataset import Corpus, Dataset, open_corpus_file
+from m2dr.data.dataset import (
+    DOCUMENT_IDS,
+    DOCUMENT_TEXTS,
+    Corpus,
+    Dataset,
+    open_corpus_file,
+)
 from m2dr.data.readers import Line, identifier, optional_string, read_lines
 from m2dr.errors import UserError
 from m2dr.index.layout import store_folders_of, stored_layers
@@ -16,7 +22,7 @@ from m2dr.index.store import open_store
 from m2dr.pipelines.encode import open_corpus
 from m2dr.records.texts import Document
 
-ID_KEYS, TEXT_KEYS = ("_id", "id", "docid"), ("text", "contents")  # of a line with a document
+ID_KEYS, TEXT_KEYS = DOCUMENT_IDS, DOCUMENT_TEXTS  # of a line with a document
 
 
 class ChangedCorpus:

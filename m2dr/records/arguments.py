@@ -71,6 +71,30 @@ def whole_number(name: str, given: object, least: int) -> int:
     return number
 
 
+def whole_numbers(name: str, given: object, least: int) -> tuple[int, ...]:
+    """Return whole numbers in order, each once; a single one may stand for itself.
+
+    Raises:
+        UserError: it is no iterable, or a number is not a whole one or below `least`.
+
+    >>> whole_numbers("dims", [384, 128], 1), whole_numbers("dims", 128, 1)
+    ((128, 384), (128,))
+    """
+    many: Iterable[object] = (
+        given if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    )
+    return tuple(sorted({whole_number(name, number, least) for number in many}))
+
+
+def refuse_table(given: object, what: str) -> None:
+    """Raise UserError for a table of pandas, polars or Arrow, whose items are its columns."""
+    if hasattr(given, "columns"):
+        raise UserError(
+            f"The {what} are of type {_kind(given)}, a table. Give a list of its rows or of one "
+            "column, as to_dict('records') and ['text'].tolist() of pandas return them."
+        )
+
+
 def _kind(given: object) -> str:
     return type(given).__name__
 
@@ -79,6 +103,7 @@ def _every(given: object, what: str, kind: type[Item], wanted: str) -> list[Item
     """Return an iterable as a list, all of whose items are of one type."""
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         raise UserError(f"The {what} are of type {_kind(given)}. Give a list of {wanted}.")
+    refuse_table(given, what)
     items = list(given)
     for number, item in enumerate(items):
         if not isinstance(item, kind):

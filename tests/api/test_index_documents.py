@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 from shell import m2dr as run
 from world import TEXT, WORDS, make_model
@@ -82,6 +83,16 @@ def test_strings_are_numbered_and_the_command_line_searches_them(
     assert f"  {best.docid}\n" in done.stdout, done.stderr
 
 
+def test_ids_and_texts_have_the_names_that_files_of_documents_have(
+    model: m2dr.Encoder, tmp_path: Path
+) -> None:
+    rows = [{"document_id": "d1", "contents": TEXT}, {"docid": "d2", "text": "open"}]
+
+    hits = m2dr.Index.build(model, rows, exits=False, folder=tmp_path).search(TEXT, k=2).hits
+
+    assert [(hit.docid, hit.text) for hit in hits] == [("d1", TEXT), ("d2", "open")]
+
+
 def test_a_corpus_is_named(model: m2dr.Encoder, tiny_corpus: Path, tmp_path: Path) -> None:
     index = m2dr.Index.build(model, tiny_corpus, folder=tmp_path, exits=False)
 
@@ -117,9 +128,10 @@ def test_what_is_built_is_used_again_and_other_documents_replace_it_when_told(
         ([{"id": "a b", "text": "x"}], {}, "the id 'a b' holds whitespace"),
         (["a\ud800"], {}, "half a surrogate pair"),
         ([{"id": 1.5, "text": "x"}], {}, "has id = 1.5"),
+        (pandas.DataFrame({"text": ["a", "b"]}), {}, r"of type DataFrame, a table.*'records'"),
         (["a"], {"name": "a/b"}, "Give the name of a folder"),
         (["a"], {"dims": [0]}, "dims = 0 was asked for"),
-        (["a"], {"dims": [99]}, "Dim 99 was asked for"),
+        (["a"], {"dims": 99}, "Dim 99 was asked for"),
         (["a"], {"engines": ["fast"]}, "no engine 'fast'"),
         ("./nothing", {}, "There is no data set './nothing'"),
     ],
@@ -159,11 +171,15 @@ def test_documents_are_added_replaced_and_deleted(model: m2dr.Encoder, tmp_path:
     ):
         with pytest.raises(UserError, match=sentence):
             index.add([{"id": "x", "text": "y"}, wrong])
+    for nameless in ("a text", {"text": "a text"}):
+        with pytest.raises(UserError, match="Number 1 of the documents has no id"):
+            index.add([more[0], nameless], replace=True)
     added = index.add(more, replace=True)
     deleted = index.delete(["d0"])
 
     assert (added.added, added.deleted, added.documents) == (2, 1, 10)
     assert (deleted.deleted, deleted.documents) == (1, 9)
+    assert repr(index) == f"Index('documents', model={model.name!r})"
     kept = [row for row in DOCUMENTS if row["id"] not in ("d0", "d3")] + more
     fresh = m2dr.Index.build(model, kept, dims=[8], exits=False, folder=tmp_path / "fresh")
     for one in (

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 from sentence_transformers import SentenceTransformer
 from world import WORDS, make_model
@@ -332,6 +333,11 @@ def test_progress_is_shown_where_it_is_asked_for(
         (lambda model: model.encode("a", precision="int8"), "Known: float32, float16"),
         (lambda model: model.encode("a", tokens_per_batch=0), "Give a whole number from 1"),
         (lambda model: model.similarity([[1.0, 2.0]], [[1.0]]), "Vectors of shapes"),
+        (lambda model: model.similarity("a", ["b"]), "no array of numbers. Give vectors"),
+        (
+            lambda model: model.encode_queries(pandas.DataFrame({"text": ["a"]})),
+            "The queries are of type DataFrame, a table",
+        ),
         (lambda model: model.cut(dim=99), "Dim 99 was asked for"),
         (lambda _: m2dr.Encoder.from_pretrained(3), "name is of type int"),
         (lambda _: m2dr.Encoder.from_pretrained("./none"), "There is no model folder"),

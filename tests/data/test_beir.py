@@ -53,7 +53,9 @@ def test_a_corpus_without_judgements_can_be_read_and_has_no_split(write) -> None
     dataset = open_dataset(str(write("bare/corpus.jsonl", {"_id": "1", "text": "x"}).parent))
 
     assert dataset.splits == ()
-    with pytest.raises(UserError, match="bare has no judged queries, so no split 'test'"):
+    with pytest.raises(
+        UserError, match="bare has no judged queries, so no split 'test'. Give a file"
+    ):
         dataset.queries("test")
 
 

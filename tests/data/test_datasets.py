@@ -42,9 +42,26 @@ def test_a_folder_of_no_known_layout_is_told_what_was_looked_for(write) -> None:
         open_dataset(str(folder))
 
 
-def test_a_file_of_no_known_kind_is_refused(write) -> None:
+def test_a_file_of_no_known_kind_is_refused(write, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"The file .*a\.xml is not of a kind that m2dr reads"):
         open_dataset(str(write("a.xml", "x,y")))
+    with pytest.raises(
+        UserError, match=r"a\.json is JSON. Write one record per line, as .*a\.jsonl"
+    ):
+        open_dataset(str(write("a.json", "[]")))
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(UserError, match=r"The file .*a\.txt is empty\. A data set is"):
+        open_dataset(str(tmp_path / "a.txt"))
+
+
+def test_a_table_with_semicolons_is_told_its_separator(write) -> None:
+    with pytest.raises(UserError, match="its keys are 'id;text'. Separate the columns by commas"):
+        open_dataset(str(write("a.csv", "id;text", "1;x")))
+
+
+def test_a_table_of_texts_without_ids_is_told_to_add_them(write) -> None:
+    with pytest.raises(UserError, match="its keys are 'title', 'text'. Add an 'id' to each row"):
+        open_dataset(str(write("a.csv", "title,text", "a,b")))
 
 
 def test_a_folder_of_beir_is_not_taken_for_training_groups(beir: Path, write) -> None:

@@ -462,7 +462,7 @@ def test_scores_of_a_teacher_are_read_by_row(rows: Rows, tmp_path: Path) -> None
     [
         (
             [{"anchor": "a", "b": "c"}],
-            "row 1: has neither 'document' .* its keys are 'anchor', 'b'",
+            "row 1: has neither 'document' .* its keys are 'anchor', 'b'. Rename",
         ),
         ([{"positive": "a"}], "row 1: has no 'query'; its keys are 'positive'"),
         ([{"id": "1", "txt": "x"}], "row 1: has neither .* nor an id and a text .* 'id', 'txt'"),
