@@ -5,10 +5,9 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 from m2dr.api.documents import Item, checked_documents
-from m2dr.commands.change_index import ChangeReport, add_documents, delete_documents
 from m2dr.commands.search import Answer, Searcher
 from m2dr.errors import UserError, nearest
 from m2dr.index.layout import MANIFEST, STORE
@@ -23,6 +22,9 @@ from m2dr.settings.index_requests import (
     DeleteRequest,
     SearchRequest,
 )
+
+if TYPE_CHECKING:
+    from m2dr.commands.change_index import ChangeReport  # loads torch; layer 0 needs none
 
 _CUTS, _LAYERS = 8, 4  # numbers of indexes and encoders that are kept open
 _CutKey = tuple[int | None, int | None, int | None]  # query layer, dim, document layer
@@ -127,7 +129,7 @@ class OpenIndex:
         answers = self.searcher(layer, dim, document_layer).answers(queries, k)
         return answers[0] if alone else answers
 
-    def add(self, documents: Iterable[Item], *, replace: bool = False) -> ChangeReport:
+    def add(self, documents: Iterable[Item], *, replace: bool = False) -> "ChangeReport":
         """Encode documents and add them to every layer and dim, as `m2dr index add` does.
 
         Args:
@@ -138,6 +140,8 @@ class OpenIndex:
             UserError: an id is there already, a document has no text, or this is an index of
                 Milvus; nothing has changed then.
         """
+        from m2dr.commands.change_index import add_documents
+
         request = self._resolved.request
         asked = AddRequest("", *self._collection(), replace=replace, root=request.root,
                            device=request.device, dtype=request.dtype)  # fmt: skip
@@ -145,12 +149,14 @@ class OpenIndex:
         self._reopen()
         return report
 
-    def delete(self, docids: Sequence[str]) -> ChangeReport:
+    def delete(self, docids: Sequence[str]) -> "ChangeReport":
         """Delete documents; no search returns them from then on, as with `m2dr index delete`.
 
         Raises:
             UserError: an id is not there, or all documents would be gone; nothing has changed then.
         """
+        from m2dr.commands.change_index import delete_documents
+
         asked = DeleteRequest((), None, *self._collection(), root=self._resolved.request.root)
         report = delete_documents(strings(docids, "docids"), asked)
         self._reopen()
