@@ -146,6 +146,7 @@ def test_every_model_is_a_recipe_at_the_scale_of_the_paper(name: str, tmp_path: 
     cut = Cut.parse(cut_of(model, False)) if model.cut else None
     options = {"layers": [cut.layer], "dims": [cut.dim]} if cut else {}
 
+    words = [word for word in words if word.partition("=")[0] not in options]
     settings = read_train_settings(CONFIGS / f"{model.config}.toml", words, options)
 
     recipe_of(settings, kind_of(model.config)).objective()

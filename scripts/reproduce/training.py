@@ -90,7 +90,8 @@ def settings_of(model: Model, scale: Scale) -> TrainSettings:
     if model.cut:
         cut = Cut.parse(cut_of(model, scale.small))
         options |= {"layers": [cut.layer], "dims": [cut.dim]}
-    return read_train_settings(path, words, options)
+    kept = [word for word in words if word.partition("=")[0].strip() not in options]
+    return read_train_settings(path, kept, options)
 
 
 def cut_of(model: Model, small_scale: bool) -> str:
