@@ -166,7 +166,7 @@ def test_documents_are_added_replaced_and_deleted(model: m2dr.Encoder, tmp_path:
     with pytest.raises(UserError, match=r"hold.*'d3'.*replace=True"):
         index.add(more)
     for wrong, sentence in (
-        ("a\ud800", "documents, line 2: the text holds half a surrogate pair"),
+        ({"id": "u", "text": "a\ud800"}, "documents, line 2: the text holds half a surrogate pair"),
         ({"id": "a b", "text": "x"}, "documents, line 2: the id 'a b' holds whitespace"),
     ):
         with pytest.raises(UserError, match=sentence):
