@@ -161,7 +161,9 @@ class Handler(BaseHTTPRequestHandler):
             elif rest and rest[0] == "tree":
                 self.answer(200, [entry(*file) for file in self.hub.commits[oid].items()])
             else:
-                self.answer(200, {"id": repository, "sha": oid, "siblings": []})
+                private = repository in self.hub.private
+                told = {"id": repository, "sha": oid, "siblings": [], "private": private}
+                self.answer(200, told)
             return
         oid = self.hub.at("/".join(parts[:2]), parts[3])
         data = self.hub.commits.get(oid, {}).get("/".join(parts[4:]))

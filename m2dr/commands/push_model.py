@@ -136,6 +136,11 @@ def _pushed(request: PushModelRequest, revision: str, files: Sequence[PushedFile
 
     api = HfApi(token=_token(request))
     api.create_repo(request.id, private=request.private or None, exist_ok=True)
+    if request.private and not api.model_info(request.id).private:
+        raise UserError(
+            f"{request.id} was to be private, and it is a public repository already. Nothing was "
+            "sent; make it private on the hub first, or push to another id."
+        )
     if revision != MAIN:
         api.create_branch(request.id, branch=revision, exist_ok=True)
     there = api.list_repo_files(request.id, revision=revision)

@@ -110,6 +110,18 @@ def test_the_hub_receives_exactly_the_files_listed_and_each_byte_of_them(
     assert hub.messages == ["First one"]
 
 
+def test_a_public_repository_is_not_sent_what_should_be_private(
+    push: Pushing, hub: Hub, model: Path
+) -> None:
+    hub.commit("me/tiny", "main", {"README.md": b"public"})
+
+    done = push(model, "me/tiny", "--private")
+
+    assert done.returncode == 2
+    assert "me/tiny was to be private, and it is a public repository already" in done.stderr
+    assert hub.files("me/tiny") == {"README.md": b"public"}
+
+
 def test_a_model_that_was_pushed_opens_by_its_id_at_each_revision(
     push: Pushing, hub: Hub, model: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
