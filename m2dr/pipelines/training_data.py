@@ -308,6 +308,11 @@ def _of_sentences(sentences: Sentences, settings: TrainSettings) -> Material:
             f"{counted(sentences.skipped, 'rows')} without a label, or of another split than "
             "train, left out"
         )
+    if not sentences.scored:
+        say(
+            f"{sentences.name} holds texts without queries: each is its own positive, and titles "
+            "are not read (unsupervised SimCSE)"
+        )
     if settings.loss == "simcse" and sentences.scored:
         pairs = tuple(SentencePair(text, text, 1.0) for text in distinct(pairs)[0])
 

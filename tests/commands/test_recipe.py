@@ -6,6 +6,7 @@ import pytest
 
 from m2dr.errors import UserError
 from m2dr.pipelines.recipe import Kind, Recipe, recipe_of
+from m2dr.pipelines.training_data import open_material
 from m2dr.settings.trainings import read_train_settings
 
 
@@ -125,3 +126,15 @@ def test_layer_0_is_trained_beside_the_layers_that_are_named(tiny_backbone: Path
 def test_whoever_draws_says_so_in_the_words_of_today(tiny_backbone: Path) -> None:
     with pytest.raises(UserError, match="unknown setting 'sampled' .*Did you mean draw"):
         made(tiny_backbone, "variant=starbucks", "sampled=true")
+
+
+def test_texts_without_queries_are_said_to_be_their_own_positives(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"_id": "d1", "title": "A", "text": "one"}\n{"_id": "d2", "text": "two"}\n')
+
+    material = open_material(read_train_settings(None, (), {"corpus": str(path)}))
+
+    assert (material.kind, material.count) == ("sentences", 2)
+    assert "mine holds texts without queries: each is its own positive" in capsys.readouterr().err
