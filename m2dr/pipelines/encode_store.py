@@ -4,13 +4,13 @@ import hashlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -239,7 +239,7 @@ def overlapped(
         ending.callback(stop)
         coming = deque(reader.submit(next, source, None) for _ in range(AHEAD + 1))
         going: deque[Future[None]] = deque()
-        while (item := coming.popleft().result()) is not None:
+        while (item := _next_item(coming.popleft(), going)) is not None:
             coming.append(reader.submit(next, source, None))
             ran = run(item)
             del item
@@ -248,6 +248,19 @@ def overlapped(
             going.append(writer.submit(write, ran))
         for future in going:
             future.result()
+
+
+def _next_item(item: Future[Read | None], going: deque[Future[None]]) -> Read | None:
+    """Return an item when it is read, or raise the error of a write, whichever comes first.
+
+    The next item may be one that another process gives only after an item has been written.
+    """
+    while going and not item.done():
+        either: tuple[Future[Any], ...] = (item, going[0])
+        wait(either, return_when=FIRST_COMPLETED)
+        while going and going[0].done():
+            going.popleft().result()
+    return item.result()
 
 
 @dataclass

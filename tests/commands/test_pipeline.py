@@ -59,6 +59,23 @@ def test_what_one_stage_raises_ends_all_of_them(stage: str, error: type[BaseExce
     assert threading.active_count() == before
 
 
+def test_what_a_write_raises_is_not_waited_for_behind_an_item_that_never_comes() -> None:
+    waiting, stopped = threading.Event(), threading.Event()
+
+    def source() -> Iterator[int]:
+        yield 1
+        waiting.set()
+        assert stopped.wait(20)  # as for a shard that is given once the last one is written
+
+    def write(_: int) -> None:
+        waiting.wait(30)
+        raise UserError("The disk is full.")
+
+    with pytest.raises(UserError, match="The disk is full"):
+        overlapped(source(), lambda number: number, write, stopped.set)
+    assert stopped.is_set()
+
+
 def test_shards_may_be_read_in_any_order(tiny_corpus: Path) -> None:
     dataset = open_dataset(str(tiny_corpus))
     ids = list(dataset.document_ids())
