@@ -30,6 +30,7 @@ MODULES = {
     "card": "export",
     "push": "export",
     "quickstart": "export",
+    "init": "setup",
 }
 
 

@@ -290,16 +290,16 @@ def _parameter(
     is_list = many and item in (int, float)
     required = value is MISSING
     if described.is_argument:
-        shown = each.name.upper()
+        shown = each.name.upper() if required else f"[{each.name.upper()}]"
         return click.argument(
             name,
             cls=NamedArgument,
             told=described.help,
-            metavar=f"[{shown}]..." if many else shown,
+            metavar=f"[{each.name.upper()}]..." if many else shown,
             nargs=-1 if many else 1,
             type=_type(item, described),
             shell_complete=completer(each.name),
-            required=not many,
+            required=required and not many,
         )
     flags = described.flags or (f"--{each.name.replace('_', '-')}",)
     if hint is bool and value is True:
