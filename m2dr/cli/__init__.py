@@ -31,6 +31,7 @@ MODULES = {
     "push": "export",
     "quickstart": "export",
     "init": "setup",
+    "doctor": "setup",
 }
 
 
