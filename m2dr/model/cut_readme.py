@@ -59,7 +59,7 @@ vectors = vectors + torch.einsum("bt,btk->bk", shares, table[batch["input_ids"]]
 """
 
 _SENTENCE_TRANSFORMERS = """
-sentence-transformers{since}:
+sentence-transformers:
 
 ```python
 from sentence_transformers import SentenceTransformer
@@ -223,9 +223,7 @@ def _int8(record: ExportRecord) -> str:
 def sentence_transformers_section(folder: Path) -> str:
     """Return how sentence-transformers and servers open an exported cut."""
     wide = bool(table_chain(folder))
-    return _SENTENCE_TRANSFORMERS.format(
-        since=" from 5.0 on" if wide else "", servers=_NO_SERVERS if wide else _SERVERS
-    )
+    return _SENTENCE_TRANSFORMERS.format(servers=_NO_SERVERS if wide else _SERVERS)
 
 
 def transformers_section(card: ModelCard, folder: Path, model_class: str) -> str:
