@@ -24,7 +24,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 
@@ -182,7 +182,7 @@ def measure(options: argparse.Namespace, ports: dict[str, int], running: dict[st
                 rates.setdefault((name, layer), []).append(count / found["seconds"])
                 work.setdefault((name, layer), []).append(1000 * spent / count)
                 times.setdefault((name, layer), []).extend(found["times"])
-    print(f"| server | layer | requests/s | of the peer's | p50 | p95 | p99 | cpu per request |")
+    print("| server | layer | requests/s | of the peer's | p50 | p95 | p99 | cpu per request |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
     for layer in options.layers:
         for name in ports:
@@ -228,9 +228,15 @@ def main() -> None:
     options = arguments()
     if options.client:
         port, clients, seconds, most, layer = options.client
-        return client(int(port), int(clients), seconds, int(most), int(layer))
-    if options.peer:
-        return peer(options.peer, options.layers, options.indexes)
+        client(int(port), int(clients), seconds, int(most), int(layer))
+    elif options.peer:
+        peer(options.peer, options.layers, options.indexes)
+    else:
+        compare(options)
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Start all servers, and print the tables."""
     encode(options.indexes)
     home = next(options.indexes.rglob("layer-06/store.json")).parents[1]
     ports = {name: free_port() for name in (*OURS, PEER)}
@@ -244,8 +250,6 @@ def main() -> None:
     ]  # fmt: skip
     print(f"{platform.machine()}, {os.cpu_count()} cores; {options.clients} clients, "
           f"{options.rounds} rounds of {options.seconds:g} s; L*D{DIM}, k = {K}\n")  # fmt: skip
-    from contextlib import ExitStack
-
     with ExitStack() as stack:
         running = {
             name: stack.enter_context(
