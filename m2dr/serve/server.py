@@ -41,6 +41,8 @@ def serve(request: ServeRequest, say: Say, opened: Callable[[str], None] = lambd
     Raises:
         UserError: the port is taken, the token is not set, or an index cannot be opened.
     """
+    if request.timeout <= 0:
+        raise UserError(f"--timeout {request.timeout:g} was given. Give seconds above 0.")
     state = State(_token(request))
     with _listening(request) as listener:
         _log_as_json()
