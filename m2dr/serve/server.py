@@ -16,7 +16,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from m2dr.errors import UserError, command, os_error_message
+from m2dr.errors import UserError, command, counted, os_error_message
 from m2dr.serve.app import make_app
 from m2dr.serve.guard import LOG, State
 from m2dr.serve.serving import Serving
@@ -49,7 +49,9 @@ def serve(request: ServeRequest, say: Say, opened: Callable[[str], None] = lambd
         serving = Serving(request)
         address = _address(request, listener)
         for name, index in serving.indexes.items():
-            say(f"{name}: {index.documents} documents, {index.model} at {index.full}")
+            say(
+                f"{name}: {counted(index.documents, 'documents', ',')}, {index.model} at {index.full}"
+            )
         if request.host not in LOOPBACK and not state.token:
             say(
                 f"Warning: whoever reaches {address} can search without a token; set one with "
