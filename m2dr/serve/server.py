@@ -49,9 +49,8 @@ def serve(request: ServeRequest, say: Say, opened: Callable[[str], None] = lambd
         serving = Serving(request)
         address = _address(request, listener)
         for name, index in serving.indexes.items():
-            say(
-                f"{name}: {counted(index.documents, 'documents', ',')}, {index.model} at {index.full}"
-            )
+            held = counted(index.documents, "documents", ",")
+            say(f"{name}: {held}, {index.model} at {index.full}")
         if request.host not in LOOPBACK and not state.token:
             say(
                 f"Warning: whoever reaches {address} can search without a token; set one with "
