@@ -387,7 +387,7 @@ function drawTimes(times, fullTimes) {
   const longest = Math.max(...sums);
   const faster = sums[1] / sums[0];
   at("times").caption.lastElementChild.textContent =
-    !times ? "" : faster >= 1.05 ? `; ${faster.toFixed(1)} times as fast as the full model` : "; no faster than the full model";
+    !times ? "" : faster >= 1.05 ? `; ${faster.toFixed(1)} times as fast as the full model` : "; not faster than the full model this time";
   [...at("times").tBodies[0].rows].forEach((row, i) => {
     const measured = [times, fullTimes][i];
     const values = measured ? [...parts.map((part) => measured[part]), sums[i]] : [];
@@ -469,7 +469,8 @@ function drawLines() {
   const paths = [...at("hits").children].filter((one) => places.has(one.dataset.docid)).map((one) => {
     const [from, to] = [middle(one), middle(places.get(one.dataset.docid))];
     const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
-    path.setAttribute("d", `M0 ${from}C${width / 2} ${from} ${width / 2} ${to} ${width} ${to}`);
+    const [left, right, half] = [8, width - 8, width / 2]; // pixels; free at both ends
+    path.setAttribute("d", `M${left} ${from}C${half} ${from} ${half} ${to} ${right} ${to}`);
     path.setAttribute("class", one.className);
     path.dataset.docid = one.dataset.docid;
     return path;
