@@ -28,7 +28,7 @@ def served_index(name: str = "books", **changes: Any) -> dict[str, Any]:
     return {
         "name": name, "corpus": name, "model": f"models/{name}-fitted", "documents": 1234,
         "layers": layers, "dims": dims, "full": f"L{layers[-1]}D{dims[-1]}",
-        "similarity": "cosine", "fields": [], "costs": costs,
+        "similarity": "cosine", "fields": [], "examples": [f"Example {n} of {name}" for n in range(3)], "costs": costs,
         "grid": {"measure": "nDCG@10", "cells": cells},
     } | changes  # fmt: skip
 

@@ -15,6 +15,7 @@ from m2dr.records.run import Ranking
 from m2dr.records.texts import Side
 from m2dr.serve.batches import Batcher, FilterError, Outcome, QueueFullError, Search
 from m2dr.serve.encoder_pool import EncoderPool
+from m2dr.serve.examples import examples
 from m2dr.serve.grids import find_grid, grid_table
 from m2dr.serve.messages import EmbedBody, EmbeddingsBody, HttpError, SearchBody
 from m2dr.serve.meters import Meters
@@ -174,6 +175,7 @@ class Serving:
                 "full": str(index.full),
                 "similarity": index.card.similarity,
                 "fields": [],
+                "examples": examples(index.dataset, index.documents),
                 "costs": index.costs(),
                 "grid": grid_table(grid) if grid else None,
                 "problem": self.problems.get(name),

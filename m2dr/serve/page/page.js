@@ -248,7 +248,7 @@ function drawQuality(index, full) {
   if (here === null) tile("quality", "–", "not measured at this cut");
   else if (!whole) tile("quality", score(here), "");
   else tile("quality", score(here), `${percent(here, whole)} of ${score(whole)}`, here / whole);
-  for (const cell of at("grid").querySelectorAll("td")) {
+  for (const cell of at("grid").querySelectorAll("tbody td")) {
     const on = Number(cell.dataset.layer) === state.layer && Number(cell.dataset.dim) === state.dim;
     cell.tabIndex = on ? 0 : -1;
     cell.setAttribute("aria-selected", on);
@@ -511,17 +511,11 @@ function drawIndex() {
   drawExamples(index);
 }
 
-async function drawExamples(index) {
-  const line = at("examples");
-  line.hidden = true;
-  let texts = index.examples;
-  try {
-    texts ??= (await ask("search", { query: index.corpus, k: EXAMPLES, index: index.name })).results[0].hits.map((hit) => hit.title);
-  } catch { return; } // the page works without examples
-  texts = [...new Set((texts ?? []).filter(Boolean))].slice(0, EXAMPLES);
-  if (!texts.length || index !== current()) return;
-  line.replaceChildren("Try ", ...texts.map((text) => element("button", { type: "button", className: "plain", textContent: text })));
-  line.hidden = false;
+function drawExamples(index) {
+  const texts = (index.examples ?? []).slice(0, EXAMPLES);
+  const buttons = texts.map((text) => element("button", { type: "button", className: "plain", textContent: text }));
+  at("examples").replaceChildren("Try ", ...buttons);
+  at("examples").hidden = !texts.length;
 }
 
 /** Draw the page for what the address says. */
