@@ -70,9 +70,7 @@ class Serving:
                 raise HttpError(503, str(error), kind="server_error") from None
         index = self.indexes[name]
         try:
-            return await self._answer(
-                name, index, _cut(index, body.layer, body.dim), queries, body
-            )
+            return await self._answer(name, index, _cut(index, body.layer, body.dim), queries, body)
         except UserError as error:
             raise HttpError(503, str(error), kind="server_error") from None
 
@@ -147,9 +145,9 @@ class Serving:
         if side == "document":
             cut = Cut(index.document_layer(cut.layer), cut.dim)
         try:
-            encoder = self.encoders.find(index.key(cut.layer)) or await asyncio.to_thread(
-                index.encoder, cut.layer
-            )
+            encoder = self.encoders.find(index.key(cut.layer))
+            if encoder is None:
+                encoder = await asyncio.to_thread(index.encoder, cut.layer)
             return cut, await self.batcher.run(encoder, texts, side)
         except QueueFullError:
             raise _busy() from None
@@ -226,9 +224,9 @@ class Serving:
         for known, index in self.indexes.items():
             if name in (known, index.model, index.source.model):
                 return index
-        known = dict.fromkeys(index.model for index in self.indexes.values())
+        models = dict.fromkeys(index.model for index in self.indexes.values())
         raise HttpError(
-            404, f"There is no model {name[:80]!r}. {nearest(name[:80], known)}", "model"
+            404, f"There is no model {name[:80]!r}. {nearest(name[:80], models)}", "model"
         )
 
     def _texts(self, texts: Sequence[str], param: str = "queries") -> Sequence[str]:
