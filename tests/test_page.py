@@ -4,13 +4,21 @@ import json
 import re
 import shlex
 import shutil
+import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from queue import Queue
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from page_server import PAGE, FakeServer, running, served_index
 
+import m2dr
 from m2dr.evaluate.theme import DARK, LIGHT, PALETTE
+from m2dr.records.cut import Cut
+from m2dr.settings.evaluate_requests import EvaluateRequest
+from m2dr.settings.index_requests import IndexRequest
+from m2dr.settings.serve_requests import ServeRequest
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -106,6 +114,80 @@ def test_typing_and_both_sliders_change_results_and_numbers(opened: Open) -> Non
     assert page.locator("#times tbody tr").first.inner_text().split()[2:6] == (
         ["0.10", "6.20", "3.84", "10.1"]
     )
+
+
+@pytest.fixture
+def served(
+    tiny_fitted: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """The address that quickstart --open opens, with a query at layer 1 and dim 8."""
+    pytest.importorskip("uvicorn")
+    from m2dr.commands.evaluate import evaluate
+    from m2dr.commands.index import index_corpus
+    from m2dr.serve import browser, server
+
+    corpus, model = str(tiny_corpus), str(tiny_fitted)
+    index_corpus(IndexRequest(corpus, model, dims=(8, 32), root=tmp_path / "indexes"))
+    report = evaluate(
+        EvaluateRequest(
+            (corpus,), (model,), measures=("nDCG@10",), layers=(0, 1, 4), dims=(8, 32),
+            root=tmp_path / "indexes", out=tmp_path / "results",
+        )
+    )  # fmt: skip
+    request = ServeRequest(
+        corpus=corpus, model=model, root=tmp_path / "indexes", port=0, reload_seconds=0,
+        grid=report.folder / tiny_fitted.name / "grid.json",
+    )  # fmt: skip
+    started, addresses = [], Queue[str]()
+
+    class Watched(server._GracefulServer):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            started.append(self)
+
+    monkeypatch.setattr(server, "_GracefulServer", Watched)
+    monkeypatch.setattr(browser.webbrowser, "open", addresses.put)
+    monkeypatch.setenv("BROWSER", "none")
+    said: list[str] = []
+    arguments = request, "alpha beta", Cut(1, 8), said.append
+    thread = threading.Thread(target=browser.serve_and_open, args=arguments)
+    thread.start()
+    address = addresses.get(timeout=60)
+    yield address
+    started[0].should_exit = True
+    thread.join(60)
+    assert any(address in line for line in said)
+
+
+def test_the_page_of_a_real_index_shows_what_searching_it_finds(
+    opened: Open, served: str, tiny_fitted: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    def docids(page: "Page", ranking: str) -> list[str]:
+        rows = page.locator(f"{ranking} > li")
+        found: list[str] = rows.evaluate_all("rows => rows.map(row => row.dataset.docid)")
+        return found
+
+    index = m2dr.open_index(str(tiny_corpus), model=str(tiny_fitted), root=tmp_path / "indexes")
+
+    def expected(query: str, layer: int, dim: int) -> list[str]:
+        return [hit.docid for hit in index.search(query, layer=layer, dim=dim, k=10).hits]
+
+    page = opened(url=served)
+    settled(page, "L1D8")
+    assert docids(page, "#hits") == expected("alpha beta", 1, 8)
+    page.get_by_role("slider", name="Query layers").press("Home")
+    settled(page, "L0D8")
+    page.get_by_role("slider", name="Dims").press("End")
+    settled(page, "L0D32")
+    page.get_by_role("searchbox", name="Query").fill("gamma delta")
+    page.wait_for_function("document.querySelector('#curl').textContent.includes('gamma')")
+    page.wait_for_timeout(600)
+    settled(page, "L0D32")
+
+    assert docids(page, "#hits") == expected("gamma delta", 0, 32)
+    assert docids(page, "#full-hits") == expected("gamma delta", 4, 32)
+    assert re.fullmatch(r"\.\d{4}|1\.0000", number(page, "quality"))
+    assert number(page, "bytes") == "128"
 
 
 def test_ranks_are_compared_with_those_of_the_full_model(opened: Open, fake: FakeServer) -> None:

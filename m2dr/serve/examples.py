@@ -10,6 +10,7 @@ EXAMPLES = 4
 _LOOKED_AT = 64  # documents, spread over the corpus
 _FEWEST, _MOST = 3, 12  # words of an example
 _MOST_CHARACTERS = 64  # of an example, so that it fits on a line of a phone or two
+_PHRASE = re.compile(r"\w[\w ,'’:-]*[.?]?")  # no formula, no code
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s")
 
 
@@ -43,6 +44,8 @@ def example_of(document: Document) -> str:
     first = _SENTENCE_END.split(document.text.strip(), maxsplit=1)[0]
     for text in (document.title, first):
         words = text.split()
-        if _FEWEST <= len(words) <= _MOST and len(text) <= _MOST_CHARACTERS and text.isprintable():
-            return " ".join(words).rstrip(".")
+        phrase = " ".join(words)
+        short = _FEWEST <= len(words) <= _MOST and len(phrase) <= _MOST_CHARACTERS
+        if short and _PHRASE.fullmatch(phrase):
+            return phrase.rstrip(".")
     return ""

@@ -296,7 +296,7 @@ function drawMap(index) {
   at("grid").replaceChildren();
   at("map-name").textContent = grid ? `${grid.measure} of every cut` : "Quality of every cut";
   at("map-about").textContent = grid
-    ? `${measuredOn(grid)}Layers down, dims across; choose a cell to search at its cut.`
+    ? `${measuredOn(grid)}layers down, dims across.`
     : "There is no evaluation of this model beside the index; one made by m2dr evaluate is shown here.";
   if (!grid) return;
   const values = new Map(grid.cells.map((one) => [cutName(one.layer, one.dim), one.value]));
@@ -311,7 +311,7 @@ function drawMap(index) {
 }
 
 function measuredOn(grid) {
-  return grid.queries ? `${plain.format(grid.queries)} queries${grid.split ? ` of ${grid.split}` : ""}. ` : "";
+  return grid.queries ? `${plain.format(grid.queries)} queries${grid.split ? ` of ${grid.split}` : ""}; ` : "Choose a cut: ";
 }
 
 function mapCell(index, layer, dim, value, [low, high]) {
