@@ -259,7 +259,7 @@ function drawTicks(name, values) {
   const each = Math.ceil(values.length / 9);
   const ticks = values.map((value, i) => {
     const last = i === values.length - 1;
-    const shown = last || (i % each === 0 && values.length - 1 - i >= each / 2);
+    const shown = last || (i % each === 0 && values.length - 1 - i >= each);
     return element("span", { textContent: shown ? value : "" });
   });
   at(`${name}-ticks`).replaceChildren(...ticks);
@@ -302,6 +302,7 @@ function drawMap(index) {
   const values = new Map(grid.cells.map((one) => [cutName(one.layer, one.dim), one.value]));
   const union = (name, more) => [...new Set([...more, ...grid.cells.map((one) => one[name])])].sort((a, b) => a - b);
   const [layers, dims] = [union("layer", index.layers), union("dim", index.dims)];
+  at("grid").classList.toggle("dense", layers.length > 13 || dims.length > 8);
   const head = element("tr", {}, element("td"), ...dims.map((dim) => element("th", { scope: "col", textContent: dim })));
   const span = [Math.min(...values.values()), Math.max(...values.values())];
   const rows = layers.map((layer) =>
@@ -402,7 +403,7 @@ function drawTimes(times, fullTimes) {
 function drawOverlap(hits, full, overlap) {
   const shown = new Set(hits.map((hit) => hit.docid));
   const dots = full.map((hit) => element("i", { className: shown.has(hit.docid) ? "kept" : "" }));
-  tile("overlap", `${Math.round(overlap * full.length)} of ${full.length}`, "best of the full model");
+  tile("overlap", `${Math.round(overlap * full.length)} of ${full.length}`, "in both rankings");
   at("overlap").querySelector(".dots").replaceChildren(...dots);
 }
 
