@@ -53,7 +53,7 @@ def main(address: str) -> None:
         browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
         for name in PICTURES:
             take(browser, address, DOCS / name)
-            print(f"{DOCS / name}: {(DOCS / name).stat().st_size:,} bytes")
+            sys.stdout.write(f"{DOCS / name}: {(DOCS / name).stat().st_size:,} bytes\n")
         browser.close()
 
 
