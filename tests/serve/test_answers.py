@@ -3,6 +3,7 @@
 import base64
 import json
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pytest
@@ -14,8 +15,10 @@ from m2dr import Encoder, open_index
 from m2dr.api.open_index import OpenIndex
 from m2dr.errors import UserError
 from m2dr.records.texts import Document
-from m2dr.serve.served_index import ServedIndex
 from m2dr.serve.serving import _read
+
+if TYPE_CHECKING:
+    from m2dr.serve.served_index import ServedIndex
 
 pytestmark = pytest.mark.filterwarnings("ignore:Cut ")
 QUERIES = ("read the file", "open a path and close it", "sort")
