@@ -31,6 +31,8 @@ MODULES = {
     "card": "export",
     "push": "export",
     "quickstart": "export",
+    "init": "setup",
+    "doctor": "setup",
 }
 
 

@@ -22,7 +22,8 @@ KNOWN = OPEN | {"/search", "/embed", "/v1/embeddings", "/models", "/metrics", "/
                 "/openapi.json"}  # fmt: skip
 WITH_BODY = frozenset({"/search", "/embed", "/v1/embeddings"})
 LOG = logging.getLogger("m2dr.serve")
-_CLOSE = {"connection": "close"}  # what is left of the body is not read
+_DISCARDED = 16 * 2**20  # bytes of a body that are read although the request is refused
+_DISCARD_SECONDS = 2.0
 _HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -55,13 +56,14 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        answer = _Answer(send, self.state)
+        answer, inlet = _Answer(send, self.state), _Inlet(scope, receive)
         begun = time.perf_counter()
         self.state.running += 1
         try:
-            await self._within_time(scope, receive, answer)
+            await self._within_time(scope, inlet, answer)
         except HttpError as error:
-            await answer.refuse(error)
+            await inlet.discard()
+            await answer.refuse(error, inlet.done)
         except ConnectionError:
             answer.status = answer.status or 499  # the client is gone
         except Exception:
@@ -73,16 +75,16 @@ class Guard:
             self._note(scope, answer, time.perf_counter() - begun)
 
     async def _within_time(
-        self, scope: MutableMapping[str, Any], receive: Receive, answer: "_Answer"
+        self, scope: MutableMapping[str, Any], inlet: "_Inlet", answer: "_Answer"
     ) -> None:
         self._check_token(scope)
         limit = self.serving.request.timeout
         if scope["method"] == "HEAD":  # answered as GET, and uvicorn leaves the body out
             scope = {**scope, "method": "GET"}
-        body = await self._body(scope, receive, limit)
+        body = await self._body(scope, inlet, limit)
         try:
             async with asyncio.timeout(limit):
-                await self.app(scope, _once(body, receive), answer.send)
+                await self.app(scope, _once(body, inlet), answer.send)
         except TimeoutError:
             raise HttpError(504, f"The answer took more than {limit:g} s.", kind="server_error") \
                 from None  # fmt: skip
@@ -97,9 +99,10 @@ class Guard:
         if not hmac.compare_digest(given[1].strip(), token.encode()):
             raise _unauthorised("The token is not that of this server.")
 
-    async def _body(self, scope: MutableMapping[str, Any], receive: Receive, limit: float) -> bytes:
+    async def _body(self, scope: MutableMapping[str, Any], inlet: "_Inlet", limit: float) -> bytes:
         """Read a body of a size and in a time that are allowed."""
         if scope["method"] != "POST" or scope["path"] not in WITH_BODY:
+            await inlet.discard()
             return b""
         length = _header(scope, b"content-length")
         if length.isdigit() and int(length[:20]) > self.serving.request.max_body:
@@ -107,13 +110,14 @@ class Guard:
         kind = _header(scope, b"content-type").split(b";")[0].strip().lower()
         if kind != b"application/json":
             told = "Send JSON, with the header Content-Type: application/json."
-            raise HttpError(415, told, headers=_CLOSE)
+            raise HttpError(415, told)
         try:
             async with asyncio.timeout(limit):
-                return await self._read(receive)
+                return await self._read(inlet)
         except TimeoutError:
             told = f"The request did not arrive within {limit:g} s."
-            raise HttpError(408, told, headers=_CLOSE) from None
+            inlet.given_up = True
+            raise HttpError(408, told) from None
 
     async def _read(self, receive: Receive) -> bytes:
         parts, size = [], 0
@@ -130,7 +134,7 @@ class Guard:
 
     def _too_large(self) -> HttpError:
         told = f"The request has more than {self.serving.request.max_body} bytes."
-        return HttpError(413, told, headers=_CLOSE)
+        return HttpError(413, told)
 
     def _note(self, scope: MutableMapping[str, Any], answer: "_Answer", seconds: float) -> None:
         """Write the log and count."""
@@ -152,6 +156,35 @@ class Guard:
         LOG.info("request", extra={"fields": fields})
 
 
+class _Inlet:
+    """The body of a request, of which it is known whether it has been read to its end.
+
+    A connection that is closed before that is reset, and then a client may never see the answer.
+    """
+
+    def __init__(self, scope: MutableMapping[str, Any], receive: Receive) -> None:
+        self._receive = receive
+        names = [name for name, _ in scope["headers"]]
+        self.done = b"content-length" not in names and b"transfer-encoding" not in names
+        self.given_up = b"expect" in names  # the client waits before it sends the body
+
+    async def __call__(self) -> Message:
+        """Return the next part."""
+        message = await self._receive()
+        self.done = self.done or not message.get("more_body")
+        return message
+
+    async def discard(self) -> None:
+        """Read what is left, if that is neither long nor slow."""
+        left = _DISCARDED
+        try:
+            async with asyncio.timeout(_DISCARD_SECONDS):
+                while not self.done and not self.given_up and left > 0:
+                    left -= len((await self()).get("body", b""))
+        except TimeoutError:
+            return
+
+
 class _Answer:
     """Sends an answer, and remembers its status."""
 
@@ -167,12 +200,18 @@ class _Answer:
             message["headers"] = [*message.get("headers", []), *_HEADERS, *closing]
         await self._send(message)
 
-    async def refuse(self, error: HttpError) -> None:
-        """Send an error, unless an answer has begun."""
+    async def refuse(self, error: HttpError, whole: bool = True) -> None:
+        """Send an error, unless an answer has begun.
+
+        Args:
+            error: what is told.
+            whole: whether the request was read to its end; else the connection is closed.
+        """
         if self.status:
             return
+        headers = [] if whole else [(b"connection", b"close")]
         data = json.dumps(error.body()).encode()
-        headers = [
+        headers += [
             (b"content-type", b"application/json"),
             (b"content-length", str(len(data)).encode()),
             *((name.encode(), value.encode()) for name, value in error.headers.items()),

@@ -115,8 +115,9 @@ def _run(
     server = _GracefulServer(config, state, opened)
     for thread in threads:
         thread.start()
-    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn sends it once more at its end
-        signal.signal(number, lambda *_: None)
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn sends it once more at its end
+            signal.signal(number, lambda *_: None)
     try:
         server.run(sockets=[listener])
     finally:

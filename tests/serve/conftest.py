@@ -27,7 +27,9 @@ def world(tiny_fitted: Path, tiny_corpus: Path, tmp_path_factory: pytest.TempPat
 @pytest.fixture(scope="session")
 def server(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("server")
-    with Server("--index", world.home, *CPU, cwd=folder) as running:
+    # Narrow, so that requests made of the description are small.
+    limits = ("--max-characters", "400", "--max-texts", "50", "--max-k", "100")
+    with Server("--index", world.home, *CPU, *limits, cwd=folder) as running:
         yield running
 
 

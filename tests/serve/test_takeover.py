@@ -33,11 +33,17 @@ def clients(server: Server, count: int = 4) -> Iterator[list[Reply]]:
     for thread in threads:
         thread.start()
     try:
+        while len(replies) < 2 * count * len(CUTS):  # all cuts are open from here on
+            time.sleep(0.01)
         yield replies
     finally:
         end.set()
         for thread in threads:
             thread.join()
+
+
+def refusals(replies: list[Reply]) -> set[bytes]:
+    return {reply.data for reply in replies if reply.status != 200}
 
 
 def changed(world: World, *words: str) -> None:
@@ -66,7 +72,7 @@ def test_a_changed_index_is_taken_over_under_load(copied: World, tmp_path: Path)
             time.sleep(1)
 
         assert len(replies) > 20
-        assert {reply.status for reply in replies} == {200}
+        assert not refusals(replies)
         last = {hit["docid"] for hit in replies[-1].json["results"][0]["hits"]}
         assert "new" in last
         assert last.isdisjoint({"d0", "d1"})
@@ -86,7 +92,7 @@ def test_an_index_encoded_anew_is_taken_over_under_load(copied: World, tmp_path:
             changed(world, "corpus", "--overwrite", "--dim", "16,32", *CPU)
             until(server, 60)
 
-        assert {reply.status for reply in replies} == {200}
+        assert not refusals(replies)
         assert len(server.hits(query="read the file", k=60)) == 60
 
 
