@@ -76,7 +76,7 @@ def search(
     if text is not None and as_json:
         answer = searcher.search(text, top_k)
         asked = verb.as_queries([text]) if report else None
-        echo_json(verb.record_of(searcher, text, answer, asked, top_k))
+        echo_json(verb.record_of(searcher, text, answer, asked, top_k or verb.DEPTH))
     elif text is not None:
         _show(searcher.search(text, top_k))
         _report(searcher, verb.as_queries([text]), top_k, report)

@@ -1,6 +1,5 @@
 """`m2dr serve`: indexes over HTTP."""
 
-import os
 from importlib.util import find_spec
 
 from m2dr.cli.options import command, takes
@@ -21,12 +20,16 @@ def require_serve() -> None:
         )
 
 
-@command()
+@command(
+    examples=(
+        "serve --index indexes/pydocs --port 8080",
+        "serve --corpus pydocs --model models/fitted --token-env M2DR_TOKEN",
+    )
+)
 @takes(ServeRequest)
 def serve(request: ServeRequest) -> None:
     """Serve indexes over HTTP: search, embeddings, and a page to compare cuts on."""
     require_serve()
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # batches are small
     from m2dr.serve.server import serve as verb
 
     verb(request, lambda line: echo(line, err=True))

@@ -18,7 +18,7 @@ def find_grid(given: Path | None, corpus: str, fingerprint: str) -> Grid | None:
         UserError: the given file is no grid.
     """
     if given is not None:
-        return read_grid(given / GRID if given.is_dir() else given)
+        return read_grid(given)
     for path in sorted(RESULTS.rglob(PROVENANCE)):
         try:
             made = read_provenance(path.parent)

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from m2dr.data.dataset import Dataset
-from m2dr.errors import UserError
+from m2dr.errors import UserError, nearest
 from m2dr.evaluate.costs import Shape, bytes_per_document, search_multiply_adds
 from m2dr.index.exit_files import digest_of_exits
 from m2dr.index.faiss_build import build_index
@@ -103,6 +103,7 @@ class ServedIndex:
         self._views = _views(source, self.card)
         if not self._views:
             raise UserError(f"{source.alone or source.home} holds no documents to search.")
+        self._require_engine()
         deepest = max(self._views)
         self.full = Cut(deepest, self._views[deepest].dims[-1])
         self._cuts: OrderedDict[tuple[int, int], OpenCut] = OrderedDict()
@@ -314,6 +315,19 @@ class ServedIndex:
                 del self._cuts[key]
         used = {(self.document_layer(layer), dim) for layer, dim in self._cuts}
         self._documents = {key: one for key, one in self._documents.items() if key in used}
+
+    def _require_engine(self) -> None:
+        """Refuse an engine that is built at no layer and dim."""
+        asked = self.source.request.engine
+        if self.source.alone is not None or asked in ("", EXACT):
+            return
+        folders = {_store(self.source, view.document_layer) for view in self._views.values()}
+        built = sorted({index.engine for folder in folders for index in built_indexes(folder)})
+        if asked not in built:
+            raise UserError(
+                f"--engine {asked} was asked for, and {self.source.home} has no such index. "
+                f"{nearest(asked, [*built, EXACT])}"
+            )
 
     def _engine(self, cut: Cut) -> str:
         """Return the engine of a cut: that which was asked for where it is built, or a scan."""

@@ -16,7 +16,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from m2dr.errors import UserError, command, os_error_message
+from m2dr.errors import UserError, command, counted, os_error_message
 from m2dr.serve.app import make_app
 from m2dr.serve.guard import LOG, State
 from m2dr.serve.serving import Serving
@@ -41,13 +41,16 @@ def serve(request: ServeRequest, say: Say, opened: Callable[[str], None] = lambd
     Raises:
         UserError: the port is taken, the token is not set, or an index cannot be opened.
     """
+    if request.timeout <= 0:
+        raise UserError(f"--timeout {request.timeout:g} was given. Give seconds above 0.")
     state = State(_token(request))
     with _listening(request) as listener:
         _log_as_json()
         serving = Serving(request)
         address = _address(request, listener)
         for name, index in serving.indexes.items():
-            say(f"{name}: {index.documents} documents, {index.model} at {index.full}")
+            held = counted(index.documents, "documents", ",")
+            say(f"{name}: {held}, {index.model} at {index.full}")
         if request.host not in LOOPBACK and not state.token:
             say(
                 f"Warning: whoever reaches {address} can search without a token; set one with "

@@ -286,7 +286,7 @@ def _cut(index: ServedIndex, layer: int | None, dim: int | None) -> Cut:
         raise HttpError(422, str(error), "layer") from None
 
 
-async def _documents(index: ServedIndex, found: Sequence[Outcome]) -> "_Texts":
+async def _documents(index: ServedIndex, found: Sequence[Outcome]) -> "AnswerTexts":
     """Return the documents of rankings; another thread reads those that are not in memory."""
     docids = {docid for each in found for one in each.rankings for docid in one.docids}
     if index.remembered(docids):
@@ -295,16 +295,16 @@ async def _documents(index: ServedIndex, found: Sequence[Outcome]) -> "_Texts":
 
 
 @dataclass
-class _Texts:
+class AnswerTexts:
     """The documents of an answer."""
 
     documents: dict[str, Document] = field(default_factory=dict)
     problem: str = ""  # why some have no text
 
 
-def _read(index: ServedIndex, docids: Iterable[str]) -> _Texts:
+def _read(index: ServedIndex, docids: Iterable[str]) -> AnswerTexts:
     """Return documents; of those that cannot be read the ids alone."""
-    found = _Texts()
+    found = AnswerTexts()
     for docid in docids:
         try:
             found.documents[docid] = index.document(docid)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from m2dr.errors import UserError, command
+from m2dr.errors import UserError, command, counted
 from m2dr.index.layout import CHANGE, EXITS, MANIFEST, NEXT, STORE, layer_folders, store_folders_of
 from m2dr.index.manifest import IndexManifest, StoreManifest
 from m2dr.pipelines.models import newest_model
@@ -88,7 +88,9 @@ def _of_folder(folder: Path, request: ServeRequest) -> ServedSource:
         )
     if len(homes) > 1:
         known = command("serve", index=homes)
-        raise UserError(f"{folder} holds {len(homes)} indexes; name one or more, as in: {known}")
+        raise UserError(
+            f"{folder} holds {counted(len(homes), 'indexes')}; name one or more, as in: {known}"
+        )
     home = homes[0]
     manifest = StoreManifest.read(store_folders_of(home)[-1])
     corpus, model = _origin(manifest, request, folder)

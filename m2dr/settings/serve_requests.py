@@ -28,8 +28,8 @@ class ServeRequest:
     root: Path = root_option()
     grid: Path | None = option(
         None,
-        "Results of m2dr evaluate that the page shows: grid.json or its folder; by default those "
-        "of the same model and corpus in results/.",
+        "grid.json of m2dr evaluate, which the page shows; by default that of the same model and "
+        "corpus in results/.",
         is_file=True,
     )
     host: str = option("127.0.0.1", "Address to listen at; 0.0.0.0 for every network.")
