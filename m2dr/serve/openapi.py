@@ -84,7 +84,8 @@ _ANSWERS: dict[str, Table] = {
                     {
                         "name": _STRING, "corpus": _STRING, "model": _STRING, "documents": _WHOLE,
                         "layers": _list(_WHOLE), "dims": _list(_WHOLE), "full": _STRING,
-                        "similarity": _STRING, "fields": _list(_STRING), "costs": _list(_COST),
+                        "similarity": _STRING, "fields": _list(_STRING),
+                        "examples": _list(_STRING), "costs": _list(_COST),
                         "grid": {"anyOf": [_GRID, {"type": "null"}]},
                         "problem": {"anyOf": [_STRING, {"type": "null"}]},
                     }

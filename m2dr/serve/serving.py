@@ -16,6 +16,7 @@ from m2dr.records.run import Ranking
 from m2dr.records.texts import Document, Side
 from m2dr.serve.batches import Batcher, Outcome, QueueFullError, Search
 from m2dr.serve.encoder_pool import EncoderPool
+from m2dr.serve.examples import examples
 from m2dr.serve.grids import find_grid, grid_table
 from m2dr.serve.messages import EmbedBody, EmbeddingsBody, HttpError, SearchBody
 from m2dr.serve.meters import Meters
@@ -80,6 +81,10 @@ class Serving:
         cuts = [cut, index.full] if body.compare else [cut]
         opened = [await _opened(index, each) for each in cuts]
         depth = max(body.k, _TOP) if body.compare else body.k
+        if body.compare:
+            # The first query of its length at a layer, or after a rest, takes some milliseconds
+            # more, which would make the cut look slower than the full model that runs after it.
+            await self._run(index, opened[0], queries, depth, body.filter)
         found = await asyncio.gather(
             *(self._run(index, each, queries, depth, body.filter) for each in opened)
         )
@@ -183,6 +188,7 @@ class Serving:
                 "full": str(index.full),
                 "similarity": index.card.similarity,
                 "fields": index.fields,
+                "examples": examples(index.dataset, index.documents),
                 "costs": index.costs(),
                 "grid": grid_table(grid) if grid else None,
                 "problem": self.problems.get(name),
