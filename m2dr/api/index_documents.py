@@ -7,13 +7,14 @@ from os import PathLike
 from pathlib import Path
 
 from m2dr.api.documents import Item, checked_documents
+from m2dr.api.keywords import understood
 from m2dr.api.open_index import OpenIndex
 from m2dr.api.text_encoder import TextEncoder
 from m2dr.commands.index import index_corpus
 from m2dr.errors import UserError
 from m2dr.index.manifest import Dtype
 from m2dr.io import atomic_path, list_folder, sha256_of
-from m2dr.records.arguments import path_or_name, string, strings, whole_numbers
+from m2dr.records.arguments import one_or_many, path_or_name, string, whole_numbers
 from m2dr.settings.index_requests import INDEXES, IndexRequest, SearchRequest
 
 CORPUS = "corpus.jsonl"  # as in a folder of BEIR, which every command opens
@@ -23,6 +24,13 @@ class Index(OpenIndex):
     """Documents encoded by a model, at every layer and dim that was built; thread-safe."""
 
     @classmethod
+    @understood(
+        "m2dr.Index.build",
+        {
+            **dict.fromkeys(("corpus", "texts", "docs"), "documents"),
+            "dim": "dims", "layer": "layers", "engine": "engines", "root": "folder",
+        },
+    )  # fmt: skip
     def build(
         cls,
         model: TextEncoder | str | PathLike[str],
@@ -30,7 +38,7 @@ class Index(OpenIndex):
         *,
         dims: int | Sequence[int] = (),
         layers: int | Sequence[int] = (),
-        engines: Sequence[str] = (),
+        engines: str | Sequence[str] = (),
         name: str = "documents",
         folder: str | PathLike[str] = INDEXES,
         store: Dtype = "f16",
@@ -77,7 +85,7 @@ class Index(OpenIndex):
             named,
             dims=whole_numbers("dims", dims, 1) or ((encoder.dim,) if encoder else ()),
             layers=whole_numbers("layers", layers, 0),
-            engines=tuple(strings(engines, "engines")),
+            engines=tuple(one_or_many("engines", engines)),
             root=root,
             store=store,
             exits=exits,
