@@ -5,7 +5,7 @@ from functools import wraps
 from inspect import Parameter, Signature, signature
 from typing import Any, ParamSpec, TypeVar, Unpack, get_args, get_origin, get_type_hints
 
-from m2dr.errors import UserError, nearest
+from m2dr.errors import UserError, nearest, were
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -95,10 +95,12 @@ def _wrong(
         return f"{shown} has no argument {strange[0]}. {nearest(strange[0], names)}"
     if values > len(placed):
         if not names:
-            return f"{shown} takes no arguments, and {values} were given."
+            return f"{shown} takes no arguments, and {values} {were(values)} given."
         first = f"{_listed(placed)} without a name" if placed else "named arguments alone"
         example = next((f", as {name}=" for name in names if name not in placed), "")
-        return f"{shown} takes {first}, and {values} were given. Name the others{example}."
+        return (
+            f"{shown} takes {first}, and {values} {were(values)} given. Name the others{example}."
+        )
     twice = [name for name in placed[:values] if name in named]
     if twice:
         return f"{shown} was given {twice[0]} twice, by place and by name. Give it once."
