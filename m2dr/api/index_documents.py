@@ -7,6 +7,7 @@ from os import PathLike
 from pathlib import Path
 
 from m2dr.api.documents import Item, checked_documents
+from m2dr.api.keywords import understood
 from m2dr.api.open_index import OpenIndex
 from m2dr.api.text_encoder import TextEncoder
 from m2dr.commands.index import index_corpus
@@ -15,7 +16,7 @@ from m2dr.index.layout import store_folders_of
 from m2dr.index.manifest import Dtype, StoreManifest
 from m2dr.io import atomic_path, list_folder, sha256_of
 from m2dr.pipelines.changed_corpus import document_line
-from m2dr.records.arguments import path_or_name, string, strings, whole_numbers
+from m2dr.records.arguments import one_or_many, path_or_name, string, whole_numbers
 from m2dr.settings.index_requests import INDEXES, IndexRequest, SearchRequest
 
 CORPUS = "corpus.jsonl"  # as in a folder of BEIR, which every command opens
@@ -25,6 +26,13 @@ class Index(OpenIndex):
     """Documents encoded by a model, at every layer and dim that was built; thread-safe."""
 
     @classmethod
+    @understood(
+        "m2dr.Index.build",
+        {
+            **dict.fromkeys(("corpus", "texts", "docs"), "documents"),
+            "dim": "dims", "layer": "layers", "engine": "engines", "root": "folder",
+        },
+    )  # fmt: skip
     def build(
         cls,
         model: TextEncoder | str | PathLike[str],
@@ -32,7 +40,7 @@ class Index(OpenIndex):
         *,
         dims: int | Sequence[int] = (),
         layers: int | Sequence[int] = (),
-        engines: Sequence[str] = (),
+        engines: str | Sequence[str] = (),
         name: str = "documents",
         folder: str | PathLike[str] = INDEXES,
         store: Dtype = "f16",
@@ -80,7 +88,7 @@ class Index(OpenIndex):
             named,
             dims=whole_numbers("dims", dims, 1) or ((encoder.dim,) if encoder else ()),
             layers=whole_numbers("layers", layers, 0),
-            engines=tuple(strings(engines, "engines")),
+            engines=tuple(one_or_many("engines", engines)),
             root=root,
             store=store,
             exits=exits,

@@ -6,12 +6,14 @@ and pairs of rows does not depend on the file. A place of rows is a path: a file
 """
 
 import json
+import os
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
+from tempfile import mkstemp
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from m2dr.data import huggingface
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
 
 Untyped = Any  # pyarrow has no types
 
-ARROW = (".parquet", ".pq", ".arrow", ".feather")  # files of Arrow tables
+PARQUET = (".parquet", ".pq")
+ARROW = (*PARQUET, ".arrow", ".feather")  # files of Arrow tables
 TEXT = (".csv", ".tsv", ".jsonl")  # these may be gzipped
 SCALARS = frozenset({"*"})  # in place of columns: all but those of lists and of bytes
 ROWS_AT_ONCE = 1024  # that are converted to Python
@@ -129,7 +132,8 @@ def columns_of(path: Path) -> tuple[Line, list[str]] | None:
 class ArrowTable(IdTable):
     """The rows of Arrow tables by number and by id.
 
-    Parquet is held in memory as Arrow; files of Arrow are memory-mapped.
+    Files of Arrow are memory-mapped, and so is a copy of parquet in that format, which lies without
+    a name in the folder of temporary files. So memory does not grow with the texts.
 
     Args:
         path: of a file, a folder or `hf:ID`.
@@ -144,7 +148,7 @@ class ArrowTable(IdTable):
         self._batches = [
             (part, start, batch)
             for part in _parts(path)
-            for batch, start in _numbered(part.open(columns))
+            for batch, start in _numbered(_mapped(part, columns))
         ]
         self._ends = list(accumulate(batch.num_rows for _, _, batch in self._batches))
         super().__init__(identify, map(identify, read_records(path, columns)))
@@ -283,6 +287,31 @@ def _numbered(batches: "Iterable[pa.RecordBatch]") -> "Iterator[tuple[pa.RecordB
         done += batch.num_rows
 
 
+def _mapped(part: Part, columns: Collection[str]) -> "Iterable[pa.RecordBatch]":
+    """Return all batches of a part, memory-mapped."""
+    batches = part.open(columns)
+    if huggingface.recognises(part.path) or part.path.suffix.lower() not in PARQUET:
+        return batches
+    return _mapped_copy(iter(batches))
+
+
+def _mapped_copy(batches: "Iterator[pa.RecordBatch]") -> "Iterable[pa.RecordBatch]":
+    from pyarrow import ipc, memory_map
+
+    first = next(batches, None)
+    if first is None:
+        return []
+    handle, name = mkstemp(".arrow", "m2dr-")
+    try:
+        with os.fdopen(handle, "wb") as file, ipc.new_file(file, first.schema) as copy:
+            for batch in chain([first], batches):
+                copy.write_batch(batch)
+        found = ipc.open_file(memory_map(name))
+    finally:
+        Path(name).unlink()  # what is mapped stays until it is let go
+    return [found.get_batch(number) for number in range(found.num_record_batches)]
+
+
 def _pyarrow(path: Path) -> Untyped:
     try:
         import pyarrow
@@ -301,7 +330,7 @@ def _open(path: Path, columns: Collection[str]) -> "Iterator[pa.RecordBatch]":
     with explain_failure(
         f"{path} cannot be read as a table of {path.suffix}", "Write it again, or copy it again."
     ):
-        yield from (_of_parquet if path.suffix.lower() in ARROW[:2] else _of_arrow)(path, columns)
+        yield from (_of_parquet if path.suffix.lower() in PARQUET else _of_arrow)(path, columns)
 
 
 def _of_parquet(path: Path, columns: Collection[str]) -> "Iterator[pa.RecordBatch]":

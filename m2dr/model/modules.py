@@ -254,8 +254,9 @@ def write_sentence_transformers_files(
 ) -> None:
     """Write the files with which SentenceTransformer(folder) gives the same vectors.
 
-    No module normalises where vectors are compared by cosine: sentence-transformers cuts vectors
-    behind its modules, and its cosine normalises them after that.
+    Where vectors are compared by cosine, the last module is a Normalize, so that dot products are
+    cosines in tools that take no other. sentence-transformers cuts vectors behind its modules, and
+    the cosine of a prefix does not depend on the length of the vector.
 
     Args:
         card: with the pooling, the prefixes and lengths of texts, and the similarity.
@@ -271,7 +272,8 @@ def write_sentence_transformers_files(
         dense.linear.weight = nn.Parameter(head)
         (row,) = write_modules(nn.Sequential(dense), folder, int(DENSE[0]))
         listed.append(row)
-    listed += write_modules(behind or nn.Sequential(), folder, _FIRST)
+    ending = [Normalize()] if card.similarity == "cosine" else []
+    listed += write_modules(nn.Sequential(*(behind or ()), *ending), folder, _FIRST)
     truncated = behind and isinstance(behind[-1], Truncate)
     lower = {"do_lower_case": True} if lowercases else {}
     write_modules_list(folder, listed)

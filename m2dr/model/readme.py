@@ -49,7 +49,7 @@ embedding, a cut, can retrieve; the cuts below were {made}.
 
 {kept}
 
-| | |
+| property | value |
 |---|---|
 | recipe | {recipe} |
 | layers | {card.layers} |
@@ -72,7 +72,7 @@ The backbone that training began from, and the prefixes of texts:
 
 FOLDER is this folder, or its id on the hub.
 
-m2dr, with {cut.layer} layers for a query and {cut.dim} dims:
+m2dr, with {layers} for a query and {cut.dim} dims:
 
 ```bash
 m2dr index corpus --corpus CORPUS --model FOLDER --dim {cut.dim}
@@ -101,7 +101,7 @@ states = model(**tokenizer("a question", return_tensors="pt")).last_hidden_state
 """
 
 _TRANSFORMERS = """
-transformers, with {cut.layer} layers and {cut.dim} dims, for queries:
+transformers, with {layers} and {cut.dim} dims, for queries:
 
 ```python
 import torch
@@ -140,8 +140,8 @@ scores = model.similarity(queries, documents)
 
 _EXPORT = """
 Fewer layers for sentence-transformers:
-`m2dr export --model FOLDER --layers {cut.layer} --out SMALLER` writes the first {cut.layer} as a
-model of their own.
+`m2dr export --model FOLDER --layers {cut.layer} --out SMALLER` writes a model of
+{layers}.
 """
 
 _LENGTHS = """
@@ -159,7 +159,7 @@ An encoder of queries that is a table of one vector per token, and runs no trans
 was fitted to the embeddings of a full model, which encodes the documents: a query by this table
 finds documents by that model. Written by m2dr.
 
-| | |
+| property | value |
 |---|---|
 | dims | {dim} |
 | numbers | {dtype} |
@@ -275,6 +275,7 @@ def write_readme(card: ModelCard, folder: Path, parts: CardParts | None = None) 
     text = _TEXT.format(
         card=card,
         cut=cut,
+        layers=counted(cut.layer, "layers"),
         kept=kept[0] if kept else f"{BEGIN}\n{END}",
         title=f"{escaped(card.variant)}: {card.layers} layers, {card.width} dims",
         recipe=escaped(card.variant),
@@ -400,6 +401,7 @@ def _in_transformers(card: ModelCard, cut: Cut, folder: Path, exported: bool) ->
     return _TRANSFORMERS.format(
         card=card,
         cut=cut,
+        layers=counted(cut.layer, "layers"),
         model_class=row.class_name,
         cutting=f"\n{layers} = {layers}[:{cut.layer}]" if cut.layer < card.layers else "",
         prefix=repr(card.query_prefix).replace("`", r"\x60"),
@@ -421,7 +423,7 @@ def _in_sentence_transformers(card: ModelCard, cut: Cut) -> str:
     lengths = _LENGTHS.format(card=card, shorter=min(query, document))
     return _SENTENCE_TRANSFORMERS.format(
         cut=cut,
-        export=_EXPORT.format(cut=cut) if exported else "",
+        export=_EXPORT.format(cut=cut, layers=counted(cut.layer, "layers")) if exported else "",
         lengths=lengths if query != document else "",
     )
 
