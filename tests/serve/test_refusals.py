@@ -75,8 +75,8 @@ def test_a_bad_search_is_told_what_is_wrong(
 @pytest.mark.parametrize(
     ("body", "status", "told"),
     [
-        ({"input": [1, 2, 3], "model": "MODEL"}, 422, "input"),
-        ({"input": [[1, 2]], "model": "MODEL"}, 422, "input"),
+        ({"input": [1, 2, 3], "model": "MODEL"}, 400, "token ids"),
+        ({"input": [[1, 2]], "model": "MODEL"}, 400, "token ids"),
         ({"input": "a", "model": "gpt"}, 404, "no model 'gpt'"),
         ({"input": "a"}, 422, "model"),
         ({"input": "a", "model": "MODEL", "dimensions": 99}, 422, "dims"),
