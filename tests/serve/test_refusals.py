@@ -248,7 +248,7 @@ def test_a_server_that_cannot_start_says_so_in_a_sentence(server: Server, world:
         (("--index", home, "--port", server.port), "cannot be listened at: Address already in use"),
         (("--index", home, "--token-env", "NOT_SET"), "that variable is not set"),
         (("--port", 0, "--index", home.parents[1] / "nothing"), "holds no finished index"),
-        (("--port", 0, "--index", home, "--grid", world.corpus / "corpus.jsonl"), "grid"),
+        (("--port", 0, "--index", home, "--grid", world.corpus / "corpus.jsonl"), "corpus.jsonl"),
         (("--port", 0, "--index", home, "--engine", "hnws"), "has no such index"),
         (("--port", 0, "--index", home, "--timeout", 0), "seconds above 0"),
         (("--port", 0, "--host", "no.such.host", "--index", home), "cannot be listened at"),
