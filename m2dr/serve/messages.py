@@ -87,6 +87,9 @@ def read_body(kind: type[Body], data: bytes) -> Body:
         return kind.model_validate_json(data)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        if kind is EmbeddingsBody and first["loc"][:1] == ("input",):
+            told = "Give `input` as a text or a list of texts; lists of token ids are not taken."
+            raise HttpError(400, told, "input") from None
         is_json = first["type"] != "json_invalid"
         where = ".".join(str(part)[:40] for part in first["loc"][:3])
         told = f"{where}: {first['msg']}" if where else first["msg"]

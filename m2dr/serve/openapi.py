@@ -8,7 +8,7 @@ from m2dr.settings.serve_requests import ServeRequest
 Table = dict[Any, Any]
 DESCRIPTION = "Search an index at any layer and dim, and embed texts."
 STATUSES = {
-    400: "The request is no JSON.",
+    400: "The request is no JSON, or the input of /v1/embeddings is no text.",
     401: "The token is missing or wrong.",
     404: "There is no such path, index or model.",
     405: "The path is asked with another method.",

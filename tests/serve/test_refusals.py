@@ -75,8 +75,8 @@ def test_a_bad_search_is_told_what_is_wrong(
 @pytest.mark.parametrize(
     ("body", "status", "told"),
     [
-        ({"input": [1, 2, 3], "model": "MODEL"}, 422, "input"),
-        ({"input": [[1, 2]], "model": "MODEL"}, 422, "input"),
+        ({"input": [1, 2, 3], "model": "MODEL"}, 400, "token ids"),
+        ({"input": [[1, 2]], "model": "MODEL"}, 400, "token ids"),
         ({"input": "a", "model": "gpt"}, 404, "no model 'gpt'"),
         ({"input": "a"}, 422, "model"),
         ({"input": "a", "model": "MODEL", "dimensions": 99}, 422, "dims"),
@@ -248,7 +248,7 @@ def test_a_server_that_cannot_start_says_so_in_a_sentence(server: Server, world:
         (("--index", home, "--port", server.port), "cannot be listened at: Address already in use"),
         (("--index", home, "--token-env", "NOT_SET"), "that variable is not set"),
         (("--port", 0, "--index", home.parents[1] / "nothing"), "holds no finished index"),
-        (("--port", 0, "--index", home, "--grid", world.corpus / "corpus.jsonl"), "grid"),
+        (("--port", 0, "--index", home, "--grid", world.corpus / "corpus.jsonl"), "corpus.jsonl"),
         (("--port", 0, "--index", home, "--engine", "hnws"), "has no such index"),
         (("--port", 0, "--index", home, "--timeout", 0), "seconds above 0"),
         (("--port", 0, "--host", "no.such.host", "--index", home), "cannot be listened at"),
