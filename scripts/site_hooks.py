@@ -189,9 +189,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return f"{found[1]}{target}{found[3]}" if (ROOT / path).exists() else found[0]
 
     parts = FENCES.split(markdown)  # code stands at the odd places
-    return "".join(
-        part if i % 2 else LINK.sub(rewritten, part) for i, part in enumerate(parts)
-    )
+    return "".join(part if i % 2 else LINK.sub(rewritten, part) for i, part in enumerate(parts))
 
 
 def _origin(uri: str) -> str:
