@@ -463,3 +463,12 @@ def _products(module: nn.Module) -> int:
 
 def _numbers(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() for tensor in tensors)
+
+
+def share_weights(encoder: Encoder, source: Encoder) -> None:
+    """Let the tensors of an encoder that equal those of another one be the same memory."""
+    held = {**dict(source.named_parameters()), **dict(source.named_buffers())}
+    for name, tensor in [*encoder.named_parameters(), *encoder.named_buffers()]:
+        same = held.get(name)
+        if same is not None and same.dtype == tensor.dtype and torch.equal(same, tensor):
+            tensor.data = same.data

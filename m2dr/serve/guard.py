@@ -1,0 +1,204 @@
+"""What stands before every route: token, limits of bodies and time, errors, log and metrics."""
+
+import asyncio
+import hmac
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from m2dr.serve.messages import HttpError
+from m2dr.serve.serving import Serving
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+
+OPEN = frozenset({"/", "/page.css", "/page.js", "/health", "/ready"})  # need no token
+KNOWN = OPEN | {"/search", "/embed", "/v1/embeddings", "/models", "/metrics", "/docs",
+                "/openapi.json"}  # fmt: skip
+LOG = logging.getLogger("m2dr.serve")
+_HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-cache"),
+    (
+        b"content-security-policy",
+        b"default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'self'; "
+        b"frame-ancestors 'none'",
+    ),
+]
+
+
+@dataclass
+class State:
+    """What all requests of a server share."""
+
+    token: str = ""
+    stopping: bool = False
+    running: int = 0  # requests that are being answered
+
+
+class Guard:
+    """An ASGI application around another one."""
+
+    def __init__(self, app: App, serving: Serving, state: State) -> None:
+        self.app, self.serving, self.state = app, serving, state
+
+    async def __call__(
+        self, scope: MutableMapping[str, Any], receive: Receive, send: Send
+    ) -> None:
+        """Answer a request, whatever comes."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        answer = _Answer(send, self.state)
+        begun = time.perf_counter()
+        self.state.running += 1
+        try:
+            await self._within_time(scope, receive, answer)
+        except HttpError as error:
+            await answer.refuse(error)
+        except ConnectionError:
+            answer.status = answer.status or 499  # the client is gone
+        except Exception:
+            LOG.exception("failed", extra={"fields": {"path": scope["path"]}})
+            told = "The server failed on this request; its log says why."
+            await answer.refuse(HttpError(500, told, kind="server_error"))
+        finally:
+            self.state.running -= 1
+            self._note(scope, answer, time.perf_counter() - begun)
+
+    async def _within_time(
+        self, scope: MutableMapping[str, Any], receive: Receive, answer: "_Answer"
+    ) -> None:
+        self._check_token(scope)
+        limit = self.serving.request.timeout
+        body = await self._body(scope, receive, limit)
+        try:
+            async with asyncio.timeout(limit):
+                await self.app(scope, _once(body, receive), answer.send)
+        except TimeoutError:
+            raise HttpError(504, f"The answer took more than {limit:g} s.", kind="server_error") \
+                from None  # fmt: skip
+
+    def _check_token(self, scope: MutableMapping[str, Any]) -> None:
+        token = self.state.token
+        if not token or scope["path"] in OPEN:
+            return
+        given = _header(scope, b"authorization").split(b" ", 1)
+        if given[0].lower() != b"bearer" or len(given) < 2:
+            raise _unauthorised("Give the token of this server: Authorization: Bearer TOKEN.")
+        if not hmac.compare_digest(given[1].strip(), token.encode()):
+            raise _unauthorised("The token is not that of this server.")
+
+    async def _body(
+        self, scope: MutableMapping[str, Any], receive: Receive, limit: float
+    ) -> bytes:
+        """Read a body of a size and in a time that are allowed."""
+        if scope["method"] != "POST" or scope["path"] not in KNOWN - OPEN:
+            return b""
+        most = self.serving.request.max_body
+        told = HttpError(413, f"The request has more than {most} bytes.", headers={"connection": "close"})
+        length = _header(scope, b"content-length")
+        if length.isdigit() and int(length[:20]) > most:
+            raise told
+        kind = _header(scope, b"content-type").split(b";")[0].strip().lower()
+        if kind != b"application/json":
+            raise HttpError(
+                415, "Send JSON, with the header Content-Type: application/json.",
+                headers={"connection": "close"},
+            )  # fmt: skip
+        parts, size = [], 0
+        try:
+            async with asyncio.timeout(limit):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ConnectionError
+                    parts.append(message.get("body", b""))
+                    size += len(parts[-1])
+                    if size > most:
+                        raise told
+                    if not message.get("more_body"):
+                        return b"".join(parts)
+        except TimeoutError:
+            raise HttpError(
+                408, f"The request did not arrive within {limit:g} s.",
+                headers={"connection": "close"},
+            ) from None  # fmt: skip
+
+    def _note(self, scope: MutableMapping[str, Any], answer: "_Answer", seconds: float) -> None:
+        """Write the log and count."""
+        path = scope["path"] if scope["path"] in KNOWN else "other"
+        self.serving.meters.request(path, answer.status, seconds)
+        fields: dict[str, Any] = {
+            "method": scope["method"], "path": scope["path"][:200], "status": answer.status,
+            "ms": round(1000 * seconds, 2),
+        }  # fmt: skip
+        body = scope.get("m2dr")
+        for name in ("index", "model", "layer", "dim", "dimensions", "k", "side", "compare"):
+            value = getattr(body, name, None)
+            if value is not None:
+                fields[name] = value[:80] if isinstance(value, str) else value
+        if self.serving.request.log_queries:
+            for name in ("query", "queries", "filter"):
+                if getattr(body, name, None) is not None:
+                    fields[name] = getattr(body, name)
+        LOG.info("request", extra={"fields": fields})
+
+
+class _Answer:
+    """Sends an answer, and remembers its status."""
+
+    def __init__(self, send: Send, state: State) -> None:
+        self._send, self._state = send, state
+        self.status = 0
+
+    async def send(self, message: Message) -> None:
+        """Send a part of an answer, with the headers that all have."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            closing = [(b"connection", b"close")] if self._state.stopping else []
+            message["headers"] = [*message.get("headers", []), *_HEADERS, *closing]
+        await self._send(message)
+
+    async def refuse(self, error: HttpError) -> None:
+        """Send an error, unless an answer has begun."""
+        if self.status:
+            return
+        data = json.dumps(error.body()).encode()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(data)).encode()),
+            *((name.encode(), value.encode()) for name, value in error.headers.items()),
+        ]
+        await self.send(
+            {"type": "http.response.start", "status": error.status, "headers": headers}
+        )
+        await self._send({"type": "http.response.body", "body": data})
+
+
+def _once(body: bytes, receive: Receive) -> Receive:
+    """Return what gives a body that was read, and then what comes after it."""
+    parts: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def next_part() -> Message:
+        return parts.pop() if parts else await receive()
+
+    return next_part
+
+
+def _header(scope: MutableMapping[str, Any], name: bytes) -> bytes:
+    found: bytes = next((value for key, value in scope["headers"] if key == name), b"")
+    return found
+
+
+def _unauthorised(message: str) -> HttpError:
+    return HttpError(
+        401, message, kind="authentication_error", headers={"www-authenticate": "Bearer"}
+    )
+
