@@ -12,8 +12,8 @@ from m2dr.cli import main
 FOLDER = "commands"
 INTRODUCTION = """# Commands
 
-Each has a page with what it does, examples, and every option with its default. `m2dr COMMAND --help` prints the
-same. `m2dr --debug COMMAND` shows the traceback of an error.
+Each has a page with what it does, examples, and every option with its default.
+`m2dr COMMAND --help` prints the same. `m2dr --debug COMMAND` shows the traceback of an error.
 """
 
 
@@ -83,13 +83,13 @@ def _tables(path: str, command: click.Command) -> str:
 
 def _table(first: str, rows: list[tuple[str, str, str, str]]) -> str:
     """Return a table of two columns: narrow screens show no more."""
-    text = f"| {first} | meaning |\n| --- | --- |\n"
+    text = f'<div class="options" markdown>\n\n| {first} | meaning |\n| --- | --- |\n'
     for name, kind, default, meaning in rows:
         told = f"{kind}; {default}" if default == "required" else kind
         told = f"{kind}; default {default}" if default not in ("", "required") else told
         cells = (_breaking(name), f"{_as_code(meaning)}<br><small>{told}</small>")
         text += f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |\n"
-    return text
+    return text + "\n</div>\n"
 
 
 def _breaking(names: str) -> str:

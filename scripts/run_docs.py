@@ -2,14 +2,14 @@
 
 A page is Markdown. What is run of it:
 
-- the lines of ```console blocks that begin with "$ ", a line that ends with a backslash with the next one; the
-  other lines are what the command prints, and `--write` replaces them with what it prints now;
+- the lines of ```console blocks that begin with "$ ", a line that ends with a backslash with the
+  next one; the other lines are what it prints, and `--write` replaces them with what it prints now;
 - the lines of plain blocks that begin with "m2dr ", "pip " or "./scripts/", in README.md;
 - blocks with a title, such as ```python title="search.py", are files that the reader writes.
 
-A command that ends with " &" goes on in the background until its page ends. The comment <!-- show 5 lines --> above
-a block shortens what it shows of each command, and <!-- copy results/figure.png to figures/name.png --> keeps a
-picture of the run beside the page.
+A command that ends with " &" goes on in the background until its page ends. The comment
+<!-- show 5 lines --> above a block shortens what it shows of each command, and
+<!-- copy results/figure.png to figures/name.png --> keeps a picture of the run beside the page.
 """
 
 import os
@@ -105,9 +105,9 @@ class Run:
         words = ["bash", "-c", step.text.removesuffix(" &")]
         given = {"cwd": self.folder, "env": self.environment, "text": True}
         if step.in_background:
-            log = (self.folder / "background.log").open("a")
-            streams = {"stdout": log, "stderr": log, "start_new_session": True}
-            self.background.append(subprocess.Popen(words, **given, **streams))
+            with (self.folder / "background.log").open("a") as log:
+                streams = {"stdout": log, "stderr": log, "start_new_session": True}
+                self.background.append(subprocess.Popen(words, **given, **streams))
             return time.perf_counter() - begun, ""
         done = subprocess.run(words, **given, capture_output=True, timeout=LIMIT, check=False)
         if done.returncode:
@@ -169,7 +169,7 @@ def run_page(name: str, folder: Path, environment: dict[str, str], write: bool) 
 
 
 def fresh(place: Path) -> tuple[Path, float]:
-    """Copy the repository's files into a folder and install m2dr there; return its programs' folder."""
+    """Install a copy of the repository in a folder; return the folder of its programs."""
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -192,8 +192,9 @@ def table(rows: list[list[str]]) -> str:
     cores = os.cpu_count()
     head = (
         "# Every command of the documentation, with its time\n\n"
-        f"`scripts/run_docs --times FILE`, {datetime.now(UTC):%Y-%m-%d}, {cores} cores. Each page ran in an empty "
-        f"folder, from top to bottom; {len(rows)} commands took {total:.0f} minutes.\n\n"
+        f"`scripts/run_docs --times FILE`, {datetime.now(UTC):%Y-%m-%d}, {cores} cores. Each page "
+        f"ran in an empty folder, from top to bottom; {len(rows)} commands took "
+        f"{total:.0f} minutes.\n\n"
         "| page | command | seconds |\n|---|---|---|\n"
     )
     cells = (f"| {page} | `{told.replace('|', chr(92) + '|')}` | {s} |\n" for page, told, s in rows)

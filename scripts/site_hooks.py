@@ -1,7 +1,7 @@
 """What mkdocs does besides: pages made from the code, and links to files outside docs/.
 
-A page of docs/ links to benchmarks, configs and source files by their place in the repository, where the
-links work too. On the site each such file is a page: Markdown as it is, other text as a block of code.
+A page of docs/ links to benchmarks, configs and source files by their place in the repository,
+where the links work too. On the site each such file is a page of its own.
 """
 
 import json
