@@ -323,22 +323,29 @@ class TextEncoder:
             )
         )
 
-    def save_pretrained(self, folder: str | PathLike[str]) -> Path:
+    def save_pretrained(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
         """Write a model folder that m2dr, transformers and sentence-transformers open.
 
-        It holds the layers that queries and documents of this encoder need, and all dims: vectors
-        are cut when they are encoded, by `dim=` or `truncate_dim=`.
+        Of a cut it is the smaller model that `m2dr export` writes, whose vectors are those of the
+        queries: other layers and dims are left out. Where the model trained such queries to search
+        documents of its last layer, save that cut too, for the documents. Layer 0 is a table and no
+        model, so that the whole model is written.
+
+        Args:
+            folder: to write; empty or missing.
+            force: whether a cut that was neither fitted nor trained is written too.
 
         Returns:
             The folder.
 
         Raises:
-            UserError: the folder is not empty, or cannot be written.
+            UserError: the folder is not empty, or cannot be written, or the cut was neither fitted
+                nor trained.
         """
-        from m2dr.commands.export import save_model
+        from m2dr.commands.export import save_cut
 
         out = Path(path_or_name("folder", folder))
-        save_model(self.name, max(self.layer, self.document_layer), out)
+        save_cut(self.name, Cut(self.layer, self.dim), self.document_layer, out, force)
         return out
 
     def push_to_hub(
@@ -353,8 +360,8 @@ class TextEncoder:
         """Upload the model to the Hugging Face hub, as `m2dr push` does, and return its address.
 
         A folder that holds the whole model is uploaded as it is, with its README and figures. Of a
-        cut whose documents need fewer layers, and of a model from elsewhere, the folder that
-        `save_pretrained` writes is uploaded.
+        cut whose documents need fewer layers, and of a model from elsewhere, a folder of the layers
+        that queries and documents need is uploaded, with all dims.
 
         Args:
             repo_id: OWNER/NAME.
@@ -366,6 +373,7 @@ class TextEncoder:
         Raises:
             UserError: the id is not OWNER/NAME, there is no token, or the hub refuses.
         """
+        from m2dr.commands.export import save_model
         from m2dr.commands.push_model import push_model
         from m2dr.settings.hub_requests import PushModelRequest
 
@@ -373,7 +381,8 @@ class TextEncoder:
         is_whole = max(self.layer, self.document_layer) == self.card.layers
         with TemporaryDirectory() as place:
             if not (is_whole and (own / CARD).is_file()):
-                own = self.save_pretrained(Path(place, repo_id.rpartition("/")[2] or "model"))
+                own = Path(place, repo_id.rpartition("/")[2] or "model")
+                save_model(self.name, max(self.layer, self.document_layer), own)
             asked = PushModelRequest(own, repo_id, private, revision, commit_message, token)
             return push_model(asked).url
 

@@ -7,8 +7,9 @@ import click
 from m2dr.cli.options import FOLDER, Whole, command, takes
 from m2dr.cli.terminal import echo
 from m2dr.errors import UserError, counted
+from m2dr.settings.export_request import ExportRequest
 from m2dr.settings.hub_requests import CardRequest, PushModelRequest
-from m2dr.settings.index_requests import EncodeRequest, ExportRequest
+from m2dr.settings.index_requests import EncodeRequest
 
 
 @command()
@@ -30,22 +31,18 @@ def encode(request: EncodeRequest) -> None:
 @command()
 @takes(ExportRequest)
 def export(request: ExportRequest) -> None:
-    """Write the first layers of a model as a model of their own."""
-    from m2dr.commands import export as verb
+    """Write a cut as a smaller model that stands alone, or as a graph.
 
-    model, layers, out, dim = request.model, request.layers, request.out, request.dim
-    extra = {"format": request.format, "dim": dim, "dtype": request.dtype, "exits": request.exits}
-    verb.refuse_of_table(layers, **extra)
-    if layers == 0:
-        table = verb.export_table(model, out, request.format, dim, request.dtype, request.exits)
-        numbers = f"{counted(table.tokens, 'tokens', ',')}, {counted(table.dim, 'dims')}"
-        echo(f"Layer 0 for {table.format}: {numbers}, {table.dtype}; {out}")
-        for note in table.notes:
-            echo(note, err=True)
-        return
-    card = verb.export(model, layers, out)
-    cuts = ", ".join(map(str, card.cuts)) or "none"
-    echo(f"{counted(card.layers, 'layers')}, cuts trained: {cuts}; {out}")
+    The folder opens in transformers, sentence-transformers and m2dr, and gives the vectors of the
+    cut. MODEL is a folder or id; the newest trained model in models/ by default.
+    """
+    from m2dr.commands.export import export_model
+
+    report = export_model(request)
+    for note in report.notes:
+        echo(note, err=True)
+    for line in report.lines:
+        echo(line)
 
 
 @command()

@@ -270,7 +270,7 @@ def _parameter(
     is_list = many and item in (int, float)
     required = value is MISSING
     if described.is_argument:
-        shown = each.name.upper()
+        shown = described.metavar or each.name.upper()
         return click.argument(
             name,
             cls=NamedArgument,
@@ -279,7 +279,8 @@ def _parameter(
             nargs=-1 if many else 1,
             type=_type(item, described),
             shell_complete=completer(each.name),
-            required=not many,
+            required=required and not many,
+            **({} if required else {"default": None}),
         )
     flags = described.flags or (f"--{each.name.replace('_', '-')}",)
     if hint is bool and value is True:

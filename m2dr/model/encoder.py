@@ -425,7 +425,9 @@ def parameters_of(encoder: Encoder, layer: int) -> int:
     weights = fitted.tokens.weights
     if layer == 0:
         return _numbers((fitted.table, weights))
-    return _numbers((*encoder.parameters(), fitted.tokens.single, weights))
+    folded = 0 not in fitted.layers  # its table stands in place of the features
+    read = fitted.table if folded else fitted.tokens.single
+    return _numbers((*encoder.parameters(), read, weights))
 
 
 def exit_work(encoder: Encoder) -> dict[int, int]:
@@ -451,9 +453,11 @@ def table_work(encoder: Encoder) -> dict[int, int]:
     fitted = encoder.fitted
     if fitted is None:
         return {}
+    if 0 not in fitted.layers:  # a folded exit, whose table every text adds
+        return dict.fromkeys(fitted.layers, fitted.token_work)
     features = fitted.tokens.width(encoder.words)
     reading = [layer for layer in fitted.layers[1:] if TOKENS in inputs_of(layer, fitted.inputs)]
-    return {0: fitted.table.shape[1], **dict.fromkeys(reading, features)}
+    return {0: fitted.token_work, **dict.fromkeys(reading, features)}
 
 
 def _products(module: nn.Module) -> int:

@@ -34,6 +34,7 @@ from m2dr.model.sentence_transformers import (
 )
 from m2dr.records.model_card import ModelCard, pooling_modes
 
+FIRST = 2  # number of the first module behind the pooling
 _FIRST = 3  # number of the first module behind an exit head, whose own folder is DENSE
 
 Config = dict[str, Any]
@@ -276,6 +277,30 @@ def write_sentence_transformers_files(
     write_modules_list(folder, listed)
     write_json(folder / "1_Pooling" / "config.json", _pooling_config(card, folder))
     write_model_settings(folder, card, **({"truncate_dim": card.width} if truncated else {}))
+    write_json(folder / SETTINGS[0], {"max_seq_length": card.document_length, **lower})
+
+
+def write_standalone_files(
+    card: ModelCard, folder: Path, behind: Sequence[ListedModule], lowercases: bool
+) -> None:
+    """Write the files with which other tools give the vectors of an exported cut.
+
+    Its modules cut the vectors, so that they can normalise them too where they are compared by
+    cosine.
+
+    Args:
+        card: with the pooling, the prefixes and lengths of texts, and the similarity.
+        folder: of the model.
+        behind: the modules behind the pooling, whose files are written.
+        lowercases: whether texts are put in lower case first.
+    """
+    listed = [ListedModule("Transformer", ""), ListedModule("Pooling", "1_Pooling"), *behind]
+    if card.similarity == "cosine":
+        listed += write_modules(nn.Sequential(Normalize()), folder, len(listed))
+    lower = {"do_lower_case": True} if lowercases else {}
+    write_modules_list(folder, listed)
+    write_json(folder / "1_Pooling" / "config.json", _pooling_config(card, folder))
+    write_model_settings(folder, card)
     write_json(folder / SETTINGS[0], {"max_seq_length": card.document_length, **lower})
 
 
