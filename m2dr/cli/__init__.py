@@ -31,6 +31,7 @@ MODULES = {
     "card": "export",
     "push": "export",
     "quickstart": "export",
+    "init": "setup",
 }
 
 

@@ -1,6 +1,7 @@
 """What commands print, and errors as one sentence with an exit code."""
 
 import io
+import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from m2dr.progress import printable
 
 MISTAKE, STOPPED = 2, 1  # exit codes
 LONGEST = 2_000  # characters of an error that are printed
+_UNCUT = 1_000  # characters of a summary; more than any has
 
 
 def echo(line: str = "", *, err: bool = False, beside: Path | None = None) -> None:
@@ -38,7 +40,31 @@ def echo_table(rows: Sequence[Sequence[str]], numbers: bool = False) -> None:
         echo("  ".join((first.ljust(widths[0]), *cells)).rstrip())
 
 
-class MainGroup(click.Group):
+def echo_json(value: object) -> None:
+    """Print a value as JSON, with paths as texts; control characters are escaped as JSON has it."""
+    text = json.dumps(value, indent=2, allow_nan=False, default=os.fspath)
+    echo(text.replace("\x7f", "\\u007f"))
+
+
+class SummaryGroup(click.Group):
+    """A group whose help has the whole first sentence of each command, on several lines if need be.
+
+    At 80 columns each fits on one.
+    """
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands."""
+        known = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [
+            (name, command.get_short_help_str(_UNCUT))
+            for name, command in known
+            if command and not command.hidden
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+class MainGroup(SummaryGroup):
     """The group of all commands: prints a UserError as a sentence, other errors as a traceback."""
 
     def main(self, args: Sequence[str] | None = None, **kwargs: Any) -> Any:  # type: ignore[override]  # noqa: ANN401  # click's overloads
