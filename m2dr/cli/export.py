@@ -6,8 +6,10 @@ from pathlib import Path
 import click
 
 from m2dr.cli.options import FOLDER, Whole, command, json_option, takes
+from m2dr.cli.serve import require_serve
 from m2dr.cli.terminal import echo, echo_json
 from m2dr.errors import UserError, counted
+from m2dr.errors import command as shown_command
 from m2dr.settings.export_request import ExportRequest
 from m2dr.settings.hub_requests import CardRequest, PushModelRequest
 from m2dr.settings.index_requests import EncodeRequest
@@ -112,13 +114,26 @@ def push(request: PushModelRequest, as_json: bool) -> None:
 @click.option(
     "--steps", type=Whole(min=1), metavar="N", help="Optimiser steps of each training; 60."
 )
-def quickstart(out: Path, trains: bool, steps: int | None) -> None:
+@click.option(
+    "--open", "opens", is_flag=True, help="Then serve the index, and open a page to compare cuts on."
+)
+def quickstart(out: Path, trains: bool, steps: int | None, opens: bool) -> None:
     """Fit, index, search and evaluate on the built-in corpus.
 
     It takes a few minutes.
     """
     if steps and not trains:
         raise UserError("--steps is of a training; give --train too.")
+    if opens:
+        require_serve()
+    from m2dr.commands.quickstart import PAGE_CUT, QUERIES, served
     from m2dr.commands.quickstart import quickstart as verb
 
-    verb(out, trains, steps, echo)
+    report = verb(out, trains, steps, echo)
+    if not opens:
+        again = shown_command("quickstart", out=out if out != Path() else None, open=True)
+        echo(f"To compare cuts on a page: {again}")
+    else:
+        from m2dr.serve.browser import serve_and_open
+
+        serve_and_open(served(out, report, echo), QUERIES[0], PAGE_CUT, echo)

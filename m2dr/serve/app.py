@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.openapi.utils import get_openapi
 
 from m2dr import __version__
+from m2dr.serve.docs_page import STYLE, docs_page
 from m2dr.serve.guard import Guard, State
 from m2dr.serve.messages import (
     EmbedBody,
@@ -47,6 +48,14 @@ def make_app(serving: Serving, state: State) -> Guard:
             app.openapi_schema = describe(table, limits, bool(state.token))
         return app.openapi_schema
 
+    async def docs() -> Response:
+        return Response(docs_page(openapi()), media_type="text/html")
+
+    async def docs_style() -> Response:
+        return Response(STYLE, media_type="text/css")
+
+    app.add_api_route("/docs", docs, methods=["GET"], include_in_schema=False)
+    app.add_api_route("/docs.css", docs_style, methods=["GET"], include_in_schema=False)
     app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI's documentation does
     return Guard(app, serving, state)
 

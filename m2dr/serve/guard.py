@@ -17,10 +17,11 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
-OPEN = frozenset({"/", "/page.css", "/page.js", "/health", "/ready"})  # need no token
+OPEN = frozenset({"/", "/page.css", "/page.js", "/docs.css", "/health", "/ready"})  # need no token
 KNOWN = OPEN | {"/search", "/embed", "/v1/embeddings", "/models", "/metrics", "/docs",
                 "/openapi.json"}  # fmt: skip
 LOG = logging.getLogger("m2dr.serve")
+_CLOSE = {"connection": "close"}  # what is left of the body is not read
 _HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -48,9 +49,7 @@ class Guard:
     def __init__(self, app: App, serving: Serving, state: State) -> None:
         self.app, self.serving, self.state = app, serving, state
 
-    async def __call__(
-        self, scope: MutableMapping[str, Any], receive: Receive, send: Send
-    ) -> None:
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Answer a request, whatever comes."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
@@ -77,6 +76,8 @@ class Guard:
     ) -> None:
         self._check_token(scope)
         limit = self.serving.request.timeout
+        if scope["method"] == "HEAD":  # answered as GET, and uvicorn leaves the body out
+            scope = {**scope, "method": "GET"}
         body = await self._body(scope, receive, limit)
         try:
             async with asyncio.timeout(limit):
@@ -95,41 +96,40 @@ class Guard:
         if not hmac.compare_digest(given[1].strip(), token.encode()):
             raise _unauthorised("The token is not that of this server.")
 
-    async def _body(
-        self, scope: MutableMapping[str, Any], receive: Receive, limit: float
-    ) -> bytes:
+    async def _body(self, scope: MutableMapping[str, Any], receive: Receive, limit: float) -> bytes:
         """Read a body of a size and in a time that are allowed."""
         if scope["method"] != "POST" or scope["path"] not in KNOWN - OPEN:
             return b""
-        most = self.serving.request.max_body
-        told = HttpError(413, f"The request has more than {most} bytes.", headers={"connection": "close"})
         length = _header(scope, b"content-length")
-        if length.isdigit() and int(length[:20]) > most:
-            raise told
+        if length.isdigit() and int(length[:20]) > self.serving.request.max_body:
+            raise self._too_large()
         kind = _header(scope, b"content-type").split(b";")[0].strip().lower()
         if kind != b"application/json":
-            raise HttpError(
-                415, "Send JSON, with the header Content-Type: application/json.",
-                headers={"connection": "close"},
-            )  # fmt: skip
-        parts, size = [], 0
+            told = "Send JSON, with the header Content-Type: application/json."
+            raise HttpError(415, told, headers=_CLOSE)
         try:
             async with asyncio.timeout(limit):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise ConnectionError
-                    parts.append(message.get("body", b""))
-                    size += len(parts[-1])
-                    if size > most:
-                        raise told
-                    if not message.get("more_body"):
-                        return b"".join(parts)
+                return await self._read(receive)
         except TimeoutError:
-            raise HttpError(
-                408, f"The request did not arrive within {limit:g} s.",
-                headers={"connection": "close"},
-            ) from None  # fmt: skip
+            told = f"The request did not arrive within {limit:g} s."
+            raise HttpError(408, told, headers=_CLOSE) from None
+
+    async def _read(self, receive: Receive) -> bytes:
+        parts, size = [], 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ConnectionError
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > self.serving.request.max_body:
+                raise self._too_large()
+            if not message.get("more_body"):
+                return b"".join(parts)
+
+    def _too_large(self) -> HttpError:
+        told = f"The request has more than {self.serving.request.max_body} bytes."
+        return HttpError(413, told, headers=_CLOSE)
 
     def _note(self, scope: MutableMapping[str, Any], answer: "_Answer", seconds: float) -> None:
         """Write the log and count."""
@@ -176,9 +176,7 @@ class _Answer:
             (b"content-length", str(len(data)).encode()),
             *((name.encode(), value.encode()) for name, value in error.headers.items()),
         ]
-        await self.send(
-            {"type": "http.response.start", "status": error.status, "headers": headers}
-        )
+        await self.send({"type": "http.response.start", "status": error.status, "headers": headers})
         await self._send({"type": "http.response.body", "body": data})
 
 
@@ -201,4 +199,3 @@ def _unauthorised(message: str) -> HttpError:
     return HttpError(
         401, message, kind="authentication_error", headers={"www-authenticate": "Bearer"}
     )
-

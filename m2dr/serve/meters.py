@@ -24,28 +24,34 @@ class Meters:
     """Counts and times of one server."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        ProcessCollector(registry=self._registry)
-        held = {"registry": self._registry}
+        kept = self._registry = CollectorRegistry()
+        ProcessCollector(registry=kept)
         self._requests = Counter(
-            "m2dr_requests", "Requests that were answered.", ("path", "status"), **held
+            "m2dr_requests", "Requests that were answered.", ("path", "status"), registry=kept
         )
         self._seconds = Histogram(
-            "m2dr_request_seconds", "Seconds of a request.", ("path",), buckets=_SECONDS, **held
+            "m2dr_request_seconds",
+            "Seconds of a request.",
+            ("path",),
+            registry=kept,
+            buckets=_SECONDS,
         )
         self._steps = Histogram(
-            "m2dr_step_seconds", "Seconds of a step of a batch.", ("step",), buckets=_SECONDS,
-            **held,
-        )  # fmt: skip
+            "m2dr_step_seconds",
+            "Seconds of a step of a batch.",
+            ("step",),
+            registry=kept,
+            buckets=_SECONDS,
+        )
         self._batches = Histogram(
-            "m2dr_batch_texts", "Texts that were encoded at once.", buckets=_SIZES, **held
+            "m2dr_batch_texts", "Texts that were encoded at once.", registry=kept, buckets=_SIZES
         )
-        self._tokens = Counter("m2dr_tokens", "Tokens that were encoded.", **held)
-        self._waiting = Gauge("m2dr_waiting_texts", "Texts that wait for a batch.", **held)
+        self._tokens = Counter("m2dr_tokens", "Tokens that were encoded.", registry=kept)
+        self._waiting = Gauge("m2dr_waiting_texts", "Texts that wait for a batch.", registry=kept)
         self._documents = Gauge(
-            "m2dr_documents", "Documents that are searched.", ("index",), **held
+            "m2dr_documents", "Documents that are searched.", ("index",), registry=kept
         )
-        self._taken_over = Counter("m2dr_takeovers", "New versions of an index.", **held)
+        self._taken_over = Counter("m2dr_takeovers", "New versions of an index.", registry=kept)
 
     def request(self, path: str, status: int, seconds: float) -> None:
         """Count an answer."""

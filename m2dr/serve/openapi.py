@@ -5,7 +5,7 @@ from typing import Any
 from m2dr.serve.messages import EmbedBody, EmbeddingsBody, SearchBody, schemas
 from m2dr.settings.serve_requests import ServeRequest
 
-Table = dict[str, Any]
+Table = dict[Any, Any]
 DESCRIPTION = "Search an index at any layer and dim, and embed texts."
 STATUSES = {
     400: "The request is no JSON.",
@@ -46,7 +46,10 @@ _COST = _object(
      "bytes_per_document": _WHOLE}
 )  # fmt: skip
 _GRID = _object(
-    {"measure": _STRING, "cells": _list(_object({"layer": _WHOLE, "dim": _WHOLE, "value": _NUMBER}))}
+    {
+        "measure": _STRING,
+        "cells": _list(_object({"layer": _WHOLE, "dim": _WHOLE, "value": _NUMBER})),
+    }
 )
 _ANSWERS: dict[str, Table] = {
     "SearchBody": _object(
@@ -80,7 +83,8 @@ _ANSWERS: dict[str, Table] = {
                     {
                         "name": _STRING, "corpus": _STRING, "model": _STRING, "documents": _WHOLE,
                         "layers": _list(_WHOLE), "dims": _list(_WHOLE), "full": _STRING,
-                        "similarity": _STRING, "fields": _list(_STRING), "costs": _list(_COST),
+                        "similarity": _STRING, "fields": _list(_STRING),
+                        "examples": _list(_STRING), "costs": _list(_COST),
                         "grid": {"anyOf": [_GRID, {"type": "null"}]},
                         "problem": {"anyOf": [_STRING, {"type": "null"}]},
                     }
@@ -119,14 +123,16 @@ def of_body(kind: type[Any]) -> Table:
 def of_get(path: str) -> Table:
     """Return how a route without a body is described."""
     if path == "/metrics":
-        ok: Table = {200: {"description": "Metrics.", "content": {"text/plain": {"schema": _STRING}}}}
+        ok: Table = {
+            200: {"description": "Metrics.", "content": {"text/plain": {"schema": _STRING}}}
+        }
     else:
         ok = _ok(path)
     return {"responses": {**ok, **_errors(_OF_GET.get(path, (401, 405, 503)))}}
 
 
 def describe(table: Table, limits: ServeRequest, token: bool) -> Table:
-    """Return the description with the bodies' schemas, the limits, and the token if there is one."""
+    """Return the description with the schemas of bodies, the limits and the token."""
     found = schemas(SearchBody, EmbedBody, EmbeddingsBody)
     search, embed = found["SearchBody"]["properties"], found["EmbedBody"]["properties"]
     given = found["EmbeddingsBody"]["properties"]["input"]["anyOf"]
@@ -165,6 +171,4 @@ def _ok(name: str) -> Table:
 
 def _errors(statuses: tuple[int, ...]) -> Table:
     content = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-    return {
-        status: {"description": STATUSES[status], "content": content} for status in statuses
-    }
+    return {status: {"description": STATUSES[status], "content": content} for status in statuses}

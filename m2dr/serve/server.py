@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from m2dr.errors import UserError, command, os_error_message
 from m2dr.serve.app import make_app
@@ -24,6 +25,7 @@ Say = Callable[[str], None]
 
 _BACKLOG = 2048  # connections that the system keeps until they are accepted
 _LINGER = 0.3  # seconds in which requests that are on their way still arrive, at the end
+_HEAD = 15  # seconds in which the head of a request arrives
 _LAST = 30  # seconds that requests have to be answered in, at the end
 
 
@@ -90,7 +92,9 @@ def _address(request: ServeRequest, listener: socket.socket) -> str:
     return f"http://{host}:{listener.getsockname()[1]}"
 
 
-def _run(serving: Serving, state: State, listener: socket.socket, opened: Callable[[], None]) -> None:
+def _run(
+    serving: Serving, state: State, listener: socket.socket, opened: Callable[[], None]
+) -> None:
     config = uvicorn.Config(
         make_app(serving, state),
         log_config=None,
@@ -98,6 +102,7 @@ def _run(serving: Serving, state: State, listener: socket.socket, opened: Callab
         server_header=False,
         lifespan="off",
         ws="none",
+        http=_Protocol,
         backlog=_BACKLOG,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=_LAST,
@@ -168,6 +173,41 @@ def _watch(serving: Serving, stop: threading.Event) -> None:
                 told[name] = serving.problems.get(name, "")
                 fields = {"index": name, "problem": told[name]}
                 LOG.warning("takeover", extra={"fields": fields})
+
+
+class _Protocol(H11Protocol):
+    """The protocol of a connection, which is closed if the head of a request takes too long."""
+
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn declares it
+        """Begin to wait for the first request."""
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes, and wait on until they make a head."""
+        super().data_received(data)
+        if self.cycle is None or self.cycle.response_complete:
+            self._wait()
+        elif self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop waiting."""
+        super().connection_lost(exc)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _wait(self) -> None:
+        if self._timer is None:
+            self._timer = self.loop.call_later(_HEAD, self._end)
+
+    def _end(self) -> None:
+        self._timer = None
+        if not self.transport.is_closing() and (self.cycle is None or self.cycle.response_complete):
+            self.transport.close()
 
 
 class _Json(logging.Formatter):

@@ -15,6 +15,7 @@ from m2dr.records.run import Ranking
 from m2dr.records.texts import Side
 from m2dr.serve.batches import Batcher, FilterError, Outcome, QueueFullError, Search
 from m2dr.serve.encoder_pool import EncoderPool
+from m2dr.serve.examples import examples
 from m2dr.serve.grids import find_grid, grid_table
 from m2dr.serve.messages import EmbedBody, EmbeddingsBody, HttpError, SearchBody
 from m2dr.serve.meters import Meters
@@ -69,9 +70,7 @@ class Serving:
                 raise HttpError(503, str(error), kind="server_error") from None
         index = self.indexes[name]
         try:
-            return await self._answer(
-                name, index, _cut(index, body.layer, body.dim), queries, body
-            )
+            return await self._answer(name, index, _cut(index, body.layer, body.dim), queries, body)
         except UserError as error:
             raise HttpError(503, str(error), kind="server_error") from None
 
@@ -146,9 +145,9 @@ class Serving:
         if side == "document":
             cut = Cut(index.document_layer(cut.layer), cut.dim)
         try:
-            encoder = self.encoders.find(index.key(cut.layer)) or await asyncio.to_thread(
-                index.encoder, cut.layer
-            )
+            encoder = self.encoders.find(index.key(cut.layer))
+            if encoder is None:
+                encoder = await asyncio.to_thread(index.encoder, cut.layer)
             return cut, await self.batcher.run(encoder, texts, side)
         except QueueFullError:
             raise _busy() from None
@@ -174,6 +173,7 @@ class Serving:
                 "full": str(index.full),
                 "similarity": index.card.similarity,
                 "fields": [],
+                "examples": examples(index.dataset, index.documents),
                 "costs": index.costs(),
                 "grid": grid_table(grid) if grid else None,
                 "problem": self.problems.get(name),
@@ -224,9 +224,9 @@ class Serving:
         for known, index in self.indexes.items():
             if name in (known, index.model, index.source.model):
                 return index
-        known = dict.fromkeys(index.model for index in self.indexes.values())
+        models = dict.fromkeys(index.model for index in self.indexes.values())
         raise HttpError(
-            404, f"There is no model {name[:80]!r}. {nearest(name[:80], known)}", "model"
+            404, f"There is no model {name[:80]!r}. {nearest(name[:80], models)}", "model"
         )
 
     def _texts(self, texts: Sequence[str], param: str = "queries") -> Sequence[str]:

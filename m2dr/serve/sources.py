@@ -94,9 +94,7 @@ def _of_folder(folder: Path, request: ServeRequest) -> ServedSource:
     corpus, model = _origin(manifest, request, folder)
     parts = len(Path(manifest.corpus).parts)
     root = next(iter(home.parents[parts : parts + 1]), INDEXES)
-    return ServedSource(
-        _search_request(request, corpus, model, root), model, manifest.corpus, home
-    )
+    return ServedSource(_search_request(request, corpus, model, root), model, manifest.corpus, home)
 
 
 def _alone(folder: Path, request: ServeRequest) -> ServedSource:
