@@ -1,6 +1,5 @@
 """`m2dr.Index`: encode documents that Python code has, or a corpus, and search them."""
 
-import json
 import shutil
 from collections.abc import Iterable, Sequence
 from os import PathLike
@@ -13,6 +12,7 @@ from m2dr.commands.index import index_corpus
 from m2dr.errors import UserError
 from m2dr.index.manifest import Dtype
 from m2dr.io import atomic_path, list_folder, sha256_of
+from m2dr.pipelines.changed_corpus import document_line
 from m2dr.records.arguments import path_or_name, string, strings, whole_numbers
 from m2dr.settings.index_requests import INDEXES, IndexRequest, SearchRequest
 
@@ -47,8 +47,9 @@ class Index(OpenIndex):
         Args:
             model: an encoder, whose layer and dim are those of a search that names none; or the
                 folder or id of a model.
-            documents: strings, or dicts with a text and perhaps a title and an id, which are kept
-                in FOLDER/NAME/corpus.jsonl; or the name of a corpus, as `m2dr index` takes it.
+            documents: strings, or dicts with a text and perhaps a title, an id and other fields,
+                by which a search may filter; they are kept in FOLDER/NAME/corpus.jsonl. Or the
+                name of a corpus, as `m2dr index` takes it.
             dims: dims to index; that of the encoder by default.
             layers: layers to encode; by default every layer the model was trained to search.
             engines: to build: flat, which is the default, hnsw, ivf, int8 and others.
@@ -129,8 +130,7 @@ def _keep(given: Iterable[Item], folder: Path, overwrite: bool) -> Path:
     with atomic_path(path) as unfinished:
         with unfinished.open("w", encoding="utf-8") as file:
             for document in checked_documents(given, folder.name):
-                row = {"_id": document.id, "title": document.title, "text": document.text}
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                file.write(document_line(document))
         if unfinished.stat().st_size == 0:
             raise UserError("No documents were given. Give one at least.")
         changed = kept and sha256_of(path) != sha256_of(unfinished)

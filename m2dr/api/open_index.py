@@ -85,7 +85,8 @@ class OpenIndex:
         layer: int | None = None,
         dim: int | None = None,
         document_layer: int | None = None,
-        k: int = 10,
+        k: int | None = None,
+        filter: str = "",
     ) -> Answer: ...
 
     @overload
@@ -96,7 +97,8 @@ class OpenIndex:
         layer: int | None = None,
         dim: int | None = None,
         document_layer: int | None = None,
-        k: int = 10,
+        k: int | None = None,
+        filter: str = "",
     ) -> list[Answer]: ...
 
     def search(
@@ -106,7 +108,8 @@ class OpenIndex:
         layer: int | None = None,
         dim: int | None = None,
         document_layer: int | None = None,
-        k: int = 10,
+        k: int | None = None,
+        filter: str = "",
     ) -> Answer | list[Answer]:
         """Return the best `k` documents of each query.
 
@@ -118,26 +121,30 @@ class OpenIndex:
             dim: dims of the embedding that are compared.
             document_layer: of the documents; by default the one that queries of `layer` were
                 trained to search.
-            k: documents per query.
+            k: documents per query; 10 by default, or all where there are fewer.
+            filter: which documents may be found, by their own fields, as `m2dr search --filter`
+                takes it: "year >= 2020 and lang in (en, de)". Fewer than `k` may fit.
 
         Returns:
             A list with the answer of each query, or a single answer for a single string.
 
         Raises:
-            UserError: a query is empty or no string, a number is invalid, or the cut has no
-                documents; the message has the command that encodes them.
+            UserError: a query is empty or no string, a number is invalid, the filter does not fit
+                the fields of the documents, or the cut has no documents; the message has the
+                command that encodes them.
         """
         alone = isinstance(texts, str)
         queries = strings([texts] if alone else texts, "queries")
-        k = whole_number("k", k, 1)
-        answers = self.searcher(layer, dim, document_layer).answers(queries, k)
+        k = None if k is None else whole_number("k", k, 1)
+        wanted = string("filter", filter)
+        answers = self.searcher(layer, dim, document_layer).answers(queries, k, wanted)
         return answers[0] if alone else answers
 
     def add(self, documents: Iterable[Item], *, replace: bool = False) -> "ChangeReport":
         """Encode documents and add them to every layer and dim, as `m2dr index add` does.
 
         Args:
-            documents: dicts with an id, a text and perhaps a title.
+            documents: dicts with an id, a text, and perhaps a title and other fields.
             replace: whether documents of the same ids are replaced.
 
         Raises:

@@ -34,8 +34,7 @@ _EXAMPLE = command_line("search", "read a file")
     "top_k",
     cls=NamedOption,
     type=Whole(min=1),
-    default=10,
-    show_default=True,
+    show_default="10",
     metavar="N",
     help="Documents per query; 1000 is usual with --run.",
 )
@@ -48,7 +47,7 @@ _EXAMPLE = command_line("search", "read a file")
 def search(
     request: SearchRequest,
     text: str | None,
-    top_k: int,
+    top_k: int | None,
     topics: Path | None,
     run_file: Path | None,
     report: bool,
@@ -68,6 +67,7 @@ def search(
     for warning in searcher.warnings:
         echo(f"Warning: {warning}", err=True)
     if queries is not None and run_file:
+        top_k = verb.DEPTH if top_k is None else top_k
         run = verb.search_topics(searcher, queries, run_file, top_k)
         echo(f"{counted(len(run), 'queries')}: {run_file}", beside=run_file)
         _report(searcher, queries, top_k, report, run_file)
@@ -103,17 +103,17 @@ def _refuse_mixed(
 def _report(
     searcher: "Searcher",
     queries: "list[Query]",
-    k: int,
+    k: int | None,
     wanted: bool,
     beside: Path | None = None,
 ) -> None:
     if wanted:
-        from m2dr.commands.search import compare_with_scan
+        from m2dr.commands.search import DEPTH, compare_with_scan
 
-        echo(str(compare_with_scan(searcher, queries, k)), beside=beside)
+        echo(str(compare_with_scan(searcher, queries, k or DEPTH)), beside=beside)
 
 
-def _prompt(searcher: "Searcher", k: int) -> None:
+def _prompt(searcher: "Searcher", k: int | None) -> None:
     """Search for queries from the terminal until an empty line or the end of input."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="backslashreplace")  # a wrong byte is no reason to leave

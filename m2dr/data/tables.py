@@ -34,6 +34,7 @@ Untyped = Any  # pyarrow has no types
 
 ARROW = (".parquet", ".pq", ".arrow", ".feather")  # files of Arrow tables
 TEXT = (".csv", ".tsv", ".jsonl")  # these may be gzipped
+SCALARS = frozenset({"*"})  # in place of columns: all but those of lists and of bytes
 ROWS_AT_ONCE = 1024  # that are converted to Python
 # A split by the words of file and folder names, as the hub writes them.
 SPLIT_WORDS = {"train": "train", "test": "test"} | dict.fromkeys(
@@ -98,7 +99,7 @@ def read_records(path: Path, columns: Collection[str] = ()) -> Iterator[Line]:
 
     Args:
         path: a file, a folder or `hf:ID`.
-        columns: to read, of Arrow tables; empty for all.
+        columns: to read, of Arrow tables; empty for all, or SCALARS.
 
     Raises:
         UserError: the place cannot be read.
@@ -307,8 +308,7 @@ def _of_parquet(path: Path, columns: Collection[str]) -> "Iterator[pa.RecordBatc
     from pyarrow.parquet import ParquetFile
 
     with ParquetFile(path) as file:
-        names = _checked(path, file.schema_arrow.names)
-        chosen = [name for name in names if name in columns] if columns else None
+        chosen = _chosen(path, file.schema_arrow, columns)
         yield from file.iter_batches(ROWS_AT_ONCE * 16, columns=chosen)
 
 
@@ -330,9 +330,22 @@ def _of_arrow(path: Path, columns: Collection[str]) -> "Iterator[pa.RecordBatch]
 
 
 def _of_table(path: Path, table: Untyped, columns: Collection[str]) -> "Iterator[pa.RecordBatch]":
-    names = _checked(path, table.column_names)
-    chosen = [name for name in names if name in columns] if columns else names
-    yield from table.select(chosen).to_batches()
+    yield from table.select(_chosen(path, table.schema, columns)).to_batches()
+
+
+def _chosen(path: Path, schema: Untyped, columns: Collection[str]) -> list[str]:
+    """Return the names of the columns that are read."""
+    names = _checked(path, schema.names)
+    if columns == SCALARS:
+        return [name for name in names if not _is_long(schema.field(name).type)]
+    return [name for name in names if name in columns] if columns else names
+
+
+def _is_long(kind: Untyped) -> bool:
+    from pyarrow import types
+
+    tests = ("list", "large_list", "fixed_size_list", "map", "binary", "large_binary")
+    return any(getattr(types, f"is_{test}")(kind) for test in tests)
 
 
 def _checked(path: Path, names: list[str]) -> list[str]:

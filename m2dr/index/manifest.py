@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeVar, get_args
 
-from m2dr.errors import UserError, nearest
+from m2dr.errors import UserError, counted, nearest
+from m2dr.index.filters import Kind
 from m2dr.index.layout import (
     DIGITS,
     DOCIDS,
@@ -26,6 +27,9 @@ from m2dr.records.model_card import Similarity
 from m2dr.records.variant import DocumentLayer
 
 Dtype = Literal["f16", "f32", "int8"]
+_NO_VECTOR_DEPENDS_ON = (
+    "revision", "compacted", "docid_file", "deleted", "added", "encoded", "fields",
+)  # fmt: skip
 AnyManifest = TypeVar("AnyManifest", "StoreManifest", "IndexManifest")
 
 
@@ -184,6 +188,16 @@ class DeletedRows:
 
 
 @dataclass(frozen=True)
+class FieldFile:
+    """The record of a file with the fields of documents."""
+
+    name: str  # empty where none of these documents has a field
+    rows: int
+    sha256: str
+    fields: tuple[tuple[str, Kind], ...] = ()  # by name, each with the kind of its values
+
+
+@dataclass(frozen=True)
 class PartialStore:
     """store.partial.json: an unfinished store; each of its shards has a record of its own."""
 
@@ -212,6 +226,8 @@ class StoreManifest:
     # Files beside the stores with the texts of documents that were added, the oldest first.
     added: tuple[str, ...] = field(default=(), metadata=LATER)
     encoded: str = field(default="", metadata=LATER)  # `texts` before the first change
+    # Fields of all rows, in files beside this one; None: it was encoded before they were kept.
+    fields: tuple[FieldFile, ...] | None = field(default=None, metadata=LATER)
 
     @property
     def plan(self) -> StorePlan:
@@ -231,7 +247,7 @@ class StoreManifest:
         """As `digest`, of the files with the rows that are deleted: what indexes are built from."""
         table = asdict(replace(self, label=replace(self.label, model="")))
         del table["label"]["source"]
-        for name in ("revision", "compacted", "docid_file", "deleted", "added", "encoded"):
+        for name in _NO_VECTOR_DEPENDS_ON:
             del table[name]
         return json_sha256(table)
 
@@ -277,7 +293,11 @@ class StoreManifest:
             yield "has another digest of its texts than its shards"
         if self.deleted and not 0 < self.deleted.rows < self.documents:
             yield f"has {self.deleted.rows} deleted rows of {self.documents}"
-        for path in (self.docid_file, *self.added, *([self.deleted.name] if self.deleted else [])):
+        files = [file.name for file in self.fields or () if file.name]
+        files += [self.deleted.name] if self.deleted else []
+        if self.fields is not None and sum(file.rows for file in self.fields) != self.documents:
+            yield f"has fields of other than {counted(self.documents, 'documents')}"
+        for path in (self.docid_file, *self.added, *files):
             if Path(path).name != path:
                 yield f"names {path!r}, which is no file of its folder"
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from m2dr.errors import UserError, counted
+from m2dr.index.field_files import FieldTable
+from m2dr.index.filters import Filter
 from m2dr.index.layout import PARTIAL, STORE, store_remedy
 from m2dr.index.manifest import Shard, StoreManifest, StorePlan
 from m2dr.index.searchable import Docids, read_docids
@@ -55,6 +57,32 @@ class Store:
         if self.written is None:
             return self
         return replace(self, docids=self.written, tombstones=Tombstones(), written=None)
+
+    @cached_property
+    def fields(self) -> FieldTable:
+        """The fields of all rows that are stored, deleted ones included.
+
+        Raises:
+            UserError: the store was made before fields were kept.
+        """
+        held = self.manifest
+        if held.fields is None:
+            raise UserError(
+                f"{self.folder} holds no fields of its documents, as it was made before they were "
+                f"kept. Add them {store_remedy(self.folder)}"
+            )
+        remedy = partial(store_remedy, self.folder, overwrite=True)
+        return FieldTable(self.folder, held.fields, held.corpus, remedy)
+
+    def where(self, wanted: Filter) -> "Store":
+        """Return the same store without the documents that a filter leaves out, as if deleted.
+
+        Raises:
+            UserError: the fields are not known, or the filter does not fit them.
+        """
+        gone = self.tombstones.union(np.flatnonzero(~self.fields.matching(wanted)))
+        written = self.written or self.docids
+        return replace(self, docids=written.without(gone.rows), tombstones=gone, written=written)
 
     @property
     def layer(self) -> int:

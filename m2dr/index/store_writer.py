@@ -194,7 +194,7 @@ class StoreWriter:
         if overwrite:
             # store.json first: from then on the folder is no finished store.
             remove_files(folder, STORE)
-            remove_files(folder, PARTIAL, "docids*", *RECORDS, "vectors-*", "deleted-*")
+            remove_files(folder, PARTIAL, "docids*", *RECORDS, "vectors-*", "deleted-*", "fields-*")
         remove_files(folder, f"*{TEMPORARY_SUFFIX}")
         self.finished = is_finished(folder)
         self._manifest = self._finished_manifest() if self.finished else None

@@ -261,6 +261,10 @@ class SearchRequest:
         read=search_param,
         metavar="NAME=NUMBER",
     )
+    filter: str = option(
+        "",
+        "Only documents whose own fields fit, such as: year >= 2020 and lang in (en, de).",
+    )
     exits: Literal["", "index", "model"] = option(
         "",
         "Exits of shallow queries: fitted on the documents of the index, which is the default at "
