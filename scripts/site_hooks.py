@@ -7,16 +7,19 @@ where the links work too. On the site each such file is a page of its own.
 import json
 import posixpath
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import command_pages
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))  # pages of commands are those of this copy of m2dr
+import command_pages  # noqa: E402
+
 DOCS = "docs"
 FILES = "files"  # where pages of source files are
 OWN = {"CHANGELOG.md": "changelog.md"}  # files of the repository with a page of another name

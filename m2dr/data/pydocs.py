@@ -61,7 +61,7 @@ class SourceFile(NamedTuple):
 
 
 def recognises(name: str) -> bool:
-    """Return whether the name is pydocs, perhaps with a part after a colon, or as stores have it."""
+    """Return whether the name is pydocs, with a part after a colon or not, or as stores have it."""
     return name.partition(":")[0] == "pydocs" or name in _FOLDER_NAMES
 
 
