@@ -2,6 +2,7 @@
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -44,6 +45,16 @@ class OpenCut:
     documents: Searchable
 
 
+@dataclass(frozen=True)
+class LayerView:
+    """What queries of a layer search."""
+
+    document_layer: int
+    dims: tuple[int, ...]  # that are listed
+    scanned: bool  # whether a store is there, which can be scanned at any dim
+    key: EncoderKey
+
+
 class ServedIndex:
     """The files of an index as they were at one moment.
 
@@ -67,11 +78,11 @@ class ServedIndex:
         self.signature = source.signature()
         self.card: ModelCard = read_card(source.model)
         self.model = names_of([source.model])[0]
-        self._layers = _searchable_layers(source, self.card)
-        if not self._layers:
+        self._views = _views(source, self.card)
+        if not self._views:
             raise UserError(f"{source.alone or source.home} holds no documents to search.")
-        self.full = Cut(max(self._layers), self._dims_of(max(self._layers))[-1])
-        self._keys: dict[int, EncoderKey] = {}
+        deepest = max(self._views)
+        self.full = Cut(deepest, self._views[deepest].dims[-1])
         self._cuts: OrderedDict[tuple[int, int], OpenCut] = OrderedDict()
         self._documents: dict[tuple[int, int], Searchable] = {}
         self._texts: OrderedDict[str, Document] = OrderedDict()
@@ -83,12 +94,12 @@ class ServedIndex:
     @property
     def layers(self) -> tuple[int, ...]:
         """Layers of queries that can be searched, increasing."""
-        return self._layers
+        return tuple(self._views)
 
-    @cached_property
+    @property
     def dims(self) -> tuple[int, ...]:
-        """Dims that can be searched at the full layer, increasing."""
-        return self._dims_of(self.full.layer)
+        """Dims that are listed at the full layer, increasing."""
+        return self._views[self.full.layer].dims
 
     @property
     def documents(self) -> int:
@@ -102,24 +113,24 @@ class ServedIndex:
             NoSuchCutError: it cannot be searched.
         """
         layer = self.full.layer if layer is None else layer
-        if layer not in self._layers:
+        view = self._views.get(layer)
+        if view is None:
             raise NoSuchCutError(
                 f"Layer {layer} was asked for; queries can search "
-                f"{self.source.corpus} at layers {_listed(self._layers)}."
+                f"{self.source.corpus} at layers {_listed(self.layers)}."
             )
-        dims = self._dims_of(layer)
-        dim = dims[-1] if dim is None else dim
-        if dim in dims or (self._has_store(layer) and 1 <= dim <= self.card.width):
+        dim = view.dims[-1] if dim is None else dim
+        if dim in view.dims or (view.scanned and 1 <= dim <= self.card.width):
             return Cut(layer, dim)
         raise NoSuchCutError(
             f"Dim {dim} was asked for; {self.source.corpus} can be searched at dims "
-            f"{_listed(dims)} of layer {layer}."
+            f"{_listed(view.dims)} of layer {layer}."
         )
 
     @property
     def keys(self) -> list[EncoderKey]:
         """The keys of its encoders."""
-        return list(self._keys.values())
+        return [view.key for view in self._views.values()]
 
     def open_cuts(self) -> list[Cut]:
         """Return the cuts that are open."""
@@ -152,16 +163,15 @@ class ServedIndex:
 
     def key(self, layer: int) -> EncoderKey:
         """Return what decides the vectors of queries of a layer."""
-        if layer not in self._keys:
-            exits = self.source.resolved(layer, None).exits
-            digest = digest_of_exits(exits) if exits else ""
-            made = EncoderKey(self.source.model, self.card.fingerprint, layer, exits, digest)
-            self._keys[layer] = made
-        return self._keys[layer]
+        return self._views[layer].key
 
     def document_layer(self, layer: int) -> int:
         """Return the layer of the documents that queries of a layer search."""
-        return self.source.resolved(layer, None).document_layer
+        return self._views[layer].document_layer
+
+    def remembered(self, docids: Iterable[str]) -> bool:
+        """Whether the texts of documents are in memory."""
+        return all(docid in self._texts for docid in docids)
 
     def document(self, docid: str) -> Document:
         """Return a document, of which those read last stay in memory.
@@ -190,7 +200,7 @@ class ServedIndex:
                 "bytes_per_document": bytes_per_document(dim),
             }
             for layer in self.layers
-            for dim in self._dims_of(layer)
+            for dim in self._views[layer].dims
         ]
 
     @cached_property
@@ -230,23 +240,11 @@ class ServedIndex:
         asked = self.source.request.engine
         if self.source.alone is not None or asked == EXACT:
             return asked
-        built = built_indexes(self._store(cut.layer))
+        built = built_indexes(_store(self.source, self.document_layer(cut.layer)))
         engines = {index.engine for index in built if index.dim == cut.dim}
         if asked:
             return asked if asked in engines else EXACT
         return "" if engines else EXACT
-
-    def _store(self, layer: int) -> Path:
-        return self.source.home / f"layer-{self.document_layer(layer):02d}"
-
-    def _has_store(self, layer: int) -> bool:
-        return self.source.alone is None and (self._store(layer) / STORE).exists()
-
-    def _dims_of(self, layer: int) -> tuple[int, ...]:
-        if self.source.alone is not None:
-            return (IndexManifest.read(self.source.alone).dim,)
-        built = {index.dim for index in built_indexes(self._store(layer))}
-        return tuple(sorted({*built, *default_dims(self.card.width)}))
 
     def _open_base(self, before: "ServedIndex | None") -> Dataset:
         """Open the corpus, or take it over where it is the one that was encoded before."""
@@ -259,32 +257,41 @@ class ServedIndex:
         """Return the digest of the texts of the corpus; empty where it is not known."""
         if self.source.alone is not None:
             return ""
-        manifest = StoreManifest.read(self._store(self.full.layer))
+        manifest = StoreManifest.read(_store(self.source, self.document_layer(self.full.layer)))
         return manifest.encoded or manifest.texts
 
     def _changed_dataset(self) -> Dataset:
         return with_changes(self.base, self.source.home)
 
 
-def _searchable_layers(source: ServedSource, card: ModelCard) -> tuple[int, ...]:
-    """Return the layers of queries whose documents are encoded, increasing."""
-    found = []
+def _views(source: ServedSource, card: ModelCard) -> dict[int, LayerView]:
+    """Return what queries search by layer, increasing, of those whose documents are encoded."""
     stored = source.resolved(None, None).layers
+    found = {}
     for layer in range(card.layers + 1):
-        resolved = source.resolved(layer, None) if layer or source.alone is None else None
-        if resolved is None:
+        if layer == 0 and source.alone is not None and card.lowest_layer > 0:
             continue
-        exits = resolved.exits
+        resolved = source.resolved(layer, None)
+        exits, documents = resolved.exits, resolved.document_layer
         if layer == 0 and not (card.lowest_layer == 0 or (exits and (exits / STATIC).exists())):
             continue
         if source.alone is not None:
-            wanted = resolved.document_layer
-            fits = exits is not None or document_layer(card, layer) == wanted
+            fits = exits is not None or document_layer(card, layer) == documents
+            dims: tuple[int, ...] = (IndexManifest.read(source.alone).dim,)
         else:
-            fits = resolved.document_layer in stored
+            fits = documents in stored
+            built = {index.dim for index in built_indexes(_store(source, documents))}
+            dims = tuple(sorted({*built, *default_dims(card.width)}))
         if fits:
-            found.append(layer)
-    return tuple(found)
+            digest = digest_of_exits(exits) if exits else ""
+            key = EncoderKey(source.model, card.fingerprint, layer, exits, digest)
+            scanned = source.alone is None and (_store(source, documents) / STORE).exists()
+            found[layer] = LayerView(documents, dims, scanned, key)
+    return found
+
+
+def _store(source: ServedSource, layer: int) -> Path:
+    return source.home / f"layer-{layer:02d}"
 
 
 def _listed(numbers: tuple[int, ...]) -> str:

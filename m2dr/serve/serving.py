@@ -79,12 +79,15 @@ class Serving:
     ) -> Table:
         cuts = [cut, index.full] if body.compare else [cut]
         opened = [await _opened(index, each) for each in cuts]
-        k = [body.k, max(body.k, _TOP)] if body.compare else [body.k]
-        depth = max(k)
+        depth = max(body.k, _TOP) if body.compare else body.k
         found = await asyncio.gather(
             *(self._run(each, queries, depth, body.filter) for each in opened)
         )
-        results = await asyncio.to_thread(_results, index, queries, found, body.k)
+        docids = (docid for each in found for one in each.rankings for docid in one.docids)
+        if index.remembered(docids):
+            results = _results(index, queries, found, body.k)
+        else:  # files are read
+            results = await asyncio.to_thread(_results, index, queries, found, body.k)
         answer: Table = {
             "index": name, "cut": str(cut), "layer": cut.layer, "dim": cut.dim, "results": results,
             "times": _times(found[0]),
