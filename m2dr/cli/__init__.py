@@ -32,6 +32,7 @@ MODULES = {
     "push": "export",
     "quickstart": "export",
     "init": "setup",
+    "doctor": "setup",
 }
 
 
