@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import dropwhile
 from pathlib import Path
 
 import click
@@ -119,9 +120,18 @@ class Run:
             )
         return time.perf_counter() - begun, done.stdout
 
+    def check(self) -> None:
+        """Refuse to go on where a background command has ended by itself."""
+        for process in self.background:
+            if process.poll() is not None:
+                told = (self.folder / "background.log").read_text()
+                raise click.ClickException(f"{process.args} ended in {self.folder}.\n{told}")
+
     def stop(self) -> None:
         """End what runs in the background."""
         for process in self.background:
+            if process.poll() is not None:
+                continue
             os.killpg(process.pid, signal.SIGINT)
             try:
                 process.wait(30)
@@ -142,18 +152,21 @@ def written(page: str, outputs: list[tuple[Step, str]]) -> str:
     return page
 
 
-def run_page(name: str, folder: Path, environment: dict[str, str], write: bool) -> list[list[str]]:
+def run_page(
+    name: str, folder: Path, environment: dict[str, str], write: bool, start: str = ""
+) -> list[list[str]]:
     """Run a page in a folder; return a row per command: page, command, seconds."""
     path = ROOT / name
     page = path.read_text("utf-8")
     folder.mkdir(parents=True, exist_ok=True)
     run, rows, outputs = Run(folder, environment), [], []
     try:
-        for step in steps(page):
+        for step in _from(start, steps(page)):
             if step.text.startswith(("pip ", "./scripts/")) and not (folder / "scripts").exists():
                 click.echo(f"{name:28}  not run  {step.text}  (--fresh runs it)")
                 continue
             seconds, output = run.do(step)
+            run.check()
             outputs.append((step, output))
             if not step.file:
                 told = " ".join(step.text.replace("\\\n", " ").split())
@@ -166,6 +179,11 @@ def run_page(name: str, folder: Path, environment: dict[str, str], write: bool) 
         for source, target in COPY.findall(page):
             shutil.copyfile(folder / source, path.parent / target)
     return rows
+
+
+def _from(start: str, found: Iterator[Step]) -> Iterator[Step]:
+    """Yield the steps from the first one that begins so."""
+    return dropwhile(lambda step: not step.text.startswith(start), found)
 
 
 def fresh(place: Path) -> tuple[Path, float]:
@@ -206,9 +224,15 @@ def table(rows: list[list[str]]) -> str:
 @click.option("--write", is_flag=True, help="Put what the commands print into the pages.")
 @click.option("--fresh", "is_fresh", is_flag=True, help="Install a copy of the repository first.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Folder to work in, kept.")
+@click.option("--from", "start", default="", help="Begin at the command that begins so.")
 @click.option("--times", type=click.Path(path_type=Path), help="File for the table of times.")
 def main(
-    pages: tuple[str, ...], write: bool, is_fresh: bool, folder: Path | None, times: Path | None
+    pages: tuple[str, ...],
+    write: bool,
+    is_fresh: bool,
+    folder: Path | None,
+    start: str,
+    times: Path | None,
 ) -> None:
     """Run the commands of PAGES; of all pages by default."""
     place = (folder or Path(tempfile.mkdtemp(prefix="m2dr-docs-"))).resolve()
@@ -223,7 +247,7 @@ def main(
     environment["PATH"] = f"{programs}{os.pathsep}{environment['PATH']}"
     for name in pages or PAGES:
         name = Path(name).resolve().relative_to(ROOT).as_posix() if Path(name).exists() else name
-        rows += run_page(name, place / Path(name).stem, environment, write)
+        rows += run_page(name, place / Path(name).stem, environment, write, start)
     if times:
         times.write_text(table(rows), encoding="utf-8")
     click.echo(f"{len(rows)} commands in {sum(float(row[2]) for row in rows):.0f} s; {place}")
