@@ -14,7 +14,7 @@ PAGE = Path(__file__).parents[1] / "m2dr" / "serve" / "page"
 TYPES = {"page.html": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
 
 
-def served_index(name: str = "books", **changes: Any) -> dict[str, Any]:
+def served_index(name: str = "books", **changes: Any) -> dict[str, Any]:  # noqa: ANN401  # JSON
     """Return an index as GET /models has it: layers 0 to 6, with a grid whose best is the last."""
     layers = changes.get("layers", [0, 2, 4, 6])
     dims = changes.get("dims", [32, 128, 384])
@@ -102,10 +102,13 @@ class _Handler(BaseHTTPRequestHandler):
         wanted = f"Bearer {self.fake.token}"
         if not self.fake.token or self.headers.get("Authorization") == wanted:
             return True
-        self._send(401, {"error": {"message": "This server asks for a token."}})
+        said = "The token is not that of this server."
+        if not self.headers.get("Authorization"):
+            said = "This server asks for a token."
+        self._send(401, {"error": {"message": said}})
         return False
 
-    def _send(self, status: int, told: Any, kind: str = "application/json") -> None:
+    def _send(self, status: int, told: object, kind: str = "application/json") -> None:
         data = told if isinstance(told, bytes) else json.dumps(told).encode()
         try:
             self.send_response(status)

@@ -140,6 +140,16 @@ def test_a_command_that_fails_stops_the_page(tmp_path: Path) -> None:
         run.do(step)
 
 
+def test_a_service_that_ends_by_itself_stops_the_page(tmp_path: Path) -> None:
+    run = RUN_DOCS["Run"](tmp_path, dict(os.environ))
+    (step,) = steps("```console\n$ echo port in use >&2; exit 2 &\n```\n")
+    run.do(step)
+    run.background[0].wait(10)
+
+    with pytest.raises(click.ClickException, match=r"(?s)exit 2.* ended in .*port in use"):
+        run.check()
+
+
 @pytest.mark.parametrize("name", [name for name in RUN_DOCS["PAGES"] if name != "README.md"])
 def test_a_page_shows_what_its_commands_print(name: str) -> None:
     """Else run: scripts/run_docs --write PAGE."""

@@ -115,7 +115,10 @@ def push(request: PushModelRequest, as_json: bool) -> None:
     "--steps", type=Whole(min=1), metavar="N", help="Optimiser steps of each training; 60."
 )
 @click.option(
-    "--open", "opens", is_flag=True, help="Then serve the index, and open a page to compare cuts on."
+    "--open",
+    "opens",
+    is_flag=True,
+    help="Then serve the index, and open a page that compares cuts.",
 )
 def quickstart(out: Path, trains: bool, steps: int | None, opens: bool) -> None:
     """Fit, index, search and evaluate on the built-in corpus.

@@ -94,7 +94,7 @@ function readAddress() {
       : values[Math.floor((values.length - 1) / 2)];
   state.index = index.name;
   state.query = given.get("q") ?? "";
-  state.filter = given.get("filter") ?? "";
+  state.filter = index.fields?.length ? given.get("filter") ?? "" : "";
   state.layer = number("layer", index.layers);
   state.dim = number("dim", index.dims);
 }
@@ -187,7 +187,9 @@ function problem(error, retry) {
   if (!error) return;
   again = retry;
   at("problem").firstElementChild.textContent = error.message;
-  if (error.status === 401) at("token").focus();
+  if (error.status !== 401) return;
+  at("token-form").querySelector("span").textContent = error.message;
+  at("token").select();
 }
 
 // ---------------------------------------------------------------- the cut and its costs
@@ -259,7 +261,7 @@ function drawTicks(name, values) {
   const each = Math.ceil(values.length / 9);
   const ticks = values.map((value, i) => {
     const last = i === values.length - 1;
-    const shown = last || (i % each === 0 && values.length - 1 - i >= each / 2);
+    const shown = last || (i % each === 0 && values.length - 1 - i >= each);
     return element("span", { textContent: shown ? value : "" });
   });
   at(`${name}-ticks`).replaceChildren(...ticks);
@@ -302,6 +304,7 @@ function drawMap(index) {
   const values = new Map(grid.cells.map((one) => [cutName(one.layer, one.dim), one.value]));
   const union = (name, more) => [...new Set([...more, ...grid.cells.map((one) => one[name])])].sort((a, b) => a - b);
   const [layers, dims] = [union("layer", index.layers), union("dim", index.dims)];
+  at("grid").classList.toggle("dense", layers.length > 13 || dims.length > 8);
   const head = element("tr", {}, element("td"), ...dims.map((dim) => element("th", { scope: "col", textContent: dim })));
   const span = [Math.min(...values.values()), Math.max(...values.values())];
   const rows = layers.map((layer) =>
@@ -402,7 +405,7 @@ function drawTimes(times, fullTimes) {
 function drawOverlap(hits, full, overlap) {
   const shown = new Set(hits.map((hit) => hit.docid));
   const dots = full.map((hit) => element("i", { className: shown.has(hit.docid) ? "kept" : "" }));
-  tile("overlap", `${Math.round(overlap * full.length)} of ${full.length}`, "best of the full model");
+  tile("overlap", `${Math.round(overlap * full.length)} of ${full.length}`, "in both rankings");
   at("overlap").querySelector(".dots").replaceChildren(...dots);
 }
 
@@ -544,22 +547,32 @@ function paintTheme(name) {
 }
 
 async function copy(button, text) {
-  const label = button.textContent;
-  await navigator.clipboard.writeText(text).then(() => "Copied", () => "Not copied").then((said) => {
-    button.textContent = said;
-    setTimeout(() => { button.textContent = label; }, 1500);
-  });
+  const label = (button.dataset.label ??= button.textContent);
+  button.textContent = await navigator.clipboard.writeText(text).then(() => "Copied", () => "Not copied");
+  setTimeout(() => { button.textContent = label; }, 1500);
 }
 
-function listen() {
+function listenToTexts() {
   at("search").addEventListener("submit", (event) => { event.preventDefault(); search(); });
   at("query").addEventListener("input", (event) => setQuery(event.target.value, TYPING_MS));
-  at("filter").addEventListener("input", (event) => { state.filter = event.target.value; setQuery(state.query, TYPING_MS); });
+  at("filter").addEventListener("input", (event) => {
+    state.filter = event.target.value;
+    setQuery(state.query, TYPING_MS);
+  });
   at("examples").addEventListener("click", (event) => {
     if (event.target.localName !== "button") return;
     at("query").value = event.target.textContent;
     setQuery(event.target.textContent, 0);
   });
+  document.addEventListener("keydown", (event) => {
+    const typing = event.target.matches("input:not([type=range]), select, textarea");
+    if (event.key !== "/" || typing || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    at("query").select();
+  });
+}
+
+function listenToCut() {
   for (const name of ["layer", "dim"]) {
     at(name).addEventListener("input", (event) => moveTo({ [name]: current()[`${name}s`][event.target.value] }));
   }
@@ -568,17 +581,29 @@ function listen() {
     const { layer, dim } = event.target.closest("td")?.dataset ?? {};
     if (layer !== undefined) moveTo({ layer: Number(layer), dim: Number(dim) });
   });
+  at("index").addEventListener("change", (event) => {
+    state.index = event.target.value;
+    writeAddress();
+    show();
+  });
+  addEventListener("hashchange", () => indexes.length && show());
+}
+
+function listenToResults() {
   for (const list of [at("hits"), at("full-hits")]) {
     list.addEventListener("click", unfold);
     for (const name of ["pointerover", "pointerout", "focusin", "focusout"]) list.addEventListener(name, mark);
   }
-  at("index").addEventListener("change", (event) => { state.index = event.target.value; writeAddress(); show(); });
+  new ResizeObserver(drawLines).observe(at("hits"));
   at("problem").lastElementChild.addEventListener("click", () => again());
   at("token-form").addEventListener("submit", (event) => {
     event.preventDefault();
     remember(() => sessionStorage, "m2dr-token", at("token").value);
     again();
   });
+}
+
+function listenToButtons() {
   at("copy-link").addEventListener("click", (event) => copy(event.target, location.href));
   at("copy-curl").addEventListener("click", (event) => copy(event.target, curl()));
   at("theme").addEventListener("click", () => {
@@ -586,15 +611,8 @@ function listen() {
     remember(() => localStorage, "m2dr-theme", name);
     paintTheme(name);
   });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => paintTheme(document.documentElement.dataset.theme));
-  addEventListener("hashchange", () => indexes.length && show());
-  new ResizeObserver(drawLines).observe(at("hits"));
-  document.addEventListener("keydown", (event) => {
-    const typing = event.target.matches("input:not([type=range]), select, textarea");
-    if (event.key !== "/" || typing || event.ctrlKey || event.metaKey || event.altKey) return;
-    event.preventDefault();
-    at("query").select();
-  });
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  system.addEventListener("change", () => paintTheme(document.documentElement.dataset.theme));
 }
 
 async function start() {
@@ -613,5 +631,8 @@ async function start() {
 }
 
 paintTheme(remember(() => localStorage, "m2dr-theme"));
-listen();
+listenToTexts();
+listenToCut();
+listenToResults();
+listenToButtons();
 start();
