@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
 import click
 
 from m2dr.cli.completion import completer
-from m2dr.cli.terminal import SummaryGroup, echo
+from m2dr.cli.terminal import WholeSummary, echo
 from m2dr.errors import UserError
 from m2dr.records.option import Option, option_of
 
@@ -106,7 +106,7 @@ class NamedArgument(click.Argument):
         self.told = told
 
 
-class NamedCommand(click.Command):
+class NamedCommand(WholeSummary):
     """A command that takes the spellings of earlier versions and says what they are now.
 
     Attributes:
@@ -164,7 +164,7 @@ class NamedCommand(click.Command):
                 break
 
 
-class CommandGroup(SummaryGroup):
+class CommandGroup(WholeSummary, click.Group):
     """A group whose commands take old spellings."""
 
     command_class = NamedCommand

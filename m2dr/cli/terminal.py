@@ -17,6 +17,7 @@ from m2dr.progress import printable
 
 MISTAKE, STOPPED = 2, 1  # exit codes
 LONGEST = 2_000  # characters of an error that are printed
+_COMPLETING = "_M2DR_COMPLETE"  # environment variable that a shell sets to ask for completions
 _UNCUT = 1_000  # characters of a summary; more than any has
 
 
@@ -46,29 +47,26 @@ def echo_json(value: object) -> None:
     echo(text.replace("\x7f", "\\u007f"))
 
 
-class SummaryGroup(click.Group):
-    """A group whose help has the whole first sentence of each command, on several lines if need be.
+class WholeSummary(click.Command):
+    """A command of which a list shows the whole first sentence: in a help, or as a shell completes.
 
-    At 80 columns each fits on one.
+    In a help it takes several lines if need be; at 80 columns each is short enough for one.
     """
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands."""
-        known = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
-        rows = [
-            (name, command.get_short_help_str(_UNCUT))
-            for name, command in known
-            if command and not command.hidden
-        ]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+    def get_short_help_str(self, limit: int = _UNCUT) -> str:  # noqa: ARG002  # click's
+        """Return the first sentence of the help."""
+        return super().get_short_help_str(_UNCUT)
 
 
-class MainGroup(SummaryGroup):
+class MainGroup(WholeSummary, click.Group):
     """The group of all commands: prints a UserError as a sentence, other errors as a traceback."""
 
     def main(self, args: Sequence[str] | None = None, **kwargs: Any) -> Any:  # type: ignore[override]  # noqa: ANN401  # click's overloads
         """Run a command line; `--debug` may stand anywhere in it."""
+        if _COMPLETING in os.environ:
+            from m2dr.cli.completion import use_whole_lines
+
+            use_whole_lines()
         words = list(sys.argv[1:] if args is None else args)
         debug = "--debug" in words
         _open_streams()

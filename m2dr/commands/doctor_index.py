@@ -103,7 +103,7 @@ class IndexChecks:
             problem = f"{home} has a change that was made and is not in place in all its files."
             self._add("warning", home, problem, _without(store_remedy(folder)))
         elif (home / ADDED).exists():
-            problem = f"{home} has documents that an interrupted m2dr index add left behind."
+            problem = f"{home} has documents that an interrupted command was adding."
             self._add("warning", home, problem, command("index", "add", home / ADDED, **where))
 
     def _asked(self, stores: list[Store]) -> Iterable[Store]:

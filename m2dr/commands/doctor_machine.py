@@ -51,19 +51,23 @@ def _device_faults(machine: Machine) -> Iterator[Fault]:
         if machine.cuda:
             yield Fault("warning", "torch", f"{problem}: the driver refuses.", "nvidia-smi")
         else:
-            again = "pip install --force-reinstall --no-deps torch"
+            again = _reinstall("torch")
             yield Fault("warning", "torch", f"{problem}: it is built for processors.", again)
     try:
         faiss = load_faiss()
     except UserError as error:
         if find_spec("faiss"):  # else it is a fault of the install
-            again = f"pip install --force-reinstall --no-deps {' '.join(filter(installed, FAISS))}"
+            again = _reinstall(*filter(installed, FAISS))
             yield Fault("error", "faiss", f"FAISS cannot be loaded: {error.__cause__}.", again)
         return
     if machine.gpus and hasattr(faiss, "StandardGpuResources") and (reason := gpu.refusal()):
         problem = f"FAISS cannot use the GPU: {reason}. Indexes are searched on the processor."
         again = f"pip uninstall -y faiss-gpu && {install('cpu')}"
         yield Fault("error", "faiss-gpu", problem, again)
+
+
+def _reinstall(*packages: str) -> str:
+    return shlex.join(["pip", "install", "--force-reinstall", "--no-deps", *packages])
 
 
 def _bf16_faults(machine: Machine) -> Iterator[Fault]:

@@ -16,7 +16,8 @@ from world import make_backbone, make_corpus, make_model
 from m2dr.cli import main
 from m2dr.commands import doctor_index, doctor_install, doctor_machine
 from m2dr.commands.doctor import examine
-from m2dr.index import changes
+from m2dr.index import changes, gpu
+from m2dr.index.faiss_library import load_faiss
 from m2dr.model import devices
 from m2dr.records.fault import Fault
 from m2dr.settings.setup_requests import DoctorRequest
@@ -102,6 +103,20 @@ def bf16(_: Path, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(devices, "multiplies_bf16", lambda _: False)
 
 
+def gpu_without_torch(place: Path, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(doctor_machine, "_DRIVER", place)
+    patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    machine = devices.Machine((), "", 2, "native", "bf16")
+    patch.setattr(doctor_machine, "describe_machine", lambda _: machine)
+
+
+def gpu_without_faiss(_: Path, patch: pytest.MonkeyPatch) -> None:
+    machine = devices.Machine(("NVIDIA X",), "12.6", 2, "native", "bf16")
+    patch.setattr(doctor_machine, "describe_machine", lambda _: machine)
+    patch.setattr(load_faiss(), "StandardGpuResources", object, raising=False)
+    patch.setattr(gpu, "refusal", lambda: "no kernel image is available")
+
+
 def unfinished_training(place: Path, _: pytest.MonkeyPatch) -> None:
     (place / "models" / "two" / "checkpoints").mkdir(parents=True)
     (place / "models" / "two" / "training.json").write_text('{"variant": "full-dim"}')
@@ -134,6 +149,14 @@ MACHINE: dict[str, tuple[Plant, str, str]] = {
     "no dtype": (
         lambda _, patch: patch.setenv("M2DR_DTYPE", "fp8"), "M2DR_DTYPE=fp8 is no dtype",
         "unset M2DR_DTYPE",
+    ),
+    "a driver, and a torch for processors": (
+        gpu_without_torch, "driver for an NVIDIA GPU, and torch finds no GPU: it is built for proc",
+        "pip install --force-reinstall --no-deps torch",
+    ),
+    "FAISS that cannot use the GPU": (
+        gpu_without_faiss, "FAISS cannot use the GPU: no kernel image is available",
+        "pip uninstall -y faiss-gpu && pip install 'm2dr[cpu]'",
     ),
     "a file in place of a folder": (
         indexes_is_a_file, "indexes is no folder", "mv indexes indexes.old",
@@ -272,7 +295,7 @@ INDEX: dict[str, tuple[Plant, str, str, bool]] = {
         "m2dr index corpus .*--layer 4 --dim 8", False,
     ),
     "documents that were being added": (
-        stopped_add, "has documents that an interrupted m2dr index add left behind",
+        stopped_add, "has documents that an interrupted command was adding",
         "m2dr index add indexes/tiny/.*/added .*", False,
     ),
     "exits of other documents": (
