@@ -1,7 +1,8 @@
 """`m2dr.Index`: encode documents that Python code has, or a corpus, and search them."""
 
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
 
@@ -10,7 +11,8 @@ from m2dr.api.open_index import OpenIndex
 from m2dr.api.text_encoder import TextEncoder
 from m2dr.commands.index import index_corpus
 from m2dr.errors import UserError
-from m2dr.index.manifest import Dtype
+from m2dr.index.layout import store_folders_of
+from m2dr.index.manifest import Dtype, StoreManifest
 from m2dr.io import atomic_path, list_folder, sha256_of
 from m2dr.pipelines.changed_corpus import document_line
 from m2dr.records.arguments import path_or_name, string, strings, whole_numbers
@@ -39,7 +41,8 @@ class Index(OpenIndex):
     ) -> "Index":
         """Encode documents and build their indexes, as `m2dr index corpus` does; open them.
 
-        What was encoded and built before is used again; an interrupted build goes on.
+        What was encoded and built before is used again; an interrupted build goes on. An index
+        whose documents were added to or deleted since is opened by `m2dr.open_index`.
 
             index = m2dr.Index.build(model, [{"id": "d1", "text": "A text."}], dims=[128])
             index.search("a query", k=10).hits
@@ -64,14 +67,13 @@ class Index(OpenIndex):
 
         Raises:
             UserError: a document has no text, two have one id, there are other documents of that
-                name, or the model has no such layer or dim.
+                name, or they were changed since, or the model has no such layer or dim. What
+                was not there before is then not left behind.
         """
         encoder = model if isinstance(model, TextEncoder) else None
         named, root = _named(model), Path(path_or_name("folder", folder))
-        if isinstance(documents, str | PathLike):
-            corpus = path_or_name("documents", documents)
-        else:
-            corpus = str(_keep(documents, root / _plain(name), overwrite))
+        is_name = isinstance(documents, str | PathLike)
+        corpus = path_or_name("documents", documents) if is_name else str(root / _plain(name))
         device, dtype = (encoder.device, encoder.dtype) if encoder else ("auto", "auto")
         asked = IndexRequest(
             corpus,
@@ -86,7 +88,13 @@ class Index(OpenIndex):
             device=device,
             dtype=dtype,
         )
-        index_corpus(asked)
+        if isinstance(documents, str | PathLike):
+            index_corpus(asked)
+        else:
+            with _nothing_left(Path(corpus)):
+                _refuse_changed(Path(corpus), overwrite)
+                _keep(documents, Path(corpus), overwrite)
+                index_corpus(asked)
         if encoder is None:
             return cls(SearchRequest(corpus, named, root=root))
         return cls(
@@ -114,8 +122,33 @@ def _plain(name: str) -> str:
     return name
 
 
-def _keep(given: Iterable[Item], folder: Path, overwrite: bool) -> Path:
-    """Write documents as corpus.jsonl of a folder, and return the folder.
+def _refuse_changed(folder: Path, overwrite: bool) -> None:
+    """Refuse documents of which an index was changed: it would not hold those that are given."""
+    stores = [
+        store for home in list_folder(folder) if home.is_dir() for store in store_folders_of(home)
+    ]
+    if not overwrite and any(StoreManifest.read(store).revision for store in stores):
+        raise UserError(
+            f"Documents of {folder} were added or deleted since they were built. Open them by "
+            f"m2dr.open_index({str(folder)!r}, ...), or give up the changes by overwrite=True."
+        )
+
+
+@contextmanager
+def _nothing_left(folder: Path) -> Iterator[None]:
+    """Remove what a build made that failed before anything was encoded."""
+    made = [path for path in (folder / CORPUS, folder, folder.parent) if not path.exists()]
+    try:
+        yield
+    except UserError:
+        for path in made if not [one for one in list_folder(folder) if one.name != CORPUS] else ():
+            with suppress(OSError):  # it is not there, or another process uses it
+                path.rmdir() if path.is_dir() else path.unlink()
+        raise
+
+
+def _keep(given: Iterable[Item], folder: Path, overwrite: bool) -> None:
+    """Write documents as corpus.jsonl of a folder.
 
     Raises:
         UserError: it holds other documents and may not overwrite them, or an index of a corpus.
@@ -141,4 +174,3 @@ def _keep(given: Iterable[Item], folder: Path, overwrite: bool) -> Path:
             )
         for index in [one for one in list_folder(folder) if changed and one.is_dir()]:
             shutil.rmtree(index)
-    return folder

@@ -128,10 +128,18 @@ def _prompt(searcher: "Searcher", k: int | None) -> None:
 
 
 def _show(answer: "Answer") -> None:
+    missing = ""
     for hit in answer.hits:
-        snippet = " ".join(hit.text.split())
-        short = snippet if len(snippet) <= 100 else snippet[:99] + "…"
-        echo(f"{hit.rank:>3}  {hit.score:>8.4f}  {hit.docid}\n     {short}")
+        line = f"{hit.rank:>3}  {hit.score:>8.4f}  {hit.docid}"
+        try:
+            snippet = " ".join(hit.text.split())
+        except UserError as error:
+            missing = str(error)
+            echo(line)
+            continue
+        echo(f"{line}\n     {snippet if len(snippet) <= 100 else snippet[:99] + '…'}")
+    if missing:
+        echo(f"Warning: {missing}", err=True)
     echo(
         f"tokenise {answer.tokenise_ms:.2f} ms, encode {answer.encode_ms:.2f} ms, "
         f"search {answer.search_ms:.2f} ms",

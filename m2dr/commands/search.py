@@ -164,7 +164,7 @@ class Searcher:
     def run(self, queries: Sequence[Query], k: int) -> Run:
         """Rank for many queries at once."""
         texts = [query.text for query in queries]
-        own = self._resolved.dataset.drops_own_document
+        own = self._resolved.encoded.drops_own_document
         return self._walk([query.id for query in queries], texts, k, self.where(""), own)[0]
 
     def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -188,7 +188,8 @@ class Searcher:
             documents: that are searched.
             own: whether the document of a query's own name is left out.
         """
-        if k is not None and k > self._documents.documents:
+        whole = documents is self._documents  # of a filter, fewer are no surprise
+        if whole and k is not None and k > documents.documents:
             self._tell(
                 f"{k} documents per query were asked for, and {self._documents.corpus} holds "
                 f"{self._documents.documents}; all of them are ranked."

@@ -301,7 +301,8 @@ def _outcomes(store: Store, new: Store, workers: int) -> Iterator[tuple[str, str
     for built in built_indexes(store.folder):
         had = IndexManifest.read(built.folder)
         if had.store == new.manifest.rows_digest:
-            replace(had, deleted=gone).write(built.folder / NEXT)
+            kept = replace(had, deleted=gone, revision=new.manifest.revision)
+            kept.write(built.folder / NEXT)
             done = "kept"
         else:
             done = renew_index(built.folder, store, new, workers) or "left as it was: out of date"

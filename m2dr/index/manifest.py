@@ -338,6 +338,8 @@ class IndexManifest:
     notes: tuple[str, ...] = field(default=(), metadata=LATER)
     # Rows that a search leaves out.
     deleted: DeletedRows | None = field(default=None, metadata=LATER)
+    # Of the store: changes so far, which other documents or other texts of them came by.
+    revision: int = field(default=0, metadata=LATER)
 
     def write(self, folder: Path) -> None:
         """Write manifest.json."""

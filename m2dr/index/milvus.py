@@ -288,7 +288,7 @@ class Server:
         rows: Sequence[int],
         docids: Sequence[str],
         vectors: NDArray[np.float32],
-        fields: Sequence[Mapping[str, object]],
+        fields: Sequence[Mapping[str, object]] = (),
     ) -> None:
         """Write documents with vectors [n, dim], in place of those that have the same rows.
 
@@ -297,11 +297,13 @@ class Server:
             rows: n of them.
             docids: n of them.
             vectors: of the documents.
-            fields: of each document, by column.
+            fields: of each document, by column; none where there are none.
         """
         entities = [
             {"row": row, "docid": docid, "vector": vector, **more}
-            for row, docid, vector, more in zip(rows, docids, vectors, fields, strict=True)
+            for row, docid, vector, more in zip(
+                rows, docids, vectors, fields or ({},) * len(rows), strict=True
+            )
         ]
         with self._asking(f"take rows {rows[0]} to {rows[-1]} of {name}"):
             self._client.upsert(name, entities, timeout=ANSWERING)

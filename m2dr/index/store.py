@@ -1,6 +1,6 @@
 """A finished store: vectors on disk at full width, not normalised, opened as views of files."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -40,6 +40,8 @@ class Store:
     tombstones: Tombstones = field(default_factory=Tombstones)
     written: Docids | None = field(default=None, repr=False)  # of all rows, where some are deleted
     _compared: set[str] = field(default_factory=set, repr=False, compare=False)  # names of shards
+    # Of each shard at opening: a store that is encoded anew writes other files of the same names.
+    _stamps: Mapping[str, tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def bytes(self) -> int:
@@ -137,7 +139,7 @@ class Store:
         return found
 
     def problems(self, progress: Callable[[int], None] | None = None) -> Iterator[str]:
-        """Read every shard, and yield a sentence for each that is not what was written.
+        """Read every shard, and files of fields; yield a sentence for each that was changed.
 
         Args:
             progress: told the rows of each shard that is as it was written.
@@ -148,11 +150,16 @@ class Store:
                 yield problem
             elif progress:
                 progress(shard.rows)
+        if self.manifest.fields is not None:
+            yield from self.fields.problems()
 
     def _open(self, shard: Shard) -> Callable[[Any], Floats]:
         _require(self.folder, shard, self.manifest.plan)
         path = self.folder / shard.name
-        return FORMATS[self.manifest.dtype].reader(path, shard.rows, self.width)
+        reader = FORMATS[self.manifest.dtype].reader(path, shard.rows, self.width)
+        if self._stamps.get(shard.name, _stamp(path)) != _stamp(path):
+            raise UserError(_was_replaced(self.folder))
+        return reader
 
     @contextmanager
     def _comparing(self, shard: Shard) -> Iterator[None]:
@@ -201,13 +208,16 @@ def store_of_manifest(folder: Path, manifest: StoreManifest) -> Store:
     Raises:
         UserError: a file is missing or has changed.
     """
+    stamps = {}
     for shard in manifest.shards:
         _require(folder, shard, manifest.plan)
+        stamps[shard.name] = _stamp(folder / shard.name)
     remedy = partial(store_remedy, folder, overwrite=True)
     path = folder / manifest.docid_file
     docids = read_docids(path, manifest.documents, manifest.docids, remedy)
     gone = read_tombstones(folder, manifest.deleted, manifest.documents, remedy)
-    return Store(folder, manifest, docids.without(gone.rows), gone, docids if len(gone) else None)
+    written = docids if len(gone) else None
+    return Store(folder, manifest, docids.without(gone.rows), gone, written, _stamps=stamps)
 
 
 def _require(folder: Path, shard: Shard, plan: StorePlan) -> None:
@@ -221,9 +231,22 @@ def _require(folder: Path, shard: Shard, plan: StorePlan) -> None:
 
 def _gone(folder: Path, shard: Shard) -> str:
     """Return a sentence if a store has a shard no longer; else nothing."""
-    if shard in StoreManifest.read(folder).shards:
+    if (folder / STORE).exists() and shard in StoreManifest.read(folder).shards:
         return ""
+    return _was_replaced(folder)
+
+
+def _was_replaced(folder: Path) -> str:
     return f"{folder} was compacted or encoded anew after it was opened. Open it again."
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """Return what tells a file from one that takes its name later; nothing where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _unfinished(folder: Path) -> UserError:

@@ -158,6 +158,33 @@ def test_the_index_of_a_corpus_is_not_mixed_with_documents(
         m2dr.Index.build(model, DOCUMENTS, name="tiny", folder=tmp_path)
 
 
+def test_a_build_that_fails_leaves_nothing(model: m2dr.Encoder, tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    for documents, options in ((["a"], {"dims": 99}), ([], {}), ([3], {})):
+        for folder in (tmp_path / "new", tmp_path / "kept"):
+            with pytest.raises(UserError):
+                m2dr.Index.build(model, documents, folder=folder, **options)
+    assert [path.name for path in tmp_path.rglob("*")] == ["kept"]
+
+    given = {"folder": tmp_path / "kept", "exits": False}
+    m2dr.Index.build(model, DOCUMENTS, **given)
+    with pytest.raises(UserError):
+        m2dr.Index.build(model, DOCUMENTS, dims=99, **given)
+    assert len(m2dr.Index.build(model, DOCUMENTS, **given).search("read", k=9).hits) == 9
+
+
+def test_an_index_that_was_changed_is_not_built_again_as_if_it_were_new(
+    model: m2dr.Encoder, tmp_path: Path
+) -> None:
+    given = {"folder": tmp_path, "exits": False}
+    m2dr.Index.build(model, DOCUMENTS, **given).delete(["d0"])
+
+    with pytest.raises(UserError, match=r"were added or deleted since.*m2dr.open_index\("):
+        m2dr.Index.build(model, DOCUMENTS, **given)
+    again = m2dr.Index.build(model, DOCUMENTS, overwrite=True, **given)
+    assert len(again.search("read", k=9).hits) == 9
+
+
 def test_documents_are_added_replaced_and_deleted(model: m2dr.Encoder, tmp_path: Path) -> None:
     index = m2dr.Index.build(model, DOCUMENTS, dims=[8], exits=False, folder=tmp_path)
     index.search(TEXT, k=9)  # what is open now must not answer later
