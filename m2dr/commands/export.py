@@ -24,7 +24,7 @@ from m2dr.settings.export_request import GRAPHS, ExportRequest
 from m2dr.settings.hub_requests import CardRequest
 
 FOLDER = "sentence-transformers"  # the format of a folder, and the first one of layer 0
-LEAST_COSINE, LARGEST_LOSS = 0.999, 0.01  # of int8 weights: the mean cosine, and the nDCG@10
+LEAST_COSINE, LARGEST_LOSS = 0.999, 0.02  # of int8: the mean cosine, and nDCG@10 on the sample
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,8 @@ def _refuse_format(request: ExportRequest, layer: int) -> None:
     known = (FOLDER, *GRAPHS) if layer else tuple(FORMATS)
     asked = request.format
     if asked and asked not in {*known, *GRAPHS, *FORMATS}:
-        raise UserError(f"There is no format {asked!r}. {nearest(asked, known)}")
+        of_table = "" if layer else " for layer 0"
+        raise UserError(f"There is no format {asked!r}{of_table}. {nearest(asked, known)}")
     if layer and (asked in FORMATS and asked != FOLDER or request.dtype):
         given = f"--dtype {request.dtype}" if request.dtype else f"--format {asked}"
         raise UserError(
@@ -195,9 +196,7 @@ def _costs(found: list[ModelResult], cut: Cut, parameters: int) -> CutCosts:
 def _told(request: ExportRequest, record: ExportRecord) -> Iterator[str]:
     """Yield the lines that say what was written."""
     size = sum(path.stat().st_size for path in request.out.rglob("*") if path.is_file())
-    form = (
-        record.written_as if record.written_as in GRAPHS else "a folder for sentence-transformers"
-    )
+    form = f"a folder for {FOLDER}" if record.written_as == "folder" else record.written_as
     yield f"{record.cut} of {record.model} as {form}: {size / 1e6:,.1f} MB; {request.out}"
     for one in record.measured:
         full = "" if one.full is None else f", {one.full:.4f} of {record.full}"

@@ -332,8 +332,8 @@ def _write_exit(
     if isinstance(fitted, FoldedExit):
         write_standalone_files(card, aside, write_table(fitted, aside), lowercases)
     elif fitted is None and alone:
-        behind = write_modules(encoder.behind, aside, FIRST)
-        write_standalone_files(card, aside, behind, lowercases)
+        listed = write_modules(encoder.behind, aside, FIRST)
+        write_standalone_files(card, aside, listed, lowercases)
     else:
         if fitted is not None:
             write_exits(fitted, aside)

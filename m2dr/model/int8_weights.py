@@ -1,4 +1,4 @@
-"""Weights as int8: a row of each matrix has a scale of its own, and products stay in float32.
+"""Weights as int8: each group of a row's numbers has a scale, and products stay in float32.
 
 Only weights are rounded. Rounding the states of the layers too, as dynamic quantisation does, takes
 far more from the vectors; a graph of these modules holds a fourth of the bytes.
@@ -6,7 +6,7 @@ far more from the vectors; a graph of these modules holds a fourth of the bytes.
 
 # Shapes in this file:
 #   N and M dims before and behind a map, V ids of the vocabulary, K dims of a row,
-#   B texts, T tokens.
+#   B texts, T tokens, G numbers that share a scale.
 
 from collections.abc import Mapping
 
@@ -19,10 +19,11 @@ from m2dr.model.folded_exit import FoldedExit
 
 _LARGEST = 127  # of int8
 _FEWEST = 1024  # rows of a table that is worth rounding
+_GROUP = 64  # G, where it divides a row; else all of the row
 
 
 class Int8Linear(nn.Module):
-    """A linear map, N to M, whose weights are int8 [M, N] with a scale per row."""
+    """A linear map, N to M, whose weights are int8 [M, N / G, G] with a scale per group."""
 
     weight: Tensor
     scale: Tensor
@@ -36,11 +37,11 @@ class Int8Linear(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """Map states [..., N] to [..., M]."""
-        return linear(states, self.weight.float() * self.scale, self.bias)
+        return linear(states, (self.weight.float() * self.scale).flatten(1), self.bias)
 
 
 class Int8Rows(nn.Module):
-    """A table [V, K] whose rows are int8, each with a scale."""
+    """A table [V, K] whose rows are int8 [K / G, G], with a scale per group."""
 
     weight: Tensor
     scale: Tensor
@@ -53,7 +54,7 @@ class Int8Rows(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return the rows of ids, [B, T] to [B, T, K]."""
-        return self.weight[ids].float() * self.scale[ids]
+        return (self.weight[ids].float() * self.scale[ids]).flatten(-2)
 
 
 class Int8Exit(FoldedExit):
@@ -94,7 +95,9 @@ def _rounded_children(parent: nn.Module) -> Mapping[str, nn.Module]:
 
 
 def _rounded(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the rows of a matrix as int8, and their scales [rows, 1]."""
-    exact = matrix.detach().float()
-    scale = exact.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / _LARGEST
+    """Return a matrix [M, N] as int8 [M, N / G, G], and its scales [M, N / G, 1]."""
+    width = matrix.shape[1]
+    group = _GROUP if width % _GROUP == 0 else width
+    exact = matrix.detach().float().reshape(len(matrix), width // group, group)
+    scale = exact.abs().amax(dim=2, keepdim=True).clamp(min=1e-12) / _LARGEST
     return (exact / scale).round().to(torch.int8), scale
