@@ -99,7 +99,7 @@ def main() -> None:
     with TemporaryDirectory() as place:
         store = make_store(Path(place) / "random" / "ffffffffffff" / "layer-06", asked.documents)
         print("| engine | filter | first, ms | again, ms |\n|---|---|--:|--:|")
-        for engine in ("flat", "hnsw"):
+        for engine in ("flat", "ivf"):
             rows_of(engine, open_index(build_index(store, WIDTH, engine)), asked.rounds)
         rows_of("exact", ExactIndex(store, WIDTH), asked.rounds)
 

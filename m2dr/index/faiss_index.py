@@ -95,7 +95,7 @@ class FaissIndex(Searchable):
 
     def where(self, wanted: Filter) -> "FaissIndex":
         """See Searchable; the store has the fields, and finds what an engine may miss."""
-        store = self.store or self._store_beside()
+        store = self.store or self._store_beside
         _refuse_other(store, self)
         kept = store.where(wanted)
         return replace(
@@ -108,6 +108,7 @@ class FaissIndex(Searchable):
             filtered=True,
         )
 
+    @cached_property
     def _store_beside(self) -> Store:
         folder = self.store_folder
         if folder is None or not (folder / STORE).exists():

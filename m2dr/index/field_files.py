@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from m2dr.errors import UserError, install
+from m2dr.errors import UserError, command, install
 from m2dr.index.filters import (
     READERS,
     Bools,
@@ -38,6 +38,7 @@ Untyped = Any  # pyarrow has no types
 
 FIELD_FILES = "fields-*.parquet"
 MOST = 1000  # fields of a collection; those that come later are left out
+_LOOK = f"See what is damaged with: {command('index', 'verify')}"
 _AT_ONCE = 2**16  # rows in memory
 _HASHED_BYTES = 64 * 2**20  # larger files are compared with their digest by m2dr index verify alone
 _ORDERS = {"<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
@@ -206,7 +207,7 @@ class FieldTable:
         self._check(file)
         path = self._folder / file.name
         with (
-            explain_failure(f"{path} cannot be read", f"Make it again {self._remedy()}"),
+            explain_failure(f"{path} cannot be read", _LOOK),
             ParquetFile(path) as opened,
         ):
             if opened.metadata.num_rows != file.rows:

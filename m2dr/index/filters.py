@@ -42,7 +42,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
-class Comparison:
+class FieldComparison:
     """A field compared with a value, or with several for `in`."""
 
     field: str
@@ -68,10 +68,10 @@ class Junction:
     """Conditions joined by `and`, by `or`, or a single one behind `not`."""
 
     word: Literal["and", "or", "not"]
-    parts: "tuple[Comparison | FieldTest | Junction, ...]"
+    parts: "tuple[FieldComparison | FieldTest | Junction, ...]"
 
 
-Condition = Comparison | FieldTest | Junction
+Condition = FieldComparison | FieldTest | Junction
 
 
 @dataclass(frozen=True)
@@ -203,13 +203,13 @@ class _Parser:
         sign = self._take()
         if sign.is_word("not") and self._next.is_word("in"):
             self._take()
-            return Junction("not", (Comparison(name, "in", self._list()),))
+            return Junction("not", (FieldComparison(name, "in", self._list()),))
         if sign.is_word("in"):
-            return Comparison(name, "in", self._list())
+            return FieldComparison(name, "in", self._list())
         if sign.kind != "sign" or sign.text in "(),":
             self._at -= 1
             raise self._expected(f"=, !=, <, <=, >, >= or in after {name!r}")
-        return Comparison(name, sign.text, (self._name(f"a value after {name} {sign.text}"),))
+        return FieldComparison(name, sign.text, (self._name(f"a value after {name} {sign.text}"),))
 
     def _list(self) -> tuple[str, ...]:
         self._expect("(")
@@ -375,7 +375,7 @@ def _of_another_kind(field: str, kind: Kind, text: str) -> UserError:
     )
 
 
-def _of_whole_numbers(asked: Comparison) -> FieldTest:
+def _of_whole_numbers(asked: FieldComparison) -> FieldTest:
     """Return the test of a field of whole numbers, with any number: exact at every size."""
     field, sign = asked.field, asked.sign
     values = [_decimal(field, "integer", text) for text in asked.values]

@@ -82,7 +82,9 @@ class Store:
         Raises:
             UserError: the fields are not known, or the filter does not fit them.
         """
-        gone = self.tombstones.union(np.flatnonzero(~self.fields.matching(wanted)))
+        fits = self.fields.matching(wanted)
+        fits[self.tombstones.rows] = False
+        gone = Tombstones(np.flatnonzero(~fits))
         written = self.written or self.docids
         return replace(self, docids=written.without(gone.rows), tombstones=gone, written=written)
 

@@ -72,8 +72,9 @@ def _add_errors(app: FastAPI) -> None:
         return response
 
     def of_status(status: int) -> Callable[[Request, Exception], Awaitable[Response]]:
-        async def answer(request: Request, _: Exception) -> Response:
-            return await refused(request, HttpError(status, STATUSES[status]))
+        async def answer(request: Request, error: Exception) -> Response:
+            headers = getattr(error, "headers", None)  # such as Allow
+            return await refused(request, HttpError(status, STATUSES[status], headers=headers))
 
         return answer
 

@@ -20,6 +20,7 @@ App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 OPEN = frozenset({"/", "/page.css", "/page.js", "/docs.css", "/health", "/ready"})  # need no token
 KNOWN = OPEN | {"/search", "/embed", "/v1/embeddings", "/models", "/metrics", "/docs",
                 "/openapi.json"}  # fmt: skip
+WITH_BODY = frozenset({"/search", "/embed", "/v1/embeddings"})
 LOG = logging.getLogger("m2dr.serve")
 _CLOSE = {"connection": "close"}  # what is left of the body is not read
 _HEADERS = [
@@ -98,7 +99,7 @@ class Guard:
 
     async def _body(self, scope: MutableMapping[str, Any], receive: Receive, limit: float) -> bytes:
         """Read a body of a size and in a time that are allowed."""
-        if scope["method"] != "POST" or scope["path"] not in KNOWN - OPEN:
+        if scope["method"] != "POST" or scope["path"] not in WITH_BODY:
             return b""
         length = _header(scope, b"content-length")
         if length.isdigit() and int(length[:20]) > self.serving.request.max_body:

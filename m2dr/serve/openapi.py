@@ -61,6 +61,7 @@ _ANSWERS: dict[str, Table] = {
             "times": _TIMES,
         },
         full_times=_TIMES,
+        problem=_STRING,
     ),
     "EmbedBody": _object({"cut": _STRING, "vectors": _list(_list(_NUMBER))}),
     "EmbeddingsBody": _object(

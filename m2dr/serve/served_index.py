@@ -5,15 +5,20 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from m2dr.data.dataset import Dataset
 from m2dr.errors import UserError
 from m2dr.evaluate.costs import Shape, bytes_per_document, search_multiply_adds
 from m2dr.index.exit_files import digest_of_exits
+from m2dr.index.faiss_build import build_index
+from m2dr.index.faiss_build import open_index as open_faiss
 from m2dr.index.layout import STORE, built_indexes
 from m2dr.index.manifest import IndexManifest, StoreManifest
 from m2dr.index.searchable import Searchable
+from m2dr.index.store import open_store
 from m2dr.model.folder import read_card
 from m2dr.model.hub import STATIC
 from m2dr.pipelines.changed_corpus import with_changes
@@ -29,6 +34,7 @@ from m2dr.serve.sources import ServedSource
 
 QUERY_TOKENS = 12  # of the query whose multiply-adds are told
 _OPEN_CUTS = 32  # cuts of the documents that stay open
+_IN_MEMORY = 64 * 2**20  # bytes of the documents of a dim without an index
 _TEXTS = 4096  # documents whose texts stay in memory
 
 
@@ -153,8 +159,7 @@ class ServedIndex:
         with self._lock:
             found = self._cuts.get(key) or self._open(cut)
             self._cuts[key] = found
-            while len(self._cuts) > _OPEN_CUTS:
-                self._cuts.popitem(last=False)
+            self._forget()
             return found
 
     def encoder(self, layer: int) -> QueryEncoder:
@@ -182,11 +187,20 @@ class ServedIndex:
         with self._text_lock:
             found = self._texts.get(docid)
             if found is None:
-                found = self.dataset.document(docid)
+                found = self._read(docid)
                 self._texts[docid] = found
                 if len(self._texts) > _TEXTS:
                     self._texts.popitem(last=False)
             return found
+
+    def _read(self, docid: str) -> Document:
+        try:
+            found = self.dataset.document(docid)
+        except OSError as error:
+            raise UserError(f"The texts of {self.source.corpus} cannot be read: {error}") from None
+        if found.id != docid:  # a file that was written anew since its lines were counted
+            raise UserError(f"The texts of {self.source.corpus} have changed.")
+        return found
 
     def costs(self) -> list[dict[str, object]]:
         """Return the multiply-adds of a query and the bytes of a document, of every listed cut."""
@@ -227,13 +241,41 @@ class ServedIndex:
         return shape_of(runtime) if isinstance(runtime, Encoder) else None
 
     def _open(self, cut: Cut) -> OpenCut:
-        resolved = self.source.resolved(cut.layer, cut.dim, self._engine(cut))
-        key = (resolved.document_layer, cut.dim)
+        key = (self.document_layer(cut.layer), cut.dim)
         if key not in self._documents:
-            self._documents[key] = open_documents(resolved)
+            self._documents[key] = self._open_documents(cut)
         documents = self._documents[key]
         documents.accept(label_of(self.card, self.source.model), cut)
         return OpenCut(cut, self.encoder(cut.layer), documents)
+
+    def _open_documents(self, cut: Cut) -> Searchable:
+        """Open the documents of a cut; those of a dim without an index in memory, if they fit.
+
+        What is in memory is searched on while its files are encoded anew.
+        """
+        engine = self._engine(cut)
+        asked = self.source.request
+        if (
+            engine == EXACT != asked.engine
+            and asked.device in ("auto", "cpu")
+            and find_spec("faiss")
+        ):
+            store = open_store(_store(self.source, self.document_layer(cut.layer)))
+            if 4 * cut.dim * store.documents <= _IN_MEMORY:
+                with TemporaryDirectory(prefix="m2dr-serve-") as scratch:
+                    built = build_index(store, cut.dim, "flat", folder=Path(scratch))
+                    return open_faiss(built)
+        return open_documents(self.source.resolved(cut.layer, cut.dim, engine))
+
+    def _forget(self) -> None:
+        """Close the cuts that were opened first, but for the full model, while there are many."""
+        for key in list(self._cuts):
+            if len(self._cuts) <= _OPEN_CUTS:
+                break
+            if key != (self.full.layer, self.full.dim):
+                del self._cuts[key]
+        used = {(self.document_layer(layer), dim) for layer, dim in self._cuts}
+        self._documents = {key: one for key, one in self._documents.items() if key in used}
 
     def _engine(self, cut: Cut) -> str:
         """Return the engine of a cut: that which was asked for where it is built, or a scan."""

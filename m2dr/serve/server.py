@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import os
+import signal
 import socket
 import threading
 import time
@@ -114,6 +115,8 @@ def _run(
     server = _GracefulServer(config, state, opened)
     for thread in threads:
         thread.start()
+    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn sends it once more at its end
+        signal.signal(number, lambda *_: None)
     try:
         server.run(sockets=[listener])
     finally:

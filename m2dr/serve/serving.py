@@ -3,7 +3,8 @@
 import asyncio
 import base64
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from m2dr.evaluate.grid import Grid
 from m2dr.index.vectors import prefixes
 from m2dr.records.cut import Cut
 from m2dr.records.run import Ranking
-from m2dr.records.texts import Side
+from m2dr.records.texts import Document, Side
 from m2dr.serve.batches import Batcher, FilterError, Outcome, QueueFullError, Search
 from m2dr.serve.encoder_pool import EncoderPool
 from m2dr.serve.examples import examples
@@ -87,17 +88,16 @@ class Serving:
         found = await asyncio.gather(
             *(self._run(each, queries, depth, body.filter) for each in opened)
         )
-        docids = (docid for each in found for one in each.rankings for docid in one.docids)
-        if index.remembered(docids):
-            results = _results(index, queries, found, body.k)
-        else:  # files are read
-            results = await asyncio.to_thread(_results, index, queries, found, body.k)
+        texts = await _documents(index, found)
+        results = _results(queries, found, body.k, texts.documents)
         answer: Table = {
             "index": name, "cut": str(cut), "layer": cut.layer, "dim": cut.dim, "results": results,
             "times": _times(found[0]),
         }  # fmt: skip
         if body.compare:
             answer["full_times"] = _times(found[1])
+        if texts.problem:
+            answer["problem"] = texts.problem
         return answer
 
     async def _run(
@@ -278,31 +278,61 @@ def _cut(index: ServedIndex, layer: int | None, dim: int | None) -> Cut:
         raise HttpError(422, str(error), "layer") from None
 
 
+async def _documents(index: ServedIndex, found: Sequence[Outcome]) -> "_Texts":
+    """Return the documents of rankings; another thread reads those that are not in memory."""
+    docids = {docid for each in found for one in each.rankings for docid in one.docids}
+    if index.remembered(docids):
+        return _read(index, docids)
+    return await asyncio.to_thread(_read, index, docids)
+
+
+@dataclass
+class _Texts:
+    """The documents of an answer."""
+
+    documents: dict[str, Document] = field(default_factory=dict)
+    problem: str = ""  # why some have no text
+
+
+def _read(index: ServedIndex, docids: Iterable[str]) -> _Texts:
+    """Return documents; of those that cannot be read the ids alone."""
+    found = _Texts()
+    for docid in docids:
+        try:
+            found.documents[docid] = index.document(docid)
+        except UserError as error:
+            found.documents[docid] = Document(docid, "")
+            found.problem = str(error)
+    return found
+
+
 def _results(
-    index: ServedIndex, queries: Sequence[str], found: Sequence[Outcome], k: int
+    queries: Sequence[str], found: Sequence[Outcome], k: int, texts: Mapping[str, Document]
 ) -> list[Table]:
     """Return the hits of each query, and those of the full model if it was searched too."""
     results = []
     for number, query in enumerate(queries):
         rankings = [outcome.rankings[number] for outcome in found]
-        result: Table = {"query": query, "hits": _hits(index, rankings[0], k)}
+        result: Table = {"query": query, "hits": _hits(rankings[0], k, texts)}
         if len(rankings) > 1:
-            result["full"] = _hits(index, rankings[1], k)
+            result["full"] = _hits(rankings[1], k, texts)
             result["overlap"] = _overlap(rankings[0], rankings[1])
         results.append(result)
     return results
 
 
-def _hits(index: ServedIndex, ranking: Ranking, k: int) -> list[Table]:
-    rows = []
+def _hits(ranking: Ranking, k: int, texts: Mapping[str, Document]) -> list[Table]:
     pairs = zip(ranking.docids[:k], ranking.scores[:k], strict=True)
-    for rank, (docid, score) in enumerate(pairs, start=1):
-        document = index.document(docid)
-        rows.append(
-            {"rank": rank, "docid": docid, "score": score, "title": document.title,
-             "text": document.text}
-        )  # fmt: skip
-    return rows
+    return [
+        {
+            "rank": rank,
+            "docid": docid,
+            "score": score,
+            "title": texts[docid].title,
+            "text": texts[docid].text,
+        }
+        for rank, (docid, score) in enumerate(pairs, start=1)
+    ]
 
 
 def _overlap(cut: Ranking, full: Ranking) -> float:

@@ -3,6 +3,7 @@
 import base64
 import json
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pytest
@@ -12,6 +13,12 @@ from serve_world import World
 
 from m2dr import Encoder, open_index
 from m2dr.api.open_index import OpenIndex
+from m2dr.errors import UserError
+from m2dr.records.texts import Document
+from m2dr.serve.serving import _read
+
+if TYPE_CHECKING:
+    from m2dr.serve.served_index import ServedIndex
 
 pytestmark = pytest.mark.filterwarnings("ignore:Cut ")
 QUERIES = ("read the file", "open a path and close it", "sort")
@@ -184,3 +191,17 @@ def test_pages_ask_nothing_of_other_hosts(server: Server) -> None:
         assert b'src="http' not in reply.data
         assert b'href="http' not in reply.data
         assert "default-src 'self'" in reply.headers["content-security-policy"]
+
+
+def test_hits_without_texts_say_why() -> None:
+    class Gone:
+        def document(self, docid: str) -> Document:
+            if docid == "there":
+                return Document(docid, "a text")
+            raise UserError("The corpus is gone.")
+
+    found = _read(cast("ServedIndex", Gone()), ["there", "gone"])
+
+    assert found.documents["gone"] == Document("gone", "")
+    assert found.documents["there"].text == "a text"
+    assert found.problem == "The corpus is gone."
