@@ -428,6 +428,9 @@ def test_a_token_is_asked_for_and_sent(opened: Open, fake: FakeServer) -> None:
 
     settled(page, "L2D128")
     assert "secret" not in page.url
+    shown = page.locator("#curl").text_content() or ""
+    assert "Bearer $TOKEN" in shown
+    assert "secret" not in shown
 
 
 def test_examples_search_for_themselves(opened: Open) -> None:

@@ -267,10 +267,16 @@ function drawTicks(name, values) {
   at(`${name}-ticks`).replaceChildren(...ticks);
 }
 
+/** Return the search of this cut as a command of a shell; a token is left to a variable. */
 function curl() {
   const body = JSON.stringify(request({ query: state.query || "your query" }));
-  const quoted = `'${body.replaceAll("'", "'\\''")}'`;
-  return `curl -s ${new URL("search", location.href)} \\\n  -H 'content-type: application/json' \\\n  -d ${quoted}`;
+  const token = remember(() => sessionStorage, "m2dr-token");
+  return [
+    `curl -s ${new URL("search", location.href)}`,
+    "-H 'content-type: application/json'",
+    ...(token ? ['-H "authorization: Bearer $TOKEN"'] : []),
+    `-d '${body.replaceAll("'", "'\\''")}'`,
+  ].join(" \\\n  ");
 }
 
 // ---------------------------------------------------------------- the map of qualities
