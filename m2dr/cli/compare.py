@@ -8,7 +8,7 @@ from m2dr.settings.evaluate_requests import CompareRequest, PickRequest
 @command(
     examples=(
         "compare results/pydocs/test/pydocs-fitted --against bm25.trec",
-        "compare results/scifact/test/minilm --against other@L6D384 --alpha .01",
+        "compare results/scifact/test/a --against results/scifact/test/b@L6D384",
     ),
 )
 @takes(CompareRequest)

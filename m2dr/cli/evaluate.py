@@ -168,7 +168,7 @@ def _evaluate(
 @evaluate.command(
     examples=(
         "evaluate sts --task stsb-test",
-        "evaluate sts --task sick.tsv --split test --measure Pearson",
+        "evaluate sts --task sick-test --layers 2,4,6 --measure Pearson",
     ),
 )
 @takes(StsRequest)

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from m2dr.commands.doctor_machine import free_memory
-from m2dr.commands.doctor_model import is_here, made_again
-from m2dr.data import pydocs
+from m2dr.commands.doctor_model import fault_of_model, is_here
+from m2dr.data import beir, pydocs
 from m2dr.data.dataset import Dataset
 from m2dr.errors import UserError, command, counted
 from m2dr.index.exit_files import exits_folder, fit_command, fitting_exits
@@ -17,7 +17,8 @@ from m2dr.index.layout import (
     ADDED,
     CHANGE,
     DIGITS,
-    EXITS,
+    NEXT,
+    STORE,
     BuiltIndex,
     built_indexes,
     index_remedy,
@@ -30,8 +31,7 @@ from m2dr.index.problems import index_problems
 from m2dr.index.store import Store, open_store
 from m2dr.io import is_locked
 from m2dr.model.folder import check_exits, read_card
-from m2dr.model.hub import EXITS as EXITS_WEIGHTS
-from m2dr.model.hub import STATIC
+from m2dr.model.hub import EXITS, STATIC
 from m2dr.pipelines.changed_corpus import with_changes
 from m2dr.pipelines.encode import open_corpus
 from m2dr.pipelines.models import label_of
@@ -77,7 +77,16 @@ class IndexChecks:
         if index and not found:
             made = command("index", "corpus", corpus=self.request.corpus, model=self.request.model)
             self._add("error", index, f"{index} holds no store and no index.", made)
+        self._find_headless(found)
         return found
+
+    def _find_headless(self, known: Iterable[Path]) -> None:
+        """Find folders of vectors without the record of a store."""
+        others = {path.parent for path in self.root.rglob("vectors-*")} - set(known)
+        for folder in sorted(others):
+            if folder.name not in (NEXT, ADDED):
+                problem = f"{folder} has vectors and lacks {STORE}, so that it is no store."
+                self._add("error", folder, problem, _without(store_remedy(folder)))
 
     def _opened(self, folder: Path) -> Store | None:
         """Open a store; a store that another process writes has no fault yet."""
@@ -165,7 +174,7 @@ class IndexChecks:
 
     def _check_exits(self, store: Store) -> None:
         folder = exits_folder(store.folder)
-        if not (folder / EXITS_FILE).exists() or EXITS in store.folder.parts:
+        if not (folder / EXITS_FILE).exists():
             return
         label = store.manifest.label
         last = max((layer for layer, _ in label.cuts), default=store.layer)
@@ -174,7 +183,7 @@ class IndexChecks:
         try:
             found = fitting_exits(store.folder)
             if found and self.request.thorough:
-                check_exits(found, label.fingerprint, EXITS_WEIGHTS, STATIC)
+                check_exits(found, label.fingerprint, EXITS, STATIC)
         except UserError as error:
             self.faults.append(fault_of(error, folder, fit_command(folder)))
             return
@@ -233,12 +242,15 @@ class IndexChecks:
                 self.cards[name] = read_card(name)
             except UserError as error:
                 self.cards[name] = None
-                self.faults.append(fault_of(error, name, made_again(Path(name))))
+                self.faults.append(fault_of_model(name, error))
         return self.cards[name]
 
     def _corpus(self, name: str) -> Dataset | None:
         """Open a corpus; one that is not named in the request, only where it is at hand."""
-        at_hand = Path(name).exists() or (name in pydocs.NAMES and pydocs.is_cached(name))
+        built_in = name in pydocs.NAMES
+        at_hand = (
+            pydocs.is_cached(name) if built_in else Path(name).exists() or beir.recognises(name)
+        )
         if not name or not (self.request.corpus or at_hand):
             return None
         if name not in self.corpora:

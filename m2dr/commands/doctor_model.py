@@ -41,8 +41,12 @@ def model_faults(name: str, thorough: bool) -> Iterator[Fault]:
             if thorough:
                 _open_tokenizer(each)
         except UserError as error:
-            again = made_again(Path(each))
-            yield _of_tokenizer(Path(each)) or fault_of(error, each, again)
+            yield fault_of_model(each, error)
+
+
+def fault_of_model(name: str, error: UserError) -> Fault:
+    """Return the fault of a model that is refused."""
+    return _of_tokenizer(Path(name)) or fault_of(error, name, made_again(Path(name)))
 
 
 def trained() -> list[Path]:

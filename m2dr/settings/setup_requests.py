@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from m2dr.records.option import option
-from m2dr.settings.index_requests import device_option, root_option
+from m2dr.settings.index_requests import INDEXES, device_option
 
 Configured = Literal["train", "fit", "pretrain"]  # commands that read a file of settings
 
@@ -37,7 +37,9 @@ class DoctorRequest:
         None, "Folder of an index or a store, or one above; that of --indexes by default."
     )
     corpus: str = option("", "Corpus that indexes are of; what they record by default.")
-    root: Path = root_option()
+    root: Path = option(  # a file in its place is a fault that is found, and not refused
+        INDEXES, "Folder of the indexes.", "--indexes", read=Path, metavar="DIRECTORY"
+    )
     device: str = device_option()
     thorough: bool = option(
         False, "Compare the checksums of all files, and the texts of all documents."

@@ -175,10 +175,12 @@ def test_a_fault_of_the_machine_is_found(
     plant, told, mend = MACHINE[name]
     plant(place, monkeypatch)
 
-    (fault,) = found()
+    done = CliRunner().invoke(main, ["doctor", "--json"])
 
-    assert re.search(told, fault.problem)
-    assert fault.mend == mend
+    assert done.exit_code == 1, done.output
+    (fault,) = json.loads(done.stdout)["faults"]
+    assert re.search(told, fault["problem"])
+    assert fault["mend"] == mend
     if mend.startswith("m2dr "):
         parsed(mend)
 
@@ -264,6 +266,10 @@ INDEX: dict[str, tuple[Plant, str, str, bool]] = {
         "vectors-00002.f16 is not the file that was written",
         "m2dr index corpus .*--layer 4 --dim 8 --overwrite", True,
     ),
+    "no record of the store": (
+        lambda place, _: (store(place) / "store.json").unlink(),
+        "LAYER has vectors and lacks store.json", "m2dr index corpus .*--layer 4 --dim 8", False,
+    ),
     "an index that was cut short": (
         lambda place, _: (store(place) / "dim-8/index").write_bytes(b"x"),
         "LAYER/dim-8/index is missing or not the file", "m2dr index corpus .*--layer 4 --dim 8",
@@ -309,7 +315,7 @@ INDEX: dict[str, tuple[Plant, str, str, bool]] = {
 
 
 # Their mend is that of a flipped bit, to encode again, which is run for it alone.
-ALIKE = ("a missing shard", "a prompt", "a docid", "a text")
+ALIKE = ("no record of the store", "a missing shard", "a prompt", "a docid", "a text")
 
 
 @pytest.mark.parametrize("name", INDEX)
@@ -323,6 +329,7 @@ def test_a_fault_of_an_index_is_found_and_its_mend_mends_it(
 
     layer = store(place).relative_to(place).as_posix()
     assert re.search(told.replace("LAYER", layer), faults[0].problem)
+    assert len(faults) == 1
     assert re.fullmatch(mend, faults[0].mend)
     if name in ALIKE:
         assert parsed(faults[0].mend)
