@@ -87,7 +87,7 @@ def test_no_help_shows_an_old_spelling(path: str, param: NamedOption, old: str) 
         ("bm25", "'--run'"),
         ("fuse a b", "'--out'"),
         ("mine", "'--out'"),
-                ("index import", "'--model'"),
+        ("index import", "'--model'"),
         ("index push --to milvus", "'--uri'"),
         ("compare results", "'--against'"),
         ("pick", "'FOLDER'"),

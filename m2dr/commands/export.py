@@ -130,12 +130,12 @@ def _export_cut(request: ExportRequest, cut: Cut) -> ExportReport:
         if sample and exact is not None:
             whole = full if made.query_only else None
             record = replace(record, int8=compare(sample, made, exact, written.graph, whole))
-            _refuse_loss(request, record)
+            refuse_loss(request, record)
         written.finish(record)
     return ExportReport(tuple(_told(request, record)), tuple(_notes(request, record)))
 
 
-def _refuse_loss(request: ExportRequest, record: ExportRecord) -> None:
+def refuse_loss(request: ExportRequest, record: ExportRecord) -> None:
     """Refuse int8 weights that take too much."""
     found = record.int8
     assert found is not None

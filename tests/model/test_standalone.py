@@ -94,7 +94,10 @@ def exported(
     models: dict[str, tuple[Path, Cut]] = {}
     for model_type in BACKBONES:
         trained = make_model(
-            backbone(model_type), place / model_type, cuts=(Cut(2, 8), Cut(2, 32)), similarity="cosine"
+            backbone(model_type),
+            place / model_type,
+            cuts=(Cut(2, 8), Cut(2, 32)),
+            similarity="cosine",
         )
         models[model_type] = trained, CUT
     bert = place / "bert"
