@@ -9,12 +9,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError
 from m2dr.index.searchable import Searchable
 from m2dr.model.tokenizer import tokenize
 from m2dr.pipelines.query_encoder import QueryEncoder
@@ -28,17 +26,12 @@ class QueueFullError(Exception):
     """More texts wait than may."""
 
 
-class FilterError(UserError):
-    """A filter that these documents cannot be searched by."""
-
-
 @dataclass(frozen=True)
 class Search:
     """How the vectors of a request are searched."""
 
-    documents: Searchable
+    documents: Searchable  # those that a filter lets through, where there is one
     k: int
-    filter: str | None = None
 
 
 @dataclass
@@ -224,10 +217,10 @@ def _tokens(encoder: QueryEncoder, batch: Sequence[Work]) -> list[list[list[int]
 
 def _search(batch: Sequence[Work], outcomes: Sequence[Outcome]) -> None:
     """Search for the requests that ask for it, those of the same documents and k at once."""
-    groups: dict[tuple[Any, ...], list[int]] = {}
+    groups: dict[tuple[int, int], list[int]] = {}
     for number, work in enumerate(batch):
         if work.search is not None:
-            key = (id(work.search.documents), work.search.k, work.search.filter)
+            key = (id(work.search.documents), work.search.k)
             groups.setdefault(key, []).append(number)
     for numbers in groups.values():
         search = batch[numbers[0]].search
@@ -242,9 +235,6 @@ def _search(batch: Sequence[Work], outcomes: Sequence[Outcome]) -> None:
 
 
 def _ranked(search: Search, vectors: Vectors) -> list[Ranking]:
-    """Return the ranking of each vector; the one place where a filter meets the documents."""
-    if search.filter:
-        raise FilterError("These documents have no fields to filter by. Leave `filter` out.")
     names = [str(number) for number in range(len(vectors))]
     run = search.documents.ranked(names, vectors, search.k)
     return [run.rankings[name] for name in names]

@@ -15,6 +15,7 @@ from m2dr.evaluate.costs import Shape, bytes_per_document, search_multiply_adds
 from m2dr.index.exit_files import digest_of_exits
 from m2dr.index.faiss_build import build_index
 from m2dr.index.faiss_build import open_index as open_faiss
+from m2dr.index.filters import Filter
 from m2dr.index.layout import STORE, built_indexes
 from m2dr.index.manifest import IndexManifest, StoreManifest
 from m2dr.index.searchable import Searchable
@@ -24,7 +25,7 @@ from m2dr.model.hub import STATIC
 from m2dr.pipelines.changed_corpus import with_changes
 from m2dr.pipelines.encode import open_corpus
 from m2dr.pipelines.models import default_dims, document_layer, label_of, names_of
-from m2dr.pipelines.query_encoder import LayerEncoder, QueryEncoder
+from m2dr.pipelines.query_encoder import LayerEncoder, LruCache, QueryEncoder
 from m2dr.pipelines.resolve import EXACT, open_documents
 from m2dr.records.cut import Cut
 from m2dr.records.model_card import ModelCard
@@ -35,6 +36,7 @@ from m2dr.serve.sources import ServedSource
 QUERY_TOKENS = 12  # of the query whose multiply-adds are told
 _OPEN_CUTS = 32  # cuts of the documents that stay open
 _IN_MEMORY = 64 * 2**20  # bytes of the documents of a dim without an index
+_FILTERS = 16  # whose documents stay open
 _TEXTS = 4096  # documents whose texts stay in memory
 
 
@@ -42,13 +44,27 @@ class NoSuchCutError(UserError):
     """A layer or dim that cannot be searched."""
 
 
-@dataclass(frozen=True)
+class FilterError(UserError):
+    """A filter that the documents cannot be searched by."""
+
+
 class OpenCut:
     """A cut that is ready to be searched."""
 
-    cut: Cut  # of the queries
-    encoder: QueryEncoder
-    documents: Searchable
+    def __init__(self, cut: Cut, encoder: QueryEncoder, documents: Searchable) -> None:
+        self.cut, self.encoder, self.documents = cut, encoder, documents
+        self._filtered = LruCache(self._where, _FILTERS)
+
+    def where(self, expression: str) -> Searchable:
+        """Return the documents that a filter lets through; those asked for last stay open.
+
+        Raises:
+            UserError: it is no filter, or the documents have no such field.
+        """
+        return self._filtered.get(expression)
+
+    def _where(self, expression: str) -> Searchable:
+        return self.documents.where(Filter.parse(expression))
 
 
 @dataclass(frozen=True)
@@ -95,6 +111,7 @@ class ServedIndex:
         self._lock, self._text_lock = threading.Lock(), threading.Lock()
         self.base = self._open_base(before)
         self.dataset = self._changed_dataset()
+        self.fields = self._fields()
         self.open(self.full)
 
     @property
@@ -202,6 +219,27 @@ class ServedIndex:
             raise UserError(f"The texts of {self.source.corpus} have changed.")
         return found
 
+    def filtered(self, opened: OpenCut, expression: str) -> Searchable:
+        """Return the documents of a cut that a filter lets through.
+
+        Raises:
+            FilterError: it is no filter, or the documents have no such field.
+            UserError: the files have changed since they were opened.
+        """
+        try:
+            return opened.where(expression)
+        except UserError as error:
+            if self.source.signature() != self.signature:
+                raise
+            raise FilterError(str(error)) from None
+
+    def _fields(self) -> list[str]:
+        """Return the fields of the documents, by which a search can filter them."""
+        if self.source.alone is not None:
+            return []
+        manifest = StoreManifest.read(_store(self.source, self.document_layer(self.full.layer)))
+        return sorted({name for file in manifest.fields or () for name, _ in file.fields})
+
     def costs(self) -> list[dict[str, object]]:
         """Return the multiply-adds of a query and the bytes of a document, of every listed cut."""
         work = self._work
@@ -264,7 +302,7 @@ class ServedIndex:
             if 4 * cut.dim * store.documents <= _IN_MEMORY:
                 with TemporaryDirectory(prefix="m2dr-serve-") as scratch:
                     built = build_index(store, cut.dim, "flat", folder=Path(scratch))
-                    return open_faiss(built)
+                    return open_faiss(built, store)
         return open_documents(self.source.resolved(cut.layer, cut.dim, engine))
 
     def _forget(self) -> None:
@@ -303,6 +341,8 @@ class ServedIndex:
         return manifest.encoded or manifest.texts
 
     def _changed_dataset(self) -> Dataset:
+        if self.source.alone is not None:
+            return self.source.resolved(None, None).dataset
         return with_changes(self.base, self.source.home)
 
 

@@ -14,13 +14,13 @@ from m2dr.index.vectors import prefixes
 from m2dr.records.cut import Cut
 from m2dr.records.run import Ranking
 from m2dr.records.texts import Document, Side
-from m2dr.serve.batches import Batcher, FilterError, Outcome, QueueFullError, Search
+from m2dr.serve.batches import Batcher, Outcome, QueueFullError, Search
 from m2dr.serve.encoder_pool import EncoderPool
 from m2dr.serve.examples import examples
 from m2dr.serve.grids import find_grid, grid_table
 from m2dr.serve.messages import EmbedBody, EmbeddingsBody, HttpError, SearchBody
 from m2dr.serve.meters import Meters
-from m2dr.serve.served_index import NoSuchCutError, OpenCut, ServedIndex
+from m2dr.serve.served_index import FilterError, NoSuchCutError, OpenCut, ServedIndex
 from m2dr.serve.sources import ServedSource, open_sources
 from m2dr.settings.serve_requests import ServeRequest
 
@@ -86,7 +86,7 @@ class Serving:
             # more, which would make the cut look slower than the full model that runs after it.
             await self._run(opened[0], queries, depth, body.filter)
         found = await asyncio.gather(
-            *(self._run(each, queries, depth, body.filter) for each in opened)
+            *(self._run(index, each, queries, depth, body.filter) for each in opened)
         )
         texts = await _documents(index, found)
         results = _results(queries, found, body.k, texts.documents)
@@ -101,9 +101,17 @@ class Serving:
         return answer
 
     async def _run(
-        self, opened: OpenCut, queries: Sequence[str], k: int, expression: str | None
+        self,
+        index: ServedIndex,
+        opened: OpenCut,
+        queries: Sequence[str],
+        k: int,
+        expression: str | None,
     ) -> Outcome:
-        search = Search(opened.documents, k, expression)
+        documents = opened.documents
+        if expression is not None:
+            documents = await asyncio.to_thread(index.filtered, opened, expression)
+        search = Search(documents, k)
         try:
             return await self.batcher.run(opened.encoder, queries, "query", search)
         except QueueFullError:
@@ -179,8 +187,12 @@ class Serving:
                 "dims": list(index.dims),
                 "full": str(index.full),
                 "similarity": index.card.similarity,
+<<<<<<< HEAD
                 "fields": [],
                 "examples": examples(index.dataset, index.documents),
+=======
+                "fields": index.fields,
+>>>>>>> serve
                 "costs": index.costs(),
                 "grid": grid_table(grid) if grid else None,
                 "problem": self.problems.get(name),

@@ -101,7 +101,7 @@ def _alone(folder: Path, request: ServeRequest) -> ServedSource:
     manifest = IndexManifest.read(folder)
     corpus, model = _origin(manifest, request, folder)
     asked = replace(
-        _search_request(request, corpus, model, INDEXES),
+        _search_request(request, corpus, model, request.root),
         index=str(folder), document_layer=manifest.layer,
     )  # fmt: skip
     return ServedSource(asked, model, manifest.corpus, folder.parent.parent, folder)
