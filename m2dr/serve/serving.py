@@ -187,12 +187,8 @@ class Serving:
                 "dims": list(index.dims),
                 "full": str(index.full),
                 "similarity": index.card.similarity,
-<<<<<<< HEAD
-                "fields": [],
-                "examples": examples(index.dataset, index.documents),
-=======
                 "fields": index.fields,
->>>>>>> serve
+                "examples": examples(index.dataset, index.documents),
                 "costs": index.costs(),
                 "grid": grid_table(grid) if grid else None,
                 "problem": self.problems.get(name),
