@@ -13,6 +13,7 @@ import m2dr
 from m2dr.errors import install
 from m2dr.records.fault import Fault
 
+DRIVER = Path("/proc/driver/nvidia/version")  # where there is an NVIDIA GPU
 FAISS = ("faiss-cpu", "faiss-gpu")
 SHOWN = ("torch", "transformers", "numpy", *FAISS)  # versions that are told
 OF_DEVELOPERS = ("dev", "test")  # extras that no command needs
@@ -59,13 +60,14 @@ def install_faults() -> Iterator[Fault]:
 def _faiss_faults() -> Iterator[Fault]:
     """Yield the fault of two builds of FAISS, which write the same files, or of none."""
     there = [name for name in FAISS if installed(name)]
+    own = "gpu" if DRIVER.exists() else "cpu"
     if len(there) == 2:
-        again = f"pip uninstall -y faiss-cpu faiss-gpu && {install('cpu')}"
+        again = f"pip uninstall -y {' '.join(FAISS)} && {install(own)}"
         problem = "faiss-cpu and faiss-gpu are installed, and both write the module faiss."
-        yield Fault("error", "faiss", f"{problem} With a GPU take m2dr[gpu] instead.", again)
+        yield Fault("error", "faiss", problem, again)
     elif not there:
         problem = "FAISS is not installed, and no index can be built or searched."
-        yield Fault("error", "faiss", problem, install("cpu"))
+        yield Fault("error", "faiss", problem, install(own))
 
 
 def install_facts() -> Mapping[str, str]:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-from m2dr.commands.doctor_install import FAISS, installed
+from m2dr.commands.doctor_install import DRIVER, FAISS, installed
 from m2dr.errors import UserError, command, install
 from m2dr.index import gpu
 from m2dr.index.faiss_library import load_faiss
@@ -21,7 +21,6 @@ _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 _LIMIT = Path("/sys/fs/cgroup/memory.max")
 _USED = Path("/sys/fs/cgroup/memory.current")
 _MEMORY = Path("/proc/meminfo")
-_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def machine_faults(device: str, folders: Iterable[Path]) -> Iterator[Fault]:
@@ -46,7 +45,7 @@ def machine_faults(device: str, folders: Iterable[Path]) -> Iterator[Fault]:
 
 def _device_faults(machine: Machine) -> Iterator[Fault]:
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
-    if _DRIVER.exists() and not machine.gpus and not hidden:
+    if DRIVER.exists() and not machine.gpus and not hidden:
         problem = "There is a driver for an NVIDIA GPU, and torch finds no GPU"
         if machine.cuda:
             yield Fault("warning", "torch", f"{problem}: the driver refuses.", "nvidia-smi")
@@ -85,8 +84,9 @@ def _thread_faults() -> Iterator[Fault]:
     for name in THREADS:
         word = os.environ.get(name, "").partition(",")[0].strip()
         if word and not (word.isdecimal() and 0 < int(word) <= limit):
-            problem = f"{name}={word} is no number of threads from 1 to the {limit} cores here"
-            problem += ": more of them wait for each other." if word.isdecimal() else "."
+            more = f"starts more threads than the {limit} cores here, which wait for each other"
+            wrong = more if word.isdecimal() and int(word) else "is no number of threads"
+            problem = f"{name}={word} {wrong}."
             yield Fault("warning", name, problem, f"export {name}={limit}")
     starts = os.cpu_count() or 1
     if not os.environ.get(THREADS[0]) and limit < min(starts, _affine()):

@@ -66,6 +66,8 @@ def place(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "M2DR_DTYPE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(doctor_machine, "cores", doctor_machine._affine)
+    for module in (doctor_machine, doctor_install):
+        monkeypatch.setattr(module, "DRIVER", tmp_path / "none")
     monkeypatch.chdir(tmp_path / "here")
     return tmp_path / "here"
 
@@ -104,7 +106,7 @@ def bf16(_: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 def gpu_without_torch(place: Path, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(doctor_machine, "_DRIVER", place)
+    patch.setattr(doctor_machine, "DRIVER", place)
     patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     machine = devices.Machine((), "", 2, "native", "bf16")
     patch.setattr(doctor_machine, "describe_machine", lambda _: machine)
@@ -138,7 +140,7 @@ MACHINE: dict[str, tuple[Plant, str, str]] = {
         "pip uninstall -y faiss-cpu faiss-gpu && pip install 'm2dr[cpu]'",
     ),
     "threads above cores": (
-        lambda _, patch: patch.setenv("OMP_NUM_THREADS", "999"), "OMP_NUM_THREADS=999 is no number",
+        lambda _, patch: patch.setenv("OMP_NUM_THREADS", "999"), "OMP_NUM_THREADS=999 starts more threads",
         f"export OMP_NUM_THREADS={doctor_machine._affine()}",
     ),
     "waiting threads": (
