@@ -72,13 +72,21 @@ def _tables(path: str, command: click.Command) -> str:
     name = path.removeprefix("m2dr ")
     text, options = "", command.params
     if name in RUNS:
-        rows = list(_settings(RUNS[name]))
-        known = {each.name for each in fields(RUNS[name])}
+        own = {each.name: _spelled(each) for each in options if isinstance(each, click.Option)}
+        known = [each.name for each in fields(RUNS[name])]
+        rows = [
+            (", ".join((f"`{field}`", *own.get(field, ()))), *row[1:])
+            for field, row in zip(known, _settings(RUNS[name]), strict=True)
+        ]
         options = [each for each in options if each.name not in known]
-        told = "Of `--config FILE`, `--set NAME=VALUE`, or the option of the name given beside it."
+        told = "By `--config FILE`, by `--set NAME=VALUE`, or by the option named beside it."
         text += _heading("Settings") + f"{told}\n\n{_table('setting', rows)}"
     rows = [_option(each) for each in options if _is_shown(each)]
     return text + _heading("Options") + _table("option", rows)
+
+
+def _spelled(option: click.Option) -> list[str]:
+    return [f"`{name}`" for name in (*option.opts, *option.secondary_opts)]
 
 
 def _table(first: str, rows: list[tuple[str, str, str, str]]) -> str:
