@@ -35,7 +35,7 @@ Embed = Callable[[Sequence[str], Side], Vectors]
 
 
 @dataclass(frozen=True)
-class Sample:
+class JudgedSample:
     """Queries of a corpus, the documents judged for them, and others of it."""
 
     corpus: str
@@ -44,7 +44,7 @@ class Sample:
     judgements: tuple[Judgement, ...]
 
 
-def open_sample(corpus: str) -> Sample:
+def open_sample(corpus: str) -> JudgedSample:
     """Take a sample of the test split of a corpus, or of the first split that it has.
 
     Raises:
@@ -65,7 +65,7 @@ def open_sample(corpus: str) -> Sample:
     judged = [query for query in dataset.queries(split) if query.id in by_query]
     queries = tuple(judged[i] for i in _spread(len(judged), _QUERIES))
     judgements, documents = _with_documents(dataset, queries, by_query)
-    return Sample(corpus, queries, documents, judgements)
+    return JudgedSample(corpus, queries, documents, judgements)
 
 
 def _with_documents(
@@ -91,7 +91,7 @@ def _spread(count: int, most: int) -> list[int]:
 
 
 def compare(
-    sample: Sample, made: "CutModel", exact: "Encoder", graph: "Graph", full: "Encoder | None"
+    sample: JudgedSample, made: "CutModel", exact: "Encoder", graph: "Graph", full: "Encoder | None"
 ) -> QuantizedCheck:
     """Return what int8 weights change in vectors and in rankings.
 
@@ -134,7 +134,7 @@ def compare(
     )
 
 
-def _run(sample: Sample, scores: Vectors) -> Run:
+def _run(sample: JudgedSample, scores: Vectors) -> Run:
     names = [document.id for document in sample.documents]
     rows = zip(sample.queries, scores, strict=True)
     return Run({query.id: Ranking.of(names, row.tolist(), _DEPTH) for query, row in rows})
