@@ -17,6 +17,7 @@ from m2dr.index.layout import (
     ADDED,
     CHANGE,
     DIGITS,
+    MANIFEST,
     NEXT,
     STORE,
     BuiltIndex,
@@ -26,7 +27,7 @@ from m2dr.index.layout import (
     store_remedy,
 )
 from m2dr.index.listing import store_folders
-from m2dr.index.manifest import IndexManifest
+from m2dr.index.manifest import IndexManifest, Label
 from m2dr.index.problems import index_problems
 from m2dr.index.store import Store, open_store
 from m2dr.io import is_locked
@@ -73,12 +74,25 @@ class IndexChecks:
         index = self.request.index
         if index and not store_folders(index) and store_folders(index.parent) == [index.parent]:
             return [index.parent]  # the folder of an index, in that of its store
+        if index and (index / MANIFEST).exists():
+            self._check_alone(index)
+            return []
         found = store_folders(self.root) if self.root.is_dir() else []
         if index and not found:
             made = command("index", "corpus", corpus=self.request.corpus, model=self.request.model)
             self._add("error", index, f"{index} holds no store and no index.", made)
         self._find_headless(found)
         return found
+
+    def _check_alone(self, folder: Path) -> None:
+        """Check an index that was copied without its store."""
+        try:
+            manifest = IndexManifest.read(folder)
+        except UserError as error:
+            self.faults.append(fault_of(error, folder, _without(index_remedy(folder))))
+            return
+        self._check_index(BuiltIndex(manifest.dim, manifest.engine, folder))
+        self._check_label(manifest.label, manifest.corpus, folder.parent)
 
     def _find_headless(self, known: Iterable[Path]) -> None:
         """Find folders of vectors without the record of a store."""
@@ -144,7 +158,7 @@ class IndexChecks:
         for built in built_indexes(store.folder):
             self._check_index(built)
         self._check_exits(store)
-        self._check_model(store)
+        self._check_label(store.manifest.label, store.manifest.corpus, store.folder)
         self._check_corpus(store)
         self._check_deleted(store)
 
@@ -191,16 +205,17 @@ class IndexChecks:
             problem = f"The exits in {folder} were fitted on other documents, and are not used."
             self._add("warning", folder, problem, fit_command(folder))
 
-    def _check_model(self, store: Store) -> None:
+    def _check_label(self, label: Label, corpus: str, folder: Path) -> None:
         """Compare the model with the label of the vectors."""
-        name = self.request.model or store.manifest.label.model
+        name = self.request.model or label.model
         card = self._card(name) if self.request.model or is_here(name) else None
         if card is None:
             return
         try:
-            store.manifest.label.accept(label_of(card, name), store.manifest.corpus, store.folder)
+            label.accept(label_of(card, name), corpus, folder)
         except UserError as error:
-            self.faults.append(fault_of(error, store.folder))
+            made = command("index", "corpus", corpus=corpus, model=name)
+            self.faults.append(fault_of(error, folder, made))
 
     def _check_corpus(self, store: Store) -> None:
         """Compare the docids of the corpus with those that are stored."""

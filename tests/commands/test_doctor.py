@@ -370,6 +370,19 @@ def test_an_index_of_another_model_is_found(
     assert found(model="other") == ()
 
 
+def test_an_index_without_its_store_is_checked_too(place: Path) -> None:
+    shutil.copytree(store(place) / "dim-8", place / "copied")
+    assert found(index=Path("copied")) == found(index=store(place) / "dim-8") == ()
+
+    (place / "copied" / "docid").write_text("d1\n")
+
+    (fault,) = found(index=Path("copied"))
+    assert "copied/docid has 1 docid for 40 documents" in fault.problem
+    (fault,) = found(index=Path("data"))
+    assert fault.problem == "data holds no store and no index."
+    assert parsed(fault.mend)
+
+
 def test_too_little_room_is_found(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(place)._replace(free=6000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
