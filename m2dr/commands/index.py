@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from m2dr.data.dataset import Dataset
 from m2dr.data.tokens import Ragged
 from m2dr.errors import UserError, counted
-from m2dr.index.changes import keep_fields, settle
+from m2dr.index.changes import settle
 from m2dr.index.exit_files import (
     StateFile,
     encoding_of,
@@ -49,7 +49,7 @@ from m2dr.model.exits import write_exits
 from m2dr.model.folder import read_card
 from m2dr.model.hub import EXITS, STATIC
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
-from m2dr.pipelines.changed_corpus import fields_of_rows, with_changes
+from m2dr.pipelines.changed_corpus import fields_of_rows, keep_fields_of, with_changes
 from m2dr.pipelines.encode import embed_tokens_and_states, open_corpus
 from m2dr.pipelines.encode_store import EncodingJob, ShardReader, digest_of
 from m2dr.pipelines.fit_heads import ONE_OF, Snippets, fit_states, held_out, snippet_places
@@ -148,8 +148,8 @@ def encode_corpus(
     if is_main_process():
         settle(home)
     if changed := _changed_stores(request, home, dict(stores)):
-        _keep_fields(home, dataset)
-        return [open_store(store.folder) for store in changed]
+        keep_fields_of(home, partial(fields_of_rows, dataset, home))
+        return changed
     documents = dataset.document_count
     device = own_device(request.device)
     job = EncodingJob(request.corpus, documents, model, device, request.dtype, stores)
@@ -159,20 +159,10 @@ def encode_corpus(
         job = replace(job, exits=exits)
     made = make_stores(job, dataset, workers, overwrite=request.overwrite, exits=exits)
     if made:
-        _keep_fields(home, dataset)
+        keep_fields_of(home, partial(fields_of_rows, dataset, home))
     if made and job.exits:
         fit_exits(job, dataset, made[-1])
-    return [open_store(store.folder) for store in made]
-
-
-def _keep_fields(home: Path, dataset: Dataset) -> None:
-    """Write the fields of the documents, unless they were; an index is one without them too."""
-    if all(StoreManifest.read(folder).fields is not None for folder in store_folders_of(home)):
-        return
-    try:
-        keep_fields(home, partial(fields_of_rows, dataset, home))
-    except UserError as error:
-        say(f"The fields of the documents are not kept, so no search can filter by them: {error}")
+    return made
 
 
 def _changed_stores(

@@ -21,14 +21,13 @@ from m2dr.index.filters import (
     Bools,
     FieldTest,
     Filter,
-    Kind,
     KindGuess,
     Value,
     common_kind,
     fields_of,
     holds,
 )
-from m2dr.index.manifest import FieldFile
+from m2dr.index.manifest import FieldFile, Kind
 from m2dr.io import atomic_path, explain_failure, sha256_of
 from m2dr.records.texts import Fields
 

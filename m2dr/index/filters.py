@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.errors import UserError, counted, suggestion
+from m2dr.index.manifest import Kind
 
-Kind = Literal["integer", "number", "date", "boolean", "text"]
 Value = str | int | float | bool
 Bools = NDArray[np.bool_]
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Literal, TypeVar, get_args
 
 from m2dr.errors import UserError, counted, nearest
-from m2dr.index.filters import Kind
 from m2dr.index.layout import (
     DIGITS,
     DOCIDS,
@@ -27,6 +26,7 @@ from m2dr.records.model_card import Similarity
 from m2dr.records.variant import DocumentLayer
 
 Dtype = Literal["f16", "f32", "int8"]
+Kind = Literal["integer", "number", "date", "boolean", "text"]  # of the values of a field
 _NO_VECTOR_DEPENDS_ON = (
     "revision", "compacted", "docid_file", "deleted", "added", "encoded", "fields",
 )  # fmt: skip

@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.errors import UserError, install, nearest
-from m2dr.index.filters import Kind
 from m2dr.index.layout import DIGITS
-from m2dr.index.manifest import Label
+from m2dr.index.manifest import Kind, Label
 from m2dr.index.milvus_filter import LONGEST, column
 from m2dr.jsontext import LATER, dump_record, parse_record
 from m2dr.records.cut import Cut

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from m2dr.index.field_files import FieldTable
-from m2dr.index.filters import Condition, FieldTest, Junction, Kind, Value
+from m2dr.index.filters import Condition, FieldTest, Junction, Value
+from m2dr.index.manifest import Kind
 from m2dr.index.store import Store
 
 MOST = 50  # fields of a collection; Milvus takes 64, vector and ids included

@@ -1,7 +1,7 @@
 """The documents of a collection that has changed: a corpus, and the texts that were added to it."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from functools import cached_property
 from pathlib import Path
 
@@ -17,11 +17,13 @@ from m2dr.data.dataset import (
 from m2dr.data.own_fields import METADATA, own_fields
 from m2dr.data.readers import Line, identifier, optional_string, read_lines
 from m2dr.errors import UserError
+from m2dr.index.changes import keep_fields
 from m2dr.index.layout import store_folders_of, store_remedy, stored_layers
 from m2dr.index.manifest import StoreManifest
 from m2dr.index.searchable import Docids
 from m2dr.index.store import Store, open_store
 from m2dr.pipelines.encode import open_corpus
+from m2dr.progress import say
 from m2dr.records.texts import Document, Fields
 
 ID_KEYS, TEXT_KEYS = DOCUMENT_IDS, DOCUMENT_TEXTS  # of a line with a document
@@ -139,6 +141,20 @@ def document_line(document: Document) -> str:
     if document.fields:
         table[METADATA] = dict(document.fields)
     return json.dumps(table, ensure_ascii=False) + "\n"
+
+
+def keep_fields_of(home: Path, rows: Callable[[Store], Iterable[Fields]]) -> None:
+    """Write the fields of the documents of stores without them; without fields, say why.
+
+    Args:
+        home: folder of the stores of all layers.
+        rows: as `keep_fields` takes it.
+    """
+    try:
+        if any(StoreManifest.read(folder).fields is None for folder in store_folders_of(home)):
+            keep_fields(home, rows)
+    except UserError as error:
+        say(f"The fields of the documents are not kept, so no search can filter by them: {error}")
 
 
 def fields_of_rows(dataset: Dataset, home: Path, store: Store) -> Iterator[Fields]:

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -13,6 +14,7 @@ from world import WORDS, make_model
 
 import m2dr
 from m2dr.commands.change_index import add, compact, delete_documents
+from m2dr.commands.import_vectors import import_vectors
 from m2dr.commands.index import index_corpus
 from m2dr.commands.search import Searcher, compare_with_scan
 from m2dr.commands.verify import verify
@@ -24,6 +26,7 @@ from m2dr.settings.index_requests import (
     AddRequest,
     CompactRequest,
     DeleteRequest,
+    ImportRequest,
     IndexRequest,
     SearchRequest,
     VerifyRequest,
@@ -222,6 +225,17 @@ def test_a_filter_needs_the_store_that_an_index_was_copied_from(
 
     with pytest.raises(UserError, match="beside their store, which is not in"):
         found(corpus, model, index="moved")
+
+
+def test_imported_vectors_have_the_fields_of_their_documents(corpus: str, model: Path) -> None:
+    order = DOCUMENTS[::-1]
+    encoder = m2dr.Encoder.from_pretrained(model, **FP32)
+    np.save("v.npy", encoder.encode_documents(order))
+    Path("ids.txt").write_text("".join(f"{row['_id']}\n" for row in order))
+    asked = ImportRequest(corpus, str(model), Path("v.npy"), Path("ids.txt"), sample=2, **FP32)
+    import_vectors(asked)
+
+    assert found(corpus, model) == FOUND
 
 
 def test_a_report_compares_with_what_fits(corpus: str, model: Path) -> None:

@@ -228,7 +228,7 @@ EXACT = [
 ]  # fmt: skip
 
 
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(asked=CONDITIONS, k=st.sampled_from([1, 5, DOCUMENTS]))
 def test_every_engine_finds_what_fits_and_nothing_else(
     ways: dict[str, Searchable], store: Store, asked: Asked, k: int
@@ -258,7 +258,7 @@ FIELDS = st.dictionaries(
 ).map(lambda fields: tuple(fields.items()))
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(rows=st.lists(FIELDS, min_size=1, max_size=9), cuts=st.sets(st.integers(1, 8)))
 def test_fields_are_read_as_they_were_written_in_one_file_or_in_several(
     tmp_path_factory: pytest.TempPathFactory,
