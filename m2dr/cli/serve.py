@@ -28,7 +28,7 @@ def require_serve() -> None:
 )
 @takes(ServeRequest)
 def serve(request: ServeRequest) -> None:
-    """Serve indexes over HTTP: search, embeddings, and a page to compare cuts on."""
+    """Serve indexes over HTTP: search, embeddings and a page."""
     require_serve()
     from m2dr.serve.server import serve as verb
 
