@@ -263,7 +263,7 @@ def open_index(
     """Open documents that `m2dr index corpus` encoded, to search them from Python.
 
     Args:
-        name: a corpus, the folder of an index or a store, or milvus:URI.
+        name: a corpus, the folder of an index or a store, or one above, or milvus:URI.
         model: folder or id; by default the newest trained one in models/, or that of the folder.
         corpus: whose texts the hits show, where `name` is not a corpus.
         layer: layers that queries run through, unless a search says otherwise; all by default.
@@ -301,9 +301,7 @@ def open_index(
             f"search_params = {params!r} was asked for. Give a dict, such as {{'nprobe': 32}}."
         )
     chosen = ((string("A search parameter", key), value) for key, value in (params or {}).items())
-    is_index = named.startswith(MILVUS) or any(
-        Path(named, file).exists() for file in (MANIFEST, STORE)
-    )
+    is_index = _is_index(named)
     return OpenIndex(
         SearchRequest(
             corpus=corpus or (PYDOCS if is_index else named), model=model, query_layer=layer,
@@ -313,6 +311,14 @@ def open_index(
             search_params=tuple((key, whole_number(key, value, 0)) for key, value in chosen),
         )
     )  # fmt: skip
+
+
+def _is_index(name: str) -> bool:
+    """Whether a name is that of Milvus, or of the folder of an index, a store, or one above."""
+    if name.startswith(MILVUS) or any(Path(name, file).exists() for file in (MANIFEST, STORE)):
+        return True
+    above = any(next(Path(name).glob(f"{up}layer-*/{STORE}"), None) for up in ("", "*/", "*/*/"))
+    return above and not Path(name, "corpus.jsonl").exists()  # of Index.build: a corpus too
 
 
 def _cut(layer: int | None, dim: int | None, document_layer: int | None) -> _CutKey:

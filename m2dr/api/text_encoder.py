@@ -132,6 +132,10 @@ class TextEncoder:
         """The model card: layers, width, similarity, prompts, lengths, trained cuts."""
         return self._inner.card
 
+    def get_sentence_embedding_dimension(self) -> int:
+        """Return `dim`, as sentence-transformers calls it."""
+        return self.dim
+
     @property
     def device(self) -> str:
         """The device as it was asked for."""
@@ -391,16 +395,18 @@ class TextEncoder:
         return scores
 
     @understood("cut", {"layers": "layer", "truncate_dim": "dim", "dims": "dim"})
-    def cut(self, layer: int | Cut | None = None, dim: int | None = None) -> "TextEncoder":
+    def cut(self, layer: int | str | Cut | None = None, dim: int | None = None) -> "TextEncoder":
         """Return the same model at another cut; its layers are loaded once more.
 
         Args:
-            layer: of the queries, from 0, or a whole cut; that of this encoder by default.
+            layer: of the queries, from 0, or a whole cut, also as "L4D128"; this one's by default.
             dim: of the vectors; that of this encoder by default.
 
         Raises:
             UserError: the model has no such layer or dim.
         """
+        if isinstance(layer, str):
+            layer = Cut.parse(layer)
         if isinstance(layer, Cut):
             return self.cut(layer.layer, layer.dim if dim is None else dim)
         inner = self._inner

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from m2dr.cli.options import FOLDER, Whole, command, json_option, takes
+from m2dr.cli.options import FOLDER, Whole, command, cut_option, json_option, takes
 from m2dr.cli.serve import require_serve
 from m2dr.cli.terminal import echo, echo_json
 from m2dr.errors import UserError, counted
@@ -22,6 +22,7 @@ from m2dr.settings.index_requests import EncodeRequest
     ),
 )
 @takes(EncodeRequest)
+@cut_option("layer")
 def encode(request: EncodeRequest) -> None:
     """Write the vectors of texts, for any other tool.
 

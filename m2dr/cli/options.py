@@ -13,6 +13,7 @@ import click
 from m2dr.cli.completion import completer
 from m2dr.cli.terminal import WholeSummary, echo
 from m2dr.errors import UserError
+from m2dr.records.cut import Cut
 from m2dr.records.option import Option, option_of
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -185,6 +186,34 @@ command = functools.partial(click.command, cls=NamedCommand)
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON alone on standard output."
 )
+
+
+def cut_option(layer: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator of a command with `takes` that gives it --cut, a layer and a dim at once.
+
+    Args:
+        layer: the field of its request for the layer.
+    """
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def run(request: Any, cut: Cut | None, **values: Any) -> None:  # noqa: ANN401  # any command's
+            if cut is not None:
+                if (getattr(request, layer), request.dim) != (None, None):
+                    flag = f"--{layer.replace('_', '-')}"
+                    raise UserError(f"--cut {cut} names layer and dim; leave {flag} and --dim out.")
+                request = replace(request, **{layer: cut.layer, "dim": cut.dim})
+            function(request, **values)
+
+        return click.option(
+            "--cut",
+            cls=NamedOption,
+            type=_Read(Cut.parse),
+            metavar="L4D128",
+            help=f"A layer and a dim at once, for --{layer.replace('_', '-')} and --dim.",
+        )(run)
+
+    return decorate
 
 
 def takes(

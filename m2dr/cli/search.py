@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from m2dr.cli.options import FILE, NamedOption, Whole, command, json_option, takes
+from m2dr.cli.options import FILE, NamedOption, Whole, command, cut_option, json_option, takes
 from m2dr.cli.terminal import echo, echo_json
 from m2dr.errors import UserError, counted
 from m2dr.errors import command as command_line
@@ -28,6 +28,7 @@ _EXAMPLE = command_line("search", "read a file")
 )
 @click.argument("text", required=False)
 @takes(SearchRequest)
+@cut_option("query_layer")
 @click.option(
     "--top-k",
     "-k",
@@ -138,6 +139,8 @@ def _show(answer: "Answer") -> None:
             echo(line)
             continue
         echo(f"{line}\n     {snippet if len(snippet) <= 100 else snippet[:99] + '…'}")
+    if not answer.hits:
+        echo("No document was found: none fits the filter.", err=True)
     if missing:
         echo(f"Warning: {missing}", err=True)
     echo(

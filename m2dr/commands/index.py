@@ -322,7 +322,8 @@ def _fit(job: EncodingJob, dataset: Dataset, store: Store, folder: Path) -> Inde
     found = ", ".join("-" if cosine is None else f"{cosine:.3f}" for cosine in fit.cosines)
     say(
         f"Exits fitted on {counted(fit.texts, 'documents')} in {time.monotonic() - begun:,.0f} s: "
-        f"cosines of layers 0 to {len(fit.cosines) - 1} with the full model {found}"
+        f"cosines of layers 0 to {len(fit.cosines) - 1} with the full model {found}. "
+        "Queries of any layer search the index by them; --no-exits leaves them out."
     )
     return record
 

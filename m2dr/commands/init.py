@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from m2dr.errors import UserError, command
 from m2dr.io import write_text
-from m2dr.settings.setup_requests import InitRequest
+from m2dr.settings.setup_requests import Configured, InitRequest
 from m2dr.settings.toml_files import settings_text
 from m2dr.settings.trainings import (
     FitSettings,
@@ -30,6 +30,12 @@ def write_settings(request: InitRequest) -> InitReport:
     Raises:
         UserError: the file is there already, there is no such variant, or the command has none.
     """
+    if str(request.file) in get_args(Configured):
+        meant = command("init", **{"for": str(request.file)}, variant=request.variant)
+        raise UserError(
+            f"{request.file} names the file to write, and is the name of a command. Write the "
+            f"settings of that command with: {meant}"
+        )
     file = request.file or Path(f"{request.command}.toml")
     if file.is_file() and not request.overwrite:
         again = command(

@@ -21,7 +21,7 @@ EXAMPLE = "year >= 2020 and lang in (en, de)"
 _DEEPEST = 50  # parentheses and negations inside each other
 _SHOWN = 20  # fields that a message names
 _TOKEN = re.compile(
-    r"""(?P<quoted>'(?:[^']|'')*'|"(?:[^"]|"")*")|(?P<sign>!=|<=|>=|[=<>(),])"""
+    r"""(?P<quoted>'(?:[^']|'')*'|"(?:[^"]|"")*")|(?P<sign>!=|<=|>=|==?|[<>(),])"""
     r"""|(?P<word>[^\s()<>=!,'"]+)|(?P<wrong>\S)"""
 )
 _WORDS = ("and", "or", "not", "in")
@@ -209,7 +209,8 @@ class _Parser:
         if sign.kind != "sign" or sign.text in "(),":
             self._at -= 1
             raise self._expected(f"=, !=, <, <=, >, >= or in after {name!r}")
-        return FieldComparison(name, sign.text, (self._name(f"a value after {name} {sign.text}"),))
+        value = self._name(f"a value after {name} {sign.text}")
+        return FieldComparison(name, "=" if sign.text == "==" else sign.text, (value,))
 
     def _list(self) -> tuple[str, ...]:
         self._expect("(")

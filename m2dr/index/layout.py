@@ -124,6 +124,21 @@ def store_folders_of(home: Path) -> list[Path]:
     return [folder for folder in layer_folders(home) if (folder / STORE).exists()]
 
 
+def homes(folder: Path) -> list[Path]:
+    """Return the folders with stores of layers that a folder is, lies in or holds, sorted."""
+    for place in (folder, folder.parent, folder.parent.parent):
+        if store_folders_of(place) and (place == folder or _is_part(folder, place)):
+            return [place]
+    found = {path.parent.parent for path in folder.rglob(f"layer-*/{STORE}")}
+    return sorted(home for home in found if store_folders_of(home))
+
+
+def _is_part(folder: Path, home: Path) -> bool:
+    """Whether a folder is a layer's store below a home, or one of its indexes."""
+    layers = layer_folders(home)
+    return folder in layers or (folder.parent in layers and (folder / MANIFEST).exists())
+
+
 def stored_layers(root: Path, corpus: str, fingerprint: str) -> tuple[int, ...]:
     """Return the layers whose stores are finished, increasing."""
     home = store_folder(root, corpus, fingerprint, 1).parent

@@ -63,7 +63,7 @@ def newest_model(folder: Path = MODELS) -> str:
     raise UserError(
         f"No --model was given and there is no trained one in {folder}/"
         f"{f', only what was exported or pre-trained ({_few(passed)})' if passed else ''}. "
-        f"Name one, such as minilm, or train one with: {command('train', variant='full-dim')}"
+        f"Name one, such as minilm, or fit one without labels: {command('fit', backbone='minilm')}"
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from m2dr.data.dataset import Dataset
-from m2dr.errors import UserError, command
+from m2dr.errors import UserError, command, counted
 from m2dr.index.engines import ENGINES
 from m2dr.index.exit_files import fitting_exits, no_exits
 from m2dr.index.faiss_build import open_index
@@ -19,20 +19,24 @@ from m2dr.index.layout import (
     PARTIAL,
     STORE,
     built_indexes,
+    homes,
     index_folder,
     index_remedy,
     store_folder,
+    store_folders_of,
 )
 from m2dr.index.manifest import IndexManifest, StoreManifest
 from m2dr.index.searchable import Searchable
 from m2dr.index.store import open_store
 from m2dr.model.folder import read_card
+from m2dr.model.hub import CARD
 from m2dr.pipelines.changed_corpus import with_changes
 from m2dr.pipelines.encode import open_corpus
 from m2dr.pipelines.models import document_layer, newest_model
 from m2dr.progress import say
 from m2dr.records.cut import Cut
 from m2dr.records.model_card import ModelCard
+from m2dr.settings.evaluate_requests import MODELS
 from m2dr.settings.index_requests import INDEXES, PYDOCS, IndexRequest, SearchRequest, index_command
 
 if TYPE_CHECKING:
@@ -168,15 +172,57 @@ def resolve_index(request: SearchRequest) -> ResolvedIndex:
     """
     if request.index and not request.index.startswith(MILVUS):
         return _resolve_folder(request, Path(request.index))
-    model = request.model or newest_model()
+    model = request.model or default_model(request.corpus, request.root)
     card = read_card(model)
     for layer in (request.query_layer, request.document_layer):  # before a corpus is looked for
         card.check(Cut(layer or card.layers, request.dim or 1), model)
-    dataset = open_corpus(request.corpus)
+    dataset = _open_corpus(request.corpus, request.root)
     home = store_folder(request.root, dataset.name, card.fingerprint, 1).parent
     resolved = ResolvedIndex(request, model, dataset.name, home)
     check_cut(resolved)
     return resolved
+
+
+def _open_corpus(corpus: str, root: Path) -> Dataset:
+    """Open a corpus.
+
+    Raises:
+        UserError: there is none; where an index is called so, the message says how it is named.
+    """
+    try:
+        return open_corpus(corpus)
+    except UserError as error:
+        for folder in (Path(corpus), root / corpus):
+            if folder.is_dir() and homes(folder):
+                raise UserError(
+                    f"{corpus} is no corpus, and {folder} holds an index. Name that by --index "
+                    f"{folder}, in place of --corpus."
+                ) from error
+        raise
+
+
+def default_model(corpus: str, root: Path) -> str:
+    """Return the newest trained model; without any model, the one that encoded a corpus.
+
+    Args:
+        corpus: as it was given to m2dr.
+        root: folder of the indexes.
+
+    Raises:
+        UserError: there is no model, and not exactly one that encoded the corpus.
+    """
+    try:
+        return newest_model()
+    except UserError:
+        if any(MODELS.glob(f"*/{CARD}")) or not root.is_dir():
+            raise
+        folder = store_folder(root, _open_corpus(corpus, root).name, "", 1).parent
+        labels = [StoreManifest.read(store_folders_of(home)[-1]).label for home in homes(folder)]
+        models = {label.model for label in labels}
+        if len(models) != 1 or "" in models:
+            raise
+    say(f"Model: {(model := models.pop())}, which encoded {folder}; --model names another.")
+    return model
 
 
 def check_cut(resolved: ResolvedIndex) -> None:
@@ -203,21 +249,47 @@ def _resolve_folder(request: SearchRequest, folder: Path) -> ResolvedIndex:
     elif (folder / STORE).exists():
         manifest, store = StoreManifest.read(folder), folder
     else:
-        raise UserError(
-            f"{folder} holds no finished index and no store. Name a folder such as "
-            "indexes/pydocs/MODEL/layer-04/dim-128, or a corpus that m2dr index corpus encoded."
-        )
-    model = request.model or manifest.label.model
-    if not request.model:
-        say(f"Model: {model}, which encoded the documents of {folder}; --model names another.")
-    corpus = manifest.corpus if request.corpus == PYDOCS else request.corpus
+        return _resolve_home(request, folder)
+    request, model = _of_label(request, manifest, folder)
     layer = manifest.layer if request.document_layer is None else request.document_layer
     query_layer = layer if request.query_layer is None else request.query_layer
-    request = replace(request, corpus=corpus, document_layer=layer, query_layer=query_layer)
+    request = replace(request, document_layer=layer, query_layer=query_layer)
     named = folder if isinstance(manifest, IndexManifest) else None
     resolved = ResolvedIndex(request, model, manifest.corpus, store.parent, named)
     check_cut(resolved)
     return resolved
+
+
+def _resolve_home(request: SearchRequest, folder: Path) -> ResolvedIndex:
+    """Resolve a request that names a folder above the stores of one index."""
+    found = homes(folder)
+    if not found:
+        raise UserError(
+            f"{folder} holds no finished index and no store. See what there is with: "
+            f"{command('index', 'list')}"
+        )
+    if len(found) > 1:
+        raise UserError(
+            f"{folder} holds {counted(len(found), 'indexes')}; name one of them: "
+            f"{', '.join(map(str, found))}."
+        )
+    manifest = StoreManifest.read(store_folders_of(found[0])[-1])
+    request, model = _of_label(request, manifest, folder)
+    resolved = ResolvedIndex(request, model, manifest.corpus, found[0])
+    check_cut(resolved)
+    return resolved
+
+
+def _of_label(
+    request: SearchRequest, manifest: IndexManifest | StoreManifest, folder: Path
+) -> tuple[SearchRequest, str]:
+    """Return a request of the corpus that an index records, and the model: both unless named."""
+    label = manifest.label
+    model = request.model or label.model
+    if not request.model:
+        say(f"Model: {model}, which encoded the documents of {folder}; --model names another.")
+    corpus = (label.source or manifest.corpus) if request.corpus == PYDOCS else request.corpus
+    return replace(request, corpus=corpus), model
 
 
 def open_documents(resolved: ResolvedIndex) -> Searchable:
@@ -297,7 +369,9 @@ def store_of(resolved: ResolvedIndex) -> Path:
         raise UserError(
             f"There is no index of layer {layer} of {resolved.corpus} by model "
             f"{card.fingerprint[:12]} in {request.root}/; there are layers "
-            f"{', '.join(map(str, layers))}. Build it with: {_index_command(resolved)}"
+            f"{', '.join(map(str, layers))}. Queries run through {layer} layers of the model by "
+            f"--query-layer {layer}; documents of that layer are encoded by: "
+            f"{_index_command(resolved)}"
         )
     return folder if layer in layers else resolved.home / f"layer-{max(layers):02d}"
 

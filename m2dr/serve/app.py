@@ -120,6 +120,9 @@ def _add_gets(app: FastAPI, serving: Serving, state: State) -> None:
     async def models() -> Response:
         return as_json(await serving.models())
 
+    async def openai_models() -> Response:
+        return as_json(serving.openai_models())
+
     async def health() -> Response:
         return as_json({"status": "ok"})
 
@@ -135,13 +138,19 @@ def _add_gets(app: FastAPI, serving: Serving, state: State) -> None:
 
     rows: tuple[tuple[str, Callable[[], Awaitable[Response]], str], ...] = (
         ("/models", models, "The indexes, with the cuts that can be searched and their costs."),
+        ("/v1/models", openai_models, "The models, as clients of OpenAI ask for them."),
         ("/health", health, "Whether the server runs."),
         ("/ready", ready, "Whether requests are answered; 503 while the server stops."),
         ("/metrics", metrics, "Counts and times, for Prometheus."),
     )
     for path, route, summary in rows:
         app.add_api_route(
-            path, route, methods=["GET"], summary=summary, name=path.strip("/"), **of_get(path)
+            path,
+            route,
+            methods=["GET"],
+            summary=summary,
+            name=path.strip("/").replace("/", "_"),
+            **of_get(path),
         )
 
 

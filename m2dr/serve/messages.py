@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from m2dr.errors import counted
+from m2dr.errors import counted, nearest
 
 Body = TypeVar("Body", bound=BaseModel)
 Text = Annotated[str, Field(min_length=1)]
@@ -93,6 +93,8 @@ def read_body(kind: type[Body], data: bytes) -> Body:
         is_json = first["type"] != "json_invalid"
         where = ".".join(str(part)[:40] for part in first["loc"][:3])
         told = f"{where}: {first['msg']}" if where else first["msg"]
+        if first["type"] == "extra_forbidden":
+            told = f"There is no field {where!r}. {nearest(where, kind.model_fields)}"
         more = error.error_count() - 1
         rest = f" ({counted(more, 'further problems')})" if more else ""
         raise HttpError(

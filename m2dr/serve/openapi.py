@@ -93,6 +93,16 @@ _ANSWERS: dict[str, Table] = {
             )
         }
     ),
+    "/v1/models": _object(
+        {
+            "object": _STRING,
+            "data": _list(
+                _object(
+                    {"id": _STRING, "object": _STRING, "created": _WHOLE, "owned_by": _STRING}
+                )
+            ),
+        }
+    ),
     "/health": _object({"status": _STRING}),
     "/ready": _object({"status": _STRING, "problems": {"type": "object"}}),
 }  # fmt: skip

@@ -174,6 +174,12 @@ class Serving:
         rows = [self._model(name) for name in self.indexes]
         return {"indexes": [await asyncio.to_thread(row) for row in rows]}
 
+    def openai_models(self) -> Table:
+        """Answer `GET /v1/models`: the names that `/v1/embeddings` takes."""
+        names = dict.fromkeys(index.model for index in self.indexes.values())
+        rows = [{"id": n, "object": "model", "created": 0, "owned_by": "m2dr"} for n in names]
+        return {"object": "list", "data": rows}
+
     def _model(self, name: str) -> Any:  # noqa: ANN401  # a function
         index, grid = self.indexes[name], self.grids[name]
 

@@ -4,10 +4,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from m2dr.errors import UserError, command, counted
-from m2dr.index.layout import CHANGE, EXITS, MANIFEST, NEXT, STORE, layer_folders, store_folders_of
+from m2dr.index.layout import CHANGE, EXITS, MANIFEST, NEXT, STORE, homes, store_folders_of
 from m2dr.index.manifest import IndexManifest, StoreManifest
-from m2dr.pipelines.models import newest_model
-from m2dr.pipelines.resolve import ResolvedIndex, resolve_index
+from m2dr.pipelines.resolve import ResolvedIndex, default_model, resolve_index
 from m2dr.records.model_card import EXITS_FILE
 from m2dr.settings.index_requests import INDEXES, PYDOCS, SearchRequest
 from m2dr.settings.serve_requests import ServeRequest
@@ -62,7 +61,7 @@ def open_sources(request: ServeRequest) -> list[ServedSource]:
 
 def _of_corpus(request: ServeRequest) -> ServedSource:
     """Find the index of a corpus by a model, as `m2dr search` does."""
-    model = request.model or newest_model()
+    model = request.model or default_model(request.corpus, request.root)
     asked = _search_request(request, request.corpus, model, request.root)
     resolved = resolve_index(asked)
     if not resolved.layers:
@@ -80,18 +79,18 @@ def _of_corpus(request: ServeRequest) -> ServedSource:
 def _of_folder(folder: Path, request: ServeRequest) -> ServedSource:
     if (folder / MANIFEST).exists() and not (folder.parent / STORE).exists():
         return _alone(folder, request)
-    homes = _homes(folder)
-    if not homes:
+    found = homes(folder)
+    if not found:
         raise UserError(
             f"{folder} holds no finished index. Name a folder such as indexes/pydocs/MODEL, or "
             f"build one with: {command('index', 'corpus')}"
         )
-    if len(homes) > 1:
-        known = command("serve", index=homes)
+    if len(found) > 1:
+        known = command("serve", index=found)
         raise UserError(
-            f"{folder} holds {counted(len(homes), 'indexes')}; name one or more, as in: {known}"
+            f"{folder} holds {counted(len(found), 'indexes')}; name one or more, as in: {known}"
         )
-    home = homes[0]
+    home = found[0]
     manifest = StoreManifest.read(store_folders_of(home)[-1])
     corpus, model = _origin(manifest, request, folder)
     parts = len(Path(manifest.corpus).parts)
@@ -107,21 +106,6 @@ def _alone(folder: Path, request: ServeRequest) -> ServedSource:
         index=str(folder), document_layer=manifest.layer,
     )  # fmt: skip
     return ServedSource(asked, model, manifest.corpus, folder.parent.parent, folder)
-
-
-def _homes(folder: Path) -> list[Path]:
-    """Return the folders with stores of layers that a folder is, lies in or holds."""
-    for place in (folder, folder.parent, folder.parent.parent):
-        if store_folders_of(place) and (place == folder or _is_part(folder, place)):
-            return [place]
-    found = {path.parent.parent for path in folder.rglob(f"layer-*/{STORE}")}
-    return sorted(home for home in found if store_folders_of(home))
-
-
-def _is_part(folder: Path, home: Path) -> bool:
-    """Whether a folder is a layer's store below a home, or one of its indexes."""
-    layers = layer_folders(home)
-    return folder in layers or (folder.parent in layers and (folder / MANIFEST).exists())
 
 
 def _origin(

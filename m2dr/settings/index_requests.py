@@ -249,7 +249,7 @@ class SearchRequest:
     dtype: str = dtype_option()
     engine: str = option("", "An engine that was built, or exact, which scans the store.")
     funnel: str = option("", "Shortlists by growing prefixes: 32:1000,128:100,384.")
-    index: str = option("", "milvus:URI, or the folder of an index or a store.")
+    index: str = option("", "milvus:URI, or the folder of an index or a store, or one above.")
     runtime: str = option(
         "torch", "What encodes queries: torch, onnx, openvino, or auto for the fastest here."
     )

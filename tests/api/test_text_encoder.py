@@ -87,6 +87,9 @@ def test_a_cut_is_what_sentence_transformers_makes_of_the_first_layers(
 
     np.testing.assert_allclose(model.encode_queries(WORDS), expected, atol=1e-5)
     assert model.encode_queries(WORDS).shape == (len(WORDS), 8)
+    named = m2dr.Encoder.from_pretrained(prompted, **FP32).cut("L2D8")
+    np.testing.assert_array_equal(named.encode_queries(WORDS), model.encode_queries(WORDS))
+    assert named.get_sentence_embedding_dimension() == 8
 
 
 def test_vectors_are_those_of_an_index_and_of_a_search(

@@ -84,6 +84,17 @@ def test_any_values_are_read_back(prefix: str, rate: float, dims: list[int]) -> 
     assert asdict(found) == asdict(settings)
 
 
+def test_the_name_of_a_command_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    code, told = init("fit")
+
+    assert (code, list(tmp_path.iterdir())) == (2, [])
+    (meant,) = re.findall(r"of that command with: (.*)", told)
+    assert init(*parsed_words(meant))[0] == 0
+    assert read_fit_settings(tmp_path / "fit.toml") == FitSettings()
+
+
 def test_a_file_is_replaced_only_when_asked(tmp_path: Path) -> None:
     file = tmp_path / "fit.toml"
     file.write_text("mine")

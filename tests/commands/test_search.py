@@ -1,5 +1,6 @@
 """One searcher over every way to search, from the command line and from Python."""
 
+import json
 import subprocess
 import sys
 import threading
@@ -7,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import m2dr
+from m2dr.cli import main
 from m2dr.commands import search as verb
 from m2dr.commands.index import index_corpus
 from m2dr.commands.search import Searcher, compare_with_scan
@@ -63,6 +66,60 @@ def test_one_string_is_one_answer_and_no_strings_are_none(opened: m2dr.OpenIndex
     assert [hit.rank for hit in one.hits] == [1, 2, 3]
     assert docids([one]) == docids(opened.search(TEXTS[:1], k=3))
     assert opened.search([]) == []
+
+
+def test_a_folder_above_an_index_names_its_corpus_and_model(
+    root: Path, asked: dict[str, object]
+) -> None:
+    expected = Searcher(SearchRequest(**asked)).search(TEXTS[0], 3)
+    (home,) = {store.parent for store in root.rglob("layer-*")}
+
+    for folder in (home, home.parent, root):
+        found = m2dr.open_index(folder).search(TEXTS[0], k=3)
+        assert docids([found]) == docids([expected])
+        assert found.hits[0].text == expected.hits[0].text
+    with pytest.raises(UserError, match="holds no finished index and no store"):
+        Searcher(SearchRequest(index=str(home / "layer-02" / "elsewhere")))
+
+
+def test_without_any_model_the_one_that_encoded_the_corpus_is_taken(
+    asked: dict[str, object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)  # it has no models/
+
+    searcher = Searcher(SearchRequest(**{**asked, "model": ""}))
+
+    assert searcher.resolved.model == asked["model"]
+    assert f"Model: {asked['model']}, which encoded" in capsys.readouterr().err
+    with pytest.raises(UserError, match="No --model was given"):
+        Searcher(SearchRequest(**{**asked, "model": "", "root": tmp_path}))
+
+
+def test_an_index_named_as_a_corpus_is_pointed_at(asked: dict[str, object], root: Path) -> None:
+    (home,) = {store.parent for store in root.rglob("layer-*")}
+
+    with pytest.raises(UserError, match=f"Name that by --index {home.parent}, in place of"):
+        Searcher(SearchRequest(**{**asked, "corpus": str(home.parent)}))
+
+
+def test_a_cut_of_the_command_line_is_a_layer_and_a_dim(asked: dict[str, object]) -> None:
+    words = ["search", "read", "--json"]
+    for flag, value in (("corpus", "corpus"), ("model", "model"), ("indexes", "root")):
+        words += [f"--{flag}", str(asked[value])]
+
+    cut, both, mixed, wrong = (
+        CliRunner().invoke(main, [*words, *more.split()])
+        for more in ("--cut L2D8", "--query-layer 2 --dim 8", "--cut L2D8 --dim 8", "--cut 2x8")
+    )
+
+    tables = [json.loads(done.stdout) for done in (cut, both)]
+    assert [(table["query_layer"], table["dim"]) for table in tables] == [(2, 8), (2, 8)]
+    assert tables[0]["hits"] == tables[1]["hits"]
+    assert "--cut L2D8 names layer and dim; leave --query-layer and --dim out" in mixed.stderr
+    assert "'2x8' is no cut" in wrong.stderr
 
 
 @pytest.mark.parametrize(
@@ -155,8 +212,10 @@ def test_the_folder_of_an_index_is_enough_to_search_it(
         answers = index.search(TEXTS, k=4)
         assert docids(answers) == docids(expected)
         assert index.searcher().cut.layer == 2
+        assert answers[0].hits[0].text == expected[0].hits[0].text
+    index = m2dr.open_index(copy, corpus=str(tmp_path / "gone"))
     with pytest.raises(UserError, match="The texts of tiny are not at hand"):
-        _ = answers[0].hits[0].text
+        _ = index.search(TEXTS[0]).hits[0].text
 
 
 @pytest.mark.filterwarnings("always")

@@ -323,6 +323,10 @@ def test_what_a_row_has_besides_id_and_text_is_its_fields() -> None:
     )  # fmt: skip
 
 
+def test_two_equals_signs_mean_one() -> None:
+    assert Filter.parse("lang == en").condition == Filter.parse("lang = en").condition
+
+
 # What is no filter
 
 
@@ -350,7 +354,7 @@ def test_any_text_is_a_filter_or_refused_in_a_sentence(text: str) -> None:
         ("open = maybe", "holds true or false"),
         ("open < true", "is true or false, which < cannot compare"),
         ("lang = en de", "has 'de' where 'and', 'or' or its end belongs"),
-        ("lang == en", "has '=' where a value after lang = belongs"),
+        ("lang === en", "has '=' where a value after lang == belongs"),
         ("lang = 'en", "holds a quote that is not closed"),
         ("(lang = en", "has its end where ')' belongs"),
         ("lang in en", "has 'en' where '(' belongs"),

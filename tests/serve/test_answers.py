@@ -141,6 +141,7 @@ def test_the_client_of_openai_gets_vectors(server: Server) -> None:
             input=QUERIES[0], model=name, dimensions=16, encoding_format="float",
             extra_body={"layer": 1, "side": "query"},
         )  # fmt: skip
+        assert [model.id for model in client.models.list()] == [name]
     expected = server.post(
         "/embed", {"texts": QUERIES, "side": "query", "layer": 1, "dim": 16}
     ).json["vectors"]
