@@ -84,6 +84,7 @@ class Index(OpenIndex):
             overwrite=overwrite,
             device=device,
             dtype=dtype,
+            runtime="openvino" if encoder and encoder.runtime == "openvino" else "auto",
         )
         index_corpus(asked)
         if encoder is None:

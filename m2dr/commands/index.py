@@ -42,6 +42,7 @@ from m2dr.io import (
 )
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_device, choose_dtype, own_device
+from m2dr.model.document_encoder import BatchEncoder, refuse_absent
 from m2dr.model.encoder import Encoder
 from m2dr.model.exits import write_exits
 from m2dr.model.folder import read_card
@@ -152,14 +153,16 @@ def encode_corpus(
         return changed
     documents = dataset.document_count
     device = own_device(request.device)
-    job = EncodingJob(request.corpus, documents, model, device, request.dtype, stores)
+    job = EncodingJob(
+        request.corpus, documents, model, device, request.dtype, stores, runtime=request.runtime
+    )
     last = next((folder for folder, plan in stores if plan.layer == card.layers), None)
     exits = exits_folder(last) if last and card.layers > 0 else None
     if request.exits and exits and not checkpoint.ends_fitted(model):
         job = replace(job, exits=exits)
     made = make_stores(job, dataset, workers, overwrite=request.overwrite, exits=exits)
     if made and job.exits:
-        fit_exits(job, dataset, made[-1])
+        fit_exits(replace(job, runtime=made[-1].manifest.runtime), dataset, made[-1])
     return made
 
 
@@ -252,6 +255,7 @@ def fit_index(request: FitIndexRequest) -> tuple[Path, IndexExits]:
         request.dtype,
         ((folder, store.manifest.plan),),
         exits,
+        store.manifest.runtime,
     )
     _refuse_changed(job, dataset, store)
     return exits, _fit(job, dataset, store, exits)
@@ -352,6 +356,7 @@ def _states(
 ) -> tuple[Ragged, NDArray[np.float32]]:
     """Return token rows and states of the documents of the fit, in the order of the corpus."""
     reader, files = ShardReader(dataset, job.shard_rows), []
+    same: BatchEncoder | None = encoder if job.runtime == "torch" else None
     total = len(sampled_rows(store.documents))
     with progress("Reading states", total, "documents") as advance:
         for number, shard in enumerate(store.manifest.shards):
@@ -367,7 +372,8 @@ def _states(
                 rows = Ragged.of(tokenize(encoder.card, tokenizer, contents, "document"))
                 places = np.arange(len(rows))
                 layers = (encoder.layers,)
-                _, kept = embed_tokens_and_states(encoder, rows, tokenizer.pad_id, layers, places)
+                same = same or _opened(job, store)
+                _, kept = embed_tokens_and_states(same, rows, tokenizer.pad_id, layers, places)
                 found = StateFile(shard.texts, job.encoding, rows.tokens, rows.lengths, kept)
                 found.write(folder, number)
             files.append(found)
@@ -377,6 +383,12 @@ def _states(
         np.concatenate([found.lengths for found in files]),
     )
     return rows, np.concatenate([found.states for found in files])
+
+
+def _opened(job: EncodingJob, store: Store) -> BatchEncoder:
+    """Open the encoder in the runtime that made the vectors of a store."""
+    refuse_absent(job.runtime, f"it made the vectors of {store.folder}")
+    return job.source.open(job.runtime)[0]
 
 
 def _snippets(

@@ -155,6 +155,8 @@ class StorePlan:
     label: Label
     dtype: Dtype = "f16"
     shard_rows: int = 65536  # in every shard but the last; 50 MB of f16 at width 384
+    # What multiplies: torch, or openvino, whose vectors differ by rounding. Older files lack it.
+    runtime: str = field(default="torch", metadata=LATER)
 
     def __post_init__(self) -> None:
         if self.dtype not in get_args(Dtype):
@@ -168,7 +170,7 @@ class StorePlan:
 
     def differences(self, other: "StorePlan") -> dict[str, tuple[str | int, str | int]]:
         """Return the fields in which two stores would differ, with both values."""
-        names = ("corpus", "layer", "width", "dtype", "shard_rows")
+        names = ("corpus", "layer", "width", "dtype", "shard_rows", "runtime")
         pairs = {name: (getattr(self, name), getattr(other, name)) for name in names}
         found = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
         return found | self.label.differences(other.label)
@@ -212,12 +214,19 @@ class StoreManifest:
     # Files beside the stores with the texts of documents that were added, the oldest first.
     added: tuple[str, ...] = field(default=(), metadata=LATER)
     encoded: str = field(default="", metadata=LATER)  # `texts` before the first change
+    runtime: str = field(default="torch", metadata=LATER)  # of the plan
 
     @property
     def plan(self) -> StorePlan:
         """The plan that this store was written by."""
         return StorePlan(
-            self.corpus, self.layer, self.width, self.label, self.dtype, self.shard_rows
+            self.corpus,
+            self.layer,
+            self.width,
+            self.label,
+            self.dtype,
+            self.shard_rows,
+            self.runtime,
         )
 
     @property
@@ -231,7 +240,8 @@ class StoreManifest:
         """As `digest`, of the files with the rows that are deleted: what indexes are built from."""
         table = asdict(replace(self, label=replace(self.label, model="")))
         del table["label"]["source"]
-        for name in ("revision", "compacted", "docid_file", "deleted", "added", "encoded"):
+        later = ("revision", "compacted", "docid_file", "deleted", "added", "encoded", "runtime")
+        for name in later:  # a digest of the vectors is there already
             del table[name]
         return json_sha256(table)
 

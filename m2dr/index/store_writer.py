@@ -296,7 +296,7 @@ class StoreWriter:
 
     def _finished_manifest(self) -> StoreManifest:
         manifest = StoreManifest.read(self.folder)
-        self._refuse_other(manifest.plan, ignore="shard_rows")
+        self._refuse_other(manifest.plan, ignore=("shard_rows", "runtime"))
         self.plan = manifest.plan
         # What is left when the last writer was stopped before `_tidy` ended.
         remove_files(self.folder, PARTIAL, *RECORDS)
@@ -312,9 +312,9 @@ class StoreWriter:
         self._refuse_other(plan)
         self.plan = plan
 
-    def _refuse_other(self, found: StorePlan, ignore: str = "") -> None:
+    def _refuse_other(self, found: StorePlan, ignore: Sequence[str] = ()) -> None:
         pairs = found.differences(self.plan).items()
-        told = [f"{name} {a!r}, not {b!r}" for name, (a, b) in pairs if name != ignore]
+        told = [f"{name} {a!r}, not {b!r}" for name, (a, b) in pairs if name not in ignore]
         if told:
             raise UserError(
                 f"{self.folder} holds a store with {', '.join(told)}. Repeat the settings it was "
