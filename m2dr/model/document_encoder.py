@@ -44,7 +44,8 @@ OPENVINO = "openvino"
 FEW = 10_000  # documents; auto leaves fewer to torch, as making a graph takes longer than it saves
 LEAST_COSINE = 0.999  # of a graph's vectors with torch's, in any number format
 _LENGTHS = (1, 3, 6, 9) * 4  # of the texts of a sample, in sentences of about 10 tokens
-_WARM_UPS, _ROUNDS = 1, 3  # of each runtime in turn, when the faster one is taken
+_WARM_UPS, _ROUNDS = 2, 7  # of each runtime in turn, when the faster one is taken
+_ENOUGH = 20.0  # seconds after which fewer rounds do
 _FORMAT = "states-1"  # raise the number when the same model would be written otherwise
 
 
@@ -235,14 +236,16 @@ def _times(encoders: dict[str, BatchEncoder], sample: IdsAndMask) -> dict[str, f
     """Return the median seconds of a batch; the runtimes take turns, so that load affects both."""
     batches = [sample] * (2 * torch.get_num_threads())
     seconds: dict[str, list[float]] = {name: [] for name in encoders}
+    until = time.perf_counter() + _ENOUGH
     for number in range(_WARM_UPS + _ROUNDS):
         for name, encoder in encoders.items():
             begun = time.perf_counter()
             for _ in encoder.embed_many(batches):
                 pass
-            if number >= _WARM_UPS:
-                seconds[name].append((time.perf_counter() - begun) / len(batches))
-    return {name: median(found) for name, found in seconds.items()}
+            seconds[name].append((time.perf_counter() - begun) / len(batches))
+        if number >= _WARM_UPS and time.perf_counter() > until:
+            break
+    return {name: median(found[_WARM_UPS:]) for name, found in seconds.items()}
 
 
 def _sample(tokenizer: ModelTokenizer, card: ModelCard) -> IdsAndMask:
