@@ -333,6 +333,18 @@ def remove_stale_lock(folder: Path) -> None:
             pass
 
 
+def is_locked(folder: Path) -> bool:
+    """Return whether another process writes to a folder; nothing is changed."""
+    try:
+        with (folder / LOCK_NAME).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # there is no lock, or the disk has none
+        return False
+    return False
+
+
 def lock_file(path: Path, remedy: str = "name another file") -> AbstractContextManager[None]:
     """Lock a file, which need not exist, as `lock_folder` does; a FIFO or device is not locked."""
     with explain_write_failure(path):

@@ -41,8 +41,8 @@ def _sections(group: click.Group, path: str) -> Iterator[str]:
         if isinstance(command, click.Group):
             yield from _sections(command, f"{path} {name}")
             continue
-        summary = (command.help or "").split("\n\n")[0].replace("\n", " ")
-        yield f"\n## {path} {name}\n\n{summary}\n"
+        told = (" ".join(part.split()) for part in (command.help or "").split("\n\n"))
+        yield f"\n## {path} {name}\n" + "".join(f"\n{part}\n" for part in told)
         options = command.params
         if name in RUNS and path == "m2dr":
             kind = RUNS[name]

@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.shell_completion import ShellComplete
+from click.shell_completion import ShellComplete, shell_complete
 from world import make_corpus
 
 from m2dr.cli import main
+from m2dr.cli.completion import use_whole_lines
 from m2dr.model.folder import read_card
 from m2dr.records.variant import VARIANTS
 
@@ -82,6 +83,12 @@ def completed(*words: str) -> list[str]:
         ("evaluate beir --against results/tiny@L", ["(file)"]),
         ("pick ", ["(dir)"]),
         ("pretra", ["pretrain"]),
+        ("doctor --model models/f", ["models/fitted"]),
+        ("doctor --corpus ti", ["tiny"]),
+        ("doctor --index in", ["indexes/tiny/0123/layer-04/dim-8"]),
+        ("init --variant star", ["starbucks", "starbucks-sts"]),
+        ("init --for ", ["train", "fit", "pretrain"]),
+        ("init set", ["(file)"]),
     ],
 )
 @pytest.mark.usefixtures("place")
@@ -130,14 +137,50 @@ def test_bash_completes_by_the_line_of_the_page(place: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
     done = subprocess.run(
-        ["bash", "--norc", "-c", script], cwd=place, env={**os.environ, "PATH": path},
-        capture_output=True, text=True, timeout=60, check=False,
+        ["bash", "--norc", "-c", script], cwd=place,
+        env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
 
     registered, variants, models = done.stdout.splitlines()
     assert "_m2dr_completion m2dr" in registered
     assert variants == "starbucks-sts"
     assert models == "models/fitted models/separate/L4D32"
+
+
+def test_a_command_is_listed_with_its_whole_summary() -> None:
+    found = ShellComplete(main, {}, "m2dr", "").get_completions([], "")
+
+    assert {item.value for item in found} == set(main.commands)
+    assert all(item.help and item.help[-1] == "." and item.help[-2] != "." for item in found)
+
+
+@pytest.mark.skipif(not shutil.which("fish"), reason="There is no fish.")
+def test_fish_completes_values_and_sentences_with_commas(place: Path) -> None:
+    page = (ROOT / "docs" / "shell-completion.md").read_text().replace("\\|", "|")
+    (line,) = {word for word in page.split("`") if "fish_source" in word}
+    script = f"""
+        {line}
+        complete -C "m2dr train --report-to tensorboard,wa"
+        complete -C "m2dr doct"
+    """
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", script], cwd=place,
+        env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+    assert done.stdout.splitlines() == [
+        "tensorboard,wandb", "doctor\tFind what is wrong with an install, a model or an index."
+    ]  # fmt: skip
+
+
+def test_the_script_of_fish_splits_a_line_once(capsys: pytest.CaptureFixture[str]) -> None:
+    use_whole_lines()
+
+    assert shell_complete(main, {}, "m2dr", "_M2DR_COMPLETE", "fish_source") == 0
+
+    assert 'string split --max 1 "," $completion' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", ["train --variant ", "search --query-layer ", "train --corpus "])

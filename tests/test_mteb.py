@@ -441,7 +441,11 @@ def test_the_command_prints_a_grid(
     assert lines[0] == "lively: cosine_spearman on TinySTS test, 24 texts, * best"
     assert [line.split()[0] for line in lines[1:4]] == ["layer", "2", "4"]
     assert lines[-1].startswith("2 cuts of lively, ")
-    assert (tmp_path / "TinySTS" / "test" / "lively" / "grid.json").exists()
+    grid = json.loads((tmp_path / "TinySTS" / "test" / "lively" / "grid.json").read_text())
+    again = ["evaluate", "mteb", *words, "--out", str(tmp_path / "again"), "--json"]
+    told = json.loads(CliRunner().invoke(main, again, catch_exceptions=False).stdout)
+    assert told["grids"] == [grid]
+    assert [(row["layer"], row["dim"]) for row in told["scores"]] == [(2, 8), (4, 8)]
 
 
 @pytest.fixture(scope="module")

@@ -33,6 +33,7 @@ IN_PASSING = {
     "pipelines/make_stores.py": ("torchrun has started several processes already",),
     "pipelines/resolve.py": ("a corpus that m2dr index corpus encoded",),
     "progress.py": ("Start the processes with torchrun, or for one alone",),
+    "records/fault.py": ("(?:m2dr|pip|torchrun)",),  # finds commands in messages
     "settings/index_requests.py": ("as for m2dr index corpus", "m2dr train reads 64 at most"),
     "settings/trainings.py": ("as for `m2dr index corpus`", "as for `m2dr train`"),
 }

@@ -30,6 +30,8 @@ MODULES = {
     "card": "export",
     "push": "export",
     "quickstart": "export",
+    "init": "setup",
+    "doctor": "setup",
 }
 
 

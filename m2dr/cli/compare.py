@@ -1,29 +1,47 @@
 """`m2dr compare` and `m2dr pick`: what a grid of results says."""
 
-from m2dr.cli.options import command, takes
-from m2dr.cli.terminal import echo
+from m2dr.cli.options import command, json_option, takes
+from m2dr.cli.terminal import echo, echo_json
 from m2dr.settings.evaluate_requests import CompareRequest, PickRequest
 
 
-@command()
+@command(
+    examples=(
+        "compare results/pydocs/test/pydocs-fitted --against bm25.trec",
+        "compare results/scifact/test/a --against results/scifact/test/b@L6D384",
+    ),
+)
 @takes(CompareRequest)
-def compare(request: CompareRequest) -> None:
-    """Say which cells of a grid are significantly better or worse than a baseline.
+@json_option
+def compare(request: CompareRequest, as_json: bool) -> None:
+    """Test which cuts differ significantly from a baseline.
 
-    FOLDER holds the results of one model, as results/pydocs/test/pydocs-full-dim.
+    Each cell of a grid is compared by a paired test. FOLDER holds the results of one model, as
+    results/pydocs/test/pydocs-full-dim.
     """
     from m2dr.commands.compare import compare_folders, tables
+    from m2dr.evaluate.comparison import comparison_record
 
     report = compare_folders(request)
+    if as_json:
+        found = [comparison_record(one) for one in report.comparisons]
+        echo_json({"comparisons": found, "files": report.files})
+        return
     echo(tables(report.comparisons))
     for file in report.files:
         echo(str(file))
 
 
-@command()
+@command(
+    examples=(
+        "pick results/pydocs/test/pydocs-fitted --latency 5ms",
+        "pick results/scifact/test/minilm --quality 97% --json",
+    ),
+)
 @takes(PickRequest)
-def pick(request: PickRequest) -> None:
-    """Name the best cut within a budget, and the cuts on the Pareto frontier.
+@json_option
+def pick(request: PickRequest, as_json: bool) -> None:
+    """Name the best cut within a budget, and the Pareto frontier.
 
     FOLDER holds the results of one model, as results/pydocs/test/pydocs-full-dim. With a limit on
     latency, bytes or multiply-adds the best of the cuts that fit is named; with a least quality
@@ -31,9 +49,12 @@ def pick(request: PickRequest) -> None:
     measured on this machine.
     """
     from m2dr.commands.pick import commands, pick_cut
-    from m2dr.evaluate.pick import choice_table
+    from m2dr.evaluate.pick import choice_record, choice_table
 
     choice = pick_cut(request)
+    if as_json:
+        echo_json({**choice_record(choice), "commands": commands(choice, request.root)})
+        return
     echo(choice_table(choice))
     echo()
     for line in commands(choice, request.root):

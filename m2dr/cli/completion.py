@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import CompletionItem, FishComplete, add_completion_class
 
 from m2dr.errors import UserError
 from m2dr.jsontext import load_json
@@ -20,6 +20,20 @@ Find: TypeAlias = Callable[[click.Context, str], Items]  # of a command line and
 Complete: TypeAlias = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 MOST_FOLDERS = 200  # folders of data that are looked into, at most
+
+
+class _Fish(FishComplete):
+    """Completion in fish of values with commas, such as `--layers 2,4`, and of whole sentences.
+
+    click's own script splits a line at each comma; the first one alone ends the type.
+    """
+
+    source_template = FishComplete.source_template.replace("string split ", "string split --max 1 ")
+
+
+def use_whole_lines() -> None:
+    """Let fish complete by the class above."""
+    add_completion_class(_Fish)
 
 
 def completer(name: str) -> Complete | None:

@@ -1,12 +1,11 @@
 """`m2dr data`: look at data before it is used."""
 
-import json as codec
 from dataclasses import asdict
 
 import click
 
-from m2dr.cli.options import CommandGroup, takes
-from m2dr.cli.terminal import echo, echo_table
+from m2dr.cli.options import CommandGroup, json_option, takes
+from m2dr.cli.terminal import echo, echo_json, echo_table
 from m2dr.settings.index_requests import CheckRequest
 
 FOUND = 1  # exit code of --strict
@@ -17,19 +16,25 @@ def data() -> None:
     """Look at data before it is used."""
 
 
-@data.command()
+@data.command(
+    examples=(
+        "data check pydocs",
+        "data check pairs.jsonl --strict --json",
+    ),
+)
 @takes(CheckRequest)
-def check(request: CheckRequest) -> None:
-    """Read a corpus whole, and count what it holds and what is wrong with it.
+@json_option
+def check(request: CheckRequest, as_json: bool) -> None:
+    """Count what a corpus holds and what is wrong with it.
 
-    NAME is what --corpus of other commands takes. Lengths are in words. A group is a query with a
-    relevant document, as a training draws it.
+    It is read whole. NAME is what --corpus of other commands takes. Lengths are in words. A
+    group is a query with a relevant document, as a training draws it.
     """
     from m2dr.commands.data import check_data, tables
 
     report = check_data(request)
-    if request.json:
-        echo(codec.dumps({**asdict(report), "problems": report.problems}, indent=2))
+    if as_json:
+        echo_json({**asdict(report), "problems": report.problems})
     else:
         for table in tables(report):
             echo_table(table, numbers=True)

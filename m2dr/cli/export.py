@@ -1,17 +1,23 @@
 """`m2dr encode`, `m2dr export`, `m2dr card`, `m2dr push` and `m2dr quickstart`."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from m2dr.cli.options import FOLDER, Whole, command, takes
-from m2dr.cli.terminal import echo
+from m2dr.cli.options import FOLDER, Whole, command, json_option, takes
+from m2dr.cli.terminal import echo, echo_json
 from m2dr.errors import UserError, counted
 from m2dr.settings.hub_requests import CardRequest, PushModelRequest
 from m2dr.settings.index_requests import EncodeRequest, ExportRequest
 
 
-@command()
+@command(
+    examples=(
+        "encode texts.txt --out vectors.npy",
+        "encode queries.jsonl --query --layer 4 --dim 128 --out queries.npy",
+    ),
+)
 @takes(EncodeRequest)
 def encode(request: EncodeRequest) -> None:
     """Write the vectors of texts, for any other tool.
@@ -27,7 +33,12 @@ def encode(request: EncodeRequest) -> None:
     echo(f"{what}, {report.seconds:,.0f} s: {request.out}", beside=request.out)
 
 
-@command()
+@command(
+    examples=(
+        "export --layers 4 --out models/small",
+        "export --layers 0 --dim 128 --dtype int8 --out models/table",
+    ),
+)
 @takes(ExportRequest)
 def export(request: ExportRequest) -> None:
     """Write the first layers of a model as a model of their own."""
@@ -48,10 +59,15 @@ def export(request: ExportRequest) -> None:
     echo(f"{counted(card.layers, 'layers')}, cuts trained: {cuts}; {out}")
 
 
-@command()
+@command(
+    examples=(
+        "card models/pydocs-full-dim",
+        "card models/pydocs-fitted --results results/scifact",
+    ),
+)
 @takes(CardRequest)
 def card(request: CardRequest) -> None:
-    """Write a model's README.md again, with what m2dr evaluate has measured since.
+    """Write a model's README.md with what was measured since.
 
     Text between its two comments, and metadata such as a license, are kept.
     """
@@ -64,27 +80,46 @@ def card(request: CardRequest) -> None:
         echo(line)
 
 
-@command()
+@command(
+    examples=(
+        "push models/pydocs-full-dim OWNER/NAME --dry-run",
+        "push models/pydocs-full-dim OWNER/NAME --private",
+    ),
+)
 @takes(PushModelRequest)
-def push(request: PushModelRequest) -> None:
-    """Upload a model to the Hugging Face hub; given again, it goes on where it stopped.
+@json_option
+def push(request: PushModelRequest, as_json: bool) -> None:
+    """Upload a model to the Hugging Face hub.
 
-    ID is OWNER/NAME. Only files of the model are sent: no checkpoints, logs or hidden files.
+    Given again, it goes on where it stopped. ID is OWNER/NAME. Only files of the model are
+    sent: no checkpoints, logs or hidden files.
     """
     from m2dr.commands.push_model import push_model, told
 
-    for line in told(push_model(request)):
+    report = push_model(request)
+    if as_json:
+        echo_json({**asdict(report), "bytes": report.bytes})
+        return
+    for line in told(report):
         echo(line)
 
 
-@command()
+@command(
+    examples=(
+        "quickstart",
+        "quickstart --out demo --train",
+    ),
+)
 @click.option("--out", type=FOLDER, default=Path(), help="Folder to work in; this one by default.")
 @click.option("--train", "trains", is_flag=True, help="Train models too, and compare them.")
 @click.option(
     "--steps", type=Whole(min=1), metavar="N", help="Optimiser steps of each training; 60."
 )
 def quickstart(out: Path, trains: bool, steps: int | None) -> None:
-    """Fit, index, search and evaluate on the built-in corpus, in a few minutes."""
+    """Fit, index, search and evaluate on the built-in corpus.
+
+    It takes a few minutes.
+    """
     if steps and not trains:
         raise UserError("--steps is of a training; give --train too.")
     from m2dr.commands.quickstart import quickstart as verb

@@ -5,7 +5,12 @@ from m2dr.cli.terminal import echo
 from m2dr.settings.evaluate_requests import FiguresRequest, ReportRequest
 
 
-@command()
+@command(
+    examples=(
+        "figures",
+        "figures results/pydocs --format svg --theme dark",
+    ),
+)
 @takes(FiguresRequest)
 def figures(request: FiguresRequest) -> None:
     """Draw the papers' figures from folders of results.
@@ -22,13 +27,19 @@ def figures(request: FiguresRequest) -> None:
         echo(str(file))
 
 
-@command()
+@command(
+    examples=(
+        "report",
+        "report results/scifact --out scifact.html --title SciFact",
+    ),
+)
 @takes(ReportRequest, leave=("figures_out", "figures_formats", "figures_theme"))
 def report(request: ReportRequest) -> None:
-    """Write one page with the tables, figures, costs and settings of results.
+    """Write one page with the tables and figures of results.
 
-    RESULTS are folders that m2dr evaluate wrote: of one model, of several on one corpus, or
-    results itself, which is the default. The page is one file, and needs no network to be read.
+    Costs and settings are on it too. RESULTS are folders that m2dr evaluate wrote: of one
+    model, of several on one corpus, or results itself, which is the default. The page is one
+    file, and needs no network to be read.
     """
     from m2dr.commands.report import write_report
 

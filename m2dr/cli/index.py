@@ -1,12 +1,13 @@
 """`m2dr index`: make, change, check, list, import and push indexes."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from m2dr.cli.options import CommandGroup, options_of, refuse_both, takes
-from m2dr.cli.terminal import MISTAKE, echo, echo_table
+from m2dr.cli.options import CommandGroup, json_option, options_of, refuse_both, takes
+from m2dr.cli.terminal import MISTAKE, echo, echo_json, echo_table
 from m2dr.errors import command, counted
 from m2dr.settings.index_requests import (
     INDEXES,
@@ -30,11 +31,19 @@ def index() -> None:
     """Encode documents once, and cut indexes from them."""
 
 
-@index.command()
+@index.command(
+    examples=(
+        "index corpus --dim 128",
+        "index corpus --corpus scifact --dims 128,384 --engine hnsw",
+    ),
+)
 @takes(IndexRequest)
 @click.option("--resume", is_flag=True, help="Go on after an interruption; the default.")
 def corpus(request: IndexRequest, resume: bool) -> None:
-    """Write a store per layer and an index per dim: indexes/CORPUS/MODEL/layer-NN/dim-K."""
+    """Encode a corpus: a store per layer and an index per dim.
+
+    They are written to indexes/CORPUS/MODEL/layer-NN/dim-K.
+    """
     from m2dr.commands.index import index_corpus
 
     refuse_both(resume, request.overwrite)
@@ -52,23 +61,41 @@ def corpus(request: IndexRequest, resume: bool) -> None:
     )
 
 
-@index.command()
+@index.command(
+    examples=(
+        "index fit",
+        "index fit --corpus scifact --model minilm",
+    ),
+)
 @takes(FitIndexRequest)
 def fit(request: FitIndexRequest) -> None:
-    """Fit exits on the documents of an index that has none: queries of any layer search it."""
+    """Fit exits on the documents of an index that has none.
+
+    Queries of any layer search it then.
+    """
     from m2dr.commands.index import fit_index
 
     folder, record = fit_index(request)
     echo(f"{counted(record.fit.texts, 'documents')}: {folder}")
 
 
-@index.command("list")
+@index.command(
+    "list",
+    examples=(
+        "index list",
+        "index list --indexes /data/indexes --json",
+    ),
+)
 @options_of(IndexRequest, "root")
-def list_(root: Path | None) -> None:
-    """List what is encoded and built, and half-written stores with their progress."""
+@json_option
+def list_(root: Path | None, as_json: bool) -> None:
+    """List what is encoded and built, and what is half-written."""
     from m2dr.index.listing import list_stores
 
     stores = list_stores(root or INDEXES)
+    if as_json:
+        echo_json([asdict(store) for store in stores])
+        return
     if not stores:
         made = command("index", "corpus", indexes=root if root != INDEXES else None)
         echo(f"{root or INDEXES}/ holds no store. Make one with: {made}")
@@ -91,35 +118,52 @@ def list_(root: Path | None) -> None:
             echo(store.problem)
 
 
-@index.command()
+@index.command(
+    examples=(
+        "index add new.jsonl",
+        "index add new.jsonl --corpus scifact --replace",
+    ),
+)
 @takes(AddRequest)
 def add(request: AddRequest) -> None:
-    """Encode DOCUMENTS and add them to all stores and indexes of --corpus.
+    """Encode documents and add them to the indexes of a corpus.
 
-    Flat and IVF indexes are appended to, and others are built again. An interruption leaves the
-    index as it was; the same command goes on from there.
+    DOCUMENTS are added to all stores and indexes of --corpus. Flat and IVF indexes are appended
+    to, and others are built again. An interruption leaves the index as it was; the same command
+    goes on from there.
     """
     from m2dr.commands.change_index import add as add_to
 
     _tell_change(add_to(request))
 
 
-@index.command()
+@index.command(
+    examples=(
+        "index delete 4983 5836 --corpus scifact",
+        "index delete --file ids.txt --corpus scifact",
+    ),
+)
 @takes(DeleteRequest)
 def delete(request: DeleteRequest) -> None:
-    """Delete documents from all stores and indexes of --corpus: no search finds them any more.
+    """Delete documents from the indexes of a corpus.
 
-    Their vectors stay in the files until m2dr index compact. Milvus follows with m2dr index push.
+    They leave all stores and indexes of --corpus: no search finds them any more. Their vectors
+    stay in the files until m2dr index compact. Milvus follows with m2dr index push.
     """
     from m2dr.commands.change_index import delete as delete_from
 
     _tell_change(delete_from(request))
 
 
-@index.command()
+@index.command(
+    examples=(
+        "index compact",
+        "index compact --corpus scifact --model minilm",
+    ),
+)
 @takes(CompactRequest)
 def compact(request: CompactRequest) -> None:
-    """Write stores and indexes anew, without the documents that were deleted."""
+    """Write indexes anew without the documents that were deleted."""
     from m2dr.commands.change_index import compact as compact_all
 
     _tell_change(compact_all(request), "deleted ones removed from the files")
@@ -136,18 +180,26 @@ def _tell_change(report: "ChangeReport", gone: str = "deleted") -> None:
     )
 
 
-@index.command()
+@index.command(
+    examples=(
+        "index verify",
+        "index verify indexes/scifact --sample 100",
+    ),
+)
 @takes(VerifyRequest)
-def verify(request: VerifyRequest) -> None:
-    """Read all files of stores and indexes again, and encode a sample of documents again.
+@json_option
+def verify(request: VerifyRequest, as_json: bool) -> None:
+    """Check all files of stores and indexes against their checksums.
 
-    FOLDERS are stores, or folders above them; all of --indexes by default. Ends with exit code 2
-    if anything is wrong.
+    A sample of the documents is encoded again. FOLDERS are stores, or folders above them; all
+    of --indexes by default. Ends with exit code 2 if anything is wrong.
     """
     from m2dr.commands.verify import verify as verify_stores
 
     verdicts = verify_stores(request)
-    for verdict in verdicts:
+    if as_json:
+        echo_json([{**asdict(verdict), "is_well": verdict.is_well} for verdict in verdicts])
+    for verdict in () if as_json else verdicts:
         sampled = (
             f", {counted(verdict.compared, 'documents')} encoded again" if verdict.compared else ""
         )
@@ -158,13 +210,20 @@ def verify(request: VerifyRequest) -> None:
         raise SystemExit(MISTAKE)
 
 
-@index.command("import")
+@index.command(
+    "import",
+    examples=(
+        "index import --corpus scifact --model minilm --vectors v.npy --ids v.txt",
+        "index import --corpus scifact --model minilm --pyserini folder",
+    ),
+)
 @takes(ImportRequest, corpus={"value": PYDOCS})
 def import_(request: ImportRequest) -> None:
-    """Take vectors of another tool, not normalised after cutting, as a store and its indexes.
+    """Take vectors of another tool as a store and its indexes.
 
-    Queries of any model but --model are refused from then on. Give the same command with another
-    --dim to index one more prefix. Pickles are not read.
+    They are not normalised after cutting. Queries of any model but --model are refused from
+    then on. Give the same command with another --dim to index one more prefix. Pickles are not
+    read.
     """
     from m2dr.commands.import_vectors import import_vectors
 
@@ -178,14 +237,19 @@ def import_(request: ImportRequest) -> None:
     )
 
 
-@index.command()
+@index.command(
+    examples=(
+        "index push --to milvus --uri http://localhost:19530",
+        "index push --to milvus --uri milvus.db --corpus scifact --dims 128",
+    ),
+)
 @click.option("--to", type=click.Choice(["milvus"]), required=True, help="Target of the vectors.")
 @takes(PushRequest)
 def push(request: PushRequest, to: str) -> None:  # noqa: ARG001  # one target so far
-    """Write indexes to Milvus, a collection per layer and dim; goes on where it stopped.
+    """Write indexes to Milvus, a collection per layer and dim.
 
-    A collection is labelled with corpus, model, layer and dim, and other vectors are refused.
-    Search it with m2dr search --index milvus:URI.
+    Given again, it goes on where it stopped. A collection is labelled with corpus, model, layer
+    and dim, and other vectors are refused. Search it with m2dr search --index milvus:URI.
     """
     from m2dr.commands.push import push_indexes
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
 import click
 
 from m2dr.cli.completion import completer
-from m2dr.cli.terminal import echo
+from m2dr.cli.terminal import WholeSummary, echo
 from m2dr.errors import UserError
 from m2dr.records.option import Option, option_of
 
@@ -106,8 +106,24 @@ class NamedArgument(click.Argument):
         self.told = told
 
 
-class NamedCommand(click.Command):
-    """A command that takes the spellings of earlier versions and says what they are now."""
+class NamedCommand(WholeSummary):
+    """A command that takes the spellings of earlier versions and says what they are now.
+
+    Attributes:
+        examples: command lines that work, without the name of the program, for the end of the help.
+    """
+
+    def __init__(self, *args: Any, examples: Iterable[str] = (), **kwargs: Any) -> None:  # noqa: ANN401  # click's
+        super().__init__(*args, **kwargs)
+        self.examples = tuple(examples)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples."""
+        super().format_epilog(ctx, formatter)
+        if self.examples:
+            with formatter.section("Examples"):
+                for line in self.examples:
+                    formatter.write(f"{'':{formatter.current_indent}}m2dr {line}\n")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse a command line in which old spellings are replaced."""
@@ -148,7 +164,7 @@ class NamedCommand(click.Command):
                 break
 
 
-class CommandGroup(click.Group):
+class CommandGroup(WholeSummary, click.Group):
     """A group whose commands take old spellings."""
 
     command_class = NamedCommand
@@ -165,6 +181,10 @@ class CommandGroup(click.Group):
 
 
 command = functools.partial(click.command, cls=NamedCommand)
+# Of a command that prints a table; its function takes `as_json`, and prints by `echo_json`.
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON alone on standard output."
+)
 
 
 def takes(
@@ -270,16 +290,16 @@ def _parameter(
     is_list = many and item in (int, float)
     required = value is MISSING
     if described.is_argument:
-        shown = each.name.upper()
+        shown = each.name.upper() if required else f"[{each.name.upper()}]"
         return click.argument(
             name,
             cls=NamedArgument,
             told=described.help,
-            metavar=f"[{shown}]..." if many else shown,
+            metavar=f"[{each.name.upper()}]..." if many else shown,
             nargs=-1 if many else 1,
             type=_type(item, described),
             shell_complete=completer(each.name),
-            required=not many,
+            required=required and not many,
         )
     flags = described.flags or (f"--{each.name.replace('_', '-')}",)
     if hint is bool and value is True:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from m2dr.cli.options import FILE, NamedOption, Whole, command, takes
-from m2dr.cli.terminal import echo
+from m2dr.cli.options import FILE, NamedOption, Whole, command, json_option, takes
+from m2dr.cli.terminal import echo, echo_json
 from m2dr.errors import UserError, counted
 from m2dr.errors import command as command_line
 from m2dr.settings.index_requests import Bm25Request, FuseRequest, MineRequest, SearchRequest
@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 _EXAMPLE = command_line("search", "read a file")
 
 
-@command()
+@command(
+    examples=(
+        'search "read a file line by line"',
+        "search --query-layer 4 --dim 128 --topics queries.tsv --run run.trec",
+    ),
+)
 @click.argument("text", required=False)
 @takes(SearchRequest)
 @click.option(
@@ -39,6 +44,7 @@ _EXAMPLE = command_line("search", "read a file")
 @click.option(
     "--report", is_flag=True, help="Compare with a full scan: recall, and the time it takes."
 )
+@json_option
 def search(
     request: SearchRequest,
     text: str | None,
@@ -46,16 +52,13 @@ def search(
     topics: Path | None,
     run_file: Path | None,
     report: bool,
+    as_json: bool,
 ) -> None:
-    """Search an index with a query; without one, ask for queries on a terminal."""
-    if (topics is None) != (run_file is None):
-        raise UserError("--topics names the queries and --run the file for the run; give both.")
-    if text is not None and topics is not None:
-        raise UserError("A query was given and --topics too; give one of them.")
-    if text is None and topics is None and not sys.stdin.isatty():
-        raise UserError(f"Nothing to search for: give a query, such as: {_EXAMPLE}")
-    if text is not None and not text.strip():
-        raise UserError(f"The query is empty; give it a word, such as: {_EXAMPLE}")
+    """Search an index with a query.
+
+    Without one, queries are asked for on a terminal.
+    """
+    _refuse_mixed(text, topics, run_file, as_json)
     from m2dr.commands import search as verb
     from m2dr.data.qrels import read_topics
 
@@ -70,11 +73,31 @@ def search(
         _report(searcher, queries, top_k, report, run_file)
         return
     searcher.warm_up()
-    if text is not None:
+    if text is not None and as_json:
+        answer = searcher.search(text, top_k)
+        asked = verb.as_queries([text]) if report else None
+        echo_json(verb.record_of(searcher, text, answer, asked, top_k))
+    elif text is not None:
         _show(searcher.search(text, top_k))
         _report(searcher, verb.as_queries([text]), top_k, report)
     else:
         _prompt(searcher, top_k)
+
+
+def _refuse_mixed(
+    text: str | None, topics: Path | None, run_file: Path | None, as_json: bool
+) -> None:
+    """Raise UserError unless the queries are given in one way."""
+    if (topics is None) != (run_file is None):
+        raise UserError("--topics names the queries and --run the file for the run; give both.")
+    if text is not None and topics is not None:
+        raise UserError("A query was given and --topics too; give one of them.")
+    if text is None and topics is None and not (as_json or sys.stdin.isatty()):
+        raise UserError(f"Nothing to search for: give a query, such as: {_EXAMPLE}")
+    if text is None and as_json:
+        raise UserError(f"--json prints the answer to one query; give it, such as: {_EXAMPLE}")
+    if text is not None and not text.strip():
+        raise UserError(f"The query is empty; give it a word, such as: {_EXAMPLE}")
 
 
 def _report(
@@ -116,17 +139,30 @@ def _show(answer: "Answer") -> None:
     )
 
 
-@command()
+@command(
+    examples=(
+        "mine --out groups.jsonl",
+        "mine --retriever bm25 --corpus scifact --out groups.jsonl",
+    ),
+)
 @takes(MineRequest)
 def mine(request: MineRequest) -> None:
-    """Find hard negatives: documents that rank high and are not known to answer."""
+    """Find hard negatives to train with.
+
+    These are documents that rank high and are not known to answer.
+    """
     from m2dr.commands.mine import mine as verb
 
     report = verb(request)
     echo(report.line, beside=report.out)
 
 
-@command()
+@command(
+    examples=(
+        "bm25 --split test --run bm25.trec",
+        "bm25 --corpus scifact --topics queries.tsv --run bm25.trec",
+    ),
+)
 @takes(Bm25Request)
 def bm25(request: Bm25Request) -> None:
     """Rank by BM25: a lexical TREC run to fuse with, or a baseline."""
@@ -147,7 +183,12 @@ def bm25(request: Bm25Request) -> None:
     )
 
 
-@command()
+@command(
+    examples=(
+        "fuse bm25.trec dense.trec --out fused.trec",
+        "fuse a.trec b.trec --method interpolate --weights .3,.7 --out c.trec",
+    ),
+)
 @takes(FuseRequest)
 def fuse(request: FuseRequest) -> None:
     """Make one TREC run of several, of m2dr or of any other tool."""

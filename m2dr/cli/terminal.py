@@ -1,6 +1,7 @@
 """What commands print, and errors as one sentence with an exit code."""
 
 import io
+import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,8 @@ from m2dr.progress import printable
 
 MISTAKE, STOPPED = 2, 1  # exit codes
 LONGEST = 2_000  # characters of an error that are printed
+_COMPLETING = "_M2DR_COMPLETE"  # environment variable that a shell sets to ask for completions
+_UNCUT = 1_000  # characters of a summary; more than any has
 
 
 def echo(line: str = "", *, err: bool = False, beside: Path | None = None) -> None:
@@ -38,11 +41,32 @@ def echo_table(rows: Sequence[Sequence[str]], numbers: bool = False) -> None:
         echo("  ".join((first.ljust(widths[0]), *cells)).rstrip())
 
 
-class MainGroup(click.Group):
+def echo_json(value: object) -> None:
+    """Print a value as JSON, with paths as texts; control characters are escaped as JSON has it."""
+    text = json.dumps(value, indent=2, allow_nan=False, default=os.fspath)
+    echo(text.replace("\x7f", "\\u007f"))
+
+
+class WholeSummary(click.Command):
+    """A command of which a list shows the whole first sentence: in a help, or as a shell completes.
+
+    In a help it takes several lines if need be; at 80 columns each is short enough for one.
+    """
+
+    def get_short_help_str(self, limit: int = _UNCUT) -> str:  # noqa: ARG002  # click's
+        """Return the first sentence of the help."""
+        return super().get_short_help_str(_UNCUT)
+
+
+class MainGroup(WholeSummary, click.Group):
     """The group of all commands: prints a UserError as a sentence, other errors as a traceback."""
 
     def main(self, args: Sequence[str] | None = None, **kwargs: Any) -> Any:  # type: ignore[override]  # noqa: ANN401  # click's overloads
         """Run a command line; `--debug` may stand anywhere in it."""
+        if _COMPLETING in os.environ:
+            from m2dr.cli.completion import use_whole_lines
+
+            use_whole_lines()
         words = list(sys.argv[1:] if args is None else args)
         debug = "--debug" in words
         _open_streams()

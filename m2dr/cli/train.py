@@ -41,7 +41,12 @@ def _run(kind: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     )
 
 
-@command()
+@command(
+    examples=(
+        "train --variant full-dim",
+        "train --corpus pairs.jsonl --backbone bert-base-uncased --dims 64,256",
+    ),
+)
 @options_of(
     TrainSettings, "variant", "corpus", "backbone", "revision", "layers", "dims", "batch_queries",
     "negatives", "learning_rate", "steps", "epochs", "seed", "device", "dtype", "report_to",
@@ -59,7 +64,7 @@ def train(
     only_try: bool,
     **given: Any,  # noqa: ANN401  # settings that have an option of their own
 ) -> None:
-    """Train one encoder whose every layer and every prefix can retrieve."""
+    """Train an encoder so that every layer and prefix can retrieve."""
     given = _given(given)
     settings = read_train_settings(config, words, given)  # a misspelt key fails before torch loads
     if only_explain:
@@ -114,7 +119,12 @@ def _say_how_many(settings: TrainSettings) -> None:
         echo(f"{counted(len(cuts), 'models')}, one for each cut; this is the largest, {cuts[-1]}.")
 
 
-@command()
+@command(
+    examples=(
+        "fit --backbone minilm",
+        "fit --backbone BAAI/bge-base-en-v1.5 --corpus texts.txt",
+    ),
+)
 @options_of(
     FitSettings, "backbone", "revision", "corpus", "texts", "rotation", "inputs", "documents",
     "identity", "seed", "device", "dtype",
@@ -128,7 +138,10 @@ def fit(
     overwrite: bool,
     **given: Any,  # noqa: ANN401  # settings that have an option of their own
 ) -> None:
-    """Make every layer and prefix of an encoder retrieve, without training (least squares)."""
+    """Make every layer and prefix retrieve by least squares.
+
+    The encoder stays as it is, and nothing is trained: an exit is fitted to each layer.
+    """
     given = _given(given)
     settings = read_fit_settings(config, words, given)
     from m2dr.commands import fit as verb
@@ -146,7 +159,12 @@ def fit(
     )
 
 
-@command()
+@command(
+    examples=(
+        "pretrain --steps 200",
+        "pretrain --backbone bert-base-uncased --corpus texts.txt --epochs 1",
+    ),
+)
 @options_of(
     PretrainSettings, "corpus", "backbone", "revision", "batch_texts", "learning_rate", "steps",
     "epochs", "seed", "device", "dtype", "report_to",
@@ -162,7 +180,10 @@ def pretrain(
     only_try: bool,
     **given: Any,  # noqa: ANN401  # settings that have an option of their own
 ) -> None:
-    """Pre-train small cuts of a backbone on masked tokens (SMAE), as a start for m2dr train."""
+    """Pre-train small cuts of a backbone on masked tokens (SMAE).
+
+    What it writes is a start for m2dr train.
+    """
     given = _given(given)
     settings = read_pretrain_settings(config, words, given)
     from m2dr.commands import pretrain as verb

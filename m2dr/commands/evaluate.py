@@ -3,7 +3,7 @@
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from m2dr.commands.compare import compare_folders
-from m2dr.commands.compare import tables as comparison_tables
 from m2dr.commands.costs import measure_costs
 from m2dr.commands.index import encode_corpus, fit_index
 from m2dr.data import beir
 from m2dr.errors import UserError, nearest
+from m2dr.evaluate.comparison import Comparison, comparison_record
+from m2dr.evaluate.costs import Costs, costs_record
 from m2dr.evaluate.figures import quality_over_dims
 from m2dr.evaluate.grid import (
     Grid,
     average,
+    grid_record,
     text_comparison,
     text_cross,
     text_table,
@@ -365,8 +367,8 @@ def keep_record(report: EvaluateReport) -> None:
             )
 
 
-def measure_all_costs(request: EvaluateRequest, report: EvaluateReport) -> None:
-    """Measure the costs of each cut of each model; write costs.json beside each grid."""
+def measure_all_costs(request: EvaluateRequest, report: EvaluateReport) -> Iterator[Costs]:
+    """Measure and yield the costs of each model's cuts; write costs.json beside each grid."""
     for place in report.places:
         for model, folder in _folders(place):
             asked = CostsRequest(
@@ -379,19 +381,34 @@ def measure_all_costs(request: EvaluateRequest, report: EvaluateReport) -> None:
                 device=request.device,
                 dtype=request.dtype,
             )
-            measure_costs(asked, folder)
+            yield measure_costs(asked, folder)
 
 
 def compared(
     request: EvaluateRequest, report: EvaluateReport, against: tuple[str, ...]
-) -> Iterator[str]:
+) -> Iterator[Comparison]:
     """Yield each model's comparison with each baseline; write JSON and CSV beside each grid."""
     for place in report.places:
         for _, folder in _folders(place):
             others = tuple(one for one in against if Path(one).resolve() != folder.resolve())
             if others:  # a model is no baseline of its own
                 asked = CompareRequest(folder=folder, against=others, measures=request.measures)
-                yield comparison_tables(compare_folders(asked).comparisons)
+                yield from compare_folders(asked).comparisons
+
+
+def record_of(
+    report: EvaluateReport, comparisons: Iterable[Comparison] = (), costs: Iterable[Costs] = ()
+) -> dict[str, Any]:
+    """Return the grids, comparisons and costs with the names that their files have."""
+    return {
+        "grids": [grid_record(grid) for place in report.places for grid in place.grids],
+        "means": [grid_record(grid) for grid in report.means],
+        "comparisons": [comparison_record(one) for one in comparisons],
+        "costs": [costs_record(one) for one in costs],
+        "folder": report.folder,
+        "figures": report.figures,
+        "seconds": report.seconds,
+    }
 
 
 def _folders(place: CorpusResult) -> Iterator[tuple[str, Path]]:

@@ -53,7 +53,7 @@ from m2dr.pipelines.encode_store import EncodingJob, ShardReader, digest_of
 from m2dr.pipelines.fit_heads import ONE_OF, Snippets, fit_states, held_out, snippet_places
 from m2dr.pipelines.fit_texts import snippets
 from m2dr.pipelines.make_stores import Workers, make_stores
-from m2dr.pipelines.models import label_of, newest_model
+from m2dr.pipelines.models import document_layers, label_of, newest_model
 from m2dr.progress import is_main_process, progress, say
 from m2dr.records.cut import Cut
 from m2dr.records.model_card import EXITS_FILE, FitRecord, IndexExits, ModelCard
@@ -119,11 +119,6 @@ def _ways(request: IndexRequest) -> list[tuple[str, str]]:
     engines = request.engines or (() if request.factory else ("flat",))
     ways = [(engine, "") for engine in dict.fromkeys(engines)]
     return [*ways, ("", request.factory)] if request.factory else ways
-
-
-def document_layers(card: ModelCard) -> tuple[int, ...]:
-    """Return the layers whose documents trained cuts search."""
-    return (card.layers,) if card.documents == "last" else card.layers_trained or (card.layers,)
 
 
 def encode_corpus(

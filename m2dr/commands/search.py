@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
 
@@ -243,6 +243,20 @@ def compare_with_scan(searcher: Searcher, queries: Sequence[Query], k: int) -> S
     exact, found = (way.ranked(names, vectors, k).rankings for way in (scan, documents))
     spent = int(getattr(documents, "multiply_adds", 0))
     return ScanReport(len(queries), k, recall(found, exact), documents.documents * dim, spent)
+
+
+def record_of(
+    searcher: Searcher, text: str, answer: Answer, queries: Sequence[Query] | None, k: int
+) -> dict[str, object]:
+    """Return an answer by the names of its fields; with `queries`, a full scan's recall too."""
+    times = {name: getattr(answer, name) for name in ("tokenise_ms", "encode_ms", "search_ms")}
+    hits = [
+        {"rank": hit.rank, "score": float(hit.score), "docid": hit.docid, "text": hit.text}
+        for hit in answer.hits
+    ]
+    scan = asdict(compare_with_scan(searcher, queries, k)) if queries else None
+    cut = {"query_layer": searcher.cut.layer, "document_layer": searcher.documents.layer}
+    return {"query": text, **cut, "dim": searcher.cut.dim, "hits": hits, **times, "report": scan}
 
 
 def recall(found: Mapping[str, Ranking], exact: Mapping[str, Ranking]) -> float:

@@ -16,7 +16,15 @@ from m2dr.data.classification import split_file
 from m2dr.data.sentence_pairs import ScoredPairs, open_binary_pairs, open_scored_pairs, paths_of
 from m2dr.errors import UserError, counted, nearest
 from m2dr.evaluate.figures import quality_over_dims
-from m2dr.evaluate.grid import Grid, average, text_comparison, text_table, write_csv, write_grid
+from m2dr.evaluate.grid import (
+    Grid,
+    average,
+    grid_record,
+    text_comparison,
+    text_table,
+    write_csv,
+    write_grid,
+)
 from m2dr.evaluate.sentence_tasks import Rows, correlations, distinct, gold_scores, separations
 from m2dr.io import lock_folder
 from m2dr.model import checkpoint
@@ -123,6 +131,12 @@ def tables(report: TaskReport, measures: Sequence[str]) -> str:
         for grids in report.tasks
         for measure in measures
     )
+
+
+def record_of(report: TaskReport) -> dict[str, object]:
+    """Return the grids with the names that their files have."""
+    grids = [grid_record(grid) for grids in report.tasks for grid in grids]
+    return {"grids": grids, "figures": report.figures, "seconds": report.seconds}
 
 
 def layer_by_layer(encoded: Encoded, measure: PerDim) -> Measured:

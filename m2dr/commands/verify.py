@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,22 +9,10 @@ from numpy.typing import NDArray
 
 from m2dr.data.dataset import Dataset
 from m2dr.errors import UserError, command, counted
-from m2dr.index.layout import (
-    INDEX,
-    INDEX_DOCIDS,
-    STORE,
-    built_indexes,
-    current,
-    index_remedy,
-    read_current,
-    store_remedy,
-)
+from m2dr.index.layout import STORE, built_indexes, store_remedy
 from m2dr.index.listing import store_folders
-from m2dr.index.manifest import IndexManifest
-from m2dr.index.searchable import read_docids
+from m2dr.index.problems import index_problems
 from m2dr.index.store import Store, open_store
-from m2dr.index.tombstones import read_tombstones
-from m2dr.io import sha256_of
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.folder import read_card
@@ -75,7 +62,9 @@ def _no_store(request: VerifyRequest) -> str:
 
 
 def _verdict(folder: Path, request: VerifyRequest) -> Verdict:
-    problems = [problem for built in built_indexes(folder) for problem in _index(built.folder)]
+    problems = [
+        problem for built in built_indexes(folder) for problem in index_problems(built.folder)
+    ]
     try:
         store = open_store(folder)
     except UserError as error:
@@ -95,27 +84,6 @@ def _verdict(folder: Path, request: VerifyRequest) -> Verdict:
     except UserError as error:
         return Verdict(folder, (str(error),), 0)
     return Verdict(folder, tuple(found), len(rows))
-
-
-def _index(folder: Path) -> Iterator[str]:
-    """Return the faults in the files of an index."""
-    try:
-        manifest = IndexManifest.read(folder)
-        remedy = partial(index_remedy, folder)
-        read_current(
-            folder / INDEX_DOCIDS,
-            lambda path: read_docids(path, manifest.documents, manifest.docids, remedy),
-        )
-        read_tombstones(folder, manifest.deleted, manifest.documents, remedy)
-    except UserError as error:
-        yield str(error)
-        return
-    path = current(folder / INDEX)
-    if not path.is_file() or sha256_of(path) != manifest.sha256:
-        yield (
-            f"{path} is missing or not the file that was written. Build it again "
-            f"{index_remedy(folder)}"
-        )
 
 
 def _source(store: Store, request: VerifyRequest) -> tuple[Dataset, str]:

@@ -98,6 +98,20 @@ def against_note(comparison: Comparison) -> str:
 
 def write_comparison(comparison: Comparison, path: Path) -> tuple[Path, Path]:
     """Write the statistics of all cells as `path`.json and `path`.csv, in full precision."""
+    record = comparison_record(comparison)
+    rows = record["cells"]
+    table = io.StringIO()
+    writer = csv.DictWriter(table, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    paths = path.with_name(f"{path.name}.json"), path.with_name(f"{path.name}.csv")
+    write_json(paths[0], record, ensure_ascii=False, allow_nan=False)
+    write_text(paths[1], table.getvalue())
+    return paths
+
+
+def comparison_record(comparison: Comparison) -> dict[str, Any]:
+    """Return what the JSON file holds of a comparison."""
     rows = [
         {
             "layer": cut.layer,
@@ -110,15 +124,7 @@ def write_comparison(comparison: Comparison, path: Path) -> tuple[Path, Path]:
     ]
     names = [field.name for field in fields(Comparison) if field.name != "values"]
     head = {name: getattr(comparison, name) for name in names}
-    rest = {"format": FORMAT, **head, "cells": rows}
-    table = io.StringIO()
-    writer = csv.DictWriter(table, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    paths = path.with_name(f"{path.name}.json"), path.with_name(f"{path.name}.csv")
-    write_json(paths[0], rest, ensure_ascii=False, allow_nan=False)
-    write_text(paths[1], table.getvalue())
-    return paths
+    return {"format": FORMAT, **head, "cells": rows}
 
 
 def read_comparison(path: Path) -> Comparison:

@@ -130,13 +130,18 @@ class Costs:
 
 def write_costs(costs: Costs, folder: Path) -> Path:
     """Write `costs.json`, atomically, and return its path."""
+    write_json(folder / COSTS, costs_record(costs), allow_nan=False)
+    return folder / COSTS
+
+
+def costs_record(costs: Costs) -> dict[str, Any]:
+    """Return what costs.json holds of some costs."""
     head = {field.name: getattr(costs, field.name) for field in fields(Costs)}
     head["whole"] = [costs.whole.layer, costs.whole.dim]
     head["cells"] = [
         {"layer": cut.layer, "dim": cut.dim, **asdict(costs.cells[cut])} for cut in costs.cuts
     ]
-    write_json(folder / COSTS, {"format": FORMAT, **head}, allow_nan=False)
-    return folder / COSTS
+    return {"format": FORMAT, **head}
 
 
 def read_costs(folder: Path) -> Costs:

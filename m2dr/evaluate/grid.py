@@ -291,11 +291,16 @@ def _csv(rows: Sequence[Sequence[str | float]]) -> str:
 
 def write_grid(grid: Grid, path: Path) -> None:
     """Write `grid` as JSON that `read_grid` reads; in a diff, each cut has lines of its own."""
+    write_json(path, grid_record(grid))
+
+
+def grid_record(grid: Grid) -> dict[str, Any]:
+    """Return what grid.json holds of a grid."""
     cells = []
     for cut in grid.cuts:
         measures = {name: float(value) for name, value in grid.cells[cut].items()}
         cells.append({"layer": cut.layer, "dim": cut.dim, "measures": measures})
-    table = {
+    return {
         "format": FORMAT,
         "model": grid.model,
         "corpus": grid.corpus,
@@ -306,7 +311,6 @@ def write_grid(grid: Grid, path: Path) -> None:
         "alarms": grid.checks,
         "cells": cells,
     }
-    write_json(path, table)
 
 
 def read_grid(path: Path) -> Grid:

@@ -1,8 +1,9 @@
 """Pick a cut by quality and costs: the frontier, a budget, and the choice as text."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from math import fsum
+from typing import Any
 
 from m2dr.errors import UserError, counted
 from m2dr.evaluate.costs import Costs
@@ -157,6 +158,29 @@ def choice_table(choice: Choice) -> str:
             costs.setup,
         ]
     )
+
+
+def choice_record(choice: Choice) -> dict[str, Any]:
+    """Return the chosen cut and the frontier with the names that grid.json and costs.json have."""
+    grid, budget = choice.grid, choice.budget
+    return {
+        "model": grid.model,
+        "corpus": grid.corpus,
+        "split": grid.split,
+        "measure": choice.measure,
+        "percentile": choice.percentile,
+        "whole": [choice.whole.layer, choice.whole.dim],
+        "budget": {**budget.ceilings, QUALITY: budget.floor},
+        "chosen": _record_of(choice, choice.chosen),
+        "frontier": [_record_of(choice, one) for one in choice.frontier],
+        "notes": choice.notes,
+        "setup": choice.costs.setup,
+    }
+
+
+def _record_of(choice: Choice, one: Candidate) -> dict[str, Any]:
+    head = {"layer": one.cut.layer, "dim": one.cut.dim, "value": one.quality}
+    return {**head, "share": choice.share(one), **asdict(choice.costs.cells[one.cut])}
 
 
 def nothing_fits(candidates: Sequence[Candidate], budget: Budget, measure: str) -> str:

@@ -216,7 +216,7 @@ def _opened(
 ) -> FaissIndex:
     """Open an index whose manifest is there, as `open_index` does."""
     manifest, docids = _checked(folder)
-    _refuse_stale(folder, manifest)
+    refuse_stale(folder, manifest)
     engine = _engine_of(manifest)
     try:
         handle = _read(folder / INDEX, engine, manifest.dim)
@@ -459,7 +459,7 @@ def _manifest(
     )
 
 
-def _refuse_stale(folder: Path, manifest: IndexManifest) -> None:
+def refuse_stale(folder: Path, manifest: IndexManifest) -> None:
     """Refuse an index whose store, when it is in the parent folder, has been written anew."""
     if not (folder.parent / STORE).exists():
         return

@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.errors import UserError, install, nearest
-from m2dr.evaluate.grid import Grid, write_csv, write_grid
+from m2dr.evaluate.grid import Grid, grid_record, write_csv, write_grid
 from m2dr.evaluate.results import GRID
 from m2dr.index.vectors import prefixes
 from m2dr.io import atomic_path, lock_folder
@@ -245,6 +245,22 @@ class MtebReport:
     grids: tuple[Grid, ...]  # one for each task and split
     folder: Path
     seconds: float
+
+
+def record_of(report: MtebReport) -> dict[str, object]:
+    """Return the grids with the names that their files have, and the scores of each cut."""
+    scores = [
+        {"layer": cut.layer, "dim": cut.dim, **asdict(score)}
+        for cut, found in report.scores.items()
+        for score in found
+    ]
+    return {
+        "model": report.model,
+        "grids": [grid_record(grid) for grid in report.grids],
+        "scores": scores,
+        "folder": report.folder,
+        "seconds": report.seconds,
+    }
 
 
 def evaluate_mteb(request: MtebRequest) -> MtebReport:

@@ -165,6 +165,16 @@ def load_tokenizer(name: str | Path) -> ModelTokenizer:
     return tokenizer
 
 
+def check_vocabulary(name: str | Path) -> None:
+    """Check that the tokenizer of a model gives ids that its encoder has an embedding of.
+
+    Raises:
+        UserError: it does not, or cannot be loaded.
+    """
+    folder = find_folder(str(name))
+    _refuse_other_vocabulary(load_tokenizer(folder), read_config(folder), folder)
+
+
 def _quieten_transformers() -> None:
     """Switch off the progress bar and the load report of transformers; `load` checks the report."""
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # transformers does not annotate it

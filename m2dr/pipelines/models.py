@@ -109,6 +109,11 @@ def document_layer(card: ModelCard, query_layer: int) -> int:
     return card.layers if card.documents == "last" else query_layer
 
 
+def document_layers(card: ModelCard) -> tuple[int, ...]:
+    """Return the layers whose documents trained cuts search."""
+    return (card.layers,) if card.documents == "last" else card.layers_trained or (card.layers,)
+
+
 def cuts_of(
     card: ModelCard, layers: Sequence[int], dims: Sequence[int], model: str
 ) -> tuple[Cut, ...]:

@@ -74,7 +74,6 @@ class CheckRequest:
     """What `m2dr data check` is asked."""
 
     name: str = option(REQUIRED, "A corpus, as --corpus of other commands.", is_argument=True)
-    json: bool = option(False, "Print JSON.")
     strict: bool = option(False, "End with exit code 1 if anything is wrong.")
 
 
