@@ -87,7 +87,6 @@ def test_no_help_shows_an_old_spelling(path: str, param: NamedOption, old: str) 
         ("bm25", "'--run'"),
         ("fuse a b", "'--out'"),
         ("mine", "'--out'"),
-        ("export --out m", "'--layers'"),
         ("index import", "'--model'"),
         ("index push --to milvus", "'--uri'"),
         ("compare results", "'--against'"),

@@ -31,6 +31,10 @@ def configurations() -> dict[str, object]:
     decoder = {**shape, "num_key_value_heads": 2, "bos_token_id": 2, "eos_token_id": 3}
     gemma = {**decoder, "head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 8}
     long = {**shape, "max_position_embeddings": 66}
+    t5 = {
+        "vocab_size": 64, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 4, "num_heads": 4,
+        "relative_attention_num_buckets": 8, "relative_attention_max_distance": 16,
+    }  # fmt: skip
     return {
         "bert": hf.BertConfig(**shape),
         "roberta": hf.RobertaConfig(**long),
@@ -49,10 +53,9 @@ def configurations() -> dict[str, object]:
             **shape, local_attention=4, cls_token_id=2, sep_token_id=3, bos_token_id=2,
             eos_token_id=3, global_attn_every_n_layers=2,
         ),
-        "t5": hf.T5Config(
-            vocab_size=64, d_model=32, d_kv=8, d_ff=48, num_layers=4, num_heads=4,
-            relative_attention_num_buckets=8, relative_attention_max_distance=16,
-        ),
+        "t5": hf.T5Config(**t5),
+        "mt5": hf.MT5Config(**t5),
+        "umt5": hf.UMT5Config(**t5),
         "llama": hf.LlamaConfig(**decoder),
         "qwen2": hf.Qwen2Config(**decoder),
         "qwen3": hf.Qwen3Config(**decoder, head_dim=8),
@@ -71,14 +74,14 @@ def make_backbone(
     `changes` are fields of the configuration.
     """
     import torch
-    from transformers import AutoModel, T5EncoderModel
+
+    from m2dr.model.backbones import BACKBONES
 
     torch.manual_seed(seed)
     config = configurations()[model_type]
     config = type(config).from_dict({**config.to_dict(), **changes})
-    model = T5EncoderModel(config) if model_type == "t5" else AutoModel.from_config(config)
-    model.save_pretrained(folder)
-    return unigrams(folder) if model_type == "t5" else word_pieces(folder, masks)
+    BACKBONES[model_type].build(config).save_pretrained(folder)
+    return unigrams(folder) if model_type.endswith("t5") else word_pieces(folder, masks)
 
 
 def unigrams(folder: Path) -> Path:
@@ -116,10 +119,11 @@ def word_pieces(folder: Path, masks: bool) -> Path:
 
 def load_plain(folder: Path, **options: object) -> "PreTrainedModel":
     """The encoder of a backbone's folder as transformers alone opens it."""
-    from transformers import AutoConfig, AutoModel, T5EncoderModel
+    import transformers as hf
 
-    is_t5 = AutoConfig.from_pretrained(folder).model_type == "t5"
-    return (T5EncoderModel if is_t5 else AutoModel).from_pretrained(folder, **options)
+    kind = hf.AutoConfig.from_pretrained(folder).model_type
+    encoders = {"t5": hf.T5EncoderModel, "mt5": hf.MT5EncoderModel, "umt5": hf.UMT5EncoderModel}
+    return encoders.get(kind, hf.AutoModel).from_pretrained(folder, **options)
 
 
 def make_model(backbone: Path, folder: Path, **card: object) -> Path:

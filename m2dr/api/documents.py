@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from m2dr.data.dataset import DOCUMENT_IDS, DOCUMENT_TEXTS
+from m2dr.data.dataset import DOCUMENT_COLUMNS, DOCUMENT_IDS, DOCUMENT_TEXTS
+from m2dr.data.own_fields import own_fields
 from m2dr.data.readers import Line, encodable, identifier, refuse_repeat
 from m2dr.errors import UserError
 from m2dr.records.arguments import refuse_table, strings
@@ -86,7 +87,7 @@ def _document(number: int, item: Item) -> Document:
         raise UserError(f"Number {number} of the documents has {found:.200}. {_FORM}")
     if not isinstance(docid, str | int) or isinstance(docid, bool):
         raise UserError(f"Number {number} of the documents has {key} = {docid!r:.200}. {_FORM}")
-    return Document(str(docid), text, title)
+    return Document(str(docid), text, title, own_fields(item, DOCUMENT_COLUMNS))
 
 
 def _id_key(item: Mapping[str, object]) -> str | None:

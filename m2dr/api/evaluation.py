@@ -6,6 +6,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
+from m2dr.api.keywords import understood
 from m2dr.api.text_encoder import TextEncoder
 from m2dr.commands.evaluate import evaluate as run
 from m2dr.commands.evaluate import keep_record
@@ -14,7 +15,7 @@ from m2dr.errors import UserError, command, install
 from m2dr.evaluate.figures import quality_over_dims
 from m2dr.evaluate.grid import Grid, text_table
 from m2dr.evaluate.pick import Choice
-from m2dr.records.arguments import path_or_name, strings, whole_numbers
+from m2dr.records.arguments import one_or_many, path_or_name, string, whole_numbers
 from m2dr.settings.evaluate_requests import RESULTS, EvaluateRequest, PickRequest
 from m2dr.settings.index_requests import INDEXES
 from m2dr.settings.reading import count, measure_floor, milliseconds, share, size
@@ -39,6 +40,7 @@ class EvaluatedGrid(Grid):
     def __str__(self) -> str:
         return "\n\n".join(text_table(self, measure) for measure in self.measures)
 
+    @understood("to_pandas")
     def to_pandas(self) -> "pandas.DataFrame":
         """Return a row per cut, with the columns layer and dim and one for each measure.
 
@@ -55,6 +57,7 @@ class EvaluatedGrid(Grid):
         rows = [{"layer": cut.layer, "dim": cut.dim, **values} for cut, values in sorted(cuts)]
         return pandas.DataFrame(rows)
 
+    @understood("plot", {"file": "path", "out": "path"})
     def plot(self, path: str | PathLike[str], measure: str = "") -> Path:
         """Draw a measure over the dims, a line per layer, in the format of the file's suffix.
 
@@ -68,10 +71,11 @@ class EvaluatedGrid(Grid):
         Raises:
             UserError: the grid does not hold the measure, or the file cannot be written.
         """
-        file = Path(path_or_name("path", path))
+        file, measure = Path(path_or_name("path", path)), string("measure", measure)
         quality_over_dims([self], measure or self.measures[0], file)
         return file
 
+    @understood("pick", {"latency_ms": "latency", "bytes": "bytes_per_document"})
     def pick(
         self,
         *,
@@ -109,7 +113,7 @@ class EvaluatedGrid(Grid):
                 multiply_adds=_read("multiply_adds", count, multiply_adds),
                 quality=_read("quality", share, quality),
                 at_least=_read("at_least", measure_floor, at_least),
-                measure=measure,
+                measure=string("measure", measure),
                 percentile=percentile,
                 model=self.request.models[0],
                 corpus=self.request.corpora[0],
@@ -120,6 +124,14 @@ class EvaluatedGrid(Grid):
         )
 
 
+@understood(
+    "m2dr.evaluate",
+    {
+        **dict.fromkeys(("metrics", "measure", "metric"), "measures"),
+        **dict.fromkeys(("dataset", "data"), "corpus"),
+        "layer": "layers", "dim": "dims", "root": "folder",
+    },
+)  # fmt: skip
 def evaluate(
     model: TextEncoder | str | PathLike[str],
     corpus: str | PathLike[str],
@@ -127,7 +139,7 @@ def evaluate(
     split: str = "",
     layers: int | Sequence[int] = (),
     dims: int | Sequence[int] = (),
-    measures: Sequence[str] = (),
+    measures: str | Sequence[str] = (),
     documents: str = "trained",
     exits: Literal["model", "index"] = "model",
     folder: str | PathLike[str] = INDEXES,
@@ -147,7 +159,7 @@ def evaluate(
         split: of the queries; test by default, and dev of MS MARCO.
         layers: layers to measure; all by default.
         dims: dims to measure; by default powers of two from 8, and the full width.
-        measures: as ir_measures writes them; the default measures of the data.
+        measures: one or several, as ir_measures writes them; the default measures of the data.
         documents: layer whose documents are searched: trained, same, last or a number.
         exits: of the queries: the model's own, or some fitted on the documents searched.
         folder: of the indexes.
@@ -175,7 +187,7 @@ def evaluate(
         dims=whole_numbers("dims", dims, 1),
         documents=documents,
         exits=exits,
-        measures=tuple(strings(measures, "measures")),
+        measures=tuple(one_or_many("measures", measures)),
         root=Path(path_or_name("folder", folder)),
         out=Path(path_or_name("out", out)),
         overwrite=overwrite,

@@ -1,18 +1,40 @@
 """`m2dr.train` and `m2dr.fit`: the commands of that name, with their settings as keywords."""
 
+from collections.abc import Iterable
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
+from m2dr.api.keywords import understood
 from m2dr.api.text_encoder import TextEncoder
 from m2dr.errors import UserError, counted
 from m2dr.pipelines.run_folder import folder_of, resumed
 from m2dr.records.arguments import path_or_name
-from m2dr.settings.trainings import read_fit_settings, read_train_settings
+from m2dr.settings.reading import lists_of
+from m2dr.settings.trainings import (
+    FitSettings,
+    TrainSettings,
+    read_fit_settings,
+    read_train_settings,
+)
 
 Named = str | PathLike[str]
+_SAME = {  # names of sentence-transformers and transformers that mean just the same
+    "per_device_train_batch_size": "batch_queries",
+    "num_train_epochs": "epochs",
+    "max_steps": "steps",
+    "gradient_accumulation_steps": "accumulate",
+    "warmup_ratio": "warmup",
+    "logging_steps": "log_steps",
+    "eval_steps": "evaluate_steps",
+    "lr": "learning_rate",
+    "model": "backbone",
+    "dataset": "corpus",
+    "output_dir": "out",
+}
 
 
+@understood("m2dr.train", _SAME)
 def train(
     *,
     out: Named | None = None,
@@ -30,7 +52,8 @@ def train(
         config: TOML file of settings, which keywords overrule.
         resume: whether to go on with a training that was interrupted.
         overwrite: whether to begin again in a folder that is in use.
-        settings: those of docs/settings.md, such as variant, corpus, backbone, steps or dims.
+        settings: those of docs/settings.md, such as variant, corpus, backbone, steps or dims, or
+            as the command line spells them: batch_size is batch_queries.
 
     Returns:
         The trained model, all layers and dims.
@@ -39,7 +62,7 @@ def train(
         UserError: a setting is unknown or wrong, or anything else that a person can mend.
         Interrupted: Ctrl-C; what was trained until the last checkpoint is in the folder.
     """
-    given, file = _given(settings), _path("config", config)
+    given, file = _given(settings, TrainSettings), _path("config", config)
     asked = read_train_settings(file, (), given)
     from m2dr.commands import train as verb
 
@@ -57,6 +80,7 @@ def train(
     return TextEncoder.from_pretrained(report.folder, device=asked.device, dtype=asked.dtype)
 
 
+@understood("m2dr.fit", {name: _SAME[name] for name in ("model", "dataset", "output_dir")})
 def fit(
     *,
     out: Named | None = None,
@@ -84,7 +108,7 @@ def fit(
         UserError: a setting is unknown or wrong, or anything else that a person can mend.
         Interrupted: Ctrl-C; what was read until the last save is in the folder.
     """
-    given, file = _given(settings), _path("config", config)
+    given, file = _given(settings, FitSettings), _path("config", config)
     asked = read_fit_settings(file, (), given)
     from m2dr.commands import fit as verb
 
@@ -96,12 +120,25 @@ def fit(
     return TextEncoder.from_pretrained(report.folder, device=asked.device, dtype=asked.dtype)
 
 
-def _given(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that are given; a path, such as that of a corpus, is a text there."""
-    given = {name: value for name, value in settings.items() if value is not None}
-    return {
-        n: fspath(value) if isinstance(value, PathLike) else value for n, value in given.items()
-    }
+def _given(settings: dict[str, Any], kind: type) -> dict[str, Any]:
+    """Return the settings that are given, as a file would hold them.
+
+    A path, such as that of a corpus, is a text there. A single number or text where several are
+    taken stands for itself, and numbers of numpy are those of Python.
+    """
+    lists = lists_of(kind)
+    found = {}
+    for name, value in settings.items():
+        if value is None:
+            continue
+        plain = fspath(value) if isinstance(value, PathLike) else value
+        if hasattr(plain, "tolist"):
+            plain = plain.tolist()
+        if name in lists and not isinstance(plain, list | tuple):
+            several = isinstance(plain, Iterable) and not isinstance(plain, str)
+            plain = list(plain) if several else [plain]
+        found[name] = plain
+    return found
 
 
 def _path(name: str, given: Named | None) -> Path | None:

@@ -1,19 +1,22 @@
 """`m2dr.Index`: encode documents that Python code has, or a corpus, and search them."""
 
-import json
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
 
 from m2dr.api.documents import Item, checked_documents
+from m2dr.api.keywords import understood
 from m2dr.api.open_index import OpenIndex
 from m2dr.api.text_encoder import TextEncoder
 from m2dr.commands.index import index_corpus
 from m2dr.errors import UserError
-from m2dr.index.manifest import Dtype
+from m2dr.index.layout import store_folders_of
+from m2dr.index.manifest import Dtype, StoreManifest
 from m2dr.io import atomic_path, list_folder, sha256_of
-from m2dr.records.arguments import path_or_name, string, strings, whole_numbers
+from m2dr.pipelines.changed_corpus import document_line
+from m2dr.records.arguments import one_or_many, path_or_name, string, whole_numbers
 from m2dr.settings.index_requests import INDEXES, IndexRequest, SearchRequest
 
 CORPUS = "corpus.jsonl"  # as in a folder of BEIR, which every command opens
@@ -23,6 +26,13 @@ class Index(OpenIndex):
     """Documents encoded by a model, at every layer and dim that was built; thread-safe."""
 
     @classmethod
+    @understood(
+        "m2dr.Index.build",
+        {
+            **dict.fromkeys(("corpus", "texts", "docs"), "documents"),
+            "dim": "dims", "layer": "layers", "engine": "engines", "root": "folder",
+        },
+    )  # fmt: skip
     def build(
         cls,
         model: TextEncoder | str | PathLike[str],
@@ -30,7 +40,7 @@ class Index(OpenIndex):
         *,
         dims: int | Sequence[int] = (),
         layers: int | Sequence[int] = (),
-        engines: Sequence[str] = (),
+        engines: str | Sequence[str] = (),
         name: str = "documents",
         folder: str | PathLike[str] = INDEXES,
         store: Dtype = "f16",
@@ -39,7 +49,8 @@ class Index(OpenIndex):
     ) -> "Index":
         """Encode documents and build their indexes, as `m2dr index corpus` does; open them.
 
-        What was encoded and built before is used again; an interrupted build goes on.
+        What was encoded and built before is used again; an interrupted build goes on. An index
+        whose documents were added to or deleted since is opened by `m2dr.open_index`.
 
             index = m2dr.Index.build(model, [{"id": "d1", "text": "A text."}], dims=[128])
             index.search("a query", k=10).hits
@@ -47,8 +58,9 @@ class Index(OpenIndex):
         Args:
             model: an encoder, whose layer and dim are those of a search that names none; or the
                 folder or id of a model.
-            documents: strings, or dicts with a text and perhaps a title and an id, which are kept
-                in FOLDER/NAME/corpus.jsonl; or the name of a corpus, as `m2dr index` takes it.
+            documents: strings, or dicts with a text and perhaps a title, an id and other fields,
+                by which a search may filter; they are kept in FOLDER/NAME/corpus.jsonl. Or the
+                name of a corpus, as `m2dr index` takes it.
             dims: dims to index; that of the encoder by default.
             layers: layers to encode; by default every layer the model was trained to search.
             engines: to build: flat, which is the default, hnsw, ivf, int8 and others.
@@ -63,21 +75,20 @@ class Index(OpenIndex):
 
         Raises:
             UserError: a document has no text, two have one id, there are other documents of that
-                name, or the model has no such layer or dim.
+                name, or they were changed since, or the model has no such layer or dim. What
+                was not there before is then not left behind.
         """
         encoder = model if isinstance(model, TextEncoder) else None
         named, root = _named(model), Path(path_or_name("folder", folder))
-        if isinstance(documents, str | PathLike):
-            corpus = path_or_name("documents", documents)
-        else:
-            corpus = str(_keep(documents, root / _plain(name), overwrite))
+        is_name = isinstance(documents, str | PathLike)
+        corpus = path_or_name("documents", documents) if is_name else str(root / _plain(name))
         device, dtype = (encoder.device, encoder.dtype) if encoder else ("auto", "auto")
         asked = IndexRequest(
             corpus,
             named,
             dims=whole_numbers("dims", dims, 1) or ((encoder.dim,) if encoder else ()),
             layers=whole_numbers("layers", layers, 0),
-            engines=tuple(strings(engines, "engines")),
+            engines=tuple(one_or_many("engines", engines)),
             root=root,
             store=store,
             exits=exits,
@@ -86,7 +97,13 @@ class Index(OpenIndex):
             dtype=dtype,
             runtime="openvino" if encoder and encoder.runtime == "openvino" else "auto",
         )
-        index_corpus(asked)
+        if isinstance(documents, str | PathLike):
+            index_corpus(asked)
+        else:
+            with _nothing_left(Path(corpus)):
+                _refuse_changed(Path(corpus), overwrite)
+                _keep(documents, Path(corpus), overwrite)
+                index_corpus(asked)
         if encoder is None:
             return cls(SearchRequest(corpus, named, root=root))
         return cls(
@@ -114,8 +131,33 @@ def _plain(name: str) -> str:
     return name
 
 
-def _keep(given: Iterable[Item], folder: Path, overwrite: bool) -> Path:
-    """Write documents as corpus.jsonl of a folder, and return the folder.
+def _refuse_changed(folder: Path, overwrite: bool) -> None:
+    """Refuse documents of which an index was changed: it would not hold those that are given."""
+    stores = [
+        store for home in list_folder(folder) if home.is_dir() for store in store_folders_of(home)
+    ]
+    if not overwrite and any(StoreManifest.read(store).revision for store in stores):
+        raise UserError(
+            f"Documents of {folder} were added or deleted since they were built. Open them by "
+            f"m2dr.open_index({str(folder)!r}, ...), or give up the changes by overwrite=True."
+        )
+
+
+@contextmanager
+def _nothing_left(folder: Path) -> Iterator[None]:
+    """Remove what a build made that failed before anything was encoded."""
+    made = [path for path in (folder / CORPUS, folder, folder.parent) if not path.exists()]
+    try:
+        yield
+    except UserError:
+        for path in made if not [one for one in list_folder(folder) if one.name != CORPUS] else ():
+            with suppress(OSError):  # it is not there, or another process uses it
+                path.rmdir() if path.is_dir() else path.unlink()
+        raise
+
+
+def _keep(given: Iterable[Item], folder: Path, overwrite: bool) -> None:
+    """Write documents as corpus.jsonl of a folder.
 
     Raises:
         UserError: it holds other documents and may not overwrite them, or an index of a corpus.
@@ -130,8 +172,7 @@ def _keep(given: Iterable[Item], folder: Path, overwrite: bool) -> Path:
     with atomic_path(path) as unfinished:
         with unfinished.open("w", encoding="utf-8") as file:
             for document in checked_documents(given, folder.name):
-                row = {"_id": document.id, "title": document.title, "text": document.text}
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                file.write(document_line(document))
         if unfinished.stat().st_size == 0:
             raise UserError("No documents were given. Give one at least.")
         changed = kept and sha256_of(path) != sha256_of(unfinished)
@@ -142,4 +183,3 @@ def _keep(given: Iterable[Item], folder: Path, overwrite: bool) -> Path:
             )
         for index in [one for one in list_folder(folder) if changed and one.is_dir()]:
             shutil.rmtree(index)
-    return folder

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
 from m2dr.api.documents import Item, checked_documents
+from m2dr.api.keywords import understood
 from m2dr.commands.search import Answer, Searcher
 from m2dr.errors import UserError, nearest
 from m2dr.index.layout import MANIFEST, STORE
 from m2dr.pipelines.query_encoder import LruCache, QueryEncoder, open_query_encoder
 from m2dr.pipelines.resolve import MILVUS, ResolvedIndex, check_cut, resolve_index
 from m2dr.progress import printable
-from m2dr.records.arguments import path_or_name, string, strings, whole_number
+from m2dr.records.arguments import one_or_many, path_or_name, string, strings, whole_number
 from m2dr.settings.index_requests import (
     INDEXES,
     PYDOCS,
@@ -85,7 +86,8 @@ class OpenIndex:
         layer: int | None = None,
         dim: int | None = None,
         document_layer: int | None = None,
-        k: int = 10,
+        k: int | None = None,
+        filter: str = "",
     ) -> Answer: ...
 
     @overload
@@ -96,9 +98,18 @@ class OpenIndex:
         layer: int | None = None,
         dim: int | None = None,
         document_layer: int | None = None,
-        k: int = 10,
+        k: int | None = None,
+        filter: str = "",
     ) -> list[Answer]: ...
 
+    @understood(
+        "search",
+        {
+            **dict.fromkeys(("query", "queries", "text"), "texts"),
+            **dict.fromkeys(("top_k", "topk", "limit", "n"), "k"),
+            "query_layer": "layer",
+        },
+    )  # fmt: skip
     def search(
         self,
         texts: str | Sequence[str],
@@ -106,7 +117,8 @@ class OpenIndex:
         layer: int | None = None,
         dim: int | None = None,
         document_layer: int | None = None,
-        k: int = 10,
+        k: int | None = None,
+        filter: str = "",
     ) -> Answer | list[Answer]:
         """Return the best `k` documents of each query.
 
@@ -118,26 +130,31 @@ class OpenIndex:
             dim: dims of the embedding that are compared.
             document_layer: of the documents; by default the one that queries of `layer` were
                 trained to search.
-            k: documents per query.
+            k: documents per query; 10 by default, or all where there are fewer.
+            filter: which documents may be found, by their own fields, as `m2dr search --filter`
+                takes it: "year >= 2020 and lang in (en, de)". Fewer than `k` may fit.
 
         Returns:
             A list with the answer of each query, or a single answer for a single string.
 
         Raises:
-            UserError: a query is empty or no string, a number is invalid, or the cut has no
-                documents; the message has the command that encodes them.
+            UserError: a query is empty or no string, a number is invalid, the filter does not fit
+                the fields of the documents, or the cut has no documents; the message has the
+                command that encodes them.
         """
         alone = isinstance(texts, str)
         queries = strings([texts] if alone else texts, "queries")
-        k = whole_number("k", k, 1)
-        answers = self.searcher(layer, dim, document_layer).answers(queries, k)
+        k = None if k is None else whole_number("k", k, 1)
+        wanted = string("filter", filter)
+        answers = self.searcher(layer, dim, document_layer).answers(queries, k, wanted)
         return answers[0] if alone else answers
 
+    @understood("add", {"texts": "documents", "docs": "documents"})
     def add(self, documents: Iterable[Item], *, replace: bool = False) -> "ChangeReport":
         """Encode documents and add them to every layer and dim, as `m2dr index add` does.
 
         Args:
-            documents: dicts with an id, a text and perhaps a title.
+            documents: dicts with an id, a text, and perhaps a title and other fields.
             replace: whether documents of the same ids are replaced.
 
         Raises:
@@ -154,7 +171,8 @@ class OpenIndex:
         self._reopen()
         return report
 
-    def delete(self, docids: Sequence[str]) -> "ChangeReport":
+    @understood("delete", dict.fromkeys(("ids", "doc_ids", "documents"), "docids"))
+    def delete(self, docids: str | Sequence[str]) -> "ChangeReport":
         """Delete documents; no search returns them from then on, as with `m2dr index delete`.
 
         Raises:
@@ -163,7 +181,7 @@ class OpenIndex:
         from m2dr.commands.change_index import delete_documents
 
         asked = DeleteRequest((), None, *self._collection(), root=self._resolved.request.root)
-        report = delete_documents(strings(docids, "docids"), asked)
+        report = delete_documents(one_or_many("docids", docids), asked)
         self._reopen()
         return report
 
@@ -216,6 +234,14 @@ class OpenIndex:
         warnings.warn(printable(sentence), UserWarning, stacklevel=4)
 
 
+@understood(
+    "m2dr.open_index",
+    {
+        **dict.fromkeys(("index", "path"), "name"),
+        **dict.fromkeys(("dims", "truncate_dim"), "dim"),
+        "layers": "layer", "query_layer": "layer", "backend": "runtime", "folder": "root",
+    },
+)  # fmt: skip
 def open_index(
     name: str | Path = PYDOCS,
     *,

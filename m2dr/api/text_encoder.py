@@ -8,12 +8,23 @@ from contextlib import nullcontext
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from m2dr.api.documents import Item, contents
+from m2dr.api.encode_options import (
+    INSTEAD,
+    OPEN_INSTEAD,
+    OPEN_SAME,
+    SAME,
+    SIDES,
+    EncodeOptions,
+    plan_encoding,
+    words,
+)
+from m2dr.api.keywords import understood
 from m2dr.errors import UserError, nearest
 from m2dr.model.hub import CARD, find_folder
 from m2dr.pipelines.cut_encoder import CutEncoder
@@ -23,7 +34,9 @@ from m2dr.records.cut import Cut
 from m2dr.records.model_card import ModelCard
 from m2dr.records.texts import Side
 
-Precision = Literal["float32", "float16"]
+if TYPE_CHECKING:
+    import torch
+
 Vectors = NDArray[np.floating[Any]]
 
 
@@ -36,22 +49,30 @@ class TextEncoder:
         scores = model.similarity(model.encode_queries(queries), model.encode_documents(documents))
     """
 
-    def __init__(self, cut_encoder: CutEncoder) -> None:
-        """Wrap an open encoder; `from_pretrained` opens one."""
+    def __init__(self, cut_encoder: CutEncoder, *_: object, **__: object) -> None:
+        """Wrap an open encoder; `from_pretrained` opens one.
+
+        Raises:
+            UserError: it is something else, such as the name of a model.
+        """
+        if not isinstance(cut_encoder, CutEncoder):
+            asked = repr(str(cut_encoder)) if isinstance(cut_encoder, str | PathLike) else "NAME"
+            raise UserError(f"Open a model by m2dr.Encoder.from_pretrained({asked}).")
         self._inner = cut_encoder
 
     @classmethod
+    @understood("m2dr.Encoder.from_pretrained", OPEN_SAME, OPEN_INSTEAD)
     def from_pretrained(
         cls,
         name: str | PathLike[str],
         layer: int | None = None,
         dim: int | None = None,
         *,
-        device: str = "auto",
-        dtype: str = "auto",
+        device: str | None = "auto",
+        dtype: str | None = "auto",
         runtime: str = "torch",
-        revision: str = "",
-        token: str = "",
+        revision: str | None = "",
+        token: str | bool | None = "",
         cache_dir: str | PathLike[str] | None = None,
     ) -> "TextEncoder":
         """Load the layers that queries of a cut run through.
@@ -66,24 +87,25 @@ class TextEncoder:
             dtype: auto, fp32 or bf16; auto is bf16 where the processor or gpu multiplies it.
             runtime: torch, onnx, openvino or auto.
             revision: branch, tag or commit of a Hugging Face id.
-            token: of Hugging Face, for private models.
+            token: of Hugging Face, for private models; that of the login by default.
             cache_dir: folder of the local copies of Hugging Face models.
 
+        Names that sentence-transformers has for these are understood too, such as `truncate_dim`,
+        `backend` and `cache_folder`.
+
         Raises:
-            UserError: no such model, or it has no such layer or dim.
+            UserError: no such model, or it has no such layer or dim; or there is no such argument.
         """
         model = path_or_name("name", name)
         source: dict[str, Any] = {
-            "revision": string("revision", revision),
-            "token": string("token", token),
+            "revision": string("revision", revision or ""),
+            "token": string("token", "" if token is True else token or ""),
             "cache_dir": None if cache_dir is None else Path(path_or_name("cache_dir", cache_dir)),
         }
         if any(source.values()):
             model = str(find_folder(model, **source))
-        how = {"device": device, "dtype": dtype, "runtime": runtime}
-        for argument, word in how.items():
-            string(argument, word)
-        return cls(CutEncoder(model, layer, dim, **how))
+        how = {"device": device or "auto", "dtype": dtype or "auto", "runtime": runtime}
+        return cls(CutEncoder(model, layer, dim, **words(how)))
 
     @property
     def name(self) -> str:
@@ -128,44 +150,77 @@ class TextEncoder:
     def __repr__(self) -> str:
         return f"Encoder({self.name!r}, layer={self.layer}, dim={self.dim})"
 
+    @overload
     def encode_queries(
         self,
         texts: str | Iterable[str],
         *,
-        precision: Precision = "float32",
-        show_progress_bar: bool = False,
-        tokens_per_batch: int | None = None,
-    ) -> Vectors:
+        convert_to_tensor: Literal[True],
+        **options: Unpack[EncodeOptions],
+    ) -> "torch.Tensor": ...
+
+    @overload
+    def encode_queries(
+        self,
+        texts: str | Iterable[str],
+        *,
+        convert_to_tensor: Literal[False] = False,
+        **options: Unpack[EncodeOptions],
+    ) -> Vectors: ...
+
+    @understood("encode_queries", SAME, INSTEAD)
+    def encode_queries(
+        self,
+        texts: str | Iterable[str],
+        *,
+        convert_to_tensor: bool = False,
+        **options: Unpack[EncodeOptions],
+    ) -> "Vectors | torch.Tensor":
         """Return the vectors of queries, [N, D], or [D] for a single string.
 
         Each gets the query prompt of the model and is cut at its query length.
 
         Args:
             texts: queries, or one query.
-            precision: float32 or float16.
-            show_progress_bar: whether to show progress on standard error.
-            tokens_per_batch: as `encode` takes it.
+            convert_to_tensor: whether a tensor of torch is returned.
+            options: as `encode` takes them.
 
         Raises:
             UserError: a query is no string.
         """
-        return self.encode(
-            texts,
-            layer=self.layer,
-            side="query",
-            precision=precision,
-            show_progress_bar=show_progress_bar,
-            tokens_per_batch=tokens_per_batch,
-        )
+        found: Vectors | torch.Tensor = self._encode(
+            texts, [self.layer], "query", convert_to_tensor, options
+        )[0]
+        return found
 
+    encode_query = encode_queries  # as sentence-transformers names it
+
+    @overload
     def encode_documents(
         self,
         texts: Item | Iterable[Item],
         *,
-        precision: Precision = "float32",
-        show_progress_bar: bool = False,
-        tokens_per_batch: int | None = None,
-    ) -> Vectors:
+        convert_to_tensor: Literal[True],
+        **options: Unpack[EncodeOptions],
+    ) -> "torch.Tensor": ...
+
+    @overload
+    def encode_documents(
+        self,
+        texts: Item | Iterable[Item],
+        *,
+        convert_to_tensor: Literal[False] = False,
+        **options: Unpack[EncodeOptions],
+    ) -> Vectors: ...
+
+    @understood("encode_documents", SAME, INSTEAD)
+    def encode_documents(
+        self,
+        texts: Item | Iterable[Item],
+        *,
+        convert_to_tensor: bool = False,
+        **options: Unpack[EncodeOptions],
+    ) -> "Vectors | torch.Tensor":
         """Return the vectors of documents, [N, D], or [D] for a single one.
 
         Each gets the document prompt of the model and is cut at its document length.
@@ -173,21 +228,18 @@ class TextEncoder:
         Args:
             texts: documents, or one: strings, or dicts with a text and perhaps a title, which
                 stands before the text.
-            precision: float32 or float16.
-            show_progress_bar: whether to show progress on standard error.
-            tokens_per_batch: as `encode` takes it.
+            convert_to_tensor: whether a tensor of torch is returned.
+            options: as `encode` takes them.
 
         Raises:
             UserError: a document is neither a string nor a dict with a text.
         """
-        return self.encode(
-            texts,
-            layer=self.document_layer,
-            side="document",
-            precision=precision,
-            show_progress_bar=show_progress_bar,
-            tokens_per_batch=tokens_per_batch,
-        )
+        found: Vectors | torch.Tensor = self._encode(
+            texts, [self.document_layer], "document", convert_to_tensor, options
+        )[0]
+        return found
+
+    encode_document = encode_documents  # as sentence-transformers names it
 
     @overload
     def encode(
@@ -195,10 +247,9 @@ class TextEncoder:
         texts: Item | Iterable[Item],
         *,
         layer: int | None = None,
-        side: Side = "document",
-        precision: Precision = "float32",
-        show_progress_bar: bool = False,
-        tokens_per_batch: int | None = None,
+        convert_to_tensor: Literal[False] = False,
+        side: Side | None = None,
+        **options: Unpack[EncodeOptions],
     ) -> Vectors: ...
 
     @overload
@@ -207,58 +258,97 @@ class TextEncoder:
         texts: Item | Iterable[Item],
         *,
         layer: Sequence[int],
-        side: Side = "document",
-        precision: Precision = "float32",
-        show_progress_bar: bool = False,
-        tokens_per_batch: int | None = None,
+        convert_to_tensor: Literal[False] = False,
+        side: Side | None = None,
+        **options: Unpack[EncodeOptions],
     ) -> dict[int, Vectors]: ...
 
+    @overload
+    def encode(
+        self,
+        texts: Item | Iterable[Item],
+        *,
+        layer: int | None = None,
+        convert_to_tensor: Literal[True],
+        side: Side | None = None,
+        **options: Unpack[EncodeOptions],
+    ) -> "torch.Tensor": ...
+
+    @overload
+    def encode(
+        self,
+        texts: Item | Iterable[Item],
+        *,
+        layer: Sequence[int],
+        convert_to_tensor: Literal[True],
+        side: Side | None = None,
+        **options: Unpack[EncodeOptions],
+    ) -> "dict[int, torch.Tensor]": ...
+
+    @understood("encode", SAME | {"layers": "layer"}, INSTEAD)
     def encode(
         self,
         texts: Item | Iterable[Item],
         *,
         layer: int | Sequence[int] | None = None,
-        side: Side = "document",
-        precision: Precision = "float32",
-        show_progress_bar: bool = False,
-        tokens_per_batch: int | None = None,
-    ) -> Vectors | dict[int, Vectors]:
+        convert_to_tensor: bool = False,
+        side: Side | None = None,
+        **options: Unpack[EncodeOptions],
+    ) -> "Vectors | torch.Tensor | dict[int, Vectors] | dict[int, torch.Tensor]":
         """Return the vectors of texts at one layer, or at several from one pass.
 
         Args:
             texts: N texts, or one; documents may be dicts with a text and a title.
             layer: layers that they run through, or a list of such numbers; that of the side by
                 default.
-            side: query or document, which have prompts and lengths of their own.
-            precision: float32 or float16.
-            show_progress_bar: whether to show progress on standard error.
-            tokens_per_batch: tokens of a batch, padding included; texts of similar length share a
-                batch. By default as many as suit the device.
+            convert_to_tensor: whether tensors of torch are returned, on the processor.
+            side: query or document, which have prompts and lengths of their own; document by
+                default.
+            options: precision, show_progress_bar, tokens_per_batch, and the other arguments that
+                `m2dr.api.encode_options.EncodeOptions` describes; they mean what they mean in
+                sentence-transformers.
 
         Returns:
             [N, D], or [D] for a single text; of several layers a dict from layer to such an array.
 
         Raises:
-            UserError: the model has no such layer, or a text is of another type.
+            UserError: the model has no such layer, a text is of another type, or there is no such
+                argument.
         """
-        for name, word, known in (("side", side, Side), ("precision", precision, Precision)):
-            if word not in get_args(known):
-                hint = nearest(str(word), get_args(known))
-                raise UserError(f"{name} = {word!r} was asked for. {hint}")
-        if tokens_per_batch is not None:
-            whole_number("tokens_per_batch", tokens_per_batch, 1)
+        if side is not None and side not in get_args(Side):
+            raise UserError(f"side = {side!r} was asked for. {nearest(str(side), get_args(Side))}")
+        named = SIDES.get(str(options.get("prompt_name")).lower(), "document")
+        layers = self._layers(layer, side or named)
+        found = self._encode(texts, layers, side, convert_to_tensor, options)
+        return dict(zip(layers, found, strict=True)) if isinstance(layer, Sequence) else found[0]
+
+    def _encode(
+        self,
+        texts: Item | Iterable[Item],
+        layers: list[int],
+        side: Side | None,
+        as_tensors: bool,
+        options: EncodeOptions,
+    ) -> list[Any]:
+        """Return the vectors of texts at each of some layers."""
+        plan = plan_encoding(self.card, self.dim, self.device, side, options)
         alone = isinstance(texts, str | Mapping)
-        given = contents([texts] if alone else texts, side)  # type: ignore[list-item]  # a single one, or many
-        layers = self._layers(layer, side)
-        shown = progress("Encoding", len(given), "texts") if show_progress_bar else nullcontext()
+        given = contents([texts] if alone else texts, plan.side)  # type: ignore[list-item]  # a single one, or many
+        shown = progress("Encoding", len(given), "texts") if plan.shows_progress else nullcontext()
         with shown as advance:
             told = advance or (lambda _: None)
-            vectors = self._inner.vectors(given, side, layers, tokens_per_batch, told)
-        vectors = vectors.astype(precision, copy=False)
-        found = {
-            number: one[0] if alone else one for number, one in zip(layers, vectors, strict=True)
-        }
-        return found if isinstance(layer, Sequence) else found[layers[0]]
+            vectors = self._inner.vectors(
+                given, plan.side, layers, plan.tokens_per_batch, told, plan.dim
+            )
+        if plan.normalise:
+            vectors = np.stack([_unit(one) for one in vectors])
+        vectors = vectors.astype(plan.precision, copy=False)
+        found = [one[0] if alone else one for one in vectors]
+        if not as_tensors:
+            return found
+        from m2dr.model.devices import as_tensor
+
+        return [as_tensor(one) for one in found]
 
     def _layers(self, layer: int | Sequence[int] | None, side: Side) -> list[int]:
         """Return the layers to encode at, each once."""
@@ -270,6 +360,7 @@ class TextEncoder:
             raise UserError("layer = [] was asked for. Give at least one layer, such as [2, 4].")
         return sorted(set(numbers))
 
+    @understood("similarity", {"embeddings1": "queries", "embeddings2": "documents"})
     def similarity(self, queries: ArrayLike, documents: ArrayLike) -> NDArray[np.float32]:
         """Return the scores of all pairs of vectors, [Q, N]: cosines or dot products.
 
@@ -299,6 +390,7 @@ class TextEncoder:
         scores: NDArray[np.float32] = left @ right.T
         return scores
 
+    @understood("cut", {"layers": "layer", "truncate_dim": "dim", "dims": "dim"})
     def cut(self, layer: int | Cut | None = None, dim: int | None = None) -> "TextEncoder":
         """Return the same model at another cut; its layers are loaded once more.
 
@@ -323,24 +415,36 @@ class TextEncoder:
             )
         )
 
-    def save_pretrained(self, folder: str | PathLike[str]) -> Path:
+    @understood(
+        "save_pretrained",
+        dict.fromkeys(("path", "save_directory", "output_path", "out"), "folder"),
+    )
+    def save_pretrained(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
         """Write a model folder that m2dr, transformers and sentence-transformers open.
 
-        It holds the layers that queries and documents of this encoder need, and all dims: vectors
-        are cut when they are encoded, by `dim=` or `truncate_dim=`.
+        Of a cut it is the smaller model that `m2dr export` writes, whose vectors are those of the
+        queries: other layers and dims are left out. Where the model trained such queries to search
+        documents of its last layer, save that cut too, for the documents. Layer 0 is a table and no
+        model, so that the whole model is written.
+
+        Args:
+            folder: to write; empty or missing.
+            force: whether a cut that was neither fitted nor trained is written too.
 
         Returns:
             The folder.
 
         Raises:
-            UserError: the folder is not empty, or cannot be written.
+            UserError: the folder is not empty, or cannot be written, or the cut was neither fitted
+                nor trained.
         """
-        from m2dr.commands.export import save_model
+        from m2dr.commands.export import save_cut
 
         out = Path(path_or_name("folder", folder))
-        save_model(self.name, max(self.layer, self.document_layer), out)
+        save_cut(self.name, Cut(self.layer, self.dim), self.document_layer, out, force)
         return out
 
+    @understood("push_to_hub", {"repo_name": "repo_id", "name": "repo_id"})
     def push_to_hub(
         self,
         repo_id: str,
@@ -353,8 +457,8 @@ class TextEncoder:
         """Upload the model to the Hugging Face hub, as `m2dr push` does, and return its address.
 
         A folder that holds the whole model is uploaded as it is, with its README and figures. Of a
-        cut whose documents need fewer layers, and of a model from elsewhere, the folder that
-        `save_pretrained` writes is uploaded.
+        cut whose documents need fewer layers, and of a model from elsewhere, a folder of the layers
+        that queries and documents need is uploaded, with all dims.
 
         Args:
             repo_id: OWNER/NAME.
@@ -366,6 +470,7 @@ class TextEncoder:
         Raises:
             UserError: the id is not OWNER/NAME, there is no token, or the hub refuses.
         """
+        from m2dr.commands.export import save_model
         from m2dr.commands.push_model import push_model
         from m2dr.settings.hub_requests import PushModelRequest
 
@@ -373,7 +478,8 @@ class TextEncoder:
         is_whole = max(self.layer, self.document_layer) == self.card.layers
         with TemporaryDirectory() as place:
             if not (is_whole and (own / CARD).is_file()):
-                own = self.save_pretrained(Path(place, repo_id.rpartition("/")[2] or "model"))
+                own = Path(place, repo_id.rpartition("/")[2] or "model")
+                save_model(self.name, max(self.layer, self.document_layer), own)
             asked = PushModelRequest(own, repo_id, private, revision, commit_message, token)
             return push_model(asked).url
 

@@ -17,6 +17,7 @@ MODULES = {
     "index": "index",
     "encode": "export",
     "search": "search",
+    "serve": "serve",
     "mine": "search",
     "bm25": "search",
     "fuse": "search",

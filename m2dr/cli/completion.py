@@ -149,7 +149,8 @@ def _card(ctx: click.Context) -> Any:  # noqa: ANN401  # a ModelCard, or None
     from m2dr.model.hub import CARD
     from m2dr.settings.evaluate_requests import MODELS
 
-    given = ctx.params.get("model") or ctx.params.get("models") or ctx.params.get("backbone")
+    names = ("model", "named", "models", "backbone")
+    given = next((ctx.params[name] for name in names if ctx.params.get(name)), None)
     if given:
         return read_card(given if isinstance(given, str) else given[0])
     cards = sorted(MODELS.glob(f"*/{CARD}"), key=lambda path: path.stat().st_mtime_ns)
@@ -175,6 +176,7 @@ _BY_FIELD: dict[str, Find] = {
     "corpora": _corpora,
     "backbone": _backbones,
     "model": _models,
+    "named": _models,
     "models": _models,
     "index": _indexes,
     "folders": _stores,

@@ -6,10 +6,13 @@ from pathlib import Path
 import click
 
 from m2dr.cli.options import FOLDER, Whole, command, json_option, takes
+from m2dr.cli.serve import require_serve
 from m2dr.cli.terminal import echo, echo_json
 from m2dr.errors import UserError, counted
+from m2dr.errors import command as shown_command
+from m2dr.settings.export_request import ExportRequest
 from m2dr.settings.hub_requests import CardRequest, PushModelRequest
-from m2dr.settings.index_requests import EncodeRequest, ExportRequest
+from m2dr.settings.index_requests import EncodeRequest
 
 
 @command(
@@ -41,22 +44,18 @@ def encode(request: EncodeRequest) -> None:
 )
 @takes(ExportRequest)
 def export(request: ExportRequest) -> None:
-    """Write the first layers of a model as a model of their own."""
-    from m2dr.commands import export as verb
+    """Write a cut as a smaller model that stands alone, or as a graph.
 
-    model, layers, out, dim = request.model, request.layers, request.out, request.dim
-    extra = {"format": request.format, "dim": dim, "dtype": request.dtype, "exits": request.exits}
-    verb.refuse_of_table(layers, **extra)
-    if layers == 0:
-        table = verb.export_table(model, out, request.format, dim, request.dtype, request.exits)
-        numbers = f"{counted(table.tokens, 'tokens', ',')}, {counted(table.dim, 'dims')}"
-        echo(f"Layer 0 for {table.format}: {numbers}, {table.dtype}; {out}")
-        for note in table.notes:
-            echo(note, err=True)
-        return
-    card = verb.export(model, layers, out)
-    cuts = ", ".join(map(str, card.cuts)) or "none"
-    echo(f"{counted(card.layers, 'layers')}, cuts trained: {cuts}; {out}")
+    The folder opens in transformers, sentence-transformers and m2dr, and gives the vectors of the
+    cut. MODEL is a folder or id; the newest trained model in models/ by default.
+    """
+    from m2dr.commands.export import export_model
+
+    report = export_model(request)
+    for note in report.notes:
+        echo(note, err=True)
+    for line in report.lines:
+        echo(line)
 
 
 @command(
@@ -115,13 +114,29 @@ def push(request: PushModelRequest, as_json: bool) -> None:
 @click.option(
     "--steps", type=Whole(min=1), metavar="N", help="Optimiser steps of each training; 60."
 )
-def quickstart(out: Path, trains: bool, steps: int | None) -> None:
+@click.option(
+    "--open",
+    "opens",
+    is_flag=True,
+    help="Then serve the index, and open a page that compares cuts.",
+)
+def quickstart(out: Path, trains: bool, steps: int | None, opens: bool) -> None:
     """Fit, index, search and evaluate on the built-in corpus.
 
     It takes a few minutes.
     """
     if steps and not trains:
         raise UserError("--steps is of a training; give --train too.")
+    if opens:
+        require_serve()
+    from m2dr.commands.quickstart import PAGE_CUT, QUERIES, served
     from m2dr.commands.quickstart import quickstart as verb
 
-    verb(out, trains, steps, echo)
+    report = verb(out, trains, steps, echo)
+    if not opens:
+        again = shown_command("quickstart", out=out if out != Path() else None, open=True)
+        echo(f"To compare cuts on a page: {again}")
+    else:
+        from m2dr.serve.browser import serve_and_open
+
+        serve_and_open(served(out, report, echo), QUERIES[0], PAGE_CUT, echo)

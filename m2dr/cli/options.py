@@ -290,7 +290,8 @@ def _parameter(
     is_list = many and item in (int, float)
     required = value is MISSING
     if described.is_argument:
-        shown = each.name.upper() if required else f"[{each.name.upper()}]"
+        plain = each.name.upper() if required else f"[{each.name.upper()}]"
+        shown = described.metavar or plain
         return click.argument(
             name,
             cls=NamedArgument,

@@ -34,8 +34,7 @@ _EXAMPLE = command_line("search", "read a file")
     "top_k",
     cls=NamedOption,
     type=Whole(min=1),
-    default=10,
-    show_default=True,
+    show_default="10",
     metavar="N",
     help="Documents per query; 1000 is usual with --run.",
 )
@@ -48,7 +47,7 @@ _EXAMPLE = command_line("search", "read a file")
 def search(
     request: SearchRequest,
     text: str | None,
-    top_k: int,
+    top_k: int | None,
     topics: Path | None,
     run_file: Path | None,
     report: bool,
@@ -68,6 +67,7 @@ def search(
     for warning in searcher.warnings:
         echo(f"Warning: {warning}", err=True)
     if queries is not None and run_file:
+        top_k = verb.DEPTH if top_k is None else top_k
         run = verb.search_topics(searcher, queries, run_file, top_k)
         echo(f"{counted(len(run), 'queries')}: {run_file}", beside=run_file)
         _report(searcher, queries, top_k, report, run_file)
@@ -76,7 +76,7 @@ def search(
     if text is not None and as_json:
         answer = searcher.search(text, top_k)
         asked = verb.as_queries([text]) if report else None
-        echo_json(verb.record_of(searcher, text, answer, asked, top_k))
+        echo_json(verb.record_of(searcher, text, answer, asked, top_k or verb.DEPTH))
     elif text is not None:
         _show(searcher.search(text, top_k))
         _report(searcher, verb.as_queries([text]), top_k, report)
@@ -103,17 +103,17 @@ def _refuse_mixed(
 def _report(
     searcher: "Searcher",
     queries: "list[Query]",
-    k: int,
+    k: int | None,
     wanted: bool,
     beside: Path | None = None,
 ) -> None:
     if wanted:
-        from m2dr.commands.search import compare_with_scan
+        from m2dr.commands.search import DEPTH, compare_with_scan
 
-        echo(str(compare_with_scan(searcher, queries, k)), beside=beside)
+        echo(str(compare_with_scan(searcher, queries, k or DEPTH)), beside=beside)
 
 
-def _prompt(searcher: "Searcher", k: int) -> None:
+def _prompt(searcher: "Searcher", k: int | None) -> None:
     """Search for queries from the terminal until an empty line or the end of input."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="backslashreplace")  # a wrong byte is no reason to leave
@@ -128,10 +128,18 @@ def _prompt(searcher: "Searcher", k: int) -> None:
 
 
 def _show(answer: "Answer") -> None:
+    missing = ""
     for hit in answer.hits:
-        snippet = " ".join(hit.text.split())
-        short = snippet if len(snippet) <= 100 else snippet[:99] + "…"
-        echo(f"{hit.rank:>3}  {hit.score:>8.4f}  {hit.docid}\n     {short}")
+        line = f"{hit.rank:>3}  {hit.score:>8.4f}  {hit.docid}"
+        try:
+            snippet = " ".join(hit.text.split())
+        except UserError as error:
+            missing = str(error)
+            echo(line)
+            continue
+        echo(f"{line}\n     {snippet if len(snippet) <= 100 else snippet[:99] + '…'}")
+    if missing:
+        echo(f"Warning: {missing}", err=True)
     echo(
         f"tokenise {answer.tokenise_ms:.2f} ms, encode {answer.encode_ms:.2f} ms, "
         f"search {answer.search_ms:.2f} ms",

@@ -50,7 +50,7 @@ def write_card(request: CardRequest) -> CardReport:
     require_own(folder)
     card, earlier = read_card(str(folder)), read_earlier(folder)
     name = names_of([str(folder)])[0]
-    found, notes = _results_of(card, name, request)
+    found, notes = results_of(card, name, request)
     with lock_folder(folder, "give the command again"):
         grids = tuple(_measured(one, folder) for one in found)
         settings = read_training_settings(folder / SETTINGS)
@@ -66,7 +66,7 @@ def require_own(folder: Path) -> None:
         raise UserError(f"The folder {folder} {what}: no {CARD} is in it. Make one with: {made}")
 
 
-def _results_of(
+def results_of(
     card: ModelCard, name: str, request: CardRequest
 ) -> tuple[list[ModelResult], list[str]]:
     """Return the results of a model, and sentences on those that were passed over."""

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from m2dr.data.dataset import open_corpus_file
 from m2dr.errors import UserError, command, counted, were
 from m2dr.index.changes import (
     Change,
@@ -23,8 +24,9 @@ from m2dr.index.changes import (
     open_all,
 )
 from m2dr.index.exit_files import fitting_exits
+from m2dr.index.field_files import field_file, write_fields
 from m2dr.index.layout import ADDED, DIGITS, store_folder, stored_layers
-from m2dr.index.manifest import StorePlan
+from m2dr.index.manifest import FieldFile, StorePlan
 from m2dr.index.store import Store
 from m2dr.io import atomic_path, read_bytes, sha256_of, write_bytes
 from m2dr.model.devices import own_device
@@ -34,6 +36,7 @@ from m2dr.pipelines.changed_corpus import (
     added_texts,
     document_line,
     documents_of,
+    parse_document,
     stored_corpus,
 )
 from m2dr.pipelines.encode import open_corpus
@@ -101,12 +104,21 @@ def add_documents(documents: Iterable[Document], request: AddRequest) -> ChangeR
         link(place, home / texts)
         gone = stores[0].docids.find(docids).values()
         made = [
-            add_store(store, more, gone, texts, request.graph_threads)
+            add_store(store, more, gone, texts, request.graph_threads, _fields(store, place))
             for store, more in zip(stores, added, strict=True)
         ]
         change = Change("add", asked, len(docids), len(gone), _outcomes(made))
         commit(home, change)
         return _report(home, [store for store, _ in made], change, begun)
+
+
+def _fields(store: Store, place: Path) -> FieldFile | None:
+    """Write the fields of the documents of a file that are added to a store, if it keeps them."""
+    if store.manifest.fields is None:
+        return None
+    path = store.folder / field_file(store.manifest.revision + 1)
+    documents = open_corpus_file(place, parse_document)
+    return write_fields(path, lambda: (document.fields for document in documents))
 
 
 def delete(request: DeleteRequest) -> ChangeReport:

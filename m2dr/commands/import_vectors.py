@@ -19,6 +19,7 @@ from m2dr.index.vectors import Floats, prefixes
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.folder import read_card
+from m2dr.pipelines.changed_corpus import keep_fields_of
 from m2dr.pipelines.encode import embed_texts, open_corpus
 from m2dr.pipelines.models import label_of
 from m2dr.progress import progress, say
@@ -72,6 +73,11 @@ def import_vectors(request: ImportRequest) -> ImportReport:
     plan = StorePlan(corpus, layer, foreign.width, label, request.store, SHARD_ROWS)
     folder = store_folder(request.root, corpus, card.fingerprint, layer)
     store = _write(foreign, folder, plan, request.overwrite)
+    if request.sample:
+        fields = {one.id: one.fields for one in dataset.documents_with_fields()}
+        keep_fields_of(
+            folder.parent, lambda one: (fields.get(docid, ()) for docid in one.complete.docids)
+        )
     dims = sorted(set(request.dims)) or [foreign.width]
     indexes = tuple(build_index(store, dim, request.engine) for dim in dims)
     spent = time.monotonic() - begun

@@ -1,8 +1,9 @@
 """`m2dr index corpus` and `fit`: encode documents, build indexes, fit the exits of an index."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,7 @@ from m2dr.index.layout import (
 )
 from m2dr.index.manifest import IndexManifest, StoreManifest, StorePlan
 from m2dr.index.store import Store, open_store
+from m2dr.index.store_writer import refuse_other_plan
 from m2dr.io import (
     TEMPORARY_SUFFIX,
     lock_folder,
@@ -48,6 +50,7 @@ from m2dr.model.exits import write_exits
 from m2dr.model.folder import read_card
 from m2dr.model.hub import EXITS, STATIC
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
+from m2dr.pipelines.changed_corpus import fields_of_rows, keep_fields_of, with_changes
 from m2dr.pipelines.encode import embed_tokens_and_states, open_corpus
 from m2dr.pipelines.encode_store import EncodingJob, ShardReader, digest_of
 from m2dr.pipelines.fit_heads import ONE_OF, Snippets, fit_states, held_out, snippet_places
@@ -65,6 +68,7 @@ from m2dr.settings.index_requests import FitIndexRequest, IndexRequest, index_co
 # Random signs per token: the more the better, and the longer the regressions take. A fit of few
 # documents, which are encoded soon, has fewer.
 FEW, FEW_SIGNS, SIGNS = 3000, 1024, 3072
+LEAST_COSINE = 0.98  # of a text's vector and the stored one; int8 has .998 at least
 
 
 @dataclass(frozen=True)
@@ -144,7 +148,8 @@ def encode_corpus(
     home = stores[0][0].parent
     if is_main_process():
         settle(home)
-    if changed := _changed_stores(request, home, [folder for folder, _ in stores]):
+    if changed := _changed_stores(request, home, dict(stores)):
+        keep_fields_of(home, partial(fields_of_rows, dataset, home))
         return changed
     documents = dataset.document_count
     device = own_device(request.device)
@@ -156,18 +161,23 @@ def encode_corpus(
     if request.exits and exits and not checkpoint.ends_fitted(model):
         job = replace(job, exits=exits)
     made = make_stores(job, dataset, workers, overwrite=request.overwrite, exits=exits)
+    if made:
+        keep_fields_of(home, partial(fields_of_rows, dataset, home))
     if made and job.exits:
         fit_exits(replace(job, runtime=made[-1].manifest.runtime), dataset, made[-1])
     return made
 
 
-def _changed_stores(request: IndexRequest, home: Path, asked: Sequence[Path]) -> list[Store]:
+def _changed_stores(
+    request: IndexRequest, home: Path, asked: Mapping[Path, StorePlan]
+) -> list[Store]:
     """Return the stores of a collection that was changed since it was encoded, else nothing.
 
     They hold no longer what the corpus holds, and are not compared with it.
 
     Raises:
-        UserError: a layer would hold other documents than the others.
+        UserError: a layer would hold other documents than the others, or a store was made with
+            other settings.
     """
     there = set(store_folders_of(home))
     staying = there - set(asked) if request.overwrite else there
@@ -181,7 +191,12 @@ def _changed_stores(request: IndexRequest, home: Path, asked: Sequence[Path]) ->
             f"is encoded now would hold others. Use layers {', '.join(map(str, layers))}, or give "
             f"up the changes and encode all of them from the corpus with: {again}"
         )
-    return [open_store(folder) for folder in asked]
+    found = [open_store(folder) for folder in asked]
+    for store in found:
+        made = store.manifest.plan
+        refuse_other_plan(store.folder, made, asked[store.folder], ("shard_rows", "runtime"))
+    say(f"Documents of {home} were added or deleted since they were encoded: those of now are used")
+    return found
 
 
 def _is_changed(folder: Path) -> bool:
@@ -228,12 +243,7 @@ def fit_index(request: FitIndexRequest) -> tuple[Path, IndexExits]:
     store = _open_store(request, card, dataset)
     folder = store.folder
     exits = exits_folder(folder)
-    if store.manifest.revision:
-        raise UserError(
-            f"Exits are fitted on the documents of a corpus, and those of {folder} were added to "
-            f"or deleted since. Keep the exits it has, or give up the changes and encode the "
-            f"corpus again {store_remedy(folder, overwrite=True)}"
-        )
+    dataset = with_changes(dataset, folder.parent)
     if not request.overwrite and fitting_exits(folder):
         again = command_of(
             ("index", "fit"),
@@ -252,7 +262,8 @@ def fit_index(request: FitIndexRequest) -> tuple[Path, IndexExits]:
         exits,
         store.manifest.runtime,
     )
-    _refuse_changed(job, dataset, store)
+    if not store.manifest.revision:
+        _refuse_changed(job, dataset, store)
     return exits, _fit(job, dataset, store, exits)
 
 
@@ -301,7 +312,8 @@ def _fit(job: EncodingJob, dataset: Dataset, store: Store, folder: Path) -> Inde
         device = choose_device(job.device)
         dtype = choose_dtype(job.dtype, device)
         encoder, tokenizer = checkpoint.load(job.model, None, device, dtype)
-        rows, states = _states(job, dataset, store, folder, encoder, tokenizer)
+        read = _states_of_changed if store.manifest.revision else _states
+        rows, states = read(job, dataset, store, folder, encoder, tokenizer)
         fit = fit_states(
             encoder,
             tokenizer,
@@ -329,7 +341,7 @@ def _write(encoder: Encoder, store: Store, fit: FitRecord, dtype: str, folder: P
     record = IndexExits(
         store.manifest.corpus,
         encoder.card.fingerprint,
-        store.manifest.texts,
+        store.manifest.encoded or store.manifest.texts,
         fit,
         encoding_of(store.manifest.label),
         dtype,
@@ -384,6 +396,34 @@ def _opened(job: EncodingJob, store: Store) -> BatchEncoder:
     """Open the encoder in the runtime that made the vectors of a store."""
     refuse_absent(job.runtime, f"it made the vectors of {store.folder}")
     return job.source.open(job.runtime)[0]
+
+
+def _states_of_changed(
+    job: EncodingJob,
+    dataset: Dataset,
+    store: Store,
+    folder: Path,  # noqa: ARG001  # nothing is kept there
+    encoder: Encoder,
+    tokenizer: ModelTokenizer,
+) -> tuple[Ragged, NDArray[np.float32]]:
+    """Return what `_states` does for documents that were added to or deleted from since.
+
+    Their shards have no digests of what is left, so each vector is compared with the stored one.
+    """
+    chosen = sampled_rows(store.documents)
+    contents = [dataset.document_at(int(row)).content for row in chosen]
+    rows = Ragged.of(tokenize(encoder.card, tokenizer, contents, "document"))
+    layers, everything = (encoder.layers,), np.arange(len(rows))
+    same: BatchEncoder = encoder if job.runtime == "torch" else _opened(job, store)
+    with progress("Reading states", len(rows), "documents") as advance:
+        vectors, states = embed_tokens_and_states(
+            same, rows, tokenizer.pad_id, layers, everything, advance
+        )
+    found, held = vectors[0], np.asarray(store.rows(chosen), np.float32)
+    lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(held, axis=1)
+    if ((found * held).sum(axis=1) < LEAST_COSINE * lengths).any():
+        raise _changed(job, store)
+    return rows, states
 
 
 def _snippets(

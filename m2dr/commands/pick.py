@@ -170,7 +170,7 @@ def commands(choice: Choice, indexes: Path = INDEXES) -> list[str]:
             dim=cut.dim,
         ),
     ]
-    if costs.documents_from == "same" and 0 < cut.layer < costs.whole.layer:
-        out = f"{costs.model.rstrip('/')}-L{cut.layer}"
-        found.insert(0, command("export", model=costs.model, layers=cut.layer, out=out))
+    if costs.documents_from == "same" and cut.layer > 0 and cut != costs.whole:
+        out = f"{costs.model.rstrip('/')}-{cut}"
+        found.insert(0, command("export", costs.model, cut=cut, out=out))
     return found

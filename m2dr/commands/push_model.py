@@ -24,6 +24,7 @@ from m2dr.model.readme import IMAGES, README
 from m2dr.model.sentence_transformers import MODEL_SETTINGS
 from m2dr.pipelines.run_folder import SETTINGS as TRAINING
 from m2dr.progress import progress
+from m2dr.records.exported import EXPORTED_FILE
 from m2dr.settings.hub_requests import PushModelRequest
 
 if TYPE_CHECKING:
@@ -32,10 +33,16 @@ if TYPE_CHECKING:
 
 MAIN = "main"  # the branch of a new repository
 # Files of a model in its own folder; those of its modules lie in folders that modules.json names.
-FILES = (CARD, README, "config.json", "generation_config.json", "*.safetensors", WEIGHTS_INDEX) + (
-    (*TOKENIZERS, "chat_template.jinja", MODULES, MODEL_SETTINGS, *SETTINGS, TRAINING, "LICENSE*")
-)
-_IN_MODULES = ("config.json", "*.safetensors")
+FILES = (
+    CARD,
+    README,
+    EXPORTED_FILE,
+    "config.json",
+    "generation_config.json",
+    "*.safetensors",
+    WEIGHTS_INDEX,
+) + ((*TOKENIZERS, "chat_template.jinja", MODULES, MODEL_SETTINGS, *SETTINGS, TRAINING, "LICENSE*"))
+_IN_MODULES = ("config.json", "*_config.json", "*.safetensors")
 _FIGURE = re.compile(rf"\]\(({IMAGES}/[^/()\s]+\.(?:png|svg))\)")
 _NAME = re.compile(r"[A-Za-z0-9](?:[\w.-]{0,94}[A-Za-z0-9])?", re.ASCII)
 

@@ -4,18 +4,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from m2dr.commands.evaluate import EvaluateReport, evaluate, tables
+from m2dr.commands.evaluate import EvaluateReport, evaluate, keep_record, tables
 from m2dr.commands.fit import fit
 from m2dr.commands.index import index_corpus
 from m2dr.commands.search import Searcher
 from m2dr.commands.train import train
 from m2dr.errors import command, counted
 from m2dr.evaluate.grid import Grid
+from m2dr.evaluate.results import GRID
 from m2dr.model.hub import CARD, RECORD
 from m2dr.pipelines.run_folder import folder_of, resumed
 from m2dr.records.cut import Cut
 from m2dr.settings.evaluate_requests import EvaluateRequest
 from m2dr.settings.index_requests import IndexRequest, SearchRequest, index_command
+from m2dr.settings.serve_requests import ServeRequest
 from m2dr.settings.trainings import read_fit_settings, read_train_settings
 
 Say = Callable[[str], None]
@@ -33,6 +35,7 @@ QUERIES = (
     "parse command line arguments",
 )
 SMALL = 128  # dims of the smaller index
+PAGE_CUT = Cut(2, SMALL)  # which the page shows first
 
 
 def quickstart(out: Path, trains: bool, steps: int | None, say: Say) -> EvaluateReport:
@@ -56,6 +59,17 @@ def quickstart(out: Path, trains: bool, steps: int | None, say: Say) -> Evaluate
         say(f"\nTo train a model and have exits fitted at its end: {train_on}")
         say(f"To see it compared with others here: {command('quickstart', train=True)}")
     return report
+
+
+def served(out: Path, report: EvaluateReport, say: Say) -> ServeRequest:
+    """Return what `m2dr quickstart --open` serves, and say the command that it stands for."""
+    model = out / folder_of(CORPUS, "fitted", None)
+    grid = report.folder / model.name / GRID
+    shown = command(
+        "serve", corpus=CORPUS, model=model, indexes=_elsewhere(out, "indexes"), grid=grid
+    )
+    say(f"\n$ {shown}")
+    return ServeRequest(corpus=CORPUS, model=str(model), root=out / "indexes", grid=grid)
 
 
 def _fit(out: Path, say: Say) -> Path:
@@ -115,6 +129,7 @@ def _evaluate(out: Path, models: Sequence[Path], say: Say) -> EvaluateReport:
             (CORPUS,), names, measures=MEASURES, root=out / "indexes", out=out / "results"
         )
     )
+    keep_record(report)
     say(tables(report.grids))
     untrained, fitted, *_ = report.grids
     say(_meaning(untrained, fitted))

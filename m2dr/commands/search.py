@@ -11,16 +11,20 @@ from numpy.typing import NDArray
 
 from m2dr.errors import counted
 from m2dr.evaluate.runfiles import write_run
+from m2dr.index.filters import Filter
 from m2dr.index.searchable import Searchable
 from m2dr.index.store import open_store
 from m2dr.pipelines.models import label_of
-from m2dr.pipelines.query_encoder import QueryEncoder, Tell, open_query_encoder
+from m2dr.pipelines.query_encoder import LruCache, QueryEncoder, Tell, open_query_encoder
 from m2dr.pipelines.resolve import ResolvedIndex, open_documents, resolve_index, store_of
 from m2dr.progress import say
 from m2dr.records.cut import Cut
 from m2dr.records.run import Ranking, Run
 from m2dr.records.texts import Query
 from m2dr.settings.index_requests import SearchRequest
+
+DEPTH = 10  # documents of an answer where no number is asked for
+_FILTERS = 8  # whose documents are kept open
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,9 @@ class Searcher:
         self._tell = tell
         self.cut = Cut(self._resolved.query_layer, self._documents.dim)
         self._documents.accept(label_of(self._resolved.card, self._resolved.model), self.cut)
+        self._filtered = LruCache(self._where, _FILTERS)
+        self._filter = request.filter
+        self.where(request.filter)
         exits = self._resolved.exits
         self.warnings = [] if exits else self._documents.warnings(self.cut)
         self._encoder = (encoder_of or _load)(self._resolved)
@@ -104,50 +111,85 @@ class Searcher:
         """The resolved request."""
         return self._resolved
 
+    def where(self, filter: str) -> Searchable:  # noqa: A002  # as the option is called
+        """Return the open index, in which only documents that fit a filter are found.
+
+        Those that were asked for last stay open.
+
+        Args:
+            filter: such as `year >= 2020 and lang = en`; that of the request when empty.
+
+        Raises:
+            UserError: it is not written as a filter is, names a field that the documents do not
+                have, or compares one with a value of another kind; or fields are not known.
+        """
+        asked = filter or self._filter
+        return self._filtered.get(asked) if asked else self._documents
+
+    def _where(self, asked: str) -> Searchable:
+        return self._documents.where(Filter.parse(asked))
+
     def warm_up(self) -> None:
         """Run one query, so that libraries are loaded before the first one that counts."""
         self._encoder.warm_up()
         self.search("warm up", k=1)
 
-    def search(self, text: str, k: int) -> Answer:
+    def search(self, text: str, k: int | None = None) -> Answer:
         """Return the best `k` documents of one query."""
         return self.answers([text], k)[0]
 
-    def answers(self, texts: Sequence[str], k: int) -> list[Answer]:
+    def answers(
+        self,
+        texts: Sequence[str],
+        k: int | None = None,
+        filter: str = "",  # noqa: A002  # as the option is called
+    ) -> list[Answer]:
         """Return the best `k` documents of each query, in the order of the queries.
 
+        Args:
+            texts: queries.
+            k: documents per query; None: 10, or all where there are fewer.
+            filter: as `where` takes it. Fewer documents than `k` may fit it.
+
         Raises:
-            UserError: a query is empty, or k is below 1.
+            UserError: a query is empty, k is below 1, or `where` refuses the filter.
         """
         if not texts:
             return []
         names = [str(number) for number in range(len(texts))]
-        run, spans = self._walk(names, texts, k, own=False)
+        run, spans = self._walk(names, texts, k, self.where(filter), own=False)
         times = [1000 * span / len(texts) for span in spans]
         return [Answer(self._hits(run.rankings[name]), *times) for name in names]
 
     def run(self, queries: Sequence[Query], k: int) -> Run:
         """Rank for many queries at once."""
         texts = [query.text for query in queries]
-        own = self._resolved.dataset.drops_own_document
-        return self._walk([query.id for query in queries], texts, k, own)[0]
+        own = self._resolved.encoded.drops_own_document
+        return self._walk([query.id for query in queries], texts, k, self.where(""), own)[0]
 
     def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Encode queries: [Q, width], not normalised."""
         return self._encoder.embed(self._encoder.tokenize(texts, lambda _: None))
 
     def _walk(
-        self, names: Sequence[str], texts: Sequence[str], k: int, own: bool
+        self,
+        names: Sequence[str],
+        texts: Sequence[str],
+        k: int | None,
+        documents: Searchable,
+        own: bool,
     ) -> tuple[Run, tuple[float, float, float]]:
         """Return the run of queries, and the seconds of tokenising, encoding and searching.
 
         Args:
             names: of the queries.
             texts: of the queries.
-            k: how many documents for each.
+            k: how many documents for each; None: DEPTH of them, or fewer.
+            documents: that are searched.
             own: whether the document of a query's own name is left out.
         """
-        if k > self._documents.documents:
+        whole = documents is self._documents  # of a filter, fewer are no surprise
+        if whole and k is not None and k > documents.documents:
             self._tell(
                 f"{k} documents per query were asked for, and {self._documents.corpus} holds "
                 f"{self._documents.documents}; all of them are ranked."
@@ -158,7 +200,7 @@ class Searcher:
         vectors = self._encoder.embed(rows)
         encoded = time.perf_counter()
         drop = {name: name for name in names} if own else None
-        run = self._documents.ranked(names, vectors, k, drop)
+        run = documents.ranked(names, vectors, DEPTH if k is None else k, drop)
         found = time.perf_counter()
         return run, (tokenised - start, encoded - tokenised, found - encoded)
 
@@ -233,13 +275,14 @@ def compare_with_scan(searcher: Searcher, queries: Sequence[Query], k: int) -> S
     """
     from m2dr.index.exact import ExactIndex
 
-    documents = searcher.documents
     store = open_store(store_of(searcher.resolved))
-    dim = store.width if searcher.resolved.request.funnel else documents.dim
-    scan = ExactIndex(store, dim)
+    dim = store.width if searcher.resolved.request.funnel else searcher.documents.dim
+    documents = searcher.where("")
+    asked = searcher.resolved.request.filter
+    scan = ExactIndex(store.where(Filter.parse(asked)) if asked else store, dim)
     vectors = searcher.vectors([query.text for query in queries])
     names = [query.id for query in queries]
-    k = min(k, documents.documents)
+    k = max(1, min(k, documents.documents))
     exact, found = (way.ranked(names, vectors, k).rankings for way in (scan, documents))
     spent = int(getattr(documents, "multiply_adds", 0))
     return ScanReport(len(queries), k, recall(found, exact), documents.documents * dim, spent)
@@ -266,8 +309,9 @@ def recall(found: Mapping[str, Ranking], exact: Mapping[str, Ranking]) -> float:
     >>> recall({"q": Ranking(("b", "c"), (1.0, 0.5))}, best)
     0.5
     """
-    shares = (
+    shares = [
         len({*found[name].docids} & {*best.docids}) / len(best.docids)
         for name, best in exact.items()
-    )
-    return fmean(shares)
+        if best.docids
+    ]
+    return fmean(shares or [1.0])

@@ -6,12 +6,14 @@ from functools import partial
 from pathlib import Path
 
 from m2dr.data.dataset import (
+    DOCUMENT_COLUMNS,
     DOCUMENT_IDS,
     DOCUMENT_TEXTS,
     Dataset,
     Split,
     open_corpus_file,
 )
+from m2dr.data.own_fields import own_fields
 from m2dr.data.qrels import query_of, read_split
 from m2dr.data.readers import Line, Row, identifier, optional_string, refuse_repeat, string
 from m2dr.data.tables import (
@@ -107,7 +109,7 @@ def is_document(columns: Collection[str]) -> bool:
 
 
 def document_of(line: Line) -> Document:
-    """Return the document of a row: an id, a text and perhaps a title.
+    """Return the document of a row: an id, a text and perhaps a title; the rest are its fields.
 
     Raises:
         UserError: there is no id or no text, or there are several under different names.
@@ -116,7 +118,8 @@ def document_of(line: Line) -> Document:
     key = _one_of(line, row, DOCUMENT_IDS)
     docid = identifier(line, row[key], repr(key))
     text = string(line, row, _one_of(line, row, DOCUMENT_TEXTS))
-    return Document(docid, text, optional_string(line, row, "title"))
+    title = optional_string(line, row, "title")
+    return Document(docid, text, title, own_fields(row, DOCUMENT_COLUMNS))
 
 
 def find_queries(path: Path, wanted: Set[str]) -> Mapping[str, Query]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from m2dr.data.readers import IdTable, Line, LineTable, is_gzipped, refuse_repeat, suffix_of
-from m2dr.data.tables import ArrowTable, is_arrow, read_records
+from m2dr.data.tables import SCALARS, ArrowTable, is_arrow, read_records
 from m2dr.errors import UserError, nearest
 from m2dr.records.texts import Document, Judgement, Query
 
@@ -39,6 +39,10 @@ class Corpus(Protocol):
     def __iter__(self) -> Iterator[Document]: ...
 
     def __contains__(self, docid: str) -> bool: ...
+
+    def with_fields(self) -> Iterator[Document]:
+        """Return an iterator over all documents with fields, which others may lack."""
+        ...
 
     def at(self, row: int) -> Document:
         """Return the document of a row, counted from 0."""
@@ -117,6 +121,10 @@ class Dataset:
         """Return an iterator over all documents, in file order."""
         return iter(self._corpus)
 
+    def documents_with_fields(self) -> Iterator[Document]:
+        """Return an iterator over all documents, in file order, each with its own fields."""
+        return self._corpus.with_fields()
+
     def document_ids(self) -> Iterator[str]:
         """Return an iterator over all docids, in file order."""
         return (document.id for document in self._corpus)
@@ -189,6 +197,10 @@ class MemoryCorpus:
     def __contains__(self, docid: str) -> bool:
         return docid in self._by_id
 
+    def with_fields(self) -> Iterator[Document]:
+        """See Corpus."""
+        return iter(self)
+
     def at(self, row: int) -> Document:
         """See Corpus."""
         return self._order[row]
@@ -216,6 +228,12 @@ class FileCorpus:
 
     def __contains__(self, docid: str) -> bool:
         return docid in self._table
+
+    def with_fields(self) -> Iterator[Document]:
+        """See Corpus; of Arrow tables all columns are read that may be fields."""
+        if is_arrow(self._path):
+            return map(self._parse, read_records(self._path, SCALARS))
+        return iter(self)
 
     def at(self, row: int) -> Document:
         """See Corpus."""

@@ -23,6 +23,7 @@ Untyped = Any  # datasets has no types
 
 PREFIX = "hf:"
 QRELS = ("qrels", "default")  # configs that hold the judgements of a corpus, as MTEB names them
+_STREAMED_ROWS = 100_000  # of a slice, at most
 _SAVED, _SAVED_SPLITS = "state.json", "dataset_dict.json"  # files of `save_to_disk`
 
 
@@ -177,6 +178,9 @@ def _load(library: Untyped, asked: HubName) -> Untyped:
     splits = library.get_dataset_split_names(source, config)
     if (split := _first_split(asked.split)) not in splits:
         raise _unknown(asked, "split", split, splits)
+    bounds = _bounds(asked.split)
+    if bounds and not _is_prepared(library, source, config):
+        return _streamed(library, source, config, split, *bounds)
     return library.load_dataset(source, config, split=asked.split)
 
 
@@ -195,6 +199,34 @@ def _config_names(source: str, asked: HubName) -> tuple[str, ...]:
 
 def _is_slice(split: str) -> bool:
     return "[" in split or "+" in split
+
+
+def _bounds(split: str) -> tuple[int, int] | None:
+    """Return the first and the last row but one of a slice by number that fits in memory.
+
+    >>> _bounds("train[:1000]"), _bounds("train[10:30]"), _bounds("train[:10%]")
+    ((0, 1000), (10, 30), None)
+    """
+    found = re.fullmatch(r"[^\[+]+\[(\d*):(\d+)\]", split)
+    start, end = (int(found[1] or 0), int(found[2])) if found else (0, 0)
+    return (start, end) if 0 < end - start <= _STREAMED_ROWS else None
+
+
+def _is_prepared(library: Untyped, source: str, config: str | None) -> bool:
+    """Return whether the library holds all rows already; without a network nothing is streamed."""
+    if library.config.HF_HUB_OFFLINE and not Path(source).is_dir():
+        return True
+    return Path(library.load_dataset_builder(source, config).cache_dir).is_dir()
+
+
+def _streamed(
+    library: Untyped, source: str, config: str | None, split: str, start: int, end: int
+) -> Untyped:
+    """Return some rows of a split, without downloading or preparing those behind them."""
+    rows = library.load_dataset(source, config, split=split, streaming=True)
+    rows = rows.skip(start).take(end - start)
+    found = library.Dataset.from_list(list(rows), features=rows.features)
+    return {split: found}
 
 
 def _first_split(split: str) -> str:

@@ -121,6 +121,10 @@ class IrdsCorpus:
             return False
         return True
 
+    def with_fields(self) -> Iterator[Document]:
+        """See Corpus."""
+        return iter(self)
+
     def at(self, row: int) -> Document:
         """See Corpus."""
         with _downloading(self._wanted):

@@ -27,6 +27,7 @@ from m2dr.jsontext import json_sha256
 from m2dr.records.texts import Document, Judgement, Query
 
 NAMES = ("pydocs", "pydocs:stdlib")
+_FOLDER_NAMES = {name.replace(":", "-"): name for name in NAMES}  # of stores and results
 SHARES = {"train": 0.8, "dev": 0.1, "test": 0.1}  # of the modules
 # Shorter queries are headings and remnants of signatures; longer ones are essays in one paragraph.
 QUERY_WORDS = range(3, 61)
@@ -60,12 +61,13 @@ class SourceFile(NamedTuple):
 
 
 def recognises(name: str) -> bool:
-    """Return whether the name is pydocs, or pydocs with a part after a colon."""
-    return name.partition(":")[0] == "pydocs"
+    """Return whether the name is pydocs, with a part after a colon or not, or as stores have it."""
+    return name.partition(":")[0] == "pydocs" or name in _FOLDER_NAMES
 
 
 def open_pydocs(name: str) -> Dataset:
     """Open the data set; it is split by module, so that no module has entries in two splits."""
+    name = _FOLDER_NAMES.get(name, name)
     if name not in NAMES:
         raise UserError(f"There is no corpus {name!r}. {nearest(name, NAMES)}")
     found = read_entries(name)

@@ -417,5 +417,11 @@ def _names(line: Line, header: list[str]) -> list[str]:
     names = [name.strip().lower() for name in header]
     twice = next((name for name in names if name and names.count(name) > 1), None)
     if twice is not None:
+        spelled = sorted({name.strip() for name in header if name.strip().lower() == twice})
+        if spelled[1:]:
+            raise line.error(
+                f"names columns {' and '.join(map(repr, spelled))}, which differ in case alone, "
+                "and case does not count. Rename one of them."
+            )
         raise line.error(f"names the column {twice!r} twice. Rename one of them.")
     return names

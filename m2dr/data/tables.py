@@ -6,12 +6,14 @@ and pairs of rows does not depend on the file. A place of rows is a path: a file
 """
 
 import json
+import os
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
+from tempfile import mkstemp
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from m2dr.data import huggingface
@@ -32,8 +34,10 @@ if TYPE_CHECKING:
 
 Untyped = Any  # pyarrow has no types
 
-ARROW = (".parquet", ".pq", ".arrow", ".feather")  # files of Arrow tables
+PARQUET = (".parquet", ".pq")
+ARROW = (*PARQUET, ".arrow", ".feather")  # files of Arrow tables
 TEXT = (".csv", ".tsv", ".jsonl")  # these may be gzipped
+SCALARS = frozenset({"*"})  # in place of columns: all but those of lists and of bytes
 ROWS_AT_ONCE = 1024  # that are converted to Python
 # A split by the words of file and folder names, as the hub writes them.
 SPLIT_WORDS = {"train": "train", "test": "test"} | dict.fromkeys(
@@ -98,7 +102,7 @@ def read_records(path: Path, columns: Collection[str] = ()) -> Iterator[Line]:
 
     Args:
         path: a file, a folder or `hf:ID`.
-        columns: to read, of Arrow tables; empty for all.
+        columns: to read, of Arrow tables; empty for all, or SCALARS.
 
     Raises:
         UserError: the place cannot be read.
@@ -128,7 +132,8 @@ def columns_of(path: Path) -> tuple[Line, list[str]] | None:
 class ArrowTable(IdTable):
     """The rows of Arrow tables by number and by id.
 
-    Parquet is held in memory as Arrow; files of Arrow are memory-mapped.
+    Files of Arrow are memory-mapped, and so is a copy of parquet in that format, which lies without
+    a name in the folder of temporary files. So memory does not grow with the texts.
 
     Args:
         path: of a file, a folder or `hf:ID`.
@@ -143,7 +148,7 @@ class ArrowTable(IdTable):
         self._batches = [
             (part, start, batch)
             for part in _parts(path)
-            for batch, start in _numbered(part.open(columns))
+            for batch, start in _numbered(_mapped(part, columns))
         ]
         self._ends = list(accumulate(batch.num_rows for _, _, batch in self._batches))
         super().__init__(identify, map(identify, read_records(path, columns)))
@@ -282,6 +287,31 @@ def _numbered(batches: "Iterable[pa.RecordBatch]") -> "Iterator[tuple[pa.RecordB
         done += batch.num_rows
 
 
+def _mapped(part: Part, columns: Collection[str]) -> "Iterable[pa.RecordBatch]":
+    """Return all batches of a part, memory-mapped."""
+    batches = part.open(columns)
+    if huggingface.recognises(part.path) or part.path.suffix.lower() not in PARQUET:
+        return batches
+    return _mapped_copy(iter(batches))
+
+
+def _mapped_copy(batches: "Iterator[pa.RecordBatch]") -> "Iterable[pa.RecordBatch]":
+    from pyarrow import ipc, memory_map
+
+    first = next(batches, None)
+    if first is None:
+        return []
+    handle, name = mkstemp(".arrow", "m2dr-")
+    try:
+        with os.fdopen(handle, "wb") as file, ipc.new_file(file, first.schema) as copy:
+            for batch in chain([first], batches):
+                copy.write_batch(batch)
+        found = ipc.open_file(memory_map(name))
+    finally:
+        Path(name).unlink()  # what is mapped stays until it is let go
+    return [found.get_batch(number) for number in range(found.num_record_batches)]
+
+
 def _pyarrow(path: Path) -> Untyped:
     try:
         import pyarrow
@@ -300,15 +330,14 @@ def _open(path: Path, columns: Collection[str]) -> "Iterator[pa.RecordBatch]":
     with explain_failure(
         f"{path} cannot be read as a table of {path.suffix}", "Write it again, or copy it again."
     ):
-        yield from (_of_parquet if path.suffix.lower() in ARROW[:2] else _of_arrow)(path, columns)
+        yield from (_of_parquet if path.suffix.lower() in PARQUET else _of_arrow)(path, columns)
 
 
 def _of_parquet(path: Path, columns: Collection[str]) -> "Iterator[pa.RecordBatch]":
     from pyarrow.parquet import ParquetFile
 
     with ParquetFile(path) as file:
-        names = _checked(path, file.schema_arrow.names)
-        chosen = [name for name in names if name in columns] if columns else None
+        chosen = _chosen(path, file.schema_arrow, columns)
         yield from file.iter_batches(ROWS_AT_ONCE * 16, columns=chosen)
 
 
@@ -330,9 +359,22 @@ def _of_arrow(path: Path, columns: Collection[str]) -> "Iterator[pa.RecordBatch]
 
 
 def _of_table(path: Path, table: Untyped, columns: Collection[str]) -> "Iterator[pa.RecordBatch]":
-    names = _checked(path, table.column_names)
-    chosen = [name for name in names if name in columns] if columns else names
-    yield from table.select(chosen).to_batches()
+    yield from table.select(_chosen(path, table.schema, columns)).to_batches()
+
+
+def _chosen(path: Path, schema: Untyped, columns: Collection[str]) -> list[str]:
+    """Return the names of the columns that are read."""
+    names = _checked(path, schema.names)
+    if columns == SCALARS:
+        return [name for name in names if not _is_long(schema.field(name).type)]
+    return [name for name in names if name in columns] if columns else names
+
+
+def _is_long(kind: Untyped) -> bool:
+    from pyarrow import types
+
+    tests = ("list", "large_list", "fixed_size_list", "map", "binary", "large_binary")
+    return any(getattr(types, f"is_{test}")(kind) for test in tests)
 
 
 def _checked(path: Path, names: list[str]) -> list[str]:

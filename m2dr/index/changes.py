@@ -9,15 +9,18 @@ indexes/<corpus>/<model fingerprint>/change.json         a change that is made, 
 indexes/<corpus>/<model fingerprint>/documents-*.jsonl   texts of added documents
 indexes/<corpus>/<model fingerprint>/layer-NN/next/store.json
 indexes/<corpus>/<model fingerprint>/layer-NN/deleted-*.i64
+indexes/<corpus>/<model fingerprint>/layer-NN/fields-*.parquet
 indexes/<corpus>/<model fingerprint>/layer-NN/dim-K/next/{index,docid,manifest.json}
 """
 
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import compress
 from pathlib import Path
 from typing import Literal
 
@@ -25,6 +28,7 @@ import numpy as np
 
 from m2dr.errors import UserError
 from m2dr.index.faiss_build import renew_index
+from m2dr.index.field_files import FIELD_FILES, field_file, write_fields
 from m2dr.index.layout import (
     ADDED,
     CHANGE,
@@ -35,13 +39,16 @@ from m2dr.index.layout import (
     store_folders_of,
     store_remedy,
 )
-from m2dr.index.manifest import IndexManifest, Shard, StoreManifest, texts_digest
+from m2dr.index.manifest import FieldFile, IndexManifest, Shard, StoreManifest, texts_digest
 from m2dr.index.store import Store, open_store, store_of_manifest
 from m2dr.index.vectors import FORMATS
 from m2dr.io import atomic_path, explain_write_failure, lock_folder, remove_files, sync, write_bytes
 from m2dr.jsontext import read_record, write_record
+from m2dr.records.texts import Fields
 
 TEXTS = "documents-*.jsonl"  # texts of added documents
+
+_ELSEWHERE = "give another --indexes"
 
 Outcomes = tuple[tuple[str, str], ...]  # of each index: its folder, and what was done to it
 
@@ -72,7 +79,7 @@ def changing(home: Path) -> Iterator[Change | None]:
             home,
             *(place for store in store_folders_of(home) for place in _places(store)),
         ):
-            held.enter_context(lock_folder(folder, "give another --indexes"))
+            held.enter_context(lock_folder(folder, _ELSEWHERE))
         made = home / CHANGE
         again = "Give the command that changed it again"
         pending = read_record(made, Change, lambda: again) if made.exists() else None
@@ -132,7 +139,12 @@ def delete_rows(store: Store, rows: Iterable[int]) -> tuple[Store, Outcomes]:
 
 
 def add_store(
-    store: Store, added: Store, rows: Iterable[int], texts: str, workers: int = 1
+    store: Store,
+    added: Store,
+    rows: Iterable[int],
+    texts: str,
+    workers: int = 1,
+    fields: FieldFile | None = None,
 ) -> tuple[Store, Outcomes]:
     """Prepare a store, and its indexes, with the documents of another at its end.
 
@@ -142,11 +154,13 @@ def add_store(
         rows: of documents that are replaced, among those that are left.
         texts: name of the file with the texts of the added documents.
         workers: threads that build a graph.
+        fields: of the added documents, in a file in the folder of the store; None where those of
+            the others are not known.
 
     Returns:
         As `delete_rows`.
     """
-    new = _prepared(store, _changed(store, rows, added, texts))
+    new = _prepared(store, _changed(store, rows, added, texts, fields))
     return new, tuple(_outcomes(store, new, workers))
 
 
@@ -168,6 +182,9 @@ def compact_store(store: Store, texts: tuple[str, ...], workers: int = 1) -> tup
         raise UserError(problem)
     shards = tuple(_compacted(store))
     data = store.docids.data
+    fields = None
+    if had.fields is not None:
+        fields = write_fields(store.folder / field_file(revision), partial(_fields_left, store))
     manifest = replace(
         had,
         documents=store.documents,
@@ -180,6 +197,7 @@ def compact_store(store: Store, texts: tuple[str, ...], workers: int = 1) -> tup
         deleted=None,
         added=texts,
         encoded=had.encoded or had.texts,
+        fields=None if fields is None else (fields,),
     )
     write_bytes(store.folder / manifest.docid_file, data)
     new = _prepared(store, manifest)
@@ -192,7 +210,13 @@ def is_compact(store: Store) -> bool:
     return not len(store.tombstones) and all(s.rows == store.manifest.shard_rows for s in full)
 
 
-def _changed(store: Store, rows: Iterable[int], added: Store | None, texts: str) -> StoreManifest:
+def _changed(
+    store: Store,
+    rows: Iterable[int],
+    added: Store | None,
+    texts: str,
+    fields: FieldFile | None = None,
+) -> StoreManifest:
     """Write the files of a store with fewer and more documents; return its manifest."""
     had, revision = store.manifest, store.manifest.revision + 1
     gone = store.tombstones.union(store.tombstones.stored(sorted(rows)))
@@ -216,7 +240,49 @@ def _changed(store: Store, rows: Iterable[int], added: Store | None, texts: str)
         texts=texts_digest((*had.shards, *shards)),
         docid_file=_docid_file(revision),
         added=(*had.added, texts),
+        fields=None if had.fields is None or fields is None else (*had.fields, fields),
     )
+
+
+def _fields_left(store: Store) -> Iterator[Fields]:
+    """Yield the fields of the documents that are left."""
+    stays = np.ones(store.manifest.documents, np.bool_)
+    stays[store.tombstones.rows] = False
+    return compress(store.fields.texts(), stays)
+
+
+def keep_fields(home: Path, rows: Callable[[Store], Iterable[Fields]]) -> None:
+    """Write the fields of the documents of finished stores, which do not have them yet.
+
+    Args:
+        home: folder of the stores of all layers.
+        rows: returns the fields of each stored document, deleted ones included; called twice.
+
+    Raises:
+        UserError: another process changes the stores, or the disk refuses.
+    """
+    made: dict[tuple[str, int], tuple[Path, FieldFile]] = {}  # by documents: layers share them
+    with lock_folder(home, _ELSEWHERE):
+        for folder in store_folders_of(home) if not (home / CHANGE).exists() else ():
+            with lock_folder(folder, _ELSEWHERE):
+                _keep_fields_of(open_store(folder), rows, made)
+
+
+def _keep_fields_of(
+    store: Store,
+    rows: Callable[[Store], Iterable[Fields]],
+    made: dict[tuple[str, int], tuple[Path, FieldFile]],
+) -> None:
+    held, key = store.manifest, (store.manifest.docids, store.manifest.revision)
+    if held.fields is not None:
+        return
+    if key not in made:
+        path = store.folder / field_file(held.revision)
+        made[key] = path, write_fields(path, partial(rows, store))
+    path, record = made[key]
+    if record.name and path.parent != store.folder:
+        link(path, store.folder / path.name)
+    replace(held, fields=(record,)).write(store.folder)
 
 
 def _docid_file(revision: int) -> str:
@@ -235,7 +301,8 @@ def _outcomes(store: Store, new: Store, workers: int) -> Iterator[tuple[str, str
     for built in built_indexes(store.folder):
         had = IndexManifest.read(built.folder)
         if had.store == new.manifest.rows_digest:
-            replace(had, deleted=gone).write(built.folder / NEXT)
+            kept = replace(had, deleted=gone, revision=new.manifest.revision)
+            kept.write(built.folder / NEXT)
             done = "kept"
         else:
             done = renew_index(built.folder, store, new, workers) or "left as it was: out of date"
@@ -330,7 +397,8 @@ def _tidy(home: Path) -> None:
         manifest = StoreManifest.read(store)
         gone = [manifest.deleted.name] if manifest.deleted else []
         names = {*(shard.name for shard in manifest.shards), manifest.docid_file, *gone}
-        _remove_others(store, names, "vectors-*", "docids*", "deleted-*")
+        names.update(file.name for file in manifest.fields or ())
+        _remove_others(store, names, "vectors-*", "docids*", "deleted-*", FIELD_FILES)
         for built in built_indexes(store):
             deleted = IndexManifest.read(built.folder).deleted
             _remove_others(built.folder, {deleted.name} if deleted else set(), "deleted-*")

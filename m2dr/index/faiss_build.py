@@ -456,6 +456,7 @@ def _manifest(
         reader="read_index_binary" if engine.kind == "binary" else "read_index",
         notes=recipe.notes,
         deleted=store.manifest.deleted,
+        revision=store.manifest.revision,
     )
 
 

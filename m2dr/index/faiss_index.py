@@ -14,13 +14,17 @@ import numpy as np
 from m2dr.errors import UserError
 from m2dr.index.engines import Engine
 from m2dr.index.faiss_library import load_faiss
+from m2dr.index.filters import Filter
+from m2dr.index.layout import STORE
 from m2dr.index.manifest import IndexManifest
 from m2dr.index.search_params import available, checked, faiss_parameters
 from m2dr.index.searchable import Docids, Hits, Rows, Scores, Searchable, hits_of, search_deeper
-from m2dr.index.store import Store
+from m2dr.index.store import Store, open_store
 from m2dr.index.tombstones import Tombstones
 from m2dr.index.vectors import Floats, check_depth, check_queries, prefixes
 
+FEW = 5_000  # documents that a filter leaves, at most, which are all scored exactly
+_BLOCK = 2**16  # documents that are scored at once
 GPU_DEPTH = 2048  # documents per query that FAISS on a gpu can find, or lists read, at most
 
 
@@ -37,7 +41,8 @@ class FaissIndex(Searchable):
     gpu: Any = None  # the same index on a gpu
     deep: Any = None  # a full scan on the gpu, for more documents than FAISS finds there
     store_folder: Path | None = None  # the folder that holds the index, and its store if kept
-    tombstones: Tombstones = field(default_factory=Tombstones)
+    tombstones: Tombstones = field(default_factory=Tombstones)  # rows deleted, or filtered out
+    filtered: bool = False
 
     @property
     def documents(self) -> int:
@@ -87,6 +92,32 @@ class FaissIndex(Searchable):
                 f"{self.corpus}, and none was given. Open it too, or set rescore to 0."
             )
         return replace(self, search_params=merged, store=store)
+
+    def where(self, wanted: Filter) -> "FaissIndex":
+        """See Searchable; the store has the fields, and finds what an engine may miss."""
+        store = self.store or self._store_beside
+        _refuse_other(store, self)
+        kept = store.where(wanted)
+        return replace(
+            self,
+            docids=kept.docids,
+            tombstones=kept.tombstones,
+            store=kept,
+            gpu=None,  # FAISS selects no rows there
+            deep=None,
+            filtered=True,
+        )
+
+    @cached_property
+    def _store_beside(self) -> Store:
+        folder = self.store_folder
+        if folder is None or not (folder / STORE).exists():
+            raise UserError(
+                f"A filter was asked for, and the fields of the documents of {self.corpus} lie "
+                f"beside their store, which is not in {folder}. Search the folder that the index "
+                "was copied from, or copy the folder above it."
+            )
+        return open_store(folder)
 
     def prepare(self, queries: Floats) -> Scores:
         """Return queries [Q, at least dim], not normalised, as the engine compares them: [Q, dim].
@@ -218,14 +249,42 @@ class FaissIndex(Searchable):
         found; one that rescores, its candidates by their exact scores.
         """
         prepared = prefixes(queries, self.dim, self.manifest.similarity)
+        if self.filtered and not self.exact:
+            return hits_of(self.docids, self._all_of_few(prepared, k))
+        return hits_of(self.docids, self._found(prepared, k))
+
+    def _found(self, prepared: Scores, k: int) -> Iterable[tuple[Scores, Rows]]:
         if self.rescore:
-            return hits_of(self.docids, self.candidates(prepared, k))
+            return self.candidates(prepared, k)
 
         def look(queries: Scores, fetch: int) -> Iterator[tuple[Scores, Rows] | None]:
             for query, scores, rows in zip(queries, *self.scan(queries, fetch), strict=True):
                 yield self._complete(query, k, scores, rows)
 
-        return hits_of(self.docids, search_deeper(prepared, k, self.documents, look))
+        return search_deeper(prepared, k, self.documents, look)
+
+    def _all_of_few(self, prepared: Scores, k: int) -> Iterator[tuple[Scores, Rows]]:
+        """Yield what `_found` does; exact where few documents are left, or fewer than k are found.
+
+        A graph or a few lists may miss the documents that a filter lets through.
+        """
+        if self.documents <= FEW:
+            yield from map(self._scanned, prepared, [k] * len(prepared))
+            return
+        for query, (scores, rows) in zip(prepared, self._found(prepared, k), strict=True):
+            yield (scores, rows) if (rows >= 0).sum() >= k else self._scanned(query, k)
+
+    def _scanned(self, query: Scores, k: int) -> tuple[Scores, Rows]:
+        """Return exact scores and rows of the best `k` documents, with all that share the last."""
+        scores, rows = np.empty(0, np.float32), np.empty(0, np.int64)
+        for start in range(0, self.documents, _BLOCK):
+            more = np.arange(start, min(start + _BLOCK, self.documents))
+            scores = np.concatenate([scores, self.score(query, more)])
+            rows = np.concatenate([rows, more])
+            if len(scores) > k:
+                kept = scores >= np.partition(scores, -k)[-k]
+                scores, rows = scores[kept], rows[kept]
+        return scores, rows
 
     def _complete(
         self, query: Scores, k: int, scores: Scores, rows: Rows
@@ -249,3 +308,13 @@ class FaissIndex(Searchable):
         last = np.partition(again, -k)[-k]
         kept = again >= last
         return (again[kept], rows[kept]) if everything or lowest + rounding < last else None
+
+
+def _refuse_other(store: Store, index: FaissIndex) -> None:
+    """Refuse a store that does not hold what an index does: it was changed after its opening."""
+    held, made = store.manifest, index.manifest
+    if (held.rows_digest, held.deleted) != (made.store, made.deleted):
+        raise UserError(
+            f"{store.folder} was changed after its index of dim {index.dim} was opened. Open the "
+            "index again."
+        )

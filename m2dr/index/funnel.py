@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.errors import UserError
+from m2dr.index.filters import Filter
 from m2dr.index.searchable import Hits, Rows, Scores, Searchable, hits_of
 from m2dr.index.store import Store
 from m2dr.index.vectors import Floats, check_depth, check_queries
@@ -191,6 +192,10 @@ class FunnelIndex(Searchable):
     def multiply_adds(self) -> int:
         """Of one query at all stages; an index given for the first counts as a full scan."""
         return sum(cost for *_, cost in self._costs())
+
+    def where(self, wanted: Filter) -> "FunnelIndex":
+        """See Searchable; the first stage is a full scan, of the documents that are left."""
+        return FunnelIndex(self.store.where(wanted), self.funnel, device=self._device)
 
     def _other_dim(self, dim: int) -> str:
         return f"the funnel {self.funnel} ends at {self.dim}. Give one that ends at {dim}."

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeVar, get_args
 
-from m2dr.errors import UserError, nearest
+from m2dr.errors import UserError, counted, nearest
 from m2dr.index.layout import (
     DIGITS,
     DOCIDS,
@@ -26,6 +26,10 @@ from m2dr.records.model_card import Similarity
 from m2dr.records.variant import DocumentLayer
 
 Dtype = Literal["f16", "f32", "int8"]
+Kind = Literal["integer", "number", "date", "boolean", "text"]  # of the values of a field
+_NO_VECTOR_DEPENDS_ON = (
+    "revision", "compacted", "docid_file", "deleted", "added", "encoded", "fields", "runtime",
+)  # fmt: skip
 AnyManifest = TypeVar("AnyManifest", "StoreManifest", "IndexManifest")
 
 
@@ -186,6 +190,16 @@ class DeletedRows:
 
 
 @dataclass(frozen=True)
+class FieldFile:
+    """The record of a file with the fields of documents."""
+
+    name: str  # empty where none of these documents has a field
+    rows: int
+    sha256: str
+    fields: tuple[tuple[str, Kind], ...] = ()  # by name, each with the kind of its values
+
+
+@dataclass(frozen=True)
 class PartialStore:
     """store.partial.json: an unfinished store; each of its shards has a record of its own."""
 
@@ -215,6 +229,8 @@ class StoreManifest:
     added: tuple[str, ...] = field(default=(), metadata=LATER)
     encoded: str = field(default="", metadata=LATER)  # `texts` before the first change
     runtime: str = field(default="torch", metadata=LATER)  # of the plan
+    # Fields of all rows, in files beside this one; None: it was encoded before they were kept.
+    fields: tuple[FieldFile, ...] | None = field(default=None, metadata=LATER)
 
     @property
     def plan(self) -> StorePlan:
@@ -240,8 +256,7 @@ class StoreManifest:
         """As `digest`, of the files with the rows that are deleted: what indexes are built from."""
         table = asdict(replace(self, label=replace(self.label, model="")))
         del table["label"]["source"]
-        later = ("revision", "compacted", "docid_file", "deleted", "added", "encoded", "runtime")
-        for name in later:  # a digest of the vectors is there already
+        for name in _NO_VECTOR_DEPENDS_ON:
             del table[name]
         return json_sha256(table)
 
@@ -287,7 +302,11 @@ class StoreManifest:
             yield "has another digest of its texts than its shards"
         if self.deleted and not 0 < self.deleted.rows < self.documents:
             yield f"has {self.deleted.rows} deleted rows of {self.documents}"
-        for path in (self.docid_file, *self.added, *([self.deleted.name] if self.deleted else [])):
+        files = [file.name for file in self.fields or () if file.name]
+        files += [self.deleted.name] if self.deleted else []
+        if self.fields is not None and sum(file.rows for file in self.fields) != self.documents:
+            yield f"has fields of other than {counted(self.documents, 'documents')}"
+        for path in (self.docid_file, *self.added, *files):
             if Path(path).name != path:
                 yield f"names {path!r}, which is no file of its folder"
 
@@ -328,6 +347,8 @@ class IndexManifest:
     notes: tuple[str, ...] = field(default=(), metadata=LATER)
     # Rows that a search leaves out.
     deleted: DeletedRows | None = field(default=None, metadata=LATER)
+    # Of the store: changes so far, which other documents or other texts of them came by.
+    revision: int = field(default=0, metadata=LATER)
 
     def write(self, folder: Path) -> None:
         """Write manifest.json."""

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from m2dr.errors import UserError, install, nearest
 from m2dr.index.layout import DIGITS
-from m2dr.index.manifest import Label
+from m2dr.index.manifest import Kind, Label
+from m2dr.index.milvus_filter import LONGEST, column
 from m2dr.jsontext import LATER, dump_record, parse_record
 from m2dr.records.cut import Cut
 
@@ -28,6 +29,14 @@ TOKEN = "MILVUS_TOKEN"  # noqa: S105 - the name of a variable, which is no secre
 CONNECTING, ANSWERING = 10.0, 60.0  # seconds that a server may stay silent
 ATTEMPTS = 3  # to connect with a local file
 PUSH = "with m2dr index push, from where the index lies"
+# Of the values of a field.
+_TYPES: Mapping[Kind, tuple[str, Mapping[str, int]]] = {
+    "integer": ("INT64", {}),
+    "number": ("DOUBLE", {}),
+    "date": ("INT64", {}),
+    "boolean": ("BOOL", {}),
+    "text": ("VARCHAR", {"max_length": LONGEST}),
+}
 _PROPERTY = "m2dr"  # of a collection, which holds its manifest
 _SERVERS = ("http", "https", "tcp", "unix", "grpc")
 
@@ -81,6 +90,8 @@ class CollectionManifest:
     # Of the store: changes so far, and the last that gave rows other numbers.
     revision: int = field(default=0, metadata=LATER)
     compacted: int = field(default=0, metadata=LATER)
+    # Of the documents, in the order of their columns; empty where none were known.
+    fields: tuple[tuple[str, Kind], ...] = field(default=(), metadata=LATER)
 
     @property
     def name(self) -> str:
@@ -183,6 +194,9 @@ class Server:
         schema.add_field("row", types.INT64, is_primary=True)
         schema.add_field("docid", types.VARCHAR, max_length=65_535)
         schema.add_field("vector", types.FLOAT_VECTOR, dim=manifest.dim)
+        for place, (_, kind) in enumerate(manifest.fields):
+            named, length = _TYPES[kind]
+            schema.add_field(column(place), getattr(types, named), nullable=True, **length)
         # Vectors have length one where the similarity is cosine, and one of length zero scores 0.
         plan = self._client.prepare_index_params()
         plan.add_index(
@@ -228,12 +242,12 @@ class Server:
         with self._asking(f"drop the collection {name}"):
             self._client.drop_collection(name, timeout=ANSWERING)
 
-    def count(self, name: str, rows: range | None = None) -> int:
-        """Return how many documents a collection holds, of some rows or of all."""
+    def count(self, name: str, rows: range | None = None, condition: str = "") -> int:
+        """Return how many documents a collection holds, of some rows, or that fit a condition."""
         with self._asking(f"count the documents of {name}"):
             found = self._client.query(
                 name,
-                filter=_between(rows) if rows is not None else "",
+                filter=_between(rows) if rows is not None else condition,
                 output_fields=["count(*)"],
                 timeout=ANSWERING,
             )
@@ -247,6 +261,18 @@ class Server:
             )
         return {int(entity["row"]): entity["docid"] for entity in found}
 
+    def fitting(self, name: str, condition: str) -> dict[int, str]:
+        """Return docids by row of documents that fit a condition, of at most DEEPEST."""
+        with self._asking(f"read from {name}"):
+            found = self._client.query(
+                name,
+                filter=condition,
+                output_fields=["row", "docid"],
+                limit=DEEPEST,
+                timeout=ANSWERING,
+            )
+        return {int(entity["row"]): entity["docid"] for entity in found}
+
     def vectors(self, name: str, rows: Sequence[int]) -> dict[int, NDArray[np.float32]]:
         """Return vectors [dim] by row, of those rows that are there."""
         with self._asking(f"read from {name}"):
@@ -256,12 +282,27 @@ class Server:
         return {int(each["row"]): np.asarray(each["vector"], np.float32) for each in found}
 
     def upsert(
-        self, name: str, rows: Sequence[int], docids: Sequence[str], vectors: NDArray[np.float32]
+        self,
+        name: str,
+        rows: Sequence[int],
+        docids: Sequence[str],
+        vectors: NDArray[np.float32],
+        fields: Sequence[Mapping[str, object]] = (),
     ) -> None:
-        """Write documents with vectors [n, dim], in place of those that have the same rows."""
+        """Write documents with vectors [n, dim], in place of those that have the same rows.
+
+        Args:
+            name: of the collection.
+            rows: n of them.
+            docids: n of them.
+            vectors: of the documents.
+            fields: of each document, by column; none where there are none.
+        """
         entities = [
-            {"row": row, "docid": docid, "vector": vector}
-            for row, docid, vector in zip(rows, docids, vectors, strict=True)
+            {"row": row, "docid": docid, "vector": vector, **more}
+            for row, docid, vector, more in zip(
+                rows, docids, vectors, fields or ({},) * len(rows), strict=True
+            )
         ]
         with self._asking(f"take rows {rows[0]} to {rows[-1]} of {name}"):
             self._client.upsert(name, entities, timeout=ANSWERING)
@@ -277,9 +318,14 @@ class Server:
             self._client.load_collection(name, timeout=10 * ANSWERING)
 
     def search(
-        self, name: str, queries: NDArray[np.float32], k: int, parameters: Mapping[str, int]
+        self,
+        name: str,
+        queries: NDArray[np.float32],
+        k: int,
+        parameters: Mapping[str, int],
+        condition: str = "",
     ) -> list[list[Hit]]:
-        """Search for the best `k` documents of each query [Q, dim].
+        """Search for the best `k` documents of each query [Q, dim], of those that fit a condition.
 
         Returns:
             Per query, score, row and docid, best first, ties in any order.
@@ -289,6 +335,7 @@ class Server:
                 name,
                 data=list(queries),
                 limit=k,
+                filter=condition,
                 output_fields=["docid"],
                 search_params={"metric_type": "IP", "params": dict(parameters)},
                 timeout=ANSWERING,

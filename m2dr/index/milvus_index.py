@@ -8,12 +8,14 @@ prefix alone.
 # Shapes in this file:
 #   Q queries, n documents of a batch.
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice, repeat
 
 import numpy as np
 
 from m2dr.errors import UserError, counted
+from m2dr.index.filters import Filter, Value
 from m2dr.index.layout import DIGITS
 from m2dr.index.milvus import (
     DEEPEST,
@@ -25,6 +27,7 @@ from m2dr.index.milvus import (
     cut_of,
     milvus_engine,
 )
+from m2dr.index.milvus_filter import entity, expression, pushed_fields
 from m2dr.index.searchable import Hits, Scores, Searchable, search_deeper
 from m2dr.index.store import Store
 from m2dr.index.vectors import Floats, prefixes
@@ -49,6 +52,27 @@ class MilvusCollection(Searchable):
 
     manifest: CollectionManifest
     server: Server
+    condition: str = ""  # that documents must fit, as Milvus reads it
+    fitting: int = 0  # documents that fit it
+
+    @property
+    def documents(self) -> int:
+        """Number of documents, of those that fit the condition."""
+        return self.fitting if self.condition else self.manifest.documents
+
+    def where(self, wanted: Filter) -> "MilvusCollection":
+        """See Searchable; the fields are those that were pushed."""
+        held = self.manifest
+        if not held.fields:
+            raise UserError(
+                f"The collection {held.name} of {self.server.where} holds no fields of documents. "
+                "Encode the corpus again, if documents have fields, and push the index again "
+                f"{PUSH}."
+            )
+        bound = wanted.bound(dict(held.fields), held.corpus)
+        condition = expression(bound, held.fields)
+        fitting = self.server.count(held.name, condition=condition)
+        return replace(self, condition=condition, fitting=fitting)
 
     @property
     def dim(self) -> int:
@@ -84,6 +108,9 @@ class MilvusCollection(Searchable):
 
         def look(prepared: Scores, fetch: int) -> Iterator[Hits | None]:
             for query, hits in zip(prepared, self._ask(prepared, fetch), strict=True):
+                if self.condition and len(hits) < k and self.documents <= DEEPEST:
+                    yield self._all_that_fit(query)
+                    continue
                 done = fetch >= most or _complete(hits, k, fetch)
                 yield self._settled(query, hits) if done else None
 
@@ -96,7 +123,18 @@ class MilvusCollection(Searchable):
         size = max(1, _ANSWERS // fetch)
         for start in range(0, len(prepared), size):
             batch = prepared[start : start + size]
-            yield from self.server.search(self.manifest.name, batch, fetch, parameters)
+            yield from self.server.search(
+                self.manifest.name, batch, fetch, parameters, self.condition
+            )
+
+    def _all_that_fit(self, query: Scores) -> Hits:
+        """Return every document that fits the condition, scored here for a query [dim].
+
+        A graph or a few lists may miss documents that a filter lets through.
+        """
+        docids = self.server.fitting(self.manifest.name, self.condition)
+        exact = self._exact(query, sorted(docids))
+        return [docids[row] for row in exact], np.array(list(exact.values()), np.float32)
 
     def _settled(self, query: Scores, hits: list[Hit]) -> Hits:
         """Return the hits with scores that do not depend on rows, where rounding could swap two.
@@ -108,13 +146,18 @@ class MilvusCollection(Searchable):
         scores = np.array([hit[0] for hit in hits])
         close = np.flatnonzero(scores[:-1] - scores[1:] <= _rounding(hits))
         rows = sorted({hits[place + step][1] for place in close.tolist() for step in (0, 1)})
-        exact: dict[int, float] = {}
+        exact = self._exact(query, rows)
+        settled = [exact.get(row, score) for score, row, _ in hits]
+        return [docid for *_, docid in hits], np.array(settled, np.float32)
+
+    def _exact(self, query: Scores, rows: Sequence[int]) -> dict[int, float]:
+        """Return scores by row for a query [dim], summed in float64."""
+        found: dict[int, float] = {}
         for first in range(0, len(rows), _READ):
             part = self.server.vectors(self.manifest.name, rows[first : first + _READ])
             for row, vector in part.items():
-                exact[row] = float(vector.astype(np.float64) @ query.astype(np.float64))
-        settled = [exact.get(row, score) for score, row, _ in hits]
-        return [docid for *_, docid in hits], np.array(settled, np.float32)
+                found[row] = float(vector.astype(np.float64) @ query.astype(np.float64))
+        return found
 
 
 def open_collection(
@@ -259,7 +302,7 @@ def push(
     held = store.manifest
     manifest = CollectionManifest(
         held.corpus, store.documents, store.layer, dim, milvus_engine(engine).name, held.label,
-        held.digest, held.revision, held.compacted,
+        held.digest, held.revision, held.compacted, pushed_fields(store),
     )  # fmt: skip
     name = manifest.name
     if overwrite:
@@ -284,12 +327,13 @@ def _made_ready(server: Server, manifest: CollectionManifest) -> bool:
     if name in server.names():
         found = server.manifest(name)
         manifest.refuse_other(found, server.where)
-        if found.compacted == manifest.compacted and found.revision <= manifest.revision:
+        follows = found.compacted == manifest.compacted and found.revision <= manifest.revision
+        if follows and found.fields == manifest.fields:
             changed = found != replace(manifest, label=found.label)
             if changed:
                 server.relabel(replace(manifest, documents=_UNFINISHED))
             return changed
-        server.drop(name)  # its rows have other numbers
+        server.drop(name)  # its rows have other numbers, or its fields other types
     server.create(manifest)
     return False
 
@@ -303,8 +347,12 @@ def _send(
     begun = server.count(name) > 0
     size = max(1, min(BATCH_ROWS, BATCH_BYTES // (4 * manifest.dim)))
     written = 0
+    # One by one: all fields of a large collection would not fit in memory.
+    values: Iterator[Mapping[str, Value]]
+    values = store.fields.values() if manifest.fields else repeat({})
     for start, block in complete.blocks(size, compare=True):
         every = range(start, start + len(block))
+        fields = [entity(manifest.fields, one) for one in islice(values, len(block))]
         rows = store.tombstones.remaining(every)
         if begun and len(rows) < len(every):
             server.delete(name, sorted({*every} - {*rows}))
@@ -314,7 +362,8 @@ def _send(
         kept = block[np.array(rows) - start]
         vectors = prefixes(kept, manifest.dim, manifest.label.similarity)
         if not (begun and _is_there(server, name, rows, docids, vectors)):
-            server.upsert(name, rows, docids, vectors)
+            more = [fields[row - start] for row in rows]
+            server.upsert(name, rows, docids, vectors, more)
             written += len(rows)
         progress(len(rows))
     return written

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.errors import UserError, counted
+from m2dr.index.filters import Filter
 from m2dr.index.manifest import Label
 from m2dr.index.vectors import Floats, check_depth, check_queries
 from m2dr.io import read_regular
@@ -50,8 +51,8 @@ class Manifest(Protocol):
 class Searchable(ABC):
     """Documents of one layer, searched at one dim.
 
-    A subclass adds `dim`, how it finds the documents of a query (`_best`) and, for a message, how
-    to open it at another dim (`_other_dim`).
+    A subclass adds `dim`, how it finds the documents of a query (`_best`), how it searches some
+    documents only (`where`) and, for a message, how to open it at another dim (`_other_dim`).
 
     Attributes:
         manifest: what is recorded of the documents.
@@ -101,6 +102,14 @@ class Searchable(ABC):
             )
 
     @abstractmethod
+    def where(self, wanted: Filter) -> "Searchable":
+        """Return the same index, in which only documents that fit a filter are found.
+
+        Raises:
+            UserError: the fields of the documents are not known, or the filter does not fit them.
+        """
+
+    @abstractmethod
     def _other_dim(self, dim: int) -> str:
         """Return the end of a message: which dim this has, and how to search at `dim`."""
 
@@ -130,6 +139,8 @@ class Searchable(ABC):
         check_depth(k)
         check_queries(queries, self.dim)
         drop = drop or {}
+        if not self.documents:  # a filter leaves none
+            return Run({name: Ranking((), ()) for name in query_ids})
         found = self._best(queries, min(k + bool(drop), self.documents))
         return _run(query_ids, found, k, drop)
 

@@ -1,10 +1,10 @@
 """A finished store: vectors on disk at full width, not normalised, opened as views of files."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from m2dr.errors import UserError, counted
+from m2dr.index.field_files import FieldTable
+from m2dr.index.filters import Filter
 from m2dr.index.layout import PARTIAL, STORE, store_remedy
 from m2dr.index.manifest import Shard, StoreManifest, StorePlan
 from m2dr.index.searchable import Docids, read_docids
@@ -38,6 +40,8 @@ class Store:
     tombstones: Tombstones = field(default_factory=Tombstones)
     written: Docids | None = field(default=None, repr=False)  # of all rows, where some are deleted
     _compared: set[str] = field(default_factory=set, repr=False, compare=False)  # names of shards
+    # Of each shard at opening: a store that is encoded anew writes other files of the same names.
+    _stamps: Mapping[str, tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def bytes(self) -> int:
@@ -55,6 +59,34 @@ class Store:
         if self.written is None:
             return self
         return replace(self, docids=self.written, tombstones=Tombstones(), written=None)
+
+    @cached_property
+    def fields(self) -> FieldTable:
+        """The fields of all rows that are stored, deleted ones included.
+
+        Raises:
+            UserError: the store was made before fields were kept.
+        """
+        held = self.manifest
+        if held.fields is None:
+            raise UserError(
+                f"{self.folder} holds no fields of its documents, as it was made before they were "
+                f"kept. Add them {store_remedy(self.folder)}"
+            )
+        remedy = partial(store_remedy, self.folder, overwrite=True)
+        return FieldTable(self.folder, held.fields, held.corpus, remedy)
+
+    def where(self, wanted: Filter) -> "Store":
+        """Return the same store without the documents that a filter leaves out, as if deleted.
+
+        Raises:
+            UserError: the fields are not known, or the filter does not fit them.
+        """
+        fits = self.fields.matching(wanted)
+        fits[self.tombstones.rows] = False
+        gone = Tombstones(np.flatnonzero(~fits))
+        written = self.written or self.docids
+        return replace(self, docids=written.without(gone.rows), tombstones=gone, written=written)
 
     @property
     def layer(self) -> int:
@@ -109,7 +141,7 @@ class Store:
         return found
 
     def problems(self, progress: Callable[[int], None] | None = None) -> Iterator[str]:
-        """Read every shard, and yield a sentence for each that is not what was written.
+        """Read every shard, and files of fields; yield a sentence for each that was changed.
 
         Args:
             progress: told the rows of each shard that is as it was written.
@@ -120,11 +152,16 @@ class Store:
                 yield problem
             elif progress:
                 progress(shard.rows)
+        if self.manifest.fields is not None:
+            yield from self.fields.problems()
 
     def _open(self, shard: Shard) -> Callable[[Any], Floats]:
         _require(self.folder, shard, self.manifest.plan)
         path = self.folder / shard.name
-        return FORMATS[self.manifest.dtype].reader(path, shard.rows, self.width)
+        reader = FORMATS[self.manifest.dtype].reader(path, shard.rows, self.width)
+        if self._stamps.get(shard.name, _stamp(path)) != _stamp(path):
+            raise UserError(_was_replaced(self.folder))
+        return reader
 
     @contextmanager
     def _comparing(self, shard: Shard) -> Iterator[None]:
@@ -173,13 +210,16 @@ def store_of_manifest(folder: Path, manifest: StoreManifest) -> Store:
     Raises:
         UserError: a file is missing or has changed.
     """
+    stamps = {}
     for shard in manifest.shards:
         _require(folder, shard, manifest.plan)
+        stamps[shard.name] = _stamp(folder / shard.name)
     remedy = partial(store_remedy, folder, overwrite=True)
     path = folder / manifest.docid_file
     docids = read_docids(path, manifest.documents, manifest.docids, remedy)
     gone = read_tombstones(folder, manifest.deleted, manifest.documents, remedy)
-    return Store(folder, manifest, docids.without(gone.rows), gone, docids if len(gone) else None)
+    written = docids if len(gone) else None
+    return Store(folder, manifest, docids.without(gone.rows), gone, written, _stamps=stamps)
 
 
 def _require(folder: Path, shard: Shard, plan: StorePlan) -> None:
@@ -193,9 +233,22 @@ def _require(folder: Path, shard: Shard, plan: StorePlan) -> None:
 
 def _gone(folder: Path, shard: Shard) -> str:
     """Return a sentence if a store has a shard no longer; else nothing."""
-    if shard in StoreManifest.read(folder).shards:
+    if (folder / STORE).exists() and shard in StoreManifest.read(folder).shards:
         return ""
+    return _was_replaced(folder)
+
+
+def _was_replaced(folder: Path) -> str:
     return f"{folder} was compacted or encoded anew after it was opened. Open it again."
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """Return what tells a file from one that takes its name later; nothing where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _unfinished(folder: Path) -> UserError:

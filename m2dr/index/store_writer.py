@@ -194,7 +194,7 @@ class StoreWriter:
         if overwrite:
             # store.json first: from then on the folder is no finished store.
             remove_files(folder, STORE)
-            remove_files(folder, PARTIAL, "docids*", *RECORDS, "vectors-*", "deleted-*")
+            remove_files(folder, PARTIAL, "docids*", *RECORDS, "vectors-*", "deleted-*", "fields-*")
         remove_files(folder, f"*{TEMPORARY_SUFFIX}")
         self.finished = is_finished(folder)
         self._manifest = self._finished_manifest() if self.finished else None
@@ -313,13 +313,7 @@ class StoreWriter:
         self.plan = plan
 
     def _refuse_other(self, found: StorePlan, ignore: Sequence[str] = ()) -> None:
-        pairs = found.differences(self.plan).items()
-        told = [f"{name} {a!r}, not {b!r}" for name, (a, b) in pairs if name not in ignore]
-        if told:
-            raise UserError(
-                f"{self.folder} holds a store with {', '.join(told)}. Repeat the settings it was "
-                f"made with, or start afresh {self._afresh()}"
-            )
+        refuse_other_plan(self.folder, found, self.plan, ignore)
 
     def _changed(self, what: str) -> UserError:
         return UserError(
@@ -329,6 +323,29 @@ class StoreWriter:
 
     def _afresh(self) -> str:
         return store_remedy(self.folder, asdict(self.plan), overwrite=True)
+
+
+def refuse_other_plan(
+    folder: Path, found: StorePlan, asked: StorePlan, ignore: Sequence[str] = ()
+) -> None:
+    """Refuse to use a store that was made with other settings.
+
+    Args:
+        folder: of the store.
+        found: its plan.
+        asked: the plan of what was asked for.
+        ignore: fields that may differ.
+
+    Raises:
+        UserError: another one does.
+    """
+    pairs = found.differences(asked).items()
+    told = [f"{name} {a!r}, not {b!r}" for name, (a, b) in pairs if name not in ignore]
+    if told:
+        raise UserError(
+            f"{folder} holds a store with {', '.join(told)}. Repeat the settings it was made with, "
+            f"or start afresh {store_remedy(folder, asdict(asked), overwrite=True)}"
+        )
 
 
 def is_finished(folder: Path) -> bool:

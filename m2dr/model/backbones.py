@@ -1,7 +1,7 @@
 """The supported architectures: where their layers and final norm are, and what config.json says."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from operator import attrgetter
 from pathlib import Path
@@ -92,6 +92,18 @@ class Backbone:
         return norm
 
 
+_T5 = Backbone(
+    "t5",
+    "encoder.block",
+    final_norm="encoder.final_layer_norm",
+    plain_mask=True,
+    first_token=False,
+    layers_key="num_layers",
+    width_key="d_model",
+    inner_key="d_ff",
+    positions_key=None,
+    class_name="T5EncoderModel",
+)
 BACKBONES = {
     row.model_type: row
     for row in (
@@ -111,18 +123,9 @@ BACKBONES = {
         Backbone("nomic_bert", "layers", gated=True, plain_mask=True),
         Backbone("gte", "layers", gated=True, plain_mask=True),
         Backbone("modernbert", "layers", final_norm="final_norm", gated=True),
-        Backbone(
-            "t5",
-            "encoder.block",
-            final_norm="encoder.final_layer_norm",
-            plain_mask=True,
-            first_token=False,
-            layers_key="num_layers",
-            width_key="d_model",
-            inner_key="d_ff",
-            positions_key=None,
-            class_name="T5EncoderModel",
-        ),
+        _T5,
+        replace(_T5, model_type="mt5", class_name="MT5EncoderModel"),
+        replace(_T5, model_type="umt5", class_name="UMT5EncoderModel"),
         Backbone("llama", "layers", final_norm="norm", causal=True, gated=True),
         Backbone("qwen2", "layers", final_norm="norm", causal=True, gated=True),
         Backbone("qwen3", "layers", final_norm="norm", causal=True, gated=True),

@@ -101,7 +101,10 @@ def results_section(grids: Sequence[MeasuredGrid]) -> str:
     for grid in grids:
         said.append(f"### {escaped(f'{grid.corpus} {grid.split}'.strip())}: {grid.size}")
         for measure in grid.measures:
-            said.append(f"{escaped(measure)} of queries by layers and dims, the best in bold:")
+            said.append(
+                f"{escaped(measure)} by layers of queries, in rows, and dims, in columns; the best "
+                "in bold:"
+            )
             said.append(_table(grid, measure))
         if grid.image:
             said.append(f"![{escaped(grid.measures[0])} over layers and dims]({grid.image})")

@@ -13,7 +13,7 @@ from transformers.utils import logging
 
 from m2dr.errors import UserError, command, counted
 from m2dr.io import explain_failure, make_folder
-from m2dr.jsontext import read_object
+from m2dr.jsontext import read_object, write_record
 from m2dr.model.backbones import backbone_of, cut_config, read_config, refuse_own_code
 from m2dr.model.encoder import Encoder
 from m2dr.model.exits import (
@@ -24,6 +24,7 @@ from m2dr.model.exits import (
     write_exits,
     write_heads,
 )
+from m2dr.model.folded_exit import FoldedExit, read_table, write_table
 from m2dr.model.folder import (
     TOKENIZERS,
     check_exits,
@@ -42,16 +43,23 @@ from m2dr.model.hub import (
     RECORD,
     RUN,
     STATIC,
+    TABLE_CHAIN,
     WEIGHTS_INDEX,
     find_folder,
     transformer_folder,
 )
-from m2dr.model.modules import modules_behind, write_sentence_transformers_files
+from m2dr.model.modules import (
+    FIRST,
+    modules_behind,
+    write_modules,
+    write_sentence_transformers_files,
+    write_standalone_files,
+)
 from m2dr.model.readme import CardParts, read_training_settings, write_readme
 from m2dr.model.sentence_transformers import lowercases
 from m2dr.model.tokenizer import ModelTokenizer, lowercase
-from m2dr.records.model_card import ModelCard
-from m2dr.records.variant import ExitHead
+from m2dr.records.exported import EXPORTED_FILE, ExportRecord
+from m2dr.records.model_card import ModelCard, ModelExit
 
 _AGAIN = "Train or download it again."
 _COPY = "Copy the whole folder of the model again."
@@ -123,6 +131,11 @@ def load(
 def _give_exits(encoder: Encoder, folder: Path, exits: Path | None) -> None:
     """Give an encoder the exit heads and the fitted exits of its folder, or those of an index."""
     card = encoder.card
+    if card.exit_head == "table":
+        if encoder.layers == card.layers:
+            sizes = encoder.pooled_width, card.width, len(encoder.words)
+            encoder.fitted = read_table(folder, card.layers, *sizes)
+        return
     own = card.exit_head == "fitted"
     if card.exit_head == "linear" or (own and (folder / HEADS).exists()):
         load_heads(encoder, folder)
@@ -227,7 +240,9 @@ def ends_fitted(name: str | Path) -> bool:
     """
     card = read_card(name)
     fitted = card.exit_head == "fitted" and card.layers > 0
-    return fitted and has_exit(find_folder(str(name)), card.layers, _COPY)
+    return (
+        card.exit_head == "table" or fitted and has_exit(find_folder(str(name)), card.layers, _COPY)
+    )
 
 
 def refuse_ended(name: str | Path, corpus: str = "") -> None:
@@ -248,8 +263,21 @@ def refuse_ended(name: str | Path, corpus: str = "") -> None:
         )
 
 
-def save(encoder: Encoder, tokenizer: ModelTokenizer, card: ModelCard, folder: Path) -> ModelCard:
+def save(
+    encoder: Encoder,
+    tokenizer: ModelTokenizer,
+    card: ModelCard,
+    folder: Path,
+    record: ExportRecord | None = None,
+) -> ModelCard:
     """Write a model folder: into a folder inside it first, and the card last, when it is complete.
+
+    Args:
+        encoder: of the model.
+        tokenizer: of the model.
+        card: of the model.
+        folder: to write.
+        record: of an exported cut, whose vectors other tools give cut and normalised.
 
     Returns:
         The card, with the fingerprint of the files that were written, and the kind of exit heads
@@ -257,7 +285,7 @@ def save(encoder: Encoder, tokenizer: ModelTokenizer, card: ModelCard, folder: P
     """
     make_folder(folder)
     with folder_aside(folder) as aside:
-        card = _write_aside(encoder, tokenizer, card, aside)
+        card = _write_aside(encoder, tokenizer, card, aside, record)
     (folder / CARD).unlink(missing_ok=True)
     _remove_earlier(folder)
     readable = (aside / CARD).stat().st_mode  # safetensors lets only the owner read its files
@@ -273,31 +301,56 @@ def save(encoder: Encoder, tokenizer: ModelTokenizer, card: ModelCard, folder: P
 
 
 def _write_aside(
-    encoder: Encoder, tokenizer: ModelTokenizer, card: ModelCard, aside: Path
+    encoder: Encoder,
+    tokenizer: ModelTokenizer,
+    card: ModelCard,
+    aside: Path,
+    record: ExportRecord | None,
 ) -> ModelCard:
     _write_transformer(encoder.transformer, card, aside)
     write_heads(encoder, aside)
-    if encoder.fitted is not None:
-        write_exits(encoder.fitted, aside)
-    _save_tokenizer(tokenizer, aside)
-    if not encoder.ends_fitted:  # sentence-transformers has no module for a fitted exit
-        head, behind = last_head(encoder), encoder.behind
-        write_sentence_transformers_files(card, aside, head, behind, tokenizer.lowercases)
+    save_tokenizer(tokenizer, aside)
+    _write_exit(encoder, tokenizer, card, aside, record is not None)
     card = replace(card, exit_head=_exit_head(encoder))
     card = card.with_fingerprint(fingerprint(aside, card))
     settings = read_training_settings(aside.parent / RECORD)
+    if record is not None:
+        write_record(aside / EXPORTED_FILE, record)
     write_readme(card, aside, CardParts(settings))
     write_card_file(card, aside / CARD)
     return card
 
 
-def _exit_head(encoder: Encoder) -> ExitHead:
+def _write_exit(
+    encoder: Encoder, tokenizer: ModelTokenizer, card: ModelCard, aside: Path, alone: bool
+) -> None:
+    """Write fitted exits, and the modules that sentence-transformers runs behind the encoder.
+
+    It has none for a fitted exit that is not folded.
+    """
+    fitted, lowercases = encoder.fitted, tokenizer.lowercases
+    if isinstance(fitted, FoldedExit):
+        write_standalone_files(card, aside, write_table(fitted, aside), lowercases)
+    elif fitted is None and alone:
+        listed = write_modules(encoder.behind, aside, FIRST)
+        write_standalone_files(card, aside, listed, lowercases)
+    else:
+        if fitted is not None:
+            write_exits(fitted, aside)
+        if not encoder.ends_fitted:
+            head, behind = last_head(encoder), encoder.behind
+            write_sentence_transformers_files(card, aside, head, behind, lowercases)
+
+
+def _exit_head(encoder: Encoder) -> ModelExit:
+    if isinstance(encoder.fitted, FoldedExit):
+        return "table"
     if encoder.fitted is not None:
         return "fitted"
     return "linear" if encoder.exit_heads else "none"
 
 
-def _save_tokenizer(tokenizer: ModelTokenizer, folder: Path) -> None:
+def save_tokenizer(tokenizer: ModelTokenizer, folder: Path) -> None:
     """Write a tokenizer without the truncation that the last call has set."""
     backend = getattr(tokenizer.inner, "backend_tokenizer", None)
     if backend is not None:
@@ -330,11 +383,11 @@ def _write_transformer(transformer: PreTrainedModel, card: ModelCard, folder: Pa
 
 def _remove_earlier(folder: Path) -> None:
     """Remove files of an earlier model that the new one may not have."""
-    for pattern in ("*.safetensors", WEIGHTS_INDEX, *TOKENIZERS):
+    for pattern in ("*.safetensors", WEIGHTS_INDEX, EXPORTED_FILE, *TOKENIZERS):
         for path in folder.glob(pattern):
             path.unlink()
     for path in folder.glob("[0-9]*_*"):
-        if path.name.partition("_")[2] in RUN:
+        if path.name.partition("_")[2] in (*RUN, *TABLE_CHAIN):
             shutil.rmtree(path, ignore_errors=True)
 
 

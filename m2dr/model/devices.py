@@ -4,7 +4,9 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from m2dr.errors import UserError, counted, nearest
@@ -171,3 +173,8 @@ def _dropouts(encoder: nn.Module) -> Iterator[tuple[nn.Module, str]]:
         for name in names:
             if isinstance(getattr(module, name, None), float | int):
                 yield module, name
+
+
+def as_tensor(array: NDArray[np.generic]) -> torch.Tensor:
+    """Return an array as a tensor on the processor, which shares its memory."""
+    return torch.from_numpy(array)

@@ -9,7 +9,7 @@ torch runs them, in float32 as in an `Encoder`.
 
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,13 +103,24 @@ class GraphEncoder:
         self, batches: Iterable[IdsAndMask], layers: Sequence[int] | None = None
     ) -> Iterator[Floats]:
         """Yield the embeddings of each batch, as `Encoder.embed_many` gives them."""
-        return self._each(batches, self._encoder.embed_pooled, layers)
+        return self._each(batches, self._embed, layers)
 
     def states_many(
         self, batches: Iterable[IdsAndMask], layers: Sequence[int] = ()
     ) -> Iterator[Floats]:
         """Yield the states of each batch, as `Encoder.states` gives them."""
         return self._each(batches, self._encoder.join_states, layers)
+
+    def _embed(
+        self,
+        pooled: Mapping[int, Tensor],
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        layers: Sequence[int] | None,
+    ) -> Tensor:
+        """Return the embeddings of layers, [L, B, W], from the pooled states of all of them."""
+        wanted = tuple(layers or range(1, self.layers + 1))
+        return torch.stack(self._encoder.embedded(wanted, pooled, input_ids, attention_mask))
 
     @torch.inference_mode()
     def _each(

@@ -155,7 +155,7 @@ class Encoder(nn.Module):
 
         if needed or token_layers:
             self._run(input_ids, attention_mask, take)
-        return torch.stack(self._embedded(wanted, pooled, input_ids, attention_mask))
+        return torch.stack(self.embedded(wanted, pooled, input_ids, attention_mask))
 
     def states(
         self, input_ids: Tensor, attention_mask: Tensor | None, layers: Sequence[int] = ()
@@ -197,27 +197,15 @@ class Encoder(nn.Module):
         """Return what `states` gives, from the pooled states of all layers from 1."""
         shallow = [pooled[layer] for layer in range(1, self.layers)]
         asked = tuple(layers) or (self.layers,)
-        found = self._embedded(asked, pooled, input_ids, attention_mask)
+        found = self.embedded(asked, pooled, input_ids, attention_mask)
         return torch.cat([*shallow, *found], dim=-1)
-
-    def embed_pooled(
-        self,
-        pooled: Mapping[int, Tensor],
-        input_ids: Tensor,
-        attention_mask: Tensor | None,
-        layers: Sequence[int] | None = None,
-    ) -> Tensor:
-        """Return what `forward` gives, from the pooled states of all layers from 0."""
-        wanted = tuple(layers or range(1, self.layers + 1))
-        self._check(wanted)
-        return torch.stack(self._embedded(wanted, pooled, input_ids, attention_mask))
 
     def _states_for(self, layers: Sequence[int]) -> set[int]:
         """Return the layers whose pooled states are needed for the embeddings of some layers."""
         needed = {layer for layer in layers if not self._is_fitted(layer)}
         return needed if self.fitted is None else needed | self.fitted.states_for(tuple(layers))
 
-    def _embedded(
+    def embedded(
         self,
         layers: tuple[int, ...],
         pooled: Mapping[int, Tensor],
@@ -225,6 +213,7 @@ class Encoder(nn.Module):
         attention_mask: Tensor | None,
     ) -> list[Tensor]:
         """Return the embeddings [B, W] of layers from pooled states [B, P]."""
+        self._check(layers)
         by_exit = tuple(layer for layer in layers if self._is_fitted(layer))
         found = {
             layer: through(self.behind, through(self.head_of(layer), pooled[layer]))
@@ -454,7 +443,9 @@ def parameters_of(encoder: Encoder, layer: int) -> int:
     weights = fitted.tokens.weights
     if layer == 0:
         return _numbers((fitted.table, weights))
-    return _numbers((*encoder.parameters(), fitted.tokens.single, weights))
+    folded = 0 not in fitted.layers  # its table stands in place of the features
+    read = fitted.table if folded else fitted.tokens.single
+    return _numbers((*encoder.parameters(), read, weights))
 
 
 def exit_work(encoder: Encoder) -> dict[int, int]:
@@ -480,9 +471,11 @@ def table_work(encoder: Encoder) -> dict[int, int]:
     fitted = encoder.fitted
     if fitted is None:
         return {}
+    if 0 not in fitted.layers:  # a folded exit, whose table every text adds
+        return dict.fromkeys(fitted.layers, fitted.token_work)
     features = fitted.tokens.width(encoder.words)
     reading = [layer for layer in fitted.layers[1:] if TOKENS in inputs_of(layer, fitted.inputs)]
-    return {0: fitted.table.shape[1], **dict.fromkeys(reading, features)}
+    return {0: fitted.token_work, **dict.fromkeys(reading, features)}
 
 
 def _products(module: nn.Module) -> int:
@@ -492,3 +485,12 @@ def _products(module: nn.Module) -> int:
 
 def _numbers(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() for tensor in tensors)
+
+
+def share_weights(encoder: Encoder, source: Encoder) -> None:
+    """Let the tensors of an encoder that equal those of another one be the same memory."""
+    held = {**dict(source.named_parameters()), **dict(source.named_buffers())}
+    for name, tensor in [*encoder.named_parameters(), *encoder.named_buffers()]:
+        same = held.get(name)
+        if same is not None and same.dtype == tensor.dtype and torch.equal(same, tensor):
+            tensor.data = same.data

@@ -186,6 +186,11 @@ class FittedExits(nn.Module):
         """The layers that have a fitted exit, increasing."""
         return (0, *sorted(map(int, self.heads)))
 
+    @property
+    def token_work(self) -> int:
+        """Multiply-adds per token of the table of layer 0."""
+        return int(self.table.shape[1])
+
     def states_for(self, layers: tuple[int, ...]) -> set[int]:
         """Return the layers whose states the exits of these layers read."""
         read = (inputs_of(layer, self.inputs) for layer in layers if layer in self.layers)

@@ -36,6 +36,7 @@ from m2dr.model.hub import (
     behind_pooling,
     find_folder,
     is_half_written,
+    table_chain,
     transformer_folder,
 )
 from m2dr.model.sentence_transformers import card_of_folder, embedding_width
@@ -197,7 +198,8 @@ def fingerprint(folder: Path, card: ModelCard, backbone: bool = False) -> str:
         UserError: a file cannot be read, or is not JSON.
     """
     folder = folder.resolve()
-    inner, behind = transformer_folder(folder), behind_pooling(folder, card.similarity)
+    inner = transformer_folder(folder)
+    behind = [*table_chain(folder), *behind_pooling(folder, card.similarity)]
     files = [
         file for name in ("config.json", *TOKENIZERS, *SETTINGS) for file in _files(inner, name)
     ]

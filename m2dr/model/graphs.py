@@ -23,23 +23,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
+from torch.nn.functional import normalize
 
 from m2dr.errors import UserError
 from m2dr.io import sha256_of
 from m2dr.jsontext import json_sha256
 from m2dr.model.backbones import most_tokens
 from m2dr.model.encoder import Encoder, Floats, IdsAndMask, Ints
-from m2dr.model.exits import FittedExits, linear
-from m2dr.model.hub import EXITS
-from m2dr.records.model_card import TOKENS, ModelCard, inputs_of
+from m2dr.model.folded_exit import FoldedExit
+from m2dr.model.hub import EXITS, ONNX_FILE, OPENVINO_FILE
+from m2dr.records.model_card import ModelCard
 
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 OPENVINO_PACKAGES = ("openvino",)
-_ONNX_FILE, _OPENVINO_FILE = "model.onnx", "model.xml"
 _PRECISIONS = {"fp32": "f32", "bf16": "bf16"}  # as OpenVINO names them
 _INPUTS = ("input_ids", "attention_mask")
-_OUTPUT = "vectors"
-_FORMAT = 1  # raise it when the same model would be written otherwise
+_OUTPUT = "sentence_embedding"  # as sentence-transformers and servers of ONNX models name it
+_FORMAT = 2  # raise it when the same model would be written otherwise
 _EXAMPLE = (3, 7)  # texts and tokens; a size of 1 would be taken for a constant
 _NOISY = "torch.onnx._internal.exporter._registration"  # warns that torchvision is missing
 
@@ -122,7 +122,7 @@ def write_onnx(program: ExportedProgram, folder: Path) -> None:
     )
     if graph is None:
         raise RuntimeError("torch.onnx returned no graph")
-    graph.save(folder / _ONNX_FILE)
+    graph.save(folder / ONNX_FILE)
 
 
 def open_onnx(folder: Path, card: ModelCard, dtype: str) -> OnnxGraph:  # noqa: ARG001  # fp32 alone
@@ -139,7 +139,7 @@ def open_onnx(folder: Path, card: ModelCard, dtype: str) -> OnnxGraph:  # noqa: 
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3  # errors alone
     providers = ["CPUExecutionProvider"]
-    session = onnxruntime.InferenceSession(str(folder / _ONNX_FILE), options, providers=providers)
+    session = onnxruntime.InferenceSession(str(folder / ONNX_FILE), options, providers=providers)
     return OnnxGraph(card, session)
 
 
@@ -148,7 +148,8 @@ def write_openvino(program: ExportedProgram, folder: Path) -> None:
     import openvino
 
     graph = openvino.convert_model(program)
-    openvino.save_model(graph, folder / _OPENVINO_FILE, compress_to_fp16=False)
+    graph.outputs[0].get_tensor().set_names({_OUTPUT})
+    openvino.save_model(graph, folder / OPENVINO_FILE, compress_to_fp16=False)
 
 
 def open_openvino(folder: Path, card: ModelCard, dtype: str) -> OpenvinoGraph:
@@ -185,7 +186,7 @@ def _compiled(folder: Path, dtype: str, settings: Mapping[str, str | int]) -> An
         "ENABLE_CPU_PINNING": False,  # a pinned thread waits for its core while others are idle
         **settings,
     }
-    return openvino.Core().compile_model(folder / _OPENVINO_FILE, "CPU", known)
+    return openvino.Core().compile_model(folder / OPENVINO_FILE, "CPU", known)
 
 
 def graph_folder(
@@ -228,7 +229,7 @@ def write_graph(
     folder.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".partial", dir=folder.parent))
     try:
-        with _quiet(), torch.no_grad():
+        with quiet(), torch.no_grad():
             write((export or export_layer)(encoder, layer), aside)
         shutil.rmtree(folder, ignore_errors=True)
         aside.replace(folder)
@@ -247,15 +248,20 @@ def write_graph(
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def export_layer(encoder: Encoder, layer: int) -> ExportedProgram:
+def export_layer(encoder: Encoder, layer: int, unit: bool = False) -> ExportedProgram:
     """Export the first `layer` layers and their exit: ids and mask [B, T] to vectors [B, W].
 
-    B and T are dynamic; vectors are float32 and not normalised.
+    B and T are dynamic; vectors are float32.
+
+    Args:
+        encoder: in fp32 on the CPU.
+        layer: whose vectors the graph gives.
+        unit: whether they are scaled to length one.
     """
     fitted = encoder.fitted
-    if fitted is not None and layer in fitted.layers and fitted.inputs != "layer":
-        encoder.fitted = _FoldedExit(fitted, layer, encoder.words)
-    return export_module(_OneLayer(encoder, layer), encoder)
+    if fitted is not None and layer in fitted.layers[1:] and fitted.inputs != "layer":
+        encoder.fitted = FoldedExit.of(fitted, layer, encoder.words)
+    return export_module(_OneLayer(encoder, layer, unit), encoder)
 
 
 def export_module(module: nn.Module, encoder: Encoder) -> ExportedProgram:
@@ -270,53 +276,19 @@ def export_module(module: nn.Module, encoder: Encoder) -> ExportedProgram:
 class _OneLayer(nn.Module):
     """The module that is exported: an encoder that gives the vectors of one layer."""
 
-    def __init__(self, encoder: Encoder, layer: int) -> None:
+    def __init__(self, encoder: Encoder, layer: int, unit: bool) -> None:
         super().__init__()
         self.encoder = encoder
         self.layer = layer
+        self.unit = unit
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         vectors: Tensor = self.encoder(input_ids, attention_mask, [self.layer])
-        return vectors[0]
-
-
-class _FoldedExit(FittedExits):
-    """The fitted exit of one layer whose token features are folded into a table.
-
-    Args:
-        fitted: exits that read token features beside states.
-        layer: of the exit, from 1.
-        words: [V, H], the word embeddings of the backbone.
-    """
-
-    @torch.no_grad()
-    def __init__(self, fitted: FittedExits, layer: int, words: Tensor) -> None:
-        head = fitted.heads[str(layer)]
-        assert isinstance(head, nn.Linear)
-        tokens = fitted.tokens.width(words)
-        weight, bias = head.weight[:, -tokens:].T, head.bias
-        rows = [features @ weight + bias for features in fitted.tokens.of_ids(words)]
-        states = linear(head.weight[:, :-tokens].contiguous(), torch.zeros_like(bias))
-        super().__init__(fitted.tokens, fitted.inputs, {layer: states}, torch.cat(rows))
-
-    def embed(
-        self,
-        layers: tuple[int, ...],
-        states: Mapping[int, Tensor],
-        words: Tensor,  # noqa: ARG002  # they are in the table
-        input_ids: Tensor,
-        mask: Tensor | None,
-    ) -> dict[int, Tensor]:
-        """Return what `FittedExits.embed` gives, for the one layer."""
-        (layer,) = layers
-        read = [states[part] for part in inputs_of(layer, self.inputs) if part != TOKENS]
-        shares = self.tokens.shares(input_ids, mask)
-        said = torch.einsum("bt,btw->bw", shares, self.table[input_ids])
-        return {layer: self.heads[str(layer)](torch.cat(read, dim=-1)) + said}
+        return normalize(vectors[0], dim=-1) if self.unit else vectors[0]
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Hide the exporters' warnings about their own deprecations, which a user cannot mend."""
     logger = logging.getLogger(_NOISY)
     level = logger.level

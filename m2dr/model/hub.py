@@ -27,7 +27,10 @@ EXITS = "exits.safetensors"  # fitted exits of the layers from 1
 STATIC = "layer_0.safetensors"  # the fitted exit of layer 0, a table of one vector per token
 MODULES = "modules.json"  # of sentence-transformers: the modules that a text passes, in order
 DENSE = "2_Dense"  # folder of the exit head of the last layer, beside the file of all heads
+ONNX_FILE, OPENVINO_FILE = "model.onnx", "model.xml"  # graphs
 RUN = ("Transformer", "Pooling", "Dense", "LayerNorm", "Normalize", "Dropout")  # what m2dr runs
+# Behind a Pooling: the modules of an exit that adds a table of token vectors (folded_exit.py).
+TABLE_CHAIN = ("WordEmbeddings", "WordWeights", "Dense", "Pooling", "Dense")
 WEIGHTS = "model.safetensors"  # of a module, in its folder
 WEIGHTS_INDEX = "model.safetensors.index.json"  # of weights in several files
 ADAPTER = "adapter_config.json"
@@ -231,6 +234,8 @@ def _refuse_irregular(folder: Path) -> None:
 def _refuse_modules(folder: Path) -> None:
     """Refuse modules of sentence-transformers that m2dr does not run, or in another order."""
     kinds = [row.kind for row in listed_modules(folder)]
+    if table_chain(folder) and (folder / CARD).exists():
+        del kinds[2 : 2 + len(TABLE_CHAIN)]
     strange = [kind for kind in kinds if kind not in RUN]
     if strange:
         raise UserError(
@@ -313,11 +318,19 @@ def behind_pooling(folder: Path, similarity: str = "dot") -> list[ListedModule]:
     A Normalize at the end is left out where vectors are compared by cosine, which normalises them
     after they are cut.
     """
+    if table_chain(folder):
+        return []
     heads = (folder / HEADS).exists()
     found = [row for row in listed_modules(folder)[2:] if not (heads and row.path == DENSE)]
     if found and found[-1].kind == "Normalize" and similarity == "cosine":
         found.pop()
     return found
+
+
+def table_chain(folder: Path) -> list[ListedModule]:
+    """Return the modules of an exit with a table of tokens; none in a folder without one."""
+    found = listed_modules(folder)[2 : 2 + len(TABLE_CHAIN)]
+    return found if tuple(row.kind for row in found) == TABLE_CHAIN else []
 
 
 def transformer_folder(folder: Path) -> Path:

@@ -34,6 +34,7 @@ from m2dr.model.sentence_transformers import (
 )
 from m2dr.records.model_card import ModelCard, pooling_modes
 
+FIRST = 2  # number of the first module behind the pooling
 _FIRST = 3  # number of the first module behind an exit head, whose own folder is DENSE
 
 Config = dict[str, Any]
@@ -253,8 +254,9 @@ def write_sentence_transformers_files(
 ) -> None:
     """Write the files with which SentenceTransformer(folder) gives the same vectors.
 
-    No module normalises where vectors are compared by cosine: sentence-transformers cuts vectors
-    behind its modules, and its cosine normalises them after that.
+    Where vectors are compared by cosine, the last module is a Normalize, so that dot products are
+    cosines in tools that take no other. sentence-transformers cuts vectors behind its modules, and
+    the cosine of a prefix does not depend on the length of the vector.
 
     Args:
         card: with the pooling, the prefixes and lengths of texts, and the similarity.
@@ -270,12 +272,37 @@ def write_sentence_transformers_files(
         dense.linear.weight = nn.Parameter(head)
         (row,) = write_modules(nn.Sequential(dense), folder, int(DENSE[0]))
         listed.append(row)
-    listed += write_modules(behind or nn.Sequential(), folder, _FIRST)
+    ending = [Normalize()] if card.similarity == "cosine" else []
+    listed += write_modules(nn.Sequential(*(behind or ()), *ending), folder, _FIRST)
     truncated = behind and isinstance(behind[-1], Truncate)
     lower = {"do_lower_case": True} if lowercases else {}
     write_modules_list(folder, listed)
     write_json(folder / "1_Pooling" / "config.json", _pooling_config(card, folder))
     write_model_settings(folder, card, **({"truncate_dim": card.width} if truncated else {}))
+    write_json(folder / SETTINGS[0], {"max_seq_length": card.document_length, **lower})
+
+
+def write_standalone_files(
+    card: ModelCard, folder: Path, behind: Sequence[ListedModule], lowercases: bool
+) -> None:
+    """Write the files with which other tools give the vectors of an exported cut.
+
+    Its modules cut the vectors, so that they can normalise them too where they are compared by
+    cosine.
+
+    Args:
+        card: with the pooling, the prefixes and lengths of texts, and the similarity.
+        folder: of the model.
+        behind: the modules behind the pooling, whose files are written.
+        lowercases: whether texts are put in lower case first.
+    """
+    listed = [ListedModule("Transformer", ""), ListedModule("Pooling", "1_Pooling"), *behind]
+    if card.similarity == "cosine":
+        listed += write_modules(nn.Sequential(Normalize()), folder, len(listed))
+    lower = {"do_lower_case": True} if lowercases else {}
+    write_modules_list(folder, listed)
+    write_json(folder / "1_Pooling" / "config.json", _pooling_config(card, folder))
+    write_model_settings(folder, card)
     write_json(folder / SETTINGS[0], {"max_seq_length": card.document_length, **lower})
 
 

@@ -21,6 +21,13 @@ from m2dr.model.card_results import (
     hub_dataset,
     results_section,
 )
+from m2dr.model.cut_readme import (
+    POOLED,
+    cut_section,
+    read_exported,
+    sentence_transformers_section,
+    transformers_section,
+)
 from m2dr.model.hub import PROCESSES, behind_pooling, hub_id
 from m2dr.records.cut import Cut
 from m2dr.records.model_card import ModelCard
@@ -42,7 +49,7 @@ embedding, a cut, can retrieve; the cuts below were {made}.
 
 {kept}
 
-| | |
+| property | value |
 |---|---|
 | recipe | {recipe} |
 | layers | {card.layers} |
@@ -54,7 +61,7 @@ embedding, a cut, can retrieve; the cuts below were {made}.
 | documents of a shallow query | {documents} |
 
 {cuts}
-
+{exported}
 The backbone that training began from, and the prefixes of texts:
 
 ```json
@@ -65,7 +72,7 @@ The backbone that training began from, and the prefixes of texts:
 
 FOLDER is this folder, or its id on the hub.
 
-m2dr, with {cut.layer} layers for a query and {cut.dim} dims:
+m2dr, with {layers} for a query and {cut.dim} dims:
 
 ```bash
 m2dr index corpus --corpus CORPUS --model FOLDER --dim {cut.dim}
@@ -94,7 +101,7 @@ states = model(**tokenizer("a question", return_tensors="pt")).last_hidden_state
 """
 
 _TRANSFORMERS = """
-transformers, with {cut.layer} layers and {cut.dim} dims, for queries:
+transformers, with {layers} and {cut.dim} dims, for queries:
 
 ```python
 import torch
@@ -111,12 +118,6 @@ vectors = {pooled}
 vectors = {cutting_dims}
 ```
 """
-
-_POOLED = {
-    "cls": "states[:, 0]",
-    "mean": "(states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)",
-    "last": "states[torch.arange(len(states)), mask.sum(1) - 1]",
-}
 
 _STATIC = """
 Layer 0 is a table of one vector per token: `--query-layer 0` runs no transformer layer.
@@ -139,8 +140,8 @@ scores = model.similarity(queries, documents)
 
 _EXPORT = """
 Fewer layers for sentence-transformers:
-`m2dr export --model FOLDER --layers {cut.layer} --out SMALLER` writes the first {cut.layer} as a
-model of their own.
+`m2dr export --model FOLDER --layers {cut.layer} --out SMALLER` writes a model of
+{layers}.
 """
 
 _LENGTHS = """
@@ -158,7 +159,7 @@ An encoder of queries that is a table of one vector per token, and runs no trans
 was fitted to the embeddings of a full model, which encodes the documents: a query by this table
 finds documents by that model. Written by m2dr.
 
-| | |
+| property | value |
 |---|---|
 | dims | {dim} |
 | numbers | {dtype} |
@@ -260,8 +261,9 @@ def write_readme(card: ModelCard, folder: Path, parts: CardParts | None = None) 
         folder: of its files, which lie there already.
         parts: what else is known.
     """
-    parts = parts or CardParts()
+    parts, exported = parts or CardParts(), read_exported(folder)
     cut = min((cut for cut in card.cuts if cut.layer), default=card.full)
+    cut = card.full if exported else cut
     fitted = card.exit_head == "fitted"
     told = {
         "backbone": card.backbone,
@@ -273,18 +275,22 @@ def write_readme(card: ModelCard, folder: Path, parts: CardParts | None = None) 
     text = _TEXT.format(
         card=card,
         cut=cut,
+        layers=counted(cut.layer, "layers"),
         kept=kept[0] if kept else f"{BEGIN}\n{END}",
         title=f"{escaped(card.variant)}: {card.layers} layers, {card.width} dims",
         recipe=escaped(card.variant),
         documents=f"from layer {card.layers}" if card.documents == "last" else "from its layer",
         cuts=_cuts(card),
         told=_json(told),
-        made="fitted" if fitted else "trained",
+        made="fitted" if fitted or card.exit_head == "table" else "trained",
+        exported=cut_section(exported) if exported else "",
         training=_training(card, parts.settings),
         results=results_section(parts.grids),
         static=_STATIC if fitted else "",
-        sentence_transformers=_in_sentence_transformers(card, cut),
-        transformers=_in_transformers(card, cut, folder),
+        sentence_transformers=sentence_transformers_section(folder)
+        if exported
+        else _in_sentence_transformers(card, cut),
+        transformers=_in_transformers(card, cut, folder, exported is not None),
     )
     _write(text, card, "sentence-transformers", TAGS, folder, parts)
 
@@ -380,11 +386,14 @@ def _training(card: ModelCard, settings: Mapping[str, Any]) -> str:
     return "".join(f"\n{part}\n" for part in ["## Training", *said]) if said else ""
 
 
-def _in_transformers(card: ModelCard, cut: Cut, folder: Path) -> str:
+def _in_transformers(card: ModelCard, cut: Cut, folder: Path, exported: bool) -> str:
     """Return how transformers gives the vectors of a cut, or the states alone where it cannot."""
     row = backbone_of(read_config(folder))
+    alone = transformers_section(card, folder, row.class_name) if exported else ""
+    if alone:
+        return alone
     plain = card.exit_head == "none" and not behind_pooling(folder, card.similarity)
-    if not plain or card.pooling not in _POOLED:
+    if not plain or card.pooling not in POOLED:
         return _STATES.format(model_class=row.class_name)
     layers = f"model.{row.layers_path}"
     dims = f"vectors[:, :{cut.dim}]"
@@ -392,10 +401,11 @@ def _in_transformers(card: ModelCard, cut: Cut, folder: Path) -> str:
     return _TRANSFORMERS.format(
         card=card,
         cut=cut,
+        layers=counted(cut.layer, "layers"),
         model_class=row.class_name,
         cutting=f"\n{layers} = {layers}[:{cut.layer}]" if cut.layer < card.layers else "",
         prefix=repr(card.query_prefix).replace("`", r"\x60"),
-        pooled=_POOLED[card.pooling],
+        pooled=POOLED[card.pooling],
         cutting_dims=f"torch.nn.functional.normalize({dims}, dim=-1)" if cosine else dims,
     )
 
@@ -413,7 +423,7 @@ def _in_sentence_transformers(card: ModelCard, cut: Cut) -> str:
     lengths = _LENGTHS.format(card=card, shorter=min(query, document))
     return _SENTENCE_TRANSFORMERS.format(
         cut=cut,
-        export=_EXPORT.format(cut=cut) if exported else "",
+        export=_EXPORT.format(cut=cut, layers=counted(cut.layer, "layers")) if exported else "",
         lengths=lengths if query != document else "",
     )
 

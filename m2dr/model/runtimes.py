@@ -72,7 +72,12 @@ class RuntimeKind:
     @property
     def installed(self) -> bool:
         """Whether all of its packages are installed."""
-        return all(find_spec(package) is not None for package in self.packages)
+        return not self.missing
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Its packages that are not installed."""
+        return tuple(package for package in self.packages if find_spec(package) is None)
 
 
 RUNTIMES = {
@@ -202,7 +207,7 @@ def open_runtime(
 def refuse_runtime(kind: RuntimeKind, device: str, dtype: str) -> None:
     """Raise UserError where a runtime is not installed, or lacks the device or dtype."""
     if not kind.installed:
-        missing = ", ".join(package for package in kind.packages if find_spec(package) is None)
+        missing = ", ".join(kind.missing)
         raise UserError(
             f"--runtime {kind.name} was asked for and {missing} is not installed; install it "
             f"with: {install(kind.name)}"

@@ -18,6 +18,7 @@ from m2dr.model.hub import (
     behind_pooling,
     listed_modules,
     revision_of,
+    table_chain,
     transformer_folder,
 )
 from m2dr.records.cut import Cut
@@ -267,6 +268,12 @@ def module_settings(folder: Path, kind: str, width: int) -> dict[str, Any]:
 def embedding_width(folder: Path, sizes: ModelSizes, pooling: str) -> int:
     """Return the dims of a vector behind the last module, or `truncate_dim` where it is smaller."""
     width = len(pooling_modes(pooling)) * sizes.width
+    chain = table_chain(folder)
+    if chain:
+        added = read_optional_object(
+            folder / chain[-1].path / "config.json", _MODULE_FIELDS, _AGAIN
+        )
+        return int(added.get("out_features", 0))
     for row in behind_pooling(folder):
         settings = module_settings(folder / row.path, row.kind, width)
         width = settings.get(MODULE_FILES[row.kind].gives, width)

@@ -1,26 +1,30 @@
 """The documents of a collection that has changed: a corpus, and the texts that were added to it."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from functools import cached_property
 from pathlib import Path
 
 from m2dr.data import pairs
 from m2dr.data.dataset import (
+    DOCUMENT_COLUMNS,
     DOCUMENT_IDS,
     DOCUMENT_TEXTS,
     Corpus,
     Dataset,
     open_corpus_file,
 )
+from m2dr.data.own_fields import METADATA, own_fields
 from m2dr.data.readers import Line, identifier, optional_string, read_lines
 from m2dr.errors import UserError
-from m2dr.index.layout import store_folders_of, stored_layers
+from m2dr.index.changes import keep_fields
+from m2dr.index.layout import store_folders_of, store_remedy, stored_layers
 from m2dr.index.manifest import StoreManifest
 from m2dr.index.searchable import Docids
-from m2dr.index.store import open_store
+from m2dr.index.store import Store, open_store
 from m2dr.pipelines.encode import open_corpus
-from m2dr.records.texts import Document
+from m2dr.progress import say
+from m2dr.records.texts import Document, Fields
 
 ID_KEYS, TEXT_KEYS = DOCUMENT_IDS, DOCUMENT_TEXTS  # of a line with a document
 
@@ -47,6 +51,10 @@ class ChangedCorpus:
 
     def __contains__(self, docid: str) -> bool:
         return docid in self._rows
+
+    def with_fields(self) -> Iterator[Document]:
+        """See Corpus; those of a table have none."""
+        return iter(self)
 
     def at(self, row: int) -> Document:
         """See Corpus."""
@@ -100,11 +108,11 @@ def documents_of(name: str) -> Iterator[Document]:
         UserError: there is no such corpus or file, or a line is malformed.
     """
     if not pairs.recognises(name):
-        return open_corpus(name).documents()
+        return open_corpus(name).documents_with_fields()
     first = next(read_lines(Path(name)), None)
     keys: Set[str] = first.json().keys() if first else set()
     if keys.isdisjoint(ID_KEYS) or not keys.isdisjoint(pairs.QUERY_KEYS):
-        return open_corpus(name).documents()
+        return open_corpus(name).documents_with_fields()
     return iter(open_corpus_file(Path(name), parse_document))
 
 
@@ -120,13 +128,68 @@ def parse_document(line: Line) -> Document:
         found = ", ".join(map(repr, row))
         raise line.error(f"has no {' or '.join(map(repr, TEXT_KEYS))}; its keys are {found}.")
     docid = identifier(line, row[key], repr(key))
-    return Document(docid, optional_string(line, row, text), optional_string(line, row, "title"))
+    title = optional_string(line, row, "title")
+    fields = own_fields(row, DOCUMENT_COLUMNS)
+    return Document(docid, optional_string(line, row, text), title, fields)
 
 
 def document_line(document: Document) -> str:
-    """Return the line of a document in a file of added texts."""
-    table = {"_id": document.id, "title": document.title, "text": document.text}
+    """Return the line of a document in a file of texts; its fields are an object, as in BEIR."""
+    table: dict[str, object] = {
+        "_id": document.id, "title": document.title, "text": document.text
+    }  # fmt: skip
+    if document.fields:
+        table[METADATA] = dict(document.fields)
     return json.dumps(table, ensure_ascii=False) + "\n"
+
+
+def keep_fields_of(home: Path, rows: Callable[[Store], Iterable[Fields]]) -> None:
+    """Write the fields of the documents of stores without them; without fields, say why.
+
+    Args:
+        home: folder of the stores of all layers.
+        rows: as `keep_fields` takes it.
+    """
+    try:
+        if any(StoreManifest.read(folder).fields is None for folder in store_folders_of(home)):
+            keep_fields(home, rows)
+    except UserError as error:
+        say(f"The fields of the documents are not kept, so no search can filter by them: {error}")
+
+
+def fields_of_rows(dataset: Dataset, home: Path, store: Store) -> Iterator[Fields]:
+    """Yield the fields of each stored document, those of deleted ones left out.
+
+    Args:
+        dataset: that was encoded first.
+        home: folder of the stores of all layers.
+        store: of one of them.
+
+    Raises:
+        UserError: the corpus lacks a document, or has them in another order.
+    """
+    manifest, written = store.manifest, store.complete.docids
+    gone = set(store.tombstones.rows.tolist())
+    added = {
+        document.id: document.fields
+        for name in manifest.added
+        for document in open_corpus_file(home / name, parse_document)
+    }
+    corpus = dataset.documents_with_fields()
+    for row, docid in enumerate(written):
+        if row in gone:
+            yield ()
+        elif docid in added:
+            yield added[docid]
+        else:
+            found = next((document for document in corpus if document.id == docid), None)
+            if found is None:
+                raise UserError(
+                    f"{dataset.name} does not hold the document {docid!r}, or not at its place, "
+                    f"and {store.folder} does. Encode the corpus again "
+                    f"{store_remedy(store.folder, overwrite=True)}"
+                )
+            yield found.fields
 
 
 def added_texts(home: Path, names: Iterable[str], left: Set[str]) -> Iterator[Document]:

@@ -111,12 +111,13 @@ class CutEncoder:
         layers: Sequence[int],
         budget: int | None = None,
         advance: Callable[[int], None] = lambda _: None,
+        dim: int | None = None,
     ) -> Vectors:
         """Return the vectors of texts at some layers, [L, N, D]; arguments as for `stream`."""
-        found = np.empty((len(layers), len(texts), self.cut.dim), np.float32)
+        found = np.empty((len(layers), len(texts), dim or self.cut.dim), np.float32)
         parts = (texts[start : start + AT_ONCE] for start in range(0, len(texts), AT_ONCE))
         end = 0
-        for part in self.stream(parts, side, layers, budget, advance):
+        for part in self.stream(parts, side, layers, budget, advance, dim):
             start, end = end, end + part.shape[1]
             found[:, start:end] = part
         return found
@@ -128,6 +129,7 @@ class CutEncoder:
         layers: Sequence[int],
         budget: int | None = None,
         advance: Callable[[int], None] = lambda _: None,
+        dim: int | None = None,
     ) -> Iterator[Vectors]:
         """Yield the vectors of each part of the texts, [L, n, D], while the next is tokenised.
 
@@ -138,12 +140,14 @@ class CutEncoder:
                 torch, and any text in onnx, take one each.
             budget: tokens of a batch, padding included; by default as many as suit the device.
             advance: receives the number of texts of each batch.
+            dim: dims to keep; those of the cut by default.
 
         Raises:
-            UserError: the model has no such layer.
+            UserError: the model has no such layer or dim.
         """
+        dim = dim or self.cut.dim
         for layer in layers:
-            self.card.check(Cut(layer, self.cut.dim), self.model)
+            self.card.check(Cut(layer, dim), self.model)
         if budget is not None and budget < 1:
             raise UserError(f"{budget} tokens per batch were asked for. Ask for at least one.")
         deepest = self._encoders.get(max(layers))
@@ -154,7 +158,7 @@ class CutEncoder:
 
         for rows in _ahead(tokens, parts):
             vectors = self._embed(deepest, rows, side, layers, budget, advance)
-            cut = [prefixes(one, self.cut.dim, self.card.similarity) for one in vectors]
+            cut = [prefixes(one, dim, self.card.similarity) for one in vectors]
             yield np.stack(cut)
 
     def _embed(

@@ -1,17 +1,20 @@
 """The texts of a fit, read as token rows, token features, pooled states and embeddings."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from m2dr.data.pydocs import cache_folder
 from m2dr.data.readers import DistinctLines, is_gzipped, stem_of
 from m2dr.data.sentence_pairs import is_plain_text, open_sentences, recognises_sentences
 from m2dr.data.tokens import Ragged, buckets
 from m2dr.errors import UserError
 from m2dr.evaluate.sentence_tasks import distinct
+from m2dr.io import atomic_path
 from m2dr.model.encoder import Encoder
 from m2dr.model.exits import TokenFeatures, token_features
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
@@ -29,6 +32,7 @@ from m2dr.train.linear_fit import Sample
 #   S shallow layers, N texts, V ids of the vocabulary, P dims of a pooled state, F features of the
 #   tokens, W dims of the embedding.
 
+KEPT_BYTES = range(2**20, 2**26)  # of the embeddings of a vocabulary that are kept
 QUERIES = "train"  # the split whose queries are read
 WORDS = (3, 15)  # of a snippet, from the first to below the second
 SNIPPETS = 2  # of each long text
@@ -235,13 +239,51 @@ def read_features(
         advance: is told how many tokens have been embedded.
     """
     ids = tokenizer.ordinary_ids()
-    rows = tokenizer.alone(ids)
-    layer = encoder.layers
-    found = embed_tokens(encoder, rows, tokenizer.pad_id, (layer,), advance)[0]
+    place = _vocabulary_file(encoder, len(ids))
+    found = _kept_vocabulary(place, len(ids))
+    if found is None:
+        rows = tokenizer.alone(ids)
+        found = embed_tokens(encoder, rows, tokenizer.pad_id, (encoder.layers,), advance)[0]
+        _keep_vocabulary(place, found)
     single = np.zeros((len(counts), found.shape[1]), np.float32)
     single[ids] = found
     special = sorted({*range(len(counts))} - {*ids})
     return token_features(encoder.words, single, counts, special, identity)
+
+
+def _vocabulary_file(encoder: Encoder, tokens: int) -> Path | None:
+    """Return the file that keeps the embeddings of single tokens; None where they are not kept.
+
+    They depend on the model alone, and take most of the time of a fit on few documents.
+    """
+    card = encoder.card
+    size = 4 * tokens * card.width
+    if not card.fingerprint or not KEPT_BYTES.start <= size < KEPT_BYTES.stop:
+        return None
+    with suppress(UserError):
+        dtype = str(next(encoder.parameters()).dtype).removeprefix("torch.")
+        words = (card.fingerprint, str(encoder.layers), card.pooling, encoder.device.type, dtype)
+        return cache_folder() / "vocabularies" / f"{'-'.join(words)}.npy"
+    return None
+
+
+def _kept_vocabulary(place: Path | None, tokens: int) -> NDArray[np.float32] | None:
+    """Return embeddings [V, W] that an earlier fit kept; None where there are none."""
+    if place is None or not place.is_file():
+        return None
+    try:
+        found: NDArray[np.float32] = np.load(place, allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return None
+    fits = found.ndim == 2 and len(found) == tokens and found.dtype == np.float32
+    return found if fits and np.isfinite(found).all() else None
+
+
+def _keep_vocabulary(place: Path | None, found: NDArray[np.float32]) -> None:
+    if place is None:
+        return
+    with suppress(UserError), atomic_path(place) as temporary, temporary.open("wb") as file:
+        np.save(file, found, allow_pickle=False)
 
 
 def read_texts(

@@ -62,12 +62,35 @@ class ResolvedIndex:
         """The dataset with the texts of the documents.
 
         Raises:
-            UserError: the corpus cannot be opened; an index folder records only its name.
+            UserError: the corpus cannot be opened; an index folder records only its name, and one
+                that was copied without its store does not hold the texts of added documents.
         """
         try:
-            return with_changes(open_corpus(self.request.corpus), self.home)
+            return with_changes(self.encoded, self._home_of_texts)
         except UserError as error:
             raise UserError(f"The texts of {self.corpus} are not at hand: {error}") from error
+
+    @cached_property
+    def encoded(self) -> Dataset:
+        """The dataset whose documents were encoded first, before any change."""
+        return open_corpus(self.request.corpus)
+
+    @property
+    def _home_of_texts(self) -> Path:
+        """The folder of the stores whose documents a copied index has."""
+        copied = self.folder is not None and not (self.folder.parent / STORE).exists()
+        held = IndexManifest.read(self.folder) if self.folder and copied else None
+        if held is None or not held.revision:
+            return self.home
+        made = (held.corpus, held.label.fingerprint, held.layer)
+        store = store_folder(self.request.root, *made)
+        if (store / STORE).exists() and StoreManifest.read(store).revision == held.revision:
+            return store.parent
+        raise UserError(
+            f"{self.folder} was copied without its store after documents were added, replaced or "
+            f"deleted, and {store} does not hold those. Copy the folder above the layer instead, "
+            "or name the folder of the indexes that it was copied from by --indexes."
+        )
 
     @property
     def query_layer(self) -> int:

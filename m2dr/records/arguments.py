@@ -26,6 +26,18 @@ def strings(given: object, what: str) -> list[str]:
     return _every(given, what, str, "strings")
 
 
+def one_or_many(name: str, given: object) -> list[str]:
+    """Return strings as a list; a single one may stand for itself.
+
+    Raises:
+        UserError: it is no iterable of strings.
+
+    >>> one_or_many("measures", "nDCG@10")
+    ['nDCG@10']
+    """
+    return strings([given] if isinstance(given, str) else given, name)
+
+
 def mappings(given: object, what: str) -> list[Mapping[str, Any]]:
     """Return dicts as a list.
 

@@ -6,7 +6,7 @@ from typing import Literal, cast, get_args
 from m2dr.errors import UserError, command, nearest
 from m2dr.jsontext import LATER
 from m2dr.records.cut import Cut
-from m2dr.records.variant import DocumentLayer, ExitHead
+from m2dr.records.variant import DocumentLayer
 
 Rotation = Literal["pca", "learned", "none"]
 FitInputs = Literal["tokens+layer", "layer", "all-layers"]
@@ -44,6 +44,8 @@ class FitRecord:
 # sentence-transformers: maximum, sum divided by √length, mean weighted by position from 1.
 Pooling = Literal["cls", "mean", "last", "max", "mean_sqrt_len_tokens", "weightedmean"]
 Similarity = Literal["dot", "cosine"]
+# What a model ends in: "table" is a fitted exit of the last layer, folded into a table of tokens.
+ModelExit = Literal["none", "linear", "fitted", "table"]
 Attention = Literal["causal", "bidirectional"]
 
 FORMAT = 2  # raise it when the new reader would misread older folders
@@ -85,7 +87,7 @@ class ModelCard:
     query_length: int = 64  # tokens, special ones included
     document_length: int = 256
     # The head of an intermediate layer, applied before the vector is cut.
-    exit_head: ExitHead = field(default="none", metadata=LATER)
+    exit_head: ModelExit = field(default="none", metadata=LATER)
     attention: Attention | None = field(default=None, metadata=LATER)  # None: the backbone's own
     # Of an exported cut: the fingerprint of the model that it was cut from.
     exported_from: str = field(default="", metadata=LATER)

@@ -1,9 +1,10 @@
 """Queries, documents, judgements, training groups and sentence pairs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 Side = Literal["query", "document"]  # decides the prefix and the length of a text
+Fields = tuple[tuple[str, str], ...]  # names and values, as texts; each name once
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class Document:
     id: str
     text: str
     title: str = ""
+    fields: Fields = field(default=(), compare=False)  # its own, by which a search may filter
 
     @property
     def content(self) -> str:

@@ -1,4 +1,4 @@
-"""Requests of `m2dr index`, `encode`, `search`, `mine`, `bm25`, `fuse`, `export` and `data`.
+"""Requests of `m2dr index`, `encode`, `search`, `mine`, `bm25`, `fuse` and `data`.
 
 Neither torch nor numpy is imported here: `--help` is made from these classes.
 """
@@ -272,6 +272,10 @@ class SearchRequest:
         read=search_param,
         metavar="NAME=NUMBER",
     )
+    filter: str = option(
+        "",
+        "Only documents whose own fields fit, such as: year >= 2020 and lang in (en, de).",
+    )
     exits: Literal["", "index", "model"] = option(
         "",
         "Exits of shallow queries: fitted on the documents of the index, which is the default at "
@@ -368,24 +372,3 @@ class FuseRequest:
     top_k: int = option(1000, "Documents kept per query.", "--top-k", "-k", old=("--k",), least=1)
     rrf_k: float | None = option(None, "Constant that is added to a rank; 60 by default.")
     scale: str | None = option(None, "Scaling of scores: min-max (the default), z or none.")
-
-
-@dataclass(frozen=True)
-class ExportRequest:
-    """What `m2dr export` is asked."""
-
-    layers: int = option(
-        REQUIRED,
-        "Layers to keep; 0 is the table of tokens of a fitted model, for other tools.",
-        old=("--layer",),
-    )
-    out: Path = option(REQUIRED, "Folder of the smaller model.")
-    model: str = option("", NEWEST)
-    format: str = option(
-        "", "Format of layer 0: sentence-transformers, which is the default, or model2vec."
-    )
-    dim: int | None = option(None, "Dims of layer 0 to keep; all by default.", *DIMS, least=1)
-    exits: Path | None = option(
-        None, "Exits of layer 0: the folder that an index has, in place of the model's own."
-    )
-    dtype: str = option("", "Number format of layer 0: fp32, which is the default, fp16 or int8.")

@@ -52,9 +52,10 @@ def read_settings(
     Raises:
         UserError: a file or word cannot be read, or settings are wrong; names all of these.
     """
-    table: dict[str, Any] = _read_toml(path) if path else {}
-    named = dict(_parse_word(word, kind) for word in words)
+    table: dict[str, Any] = _own_names(_read_toml(path) if path else {}, kind)
+    named = _own_names(dict(_parse_word(word, kind) for word in words), kind)
     given = {key: value for key, value in (options or {}).items() if value is not None}
+    given = _own_names(given, kind)
     table |= named | given
     problems = _problems(table, kind) + _conflicts(named, given, kind)
     if not problems:
@@ -95,6 +96,40 @@ def _parse_word(word: str, kind: type) -> tuple[str, Any]:
 def _is_verbatim(key: str, kind: type) -> bool:
     hint = get_type_hints(kind, include_extras=True).get(key)
     return Verbatim in (hint, *get_args(hint))
+
+
+def lists_of(kind: type) -> set[str]:
+    """Return the settings that are lists, with the names that the command line has for them."""
+    hints = get_type_hints(kind)
+    names = {name for name, hint in hints.items() if get_origin(hint) is tuple}
+    return names | {word for word, name in _spellings(kind).items() if name in names}
+
+
+def _spellings(kind: type) -> dict[str, str]:
+    """Return the names of settings by the spellings of the command line, such as batch_size."""
+    found = {}
+    for each in fields(kind):
+        described = option_of(each)
+        for flag in (*described.flags, *described.old) if described else ():
+            found[flag.lstrip("-").replace("-", "_")] = each.name
+    return found
+
+
+def _own_names(table: Mapping[str, Any], kind: type) -> dict[str, Any]:
+    """Return settings by their own names, which those of the command line may stand for.
+
+    Raises:
+        UserError: one is given by two names.
+    """
+    known, found = _spellings(kind), dict[str, Any]()
+    for key, value in table.items():
+        name = known.get(key, key)
+        if name in found:
+            raise UserError(
+                f"Settings: {key} is given twice, as {name} too; leave one of them out."
+            )
+        found[name] = value
+    return found
 
 
 def _problems(table: Mapping[str, Any], kind: type) -> list[str]:

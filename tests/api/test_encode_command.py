@@ -13,6 +13,7 @@ from world import TEXT, make_model
 
 import m2dr
 from m2dr.commands import encode as verb
+from m2dr.data.text_files import open_texts
 from m2dr.errors import UserError
 from m2dr.settings.index_requests import EncodeRequest
 
@@ -223,3 +224,46 @@ def test_a_file_that_grows_or_shrinks_meanwhile_leaves_the_old_vectors(
 
     assert (tmp_path / "v.npy").read_text() == "old"
     assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("first", "query"),
+    [
+        ("id\ttext", False),
+        ("ID\tText\tlabel", False),
+        ("_id\ttitle\ttext", False),
+        ("text\tid", False),
+        ("query_id\tquery", True),
+        ("text", False),
+    ],
+)
+def test_a_table_that_names_its_columns_is_read_by_them(
+    first: str, query: bool, tmp_path: Path
+) -> None:
+    names = first.lower().split("\t")
+    cells = {"title": "A title", "text": "the text", "query": "the text", "label": "x"}
+    rows = [[cells.get(name, f"d{number}") for name in names] for number in range(2)]
+    lines = [first, *("\t".join(row) for row in rows)]
+    (tmp_path / "t.tsv").write_text("\n".join(lines) + "\n")
+
+    found = list(open_texts(str(tmp_path / "t.tsv"), queries=query)())
+
+    has_ids = len(names) > 1
+    assert [one.id for one in found] == (["d0", "d1"] if has_ids else ["0", "1"])
+    assert {one.text for one in found} == {"the text"}
+    assert {one.title for one in found} == {"A title" if "title" in names else ""}
+
+
+def test_a_table_without_names_begins_with_its_first_text(tmp_path: Path) -> None:
+    (tmp_path / "t.tsv").write_text("d1\ttext\nd2\ta tab\tin it\n")
+
+    found = [(one.id, one.text) for one in open_texts(str(tmp_path / "t.tsv"))()]
+
+    assert found == [("d1", "text"), ("d2", "a tab\tin it")]
+
+
+def test_half_a_header_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.tsv").write_text("id\tpassage\nd1\ta text\n")
+
+    with pytest.raises(UserError, match=r"t\.tsv, line 1: begins with 'id', as a header does, and"):
+        open_texts(str(tmp_path / "t.tsv"))

@@ -139,7 +139,7 @@ def test_a_fit_is_that_of_the_command(tiny_backbone: Path, tmp_path: Path) -> No
     [
         (lambda: m2dr.train(stps=5), r"unknown setting 'stps' \(Did you mean steps"),
         (lambda: m2dr.train(variant="ful-dim"), "Did you mean full-dim"),
-        (lambda: m2dr.train(dims=8), "dims = 8 is not a list of whole numbers"),
+        (lambda: m2dr.train(dims="x"), r"dims = \['x'\] is not a list of whole numbers"),
         (lambda: m2dr.train(variant="separate", dims=[8, 16]), "trains 2 models, one for each cut"),
         (lambda: m2dr.train(resume=True, overwrite=True), "give one of them"),
         (lambda: m2dr.fit(ridge=-1), "ridge cannot be below 0"),

@@ -11,6 +11,7 @@ from world import TEXT, WORDS, make_model
 
 import m2dr
 from m2dr.errors import UserError
+from m2dr.pipelines import fit_texts
 from m2dr.records.cut import Cut
 
 FP32 = {"device": "cpu", "dtype": "fp32"}
@@ -156,6 +157,57 @@ def test_the_index_of_a_corpus_is_not_mixed_with_documents(
 
     with pytest.raises(UserError, match="holds the index of a corpus that is elsewhere"):
         m2dr.Index.build(model, DOCUMENTS, name="tiny", folder=tmp_path)
+
+
+def test_the_vocabulary_is_embedded_once_for_all_indexes_of_a_model(
+    model: m2dr.Encoder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("M2DR_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(fit_texts, "KEPT_BYTES", range(1, 2**20))
+    asked, embed = [], fit_texts.embed_tokens
+    monkeypatch.setattr(fit_texts, "embed_tokens", lambda *a: asked.append(1) or embed(*a))
+
+    def exits(name: str) -> bytes:
+        m2dr.Index.build(model, DOCUMENTS, name=name, folder=tmp_path)
+        (path,) = (tmp_path / name).rglob("layer_0.safetensors")
+        return path.read_bytes()
+
+    first = exits("first")
+    assert exits("second") == first
+    assert len(asked) == 1
+    (kept,) = (tmp_path / "cache").rglob("*.npy")
+    kept.write_bytes(b"damaged")
+    assert exits("third") == first
+    assert len(asked) == 2
+
+
+def test_a_build_that_fails_leaves_nothing(model: m2dr.Encoder, tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    for documents, options in ((["a"], {"dims": 99}), ([], {}), ([3], {})):
+        for folder in (tmp_path / "new", tmp_path / "kept"):
+            with pytest.raises(UserError):
+                m2dr.Index.build(model, documents, folder=folder, **options)
+    assert [path.name for path in tmp_path.rglob("*")] == ["kept"]
+
+    given = {"folder": tmp_path / "kept", "exits": False}
+    m2dr.Index.build(model, DOCUMENTS, **given)
+    with pytest.raises(UserError):
+        m2dr.Index.build(model, DOCUMENTS, dims=99, **given)
+    assert len(m2dr.Index.build(model, DOCUMENTS, **given).search("read", k=9).hits) == 9
+
+
+def test_an_index_that_was_changed_is_not_built_again_as_if_it_were_new(
+    model: m2dr.Encoder, tmp_path: Path
+) -> None:
+    given = {"folder": tmp_path, "exits": False}
+    m2dr.Index.build(model, DOCUMENTS, **given).delete(["d0"])
+
+    with pytest.raises(UserError, match=r"were added or deleted since.*m2dr.open_index\("):
+        m2dr.Index.build(model, DOCUMENTS, **given)
+    again = m2dr.Index.build(model, DOCUMENTS, overwrite=True, **given)
+    assert len(again.search("read", k=9).hits) == 9
 
 
 def test_documents_are_added_replaced_and_deleted(model: m2dr.Encoder, tmp_path: Path) -> None:

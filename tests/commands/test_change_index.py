@@ -178,12 +178,54 @@ def test_an_index_of_a_changed_collection_can_be_built_and_a_layer_cannot(place:
     told = run(place, "index", "corpus", *BOTH, "--layer", "1", code=2).stderr
     assert "Use layers 2, 4, or give up the changes" in told
     assert "--layer 2 --layer 4" in told
-    assert "were added to or deleted since" in run(place, "index", "fit", *BOTH, code=2).stderr
+    told = run(place, "index", "corpus", *BOTH, "--layer", "4", "--store", "int8", code=2).stderr
+    assert "holds a store with dtype 'f16', not 'int8'. Repeat the settings" in told
+    assert "--store int8" in told
     run(
         place, "index", "corpus", *BOTH, "--layer", "2", "--layer", "4", "--dim", "8", "--overwrite"
     )
     assert "d1" in found(place, *WAYS[0])
     assert not list((place / "indexes").rglob("deleted-*/../store.json"))
+
+
+def test_exits_are_fitted_on_the_documents_of_now_and_stay_after_later_changes(
+    place: Path,
+) -> None:
+    shallow = ("--query-layer", "1", "--exits", "index")
+    run(place, "index", "add", "new.jsonl", *BOTH, "--replace")
+    told = run(place, "index", "fit", *BOTH, code=2).stderr
+    assert "has exits of these documents. Replace them with: m2dr index fit" in told
+    (record,) = place.glob("indexes/*/*/exits/exits.json")
+    before = record.read_text()
+    assert "36 documents: " in run(place, "index", "fit", *BOTH, "--overwrite").stdout
+    assert record.read_text() != before
+    run(place, "index", "delete", "d1", *BOTH)
+    assert "n1" in found(place, *shallow)
+
+    (texts,) = place.glob("indexes/*/*/documents-*.jsonl")
+    lines(texts, {"_id": "n1", "text": "class"}, {"_id": "d3", "text": "string number"})
+    told = run(place, "index", "fit", *BOTH, "--overwrite", code=2).stderr
+    assert "are not those that" in told
+
+
+def test_a_copied_index_shows_no_text_that_was_replaced(place: Path) -> None:
+    (dim,) = place.glob("indexes/*/*/layer-04/dim-8")
+    subprocess.run(["cp", "-r", dim, place / "before"], check=True)
+    run(place, "index", "add", "new.jsonl", *BOTH, "--replace")
+    subprocess.run(["cp", "-r", dim, place / "copy"], check=True)
+    search = ("search", "close the list", "--corpus", "tiny", "--model", "model", "-k", "41")
+
+    told = run(place, *search, "--index", "copy").stdout.splitlines()
+    assert told[told.index(next(line for line in told if line.endswith(" d3"))) + 1].split() == [
+        "close", "the", "list",
+    ]  # fmt: skip
+    run(place, "index", "delete", "d1", *BOTH)
+    ended = run(place, *search, "--index", "copy")
+    assert "was copied without its store after documents were added" in ended.stderr
+    rows = ended.stdout.splitlines()
+    assert len(rows) == 41
+    assert rows[0].endswith("  d3")
+    assert "d3\n     " in run(place, *search[:-1], "40", "--index", "before").stdout
 
 
 def test_a_copy_of_a_store_is_searched_by_its_folder_and_not_changed(place: Path) -> None:

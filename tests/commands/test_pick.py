@@ -147,7 +147,7 @@ def test_the_answer_shows_the_frontier_and_how_to_use_the_cut(folder: Path) -> N
     )
     assert [line.split()[0] for line in lines[4:9]] == ["L4D32", "L2D32*", "L1D32", "L2D8", "L1D8"]
     assert commands(choice) == [
-        "m2dr export --model models/mine --layers 2 --out models/mine-L2",
+        "m2dr export models/mine --cut L2D32 --out models/mine-L2D32",
         "m2dr index corpus --model models/mine --corpus pydocs --layer 2 --dim 32",
         "m2dr search 'a query' --model models/mine --corpus pydocs --query-layer 2 --document-layer 2 --dim 32",
     ]

@@ -368,3 +368,10 @@ def test_a_file_is_a_module_unless_it_is_a_test_or_in_a_private_folder(
     source = pydocs._source(Path(file), Path("/lib") / file)
 
     assert (source and source.module) == module
+
+
+def test_the_name_in_a_store_opens_the_corpus() -> None:
+    """`m2dr index verify` opens what the store names."""
+    name = open_dataset("pydocs:stdlib").name
+
+    assert open_dataset(name).name == name == "pydocs-stdlib"

@@ -328,7 +328,11 @@ def test_what_is_not_csv_is_named_by_the_line_its_row_begins_in(write, row: str)
             r"line 1: names neither a pair of sentences .*'one', 'two'\. Give the",
         ),
         ("a.tsv", ["sentence1\tsentence2"], "line 1: names no score of the pairs"),
-        ("a.tsv", ["score\tsentence1\tsentence2\tScore", "1\ta\tb\t1"], "'score' twice"),
+        (
+            "a.tsv",
+            ["score\tsentence1\tsentence2\tScore", "1\ta\tb\t1"],
+            "columns 'Score' and 'score', which differ in case alone",
+        ),
         ("a.jsonl", [{}], "line 1: names neither a pair of .*its columns are none"),
         ("a.jsonl", ["[1]"], "line 1: is not a JSON object"),
         ("a.tsv", ["score\tsentence1\tsentence2"], "holds no sentence to train on"),

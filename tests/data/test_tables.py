@@ -582,3 +582,47 @@ def test_a_long_value_is_not_printed_whole(tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
         open_dataset(str(path))
     assert len(str(error.value)) < 300
+
+
+def anonymous_mb() -> float:
+    """Memory of this process that no file holds, in MB."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("RssAnon:")[2].split()[0]) / 1024
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the memory is read from /proc")
+def test_texts_of_parquet_stay_out_of_memory(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    path = tmp_path / "docs" / "train-00000-of-00001.parquet"
+    columns = pa.schema([("id", pa.string()), ("text", pa.string())])
+    with parquet.ParquetWriter(path, columns) as file:  # 150 MB of texts
+        for start in range(0, 50_000, 5_000):
+            rows = range(start, start + 5_000)
+            table = {"id": [f"d{n}" for n in rows], "text": [f"{'word ' * 600}{n}" for n in rows]}
+            file.write_table(pa.table(table, schema=columns))
+    corpus = open_dataset(str(tmp_path / "docs"))
+    before = anonymous_mb()
+
+    assert corpus.document_count == 50_000
+    assert corpus.document_at(49_999).text.endswith("word 49999")
+    assert corpus.document("d123").text.endswith("word 123")
+    assert anonymous_mb() - before < 75
+
+
+@pytest.mark.parametrize("split", ["train[:7]", "train[3:9]", "train[8:200]"])
+def test_a_slice_is_read_without_the_rows_behind_it(
+    split: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_rows(tmp_path / "d" / "train.parquet", TEVATRON * 3)
+    whole = datasets.load_dataset(str(tmp_path / "d"), split=split, cache_dir=str(tmp_path / "c"))
+    streamed, load = [], datasets.load_dataset
+
+    def loading(*places: object, **how: object) -> object:
+        streamed.append(how.get("streaming"))
+        return load(*places, **how)
+
+    monkeypatch.setattr(datasets, "load_dataset", loading)
+    rows = [line.json() for line in read_records(Path(f"hf:{tmp_path / 'd'}:{split}"))]
+
+    assert rows == [{**row, "split": "train"} for row in whole.to_list()]
+    assert streamed == [True]

@@ -1,3 +1,4 @@
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -237,3 +238,21 @@ def test_a_funnel_says_what_it_is_and_which_of_its_prefixes_were_not_trained(sto
     assert [text.split(" (")[0] for text in index.warnings(Cut(6, 16))] == [
         "Cut L6D4 was not trained"
     ]
+
+
+def test_an_open_funnel_does_not_mix_a_store_with_the_one_that_replaced_it(
+    tmp_path, build, vectors: Floats
+) -> None:
+    opened = FunnelIndex(build(tmp_path / "s", vectors), Funnel.parse("4:20,16"))
+    queries = vectors[:2]
+    before = opened.search(queries, 5)
+
+    shutil.rmtree(tmp_path / "s")
+    with pytest.raises(UserError, match="encoded anew after it was opened. Open it again"):
+        opened.search(queries, 5)
+    build(tmp_path / "s", -vectors)
+    with pytest.raises(UserError, match="encoded anew after it was opened. Open it again"):
+        opened.search(queries, 5)
+    shutil.rmtree(tmp_path / "s")
+    again = FunnelIndex(build(tmp_path / "s", vectors), opened.funnel)
+    np.testing.assert_array_equal(again.search(queries, 5)[1], before[1])

@@ -213,8 +213,13 @@ def test_layer_0_is_written_for_sentence_transformers_unless_another_tool_is_nam
         (("--layers", 0, "--format", "model2vek"), "There is no format 'model2vek' for layer 0. Did you mean model2vec?"),
         (("--layers", 0, "--dtype", "fp8"), "There is no dtype 'fp8' for layer 0. Known: fp16, fp32, int8."),
         (("--layers", 0, "--dim", 33), "Dim 33 was asked for; layer 0 has 32"),
-        (("--layers", 2, "--dim", 8), "--dim of an export are for layer 0, and layer 2 was asked for"),
-        (("--layers", 4, "--format", "model2vec", "--dtype", "fp16"), "--format and --dtype of"),
+        (("--layers", 2, "--dtype", "fp16"), "--dtype fp16 of an export is for layer 0, and layer 2 was asked for"),
+        (("--cut", "L4D8", "--format", "model2vec"), "--format model2vec of an export is for layer 0"),
+        (("--cut", "L0D8", "--format", "onnx"), "Layer 0 is a table that runs no layer, so it needs no graph"),
+        (("--cut", "L0D8", "--int8"), "and --int8 was asked for. Take --format sentence-transformers"),
+        (("--cut", "L2D8", "--int8"), "--int8 was asked for and is of graphs"),
+        (("--cut", "L2D8", "--layers", 2), "--cut L2D8 names a layer and a dim"),
+        (("--dim", 8), "No cut was named, by --cut or by '--layers'"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_exported_is_refused(

@@ -13,6 +13,7 @@ from m2dr.errors import UserError
 from m2dr.index.exact.scan import scan
 from m2dr.index.exact.tiles import PrefixSource, VectorSource
 from m2dr.index.exact.topk import TieOrder
+from m2dr.index.filters import Filter
 from m2dr.index.searchable import Docids, Hits, Rows, Scores, Searchable, as_run, hits_of
 from m2dr.index.store import Store
 from m2dr.index.vectors import Floats, check_depth, check_queries, prefixes
@@ -61,6 +62,10 @@ class ExactIndex(Searchable):
     def store_folder(self) -> Path:
         """Folder of the store, whose records complete the commands in messages."""
         return self.store.folder
+
+    def where(self, wanted: Filter) -> "ExactIndex":
+        """See Searchable."""
+        return ExactIndex(self.store.where(wanted), self.dim, self.device)
 
     def _other_dim(self, dim: int) -> str:
         return (

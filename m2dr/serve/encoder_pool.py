@@ -1,0 +1,82 @@
+"""Query encoders of several layers, which share the weights that are the same."""
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from m2dr.pipelines.query_encoder import LayerEncoder, QueryEncoder, open_query_encoder
+from m2dr.progress import say
+
+
+@dataclass(frozen=True)
+class EncoderKey:
+    """What decides the vectors of a query encoder."""
+
+    model: str
+    fingerprint: str
+    layer: int
+    exits: Path | None
+    exits_digest: str  # of the record of these exits
+
+
+class EncoderPool:
+    """Encoders by key, each loaded when it is first needed; thread-safe.
+
+    An encoder cut to a layer holds the tensors of the others in place of its own copies, so that
+    all layers together take the memory of the deepest one and of the exits.
+    """
+
+    def __init__(self, runtime: str, device: str, dtype: str) -> None:
+        self._runtime, self._device, self._dtype = runtime, device, dtype
+        self._open: dict[EncoderKey, QueryEncoder] = {}
+        self._lock = threading.Lock()
+
+    def find(self, key: EncoderKey) -> QueryEncoder | None:
+        """Return an encoder that is open already."""
+        return self._open.get(key)
+
+    def get(self, key: EncoderKey) -> QueryEncoder:
+        """Return the encoder of a key, loading it if needed.
+
+        Raises:
+            UserError: as `open_query_encoder` does.
+        """
+        with self._lock:
+            found = self._open.get(key)
+            if found is None:
+                found = self._load(key)
+                self._open[key] = found
+            return found
+
+    def keep(self, keys: Iterable[EncoderKey]) -> None:
+        """Forget the encoders of all other keys."""
+        wanted = set(keys)
+        with self._lock:
+            for key in [key for key in self._open if key not in wanted]:
+                del self._open[key]
+
+    def _load(self, key: EncoderKey) -> QueryEncoder:
+        runtime = "torch" if key.layer == 0 else self._runtime
+        found = open_query_encoder(
+            key.model, key.layer, runtime, self._device, self._dtype, say, key.exits
+        )
+        self._share(key, found)
+        found.warm_up()
+        return found
+
+    def _share(self, key: EncoderKey, made: QueryEncoder) -> None:
+        """Give an encoder the equal tensors of those that are open, deepest first."""
+        if not isinstance(made.encoder, LayerEncoder):
+            return
+        from m2dr.model.encoder import Encoder, share_weights
+
+        runtime = made.encoder.opened.runtime
+        if not isinstance(runtime, Encoder):
+            return
+        alike = [one for one in self._open if one.fingerprint == key.fingerprint]
+        for other in sorted(alike, key=lambda one: -one.layer):
+            held = self._open[other].encoder
+            source = held.opened.runtime if isinstance(held, LayerEncoder) else None
+            if isinstance(source, Encoder):
+                share_weights(runtime, source)

@@ -1,0 +1,383 @@
+"""Search among documents whose own fields fit: as if all others were not there."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from fractions import Fraction
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from m2dr.data.own_fields import own_fields
+from m2dr.errors import UserError
+from m2dr.index import faiss_index
+from m2dr.index.changes import Change, changing, commit, delete_rows, keep_fields
+from m2dr.index.engines import ENGINES
+from m2dr.index.exact import ExactIndex
+from m2dr.index.faiss_build import build_index, open_index
+from m2dr.index.field_files import FieldTable, field_file, write_fields
+from m2dr.index.filters import Filter
+from m2dr.index.funnel import Funnel, FunnelIndex
+from m2dr.index.milvus import MILVUS_ENGINES, Server
+from m2dr.index.milvus_index import open_collection, push
+from m2dr.index.searchable import Searchable
+from m2dr.index.store import Store, open_store
+
+DOCUMENTS, DIM = 90, 16
+QUERIES = np.random.default_rng(5).normal(size=(3, DIM)).astype(np.float32)
+NAMES = ["a", "b", "c"]
+DELETED = ("d4", "d50")
+
+
+# The documents, and what their fields are worth, apart from how m2dr keeps them
+
+
+def make_row(number: int) -> dict[str, object]:
+    draw = np.random.default_rng(number)
+    row: dict[str, object] = {"_id": f"d{number}", "text": "x"}
+    if number % 7:
+        row["year"] = int(draw.integers(-3, 12)) if number != 8 else 2**62 + 1
+    if number % 3:
+        row["price"] = [float(draw.integers(0, 9)) / 4, int(draw.integers(0, 3))][number % 2]
+    if number % 5:
+        row["lang"] = str(draw.choice(["en", "de", "en gb", "it's", 'a "b" \\ c', "zürich"]))
+    row["metadata"] = {
+        "day": f"2024-01-{1 + number % 28:02d}T12:00:00{['Z', '+05:00', '-03:30'][number % 3]}",
+        "of.the": {"writer": None if number % 4 == 0 else f"w{number % 6}"},
+    }
+    if number % 2:
+        row["open"] = bool(number % 5 < 3)
+    if number % 11:
+        row["mixed"] = number % 10 if number % 4 else f"v{number % 10}"
+    return row
+
+
+ROWS = [make_row(number) for number in range(DOCUMENTS)]
+
+
+def value_of(row: dict[str, object], name: str) -> object:
+    held = row["metadata"]
+    assert isinstance(held, dict)
+    if name == "of.the.writer":
+        return held["of.the"]["writer"]
+    if name == "day":
+        return datetime.fromisoformat(held["day"])
+    value = row.get(name)
+    return str(value) if name == "mixed" and value is not None else value
+
+
+class Asked(NamedTuple):
+    """A random condition: as text, and what is true of a row."""
+
+    text: str
+    fits: Callable[[dict[str, object]], bool]
+
+
+def quoted(text: str) -> st.SearchStrategy[str]:
+    single, double = text.replace("'", "''"), text.replace('"', '""')
+    ways = [f"'{single}'", f'"{double}"']
+    plain = text.isalnum() and text.lower() not in ("and", "or", "not", "in")
+    return st.sampled_from([*ways, text] if plain else ways)
+
+
+NUMBERS = st.one_of(
+    st.integers(-4, 13).map(str),
+    st.sampled_from(["2.5", ".75", "1e0", "-0.5", "1e30", "-1e30", str(2**62 + 1), str(2**80)]),
+)
+DAYS = st.integers(1, 28).flatmap(
+    lambda day: st.sampled_from([f"2024-01-{day:02d}", f"2024-01-{day:02d}T12:00:00+05:00"])
+)
+TEXTS = st.sampled_from(["en", "de", "en gb", "it's", 'a "b" \\ c', "zürich", "w2", "5", "v3", "z"])
+VALUES: dict[str, st.SearchStrategy[str]] = {
+    "year": NUMBERS,
+    "price": NUMBERS,
+    "lang": TEXTS,
+    "day": DAYS,
+    "of.the.writer": TEXTS,
+    "open": st.sampled_from(["true", "False"]),
+    "mixed": TEXTS,
+}
+
+
+def read(name: str, text: str) -> object:
+    if name in ("year", "price"):
+        return Fraction(text)
+    if name == "day":
+        found = datetime.fromisoformat(text)
+        return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return text.lower() == "true" if name == "open" else text
+
+
+SIGNS: dict[str, Callable[[object, object], bool]] = {
+    "=": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+}
+
+
+@st.composite
+def comparisons(draw: st.DrawFn) -> Asked:
+    name = draw(st.sampled_from(sorted(VALUES)))
+    signs = ["=", "!=", "in", "not in"] + ([] if name == "open" else ["<", "<=", ">", ">="])
+    sign = draw(st.sampled_from(signs))
+    if sign in SIGNS:
+        text = draw(VALUES[name])
+        value, compare = read(name, text), SIGNS[sign]
+
+        def fits(row: dict[str, object]) -> bool:
+            held = value_of(row, name)
+            return held is not None and compare(held, value)
+
+        return Asked(f"{name} {sign} {draw(quoted(text))}", fits)
+    texts = draw(st.lists(VALUES[name], min_size=1, max_size=3))
+    values = [read(name, text) for text in texts]
+    listed = ", ".join(draw(quoted(text)) for text in texts)
+    within = sign == "in"
+    return Asked(f"{name} {sign} ({listed})", lambda row: (value_of(row, name) in values) is within)
+
+
+def joined(parts: st.SearchStrategy[Asked]) -> st.SearchStrategy[Asked]:
+    def both(pair: tuple[Asked, Asked, str]) -> Asked:
+        left, right, word = pair
+        join = all if word == "and" else any
+        return Asked(
+            f"({left.text}) {word} ({right.text})",
+            lambda row: join([left.fits(row), right.fits(row)]),
+        )
+
+    several = st.tuples(parts, parts, st.sampled_from(["and", "or"])).map(both)
+    return several | parts.map(lambda a: Asked(f"not ({a.text})", lambda row: not a.fits(row)))
+
+
+CONDITIONS = st.recursive(comparisons(), joined, max_leaves=5)
+
+
+# Engines
+
+
+@pytest.fixture(scope="module")
+def store(build, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Documents with fields and copies of vectors; two of them are deleted."""
+    home = tmp_path_factory.mktemp("filtered") / "0123456789ab"
+    vectors = np.random.default_rng(3).normal(size=(DOCUMENTS, DIM)).astype(np.float32)
+    vectors[60:] = vectors[:30]
+    whole = build(home / "layer-06", vectors, corpus="filtered", shard_rows=32)
+    for engine in ENGINES:
+        build_index(whole, DIM, engine)
+    keep_fields(home, lambda _: (own_fields(row, ("_id", "text")) for row in ROWS))
+    with changing(home):
+        whole = open_store(whole.folder)
+        _, outcomes = delete_rows(whole, whole.docids.find(DELETED).values())
+        commit(home, Change("delete", "", 0, len(DELETED), outcomes))
+    return open_store(whole.folder)
+
+
+@pytest.fixture(scope="module")
+def ways(store: Store, uri: str) -> Iterator[dict[str, Searchable]]:
+    """Each engine, and the exact scan, a funnel and Milvus, over the same documents."""
+    pytest.importorskip("milvus_lite")
+    found: dict[str, Searchable] = {
+        engine: open_index(store.folder / (f"dim-{DIM}" + f"-{engine}" * (engine != "flat")))
+        for engine in ENGINES
+    }
+    found["exact"] = ExactIndex(store, DIM)
+    found["funnel"] = FunnelIndex(store, Funnel.parse(f"8:{DOCUMENTS},{DIM}"))
+    server = Server(uri, create=True)
+    held = store.manifest
+    for engine in MILVUS_ENGINES:
+        own = replace(store, manifest=replace(held, corpus=f"filtered-{engine}"))
+        push(own, DIM, server, engine)
+        found[f"milvus {engine}"] = open_collection(
+            uri, own.manifest.corpus, held.label.fingerprint, store.layer, DIM
+        )
+    yield found
+    server.close()
+
+
+def allowed(asked: Asked) -> list[str]:
+    return [str(row["_id"]) for row in ROWS if row["_id"] not in DELETED and asked.fits(row)]
+
+
+def check(ways: dict[str, Searchable], store: Store, asked: Asked, k: int) -> None:
+    """All that fit and nothing else, ranked as in a full scan of everything."""
+    fitting = set(allowed(asked))
+    whole = ExactIndex(store, DIM).ranked(NAMES, QUERIES, DOCUMENTS).rankings
+    for name, way in ways.items():
+        wanted = Filter.parse(asked.text)
+        found = way.where(wanted).ranked(NAMES, QUERIES, k).rankings
+        for query in NAMES:
+            best = [docid for docid in whole[query].docids if docid in fitting][:k]
+            hits = list(found[query].docids)
+            assert set(hits) <= fitting, (name, asked.text)
+            assert len(hits) == len(best), (name, asked.text)
+            if name in EXACT:
+                assert hits == best, (name, asked.text)
+
+
+EXACT = [
+    *(name for name, engine in ENGINES.items() if engine.exact),
+    "exact", "funnel", "milvus flat",
+]  # fmt: skip
+
+
+@settings(max_examples=30)
+@given(asked=CONDITIONS, k=st.sampled_from([1, 5, DOCUMENTS]))
+def test_every_engine_finds_what_fits_and_nothing_else(
+    ways: dict[str, Searchable], store: Store, asked: Asked, k: int
+) -> None:
+    check(ways, store, asked, k)
+
+
+@settings(max_examples=15)
+@given(asked=CONDITIONS)
+def test_engines_are_asked_themselves_where_many_documents_fit(
+    ways: dict[str, Searchable], store: Store, asked: Asked
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(faiss_index, "FEW", 0)
+        patch.setattr(faiss_index, "_BLOCK", 7)
+        check({name: ways[name] for name in ENGINES}, store, asked, 20)
+
+
+# Fields in files
+
+
+FIELDS = st.dictionaries(
+    st.sampled_from(["a", "a.value", "a.b", "text", "ü x"]),
+    st.sampled_from(
+        ["1", "-7", "2.5", "1e3", "007", "2024-01-05", "2024-01-05T10:00Z", "true", "x"]
+    ),
+).map(lambda fields: tuple(fields.items()))
+
+
+@settings(max_examples=25)
+@given(rows=st.lists(FIELDS, min_size=1, max_size=9), cuts=st.sets(st.integers(1, 8)))
+def test_fields_are_read_as_they_were_written_in_one_file_or_in_several(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: list[tuple[tuple[str, str], ...]],
+    cuts: set[int],
+) -> None:
+    folder = tmp_path_factory.mktemp("files")
+    bounds = [0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]
+    parts = [rows[start:stop] for start, stop in zip(bounds, bounds[1:], strict=False)]
+    whole = FieldTable(folder, [write_fields(folder / "one", lambda: rows)], "c", str)
+    files = [
+        write_fields(folder / field_file(number), lambda part=part: part)
+        for number, part in enumerate(parts)
+    ]
+    split = FieldTable(folder, files, "c", str)
+
+    assert split.kinds == whole.kinds
+    assert [dict(one) for one in split.texts()] == [dict(one) for one in rows]
+    assert [dict(one) for one in whole.texts()] == [dict(one) for one in rows]
+    assert list(split.values()) == list(whole.values())
+    for name, kind in whole.kinds.items():
+        value = {"date": "2024-01-05", "boolean": "true", "text": "1"}.get(kind, "1")
+        signs = ("=", "!=") if kind == "boolean" else ("=", "!=", "<", ">=")
+        for sign in signs:
+            wanted = Filter.parse(f"'{name}' {sign} '{value}'")
+            assert split.matching(wanted).tolist() == whole.matching(wanted).tolist()
+        several = Filter.parse(f"not '{name}' in ('{value}')")
+        assert split.matching(several).tolist() == whole.matching(several).tolist()
+
+
+@pytest.mark.parametrize(
+    ("texts", "kind"),
+    [
+        (["1", "-20", "0"], "integer"),
+        (["1", "2.50", "1e3"], "number"),
+        (["2024-01-05", "2024-01-05T10:00:00.5+01:00"], "date"),
+        (["true", "False"], "boolean"),
+        (["01", "2"], "text"),  # a code, such as that of a place
+        (["1", "2024-01-05"], "text"),
+        (["2024-02-30"], "text"),
+        ([str(2**63 + 1)], "text"),
+        (["0.5", str(2**62 + 1)], "text"),  # as a number it would be another id
+        (["1e999"], "text"),
+    ],
+)
+def test_the_kind_of_a_field_is_that_of_all_its_values(
+    tmp_path: Path, texts: list[str], kind: str
+) -> None:
+    made = write_fields(tmp_path / "f", lambda: [(("x", text),) for text in texts])
+
+    assert made.fields == (("x", kind),)
+
+
+def test_what_a_row_has_besides_id_and_text_is_its_fields() -> None:
+    row = json.loads(
+        '{"_id": "a", "n": 1, "no": null, "tags": ["x"], "e": " ", "u": "\\ud800", "f": 1e999,'
+        ' "b": true, "metadata": {"n": 2, "m": 0.5, "o": {"p": {"q": "r"}}}}'
+    )
+
+    assert own_fields(row, ["_id"]) == (
+        ("n", "1"), ("u", "?"), ("b", "true"), ("m", "0.5"), ("o.p.q", "r"),
+    )  # fmt: skip
+
+
+# What is no filter
+
+
+@given(st.text(alphabet="ab=<>!()',\" \nnotrdi1.", max_size=30))
+def test_any_text_is_a_filter_or_refused_in_a_sentence(text: str) -> None:
+    told = "."
+    try:
+        wanted = Filter.parse(text)
+        wanted.bound({"a": "integer", "b": "text"}, "c")
+    except UserError as error:
+        told = str(error)
+    assert told.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "is empty"),
+        ("yaer > 3", "none of that name. Did you mean year? Their fields are: day, lang, mixed"),
+        ("zzz = 3", "none of that name. Their fields are: day"),
+        ("year > soon", "compares 'year' with 'soon', and that field holds whole numbers"),
+        ("price < x", "holds numbers"),
+        ("price < 1e999", "holds numbers"),
+        ("day > 2024", "holds dates such as 2024-01-31"),
+        ("open = maybe", "holds true or false"),
+        ("open < true", "is true or false, which < cannot compare"),
+        ("lang = en de", "has 'de' where 'and', 'or' or its end belongs"),
+        ("lang == en", "has '=' where a value after lang = belongs"),
+        ("lang = 'en", "holds a quote that is not closed"),
+        ("(lang = en", "has its end where ')' belongs"),
+        ("lang in en", "has 'en' where '(' belongs"),
+        ("lang in ()", "has ')' where a value belongs"),
+        ("lang", "has its end where =, !=, <, <=, >, >= or in after 'lang' belongs"),
+        ("lang = or", "has 'or' where a value after lang = belongs"),
+        ("(" * 60 + "lang = en", "is nested more than 50 deep"),
+    ],
+)
+def test_what_cannot_be_is_a_sentence(store: Store, text: str, sentence: str) -> None:
+    with pytest.raises(UserError) as error:
+        store.where(Filter.parse(text))
+
+    assert sentence in str(error.value)
+
+
+def test_a_filter_that_nothing_fits_finds_nothing(ways: dict[str, Searchable]) -> None:
+    for way in ways.values():
+        found = way.where(Filter.parse("year = 4711")).ranked(NAMES, QUERIES, 3)
+        assert [ranking.docids for ranking in found.rankings.values()] == [(), (), ()]
+
+
+def test_a_damaged_file_of_fields_is_refused(store: Store, tmp_path: Path) -> None:
+    (made,) = store.manifest.fields or ()
+    (tmp_path / made.name).write_bytes((store.folder / made.name).read_bytes()[:-1] + b"x")
+    table = FieldTable(tmp_path, [made], "c", lambda: "with: make")
+
+    with pytest.raises(UserError, match="not the file of fields that was written.*with: make"):
+        table.matching(Filter.parse("year = 1"))
+    assert "not the file of fields" in next(table.problems())

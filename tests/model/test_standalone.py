@@ -1,0 +1,214 @@
+"""Exported cuts give the vectors of m2dr where m2dr cannot be imported."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from world import make_fitted, make_model
+
+import m2dr
+from m2dr.errors import UserError
+from m2dr.model.backbones import BACKBONES
+from m2dr.model.checkpoint import load, save
+from m2dr.model.folder import read_card
+from m2dr.model.modules import Dense, rotate
+from m2dr.model.standalone import cut_model, refuse_unready, write_standalone
+from m2dr.records.cut import Cut
+from m2dr.records.exported import ExportRecord
+
+TEXTS = ["open the file", "a list of numbers and a class of text and a line of words", "path"]
+CUT = Cut(2, 8)
+INPUTS = ("tokens+layer", "layer")
+Vectors = NDArray[np.float32]
+
+# Runs where m2dr cannot be imported: sentence-transformers, then the README's lines for transformers.
+ELSEWHERE = r"""
+import json, re, sys
+from pathlib import Path
+sys.modules["m2dr"] = None
+import numpy as np
+from sentence_transformers import SentenceTransformer
+import transformers
+transformers.logging.set_verbosity_error()
+texts, found = json.loads(sys.argv[1]), {}
+for folder in map(Path, sys.argv[3:]):
+    model = SentenceTransformer(str(folder), device="cpu")
+    found[f"st-{folder.name}"] = model.encode(texts, prompt="")
+    page = (folder / "README.md").read_text()
+    block = next(b for b in re.findall(r"```python\n(.*?)```", page, re.S) if "AutoTokenizer" in b)
+    block = block.replace("FOLDER", str(folder)).replace('["a question"]', repr(texts))
+    names = {}
+    exec(block, names)
+    found[f"hf-{folder.name}"] = names["vectors"].numpy() if "vectors" in names else np.zeros(0)
+np.savez(sys.argv[2], **found)
+"""
+
+
+def export(model: Path, cut: Cut, folder: Path) -> Path:
+    made = cut_model(str(model), cut)
+    parent = made.parent
+    record = ExportRecord(
+        cut, parent.full, model.name, parent.fingerprint, made.query_only, "folder"
+    )
+    write_standalone(made, folder, record, str(model))
+    return folder
+
+
+def vectors(model: Path, cut: Cut) -> Vectors:
+    encoder = m2dr.Encoder.from_pretrained(model, cut.layer, cut.dim, device="cpu", dtype="fp32")
+    found: Vectors = encoder.encode(TEXTS, layer=cut.layer, side="document")
+    return found
+
+
+def headed(backbone: Path, folder: Path, similarity: str = "cosine") -> Path:
+    """A model with trained exit heads, modules behind them and a rotation."""
+    model = make_model(backbone, folder, similarity=similarity)
+    encoder, tokenizer = load(model)
+    torch.manual_seed(7)
+    encoder.add_exit_heads([2, 4])
+    with torch.no_grad():
+        for head in encoder.exit_heads.values():
+            head.weight.add_(torch.randn_like(head.weight) / 8)
+    rotation = np.linalg.qr(np.random.default_rng(7).standard_normal((32, 32)))[0]
+    encoder.behind = rotate(encoder.behind, 32, rotation.astype(np.float32))
+    cuts = tuple(Cut(layer, dim) for layer in (2, 4) for dim in (8, 32))
+    card = replace(encoder.card, exit_head="linear", cuts=cuts, exported_from="")
+    save(encoder, tokenizer, card, folder.with_name(f"{folder.name}-headed"))
+    return folder.with_name(f"{folder.name}-headed")
+
+
+@pytest.fixture(scope="module")
+def exported(
+    backbone: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[Path, Path, Cut]]:
+    """Exported folders by name, each with its model and its cut: every row, and every exit."""
+    place = tmp_path_factory.mktemp("standalone")
+    models: dict[str, tuple[Path, Cut]] = {}
+    for model_type in BACKBONES:
+        trained = make_model(
+            backbone(model_type),
+            place / model_type,
+            cuts=(Cut(2, 8), Cut(2, 32)),
+            similarity="cosine",
+        )
+        models[model_type] = trained, CUT
+    bert = place / "bert"
+    for inputs in INPUTS:
+        models[f"fitted {inputs}"] = make_fitted(bert, place / "fits" / inputs, inputs=inputs), CUT
+    fitted = models["fitted tokens+layer"][0]
+    models["fitted, last layer"] = fitted, Cut(4, 16)
+    models["headed"] = headed(backbone("bert"), place / "cosine"), CUT
+    models["headed, dot"] = headed(backbone("bert"), place / "dot", "dot"), Cut(4, 8)
+    models["all of it"] = models["headed"][0], Cut(4, 32)
+    return {
+        name: (export(model, cut, place / "out" / name), model, cut)
+        for name, (model, cut) in models.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def elsewhere(
+    exported: dict[str, tuple[Path, Path, Cut]], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Vectors]:
+    """What sentence-transformers and transformers give in a process without m2dr."""
+    file = tmp_path_factory.mktemp("elsewhere") / "found.npz"
+    folders = [str(folder) for folder, _, _ in exported.values()]
+    line = [sys.executable, "-W", "ignore", "-c", ELSEWHERE, json.dumps(TEXTS), str(file), *folders]
+    done = subprocess.run(line, capture_output=True, text=True, check=False, cwd=file.parent)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return dict(np.load(file))
+
+
+def test_every_export_gives_the_same_vectors_without_m2dr(
+    exported: dict[str, tuple[Path, Path, Cut]], elsewhere: dict[str, Vectors]
+) -> None:
+    for name, (folder, model, cut) in exported.items():
+        expected = vectors(model, cut)
+        assert expected.shape == (len(TEXTS), cut.dim), name
+        for tool in ("st", "hf"):
+            found = elsewhere[f"{tool}-{folder.name}"]
+            np.testing.assert_allclose(found, expected, atol=1e-5, err_msg=f"{tool} {name}")
+
+
+def test_every_export_is_a_model_of_m2dr_with_the_same_vectors(
+    exported: dict[str, tuple[Path, Path, Cut]],
+) -> None:
+    for name, (folder, model, cut) in exported.items():
+        card = read_card(folder)
+        assert card.full == cut, name
+        assert cut in card.cuts, name
+        assert card.exported_from == read_card(model).fingerprint, name
+        np.testing.assert_allclose(vectors(folder, cut), vectors(model, cut), atol=1e-5)
+
+
+def test_an_export_holds_no_layer_and_no_dim_beyond_its_cut(
+    exported: dict[str, tuple[Path, Path, Cut]],
+) -> None:
+    folder, model, _ = exported["headed"]
+    dense, _ = load(folder)
+
+    assert dense.layers == 2
+    (head,) = dense.behind
+    assert isinstance(head, Dense)  # exit head, rotation and prefix in one matrix
+    assert head.linear.weight.shape == (8, 32)
+    names = {path.name for path in folder.iterdir() if path.is_dir()}
+    assert names == {"1_Pooling", "2_Dense", "3_Normalize"}
+    assert not (folder / "exit_heads.safetensors").exists()
+
+
+def test_an_export_of_an_export_is_cut_again(
+    exported: dict[str, tuple[Path, Path, Cut]], tmp_path: Path
+) -> None:
+    for name in ("fitted tokens+layer", "fitted layer", "headed"):
+        folder, model, _ = exported[name]
+        again = export(folder, Cut(2, 4), tmp_path / name)
+        np.testing.assert_allclose(
+            vectors(again, Cut(2, 4)), vectors(model, Cut(2, 4)), atol=1e-5, err_msg=name
+        )
+
+
+def test_an_exit_that_reads_all_layers_is_refused_with_the_command_of_a_graph(
+    tiny_fitted: Path, tmp_path: Path
+) -> None:
+    model = make_fitted(tiny_fitted, tmp_path / "all", inputs="all-layers")
+    with pytest.raises(UserError, match=r"all-layers.*no module.*m2dr export .* --format onnx"):
+        export(model, CUT, tmp_path / "out")
+    assert not (tmp_path / "out" / "m2dr.json").exists()
+
+
+def test_a_cut_that_was_neither_fitted_nor_trained_is_refused(tiny_backbone: Path) -> None:
+    card = replace(read_card(tiny_backbone), cuts=(Cut(2, 8), Cut(2, 16), Cut(4, 32)))
+    for cut in (Cut(2, 8), Cut(2, 12), Cut(4, 32)):
+        refuse_unready(card, cut, "mine", None)
+    refuse_unready(card, Cut(3, 8), "mine", Path("exits"))
+    for cut, ready in {
+        Cut(2, 4): "dims 8 to 16 of layer 2 were",
+        Cut(3, 8): "layers 2, 4 were",
+        Cut(4, 16): "dims 32 to 32 of layer 4 were",
+    }.items():
+        said = rf"neither fitted nor trained \({ready}\).*m2dr fit --backbone mine"
+        with pytest.raises(UserError, match=said):
+            refuse_unready(card, cut, "mine", None)
+
+
+def test_a_table_of_another_encoder_is_refused(
+    exported: dict[str, tuple[Path, Path, Cut]], tmp_path: Path
+) -> None:
+    import shutil
+
+    from m2dr.model import folded_exit
+
+    folder = shutil.copytree(exported["fitted tokens+layer"][0], tmp_path / "copy")
+    with pytest.raises(UserError, match=re.escape("belong to its encoder. Export or copy")):
+        folded_exit.read_table(folder, 2, 32, 8, 65)
+    (folder / "3_WordWeights" / "config.json").write_text("{}")
+    with pytest.raises(UserError, match="fingerprint|cannot be read"):
+        load(folder)

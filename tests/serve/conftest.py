@@ -1,0 +1,41 @@
+"""A server of the tiny world, which the tests of this folder share."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from http_serving import Server
+from serve_world import CPU, World
+
+from m2dr.commands.index import index_corpus
+from m2dr.settings.index_requests import IndexRequest
+
+
+@pytest.fixture(scope="session")
+def world(tiny_fitted: Path, tiny_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> World:
+    root = tmp_path_factory.mktemp("served") / "indexes"
+    index_corpus(
+        IndexRequest(
+            str(tiny_corpus), str(tiny_fitted), dims=(16, 32), root=root, device="cpu", dtype="fp32"
+        )
+    )
+    home = next(root.rglob("layer-04/store.json")).parents[1]
+    return World(tiny_corpus, tiny_fitted, root, home)
+
+
+@pytest.fixture(scope="session")
+def server(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("server")
+    # Narrow, so that requests made of the description are small.
+    limits = ("--max-characters", "400", "--max-texts", "50", "--max-k", "100")
+    with Server("--index", world.home, *CPU, *limits, cwd=folder) as running:
+        yield running
+
+
+@pytest.fixture
+def copied(world: World, tmp_path: Path) -> World:
+    """The world with an index of its own, which a test may change."""
+    root = tmp_path / "indexes"
+    shutil.copytree(world.root, root)
+    return World(world.corpus, world.model, root, root / world.home.relative_to(world.root))

@@ -1,0 +1,446 @@
+"""The page of `m2dr serve`, driven in headless Chromium."""
+
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from http_serving import Server
+from hypothesis import example, given
+from hypothesis import strategies as st
+from page_server import PAGE, FakeServer, running, served_index
+from serve_world import World
+
+import m2dr
+from m2dr.evaluate.theme import DARK, LIGHT, PALETTE
+from m2dr.records.texts import Document
+from m2dr.serve.examples import example_of
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+EVIL = "<img src=x onerror='document.title=\"run\"'><script>document.title='run'</script>"
+Open = Callable[..., "Page"]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator["Browser"]:
+    """Headless Chromium of this machine."""
+    sync_api = pytest.importorskip("playwright.sync_api")
+    found = next(filter(None, map(shutil.which, NAMES)), None)
+    if found is None:
+        pytest.skip(f"There is no browser: none of {', '.join(NAMES)} is on the PATH.")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeServer]:
+    with running(FakeServer()) as server:
+        yield server
+
+
+@pytest.fixture
+def opened(browser: "Browser", fake: FakeServer) -> Iterator[Open]:
+    """Open the page of a server; at the end no script has failed and no other host was asked."""
+    contexts, wrong, hosts = [], [], set()
+
+    def open_page(address: str = "", url: str = "", **options: object) -> "Page":
+        context = browser.new_context(**{"reduced_motion": "reduce", **options})
+        context.set_default_timeout(10_000)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+        page.on("request", lambda asked: hosts.add(asked.url.split("/")[2]))
+        page.goto(f"{url or fake.url}{address}")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    known = re.compile(r"the server responded with a status of 4|ERR_CONNECTION_REFUSED")
+    assert not [each for each in wrong if not known.search(each)]
+    assert len(hosts) == 1
+
+
+def titles(page: "Page", ranking: str = "#hits") -> list[str]:
+    return page.locator(f"{ranking} .title").all_inner_texts()
+
+
+def number(page: "Page", name: str) -> str:
+    return page.locator(f"#{name} b").inner_text()
+
+
+def settled(page: "Page", cut: str) -> None:
+    """Wait for the answer of a cut."""
+    page.get_by_role("heading", name=f"This cut, {cut}", exact=True).wait_for()
+    page.wait_for_function("document.querySelector('#results').ariaBusy !== 'true'")
+
+
+def overflow(page: "Page") -> int:
+    """Return by how many pixels the page is wider than the window."""
+    width: int = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    return width
+
+
+def test_typing_and_both_sliders_change_results_and_numbers(opened: Open) -> None:
+    page = opened()
+    page.get_by_role("searchbox", name="Query").fill("ducks")
+    settled(page, "L2D128")
+    first = titles(page), number(page, "overlap"), number(page, "adds"), number(page, "bytes")
+
+    page.get_by_role("slider", name="Query layers").fill("3")
+    settled(page, "L6D128")
+    deeper = titles(page), number(page, "overlap"), number(page, "adds"), number(page, "bytes")
+    page.get_by_role("slider", name="Dims").fill("2")
+    settled(page, "L6D384")
+
+    assert all(title.endswith("of ducks") for title in first[0])
+    assert (first[2], first[3]) == ("40.1 M", "512")
+    assert deeper[0] != first[0]
+    assert (deeper[2], deeper[3]) == ("120 M", "512")
+    assert number(page, "bytes") == "1,536"
+    assert number(page, "overlap") == "10 of 10"
+    assert number(page, "quality") == ".9840"
+    assert titles(page) == titles(page, "#full-hits")
+    assert page.locator("#times tbody tr").first.inner_text().split()[2:6] == (
+        ["0.10", "6.20", "3.84", "10.1"]
+    )
+
+
+def test_the_page_of_a_real_index_shows_what_searching_it_finds(
+    opened: Open, server: Server, world: World
+) -> None:
+    def docids(page: "Page", ranking: str) -> list[str]:
+        rows = page.locator(f"{ranking} > li")
+        found: list[str] = rows.evaluate_all("rows => rows.map(row => row.dataset.docid)")
+        return found
+
+    index = m2dr.open_index(
+        str(world.corpus), model=str(world.model), root=world.root, device="cpu", dtype="fp32"
+    )
+
+    def expected(query: str, layer: int, dim: int) -> list[str]:
+        return [hit.docid for hit in index.search(query, layer=layer, dim=dim, k=10).hits]
+
+    page = opened("/#q=alpha+beta&layer=1&dim=16", url=server.url)
+    settled(page, "L1D16")
+    assert docids(page, "#hits") == expected("alpha beta", 1, 16)
+    page.get_by_role("searchbox", name="Query").fill("gamma delta")
+    page.get_by_role("slider", name="Query layers").press("Home")
+    settled(page, "L0D16")
+    page.get_by_role("slider", name="Dims").press("End")
+    settled(page, "L0D32")
+
+    assert docids(page, "#hits") == expected("gamma delta", 0, 32)
+    assert docids(page, "#full-hits") == expected("gamma delta", 4, 32)
+    assert number(page, "bytes") == "128"
+
+
+def test_ranks_are_compared_with_those_of_the_full_model(opened: Open, fake: FakeServer) -> None:
+    page = opened("#q=ducks&layer=0&dim=32")
+    settled(page, "L0D32")
+
+    small = [hit["docid"] for hit in fake.hits("ducks", 0, 32, 10)]
+    full = [hit["docid"] for hit in fake.hits("ducks", 6, 384, 10)]
+    kinds = page.locator("#hits > li").evaluate_all("rows => rows.map(row => row.className)")
+    words = {"new": "new", "same": "=", "up": "▲", "down": "▼"}
+    badges = page.locator("#hits .change > [aria-hidden]").all_inner_texts()
+
+    def kind(docid: str) -> str:
+        if docid not in full:
+            return "new"
+        moved = full.index(docid) - small.index(docid)
+        return "same" if not moved else "up" if moved > 0 else "down"
+
+    assert kinds == [kind(docid) for docid in small]
+    assert {"new", "up", "down"} <= set(kinds)
+    assert all(badge.startswith(words[one]) for one, badge in zip(kinds, badges, strict=True))
+    missed = page.locator("#full-hits > .missed").count()
+    assert missed == len(set(full) - set(small)) > 0
+    assert number(page, "overlap") == f"{10 - missed} of 10"
+    assert page.locator("#lines path").count() == 10 - missed
+
+
+def test_everything_is_done_from_the_keyboard(opened: Open) -> None:
+    page = opened()
+    page.get_by_text("Write a query").wait_for()
+    keys = page.keyboard
+    keys.press("/")
+    keys.type("a/b")
+    keys.press("Enter")
+    settled(page, "L2D128")
+    for _ in range(12):
+        keys.press("Tab")
+        if page.evaluate("document.activeElement.id") == "layer":
+            break
+    keys.press("ArrowRight")
+    settled(page, "L4D128")
+    keys.press("Tab")
+    keys.press("ArrowLeft")
+    settled(page, "L4D32")
+    keys.press("Tab")
+    keys.press("ArrowDown")
+    settled(page, "L6D32")
+    keys.press("End")
+    settled(page, "L6D384")
+    focused = page.evaluate("document.activeElement.ariaLabel")
+    keys.press("Tab")
+    keys.press("Enter")
+
+    assert focused == "layer 6, dim 384: nDCG@10 .9840"
+    assert page.locator("#grid [aria-selected=true]").count() == 1
+    assert page.get_by_role("button", expanded=True).count() == 1
+    assert page.get_by_text("Second line.").first.is_visible()
+    assert titles(page)[0].endswith("of a/b")
+
+
+def test_every_control_has_a_name_and_the_answer_is_said(opened: Open) -> None:
+    page = opened("#q=ducks&layer=2&dim=128")
+    settled(page, "L2D128")
+
+    unnamed = page.evaluate(
+        """[...document.querySelectorAll('input, select, button, [tabindex]')].filter(one =>
+           one.checkVisibility() && !(one.labels?.length || one.ariaLabel || one.innerText
+           || one.getAttribute('aria-labelledby'))).map(one => one.outerHTML)"""
+    )
+    assert unnamed == []
+    slider = page.get_by_role("slider", name="Query layers")
+    assert slider.get_attribute("aria-valuetext") == "2 of 6"
+    kept = number(page, "overlap").split()[0]
+    assert page.get_by_role("status").inner_text() == (
+        f"L2D128: {kept} of the full model's 10 best documents."
+    )
+
+
+def test_a_phone_needs_no_horizontal_scrolling(opened: Open, fake: FakeServer) -> None:
+    layers, dims = list(range(25)), [8, 16, 32, 64, 128, 256, 384, 512, 768, 1024]
+    fake.indexes = [
+        served_index(),
+        served_index("a" * 80, layers=layers, dims=dims, documents=8_841_823, fields=["year"]),
+    ]
+    fake.title = "unbreakable" * 20
+    phone = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+    page = opened("#q=ducks&layer=2&dim=128", **phone)
+    settled(page, "L2D128")
+    small = overflow(page)
+    page.get_by_label("Index", exact=True).select_option("a" * 80)
+    settled(page, "L2D128")
+
+    assert (small, overflow(page)) == (0, 0)
+    assert page.get_by_role("slider", name="Dims").is_visible()
+    box = page.locator(".sliders").bounding_box()
+    assert box
+    assert box["y"] + box["height"] == 844  # at the bottom, where the thumb is
+
+
+def test_dark_follows_the_system_and_the_switch_is_remembered(opened: Open) -> None:
+    def paper(page: "Page") -> str:
+        rgb = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        return "#" + "".join(f"{int(one):02x}" for one in re.findall(r"\d+", rgb))
+
+    page = opened(color_scheme="dark")
+    seen = [paper(page)]
+    page.get_by_role("button", name="Use light colours").click()
+    seen.append(paper(page))
+    page.reload()
+    seen.append(paper(page))
+    page.get_by_role("button", name="Use dark colours").click()
+
+    assert [*seen, paper(page)] == [DARK.paper, LIGHT.paper, LIGHT.paper, DARK.paper]
+    assert paper(opened(color_scheme="light")) == LIGHT.paper
+
+
+def test_a_late_answer_never_replaces_a_newer_one(opened: Open, fake: FakeServer) -> None:
+    fake.delays = {"slow": 1.0}
+    page = opened("#q=slow&layer=2&dim=128")
+    page.get_by_role("progressbar", name="Searching").wait_for()
+    page.get_by_role("searchbox", name="Query").fill("quick")
+    settled(page, "L2D128")
+    page.wait_for_timeout(1200)
+
+    assert all(title.endswith("of quick") for title in titles(page))
+
+
+def test_keys_in_a_row_make_fewer_requests(opened: Open, fake: FakeServer) -> None:
+    page = opened()
+    page.get_by_text("Write a query").wait_for()
+    page.get_by_role("searchbox", name="Query").press_sequentially("mallard", delay=20)
+    page.get_by_text("of mallard").first.wait_for()
+
+    assert len([one for one in fake.searches if one.get("compare")]) < len("mallard")
+    assert titles(page)[0].endswith("of mallard")
+
+
+def test_a_cut_can_be_shared_by_its_address(opened: Open, fake: FakeServer) -> None:
+    fake.indexes = [served_index(), served_index("papers", fields=["year"])]
+    page = opened("#filter=of+an+index+without+fields")
+    page.get_by_label("Index", exact=True).select_option("papers")
+    page.get_by_label("Filter").fill("year > 2020 & x=1")
+    page.get_by_role("searchbox", name="Query").fill("100 % of ducks & #geese")
+    page.get_by_role("gridcell", name="layer 4, dim 32").click()
+    settled(page, "L4D32")
+    again = opened(page.url.removeprefix(fake.url))
+    settled(again, "L4D32")
+
+    assert "without" not in json.dumps(fake.searches)
+    *_, last = fake.searches
+    assert {name: last[name] for name in ("query", "filter", "index", "layer", "dim")} == {
+        "query": "100 % of ducks & #geese", "filter": "year > 2020 & x=1", "index": "papers",
+        "layer": 4, "dim": 32,
+    }  # fmt: skip
+    assert again.get_by_label("Filter").input_value() == "year > 2020 & x=1"
+
+
+def test_an_address_of_no_cut_opens_the_nearest(opened: Open) -> None:
+    page = opened("#q=a&layer=99&dim=1")
+    settled(page, "L6D32")
+    for address, cut in (
+        ("#q=a&layer=-3&dim=1e9", "L0D384"),
+        ("#q=a&layer=x&dim=", "L2D128"),
+        ("#q=a&layer=5.1&dim=Infinity&index=none&%ff", "L6D128"),
+    ):
+        page.evaluate("address => { location.hash = address; }", address)
+        settled(page, cut)
+
+
+def test_no_text_is_ever_read_as_html(opened: Open, fake: FakeServer) -> None:
+    fake.title = EVIL
+    fake.indexes = [served_index(EVIL), served_index(f"2{EVIL}", fields=[EVIL])]
+    fake.refusals = {"no": (422, {"error": {"message": EVIL}})}
+    page = opened("#q=ducks&layer=2&dim=128")
+    settled(page, "L2D128")
+    shown = titles(page)
+    page.get_by_role("button", name=EVIL).first.click()
+    page.get_by_role("searchbox", name="Query").fill("no")
+    said = page.get_by_role("alert").locator("span").inner_text()
+
+    assert shown[0].startswith(EVIL)
+    assert said == EVIL
+    assert page.locator("img, script:not([src])").count() == 0
+    assert page.title().startswith("m2dr")
+
+
+def test_a_refusal_is_one_sentence_and_goes_with_the_next_answer(
+    opened: Open, fake: FakeServer
+) -> None:
+    fake.refusals = {
+        "layer": (422, {"error": {"message": "Layer 9 was asked for."}}),
+        "long": (422, {"detail": [{"msg": "too long"}, {"msg": "too wide"}]}),
+        "busy": (429, b"<html>proxy</html>"),
+    }
+    page = opened("#q=layer&layer=2&dim=128")
+    for query, said in (
+        ("layer", "Layer 9 was asked for."),
+        ("long", "too long; too wide"),
+        ("busy", "The server answered with status 429."),
+    ):
+        page.get_by_role("searchbox", name="Query").fill(query)
+        page.get_by_role("alert").get_by_text(said, exact=True).wait_for()
+
+    del fake.refusals["busy"]
+    page.get_by_role("button", name="Try again").click()
+    settled(page, "L2D128")
+    assert not page.get_by_role("alert").is_visible()
+
+
+def test_a_server_that_was_stopped_is_named(opened: Open) -> None:
+    with running(FakeServer()) as other:
+        page = opened("#q=ducks&layer=2&dim=128", other.url)
+        settled(page, "L2D128")
+    page.get_by_role("slider", name="Dims").fill("0")
+
+    host = other.url.split("/")[2]
+    page.get_by_text(f"The server at {host} does not answer; it may have been stopped.").wait_for()
+    assert len(titles(page)) == 10  # what was found before stays readable
+
+
+def test_an_index_without_an_evaluation_or_exits_has_a_page(opened: Open, fake: FakeServer) -> None:
+    fake.indexes = [served_index(grid=None, layers=[6], dims=[384], costs=[])]
+    page = opened("#q=ducks")
+    settled(page, "L6D384")
+
+    assert page.get_by_text("There is no evaluation of this model").is_visible()
+    assert not page.locator("#quality").is_visible()
+    assert number(page, "adds") == "–"
+
+
+def test_a_token_is_asked_for_and_sent(opened: Open, fake: FakeServer) -> None:
+    fake.token = "secret words"  # noqa: S105  # of this test alone
+    page = opened("#q=ducks&layer=2&dim=128")
+    page.get_by_label("This server asks for a token").fill("wrong")
+    page.keyboard.press("Enter")
+    page.get_by_label("The token is not that of this server").fill("secret words")
+    page.keyboard.press("Enter")
+
+    settled(page, "L2D128")
+    assert "secret" not in page.url
+    shown = page.locator("#curl").text_content() or ""
+    assert "Bearer $TOKEN" in shown
+    assert "secret" not in shown
+
+
+def test_examples_search_for_themselves(opened: Open) -> None:
+    page = opened("#layer=2&dim=128")
+    page.get_by_role("button", name="Example 1 of books").click()
+    settled(page, "L2D128")
+
+    assert page.get_by_role("searchbox", name="Query").input_value() == "Example 1 of books"
+    assert titles(page)[0].endswith("of Example 1 of books")
+
+
+def test_the_shown_request_is_the_same_search(opened: Open, fake: FakeServer) -> None:
+    page = opened()
+    page.get_by_text("Write a query").wait_for()
+    for query in ("it's", '$(date) `date` \\ "', "a\nb", "naïve 🦆 '''"):
+        page.evaluate("query => setQuery(query, 0)", query)
+        page.get_by_text(f"of {query}").first.wait_for()
+
+        words = shlex.split(page.locator("#curl").text_content() or "")
+        sent = json.loads(words[-1])
+        assert words[:3] == ["curl", "-s", f"{fake.url}search"]
+        assert {**sent, "compare": True} == fake.searches[-1]
+        assert sent["query"] == query
+
+
+@given(st.text(), st.text())
+@example("A title of words", "")
+@example("io.readline", "Line ends\nare kept. More follows.")
+def test_an_example_is_a_short_phrase_of_its_document(title: str, text: str) -> None:
+    found = example_of(Document("1", text, title))
+
+    assert len(found) <= 64
+    assert not found or 3 <= len(found.split()) <= 12
+    assert not re.search(r"[\n<>=(){}]", found)
+    assert " ".join(f"{title} {text}".split()).find(found) >= 0
+
+
+def test_colours_are_those_of_the_figures() -> None:
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    css, script = ((PAGE / name).read_text() for name in ("page.css", "page.js"))
+    stops = re.findall(r'"(#[0-9a-f]{6})"', script.split("PALETTE = [")[1].split("]")[0])
+
+    assert stops == [to_hex(colormaps[PALETTE](i / (len(stops) - 1))) for i in range(len(stops))]
+    for name in ("paper", "ink", "rule"):
+        assert f"--{name}: light-dark({getattr(LIGHT, name)}, {getattr(DARK, name)})" in css
+    assert f"--accent: light-dark({LIGHT.models[0]}, {DARK.models[0]})" in css
+
+
+def test_the_files_name_no_other_host_and_hold_no_inline_script() -> None:
+    html, css, script = ((PAGE / f"page.{kind}").read_text() for kind in ("html", "css", "js"))
+    standards = ("http://www.w3.org/2000/svg",)  # names of a language, which no browser asks
+
+    found = re.findall(r"(?:https?:)?//[a-z][\w.-]+[^'\"\s]*", html + css + script)
+    assert [one for one in found if one not in standards] == []
+    assert not re.search(r"\son\w+=|<style|style=|javascript:|<script(?! src)", html)
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(", script)
+    assert "default-src 'none'; script-src 'self'" in html

@@ -1,0 +1,112 @@
+"""An index that changes while it is served: no request is lost, and the new version comes soon."""
+
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from http_serving import Reply, Server
+from serve_world import CPU, World
+from shell import m2dr
+from world import make_corpus
+
+QUICK = ("--reload-seconds", "0.2", *CPU)
+CUTS = ({}, {"layer": 1, "dim": 16}, {"layer": 0, "dim": 8}, {"compare": True, "layer": 2})
+
+
+@contextmanager
+def clients(server: Server, count: int = 4) -> Iterator[list[Reply]]:
+    """Clients that search without a pause, at an indexed dim and through the store."""
+    replies: list[Reply] = []
+    end = threading.Event()
+
+    def search(number: int) -> None:
+        while not end.is_set():
+            number += 1
+            body = {"query": "read the file", "k": 40, **CUTS[number % len(CUTS)]}
+            replies.append(server.post("/search", body))
+
+    threads = [threading.Thread(target=search, args=(n,)) for n in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        while len(replies) < 2 * count * len(CUTS):  # all cuts are open from here on
+            time.sleep(0.01)
+        yield replies
+    finally:
+        end.set()
+        for thread in threads:
+            thread.join()
+
+
+def refusals(replies: list[Reply]) -> set[bytes]:
+    return {reply.data for reply in replies if reply.status != 200}
+
+
+def changed(world: World, *words: str) -> None:
+    corpus = ("--corpus", world.corpus, "--model", world.model, "--indexes", world.root)
+    found = m2dr("index", *words, *map(str, corpus), cwd=world.root.parent)
+    assert found.returncode == 0, found.stderr
+
+
+def until(server: Server, count: int, seconds: float = 30) -> None:
+    """Wait until that many documents are served."""
+    end = time.monotonic() + seconds
+    while server.get("/models").json["indexes"][0]["documents"] != count:
+        assert time.monotonic() < end, server.log.read_text()[-3000:]
+        time.sleep(0.05)
+
+
+def test_a_changed_index_is_taken_over_under_load(copied: World, tmp_path: Path) -> None:
+    (tmp_path / "more.jsonl").write_text('{"_id": "new", "title": "", "text": "read the file"}\n')
+    with Server("--index", copied.home, *QUICK, cwd=tmp_path) as server:
+        with clients(server) as replies:
+            changed(copied, "add", str(tmp_path / "more.jsonl"), *CPU)
+            until(server, 41)
+            changed(copied, "delete", "d0", "d1")
+            until(server, 39)
+            changed(copied, "compact")
+            time.sleep(1)
+
+        assert len(replies) > 20
+        assert not refusals(replies)
+        last = {hit["docid"] for hit in replies[-1].json["results"][0]["hits"]}
+        assert "new" in last
+        assert last.isdisjoint({"d0", "d1"})
+        assert server.events("takeover")
+        for cut in CUTS:
+            assert len(server.hits(query="read", k=40, **cut)) == 39
+
+
+def test_an_index_encoded_anew_is_taken_over_under_load(copied: World, tmp_path: Path) -> None:
+    corpus = tmp_path / copied.corpus.name  # as the same name, so that it has the same folder
+    shutil.copytree(copied.corpus, corpus)
+    world = World(corpus, copied.model, copied.root, copied.home)
+    with Server("--index", copied.home, "--corpus", corpus, *QUICK, cwd=tmp_path) as server:
+        with clients(server) as replies:
+            shutil.rmtree(corpus)
+            make_corpus(corpus, 60)
+            changed(world, "corpus", "--overwrite", "--dim", "16,32", *CPU)
+            until(server, 60)
+
+        assert not refusals(replies)
+        assert len(server.hits(query="read the file", k=60)) == 60
+
+
+def test_an_index_that_vanishes_goes_on_being_served(copied: World, tmp_path: Path) -> None:
+    with Server("--index", copied.home, *QUICK, cwd=tmp_path) as server:
+        before = server.hits(query="read the file")
+        scanned = server.hits(query="read", dim=24)
+        shutil.rmtree(copied.root)
+        time.sleep(1)
+
+        assert server.hits(query="read the file") == before
+        assert server.hits(query="read", dim=24) == scanned
+        reply = server.post("/search", {"query": "read", "dim": 12})  # was not open
+        assert (reply.status, "Traceback" in reply.message) == (503, False)
+        assert str(copied.home) in next(iter(server.get("/ready").json["problems"].values()))
+        assert server.events("takeover")[0]["level"] == "warning"
+        assert server.stop(signal.SIGINT) == 0
