@@ -32,7 +32,6 @@ IN_PASSING = {
     "model/distributed.py": ("Start them with torchrun.",),
     "model/hub.py": ("torchrun{} --nproc-per-node {} -m {}",),  # what it wraps is rendered
     "pipelines/make_stores.py": ("torchrun has started several processes already",),
-    "pipelines/resolve.py": ("a corpus that m2dr index corpus encoded",),
     "progress.py": ("Start the processes with torchrun, or for one alone",),
     "records/fault.py": ("(?:m2dr|pip|torchrun)",),  # finds commands in messages
     "serve/app.py": ("m2dr serve",),  # the title of its description

@@ -15,6 +15,7 @@ from m2dr.index.faiss_index import FaissIndex
 from m2dr.index.funnel import Funnel, FunnelIndex
 from m2dr.index.gpu import on_gpu
 from m2dr.index.layout import (
+    DIGITS,
     MANIFEST,
     PARTIAL,
     STORE,
@@ -363,7 +364,7 @@ def store_of(resolved: ResolvedIndex) -> Path:
     if not layers:
         raise UserError(
             f"There is no index of {resolved.corpus} by model {card.fingerprint[:12]} in "
-            f"{request.root}/. Build one with: {_index_command(resolved)}"
+            f"{request.root}/{_others(resolved)}. Build one with: {_index_command(resolved)}"
         )
     if request.document_layer is not None and layer not in layers:
         raise UserError(
@@ -374,6 +375,13 @@ def store_of(resolved: ResolvedIndex) -> Path:
             f"{_index_command(resolved)}"
         )
     return folder if layer in layers else resolved.home / f"layer-{max(layers):02d}"
+
+
+def _others(resolved: ResolvedIndex) -> str:
+    """Return the indexes of other corpora by the model, for a message; empty if there are none."""
+    found = resolved.request.root.rglob(resolved.card.fingerprint[:DIGITS])
+    folders = sorted(str(folder) for folder in found if store_folders_of(folder))[:3]
+    return f"; by that model there is, for --index, {' or '.join(folders)}" if folders else ""
 
 
 def _index_command(resolved: ResolvedIndex, store: Path | None = None) -> str:

@@ -98,6 +98,17 @@ def test_without_any_model_the_one_that_encoded_the_corpus_is_taken(
         Searcher(SearchRequest(**{**asked, "model": "", "root": tmp_path}))
 
 
+def test_indexes_of_other_corpora_by_the_model_are_named(
+    asked: dict[str, object], root: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.jsonl"
+    other.write_text('{"id": "a", "text": "read a file"}\n')
+    (home,) = {store.parent for store in root.rglob("layer-*")}
+
+    with pytest.raises(UserError, match=f"There is no index of other .* for --index, {home}. "):
+        Searcher(SearchRequest(**{**asked, "corpus": str(other)}))
+
+
 def test_an_index_named_as_a_corpus_is_pointed_at(asked: dict[str, object], root: Path) -> None:
     (home,) = {store.parent for store in root.rglob("layer-*")}
 
