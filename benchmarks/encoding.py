@@ -2,10 +2,11 @@
 
     python benchmarks/encoding.py --what a,b,c,d --rounds 5 --documents 20000 --data DATA
 
-`a` needs `pip install "m2dr[compare,quickstart]"`. DATA is a folder with beir/scifact and
-beir/nfcorpus; --pool names a corpus of MS MARCO passages, such as DATA/msmarco/passage-pool. Each
-round of `a`, `b` and `c` runs its rivals one after the other, so that what else the machine does
-falls on all alike; the tables hold medians, and the lowest and highest. Prints Markdown.
+`a` needs `pip install "m2dr[compare,quickstart]"`, and `--runtimes torch,openvino` the extra
+openvino. DATA is a folder with beir/scifact and beir/nfcorpus; --pool names a corpus of MS MARCO
+passages, such as DATA/msmarco/passage-pool. Each round of `a`, `b` and `c` runs its rivals one
+after the other, so that what else the machine does falls on all alike; the tables hold medians, and
+the lowest and highest. Prints Markdown.
 """
 
 import argparse
@@ -28,9 +29,11 @@ import torch
 
 from m2dr.commands.index import encode_corpus
 from m2dr.data.loaders import open_dataset
+from m2dr.data.pydocs import cache_folder
 from m2dr.data.tokens import Ragged, buckets
 from m2dr.model import checkpoint
-from m2dr.model.devices import choose_device, choose_dtype
+from m2dr.model.devices import DTYPES, choose_device, choose_dtype
+from m2dr.model.document_encoder import OPENVINO, DocumentSource
 from m2dr.model.encoder import Encoder
 from m2dr.model.folder import read_card
 from m2dr.model.tokenizer import tokenize
@@ -75,6 +78,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--model", default="")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--runtimes", type=lambda text: text.split(","), default=["torch"])
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--sizes", type=int, nargs=2, default=(50_000, 500_000), help="of d")
     parser.add_argument("--words", type=int, default=0, help="of each document of d; 0: all")
@@ -130,6 +134,7 @@ def _pairs(first: Sequence[float], second: Sequence[float]) -> list[float]:
 
 
 OURS, PEER = "m2dr", "sentence-transformers"
+IN_OPENVINO = "m2dr in openvino"
 LARGE_BATCHES = f"the same in batches of {PEER_BATCH}"
 
 
@@ -140,19 +145,15 @@ def rivals_of(
     dtype: torch.dtype,
     kept: dict[str, np.ndarray],
     peers: bool = True,
+    runtimes: Sequence[str] = ("torch",),
 ) -> dict[str, Callable[[], None]]:
     """Ways from texts to vectors, each of which leaves what it made in `kept`."""
-    encoder, tokenizer = checkpoint.load(model, device=device, dtype=dtype)
-    encoder.card = replace(encoder.card, document_length=TOKENS)
-    layers = [encoder.layers]
-
-    def ours() -> None:  # by shards, as the command does
-        shards = [texts[start : start + 4096] for start in range(0, len(texts), 4096)]
-        parts = [embed_texts(encoder, tokenizer, s, "document", layers)[0] for s in shards]
-        kept[OURS] = np.concatenate(parts)
-
+    own = {OPENVINO: IN_OPENVINO, "torch": OURS}
+    rivals = {
+        own[name]: _ours(own[name], name, model, texts, device, dtype, kept) for name in runtimes
+    }
     if not peers:
-        return {OURS: ours}
+        return rivals
     from sentence_transformers import SentenceTransformer
 
     def loaded(**options: object) -> SentenceTransformer:
@@ -165,12 +166,36 @@ def rivals_of(
     def theirs(peer: SentenceTransformer, name: str, batch: int = 32) -> None:
         kept[name] = peer.encode(texts, show_progress_bar=False, batch_size=batch)
 
-    rivals = {OURS: ours, PEER: lambda: theirs(rival, PEER)}
+    rivals[PEER] = lambda: theirs(rival, PEER)
     if dtype is not torch.float32:
         name = f"the same in {dtype}"
         rivals[name] = lambda: theirs(same, name)
     rivals[LARGE_BATCHES] = lambda: theirs(same, LARGE_BATCHES, PEER_BATCH)
     return rivals
+
+
+def _ours(
+    name: str,
+    runtime: str,
+    model: str,
+    texts: list[str],
+    device: torch.device,
+    dtype: torch.dtype,
+    kept: dict[str, np.ndarray],
+) -> Callable[[], None]:
+    """Encoding by shards, as the command does, in a runtime."""
+    form = next(form for form, found in DTYPES.items() if found is dtype)
+    layer = read_card(model).layers
+    source = DocumentSource(model, layer, str(device), form, cache_folder())
+    encoder, tokenizer = source.open(runtime)
+    encoder.card = replace(encoder.card, document_length=TOKENS)
+
+    def ours() -> None:
+        shards = [texts[start : start + 4096] for start in range(0, len(texts), 4096)]
+        parts = [embed_texts(encoder, tokenizer, s, "document", [layer])[0] for s in shards]
+        kept[name] = np.concatenate(parts)
+
+    return ours
 
 
 def cosines_of(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -187,18 +212,20 @@ def _against(
     dtype: torch.dtype,
 ) -> None:
     kept: dict[str, np.ndarray] = {}
-    rivals = rivals_of(model, texts, device, dtype, kept)
+    rivals = rivals_of(model, texts, device, dtype, kept, runtimes=asked.runtimes)
     del rivals[LARGE_BATCHES]
     seconds = timed(asked.rounds, rivals)
     print("| documents per second | median | spread |\n|---|---:|---:|")
     for name, values in seconds.items():
         print(_row(name, [len(texts) / value for value in values]))
-    for name in list(rivals)[1:]:
-        print(_row(f"m2dr / {name}", _pairs(seconds[name], seconds["m2dr"]), 2))
-    cosines = cosines_of(kept[OURS], kept[PEER])
-    print(
-        f"\nCosine to sentence-transformers: least {cosines.min():.5f}, mean {cosines.mean():.5f}\n"
-    )
+    own = [name for name in rivals if name in (OURS, IN_OPENVINO)]
+    for ours in own:
+        for name in (name for name in rivals if name != ours and name != IN_OPENVINO):
+            print(_row(f"{ours} / {name}", _pairs(seconds[name], seconds[ours]), 2))
+    for ours in own:
+        cosines = cosines_of(kept[ours], kept[PEER])
+        low, mean = cosines.min(), cosines.mean()
+        print(f"\nCosine of {ours} to sentence-transformers: least {low:.5f}, mean {mean:.5f}\n")
 
 
 def _products(

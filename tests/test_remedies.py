@@ -28,13 +28,16 @@ IN_PASSING = {
     "data/pydocs.py": ("Install its folder with: pip install FOLDER",),
     "index/import_vectors.py": ("or of m2dr index corpus.",),
     "index/milvus.py": ("with m2dr index push, from where the index lies",),
+    "model/cut_readme.py": ("# {cut} of {model} for {tool}",),  # read where m2dr is not installed
     "model/distributed.py": ("Start them with torchrun.",),
     "model/hub.py": ("torchrun{} --nproc-per-node {} -m {}",),  # what it wraps is rendered
     "pipelines/make_stores.py": ("torchrun has started several processes already",),
     "pipelines/resolve.py": ("a corpus that m2dr index corpus encoded",),
     "progress.py": ("Start the processes with torchrun, or for one alone",),
     "records/fault.py": ("(?:m2dr|pip|torchrun)",),  # finds commands in messages
+    "serve/app.py": ("m2dr serve",),  # the title of its description
     "settings/index_requests.py": ("as for m2dr index corpus", "m2dr train reads 64 at most"),
+    "settings/serve_requests.py": ("grid.json of m2dr evaluate",),
     "settings/trainings.py": ("as for `m2dr index corpus`", "as for `m2dr train`"),
 }
 

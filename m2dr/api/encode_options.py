@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, TypedDict, get_args
 
 from m2dr.api.keywords import Instead
-from m2dr.errors import UserError, nearest
+from m2dr.errors import UserError, command, nearest
 from m2dr.records.arguments import string, whole_number
 from m2dr.records.model_card import ModelCard
 from m2dr.records.texts import Side
@@ -46,7 +46,10 @@ INSTEAD: Instead = {
         (None, "sentence_embedding"),
         "m2dr makes one vector per text; take sentence-transformers for those of tokens.",
     ),
-    "pool": ((None,), "Encode a corpus in several processes by: m2dr index corpus --workers 2"),
+    "pool": (
+        (None,),
+        f"Encode a corpus in several processes by: {command('index', 'corpus', workers=2)}",
+    ),
     "chunk_size": ((None,), "Leave it out; batches are made by tokens_per_batch."),
 }
 

@@ -96,6 +96,7 @@ class Index(OpenIndex):
             overwrite=overwrite,
             device=device,
             dtype=dtype,
+            runtime="openvino" if encoder and encoder.runtime == "openvino" else "auto",
         )
         if isinstance(documents, str | PathLike):
             index_corpus(asked)

@@ -15,7 +15,7 @@ def require_serve() -> None:
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         raise UserError(
-            f"m2dr serve needs {', '.join(missing)}, which is not installed; install it with: "
+            f"A server needs {', '.join(missing)}, which is not installed; install it with: "
             f"{install('serve')}"
         )
 

@@ -30,6 +30,7 @@ from m2dr.index.manifest import FieldFile, StorePlan
 from m2dr.index.store import Store
 from m2dr.io import atomic_path, read_bytes, sha256_of, write_bytes
 from m2dr.model.devices import own_device
+from m2dr.model.document_encoder import refuse_absent
 from m2dr.model.folder import read_card
 from m2dr.pipelines.changed_corpus import (
     added_texts,
@@ -291,6 +292,8 @@ def _encoded(
     card = read_card(model)
     plans = []
     rows = min(store.manifest.shard_rows for store in stores)
+    runtime = stores[-1].manifest.runtime
+    refuse_absent(runtime, f"it made the vectors of {stores[-1].folder}")
     for store in stores:
         held = store.manifest
         held.label.accept(label_of(card, model), held.corpus, store.folder)
@@ -299,10 +302,12 @@ def _encoded(
                 f"{store.folder} holds vectors of {held.width} dims, and {model} encodes documents "
                 f"in {card.width}. Import the vectors of all documents again instead."
             )
-        plan = StorePlan(held.corpus, held.layer, held.width, held.label, held.dtype, rows)
+        plan = StorePlan(held.corpus, held.layer, held.width, held.label, held.dtype, rows, runtime)
         plans.append((store.folder / ADDED, plan))
     device = own_device(request.device)
-    job = EncodingJob(str(folder), documents, model, device, request.dtype, tuple(plans))
+    job = EncodingJob(
+        str(folder), documents, model, device, request.dtype, tuple(plans), runtime=runtime
+    )
     return make_stores(job, open_corpus(str(folder)), workers, overwrite=False)
 
 

@@ -252,7 +252,7 @@ def _ranker(
     sources = sorted({layer for pairing in asked for layer in pairing.layers.values()})
     where: dict[str, Any] = {"root": request.root, "device": request.device, "dtype": request.dtype}
     by_index = request.exits == "index"
-    index = IndexRequest(corpus, model, exits=by_index, **where)
+    index = IndexRequest(corpus, model, exits=by_index, runtime=request.runtime, **where)
     own = read_card(model)
     stores = dict(zip(sources, encode_corpus(index, model, own, sources), strict=True))
     exits = None

@@ -44,6 +44,7 @@ from m2dr.io import (
 )
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_device, choose_dtype, own_device
+from m2dr.model.document_encoder import BatchEncoder, refuse_absent
 from m2dr.model.encoder import Encoder
 from m2dr.model.exits import write_exits
 from m2dr.model.folder import read_card
@@ -152,7 +153,9 @@ def encode_corpus(
         return changed
     documents = dataset.document_count
     device = own_device(request.device)
-    job = EncodingJob(request.corpus, documents, model, device, request.dtype, stores)
+    job = EncodingJob(
+        request.corpus, documents, model, device, request.dtype, stores, runtime=request.runtime
+    )
     last = next((folder for folder, plan in stores if plan.layer == card.layers), None)
     exits = exits_folder(last) if last and card.layers > 0 else None
     if request.exits and exits and not checkpoint.ends_fitted(model):
@@ -161,7 +164,7 @@ def encode_corpus(
     if made:
         keep_fields_of(home, partial(fields_of_rows, dataset, home))
     if made and job.exits:
-        fit_exits(job, dataset, made[-1])
+        fit_exits(replace(job, runtime=made[-1].manifest.runtime), dataset, made[-1])
     return made
 
 
@@ -190,7 +193,8 @@ def _changed_stores(
         )
     found = [open_store(folder) for folder in asked]
     for store in found:
-        refuse_other_plan(store.folder, store.manifest.plan, asked[store.folder], "shard_rows")
+        made = store.manifest.plan
+        refuse_other_plan(store.folder, made, asked[store.folder], ("shard_rows", "runtime"))
     say(f"Documents of {home} were added or deleted since they were encoded: those of now are used")
     return found
 
@@ -256,6 +260,7 @@ def fit_index(request: FitIndexRequest) -> tuple[Path, IndexExits]:
         request.dtype,
         ((folder, store.manifest.plan),),
         exits,
+        store.manifest.runtime,
     )
     if not store.manifest.revision:
         _refuse_changed(job, dataset, store)
@@ -358,6 +363,7 @@ def _states(
 ) -> tuple[Ragged, NDArray[np.float32]]:
     """Return token rows and states of the documents of the fit, in the order of the corpus."""
     reader, files = ShardReader(dataset, job.shard_rows), []
+    same: BatchEncoder | None = encoder if job.runtime == "torch" else None
     total = len(sampled_rows(store.documents))
     with progress("Reading states", total, "documents") as advance:
         for number, shard in enumerate(store.manifest.shards):
@@ -373,7 +379,8 @@ def _states(
                 rows = Ragged.of(tokenize(encoder.card, tokenizer, contents, "document"))
                 places = np.arange(len(rows))
                 layers = (encoder.layers,)
-                _, kept = embed_tokens_and_states(encoder, rows, tokenizer.pad_id, layers, places)
+                same = same or _opened(job, store)
+                _, kept = embed_tokens_and_states(same, rows, tokenizer.pad_id, layers, places)
                 found = StateFile(shard.texts, job.encoding, rows.tokens, rows.lengths, kept)
                 found.write(folder, number)
             files.append(found)
@@ -383,6 +390,12 @@ def _states(
         np.concatenate([found.lengths for found in files]),
     )
     return rows, np.concatenate([found.states for found in files])
+
+
+def _opened(job: EncodingJob, store: Store) -> BatchEncoder:
+    """Open the encoder in the runtime that made the vectors of a store."""
+    refuse_absent(job.runtime, f"it made the vectors of {store.folder}")
+    return job.source.open(job.runtime)[0]
 
 
 def _states_of_changed(
@@ -401,9 +414,10 @@ def _states_of_changed(
     contents = [dataset.document_at(int(row)).content for row in chosen]
     rows = Ragged.of(tokenize(encoder.card, tokenizer, contents, "document"))
     layers, everything = (encoder.layers,), np.arange(len(rows))
+    same: BatchEncoder = encoder if job.runtime == "torch" else _opened(job, store)
     with progress("Reading states", len(rows), "documents") as advance:
         vectors, states = embed_tokens_and_states(
-            encoder, rows, tokenizer.pad_id, layers, everything, advance
+            same, rows, tokenizer.pad_id, layers, everything, advance
         )
     found, held = vectors[0], np.asarray(store.rows(chosen), np.float32)
     lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(held, axis=1)

@@ -28,7 +28,7 @@ from m2dr.records.variant import DocumentLayer
 Dtype = Literal["f16", "f32", "int8"]
 Kind = Literal["integer", "number", "date", "boolean", "text"]  # of the values of a field
 _NO_VECTOR_DEPENDS_ON = (
-    "revision", "compacted", "docid_file", "deleted", "added", "encoded", "fields",
+    "revision", "compacted", "docid_file", "deleted", "added", "encoded", "fields", "runtime",
 )  # fmt: skip
 AnyManifest = TypeVar("AnyManifest", "StoreManifest", "IndexManifest")
 
@@ -159,6 +159,8 @@ class StorePlan:
     label: Label
     dtype: Dtype = "f16"
     shard_rows: int = 65536  # in every shard but the last; 50 MB of f16 at width 384
+    # What multiplies: torch, or openvino, whose vectors differ by rounding. Older files lack it.
+    runtime: str = field(default="torch", metadata=LATER)
 
     def __post_init__(self) -> None:
         if self.dtype not in get_args(Dtype):
@@ -172,7 +174,7 @@ class StorePlan:
 
     def differences(self, other: "StorePlan") -> dict[str, tuple[str | int, str | int]]:
         """Return the fields in which two stores would differ, with both values."""
-        names = ("corpus", "layer", "width", "dtype", "shard_rows")
+        names = ("corpus", "layer", "width", "dtype", "shard_rows", "runtime")
         pairs = {name: (getattr(self, name), getattr(other, name)) for name in names}
         found = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
         return found | self.label.differences(other.label)
@@ -226,6 +228,7 @@ class StoreManifest:
     # Files beside the stores with the texts of documents that were added, the oldest first.
     added: tuple[str, ...] = field(default=(), metadata=LATER)
     encoded: str = field(default="", metadata=LATER)  # `texts` before the first change
+    runtime: str = field(default="torch", metadata=LATER)  # of the plan
     # Fields of all rows, in files beside this one; None: it was encoded before they were kept.
     fields: tuple[FieldFile, ...] | None = field(default=None, metadata=LATER)
 
@@ -233,7 +236,13 @@ class StoreManifest:
     def plan(self) -> StorePlan:
         """The plan that this store was written by."""
         return StorePlan(
-            self.corpus, self.layer, self.width, self.label, self.dtype, self.shard_rows
+            self.corpus,
+            self.layer,
+            self.width,
+            self.label,
+            self.dtype,
+            self.shard_rows,
+            self.runtime,
         )
 
     @property

@@ -296,7 +296,7 @@ class StoreWriter:
 
     def _finished_manifest(self) -> StoreManifest:
         manifest = StoreManifest.read(self.folder)
-        self._refuse_other(manifest.plan, ignore="shard_rows")
+        self._refuse_other(manifest.plan, ignore=("shard_rows", "runtime"))
         self.plan = manifest.plan
         # What is left when the last writer was stopped before `_tidy` ended.
         remove_files(self.folder, PARTIAL, *RECORDS)
@@ -312,7 +312,7 @@ class StoreWriter:
         self._refuse_other(plan)
         self.plan = plan
 
-    def _refuse_other(self, found: StorePlan, ignore: str = "") -> None:
+    def _refuse_other(self, found: StorePlan, ignore: Sequence[str] = ()) -> None:
         refuse_other_plan(self.folder, found, self.plan, ignore)
 
     def _changed(self, what: str) -> UserError:
@@ -325,20 +325,22 @@ class StoreWriter:
         return store_remedy(self.folder, asdict(self.plan), overwrite=True)
 
 
-def refuse_other_plan(folder: Path, found: StorePlan, asked: StorePlan, ignore: str = "") -> None:
+def refuse_other_plan(
+    folder: Path, found: StorePlan, asked: StorePlan, ignore: Sequence[str] = ()
+) -> None:
     """Refuse to use a store that was made with other settings.
 
     Args:
         folder: of the store.
         found: its plan.
         asked: the plan of what was asked for.
-        ignore: a field that may differ.
+        ignore: fields that may differ.
 
     Raises:
         UserError: another one does.
     """
     pairs = found.differences(asked).items()
-    told = [f"{name} {a!r}, not {b!r}" for name, (a, b) in pairs if name != ignore]
+    told = [f"{name} {a!r}, not {b!r}" for name, (a, b) in pairs if name not in ignore]
     if told:
         raise UserError(
             f"{folder} holds a store with {', '.join(told)}. Repeat the settings it was made with, "

@@ -155,7 +155,7 @@ class Encoder(nn.Module):
 
         if needed or token_layers:
             self._run(input_ids, attention_mask, take)
-        return torch.stack(self._embedded(wanted, pooled, input_ids, attention_mask))
+        return torch.stack(self.embedded(wanted, pooled, input_ids, attention_mask))
 
     def states(
         self, input_ids: Tensor, attention_mask: Tensor | None, layers: Sequence[int] = ()
@@ -171,16 +171,33 @@ class Encoder(nn.Module):
             [B, (L - 1) P + n W] float32: pooled states of layers 1 to L - 1 before any exit head,
             then the embeddings of the n layers, as `forward` gives them.
         """
-        norm, pooled = self._final_norm_of(self.transformer), {}
+        pooled = self.pooled(input_ids, attention_mask, range(1, self.layers + 1))
+        return self.join_states(pooled, input_ids, attention_mask, layers)
+
+    def pooled(
+        self, input_ids: Tensor, attention_mask: Tensor | None, layers: Collection[int]
+    ) -> dict[int, Tensor]:
+        """Return the pooled states [B, P] of some layers, before any exit; arguments as above."""
+        norm, found = self._final_norm_of(self.transformer), {}
 
         def take(layer: int, states: Tensor) -> None:
-            if layer > 0:
-                pooled[layer] = pool(states, attention_mask, self.card.pooling, norm)
+            if layer in layers:
+                found[layer] = pool(states, attention_mask, self.card.pooling, norm)
 
         self._run(input_ids, attention_mask, take)
+        return found
+
+    def join_states(
+        self,
+        pooled: Mapping[int, Tensor],
+        input_ids: Tensor,
+        attention_mask: Tensor | None,
+        layers: Sequence[int] = (),
+    ) -> Tensor:
+        """Return what `states` gives, from the pooled states of all layers from 1."""
         shallow = [pooled[layer] for layer in range(1, self.layers)]
         asked = tuple(layers) or (self.layers,)
-        found = self._embedded(asked, pooled, input_ids, attention_mask)
+        found = self.embedded(asked, pooled, input_ids, attention_mask)
         return torch.cat([*shallow, *found], dim=-1)
 
     def _states_for(self, layers: Sequence[int]) -> set[int]:
@@ -188,7 +205,7 @@ class Encoder(nn.Module):
         needed = {layer for layer in layers if not self._is_fitted(layer)}
         return needed if self.fitted is None else needed | self.fitted.states_for(tuple(layers))
 
-    def _embedded(
+    def embedded(
         self,
         layers: tuple[int, ...],
         pooled: Mapping[int, Tensor],
@@ -196,6 +213,7 @@ class Encoder(nn.Module):
         attention_mask: Tensor | None,
     ) -> list[Tensor]:
         """Return the embeddings [B, W] of layers from pooled states [B, P]."""
+        self._check(layers)
         by_exit = tuple(layer for layer in layers if self._is_fitted(layer))
         found = {
             layer: through(self.behind, through(self.head_of(layer), pooled[layer]))

@@ -11,7 +11,8 @@ import shutil
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -28,7 +29,7 @@ from m2dr.errors import UserError
 from m2dr.io import sha256_of
 from m2dr.jsontext import json_sha256
 from m2dr.model.backbones import most_tokens
-from m2dr.model.encoder import Encoder, Floats, Ints
+from m2dr.model.encoder import Encoder, Floats, IdsAndMask, Ints
 from m2dr.model.folded_exit import FoldedExit
 from m2dr.model.hub import EXITS, ONNX_FILE, OPENVINO_FILE
 from m2dr.records.model_card import ModelCard
@@ -76,6 +77,44 @@ class OpenvinoGraph:
         return np.array(found, np.float32)
 
 
+class OpenvinoBatches:
+    """An OpenVINO graph that runs several batches at a time. Safe to use from several threads.
+
+    One thread runs a batch from its first layer to its last: no thread waits for another, and the
+    vectors of a batch are the same with any number of threads.
+    """
+
+    def __init__(self, compiled: Any, at_once: int) -> None:  # noqa: ANN401  # openvino has no stubs
+        self._compiled = compiled
+        self._at_once = at_once
+
+    def run(self, batches: Iterable[IdsAndMask]) -> Iterator[tuple[IdsAndMask, Floats]]:
+        """Yield each batch, [B, T] twice, with the output of the graph; the next ones run then."""
+        idle = [self._compiled.create_infer_request() for _ in range(self._at_once)]
+        under_way: deque[tuple[IdsAndMask, Any]] = deque()
+
+        def ended() -> tuple[IdsAndMask, Floats]:
+            batch, request = under_way.popleft()
+            request.wait()
+            # Copied: a later batch is written over the same memory.
+            found = np.array(request.get_output_tensor(0).data, np.float32)
+            idle.append(request)
+            return batch, found
+
+        try:
+            for batch in batches:
+                if not idle:
+                    yield ended()
+                request = idle.pop()
+                request.start_async(list(batch))
+                under_way.append((batch, request))
+            while under_way:
+                yield ended()
+        finally:
+            for _, request in under_way:
+                request.wait()
+
+
 def write_onnx(program: ExportedProgram, folder: Path) -> None:
     """Write an exported encoder as an ONNX model; weights above 2 GB get a file of their own."""
     graph = torch.onnx.export(
@@ -118,16 +157,36 @@ def open_openvino(folder: Path, card: ModelCard, dtype: str) -> OpenvinoGraph:
 
     By default OpenVINO multiplies in bf16 or f16 where the processor can, which is off by 1e-3.
     """
+    return OpenvinoGraph(card, _compiled(folder, dtype, {"PERFORMANCE_HINT": "LATENCY"}))
+
+
+def open_openvino_batches(folder: Path, dtype: str) -> OpenvinoBatches:
+    """Open an OpenVINO model that runs as many batches at a time as torch has threads.
+
+    Raises:
+        UserError: this processor does not multiply in the number format.
+    """
+    threads = torch.get_num_threads()
+    compiled = _compiled(folder, dtype, {"NUM_STREAMS": threads})
+    found = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
+    if found != _PRECISIONS[dtype]:
+        raise UserError(
+            f"--dtype {dtype} was asked for, and OpenVINO multiplies in {found} on this processor. "
+            "Use --dtype fp32, or --runtime torch."
+        )
+    return OpenvinoBatches(compiled, threads + 1)  # one waits, so that no thread does
+
+
+def _compiled(folder: Path, dtype: str, settings: Mapping[str, str | int]) -> Any:  # noqa: ANN401  # openvino has no stubs
     import openvino
 
-    settings = {
+    known = {
         "INFERENCE_PRECISION_HINT": _PRECISIONS[dtype],
-        "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
         "ENABLE_CPU_PINNING": False,  # a pinned thread waits for its core while others are idle
+        **settings,
     }
-    compiled = openvino.Core().compile_model(folder / OPENVINO_FILE, "CPU", settings)
-    return OpenvinoGraph(card, compiled)
+    return openvino.Core().compile_model(folder / OPENVINO_FILE, "CPU", known)
 
 
 def graph_folder(
@@ -152,6 +211,7 @@ def write_graph(
     folder: Path,
     runtime: str,
     write: Callable[[ExportedProgram, Path], None],
+    export: Callable[[Encoder, int], ExportedProgram] | None = None,
 ) -> None:
     """Export a layer and write its graph; the folder appears when all its files are written.
 
@@ -161,6 +221,7 @@ def write_graph(
         folder: of this graph alone; it is replaced.
         runtime: its name, for the error.
         write: writes an exported encoder into an empty folder.
+        export: `export_layer` by default.
 
     Raises:
         UserError: the architecture cannot be written as a graph for this runtime.
@@ -169,7 +230,7 @@ def write_graph(
     aside = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".partial", dir=folder.parent))
     try:
         with quiet(), torch.no_grad():
-            write(export_layer(encoder, layer), aside)
+            write((export or export_layer)(encoder, layer), aside)
         shutil.rmtree(folder, ignore_errors=True)
         aside.replace(folder)
     except OSError:
@@ -197,16 +258,19 @@ def export_layer(encoder: Encoder, layer: int, unit: bool = False) -> ExportedPr
         layer: whose vectors the graph gives.
         unit: whether they are scaled to length one.
     """
-    texts, tokens = Dim("texts"), Dim("tokens", max=most_tokens(encoder.transformer.config))
-    example = torch.zeros(_EXAMPLE, dtype=torch.int64), torch.ones(_EXAMPLE, dtype=torch.int64)
-    shapes = {name: {0: texts, 1: tokens} for name in _INPUTS}
-    encoder.requires_grad_(False)
     fitted = encoder.fitted
     if fitted is not None and layer in fitted.layers[1:] and fitted.inputs != "layer":
         encoder.fitted = FoldedExit.of(fitted, layer, encoder.words)
-    return torch.export.export(
-        _OneLayer(encoder, layer, unit).eval(), example, dynamic_shapes=shapes, strict=False
-    )
+    return export_module(_OneLayer(encoder, layer, unit), encoder)
+
+
+def export_module(module: nn.Module, encoder: Encoder) -> ExportedProgram:
+    """Export a module that runs an encoder on ids and mask [B, T], of which B and T are dynamic."""
+    texts, tokens = Dim("texts"), Dim("tokens", max=most_tokens(encoder.transformer.config))
+    example = torch.zeros(_EXAMPLE, dtype=torch.int64), torch.ones(_EXAMPLE, dtype=torch.int64)
+    shapes = {name: {0: texts, 1: tokens} for name in _INPUTS}
+    module.requires_grad_(False)
+    return torch.export.export(module.eval(), example, dynamic_shapes=shapes, strict=False)
 
 
 class _OneLayer(nn.Module):

@@ -199,12 +199,12 @@ def open_runtime(
     if name == "torch":
         return _in_torch(source, device, dtype)
     kind = RUNTIMES[name]
-    _refuse(kind, device, dtype)
+    refuse_runtime(kind, device, dtype)
     runtime = source.open(kind, "fp32" if dtype == "auto" else dtype)
     return OpenedRuntime(name, runtime, load_tokenizer(model))
 
 
-def _refuse(kind: RuntimeKind, device: str, dtype: str) -> None:
+def refuse_runtime(kind: RuntimeKind, device: str, dtype: str) -> None:
     """Raise UserError where a runtime is not installed, or lacks the device or dtype."""
     if not kind.installed:
         missing = ", ".join(kind.missing)

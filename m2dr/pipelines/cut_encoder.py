@@ -6,10 +6,12 @@ Shapes: L layers, N texts, D dims of a cut.
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from m2dr.data.pydocs import cache_folder
 from m2dr.errors import UserError
 from m2dr.index.vectors import prefixes
 from m2dr.model.folder import read_card
@@ -21,6 +23,9 @@ from m2dr.progress import say
 from m2dr.records.arguments import path_or_name
 from m2dr.records.cut import Cut
 from m2dr.records.texts import Side
+
+if TYPE_CHECKING:
+    from m2dr.model.document_encoder import BatchEncoder
 
 AT_ONCE = 4096  # texts that are tokenised at a time, and sorted by length into batches
 _OPEN = 3  # encoders of different layers that are kept
@@ -66,6 +71,7 @@ class CutEncoder:
         self.device, self.dtype, self.runtime = device, dtype, runtime
         self._tokenizing = threading.Lock()  # a tokenizer keeps its last length inside
         self._encoders = LruCache(self._open, _OPEN)
+        self._graphs = LruCache(self._open_graph, 1)
         self._encoders.get(self.cut.layer)
 
     @property
@@ -130,8 +136,8 @@ class CutEncoder:
         Args:
             parts: of n texts each, in the order of the texts.
             side: whether they are queries or documents.
-            layers: L layers; all of them come from one pass, in a runtime other than torch from
-                one each.
+            layers: L layers; all of them come from one pass, but queries in a runtime other than
+                torch, and any text in onnx, take one each.
             budget: tokens of a batch, padding included; by default as many as suit the device.
             advance: receives the number of texts of each batch.
             dim: dims to keep; those of the cut by default.
@@ -151,7 +157,7 @@ class CutEncoder:
                 return tokenize(self.card, deepest.tokenizer, part, side)
 
         for rows in _ahead(tokens, parts):
-            vectors = self._embed(deepest, rows, layers, budget, advance)
+            vectors = self._embed(deepest, rows, side, layers, budget, advance)
             cut = [prefixes(one, dim, self.card.similarity) for one in vectors]
             yield np.stack(cut)
 
@@ -159,6 +165,7 @@ class CutEncoder:
         self,
         deepest: RowEncoder,
         rows: list[list[int]],
+        side: Side,
         layers: Sequence[int],
         budget: int | None,
         advance: Callable[[int], None],
@@ -171,9 +178,25 @@ class CutEncoder:
             encoder, pad_id = deepest.opened.runtime, deepest.opened.tokenizer.pad_id
             assert isinstance(encoder, Encoder)  # what runtime torch opens
             return embed_tokens(encoder, rows, pad_id, layers, advance, budget)
+        if self._in_graphs(deepest, side) and not alone:
+            graph, pad_id = self._graphs.get(max(layers))
+            return embed_tokens(graph, rows, pad_id, layers, advance, budget)
         found = np.stack([self._encoders.get(layer).embed_ids(rows) for layer in layers])
         advance(len(rows))
         return found
+
+    @staticmethod
+    def _in_graphs(deepest: RowEncoder, side: Side) -> bool:
+        """Whether documents run several batches at a time, as `m2dr index` runs them."""
+        opened = isinstance(deepest, LayerEncoder) and deepest.opened.name == "openvino"
+        return side == "document" and opened
+
+    def _open_graph(self, layer: int) -> "tuple[BatchEncoder, int]":
+        from m2dr.model.document_encoder import OPENVINO, DocumentSource
+
+        source = DocumentSource(self.model, layer, self.device, self.dtype, cache_folder())
+        encoder, tokenizer = source.open(OPENVINO)
+        return encoder, tokenizer.pad_id
 
     def _open(self, layer: int) -> RowEncoder:
         runtime = "torch" if layer == 0 else self.runtime

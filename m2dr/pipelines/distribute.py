@@ -267,6 +267,7 @@ def lead(group: RankGroup, job: EncodingJob, numbers: Sequence[int], stats: Enco
         UserError: encoding here refuses, or no rank sends messages. Where another rank refuses, it
             ends with its message, and torchrun ends all others.
     """
+    group.put("runtime", job.runtime)
     group.put("layers", " ".join(str(plan.layer) for _, plan in job.stores))
     ranks = _RankPool(group, job)
 
@@ -295,7 +296,7 @@ def follow(group: RankGroup, job: EncodingJob) -> None:
         stores = tuple((folder, plan) for folder, plan in job.stores if str(plan.layer) in layers)
         rank = group.rank
         pipe = _RankPipe(group, f"messages/{rank}", f"shards/{rank}")
-        _work(replace(job, stores=stores), pipe)
+        _work(replace(job, stores=stores, runtime=group.get("runtime")), pipe)
 
 
 class _RankPipe:

@@ -18,7 +18,7 @@ from m2dr.progress import say
 from m2dr.records.texts import Side
 
 if TYPE_CHECKING:
-    from m2dr.model.encoder import Encoder
+    from m2dr.model.document_encoder import BatchEncoder
     from m2dr.model.tokenizer import ModelTokenizer
 
 # On a CPU any budget from 512 to 16,384 gives the same rate, and a small one takes less memory.
@@ -39,7 +39,7 @@ def tokens_per_batch(device: str) -> int:
 
 
 def embed_tokens(
-    encoder: "Encoder",
+    encoder: "BatchEncoder",
     rows: Sequence[Sequence[int]] | Ragged,
     pad_id: int,
     layers: Sequence[int],
@@ -71,7 +71,7 @@ def embed_tokens(
 
 
 def embed_tokens_and_states(
-    encoder: "Encoder",
+    encoder: "BatchEncoder",
     rows: Ragged,
     pad_id: int,
     layers: Sequence[int],
@@ -109,7 +109,7 @@ def embed_tokens_and_states(
 
 
 def embed_texts(
-    encoder: "Encoder",
+    encoder: "BatchEncoder",
     tokenizer: "ModelTokenizer",
     texts: Sequence[str],
     side: Side,

@@ -16,14 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.data.dataset import Dataset
+from m2dr.data.pydocs import cache_folder
 from m2dr.data.tokens import Ragged
 from m2dr.errors import UserError
 from m2dr.index.exit_files import StateFile, encoding_of, sampled_rows
 from m2dr.index.manifest import StorePlan
 from m2dr.index.store_writer import Shards
-from m2dr.model import checkpoint
-from m2dr.model.devices import choose_device, choose_dtype
-from m2dr.model.encoder import Encoder
+from m2dr.model.document_encoder import BatchEncoder, DocumentSource
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.pipelines.encode import embed_tokens, embed_tokens_and_states, open_corpus
 from m2dr.progress import Advance
@@ -47,6 +46,7 @@ class EncodingJob:
     dtype: str
     stores: tuple[tuple[Path, StorePlan], ...]  # one per layer, alike in all else
     exits: Path | None = None  # folder of the exits that are fitted on some of the documents
+    runtime: str = "torch"  # what multiplies: torch, openvino, or auto until it is chosen
 
     @property
     def shard_rows(self) -> int:
@@ -55,8 +55,15 @@ class EncodingJob:
 
     @property
     def encoding(self) -> str:
-        """Digest of what determines the states of a text, --dtype included."""
-        return encoding_of(self.stores[0][1].label, self.dtype)
+        """Digest of what determines the states of a text, --dtype and --runtime included."""
+        runtime = "" if self.runtime == "torch" else f" {self.runtime}"
+        return encoding_of(self.stores[0][1].label, self.dtype + runtime)
+
+    @property
+    def source(self) -> DocumentSource:
+        """The model, up to the deepest layer that some store needs."""
+        deepest = max(plan.layer for _, plan in self.stores)
+        return DocumentSource(self.model, deepest, self.device, self.dtype, cache_folder())
 
     def rows_of(self, number: int) -> int:
         """Return the number of documents in a shard."""
@@ -121,14 +128,9 @@ class ShardEncoder:
 
     def __init__(self, job: EncodingJob, dataset: Dataset | None = None) -> None:
         self.job = job
-        self.device = choose_device(job.device)
-        self.dtype = choose_dtype(job.dtype, self.device)
-        deepest = max(plan.layer for _, plan in job.stores)
-        self._encoder: Encoder
+        self._encoder: BatchEncoder
         self._tokenizer: ModelTokenizer
-        self._encoder, self._tokenizer = checkpoint.load(
-            job.model, deepest, self.device, self.dtype
-        )
+        self._encoder, self._tokenizer = job.source.open(job.runtime)
         self._stores = [Shards(folder, plan) for folder, plan in job.stores]
         self._reader = ShardReader(dataset or open_corpus(job.corpus), job.shard_rows)
 

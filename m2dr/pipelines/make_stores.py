@@ -8,11 +8,13 @@ from pathlib import Path
 from m2dr.data.dataset import Dataset
 from m2dr.errors import Interrupted, UserError, counted
 from m2dr.index.exit_files import drop_exits
+from m2dr.index.layout import PARTIAL
 from m2dr.index.store import Store, open_store
-from m2dr.index.store_writer import StoreWriter, is_finished
+from m2dr.index.store_writer import StoreWriter, is_finished, read_partial
 from m2dr.io import lock_folder, remove_stale_lock
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.distributed import RankGroup
+from m2dr.model.document_encoder import choose_runtime, refuse_absent
 from m2dr.pipelines import distribute
 from m2dr.pipelines.encode_store import (
     EncodingJob,
@@ -71,6 +73,7 @@ def make_stores(
         distribute.follow(group, job)
         return []
     try:
+        job = _with_runtime(job, overwrite=overwrite)
         with ExitStack() as held:
             writers = _open(job, held, exits if overwrite else None, overwrite=overwrite)
             missing = _missing(job, dataset, writers)
@@ -84,6 +87,27 @@ def make_stores(
         if group:
             distribute.dismiss(group)
     return [open_store(folder) for folder, _ in job.stores]
+
+
+def _with_runtime(job: EncodingJob, *, overwrite: bool) -> EncodingJob:
+    """Return a job whose runtime is chosen, in its plans too; auto goes on with that of a store.
+
+    Raises:
+        UserError: the runtime cannot run this encoder, or is not installed.
+    """
+    there = [folder for folder, _ in job.stores if not overwrite]
+    begun = [folder for folder in there if (folder / PARTIAL).exists()]
+    if all(map(is_finished, there)) and there:
+        runtime = "torch"  # nothing is encoded
+    elif begun and job.runtime == "auto":
+        runtime = read_partial(begun[0]).plan.runtime
+        refuse_absent(runtime, f"{begun[0]} was begun with it")
+    else:
+        runtime, note = choose_runtime(job.source, job.runtime, job.documents)
+        if note:
+            say(note)
+    stores = tuple((folder, replace(plan, runtime=runtime)) for folder, plan in job.stores)
+    return replace(job, runtime=runtime, stores=stores)
 
 
 def _open(
@@ -164,7 +188,8 @@ def _announce(job: EncodingJob, workers: Workers, documents: int) -> None:
     who += " on Ray" if workers.backend == "ray" else ""
     corpus = job.stores[0][1].corpus
     dtype = choose_dtype(job.dtype, device)
-    say(f"Encoding {corpus} at layers {layers} with {job.model} on {device.type}, {dtype}{who}")
+    by = "" if job.runtime == "torch" else f", {job.runtime}"
+    say(f"Encoding {corpus} at layers {layers} with {job.model} on {device.type}, {dtype}{by}{who}")
     if documents < job.documents:
         say(
             f"{job.documents - documents} of {counted(job.documents, 'documents')} are encoded "

@@ -13,7 +13,9 @@ from m2dr.settings.index_requests import (
     LAYERS,
     NEWEST,
     PYDOCS,
+    DocumentRuntime,
     device_option,
+    document_runtime_option,
     dtype_option,
     root_option,
 )
@@ -89,6 +91,7 @@ class EvaluateRequest:
     out: Path = _out()
     device: str = device_option()
     dtype: str = dtype_option()
+    runtime: DocumentRuntime = document_runtime_option()
 
 
 @dataclass(frozen=True)

@@ -281,7 +281,8 @@ def test_other_ranks_leave_finished_layers_alone(
             told.append(list(numbers))
 
     store = Store(rank=1)
-    store.texts = {"layers": "4", "shards/1/0": "2", "shards/1/1": "0", "shards/1/2": "null"}
+    store.texts = {"layers": "4", "runtime": "openvino"}
+    store.texts |= {"shards/1/0": "2", "shards/1/1": "0", "shards/1/2": "null"}
     monkeypatch.setattr(distribute, "ShardEncoder", Listening)
     plans = [StorePlan("tiny", layer, 32, LABEL) for layer in (2, 4)]
     stores = tuple((tmp_path / str(plan.layer), plan) for plan in plans)
@@ -292,6 +293,7 @@ def test_other_ranks_leave_finished_layers_alone(
 
     assert jobs[0].stores == stores[1:]
     assert told == [[2, 0]]
+    assert jobs[0].runtime == "openvino"  # which rank 0 chose
 
 
 def test_ranks_that_are_not_needed_go_home() -> None:
