@@ -332,7 +332,7 @@ def test_progress_is_shown_where_it_is_asked_for(
         (lambda model: model.encode("a", layer=[]), "Give at least one layer"),
         (lambda model: model.encode("a", layer=True), "layer = True was asked for"),
         (lambda model: model.encode("a", side="documents"), "Did you mean document?"),
-        (lambda model: model.encode("a", precision="int8"), "Known: float32, float16"),
+        (lambda model: model.encode("a", precision="int8"), "vectors are float32 or float16"),
         (lambda model: model.encode("a", tokens_per_batch=0), "Give a whole number from 1"),
         (lambda model: model.similarity([[1.0, 2.0]], [[1.0]]), "Vectors of shapes"),
         (lambda model: model.similarity("a", ["b"]), "no array of numbers. Give vectors"),
