@@ -7,7 +7,7 @@ from m2dr.data.dataset import DOCUMENT_COLUMNS, DOCUMENT_IDS, DOCUMENT_TEXTS
 from m2dr.data.own_fields import own_fields
 from m2dr.data.readers import Line, encodable, identifier, refuse_repeat
 from m2dr.errors import UserError
-from m2dr.records.arguments import refuse_table, strings
+from m2dr.records.arguments import refuse_half_pair, refuse_table, strings
 from m2dr.records.texts import Document, Side
 
 Item = str | Mapping[str, object]
@@ -65,11 +65,15 @@ def contents(given: Iterable[Item], side: Side) -> list[str]:
     """Return the texts that an encoder reads: of a document its title and text.
 
     Raises:
-        UserError: a query is no string, or a document neither a string nor a dict with a text.
+        UserError: a query is no string, a document neither a string nor a dict with a text, or one
+            holds half a surrogate pair.
     """
     if side == "query":
         return strings(given, "queries")
-    return [document.content for document in as_documents(given)]
+    found = [document.content for document in as_documents(given)]
+    for number, text in enumerate(found):
+        refuse_half_pair(text, number, "documents")
+    return found
 
 
 def _document(number: int, item: Item) -> Document:

@@ -20,6 +20,7 @@ from m2dr.records.arguments import one_or_many, path_or_name, string, whole_numb
 from m2dr.settings.index_requests import INDEXES, IndexRequest, SearchRequest
 
 CORPUS = "corpus.jsonl"  # as in a folder of BEIR, which every command opens
+_LONGEST = 200  # bytes of a name; a folder may have 255, and other files are named by it
 
 
 class Index(OpenIndex):
@@ -126,8 +127,11 @@ def _named(model: TextEncoder | str | PathLike[str]) -> str:
 
 def _plain(name: str) -> str:
     """Return the name of documents, which is that of a folder too."""
-    if Path(string("name", name)).name != name or "\0" in name:
-        raise UserError(f"name = {name!r} was asked for. Give the name of a folder, such as texts.")
+    is_name = Path(string("name", name)).name == name and "\0" not in name
+    if not is_name or len(name.encode(errors="replace")) > _LONGEST:
+        raise UserError(
+            f"name = {name[:80]!r} was asked for. Give the name of a folder, such as texts."
+        )
     return name
 
 

@@ -20,6 +20,7 @@ Bools = NDArray[np.bool_]
 EXAMPLE = "year >= 2020 and lang in (en, de)"
 _DEEPEST = 50  # parentheses and negations inside each other
 _SHOWN = 20  # fields that a message names
+_LETTERS = 200  # of a name or a value that a message shows
 _TOKEN = re.compile(
     r"""(?P<quoted>'(?:[^']|'')*'|"(?:[^"]|"")*")|(?P<sign>!=|<=|>=|==?|[<>(),])"""
     r"""|(?P<word>[^\s()<>=!,'"]+)|(?P<wrong>\S)"""
@@ -139,7 +140,7 @@ class _Token(NamedTuple):
 
     @property
     def shown(self) -> str:
-        return "its end" if self.kind == "end" else repr(self.text)
+        return "its end" if self.kind == "end" else repr(self.text[:_LETTERS])
 
     def is_word(self, *words: str) -> bool:
         return self.kind == "word" and self.text.lower() in words
@@ -149,7 +150,9 @@ class _Parser:
     """Recursive descent: or, and, not, comparison."""
 
     def __init__(self, text: str) -> None:
-        self._text = text
+        self._text = text.encode(errors="backslashreplace").decode()  # in messages
+        if self._text != text:
+            raise self._error("holds half a surrogate pair, which is not text")
         self._tokens = [_Token(str(one.lastgroup), one[0]) for one in _TOKEN.finditer(text)]
         self._at = self._depth = 0
         if wrong := next((one for one in self._tokens if one.kind == "wrong"), None):
@@ -371,7 +374,7 @@ def _decimal(field: str, kind: Kind, text: str) -> Decimal:
 
 def _of_another_kind(field: str, kind: Kind, text: str) -> UserError:
     return UserError(
-        f"The filter compares {field!r} with {text!r}, and that field holds "
+        f"The filter compares {field!r} with {text[:_LETTERS]!r}, and that field holds "
         f"{_ASKED_FOR.get(kind, kind)}. Give such a value."
     )
 
@@ -395,7 +398,7 @@ def _of_whole_numbers(asked: FieldComparison) -> FieldTest:
 
 
 def _no_field(name: str, kinds: Collection[str], corpus: str) -> UserError:
-    asked = f"The filter asks for the field {name!r}, and"
+    asked = f"The filter asks for the field {name[:_LETTERS]!r}, and"
     if not kinds:
         return UserError(
             f"{asked} the documents of {corpus} have no fields besides id, title and text. Search "
@@ -404,7 +407,7 @@ def _no_field(name: str, kinds: Collection[str], corpus: str) -> UserError:
     names = sorted(kinds)
     more = len(names) - _SHOWN
     shown = ", ".join(names[:_SHOWN]) + (f" and {counted(more, 'others', ',')}" if more > 0 else "")
-    hint = suggestion(name, names)
+    hint = suggestion(name[:_LETTERS], names)
     return UserError(
         f"{asked} the documents of {corpus} have none of that name. {hint} "
         f"Their fields are: {shown}.".replace("  ", " ")

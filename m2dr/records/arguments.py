@@ -23,7 +23,21 @@ def strings(given: object, what: str) -> list[str]:
     >>> strings(("a", "b"), "queries")
     ['a', 'b']
     """
-    return _every(given, what, str, "strings")
+    found = _every(given, what, str, "strings")
+    for number, text in enumerate(found):
+        refuse_half_pair(text, number, what)
+    return found
+
+
+def refuse_half_pair(text: str, number: int, what: str) -> None:
+    r"""Raise UserError for a text that UTF-8 cannot hold, such as "\ud800"."""
+    try:
+        text.isascii() or text.encode()
+    except UnicodeEncodeError:
+        raise UserError(
+            f"Number {number} of the {what} holds half a surrogate pair, which is not text. "
+            "Give it without, as text.encode(errors='replace').decode() does."
+        ) from None
 
 
 def one_or_many(name: str, given: object) -> list[str]:

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Any
 
 from m2dr.serve.messages import HttpError
@@ -41,6 +42,7 @@ class State:
     """What all requests of a server share."""
 
     token: str = ""
+    hosts: frozenset[str] | None = None  # names by which it may be asked; None for any
     stopping: bool = False
     running: int = 0  # requests that are being answered
 
@@ -77,6 +79,7 @@ class Guard:
     async def _within_time(
         self, scope: MutableMapping[str, Any], inlet: "_Inlet", answer: "_Answer"
     ) -> None:
+        self._check_host(scope)
         self._check_token(scope)
         limit = self.serving.request.timeout
         if scope["method"] == "HEAD":  # answered as GET, and uvicorn leaves the body out
@@ -88,6 +91,18 @@ class Guard:
         except TimeoutError:
             raise HttpError(504, f"The answer took more than {limit:g} s.", kind="server_error") \
                 from None  # fmt: skip
+
+    def _check_host(self, scope: MutableMapping[str, Any]) -> None:
+        """Refuse a request by a name that any page of the web may point at this machine."""
+        allowed = self.state.hosts
+        name = _host(scope)
+        if allowed is None or name in allowed or not _is_public(name):
+            return
+        told = (
+            f"This server listens on its own machine alone and was asked as {name[:80]!r}. Ask it "
+            f"as localhost; for a proxy, start it with --allow-host {name[:80]} or --token-env."
+        )
+        raise HttpError(403, told)
 
     def _check_token(self, scope: MutableMapping[str, Any]) -> None:
         token = self.state.token
@@ -233,6 +248,22 @@ def _once(body: bytes, receive: Receive) -> Receive:
 def _header(scope: MutableMapping[str, Any], name: bytes) -> bytes:
     found: bytes = next((value for key, value in scope["headers"] if key == name), b"")
     return found
+
+
+def _host(scope: MutableMapping[str, Any]) -> str:
+    """Return the name or address in the header Host, without its port."""
+    given = _header(scope, b"host").decode("latin-1").strip().lower()
+    name = given if given.endswith("]") else given.rpartition(":")[0] or given
+    return name.rstrip(".")
+
+
+def _is_public(name: str) -> bool:
+    """Whether a name can be one of the public DNS: no address, of several parts, not localhost."""
+    try:
+        ip_address(name.strip("[]"))
+    except ValueError:
+        return "." in name and not name.endswith(".localhost")
+    return False
 
 
 def _unauthorised(message: str) -> HttpError:

@@ -10,6 +10,7 @@ DESCRIPTION = "Search an index at any layer and dim, and embed texts."
 STATUSES = {
     400: "The request is no JSON, or the input of /v1/embeddings is no text.",
     401: "The token is missing or wrong.",
+    403: "The request names another host than those of this server.",
     404: "There is no such path, index or model.",
     405: "The path is asked with another method.",
     408: "The body of the request came too slowly.",
@@ -20,8 +21,8 @@ STATUSES = {
     503: "The index cannot be read, or the server is stopping.",
     504: "The answer took too long.",
 }
-_OF_POST = (400, 401, 404, 405, 408, 413, 415, 422, 429, 503, 504)
-_OF_GET = {"/ready": (405, 503), "/health": (405,), "/metrics": (401, 405)}
+_OF_POST = (400, 401, 403, 404, 405, 408, 413, 415, 422, 429, 503, 504)
+_OF_GET = {"/ready": (403, 405, 503), "/health": (403, 405), "/metrics": (401, 403, 405)}
 _NUMBER, _WHOLE, _STRING = {"type": "number"}, {"type": "integer"}, {"type": "string"}
 
 
@@ -139,7 +140,7 @@ def of_get(path: str) -> Table:
         }
     else:
         ok = _ok(path)
-    return {"responses": {**ok, **_errors(_OF_GET.get(path, (401, 405, 503)))}}
+    return {"responses": {**ok, **_errors(_OF_GET.get(path, (401, 403, 405, 503)))}}
 
 
 def describe(table: Table, limits: ServeRequest, token: bool) -> Table:
@@ -155,6 +156,7 @@ def describe(table: Table, limits: ServeRequest, token: bool) -> Table:
         each["items"].update(text)
     for each in (_text(search["query"]), given[0]):
         each.update(text)
+    _text(search["filter"])["maxLength"] = limits.max_characters
     table.setdefault("components", {}).setdefault("schemas", {}).update(found, Error=ERROR)
     for names in table["paths"].values():
         for method in names.values():

@@ -44,6 +44,8 @@ def serve(request: ServeRequest, say: Say, opened: Callable[[str], None] = lambd
     if request.timeout <= 0:
         raise UserError(f"--timeout {request.timeout:g} was given. Give seconds above 0.")
     state = State(_token(request))
+    if request.host in LOOPBACK and not state.token:
+        state.hosts = frozenset(name.lower() for name in request.allow_hosts)
     with _listening(request) as listener:
         _log_as_json()
         serving = Serving(request)

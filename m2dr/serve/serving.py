@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ from m2dr.settings.serve_requests import ServeRequest
 
 Table = dict[str, Any]
 _TOP = 10  # documents of the overlap
+_RENEWED, _LOOK_AGAIN = 3.0, 0.1  # seconds that a search waits for files that are changing
 
 
 class Serving:
@@ -58,22 +60,36 @@ class Serving:
     async def search(self, body: SearchBody) -> Table:
         """Answer `POST /search`."""
         queries = self._texts(_queries(body))
-        self._check_k(body.k)
-        name, index = self._index(body.index)
-        cut = _cut(index, body.layer, body.dim)
-        try:
-            return await self._answer(name, index, cut, queries, body)
-        except FilterError as error:
-            raise HttpError(422, str(error), "filter") from None
-        except UserError as error:
-            again = await asyncio.to_thread(self.take_over, name)
-            if not again:
-                raise HttpError(503, str(error), kind="server_error") from None
-        index = self.indexes[name]
-        try:
-            return await self._answer(name, index, _cut(index, body.layer, body.dim), queries, body)
-        except UserError as error:
-            raise HttpError(503, str(error), kind="server_error") from None
+        self._check_k(body.k, len(queries))
+        self._check_filter(body.filter)
+        end = time.monotonic() + _RENEWED
+        while True:
+            name, index = self._index(body.index)
+            cut = _cut(index, body.layer, body.dim)
+            try:
+                return await self._answer(name, index, cut, queries, body)
+            except FilterError as error:
+                raise HttpError(422, str(error), "filter") from None
+            except UserError as error:
+                if not await self._renewed(name, index, end):
+                    raise HttpError(503, str(error), kind="server_error") from None
+
+    async def _renewed(self, name: str, index: ServedIndex, end: float) -> bool:
+        """Return whether another version stands in the place of an index whose files changed.
+
+        Args:
+            name: of the index.
+            index: the version that could not answer.
+            end: until when a change that is not complete is waited for, by the monotonic clock.
+        """
+        while self.indexes[name] is index:
+            if await asyncio.to_thread(self.take_over, name):
+                return True
+            changed = await asyncio.to_thread(index.source.signature) != index.signature
+            if self.indexes[name] is index and not (changed and time.monotonic() < end):
+                return False
+            await asyncio.sleep(_LOOK_AGAIN)
+        return True
 
     async def _answer(
         self, name: str, index: ServedIndex, cut: Cut, queries: Sequence[str], body: SearchBody
@@ -268,10 +284,23 @@ class Serving:
                 raise HttpError(422, f"Number {number} of {param} is empty.", param)
         return texts
 
-    def _check_k(self, k: int) -> None:
+    def _check_k(self, k: int, queries: int) -> None:
         if k > self.request.max_k:
             told = f"{k} documents per query were asked for; {self.request.max_k} may be."
             raise HttpError(422, told, "k")
+        most = self.request.max_hits
+        if queries > 1 and queries * k > most:
+            told = (
+                f"{queries} queries with {k} documents each were sent; an answer may have {most} "
+                "documents. Send fewer queries at once, or a smaller k."
+            )
+            raise HttpError(422, told, "k")
+
+    def _check_filter(self, expression: str | None) -> None:
+        most = self.request.max_characters
+        if expression is not None and len(expression) > most:
+            told = f"The filter has {len(expression)} characters; {most} may be."
+            raise HttpError(422, told, "filter")
 
 
 async def _opened(index: ServedIndex, cut: Cut) -> OpenCut:

@@ -33,6 +33,9 @@ class ServeRequest:
         is_file=True,
     )
     host: str = option("127.0.0.1", "Address to listen at; 0.0.0.0 for every network.")
+    allow_hosts: tuple[str, ...] = option(
+        (), "Name by which a reverse proxy asks, besides localhost and addresses.", "--allow-host"
+    )
     port: int = option(8080, "Port to listen at; 0 for any that is free.", most=65535)
     token_env: str = option(
         "", "Environment variable with the token that requests must bring.", metavar="NAME"
@@ -48,8 +51,9 @@ class ServeRequest:
     queue: int = option(2048, "Texts that may wait; further requests get 429.", least=1)
     max_body: int = option(2**20, "Bytes of a request, at most.", least=64)
     max_texts: int = option(256, "Queries or texts of a request, at most.", least=1)
-    max_characters: int = option(32768, "Characters of a text, at most.", least=1)
+    max_characters: int = option(32768, "Characters of a text or a filter, at most.", least=1)
     max_k: int = option(1000, "Documents per query, at most.", least=1)
+    max_hits: int = option(20000, "Documents of an answer, at most.", least=1)
     timeout: float = option(30.0, "Seconds after which a request gets 504.")
     reload_seconds: float = option(2.0, "How often indexes are looked at for changes; 0 for never.")
     log_queries: bool = option(False, "Write the texts of queries into the log.")

@@ -131,6 +131,7 @@ def test_what_is_built_is_used_again_and_other_documents_replace_it_when_told(
         ([{"id": 1.5, "text": "x"}], {}, "has id = 1.5"),
         (pandas.DataFrame({"text": ["a", "b"]}), {}, r"of type DataFrame, a table.*'records'"),
         (["a"], {"name": "a/b"}, "Give the name of a folder"),
+        (["a"], {"name": "é" * 101}, "Give the name of a folder"),
         (["a"], {"dims": [0]}, "dims = 0 was asked for"),
         (["a"], {"dims": 99}, "Dim 99 was asked for"),
         (["a"], {"engines": ["fast"]}, "no engine 'fast'"),

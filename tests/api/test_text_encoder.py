@@ -327,6 +327,8 @@ def test_progress_is_shown_where_it_is_asked_for(
         (lambda model: model.encode_queries({"text": "a"}), "is of type dict. Give a list of str"),
         (lambda model: model.encode_documents(["a", 1]), "Number 1 of the documents is of type"),
         (lambda model: model.encode_documents([{"title": "a"}]), "Number 0 .* has no text"),
+        (lambda model: model.encode_queries(["a", "\ud800"]), "Number 1 .* half a surrogate pair"),
+        (lambda model: model.encode_documents({"text": "\udfff"}), "half a surrogate pair"),
         (lambda model: model.encode_documents(7), "The documents are of type int"),
         (lambda model: model.encode("a", layer=9), "Layer 9 was asked for; this encoder has 4"),
         (lambda model: model.encode("a", layer=0), "only a fitted model has it. Fit this one with"),

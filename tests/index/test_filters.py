@@ -361,6 +361,8 @@ def test_any_text_is_a_filter_or_refused_in_a_sentence(text: str) -> None:
         ("lang in ()", "has ')' where a value belongs"),
         ("lang", "has its end where =, !=, <, <=, >, >= or in after 'lang' belongs"),
         ("lang = or", "has 'or' where a value after lang = belongs"),
+        ("lang = '\ud800'", "holds half a surrogate pair"),
+        ("y" * 9999 + " = 1", f"the field '{'y' * 200}', and"),
         ("(" * 60 + "lang = en", "is nested more than 50 deep"),
     ],
 )

@@ -22,6 +22,7 @@ def guarded(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     limits = (
         "--token-env", "SERVE_TOKEN", "--max-body", "4000", "--max-texts", "3", "--max-k", "20",
         "--max-characters", "100", "--timeout", "2", "--queue", "40", "--log-queries",
+        "--max-hits", "30",
     )  # fmt: skip
     folder = tmp_path_factory.mktemp("guarded")
     with Server("--index", world.home, *CPU, *limits, cwd=folder, SERVE_TOKEN=TOKEN) as running:
@@ -58,6 +59,8 @@ BODIES = [
     ({"query": "a " * 80}, 422, "160 characters; 100"),
     ({"queries": ["a"] * 4}, 422, "4 queries were sent; a request may have 3"),
     ({"queries": ["a", ""]}, 422, "queries"),
+    ({"queries": ["a", "b", "c"], "k": 11}, 422, "an answer may have 30 documents"),
+    ({"query": "a", "filter": "(" * 101}, 422, "The filter has 101 characters; 100"),
     ({"query": "a" * 5000}, 413, "4000 bytes"),
 ]
 
@@ -104,6 +107,18 @@ def test_without_the_token_nothing_is_told(guarded: Server) -> None:
         assert guarded.get(path).status == 401
     assert guarded.get("/health").status == guarded.get("/ready").status == 200
     assert ask(guarded, {"query": "a"}).status == 200
+
+
+def test_a_name_of_the_web_reaches_only_a_server_with_a_token(
+    server: Server, guarded: Server
+) -> None:
+    for name in ("evil.example", "EVIL.example.:80", "127.0.0.1.evil.example", "localhost.evil"):
+        reply = server.post("/search", {"query": "a"}, Host=name)
+        assert (reply.status, "--allow-host" in reply.message) == (403, True)
+        assert server.get("/", Host=name).status == 403
+    for name in ("localhost:8080", "127.0.0.1", "[::1]:80", "a", "app.localhost"):
+        assert server.get("/health", Host=name).status == 200
+    assert guarded.get("/health", Host="search.example").status == 200
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """An index that changes while it is served: no request is lost, and the new version comes soon."""
 
+import asyncio
 import shutil
 import signal
 import threading
@@ -7,11 +8,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 from http_serving import Reply, Server
 from serve_world import CPU, World
 from shell import m2dr
 from world import make_corpus
+
+from m2dr.errors import UserError
+from m2dr.records.cut import Cut
+from m2dr.serve.messages import SearchBody
+from m2dr.serve.serving import Serving
+from m2dr.settings.serve_requests import ServeRequest
 
 QUICK = ("--reload-seconds", "0.2", *CPU)
 CUTS = ({}, {"layer": 1, "dim": 16}, {"layer": 0, "dim": 8}, {"compare": True, "layer": 2})
@@ -110,3 +118,20 @@ def test_an_index_that_vanishes_goes_on_being_served(copied: World, tmp_path: Pa
         assert str(copied.home) in next(iter(server.get("/ready").json["problems"].values()))
         assert server.events("takeover")[0]["level"] == "warning"
         assert server.stop(signal.SIGINT) == 0
+
+
+def test_a_search_goes_on_with_the_version_that_another_thread_opened() -> None:
+    """The files change below a search, and the watching thread is the first to see it."""
+    old, new = SimpleNamespace(cut=lambda *_: Cut(1, 8)), SimpleNamespace(cut=lambda *_: Cut(1, 8))
+    serving = Serving.__new__(Serving)
+    serving.request, serving.indexes = ServeRequest(), {"docs": old}  # type: ignore[dict-item]
+
+    async def answer(name: str, index: object, *_: object) -> object:
+        if index is old:
+            serving.indexes = {name: new}  # type: ignore[dict-item]
+            raise UserError("docs was changed after its index was opened.")
+        return "answered"
+
+    serving._answer = answer  # type: ignore[assignment, method-assign]
+
+    assert asyncio.run(serving.search(SearchBody(query="a"))) == "answered"
