@@ -56,7 +56,7 @@ def told(report: DoctorReport) -> Iterator[str]:
         yield f"{name:<{width}}  {value}"
     yield ""
     for fault in report.faults:
-        yield f"{fault.level.upper()} {fault.problem} Mend it with: {fault.mend}"
+        yield f"{fault.level.upper()} {fault.problem.rstrip('.')}. Mend it with: {fault.mend}"
     yield f"{counted(len(report.faults), 'faults')}." if report.faults else "No fault was found."
 
 

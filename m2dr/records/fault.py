@@ -42,7 +42,7 @@ def fault_of(error: UserError, about: object, mend: str = "") -> Fault:
     text = str(error)
     found = _MEND.search(text)
     if found is None:
-        return Fault("error", str(about), text, mend)
+        return Fault("error", str(about), f"{text.rstrip('.')}.", mend)
     return Fault("error", str(about), f"{text[: found.start()].rstrip('.')}.", found[1])
 
 

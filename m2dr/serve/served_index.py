@@ -41,7 +41,11 @@ _TEXTS = 4096  # documents whose texts stay in memory
 
 
 class NoSuchCutError(UserError):
-    """A layer or dim that cannot be searched."""
+    """A layer or dim that cannot be searched; `parameter` names which."""
+
+    def __init__(self, parameter: str, message: str) -> None:
+        super().__init__(message)
+        self.parameter = parameter
 
 
 class FilterError(UserError):
@@ -140,15 +144,17 @@ class ServedIndex:
         view = self._views.get(layer)
         if view is None:
             raise NoSuchCutError(
+                "layer",
                 f"Layer {layer} was asked for; queries can search "
-                f"{self.source.corpus} at layers {_listed(self.layers)}."
+                f"{self.source.corpus} at layers {_listed(self.layers)}.",
             )
         dim = view.dims[-1] if dim is None else dim
         if dim in view.dims or (view.scanned and 1 <= dim <= self.card.width):
             return Cut(layer, dim)
         raise NoSuchCutError(
+            "dim",
             f"Dim {dim} was asked for; {self.source.corpus} can be searched at dims "
-            f"{_listed(view.dims)} of layer {layer}."
+            f"{_listed(view.dims)} of layer {layer}.",
         )
 
     @property

@@ -318,7 +318,7 @@ def _cut(index: ServedIndex, layer: int | None, dim: int | None) -> Cut:
     try:
         return index.cut(layer, dim)
     except NoSuchCutError as error:
-        raise HttpError(422, str(error), "layer") from None
+        raise HttpError(422, str(error), error.parameter) from None
 
 
 async def _documents(index: ServedIndex, found: Sequence[Outcome]) -> "AnswerTexts":

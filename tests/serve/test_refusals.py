@@ -98,6 +98,12 @@ def test_a_bad_request_of_openai_is_told_what_is_wrong(
     assert (reply.status, told in reply.message) == (status, True), reply.data
 
 
+def test_a_layer_or_a_dim_that_is_not_there_is_named_as_parameter(guarded: Server) -> None:
+    for name in ("layer", "dim"):
+        refused = ask(guarded, {"query": "a", name: 99})
+        assert refused.json["error"]["param"] == name
+
+
 def test_without_the_token_nothing_is_told(guarded: Server) -> None:
     for token in ("", "wrong", TOKEN + "x", TOKEN[:-1]):
         reply = ask(guarded, {"query": "a"}, token=token)
@@ -184,7 +190,7 @@ def test_a_body_that_never_ends_gets_408(guarded: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"\x16\x03\x01\x02\x00\x01\x00", b"GET / HTTP/9.9\r\n\r\n", b"\r\n\r\n\r\n",
+    "data", [b"\x16\x03\x01\x02\x00\x01\x00", b"GET / HTTP/one\r\n\r\n", b"\r\n\r\n\r\n",
              b"GET / HTTP/1.1\r\nHost: a\r\nA" + b"b" * 200_000 + b"\r\n\r\n"],
 )  # fmt: skip
 def test_what_is_no_http_ends_the_connection_alone(server: Server, data: bytes) -> None:
