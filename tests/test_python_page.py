@@ -60,7 +60,7 @@ def test_the_page_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = run(re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL))
 
     told = capsys.readouterr().out
-    assert "(2, 3)\n(384,) (3, 384) float16\n(64,)\n" in told
+    assert "(2, 3)\n(384,) (3, 384) float16\ntorch.Size([2, 64])\n(64,)\n" in told
     assert "{2: (3, 384), 4: (3, 384), 6: (3, 384)}\n6\n" in told
     assert told.endswith("Layer 9 was asked for; this encoder has 6.\n")
     assert isinstance(names["trained"], m2dr.Encoder)
