@@ -262,8 +262,7 @@ def write_readme(card: ModelCard, folder: Path, parts: CardParts | None = None) 
         parts: what else is known.
     """
     parts, exported = parts or CardParts(), read_exported(folder)
-    cut = min((cut for cut in card.cuts if cut.layer), default=card.full)
-    cut = card.full if exported else cut
+    cut = card.full if exported else _example(card)
     fitted = card.exit_head == "fitted"
     told = {
         "backbone": card.backbone,
@@ -431,6 +430,18 @@ def _in_sentence_transformers(card: ModelCard, cut: Cut) -> str:
 def _json(value: Mapping[str, Any]) -> str:
     """Return JSON without backticks, which would end its block in Markdown."""
     return json.dumps(value, indent=2).replace("`", r"\u0060")
+
+
+def _example(card: ModelCard) -> Cut:
+    """Return a cut of the middle of the trained layers, with up to 128 dims but not all."""
+    cuts = [cut for cut in card.cuts if cut.layer]
+    if not cuts:
+        return card.full
+    layers = sorted({cut.layer for cut in cuts})
+    layer = layers[(len(layers) - 1) // 2]
+    dims = sorted(cut.dim for cut in cuts if cut.layer == layer)
+    fewer = [dim for dim in dims if dim < card.width]
+    return Cut(layer, max((dim for dim in fewer if dim <= 128), default=dims[0]))
 
 
 def _cuts(card: ModelCard) -> str:

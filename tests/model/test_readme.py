@@ -166,12 +166,12 @@ def test_the_card_of_a_fitted_model_shows_layer_0_and_runs(
     assert "`--query-layer 0` runs no transformer layer" in text
     lines = re.findall(r"^(m2dr .*)$", text, re.MULTILINE)
     assert len(lines) == 2
-    for line in [*lines, lines[1].replace("--query-layer 1", "--query-layer 0")]:
+    for line in [*lines, lines[1].replace("--query-layer 2", "--query-layer 0")]:
         words = line.replace("CORPUS", str(tiny_corpus)).replace("FOLDER", str(folder))
         told = CliRunner().invoke(main, shlex.split(words)[1:])
         assert told.exit_code == 0, told.output
         assert "Warning" not in told.output
-    assert "queries at L0D8" in told.output
+    assert "queries at L0D16" in told.output
 
 
 def test_the_card_of_a_fitted_cut_claims_nothing_of_sentence_transformers(
