@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -25,7 +25,7 @@ from m2dr.settings.serve_requests import LOOPBACK, ServeRequest
 Say = Callable[[str], None]
 
 _BACKLOG = 2048  # connections that the system keeps until they are accepted
-_LINGER = 0.3  # seconds in which requests that are on their way still arrive, at the end
+_LINGER = 1.0  # seconds in which requests that are on their way still arrive, at the end
 _HEAD = 15  # seconds in which the head of a request arrives
 _LAST = 30  # seconds that requests have to be answered in, at the end
 
@@ -146,14 +146,34 @@ class _GracefulServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept nothing new, answer what arrived, and only then close connections."""
         self._state.stopping = True
+        arrived = list(_accepted(sockets or []))  # the system resets those that still wait
         for server in self.servers:
             server.close()
+        for connection in arrived:
+            await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
         end, quiet = time.monotonic() + _LAST, time.monotonic() + _LINGER
         while time.monotonic() < end and time.monotonic() < quiet:
             await asyncio.sleep(0.02)
             if self._state.running:
                 quiet = time.monotonic() + _LINGER
         await super().shutdown(sockets)
+
+    def _protocol(self) -> asyncio.Protocol:
+        return _Protocol(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+
+
+def _accepted(listeners: Sequence[socket.socket]) -> Iterator[socket.socket]:
+    """Yield the connections that wait to be accepted."""
+    for listener in listeners:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:  # none waits any more
+                break
+            connection.setblocking(False)
+            yield connection
 
 
 def _warm_up(serving: Serving) -> None:
