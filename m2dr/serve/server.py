@@ -1,6 +1,7 @@
 """Run a server: its socket, its log, its end; uvicorn is imported here alone."""
 
 import asyncio
+import ctypes
 import json
 import logging
 import os
@@ -28,6 +29,7 @@ _BACKLOG = 2048  # connections that the system keeps until they are accepted
 _LINGER = 1.0  # seconds in which requests that are on their way still arrive, at the end
 _HEAD = 15  # seconds in which the head of a request arrives
 _LAST = 30  # seconds that requests have to be answered in, at the end
+_TRIM = 20.0  # seconds between two returns of free memory to the system
 
 
 def serve(request: ServeRequest, say: Say, opened: Callable[[str], None] = lambda _: None) -> None:
@@ -114,7 +116,10 @@ def _run(
         timeout_graceful_shutdown=_LAST,
     )
     stop = threading.Event()
-    threads = [threading.Thread(target=_warm_up, args=(serving,), daemon=True)]
+    threads = [
+        threading.Thread(target=_warm_up, args=(serving,), daemon=True),
+        threading.Thread(target=_trim, args=(stop,), daemon=True),
+    ]
     if serving.request.reload_seconds > 0:
         threads.append(threading.Thread(target=_watch, args=(serving, stop), daemon=True))
     server = _GracefulServer(config, state, opened)
@@ -181,6 +186,24 @@ def _warm_up(serving: Serving) -> None:
         serving.warm_up()
     except UserError as error:  # the request that needs it is told
         LOG.warning("warm-up", extra={"fields": {"problem": str(error)}})
+
+
+def _trim(stop: threading.Event) -> None:
+    """Return free memory now and again.
+
+    Batches are of ever other shapes, so that the heap of glibc has holes, and grows with each
+    shape that fits into none of them.
+    """
+    while not stop.wait(_TRIM):
+        return_free_memory()
+
+
+def return_free_memory() -> bool:
+    """Return free pages of the heap to the system, where the C library is glibc."""
+    try:
+        return bool(ctypes.CDLL(None).malloc_trim(0))
+    except (AttributeError, OSError, TypeError):  # another C library, or Windows
+        return False
 
 
 def _watch(serving: Serving, stop: threading.Event) -> None:
