@@ -21,6 +21,8 @@ from m2dr.model.static import open_static
 HEAVY = {"torch", "transformers", "scipy", "sklearn", "matplotlib", "huggingface_hub", "rich"}
 QUERY = "read a line of text"
 SECONDS = 2.5  # of the processor, on any machine; benchmarks/layer_zero.py measures it
+# What starts in a tenth of a second where a help does in a sixth.
+YARDSTICK = "import asyncio, dataclasses, decimal, http.client, importlib.metadata, unittest"
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +120,7 @@ def seconds_of(*words: str, cwd: Path | None = None) -> float:
     from resource import RUSAGE_CHILDREN, getrusage
 
     before = getrusage(RUSAGE_CHILDREN)
-    subprocess.run([*COMMAND, *words], cwd=cwd, env=ENVIRONMENT, capture_output=True, check=True)
+    subprocess.run(words, cwd=cwd, env=ENVIRONMENT, capture_output=True, check=True)
     after = getrusage(RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -126,7 +128,7 @@ def seconds_of(*words: str, cwd: Path | None = None) -> float:
 def test_a_query_at_layer_0_takes_a_fraction_of_what_torch_takes_to_load(place: Path) -> None:
     words = ("search", "--corpus", "corpus", "--query-layer", "0", "--dim", "8", QUERY)
 
-    assert min(seconds_of(*words, cwd=place) for _ in range(3)) < SECONDS
+    assert min(seconds_of(*COMMAND, *words, cwd=place) for _ in range(3)) < SECONDS
 
 
 @pytest.mark.parametrize("name", ["", *main.commands, "index corpus", "evaluate retrieval"])
@@ -142,7 +144,8 @@ def test_help_answers_in_a_third_of_a_second_without_a_library(name: str) -> Non
     )
 
     assert not loaded.stdout.split()
-    assert any(seconds_of(*words) < 0.3 for _ in range(5))
+    slowness = max(1.0, seconds_of(sys.executable, "-c", YARDSTICK) / 0.1)  # of a busy machine
+    assert any(seconds_of(*COMMAND, *words) < 0.3 * slowness for _ in range(5))
 
 
 @pytest.mark.parametrize(

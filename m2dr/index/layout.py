@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from m2dr.errors import UserError, command
+from m2dr.errors import UserError, command, counted
 from m2dr.jsontext import load_json
 
 Found = TypeVar("Found")
@@ -131,6 +131,30 @@ def homes(folder: Path) -> list[Path]:
             return [place]
     found = {path.parent.parent for path in folder.rglob(f"layer-*/{STORE}")}
     return sorted(home for home in found if store_folders_of(home))
+
+
+def only_home(folder: Path, verb: str) -> Path:
+    """Return the one of `homes`.
+
+    Args:
+        folder: that was given.
+        verb: the command that it was given to, which takes an index as --index.
+
+    Raises:
+        UserError: there is none, or more than one.
+    """
+    found = homes(folder)
+    if not found:
+        raise UserError(
+            f"{folder} holds no finished index and no store. See what there is with: "
+            f"{command('index', 'list')}"
+        )
+    if len(found) > 1:
+        raise UserError(
+            f"{folder} holds {counted(len(found), 'indexes')} ({', '.join(map(str, found))}); name "
+            f"one of them, as in: {command(verb, index=found[0])}"
+        )
+    return found[0]
 
 
 def _is_part(folder: Path, home: Path) -> bool:

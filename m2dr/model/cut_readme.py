@@ -25,7 +25,18 @@ POOLED = {
     "last": "states[torch.arange(len(states)), mask.sum(1) - 1]",
 }
 
-_TRANSFORMERS = """
+# From a tokenizer and a model to vectors, in examples of transformers.
+POOLING = """\
+texts = [{prefix} + text for text in ["a question"]]
+batch = tokenizer(texts, return_tensors="pt", padding=True, padding_side="right",
+                  truncation=True, max_length={card.query_length})
+with torch.no_grad():
+    states, mask = model(**batch).last_hidden_state, batch["attention_mask"]
+vectors = {pooled}
+"""
+
+_TRANSFORMERS = (
+    """
 transformers, for queries{reads}:
 
 ```python
@@ -34,14 +45,12 @@ transformers, for queries{reads}:
 
 tokenizer = AutoTokenizer.from_pretrained("FOLDER")
 model = {model_class}.from_pretrained("FOLDER").eval()
-texts = [{prefix} + text for text in ["a question"]]
-batch = tokenizer(texts, return_tensors="pt", padding=True, padding_side="right",
-                  truncation=True, max_length={card.query_length})
-with torch.no_grad():
-    states, mask = model(**batch).last_hidden_state, batch["attention_mask"]
-vectors = {pooled}
+"""
+    + POOLING
+    + """\
 {head}{unit}```
 """
+)
 
 _HEAD = """\
 head = load_file("FOLDER/{path}/model.safetensors")

@@ -81,7 +81,7 @@ class OpenvinoBatches:
     """An OpenVINO graph that runs several batches at a time. Safe to use from several threads.
 
     One thread runs a batch from its first layer to its last: no thread waits for another, and the
-    vectors of a batch are the same with any number of threads.
+    output for a batch is the same with any number of threads.
     """
 
     def __init__(self, compiled: Any, at_once: int) -> None:  # noqa: ANN401  # openvino has no stubs

@@ -23,6 +23,7 @@ from m2dr.model.card_results import (
 )
 from m2dr.model.cut_readme import (
     POOLED,
+    POOLING,
     cut_section,
     read_exported,
     sentence_transformers_section,
@@ -100,7 +101,8 @@ states = model(**tokenizer("a question", return_tensors="pt")).last_hidden_state
 ```
 """
 
-_TRANSFORMERS = """
+_TRANSFORMERS = (
+    """
 transformers, with {layers} and {cut.dim} dims, for queries:
 
 ```python
@@ -109,15 +111,13 @@ from transformers import {model_class}, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("FOLDER")
 model = {model_class}.from_pretrained("FOLDER").eval(){cutting}
-texts = [{prefix} + text for text in ["a question"]]
-batch = tokenizer(texts, return_tensors="pt", padding=True, padding_side="right",
-                  truncation=True, max_length={card.query_length})
-with torch.no_grad():
-    states, mask = model(**batch).last_hidden_state, batch["attention_mask"]
-vectors = {pooled}
+"""
+    + POOLING
+    + """\
 vectors = {cutting_dims}
 ```
 """
+)
 
 _STATIC = """
 Layer 0 is a table of one vector per token: `--query-layer 0` runs no transformer layer.

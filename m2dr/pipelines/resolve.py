@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from m2dr.data.dataset import Dataset
-from m2dr.errors import UserError, command, counted
+from m2dr.errors import UserError, command
 from m2dr.index.engines import ENGINES
 from m2dr.index.exit_files import fitting_exits, no_exits
 from m2dr.index.faiss_build import open_index
@@ -23,6 +23,7 @@ from m2dr.index.layout import (
     homes,
     index_folder,
     index_remedy,
+    only_home,
     store_folder,
     store_folders_of,
 )
@@ -263,20 +264,10 @@ def _resolve_folder(request: SearchRequest, folder: Path) -> ResolvedIndex:
 
 def _resolve_home(request: SearchRequest, folder: Path) -> ResolvedIndex:
     """Resolve a request that names a folder above the stores of one index."""
-    found = homes(folder)
-    if not found:
-        raise UserError(
-            f"{folder} holds no finished index and no store. See what there is with: "
-            f"{command('index', 'list')}"
-        )
-    if len(found) > 1:
-        raise UserError(
-            f"{folder} holds {counted(len(found), 'indexes')}; name one of them: "
-            f"{', '.join(map(str, found))}."
-        )
-    manifest = StoreManifest.read(store_folders_of(found[0])[-1])
+    home = only_home(folder, "search")
+    manifest = StoreManifest.read(store_folders_of(home)[-1])
     request, model = _of_label(request, manifest, folder)
-    resolved = ResolvedIndex(request, model, manifest.corpus, found[0])
+    resolved = ResolvedIndex(request, model, manifest.corpus, home)
     check_cut(resolved)
     return resolved
 

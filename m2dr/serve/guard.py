@@ -79,6 +79,9 @@ class Guard:
     async def _within_time(
         self, scope: MutableMapping[str, Any], inlet: "_Inlet", answer: "_Answer"
     ) -> None:
+        if inlet.two_lengths:
+            told = "Content-Length and Transfer-Encoding exclude each other: send one of them."
+            raise HttpError(400, told)
         self._check_host(scope)
         self._check_token(scope)
         limit = self.serving.request.timeout
@@ -180,8 +183,12 @@ class _Inlet:
     def __init__(self, scope: MutableMapping[str, Any], receive: Receive) -> None:
         self._receive = receive
         names = [name for name, _ in scope["headers"]]
-        self.done = b"content-length" not in names and b"transfer-encoding" not in names
-        self.given_up = b"expect" in names  # the client waits before it sends the body
+        lengths = {b"content-length", b"transfer-encoding"} & set(names)
+        self.done = not lengths
+        # A proxy may have gone by the other one and take the rest for a request (RFC 9112, 6.1).
+        self.two_lengths = len(lengths) > 1
+        # With Expect, the client waits before it sends the body.
+        self.given_up = b"expect" in names or self.two_lengths
 
     async def __call__(self) -> Message:
         """Return the next part."""

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from m2dr.errors import UserError, command, counted
-from m2dr.index.layout import CHANGE, EXITS, MANIFEST, NEXT, STORE, homes, store_folders_of
+from m2dr.errors import UserError, command
+from m2dr.index.layout import CHANGE, EXITS, MANIFEST, NEXT, STORE, only_home, store_folders_of
 from m2dr.index.manifest import IndexManifest, StoreManifest
 from m2dr.pipelines.resolve import ResolvedIndex, default_model, resolve_index
 from m2dr.records.model_card import EXITS_FILE
@@ -79,18 +79,7 @@ def _of_corpus(request: ServeRequest) -> ServedSource:
 def _of_folder(folder: Path, request: ServeRequest) -> ServedSource:
     if (folder / MANIFEST).exists() and not (folder.parent / STORE).exists():
         return _alone(folder, request)
-    found = homes(folder)
-    if not found:
-        raise UserError(
-            f"{folder} holds no finished index. Name a folder such as indexes/pydocs/MODEL, or "
-            f"build one with: {command('index', 'corpus')}"
-        )
-    if len(found) > 1:
-        known = command("serve", index=found)
-        raise UserError(
-            f"{folder} holds {counted(len(found), 'indexes')}; name one or more, as in: {known}"
-        )
-    home = found[0]
+    home = only_home(folder, "serve")
     manifest = StoreManifest.read(store_folders_of(home)[-1])
     corpus, model = _origin(manifest, request, folder)
     parts = len(Path(manifest.corpus).parts)

@@ -175,6 +175,22 @@ def test_ten_megabytes_are_refused(server: Server, framing: str, endless: bool) 
     assert server.hits(query="read")
 
 
+def test_a_body_of_two_lengths_is_refused_and_its_rest_is_no_request(server: Server) -> None:
+    request = (
+        b"POST /search HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+        b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
+    )
+    answers = b""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as one:
+        one.sendall(request)
+        while part := one.recv(65536):
+            answers += part
+
+    assert answers.startswith(b"HTTP/1.1 400")
+    assert answers.count(b"HTTP/1.1") == 1
+
+
 def test_a_body_that_never_ends_gets_408(guarded: Server) -> None:
     head = (
         b"POST /search HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
@@ -206,12 +222,8 @@ def test_what_is_no_http_ends_the_connection_alone(server: Server, data: bytes) 
     assert server.hits(query="read")
 
 
-def test_a_thousand_clients_at_once_are_all_answered(server: Server) -> None:
-    body = json.dumps({"query": "read the file", "layer": 1, "k": 2}).encode()
-    request = (
-        b"POST /search HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
-        b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-    )
+def at_once(server: Server, request: bytes, clients: int) -> list[bytes]:
+    """Send a request from many clients, and return their answers."""
 
     async def one() -> bytes:
         reads, writes = await asyncio.open_connection("127.0.0.1", server.port)
@@ -221,9 +233,19 @@ def test_a_thousand_clients_at_once_are_all_answered(server: Server) -> None:
         return answer
 
     async def many() -> list[bytes]:
-        return await asyncio.gather(*(one() for _ in range(1000)))
+        return await asyncio.gather(*(one() for _ in range(clients)))
 
-    answers = asyncio.run(many())
+    return asyncio.run(many())
+
+
+def test_a_thousand_clients_at_once_are_all_answered(server: Server) -> None:
+    body = json.dumps({"query": "read the file", "layer": 1, "k": 2}).encode()
+    request = (
+        b"POST /search HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    )
+
+    answers = at_once(server, request, 1000)
 
     assert {answer.split(b"\r\n")[0] for answer in answers} == {b"HTTP/1.1 200 OK"}
 
@@ -236,17 +258,7 @@ def test_more_texts_than_may_wait_get_429(guarded: Server) -> None:
         % (TOKEN.encode(), len(body)) + body
     )  # fmt: skip
 
-    async def one() -> bytes:
-        reads, writes = await asyncio.open_connection("127.0.0.1", guarded.port)
-        writes.write(request)
-        answer = await reads.read()
-        writes.close()
-        return answer
-
-    async def many() -> list[bytes]:
-        return await asyncio.gather(*(one() for _ in range(300)))
-
-    statuses = {answer[9:12] for answer in asyncio.run(many())}
+    statuses = {answer[9:12] for answer in at_once(guarded, request, 300)}
 
     assert statuses <= {b"200", b"429"}
     assert b"200" in statuses
@@ -256,6 +268,9 @@ def test_more_texts_than_may_wait_get_429(guarded: Server) -> None:
 def test_the_log_has_queries_where_that_was_asked(guarded: Server) -> None:
     ask(guarded, {"query": "list of\u2028numbers\u001b[2J"})
 
+    end = time.monotonic() + 10
+    while "numbers" not in guarded.log.read_text() and time.monotonic() < end:
+        time.sleep(0.02)  # the line is written after the answer
     line = next(line for line in guarded.log.read_text().splitlines() if "numbers" in line)
 
     assert json.loads(line)["query"] == "list of\u2028numbers\u001b[2J"
