@@ -82,10 +82,15 @@ class Server:
         """Docids of the only query."""
         return [hit["docid"] for hit in self.search(**body)["results"][0]["hits"]]
 
-    def events(self, name: str) -> list[dict[str, Any]]:
-        """Lines of the log of one kind."""
-        lines = (line for line in self.log.read_text().splitlines() if line.startswith("{"))
-        return [event for event in map(json.loads, lines) if event["event"] == name]
+    def events(self, name: str, least: int = 0) -> list[dict[str, Any]]:
+        """Lines of the log of one kind, when there are so many; they are written after answers."""
+        end = time.monotonic() + 10
+        while True:
+            lines = (line for line in self.log.read_text().splitlines() if line.startswith("{"))
+            found = [event for event in map(json.loads, lines) if event["event"] == name]
+            if len(found) >= least or time.monotonic() > end:
+                return found
+            time.sleep(0.02)
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
         """End it; its exit code."""
