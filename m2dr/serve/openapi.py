@@ -152,7 +152,7 @@ def describe(table: Table, limits: ServeRequest, token: bool) -> Table:
     text: Table = {"maxLength": limits.max_characters, "pattern": r"\S"}
     lists = [_array(search["queries"]), embed["texts"], given[1]]
     for each in lists:
-        each["maxItems"] = limits.max_texts
+        each["minItems"], each["maxItems"] = 1, limits.max_texts
         each["items"].update(text)
     for each in (_text(search["query"]), given[0]):
         each.update(text)

@@ -270,9 +270,11 @@ class Serving:
         """Return texts that can be encoded.
 
         Raises:
-            HttpError: there are too many, one is too long, or one is empty.
+            HttpError: there is none or there are too many, one is too long, or one is empty.
         """
         most, longest = self.request.max_texts, self.request.max_characters
+        if not texts:
+            raise HttpError(422, f"The list {param} is empty; give it a text.", param)
         if len(texts) > most:
             told = f"{len(texts)} {param} were sent; a request may have {most}."
             raise HttpError(422, told, param)

@@ -81,6 +81,7 @@ def test_a_bad_search_is_told_what_is_wrong(
     [
         ({"input": [1, 2, 3], "model": "MODEL"}, 400, "token ids"),
         ({"input": [[1, 2]], "model": "MODEL"}, 400, "token ids"),
+        ({"input": [], "model": "MODEL"}, 422, "empty"),
         ({"input": "a", "model": "gpt"}, 404, "no model 'gpt'"),
         ({"input": "a"}, 422, "model"),
         ({"input": "a", "model": "MODEL", "dimensions": 99}, 422, "dims"),
