@@ -40,7 +40,8 @@ def export_model(request: ExportRequest) -> ExportReport:
 
     Raises:
         UserError: options contradict each other, there is no such model or cut, it was neither
-            fitted nor trained, `out` holds something, or int8 weights lose too much.
+            fitted nor trained, `out` holds something or lies in the model, or int8 weights lose
+            too much.
     """
     if request.named and request.model and request.named != request.model:
         raise UserError(
@@ -49,6 +50,7 @@ def export_model(request: ExportRequest) -> ExportReport:
     layer, dim = _layer_and_dim(request)
     _refuse_format(request, layer)
     request = replace(request, model=request.named or request.model or newest_model())
+    _refuse_place(request)
     if layer == 0:
         return _table(request, dim)
     if dim is None and request.exits is None and request.format not in GRAPHS:
@@ -98,6 +100,17 @@ def _refuse_format(request: ExportRequest, layer: int) -> None:
         raise UserError(
             "--int8 was asked for and is of graphs: transformers reads no such weights. Add "
             "--format onnx or --format openvino."
+        )
+
+
+def _refuse_place(request: ExportRequest) -> None:
+    """Refuse to write into the model, of whose files the export would become a part."""
+    folder = Path(request.model)
+    if folder.is_dir() and request.out.resolve().is_relative_to(folder.resolve()):
+        name = f"{folder.resolve().name}-{request.cut or 'cut'}"
+        raise UserError(
+            f"--out {request.out} lies in the folder of the model that is exported. Name another "
+            f"place, as in --out {folder.parent / name}"
         )
 
 

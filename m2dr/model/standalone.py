@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from m2dr.errors import UserError, command
 from m2dr.model.checkpoint import load, save
+from m2dr.model.cut_readme import read_exported
 from m2dr.model.encoder import Encoder
 from m2dr.model.exits import FittedExits
 from m2dr.model.folded_exit import FoldedExit
@@ -68,6 +69,13 @@ def refuse_unready(card: ModelCard, cut: Cut, model: str, exits: Path | None) ->
     ready = f"dims {min(dims)} to {max(dims)} of layer {cut.layer} were" if dims else (
         f"layers {', '.join(map(str, card.layers_trained)) or 'none'} were"
     )  # fmt: skip
+    whole = read_exported(Path(model))
+    if whole is not None:
+        raise UserError(
+            f"{cut} of {model} was to be exported, which is {whole.cut} of {whole.model} and has "
+            f"no other cut that was fitted or trained. Export {whole.model} itself, as in: "
+            f"{command('export', whole.model, cut=cut, out=f'{model}-{cut}')}"
+        )
     raise UserError(
         f"{cut} of {model} was to be exported and was neither fitted nor trained ({ready}), so "
         f"that it would retrieve badly. Fit every layer and dim, in minutes and without labels, "

@@ -146,6 +146,10 @@ def test_a_folder_shows_the_scores_and_costs_of_its_cut_and_is_a_model(
     small = m2dr.Encoder.from_pretrained("small", device="cpu")
     index = m2dr.Index.build(small, str(tiny_corpus), dims=[8])
     assert len(index.search("open the file", k=3).hits) == 3
+    code, _, noted = run("small", "--cut", "L1D8", "--out", "smaller")
+    assert (code, noted.count("\n")) == (2, 1)
+    assert f"which is L2D8 of {tiny_fitted.name}" in noted
+    assert "m2dr export" in noted
 
 
 def test_python_writes_the_folder_that_the_command_writes(
@@ -204,6 +208,15 @@ def test_an_untrained_cut_is_refused_unless_it_is_forced(
     assert f"m2dr fit --backbone {tiny_backbone}" in noted
     assert not (tmp_path / "out").exists()
     assert run(*words, "--force")[0] == 0
+
+
+def test_an_export_into_the_model_is_refused(tiny_fitted: Path) -> None:
+    before = sorted(tiny_fitted.rglob("*"))
+    for out in (tiny_fitted / "small", tiny_fitted / "a" / ".." / "b", tiny_fitted):
+        code, _, noted = run(tiny_fitted, "--cut", "L2D8", "--out", out)
+        assert (code, noted.count("\n")) == (2, 1), noted
+        assert "lies in the folder of the model" in noted
+    assert sorted(tiny_fitted.rglob("*")) == before
 
 
 def test_a_graph_without_its_library_names_the_extra(
