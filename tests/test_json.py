@@ -81,9 +81,10 @@ def test_a_comparison_and_a_choice_have_the_names_of_files(ask: Ask) -> None:
 
 def test_lists_and_answers(ask: Ask) -> None:
     stores = ask("index list --indexes INDEXES")
-    assert {"corpus": "tiny", "layer": 4, "documents": 40, "finished": True}.items() <= stores[
-        0
-    ].items()
+    known = {"corpus": "tiny", "layer": 4, "documents": 40, "finished": True}
+    assert known.items() <= stores[0].items()
+    assert stores[0]["model"]
+    assert stores[0]["fingerprint"] in str(stores[0]["folder"])
     assert all(one["is_well"] for one in ask("index verify --indexes INDEXES --sample 2"))
     assert ask("data check CORPUS")["texts"]["count"] == 40
 

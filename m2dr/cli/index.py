@@ -100,12 +100,12 @@ def list_(root: Path | None, as_json: bool) -> None:
         made = command("index", "corpus", indexes=root if root != INDEXES else None)
         echo(f"{root or INDEXES}/ holds no store. Make one with: {made}")
         return
-    names = ("corpus", "model", "layer", "documents", "deleted", "dtype", "MB", "dims and engines")
-    rows = [(*names, "")]
+    names = ("corpus", "model", "fingerprint", "layer", "documents", "deleted", "dtype", "MB")
+    rows = [(*names, "dims and engines", "")]
     rows += [
         (
-            store.corpus, store.model, str(store.layer), f"{store.documents:,}",
-            f"{store.deleted:,}", store.dtype,
+            store.corpus, store.model or "-", store.fingerprint, str(store.layer),
+            f"{store.documents:,}", f"{store.deleted:,}", store.dtype,
             f"{store.bytes / 1e6:,.1f}", ", ".join(store.indexes) or "-",
             "" if store.finished else "half-written",
         )

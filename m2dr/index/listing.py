@@ -15,7 +15,8 @@ class ListedStore:
 
     folder: Path
     corpus: str
-    model: str  # the first digits of the model's fingerprint
+    model: str  # where it was found when the store was begun: a folder, a name or an id
+    fingerprint: str  # the first digits of the model's
     layer: int
     documents: int  # written so far, where the store is not finished
     deleted: int  # documents that are gone, and whose vectors are still in the files
@@ -48,7 +49,7 @@ def _listed(folder: Path) -> ListedStore:
             plan = read_partial(folder).plan
             documents, deleted = sum(s.rows for s in Shards(folder, plan).read_all()), 0
     except UserError as error:
-        return ListedStore(folder, "?", "?", 0, 0, 0, "?", 0, (), finished, str(error))
+        return ListedStore(folder, "?", "?", "?", 0, 0, 0, "?", 0, (), finished, str(error))
     built = built_indexes(folder)
     files = [*folder.glob(f"vectors-*.{plan.dtype}")]
     files += [path for index in built for path in index.folder.iterdir()]
@@ -56,6 +57,7 @@ def _listed(folder: Path) -> ListedStore:
     return ListedStore(
         folder,
         plan.corpus,
+        plan.label.model,
         plan.label.fingerprint[:DIGITS],
         plan.layer,
         documents,
