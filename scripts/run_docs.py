@@ -198,7 +198,7 @@ def fresh(place: Path) -> tuple[Path, float]:
     begun = time.perf_counter()
     subprocess.run([sys.executable, "-m", "venv", place / ".venv"], check=True)
     python = place / ".venv" / "bin" / "python"
-    extras = ".[cpu,quickstart,compare,serve]"
+    extras = ".[cpu,quickstart,compare,filter,serve]"
     install = [python, "-m", "pip", "install", "-q", "-c", "constraints.txt", extras]
     subprocess.run(install, cwd=place, check=True)
     return python.parent, time.perf_counter() - begun

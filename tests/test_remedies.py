@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from commands import parsed
-from world import make_model
+from world import make_model, stopped_after
 
 import m2dr
 from m2dr.cli import main
@@ -217,21 +217,8 @@ def test_what_is_damaged_is_made_again_by_the_command_told(
     mended(*SEARCH, *way)
 
 
-def test_an_interrupted_encoding_goes_on_by_the_command_told(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from m2dr.index.store_writer import Shards
-
-    write, left = Shards.write, [2]
-
-    def stopped(self: Shards, number: int, *rest: object) -> int:
-        if not left[0]:
-            raise KeyboardInterrupt
-        left[0] -= 1
-        return write(self, number, *rest)  # type: ignore[arg-type]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Shards, "write", stopped)
+def test_an_interrupted_encoding_goes_on_by_the_command_told(place: Path) -> None:
+    with stopped_after(2):
         assert run(*INDEX, "--layer", "4", "--shard-rows", "7", "--store", "f32")[0] == 1
     written = {path: path.stat().st_mtime_ns for path in place.rglob("vectors-*.f32")}
     assert len(written) == 2

@@ -3,10 +3,13 @@
 import json
 import os
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from transformers import PreTrainedModel
 
     from m2dr.model.encoder import Encoder
@@ -82,6 +85,26 @@ def make_backbone(
     config = type(config).from_dict({**config.to_dict(), **changes})
     BACKBONES[model_type].build(config).save_pretrained(folder)
     return unigrams(folder) if model_type.endswith("t5") else word_pieces(folder, masks)
+
+
+@contextmanager
+def stopped_after(shards: int) -> "Iterator[None]":
+    """Have an encoding of documents interrupted when so many shards of any layer are written."""
+    import pytest
+
+    from m2dr.index.store_writer import Shards
+
+    write, left = Shards.write, [shards]
+
+    def stopped(self: Shards, number: int, *rest: object) -> int:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return write(self, number, *rest)  # type: ignore[arg-type]  # handed on as they came
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Shards, "write", stopped)
+        yield
 
 
 def unigrams(folder: Path) -> Path:

@@ -5,13 +5,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from m2dr.errors import UserError, counted
+from m2dr.errors import UserError, counted, install
 from m2dr.index.field_files import FieldTable
 from m2dr.index.filters import Filter
 from m2dr.index.layout import PARTIAL, STORE, store_remedy
@@ -65,13 +66,18 @@ class Store:
         """The fields of all rows that are stored, deleted ones included.
 
         Raises:
-            UserError: the store was made before fields were kept.
+            UserError: the store was made before fields were kept, or without pyarrow.
         """
         held = self.manifest
         if held.fields is None:
+            absent = find_spec("pyarrow") is None
+            why = "pyarrow, which keeps them, is not installed" if absent else (
+                "it was made without pyarrow, or before they were kept"
+            )  # fmt: skip
+            first = f"Install it with: {install('filter')}; then add" if absent else "Add"
             raise UserError(
-                f"{self.folder} holds no fields of its documents, as it was made before they were "
-                f"kept. Add them {store_remedy(self.folder)}"
+                f"{self.folder} holds no fields of its documents, as {why}. {first} them "
+                f"{store_remedy(self.folder)}"
             )
         remedy = partial(store_remedy, self.folder, overwrite=True)
         return FieldTable(self.folder, held.fields, held.corpus, remedy)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from commands import parsed
-from world import make_backbone, make_corpus, make_model
+from world import make_backbone, make_corpus, make_model, stopped_after
 
 from m2dr.cli import main
 from m2dr.commands import doctor_index, doctor_install, doctor_machine
@@ -188,19 +188,8 @@ def test_a_fault_of_the_machine_is_found(
 
 
 def half_written(place: Path, _: pytest.MonkeyPatch) -> None:
-    from m2dr.index.store_writer import Shards
-
     shutil.rmtree(place / HOME)
-    write, left = Shards.write, [2]
-
-    def stopped(self: Shards, number: int, *rest: object) -> int:
-        if not left[0]:
-            raise KeyboardInterrupt
-        left[0] -= 1
-        return write(self, number, *rest)  # type: ignore[arg-type]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Shards, "write", stopped)
+    with stopped_after(2):
         words = "index corpus --corpus data/tiny --model models/one --shard-rows 10 --layer 4"
         assert CliRunner().invoke(main, words.split()).exit_code == 1
 

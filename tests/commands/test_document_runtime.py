@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from world import stopped_after
 
 import m2dr
 from m2dr.commands.change_index import add
@@ -57,25 +58,9 @@ def vectors_of(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in paths}
 
 
-def stopped_after(shards: int, patch: pytest.MonkeyPatch) -> None:
-    """Have encoding interrupted when a shard begins."""
-    usual = encode_store.embed_tokens_and_states
-    calls: list[int] = []
-
-    def stopping(*arguments: object) -> object:
-        calls.append(1)
-        if len(calls) > shards:
-            raise KeyboardInterrupt
-        return usual(*arguments)  # type: ignore[arg-type]  # handed on as they came
-
-    patch.setattr(encode_store, "embed_tokens_and_states", stopping)
-
-
-def begun(asked: IndexRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        stopped_after(2, patch)
-        with pytest.raises(Interrupted, match="20 of 40 documents"):
-            index_corpus(asked)
+def begun(asked: IndexRequest) -> None:
+    with stopped_after(4), pytest.raises(Interrupted, match="20 of 40 documents"):
+        index_corpus(asked)
 
 
 def test_a_store_says_which_runtime_made_it_and_exits_are_fitted_on_its_states(
@@ -86,13 +71,9 @@ def test_a_store_says_which_runtime_made_it_and_exits_are_fitted_on_its_states(
 
 
 def test_an_interrupted_encoding_goes_on_in_its_runtime_and_ends_with_the_same_bytes(
-    whole: Path,
-    tiny_corpus: Path,
-    tiny_backbone: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    whole: Path, tiny_corpus: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
-    begun(request(tiny_corpus, tiny_backbone, tmp_path), monkeypatch)
+    begun(request(tiny_corpus, tiny_backbone, tmp_path))
     folder = next(tmp_path.glob("*/*/layer-04"))
     assert read_partial(folder).plan.runtime == OPENVINO
 
@@ -107,7 +88,7 @@ def test_an_interrupted_encoding_goes_on_in_its_runtime_and_ends_with_the_same_b
 def test_without_openvino_a_store_that_it_began_is_not_gone_on_with(
     tiny_corpus: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun(request(tiny_corpus, tiny_backbone, tmp_path), monkeypatch)
+    begun(request(tiny_corpus, tiny_backbone, tmp_path))
     monkeypatch.setattr("m2dr.model.runtimes.find_spec", lambda _: None)
 
     with pytest.raises(

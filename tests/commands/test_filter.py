@@ -127,6 +127,10 @@ def test_an_index_of_before_gets_its_fields_by_the_command_that_is_named(
         UserError, match="holds no fields of its documents.*Add them with: "
     ) as told:
         found(corpus, model)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("m2dr.index.store.find_spec", lambda _: None)
+        with pytest.raises(UserError, match=r"pip install 'm2dr\[filter\]'; then .*index corpus"):
+            found(corpus, model)
     assert found(corpus, model, "").issuperset(FOUND)
     command = shlex.split(str(told.value).partition("with: ")[2])
     done = run(*command[1:], "--dtype", "fp32", cwd=Path.cwd())
