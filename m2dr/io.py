@@ -1,5 +1,6 @@
-"""Reading of regular files, atomic writing, and locks on files and folders."""
+"""Reading of regular files, atomic writing, locks on files and folders, and the heap."""
 
+import ctypes
 import errno
 import fcntl
 import hashlib
@@ -397,3 +398,15 @@ def _locked(path: Path, what: Path, remedy: str) -> int:
         if path.exists() and os.fstat(handle).st_ino == path.stat().st_ino:
             return handle
         os.close(handle)  # its holder removed it between our opening and our locking
+
+
+def return_free_memory() -> bool:
+    """Return free pages of the heap to the system, where the C library is glibc.
+
+    Batches of ever other shapes leave holes in the heap, and it grows with each array that fits
+    into none of them; nothing else gives those pages back.
+    """
+    try:
+        return bool(ctypes.CDLL(None).malloc_trim(0))
+    except (AttributeError, OSError, TypeError):  # another C library, or Windows
+        return False

@@ -11,6 +11,7 @@ import numpy as np
 
 from m2dr.data.tokens import Ragged
 from m2dr.errors import Interrupted, UserError, command, counted
+from m2dr.io import return_free_memory
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_dtype, choose_training_device
 from m2dr.model.distributed import RankGroup
@@ -258,8 +259,11 @@ class _Work:
 
     def _features(self) -> TokenFeatures:
         first = _first(self._texts)
-        rows = rows_of(self._encoder.card, self._tokenizer, first, self._settings.length)
-        counts = count_tokens(Ragged.of(rows), len(self._encoder.words))
+        card, counts = self._encoder.card, np.zeros(len(self._encoder.words), np.int64)
+        for start in range(0, len(first), WINDOW):  # a tokenizer needs kilobytes per text
+            part = first[start : start + WINDOW]
+            rows = rows_of(card, self._tokenizer, part, self._settings.length)
+            counts += count_tokens(Ragged.of(rows), len(counts))
         ids = len(self._tokenizer.ordinary_ids())
         with progress("Reading the vocabulary", ids, "tokens") as advance:
             return read_features(
@@ -307,6 +311,7 @@ class _Work:
                         f"{self._settings.backbone} cannot be fitted: {error} for a text of "
                         f"{self._settings.corpus}. Its weights are damaged; get the model again."
                     ) from error
+                return_free_memory()
                 if time.monotonic() - saved > SAVE_EVERY:
                     sums.write(self._places[self._rank])
                     saved = time.monotonic()

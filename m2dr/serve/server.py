@@ -1,7 +1,6 @@
 """Run a server: its socket, its log, its end; uvicorn is imported here alone."""
 
 import asyncio
-import ctypes
 import json
 import logging
 import os
@@ -18,6 +17,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from m2dr.errors import UserError, command, counted, os_error_message
+from m2dr.io import return_free_memory
 from m2dr.serve.app import make_app
 from m2dr.serve.guard import LOG, State
 from m2dr.serve.serving import Serving
@@ -189,21 +189,9 @@ def _warm_up(serving: Serving) -> None:
 
 
 def _trim(stop: threading.Event) -> None:
-    """Return free memory now and again.
-
-    Batches are of ever other shapes, so that the heap of glibc has holes, and grows with each
-    shape that fits into none of them.
-    """
+    """Return free memory now and again, as batches are of ever other shapes."""
     while not stop.wait(_TRIM):
         return_free_memory()
-
-
-def return_free_memory() -> bool:
-    """Return free pages of the heap to the system, where the C library is glibc."""
-    try:
-        return bool(ctypes.CDLL(None).malloc_trim(0))
-    except (AttributeError, OSError, TypeError):  # another C library, or Windows
-        return False
 
 
 def _watch(serving: Serving, stop: threading.Event) -> None:

@@ -1,4 +1,4 @@
-"""A server returns memory that it has freed to the system."""
+"""Memory that was freed goes back to the system."""
 
 import platform
 import subprocess
@@ -12,7 +12,7 @@ MIB = 2**20
 HOLES = """
 import ctypes
 import psutil
-from m2dr.serve.server import return_free_memory
+from m2dr.io import return_free_memory
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
