@@ -17,6 +17,7 @@ from world import WORDS, make_corpus
 
 from m2dr.commands import train as verb
 from m2dr.errors import Interrupted
+from m2dr.io import LOCK_NAME
 from m2dr.settings.trainings import TrainSettings
 
 
@@ -74,6 +75,22 @@ TRAIN = (
     "train", "--variant", "dims", "--steps", "40", "--batch-size", "4", "--set", "save_steps=10",
     "--set", "log_steps=5", "--set", "document_length=16", "--out", "model",
 )  # fmt: skip
+
+
+def test_locks_of_killed_commands_go_with_the_next_one(
+    tiny_backbone: Path, tmp_path: Path
+) -> None:
+    words = encode(make_corpus(tmp_path / "few", documents=5), tiny_backbone)
+    assert m2dr(*words, cwd=tmp_path).returncode == 0
+    whole = digests(tmp_path / "indexes")
+    home = next(tmp_path.glob("indexes/few/*"))
+    for folder in (home, home / "layer-02", home / "layer-04", *home.glob("layer-*/exits")):
+        (folder / LOCK_NAME).write_text("1 on a machine that was switched off")
+
+    done = m2dr(*words, cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert digests(tmp_path / "indexes") == whole
 
 
 def train(corpus: Path, backbone: Path) -> tuple[str | Path, ...]:

@@ -22,6 +22,7 @@ from m2dr.index.layout import store_folders_of, store_remedy, stored_layers
 from m2dr.index.manifest import StoreManifest
 from m2dr.index.searchable import Docids
 from m2dr.index.store import Store, open_store
+from m2dr.io import remove_stale_lock
 from m2dr.pipelines.encode import open_corpus
 from m2dr.progress import say
 from m2dr.records.texts import Document, Fields
@@ -153,6 +154,8 @@ def keep_fields_of(home: Path, rows: Callable[[Store], Iterable[Fields]]) -> Non
     try:
         if any(StoreManifest.read(folder).fields is None for folder in store_folders_of(home)):
             keep_fields(home, rows)
+        else:
+            remove_stale_lock(home)
     except UserError as error:
         say(f"The fields of the documents are not kept, so no search can filter by them: {error}")
 
