@@ -77,9 +77,7 @@ TRAIN = (
 )  # fmt: skip
 
 
-def test_locks_of_killed_commands_go_with_the_next_one(
-    tiny_backbone: Path, tmp_path: Path
-) -> None:
+def test_locks_of_killed_commands_go_with_the_next_one(tiny_backbone: Path, tmp_path: Path) -> None:
     words = encode(make_corpus(tmp_path / "few", documents=5), tiny_backbone)
     assert m2dr(*words, cwd=tmp_path).returncode == 0
     whole = digests(tmp_path / "indexes")

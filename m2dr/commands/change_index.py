@@ -43,7 +43,7 @@ from m2dr.pipelines.encode import open_corpus
 from m2dr.pipelines.encode_store import EncodingJob
 from m2dr.pipelines.make_stores import Workers, make_stores
 from m2dr.pipelines.models import label_of, newest_model
-from m2dr.progress import process_count
+from m2dr.progress import process_count, say
 from m2dr.records.texts import Document
 from m2dr.settings.index_requests import (
     INDEXES,
@@ -109,6 +109,7 @@ def add_documents(documents: Iterable[Document], request: AddRequest) -> ChangeR
         ]
         change = Change("add", asked, len(docids), len(gone), _outcomes(made))
         commit(home, change)
+        _tell_of_fields(stores[0], made[0][0])
         return _report(home, [store for store, _ in made], change, begun)
 
 
@@ -119,6 +120,18 @@ def _fields(store: Store, place: Path) -> FieldFile | None:
     path = store.folder / field_file(store.manifest.revision + 1)
     documents = open_corpus_file(place, parse_document)
     return write_fields(path, lambda: (document.fields for document in documents))
+
+
+def _tell_of_fields(before: Store, after: Store) -> None:
+    """Print which fields are compared as text since documents were added."""
+    if after.manifest.fields is None:
+        return
+    for name, kind in before.fields.kinds.items():
+        if kind != "text" and after.fields.kinds[name] == "text":
+            say(
+                f"The field {name!r} is compared as text from now on: it held values of kind "
+                f"{kind}, and an added document has another."
+            )
 
 
 def delete(request: DeleteRequest) -> ChangeReport:

@@ -251,12 +251,15 @@ def _fields_left(store: Store) -> Iterator[Fields]:
     return compress(store.fields.texts(), stays)
 
 
-def keep_fields(home: Path, rows: Callable[[Store], Iterable[Fields]]) -> None:
+def keep_fields(
+    home: Path, rows: Callable[[Store], Iterable[Fields]], say: Callable[[str], None] | None = None
+) -> None:
     """Write the fields of the documents of finished stores, which do not have them yet.
 
     Args:
         home: folder of the stores of all layers.
         rows: returns the fields of each stored document, deleted ones included; called twice.
+        say: as `write_fields` takes it.
 
     Raises:
         UserError: another process changes the stores, or the disk refuses.
@@ -265,20 +268,21 @@ def keep_fields(home: Path, rows: Callable[[Store], Iterable[Fields]]) -> None:
     with lock_folder(home, _ELSEWHERE):
         for folder in store_folders_of(home) if not (home / CHANGE).exists() else ():
             with lock_folder(folder, _ELSEWHERE):
-                _keep_fields_of(open_store(folder), rows, made)
+                _keep_fields_of(open_store(folder), rows, made, say)
 
 
 def _keep_fields_of(
     store: Store,
     rows: Callable[[Store], Iterable[Fields]],
     made: dict[tuple[str, int], tuple[Path, FieldFile]],
+    say: Callable[[str], None] | None,
 ) -> None:
     held, key = store.manifest, (store.manifest.docids, store.manifest.revision)
     if held.fields is not None:
         return
     if key not in made:
         path = store.folder / field_file(held.revision)
-        made[key] = path, write_fields(path, partial(rows, store))
+        made[key] = path, write_fields(path, partial(rows, store), say)
     path, record = made[key]
     if record.name and path.parent != store.folder:
         link(path, store.folder / path.name)

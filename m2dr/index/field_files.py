@@ -49,12 +49,15 @@ def field_file(revision: int) -> str:
     return f"fields-{revision:05d}.parquet"
 
 
-def write_fields(path: Path, rows: Callable[[], Iterable[Fields]]) -> FieldFile:
+def write_fields(
+    path: Path, rows: Callable[[], Iterable[Fields]], say: Callable[[str], None] | None = None
+) -> FieldFile:
     """Write the fields of documents; no file where none has any.
 
     Args:
         path: of the file.
         rows: returns the fields of each document, in the order of the store; called twice.
+        say: is given a sentence on each field that a few odd values make text.
 
     Returns:
         Its record, whose name is empty where nothing was written.
@@ -74,6 +77,9 @@ def write_fields(path: Path, rows: Callable[[], Iterable[Fields]]) -> FieldFile:
     if not guesses:
         return FieldFile("", count, "")
     kinds = {name: guess.kind for name, guess in guesses.items()}
+    for doubt in filter(None, (guess.doubt(name) for name, guess in guesses.items())):
+        if say:
+            say(doubt)
     with atomic_path(path) as temporary:
         _write(temporary, rows(), kinds)
         digest = sha256_of(temporary)

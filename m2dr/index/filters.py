@@ -20,6 +20,7 @@ Bools = NDArray[np.bool_]
 EXAMPLE = "year >= 2020 and lang in (en, de)"
 _DEEPEST = 50  # parentheses and negations inside each other
 _SHOWN = 20  # fields that a message names
+_FEW = 0.1  # of the values of a field: so many odd ones are told of
 _LETTERS = 200  # of a name or a value that a message shows
 _TOKEN = re.compile(
     r"""(?P<quoted>'(?:[^']|'')*'|"(?:[^"]|"")*")|(?P<sign>!=|<=|>=|==?|[<>(),])"""
@@ -304,11 +305,30 @@ class KindGuess:
 
     def __init__(self) -> None:
         self._possible = list(READERS)
+        self._texts = self._read = 0  # how many there are, and how many the kind before text reads
+        self._before: Kind | None = None
+        self._odd = ""  # the first text that it does not read
 
     def add(self, text: str) -> None:
         """Take another text into account."""
+        self._texts += 1
         if len(self._possible) > 1:
-            self._possible = [kind for kind in self._possible if READERS[kind](text) is not None]
+            possible = [kind for kind in self._possible if READERS[kind](text) is not None]
+            if len(possible) == 1 and self._texts > 1:
+                self._before, self._read, self._odd = self._possible[0], self._texts - 1, text
+            self._possible = possible
+        elif self._before and READERS[self._before](text) is not None:
+            self._read += 1
+
+    def doubt(self, field: str) -> str:
+        """Return a sentence where few texts keep a field from having another kind; else nothing."""
+        if not self._before or self._texts - self._read > _FEW * self._texts:
+            return ""
+        kind = _ASKED_FOR[self._before].partition(" such as")[0]
+        return (
+            f"The field {field!r} is compared as text: {self._read:,} of its {self._texts:,} "
+            f"values are {kind}, and {self._odd[:_LETTERS]!r} is not."
+        )
 
     @property
     def kind(self) -> Kind:

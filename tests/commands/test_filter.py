@@ -110,6 +110,22 @@ def test_every_way_to_search_filters_also_after_changes(corpus: str, model: Path
     assert not any(one.is_well for one in verify(VerifyRequest(sample=0)))
 
 
+def test_odd_values_that_make_a_field_text_are_told_of(
+    corpus: str, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [*DOCUMENTS, {"_id": "odd", "text": "read", "lang": "en", "year": "unknown"}]
+    lines(Path(corpus) / "corpus.jsonl", rows)
+    index(corpus, model, root=Path("odd"))
+    told = "'year' is compared as text: 19 of its 20 values are whole numbers, and 'unknown' is"
+    assert told in capsys.readouterr().err
+
+    lines(Path(corpus) / "corpus.jsonl", DOCUMENTS)
+    index(corpus, model)
+    assert "compared as text" not in capsys.readouterr().err
+    add(AddRequest(str(lines(Path("new.jsonl"), rows[-1:])), corpus, str(model), **FP32))
+    assert "'year' is compared as text from now on: it held" in capsys.readouterr().err
+
+
 def test_an_index_of_before_gets_its_fields_by_the_command_that_is_named(
     corpus: str, model: Path
 ) -> None:

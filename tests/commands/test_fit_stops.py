@@ -222,7 +222,10 @@ def test_a_fit_whose_leavings_are_damaged_is_begun_again_by_the_command_told(
     assert code == 0, told
 
 
-def test_a_model_is_not_fitted_into_its_own_folder(settings: FitSettings, tmp_path: Path) -> None:
+def test_a_model_is_not_fitted_into_its_own_folder(
+    settings: FitSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     model = make_model(Path(settings.backbone), tmp_path / "my model")
     (tmp_path / "link").symlink_to(model)
     before = {path: path.read_bytes() for path in model.iterdir() if path.is_file()}

@@ -312,6 +312,28 @@ def test_the_kind_of_a_field_is_that_of_all_its_values(
     assert made.fields == (("x", kind),)
 
 
+@pytest.mark.parametrize(
+    ("texts", "told"),
+    [
+        (["1"] * 19 + ["unknown"], ["19 of its 20 values are whole numbers, and 'unknown' is not."]),
+        (["1", "2.5", "unknown", *["3"] * 18],
+         ["20 of its 21 values are numbers, and 'unknown' is not."]),
+        (["2024-01-05"] * 9 + ["soon"], ["9 of its 10 values are dates, and 'soon' is not."]),
+        (["1", "unknown", *["x"] * 8], []),
+        (["1"] * 20, []),
+        (["x", *["1"] * 20], []),
+    ],
+)  # fmt: skip
+def test_a_field_that_few_odd_values_make_text_is_told_of(
+    tmp_path: Path, texts: list[str], told: list[str]
+) -> None:
+    said: list[str] = []
+
+    write_fields(tmp_path / "f", lambda: [(("x", text),) for text in texts], said.append)
+
+    assert said == [f"The field 'x' is compared as text: {one}" for one in told]
+
+
 def test_what_a_row_has_besides_id_and_text_is_its_fields() -> None:
     row = json.loads(
         '{"_id": "a", "n": 1, "no": null, "tags": ["x"], "e": " ", "u": "\\ud800", "f": 1e999,'
