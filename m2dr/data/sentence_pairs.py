@@ -185,20 +185,35 @@ class _ScoreScale:
     labels: Mapping[str, float]  # the score of each label; empty where the column holds numbers
 
     @classmethod
-    def of(cls, column: str, values: Iterable[object], inference: bool) -> "_ScoreScale":
+    def of(
+        cls, path: Path, column: str, values: Iterable[object], inference: bool
+    ) -> "_ScoreScale":
         """Return the scale of a column.
 
         Args:
+            path: of its file.
             column: its name.
             values: those of its rows; read up to the first that is a label.
             inference: whether the pairs are premise and hypothesis, whose 0, 1 and 2 are labels.
+
+        Raises:
+            UserError: a premise has 0 and 1 alone, which are two labels of three, or no and yes.
         """
         if column not in _LABEL_COLUMNS:
             return cls(column, {})
-        first = next((word for word in map(_label, values) if word not in _NO_LABEL), "")
+        labels = (word for word in map(_label, values) if word not in _NO_LABEL)
+        first = next(labels, "")
         if first in NLI_LABELS:
             return cls(column, NLI_LABELS)
-        return cls(column, NLI_NUMBERS if inference else {})
+        if not inference:
+            return cls(column, {})
+        if {first, *labels} in ({"0", "1"}, {"1"}):
+            raise UserError(
+                f"{path}: every {column!r} of a premise is 0 or 1, which may mean entailment and "
+                "neutral, or alike and not alike. Write the labels as words (entailment, neutral, "
+                "contradiction), or name the columns sentence1 and sentence2, where 1 is alike."
+            )
+        return cls(column, NLI_NUMBERS)
 
     def read(self, line: Line, row: Row) -> float | None:
         """Return the score of a row on the file's scale; None where the annotators disagreed."""
@@ -349,7 +364,7 @@ def _read_file(path: Path) -> _SentenceFile:
     scale = None
     if columns.score:
         values = (row.get(columns.score) for _, row in read_rows(path))
-        scale = _ScoreScale.of(columns.score, values, inference=columns.first == "premise")
+        scale = _ScoreScale.of(path, columns.score, values, columns.first == "premise")
     return _SentenceFile(path, scale, tuple(_read(path, columns, scale)))
 
 

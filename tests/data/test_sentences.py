@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tabular import as_tsv, write_rows
 
-from m2dr.data.sentence_pairs import SUFFIXES, open_sentences, recognises_sentences
+from m2dr.data.sentence_pairs import (
+    SUFFIXES,
+    open_binary_pairs,
+    open_scored_pairs,
+    open_sentences,
+    recognises_sentences,
+)
 from m2dr.errors import UserError
 from m2dr.records.texts import SentencePair
 
@@ -142,6 +148,16 @@ def test_whole_numbers_beside_a_premise_are_labels_of_inference(
 
     assert [pair.score for pair in sentences.pairs] == [1.0, 0.5, 0.0]
     assert sentences.skipped == 1
+
+
+@pytest.mark.parametrize("labels", [[1, 0], ["0", "1", "-1"], ["1.0"]])
+@pytest.mark.parametrize("read", [open_sentences, open_scored_pairs, open_binary_pairs])
+def test_noughts_and_ones_beside_a_premise_are_refused(write, read, labels: list[object]) -> None:
+    rows = [{"premise": "a", "hypothesis": "b", "label": label} for label in labels]
+    path = write("nli.jsonl", *rows)
+
+    with pytest.raises(UserError, match=r"nli\.jsonl: every 'label' of a premise is 0 or 1.*words"):
+        read(str(path))
 
 
 def test_whole_numbers_beside_other_columns_are_scores(write) -> None:
