@@ -29,6 +29,8 @@ from m2dr.records.texts import Document, Judgement, Query
 
 LOOKED_FOR = ("collection.tsv", "triples.*.tsv", "*.jsonl")  # a folder needs one of them
 _QRELS = re.compile(r"^(?P<before>.*?)[.-]?qrels[.-]?(?P<after>.*?)\.(?:tsv|txt)(?:\.gz)?$")
+# The archive that official files come in, collectionandqueries.tar.gz, may lie beside them.
+_QUERIES = re.compile(r".*queries(?!.*\.tar\b).*\.(tsv|txt)(\.gz)?$")
 
 IdTriple = tuple[str, str, str]  # query id, docid that answers, docid that does not
 
@@ -53,7 +55,7 @@ def open_msmarco(name: str) -> Dataset:
     if collection is None:
         return build_dataset(folder.resolve().name, partial(_rows, files))
     corpus = open_corpus_file(collection, _document, read_lines)
-    find = partial(find_queries, [path for path in files if "queries" in path.name])
+    find = partial(find_queries, [path for path in files if _QUERIES.match(path.name)])
     splits = {
         split: Split(
             partial(read_split, path, corpus, find), partial(_negatives, files, split, corpus)

@@ -42,6 +42,13 @@ def test_the_queries_of_a_split_come_from_whichever_file_holds_them(official: Pa
     assert dataset.queries("dl19-passage") == [Query("22", "dev two")]
 
 
+def test_archives_beside_the_collection_are_not_read_as_queries(official: Path) -> None:
+    for name in ("collectionandqueries.tar.gz", "queries.tar.gz"):
+        (official / name).write_bytes(b"\x1f\x8b not text")
+
+    assert open_dataset(str(official)).queries("dev.small") == [Query("21", " dev one")]
+
+
 def test_id_triples_give_the_negatives_of_their_split_alone(official: Path) -> None:
     dataset = open_dataset(str(official))
 
