@@ -196,10 +196,17 @@ def default_measures(corpus: str, split: str) -> DefaultMeasures:
 def default_split(corpus: str, splits: Collection[str]) -> str:
     """Return the split of a corpus that papers report: test, or dev of BEIR's msmarco.
 
+    Of a corpus with one split besides its training queries, it is that one.
+
     >>> default_split("msmarco", ("dev", "test", "train")), default_split("fiqa", ("dev", "test"))
     ('dev', 'test')
+    >>> default_split("beir-msmarco", ("dev", "test")), default_split("mine", ("eval", "train"))
+    ('dev', 'eval')
     """
-    return "dev" if corpus.lower() == "msmarco" and "dev" in splits else "test"
+    if corpus.lower().rpartition("-")[2] == "msmarco" and "dev" in splits:
+        return "dev"
+    others = [split for split in splits if not split.startswith("train")]
+    return others[0] if len(others) == 1 else "test"
 
 
 def overall(name: str, values: Sequence[float]) -> float:
