@@ -35,6 +35,7 @@ from m2dr.evaluate.runfiles import write_qrels, write_run
 from m2dr.index.exact import prefix_top_k
 from m2dr.index.exit_files import digest_of_exits
 from m2dr.index.store import Store
+from m2dr.io import remove_files
 from m2dr.jsontext import json_sha256
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_device, choose_dtype
@@ -353,6 +354,8 @@ class GridEvaluation:
 
         for pair in pairs:
             files[pair].forget()
+            if (folder / "runs").is_dir():
+                remove_files(folder / "runs", f"L{pair[0]}D*.trec")  # perhaps of other weights
         for pair, part in self.ranker.measure(pairs, keep) if pairs else ():
             files[pair].write(part)
             yield pair, part

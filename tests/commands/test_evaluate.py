@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import pytrec_eval
 from click.testing import CliRunner
+from safetensors.torch import load_file, save_file
 
 from m2dr.cli import main
 from m2dr.commands.evaluate import EvaluateReport, evaluate, told
@@ -138,6 +139,19 @@ def test_what_was_measured_is_not_measured_again_unless_something_changed(
 
     grid(overwrite=True)
     assert len(ranked) == 12
+
+
+@pytest.mark.usefixtures("place")
+def test_runs_of_other_weights_are_not_taken_for_those_of_the_model() -> None:
+    run = grid().folder / "model" / "runs" / "L4D8.trec"
+    of_old_weights = run.read_bytes()
+    weights = load_file("model/model.safetensors")
+    save_file({name: tensor.flip(0) for name, tensor in weights.items()}, "model/model.safetensors")
+
+    grid(runs="none")
+    grid()
+
+    assert run.read_bytes() != of_old_weights
 
 
 @pytest.mark.usefixtures("place")
