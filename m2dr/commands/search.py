@@ -3,15 +3,17 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.errors import counted
+from m2dr.errors import UserError, counted
 from m2dr.evaluate.runfiles import write_run
-from m2dr.index.filters import Filter
+from m2dr.index.filters import Filter, Value, typed
+from m2dr.index.manifest import Kind
 from m2dr.index.searchable import Searchable
 from m2dr.index.store import open_store
 from m2dr.pipelines.models import label_of
@@ -20,7 +22,7 @@ from m2dr.pipelines.resolve import ResolvedIndex, open_documents, resolve_index,
 from m2dr.progress import say
 from m2dr.records.cut import Cut
 from m2dr.records.run import Ranking, Run
-from m2dr.records.texts import Query
+from m2dr.records.texts import Document, Query
 from m2dr.settings.index_requests import SearchRequest
 
 DEPTH = 10  # documents of an answer where no number is asked for
@@ -34,7 +36,8 @@ class Hit:
     rank: int
     score: float
     docid: str
-    _find: Callable[[str], str] = field(repr=False, compare=False)
+    _find: Callable[[str], Document] = field(repr=False, compare=False)
+    _kinds: Callable[[], Mapping[str, Kind]] = field(repr=False, compare=False)
 
     @property
     def text(self) -> str:
@@ -43,7 +46,18 @@ class Hit:
         Raises:
             UserError: the corpus is not on this machine, or has changed.
         """
-        return self._find(self.docid)
+        return self._find(self.docid).content
+
+    @property
+    def fields(self) -> dict[str, Value]:
+        """The document's own fields by name, read from the corpus on demand.
+
+        Numbers and truths are such where all documents of the index have them; else they are texts.
+
+        Raises:
+            UserError: the corpus is not on this machine, or has changed.
+        """
+        return typed(self._find(self.docid).fields, self._kinds())
 
 
 @dataclass(frozen=True)
@@ -207,12 +221,20 @@ class Searcher:
     def _hits(self, ranking: Ranking) -> tuple[Hit, ...]:
         pairs = zip(ranking.docids, ranking.scores, strict=True)
         return tuple(
-            Hit(rank, score, docid, self._text)
+            Hit(rank, score, docid, self._document, lambda: self._kinds)
             for rank, (docid, score) in enumerate(pairs, start=1)
         )
 
-    def _text(self, docid: str) -> str:
-        return self._resolved.dataset.document(docid).content
+    def _document(self, docid: str) -> Document:
+        return self._resolved.dataset.document(docid)
+
+    @cached_property
+    def _kinds(self) -> Mapping[str, Kind]:
+        """Return the kinds of the documents' fields; none where they are not known."""
+        try:
+            return open_store(store_of(self._resolved)).fields.kinds
+        except UserError:
+            return {}
 
 
 def _load(resolved: ResolvedIndex) -> QueryEncoder:
@@ -294,7 +316,13 @@ def record_of(
     """Return an answer by the names of its fields; with `queries`, a full scan's recall too."""
     times = {name: getattr(answer, name) for name in ("tokenise_ms", "encode_ms", "search_ms")}
     hits = [
-        {"rank": hit.rank, "score": float(hit.score), "docid": hit.docid, "text": hit.text}
+        {
+            "rank": hit.rank,
+            "score": float(hit.score),
+            "docid": hit.docid,
+            "text": hit.text,
+            "fields": hit.fields,
+        }
         for hit in answer.hits
     ]
     scan = asdict(compare_with_scan(searcher, queries, k)) if queries else None

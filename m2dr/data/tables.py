@@ -138,7 +138,7 @@ class ArrowTable(IdTable):
     Args:
         path: of a file, a folder or `hf:ID`.
         identify: as in IdTable.
-        columns: to hold.
+        columns: that `identify` needs; a row has all but those of lists and of bytes.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class ArrowTable(IdTable):
         self._batches = [
             (part, start, batch)
             for part in _parts(path)
-            for batch, start in _numbered(_mapped(part, columns))
+            for batch, start in _numbered(_mapped(part, SCALARS))
         ]
         self._ends = list(accumulate(batch.num_rows for _, _, batch in self._batches))
         super().__init__(identify, map(identify, read_records(path, columns)))

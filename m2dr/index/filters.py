@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
-from math import isfinite
+from math import inf, isfinite
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from m2dr.errors import UserError, counted, suggestion
 from m2dr.index.manifest import Kind
+from m2dr.records.texts import Fields
 
 Value = str | int | float | bool
 Bools = NDArray[np.bool_]
@@ -298,6 +299,20 @@ _ASKED_FOR = {
     "date": "dates such as 2024-01-31 or 2024-01-31T12:00:00Z",
     "boolean": "true or false",
 }
+
+
+def typed(fields: Fields, kinds: Mapping[str, Kind]) -> dict[str, Value]:
+    """Return the fields of a document by name, numbers and truths as such, and others as texts.
+
+    >>> typed((("year", "1999"), ("day", "2024-01-31")), {"year": "integer", "day": "date"})
+    {'year': 1999, 'day': '2024-01-31'}
+    """
+    found: dict[str, Value] = {}
+    for name, text in fields:
+        kind = kinds.get(name, "text")
+        value = None if kind == "date" else READERS[kind](text)
+        found[name] = text if value is None or value in (inf, -inf) else value
+    return found
 
 
 class KindGuess:

@@ -76,6 +76,11 @@ def found(corpus: str, model: Path, wanted: str = RECENT, **more: object) -> set
     return {hit.docid for hit in Searcher(asked).search("read a list", 20).hits}
 
 
+def fields_of_hits(corpus: str, model: Path, wanted: str = "") -> dict[str, dict[str, object]]:
+    asked = SearchRequest(corpus, str(model), filter=wanted, **FP32)
+    return {hit.docid: hit.fields for hit in Searcher(asked).search("read a list", 20).hits}
+
+
 def fields(home: Path) -> list[str]:
     return sorted(path.name for path in home.rglob("fields-*"))
 
@@ -104,6 +109,9 @@ def test_every_way_to_search_filters_also_after_changes(corpus: str, model: Path
     assert all(found(corpus, model, **way) == now for way in ways)
     assert fields(Path("indexes")) == ["fields-00003.parquet"] * 2
     assert found(corpus, model, "pages = 3") == {"d1"}
+    assert fields_of_hits(corpus, model, "pages = 3") == {
+        "d1": {"year": 2031, "lang": "de", "pages": 3}
+    }
     assert all(one.is_well for one in verify(VerifyRequest(sample=0)))
     for path in Path("indexes").rglob("fields-*"):
         path.write_bytes(path.read_bytes()[::-1])
@@ -180,8 +188,12 @@ def test_columns_of_tables_are_fields(
     for name, wanted in (("t.parquet", "year > 16 and day < 2022-01-09"), ("u.csv", "year > 16")):
         index(name, model)
         assert found(name, model, wanted) == {"d17", "d18", "d19"}
+        years = {docid: one["year"] for docid, one in fields_of_hits(name, model).items()}
+        assert years["d0"] == rows[0]["year"]
+        assert years["d18"] == rows[18]["year"]
         with pytest.raises(UserError, match="no field|none of that name"):
             found(name, model, "vector = 1")
+    assert fields_of_hits("t.parquet", model)["d18"] == {"year": 18, "day": "2019-04-14"}
 
 
 def test_documents_without_fields_have_no_file(
@@ -206,6 +218,9 @@ def test_the_command_line_filters_answers_and_runs(corpus: str, model: Path) -> 
     } == FOUND
     assert "recall@5 1.0000" in done.stdout
     assert "were asked for" not in done.stderr
+    told = run(*search, "year = 2011", "read a list", "--json", cwd=Path.cwd())
+    (hit,) = json.loads(told.stdout)["hits"]
+    assert (hit["docid"], hit["fields"]) == ("d11", {"year": 2011, "lang": "de"})
     lines(Path("t.jsonl"), [{"_id": "q", "text": "read a list"}])
     ran = run(*search, RECENT, "--topics", "t.jsonl", "--run", "r.trec", cwd=Path.cwd())
     assert ran.returncode == 0, ran.stderr
@@ -226,6 +241,7 @@ def test_an_index_filters_from_python_and_fewer_answers_are_no_warning(
     answers = built.search(["read", "close"], filter="year > 2001 and lang = en")
     assert [{hit.docid for hit in answer.hits} for answer in answers] == [{"d2", "d4"}] * 2
     assert built.search("read", filter="year > 3000").hits == ()
+    assert answers[0].hits[0].fields["lang"] == "en"
     with pytest.warns(UserWarning, match="9 documents per query were asked for"):
         built.search("read", k=9)
     with pytest.raises(UserError, match="filter is of type int"):
