@@ -117,6 +117,15 @@ def _column(texts: Sequence[str | None], kind: Kind) -> Untyped:
     return pa.StructArray.from_arrays(children, fields=list(_type_of(kind)))
 
 
+def kinds_of(files: Iterable[FieldFile]) -> Mapping[str, Kind]:
+    """Return the kind of each field by name, over all files of a store."""
+    by_name: dict[str, list[Kind]] = {}
+    for file in files:
+        for name, kind in file.fields:
+            by_name.setdefault(name, []).append(kind)
+    return {name: common_kind(kinds) for name, kinds in by_name.items()}
+
+
 class FieldTable:
     """The fields of all stored rows, read from their files when they are compared.
 
@@ -137,11 +146,7 @@ class FieldTable:
         """
         self._folder, self._files, self._corpus, self._remedy = folder, files, corpus, remedy
         self._compared: set[str] = set()  # names of files
-        by_name: dict[str, list[Kind]] = {}
-        for file in files:
-            for name, kind in file.fields:
-                by_name.setdefault(name, []).append(kind)
-        self.kinds: Mapping[str, Kind] = {name: common_kind(k) for name, k in by_name.items()}
+        self.kinds = kinds_of(files)
 
     def matching(self, wanted: Filter) -> Bools:
         """Return which stored rows a filter lets through, [N].

@@ -39,7 +39,14 @@ def _list(of: Table) -> Table:
 
 
 _HIT = _object(
-    {"rank": _WHOLE, "docid": _STRING, "score": _NUMBER, "title": _STRING, "text": _STRING}
+    {
+        "rank": _WHOLE,
+        "docid": _STRING,
+        "score": _NUMBER,
+        "title": _STRING,
+        "text": _STRING,
+        "fields": {"type": "object"},
+    }
 )
 _TIMES = _object({"tokenise_ms": _NUMBER, "encode_ms": _NUMBER, "search_ms": _NUMBER})
 _COST = _object(

@@ -2,7 +2,7 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
@@ -15,9 +15,10 @@ from m2dr.evaluate.costs import Shape, bytes_per_document, search_multiply_adds
 from m2dr.index.exit_files import digest_of_exits
 from m2dr.index.faiss_build import build_index
 from m2dr.index.faiss_build import open_index as open_faiss
+from m2dr.index.field_files import kinds_of
 from m2dr.index.filters import Filter
 from m2dr.index.layout import STORE, built_indexes
-from m2dr.index.manifest import IndexManifest, StoreManifest
+from m2dr.index.manifest import IndexManifest, Kind, StoreManifest
 from m2dr.index.searchable import Searchable
 from m2dr.index.store import open_store
 from m2dr.model.folder import read_card
@@ -116,7 +117,7 @@ class ServedIndex:
         self._lock, self._text_lock = threading.Lock(), threading.Lock()
         self.base = self._open_base(before)
         self.dataset = self._changed_dataset()
-        self.fields = self._fields()
+        self.kinds = self._kinds()
         self.open(self.full)
 
     @property
@@ -240,12 +241,12 @@ class ServedIndex:
                 raise
             raise FilterError(str(error)) from None
 
-    def _fields(self) -> list[str]:
-        """Return the fields of the documents, by which a search can filter them."""
+    def _kinds(self) -> Mapping[str, Kind]:
+        """Return the kinds of the documents' fields, by which a search can filter them."""
         if self.source.alone is not None:
-            return []
+            return {}
         manifest = StoreManifest.read(_store(self.source, self.document_layer(self.full.layer)))
-        return sorted({name for file in manifest.fields or () for name, _ in file.fields})
+        return kinds_of(manifest.fields or ())
 
     def costs(self) -> list[dict[str, object]]:
         """Return the multiply-adds of a query and the bytes of a document, of every listed cut."""

@@ -11,6 +11,8 @@ from typing import Any
 
 from m2dr.errors import UserError, nearest
 from m2dr.evaluate.grid import Grid
+from m2dr.index.filters import typed
+from m2dr.index.manifest import Kind
 from m2dr.index.vectors import prefixes
 from m2dr.records.cut import Cut
 from m2dr.records.run import Ranking
@@ -105,7 +107,7 @@ class Serving:
             *(self._run(index, each, queries, depth, body.filter) for each in opened)
         )
         texts = await _documents(index, found)
-        results = _results(queries, found, body.k, texts.documents)
+        results = _results(queries, found, body.k, texts.documents, index.kinds)
         answer: Table = {
             "index": name, "cut": str(cut), "layer": cut.layer, "dim": cut.dim, "results": results,
             "times": _times(found[0]),
@@ -209,7 +211,7 @@ class Serving:
                 "dims": list(index.dims),
                 "full": str(index.full),
                 "similarity": index.card.similarity,
-                "fields": index.fields,
+                "fields": sorted(index.kinds),
                 "examples": examples(index.dataset, index.documents),
                 "costs": index.costs(),
                 "grid": grid_table(grid) if grid else None,
@@ -352,21 +354,27 @@ def _read(index: ServedIndex, docids: Iterable[str]) -> AnswerTexts:
 
 
 def _results(
-    queries: Sequence[str], found: Sequence[Outcome], k: int, texts: Mapping[str, Document]
+    queries: Sequence[str],
+    found: Sequence[Outcome],
+    k: int,
+    texts: Mapping[str, Document],
+    kinds: Mapping[str, Kind],
 ) -> list[Table]:
     """Return the hits of each query, and those of the full model if it was searched too."""
     results = []
     for number, query in enumerate(queries):
         rankings = [outcome.rankings[number] for outcome in found]
-        result: Table = {"query": query, "hits": _hits(rankings[0], k, texts)}
+        result: Table = {"query": query, "hits": _hits(rankings[0], k, texts, kinds)}
         if len(rankings) > 1:
-            result["full"] = _hits(rankings[1], k, texts)
+            result["full"] = _hits(rankings[1], k, texts, kinds)
             result["overlap"] = _overlap(rankings[0], rankings[1])
         results.append(result)
     return results
 
 
-def _hits(ranking: Ranking, k: int, texts: Mapping[str, Document]) -> list[Table]:
+def _hits(
+    ranking: Ranking, k: int, texts: Mapping[str, Document], kinds: Mapping[str, Kind]
+) -> list[Table]:
     pairs = zip(ranking.docids[:k], ranking.scores[:k], strict=True)
     return [
         {
@@ -375,6 +383,7 @@ def _hits(ranking: Ranking, k: int, texts: Mapping[str, Document]) -> list[Table
             "score": score,
             "title": texts[docid].title,
             "text": texts[docid].text,
+            "fields": typed(texts[docid].fields, kinds),
         }
         for rank, (docid, score) in enumerate(pairs, start=1)
     ]

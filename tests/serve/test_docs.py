@@ -64,6 +64,8 @@ def test_a_filter_lets_documents_through(world: World, tmp_path: Path) -> None:
         for dim in (32, 8):
             hits = server.hits(query="read", dim=dim, filter="year >= 2006")
             assert sorted(hits) == ["d6", "d7", "d8"]
+        reply = server.post("/search", {"query": "read", "filter": "year = 2007"})
+        assert reply.json["results"][0]["hits"][0]["fields"] == {"year": 2007}
         assert server.hits(query="read", filter="year > 3000") == []
         for wrong, told in (("yaer > 1", "year"), ("year >", "filter"), ("year = x", "year")):
             reply = server.post("/search", {"query": "read", "filter": wrong})
