@@ -14,7 +14,7 @@ from m2dr.commands.compare import compare_folders
 from m2dr.commands.costs import measure_costs
 from m2dr.commands.index import encode_corpus, fit_index
 from m2dr.data import beir
-from m2dr.errors import UserError, nearest
+from m2dr.errors import UserError, command, nearest
 from m2dr.evaluate.comparison import Comparison, comparison_record
 from m2dr.evaluate.costs import Costs, costs_record
 from m2dr.evaluate.figures import quality_over_dims
@@ -108,6 +108,15 @@ def _list(names: list[str]) -> str:
 
 
 @dataclass(frozen=True)
+class _Asked:
+    """One corpus to measure on."""
+
+    corpus: str  # as it was named
+    task: RankingTask
+    default_of: str  # the data that the measures are the default of; empty when asked for
+
+
+@dataclass(frozen=True)
 class CorpusResult:
     """The grids of one corpus, and where they were written."""
 
@@ -153,8 +162,8 @@ def evaluate(request: EvaluateRequest) -> EvaluateReport:
     measured again.
 
     Raises:
-        UserError: a corpus, split, model, measure or cut is not there; before any weight is
-            loaded, as far as it can be known.
+        UserError: a corpus, split, model, measure or cut is not there, or two corpora share a
+            folder; before any weight is loaded, as far as it can be known.
     """
     begun = time.monotonic()
     corpora = (*request.corpora, *(corpora_of(request.suite) if request.suite else ()))
@@ -165,20 +174,48 @@ def evaluate(request: EvaluateRequest) -> EvaluateReport:
     models = request.models or (newest_model(),)
     names = names_of(models)
     sets = [collections_of(corpus) for corpus in corpora]
-    places = [tuple(_place(request, part, models, names) for part in parts) for _, parts in sets]
+    asked = [[_asked(request, part) for part in parts] for _, parts in sets]
+    _require_distinct(request, chain.from_iterable(asked))
+    places = [tuple(_place(request, one, models, names) for one in parts) for parts in asked]
     every = tuple(chain.from_iterable(places))
     means = tuple(_means(request, [name for name, _ in sets], places)) if len(every) > 1 else ()
     return EvaluateReport(every, means, request.out, time.monotonic() - begun)
 
 
-def _place(
-    request: EvaluateRequest, corpus: str, models: Sequence[str], names: Sequence[str]
-) -> CorpusResult:
+def _asked(request: EvaluateRequest, corpus: str) -> _Asked:
+    """Open a corpus; nothing but the names of its splits is needed yet."""
     dataset = open_corpus(corpus)
-    split = request.split or default_split(dataset.name, dataset.splits)
+    split = dataset.canonical(request.split or default_split(dataset.name, dataset.splits))
     defaults = default_measures(f"{_spoken(corpus)} {dataset.name}", split)
     task = RankingTask(dataset, split, request.measures or defaults.measures)
-    folder = request.out / dataset.name / split
+    return _Asked(corpus, task, "" if request.measures else defaults.name)
+
+
+def _require_distinct(request: EvaluateRequest, every: Iterable[_Asked]) -> None:
+    """Raise UserError if two corpora have one name and split, and so one folder."""
+    given: dict[Path, str] = {}
+    for one in every:
+        folder = _folder_of(request, one.task)
+        if folder in given:
+            models = request.models
+            out = f"{request.out}-2"
+            apart = command("evaluate", "retrieval", corpus=one.corpus, models=models, out=out)
+            raise UserError(
+                f"The corpora {given[folder]} and {one.corpus} were asked for, and the results of "
+                f"both would lie in {folder}; give each once, or measure one apart with: {apart}"
+            )
+        given[folder] = one.corpus
+
+
+def _folder_of(request: EvaluateRequest, task: RankingTask) -> Path:
+    return request.out / task.dataset.name / task.split
+
+
+def _place(
+    request: EvaluateRequest, asked: _Asked, models: Sequence[str], names: Sequence[str]
+) -> CorpusResult:
+    corpus, task = asked.corpus, asked.task
+    folder = _folder_of(request, task)
     found: list[Grid] = []
     named: list[str] = []
     crosses: dict[str, dict[int, Grid]] = {}
@@ -194,9 +231,15 @@ def _place(
     for measure in found[0].measures if not crosses else ():
         figures.append(folder / f"{'-'.join(grid.model for grid in found)}_{_plain(measure)}.png")
         quality_over_dims(found, measure, figures[-1])
-    known = "" if request.measures else defaults.name
     return CorpusResult(
-        corpus, split, tuple(named), tuple(found), crosses, known, folder, tuple(figures)
+        corpus,
+        task.split,
+        tuple(named),
+        tuple(found),
+        crosses,
+        asked.default_of,
+        folder,
+        tuple(figures),
     )
 
 
@@ -211,8 +254,7 @@ def _grids(
     layers = sorted({cut.layer for cut in cuts})
     dims = tuple(sorted({cut.dim for cut in cuts}))
     asked = pairings(card, layers, request.documents)
-    home = request.out / task.dataset.name / task.split
-    folders = [home / f"{name}{pairing.suffix}" for pairing in asked]
+    folders = [_folder_of(request, task) / f"{name}{pairing.suffix}" for pairing in asked]
     with ExitStack() as held:
         for folder in folders:
             held.enter_context(lock_folder(folder, "give another --out"))

@@ -157,6 +157,26 @@ def test_a_suite_measures_what_is_here_and_ends_in_the_mean(
 
 
 @pytest.mark.usefixtures("place")
+def test_two_corpora_that_would_share_a_folder_are_refused_before_the_first_is_measured() -> None:
+    shutil.copytree("data/scifact", "other/scifact")
+
+    with pytest.raises(
+        UserError,
+        match="scifact and other/scifact were asked for, and the results of both would lie in "
+        "results/scifact/test; .* m2dr evaluate retrieval --corpus other/scifact --models model "
+        "--out results-2$",
+    ):
+        grid(corpora=("scifact", "other/scifact"))
+
+    assert not Path("results").exists()
+
+
+@pytest.mark.usefixtures("place")
+def test_an_alias_of_a_split_has_no_folder_of_its_own() -> None:
+    assert grid(split="validation", layers=(2,), dims=(8,)).folder == Path("results/scifact/dev")
+
+
+@pytest.mark.usefixtures("place")
 def test_failed_checks_stand_after_the_tables_and_in_the_file() -> None:
     report = grid(runs="none")
 
