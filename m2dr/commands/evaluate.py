@@ -38,7 +38,15 @@ from m2dr.model.folder import read_card
 from m2dr.pipelines.encode import open_corpus
 from m2dr.pipelines.fit_heads import fitted_cuts
 from m2dr.pipelines.models import cuts_of, names_of, newest_model
-from m2dr.pipelines.ranking import GridEvaluation, GridRanker, Pairing, RankingTask, pairings
+from m2dr.pipelines.ranking import (
+    INDEX_EXITS,
+    GridEvaluation,
+    GridRanker,
+    Pairing,
+    RankingTask,
+    pairing_of,
+    pairings,
+)
 from m2dr.progress import say
 from m2dr.records.model_card import ModelCard
 from m2dr.settings.evaluate_requests import CompareRequest, CostsRequest, EvaluateRequest
@@ -249,7 +257,7 @@ def _grids(
     """Yield the grids of a model on a corpus, one per pairing of layers, each written at once."""
     card = read_card(model)
     if request.exits == "index":
-        card, name = _through_exits(card, request.documents), f"{name}.index-exits"
+        card, name = _through_exits(card, request.documents), f"{name}{INDEX_EXITS}"
     cuts = cuts_of(card, request.layers, request.dims, model)
     layers = sorted({cut.layer for cut in cuts})
     dims = tuple(sorted({cut.dim for cut in cuts}))
@@ -419,6 +427,7 @@ def measure_all_costs(request: EvaluateRequest, report: EvaluateReport) -> Itera
                 split=place.split,
                 layers=request.layers,
                 dims=request.dims,
+                pairing=pairing_of(folder.name)[1],
                 root=request.root,
                 device=request.device,
                 dtype=request.dtype,

@@ -10,9 +10,10 @@ import pytrec_eval
 from click.testing import CliRunner
 
 from m2dr.cli import main
-from m2dr.commands.evaluate import EvaluateReport, evaluate, told
+from m2dr.commands.evaluate import EvaluateReport, evaluate, measure_all_costs, told
 from m2dr.data.qrels import read_judgements
 from m2dr.errors import UserError
+from m2dr.evaluate.costs import read_costs
 from m2dr.evaluate.grid import read_grid
 from m2dr.evaluate.results import read_scores
 from m2dr.evaluate.runfiles import read_run
@@ -154,6 +155,16 @@ def test_a_suite_measures_what_is_here_and_ends_in_the_mean(
     assert mean.cells[Cut(4, 32)]["nDCG@10"] == pytest.approx(sum(pair) / 2)
     assert read_grid(Path("results/beir13-2-of-13/model/grid.json")) == mean
     assert "Default measures of BEIR: nDCG@10, R@100" in told(report)
+
+
+@pytest.mark.usefixtures("place")
+def test_costs_are_of_the_documents_that_each_grid_searched() -> None:
+    request = EvaluateRequest(("scifact",), ("model",), layers=LAYERS, dims=(8,), documents="cross")
+
+    costs = list(measure_all_costs(request, evaluate(request)))
+
+    assert [one.document_layer(Cut(2, 8)) for one in costs] == [2, 4]
+    assert read_costs(Path("results/scifact/test/model.documents-04")) == costs[1]
 
 
 @pytest.mark.usefixtures("place")

@@ -164,6 +164,35 @@ def test_commands_of_fixed_documents_index_the_last_layer_and_export_nothing(
     ]
 
 
+def test_costs_and_commands_are_of_the_documents_that_the_grid_searched(
+    tmp_path: Path, tiny_backbone: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "mine").symlink_to(tiny_backbone)
+    cells = {Cut(layer, 8): {"nDCG@10": 0.1 * layer} for layer in (1, 2)}
+    write_grid(Grid("mine.documents-03", "tiny", "test", 9, cells), Path("results/grid.json"))
+
+    choice = pick_cut(PickRequest(Path("results"), corpus=str(tiny_corpus)))
+
+    assert [line.partition(" --corpus")[0] for line in commands(choice)] == [
+        "m2dr index corpus --model models/mine",
+        "m2dr search 'a query' --model models/mine",
+    ]
+    assert commands(choice)[0].endswith("--layer 3 --dim 8")
+    assert commands(choice)[1].endswith("--query-layer 2 --document-layer 3 --dim 8")
+
+
+def test_costs_of_queries_through_the_exits_of_an_index_are_refused(tmp_path: Path) -> None:
+    write_grid(
+        Grid("mine.index-exits", "pydocs", "test", 9, {Cut(1, 8): {"AP": 0.1}}),
+        tmp_path / "grid.json",
+    )
+
+    with pytest.raises(UserError, match="evaluate retrieval --corpus pydocs --models mine$"):
+        pick_cut(PickRequest(tmp_path, model="models/mine"))
+
+
 def test_a_grid_that_does_not_reach_the_whole_encoder_says_what_shares_are_of(
     tmp_path: Path,
 ) -> None:
