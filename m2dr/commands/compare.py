@@ -1,7 +1,7 @@
 """`m2dr compare`: compare a grid with another grid, one cut of it, or a run of any system."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -47,16 +47,35 @@ class _Baseline:
 
 def compare_folders(request: CompareRequest) -> CompareReport:
     """Compare a grid with every baseline asked for, and write a table of each."""
-    asked = [(one, measure) for one in request.against for measure in request.measures or ("",)]
-    comparisons = [
-        compare(request.folder, one, measure, request.alpha, request.qrels)
-        for one, measure in asked
-    ]
+    paths = {Path(one).resolve(): one for one in request.against}  # each once
+    measures = dict.fromkeys(request.measures or ("",))
+    of_paths = {
+        path: [compare(request.folder, one, name, request.alpha, request.qrels) for name in measures]
+        for path, one in paths.items()
+    }
+    comparisons = list(_told_apart(of_paths))
     files: list[Path] = []
     for comparison in comparisons:
         name = _plain(f"{comparison.measure}-against-{comparison.baseline}")
         files += write_comparison(comparison, (request.out or request.folder) / name)
     return CompareReport(tuple(comparisons), tuple(files))
+
+
+def _told_apart(of_paths: Mapping[Path, Sequence[Comparison]]) -> Iterator[Comparison]:
+    """Yield the comparisons; baselines of one name have the end of their path in its place.
+
+    Else tables would not tell them apart, and the second would overwrite the files of the first.
+    """
+    names = {path: _plain(found[0].baseline) for path, found in of_paths.items()}
+    for path, found in of_paths.items():
+        others = [one for one in names if one != path and names[one] == names[path]]
+        depth = 2
+        while any(one.parts[-depth:] == path.parts[-depth:] for one in others):
+            depth += 1
+        for one in found:
+            name = "/".join(path.parts[-depth:]) if others else one.baseline
+            told = one.against.removesuffix(one.baseline) + name
+            yield replace(one, baseline=name, against=told)
 
 
 def compare(
