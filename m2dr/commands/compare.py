@@ -15,7 +15,7 @@ from m2dr.evaluate.measures import Evaluator
 from m2dr.evaluate.results import GRID, SCORES, QueryScores, read_scores, remake
 from m2dr.evaluate.runfiles import read_run
 from m2dr.evaluate.significance import paired
-from m2dr.io import refuse_pipe
+from m2dr.io import refuse_pipe, short_name
 from m2dr.records.cut import Cut
 from m2dr.records.run import Ranking, Run
 from m2dr.settings.evaluate_requests import ALPHA, CompareRequest
@@ -48,15 +48,15 @@ class _Baseline:
 def compare_folders(request: CompareRequest) -> CompareReport:
     """Compare a grid with every baseline asked for, and write a table of each."""
     paths = {Path(one).resolve(): one for one in request.against}  # each once
-    measures = dict.fromkeys(request.measures or ("",))
+    measures, rest = dict.fromkeys(request.measures or ("",)), (request.alpha, request.qrels)
     of_paths = {
-        path: [compare(request.folder, one, name, request.alpha, request.qrels) for name in measures]
+        path: [compare(request.folder, one, measure, *rest) for measure in measures]
         for path, one in paths.items()
     }
     comparisons = list(_told_apart(of_paths))
     files: list[Path] = []
     for comparison in comparisons:
-        name = _plain(f"{comparison.measure}-against-{comparison.baseline}")
+        name = short_name(_plain(f"{comparison.measure}-against-{comparison.baseline}"))
         files += write_comparison(comparison, (request.out or request.folder) / name)
     return CompareReport(tuple(comparisons), tuple(files))
 

@@ -32,7 +32,7 @@ from m2dr.evaluate.grid import (
 from m2dr.evaluate.measures import BEIR13, OTHER_NAMES, default_measures, default_split
 from m2dr.evaluate.results import Provenance, package_versions, write_provenance
 from m2dr.index.exit_files import fitting_exits
-from m2dr.io import lock_folder
+from m2dr.io import lock_folder, short_name
 from m2dr.model.devices import choose_device
 from m2dr.model.folder import read_card
 from m2dr.pipelines.encode import open_corpus
@@ -236,8 +236,9 @@ def _place(
             for dim in grids[0].dims:
                 write_cross(crosses[name], dim, folder / f"{name}.cross" / f"dim-{dim}.csv")
     figures = []
+    drawn = "-".join(grid.model for grid in found)
     for measure in found[0].measures if not crosses else ():
-        figures.append(folder / f"{'-'.join(grid.model for grid in found)}_{_plain(measure)}.png")
+        figures.append(folder / f"{short_name(f'{drawn}_{_plain(measure)}')}.png")
         quality_over_dims(found, measure, figures[-1])
     return CorpusResult(
         corpus,
@@ -340,7 +341,7 @@ def _means(
 
 
 def _written(request: EvaluateRequest, mean: Grid) -> Grid:
-    folder = request.out / mean.corpus.replace(" ", "-") / mean.model
+    folder = request.out / short_name(mean.corpus.replace(" ", "-")) / mean.model
     write_grid(mean, folder / "grid.json")
     write_csv([mean], folder / "grid.csv")
     return mean

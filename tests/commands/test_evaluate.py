@@ -158,6 +158,21 @@ def test_a_suite_measures_what_is_here_and_ends_in_the_mean(
 
 
 @pytest.mark.usefixtures("place")
+def test_names_of_means_and_figures_that_are_too_long_end_in_a_digest() -> None:
+    for letter in "ab":
+        shutil.copytree("data/scifact", letter * 130)
+        shutil.copytree("model", f"models/{letter * 130}")
+    models = ("models/" + "a" * 130, "models/" + "b" * 130)
+
+    report = evaluate(EvaluateRequest(("a" * 130, "b" * 130), models, layers=(2,), dims=(8,)))
+
+    assert all(path.exists() for path in report.figures)
+    (folder,) = Path("results").glob("mean-of-*")
+    means = [read_grid(folder / mean.model / "grid.json") for mean in report.means]
+    assert means == list(report.means)
+
+
+@pytest.mark.usefixtures("place")
 def test_costs_are_of_the_documents_that_each_grid_searched() -> None:
     request = EvaluateRequest(("scifact",), ("model",), layers=LAYERS, dims=(8,), documents="cross")
 
