@@ -136,7 +136,7 @@ def grid_of(folder: Path) -> Grid:
         near = sorted(str(path.parent) for path in folder.glob(f"**/{GRID}"))[:5]
         hint = f"Did you mean {', or '.join(near)}?" if near else "Correct the path."
         raise UserError(f"{folder} holds no results of a model ({GRID}). {hint}")
-    return read_grid(folder / GRID)
+    return read_grid(folder / GRID, f"Make it again {remake(folder)}")
 
 
 def _scores_of(folder: Path, measure: str) -> QueryScores:

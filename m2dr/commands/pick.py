@@ -18,7 +18,7 @@ from m2dr.evaluate.pick import (
     pick,
     priced,
 )
-from m2dr.evaluate.results import read_provenance
+from m2dr.evaluate.results import Provenance, read_provenance
 from m2dr.pipelines.ranking import INDEX_EXITS, pairing_of
 from m2dr.progress import say
 from m2dr.records.cut import Cut
@@ -66,7 +66,7 @@ def pick_cut(request: PickRequest) -> Choice:
         percentile=request.percentile,
         whole=whole,
         budget=budget,
-        notes=tuple(_notes(grid, costs, whole, len(candidates))),
+        notes=tuple(_notes(request.folder, grid, costs, whole, len(candidates))),
     )
 
 
@@ -103,8 +103,9 @@ def _costs(request: PickRequest, grid: Grid) -> Costs:
     known = _measured(request.folder) or read_provenance(request.folder)
     name, pairing = pairing_of(grid.model)
     if name.endswith(INDEX_EXITS):
-        model = name.removesuffix(INDEX_EXITS)
-        own = command("evaluate", "retrieval", corpus=request.corpus or grid.corpus, models=model)
+        corpus = request.corpus or (known.corpus if known else grid.corpus)
+        model = request.model or (known.model if known else name.removesuffix(INDEX_EXITS))
+        own = command("evaluate", "retrieval", corpus=corpus, models=model)
         raise UserError(
             f"The costs of {request.folder} were asked for, which are those of a model with its "
             f"own exits, and its queries pass the exits of an index; pick from results of: {own}"
@@ -141,6 +142,14 @@ def _measured(folder: Path) -> Costs | None:
         return None
 
 
+def _provenance(folder: Path) -> Provenance | None:
+    """Read how the results were made, if that can be read."""
+    try:
+        return read_provenance(folder)
+    except UserError:
+        return None
+
+
 def _model(name: str) -> str:
     """Find the model of a grid, by its name."""
     folder = MODELS / name
@@ -152,8 +161,14 @@ def _model(name: str) -> str:
     return str(folder)
 
 
-def _notes(grid: Grid, costs: Costs, whole: Cut, compared: int) -> list[str]:
+def _notes(folder: Path, grid: Grid, costs: Costs, whole: Cut, compared: int) -> list[str]:
     notes = []
+    made = _provenance(folder)
+    if made and made.fingerprint != costs.fingerprint:
+        notes.append(
+            f"the costs are of {costs.model} with other weights than the results have; measure "
+            f"them with: {command('pick', folder, model=made.model, measure_costs=True)}"
+        )
     if whole != costs.whole:
         notes.append(
             f"the grid does not reach the full model, {costs.whole}; shares are of {whole}"
