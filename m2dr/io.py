@@ -40,6 +40,7 @@ _REMEDIES = {
 _OPEN_FILES = re.compile(r"/proc/(\d+)(/task/\d+)?/fd|/dev/fd")
 _NUMBER = re.compile(r"[0-9]{1,9}")  # of an open file
 _LONG_NAME = 120  # bytes
+_ATTEMPTS = 100  # to open a lock whose folder other processes remove
 _MOST_LINKS = 40  # as Linux follows them
 _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)  # the file system has no locks
 _KINDS = {
@@ -386,12 +387,16 @@ def _held(lock: Path, what: Path, remedy: str) -> Iterator[None]:
 
 def _locked(path: Path, what: Path, remedy: str) -> int:
     """Open and lock the lock file; try again when another process removed it meanwhile."""
+    left = _ATTEMPTS
     while True:
         make_folder(path.parent)
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         except FileNotFoundError:
-            continue  # another process removed the folder
+            left -= 1
+            if left:
+                continue  # another process removed the folder
+            raise  # the folder takes no files, as /proc
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
