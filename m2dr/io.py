@@ -39,6 +39,8 @@ _REMEDIES = {
 # Folders of a process's open files, which /dev/stdout and `>(command)` are links into.
 _OPEN_FILES = re.compile(r"/proc/(\d+)(/task/\d+)?/fd|/dev/fd")
 _NUMBER = re.compile(r"[0-9]{1,9}")  # of an open file
+_LONG_NAME = 120  # bytes
+_ATTEMPTS = 100  # to open a lock whose folder other processes remove
 _MOST_LINKS = 40  # as Linux follows them
 _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)  # the file system has no locks
 _KINDS = {
@@ -188,6 +190,20 @@ def write_text(path: Path, text: str) -> None:
     Half a surrogate pair, from a file name that is not UTF-8, is written as a JSON escape.
     """
     write_bytes(path, text.encode(errors="backslashreplace"))
+
+
+def short_name(name: str) -> str:
+    """Return a name that fits a file, whose end is a digest where it is longer than 120 bytes.
+
+    File systems take 255 bytes, of which extensions and temporary names need some.
+
+    >>> short_name("mine_nDCG@10"), len(short_name("mine-" * 60))
+    ('mine_nDCG@10', 113)
+    """
+    data = os.fsencode(name)
+    if len(data) <= _LONG_NAME:
+        return name
+    return f"{data[:100].decode(errors='ignore')}-{hashlib.sha256(data).hexdigest()[:12]}"
 
 
 def make_folder(path: Path) -> None:
@@ -371,12 +387,16 @@ def _held(lock: Path, what: Path, remedy: str) -> Iterator[None]:
 
 def _locked(path: Path, what: Path, remedy: str) -> int:
     """Open and lock the lock file; try again when another process removed it meanwhile."""
+    left = _ATTEMPTS
     while True:
         make_folder(path.parent)
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         except FileNotFoundError:
-            continue  # another process removed the folder
+            left -= 1
+            if left:
+                continue  # another process removed the folder
+            raise  # the folder takes no files, as /proc
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -306,3 +306,9 @@ def test_where_the_disk_knows_no_locks_a_warning_is_given(
 def test_the_number_of_an_open_file_that_no_process_has_is_refused() -> None:
     with pytest.raises(UserError, match="/dev/fd/99999999999"):
         write_text(Path("/dev/fd/99999999999"), "run\n")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc")
+def test_a_folder_that_takes_no_files_is_a_sentence() -> None:
+    with pytest.raises(UserError, match="/proc/x.jsonl cannot be written: No such file"):
+        lock_file(Path("/proc/x.jsonl")).__enter__()

@@ -1,7 +1,7 @@
 """`m2dr compare`: compare a grid with another grid, one cut of it, or a run of any system."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from m2dr.evaluate.measures import Evaluator
 from m2dr.evaluate.results import GRID, SCORES, QueryScores, read_scores, remake
 from m2dr.evaluate.runfiles import read_run
 from m2dr.evaluate.significance import paired
-from m2dr.io import refuse_pipe
+from m2dr.io import refuse_pipe, short_name
 from m2dr.records.cut import Cut
 from m2dr.records.run import Ranking, Run
 from m2dr.settings.evaluate_requests import ALPHA, CompareRequest
@@ -47,16 +47,35 @@ class _Baseline:
 
 def compare_folders(request: CompareRequest) -> CompareReport:
     """Compare a grid with every baseline asked for, and write a table of each."""
-    asked = [(one, measure) for one in request.against for measure in request.measures or ("",)]
-    comparisons = [
-        compare(request.folder, one, measure, request.alpha, request.qrels)
-        for one, measure in asked
-    ]
+    paths = {Path(one).resolve(): one for one in request.against}  # each once
+    measures, rest = dict.fromkeys(request.measures or ("",)), (request.alpha, request.qrels)
+    of_paths = {
+        path: [compare(request.folder, one, measure, *rest) for measure in measures]
+        for path, one in paths.items()
+    }
+    comparisons = list(_told_apart(of_paths))
     files: list[Path] = []
     for comparison in comparisons:
-        name = _plain(f"{comparison.measure}-against-{comparison.baseline}")
+        name = short_name(_plain(f"{comparison.measure}-against-{comparison.baseline}"))
         files += write_comparison(comparison, (request.out or request.folder) / name)
     return CompareReport(tuple(comparisons), tuple(files))
+
+
+def _told_apart(of_paths: Mapping[Path, Sequence[Comparison]]) -> Iterator[Comparison]:
+    """Yield the comparisons; baselines of one name have the end of their path in its place.
+
+    Else tables would not tell them apart, and the second would overwrite the files of the first.
+    """
+    names = {path: _plain(found[0].baseline) for path, found in of_paths.items()}
+    for path, found in of_paths.items():
+        others = [one for one in names if one != path and names[one] == names[path]]
+        depth = 2
+        while any(one.parts[-depth:] == path.parts[-depth:] for one in others):
+            depth += 1
+        for one in found:
+            name = "/".join(path.parts[-depth:]) if others else one.baseline
+            told = one.against.removesuffix(one.baseline) + name
+            yield replace(one, baseline=name, against=told)
 
 
 def compare(
@@ -117,7 +136,7 @@ def grid_of(folder: Path) -> Grid:
         near = sorted(str(path.parent) for path in folder.glob(f"**/{GRID}"))[:5]
         hint = f"Did you mean {', or '.join(near)}?" if near else "Correct the path."
         raise UserError(f"{folder} holds no results of a model ({GRID}). {hint}")
-    return read_grid(folder / GRID)
+    return read_grid(folder / GRID, f"Make it again {remake(folder)}")
 
 
 def _scores_of(folder: Path, measure: str) -> QueryScores:

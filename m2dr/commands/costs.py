@@ -36,7 +36,8 @@ from m2dr.model.folder import read_card
 from m2dr.model.static import StaticEncoder, open_static
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.pipelines.encode import embed_texts, embed_tokens, open_corpus
-from m2dr.pipelines.models import cuts_of, document_layer
+from m2dr.pipelines.models import cuts_of
+from m2dr.pipelines.ranking import pairings
 from m2dr.progress import progress, say
 from m2dr.records.cut import Cut
 from m2dr.records.model_card import ModelCard
@@ -86,7 +87,7 @@ def measure_costs(request: CostsRequest, out: Path | None = None) -> Costs:
     layers = sorted({cut.layer for cut in cuts})
     dataset = open_corpus(request.corpus)
     texts = _queries(request, dataset)
-    sources = {layer: document_layer(card, layer) for layer in layers}
+    sources = pairings(card, layers, request.pairing)[0].layers
     encoders = open_encoders(
         request.model, {*sources, *sources.values()}, request.device, request.dtype
     )
@@ -249,7 +250,7 @@ def _costs(
         fingerprint=card.fingerprint,
         corpus=request.corpus,
         whole=card.full,
-        documents_from=card.documents,
+        documents_from=card.documents if request.pairing == "trained" else request.pairing,
         documents=documents,
         queries=len(lengths),
         query_tokens=float(np.mean(lengths)),

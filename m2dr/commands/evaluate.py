@@ -14,7 +14,7 @@ from m2dr.commands.compare import compare_folders
 from m2dr.commands.costs import measure_costs
 from m2dr.commands.index import encode_corpus, fit_index
 from m2dr.data import beir
-from m2dr.errors import UserError, nearest
+from m2dr.errors import UserError, command, nearest
 from m2dr.evaluate.comparison import Comparison, comparison_record
 from m2dr.evaluate.costs import Costs, costs_record
 from m2dr.evaluate.figures import quality_over_dims
@@ -32,13 +32,21 @@ from m2dr.evaluate.grid import (
 from m2dr.evaluate.measures import BEIR13, OTHER_NAMES, default_measures, default_split
 from m2dr.evaluate.results import Provenance, package_versions, write_provenance
 from m2dr.index.exit_files import fitting_exits
-from m2dr.io import lock_folder
+from m2dr.io import lock_folder, short_name
 from m2dr.model.devices import choose_device
 from m2dr.model.folder import read_card
 from m2dr.pipelines.encode import open_corpus
 from m2dr.pipelines.fit_heads import fitted_cuts
 from m2dr.pipelines.models import cuts_of, names_of, newest_model
-from m2dr.pipelines.ranking import GridEvaluation, GridRanker, Pairing, RankingTask, pairings
+from m2dr.pipelines.ranking import (
+    INDEX_EXITS,
+    GridEvaluation,
+    GridRanker,
+    Pairing,
+    RankingTask,
+    pairing_of,
+    pairings,
+)
 from m2dr.progress import say
 from m2dr.records.model_card import ModelCard
 from m2dr.settings.evaluate_requests import CompareRequest, CostsRequest, EvaluateRequest
@@ -108,6 +116,15 @@ def _list(names: list[str]) -> str:
 
 
 @dataclass(frozen=True)
+class _Asked:
+    """One corpus to measure on."""
+
+    corpus: str  # as it was named
+    task: RankingTask
+    default_of: str  # the data that the measures are the default of; empty when asked for
+
+
+@dataclass(frozen=True)
 class CorpusResult:
     """The grids of one corpus, and where they were written."""
 
@@ -153,8 +170,8 @@ def evaluate(request: EvaluateRequest) -> EvaluateReport:
     measured again.
 
     Raises:
-        UserError: a corpus, split, model, measure or cut is not there; before any weight is
-            loaded, as far as it can be known.
+        UserError: a corpus, split, model, measure or cut is not there, or two corpora share a
+            folder; before any weight is loaded, as far as it can be known.
     """
     begun = time.monotonic()
     corpora = (*request.corpora, *(corpora_of(request.suite) if request.suite else ()))
@@ -165,20 +182,48 @@ def evaluate(request: EvaluateRequest) -> EvaluateReport:
     models = request.models or (newest_model(),)
     names = names_of(models)
     sets = [collections_of(corpus) for corpus in corpora]
-    places = [tuple(_place(request, part, models, names) for part in parts) for _, parts in sets]
+    asked = [[_asked(request, part) for part in parts] for _, parts in sets]
+    _require_distinct(request, chain.from_iterable(asked))
+    places = [tuple(_place(request, one, models, names) for one in parts) for parts in asked]
     every = tuple(chain.from_iterable(places))
     means = tuple(_means(request, [name for name, _ in sets], places)) if len(every) > 1 else ()
     return EvaluateReport(every, means, request.out, time.monotonic() - begun)
 
 
-def _place(
-    request: EvaluateRequest, corpus: str, models: Sequence[str], names: Sequence[str]
-) -> CorpusResult:
+def _asked(request: EvaluateRequest, corpus: str) -> _Asked:
+    """Open a corpus; nothing but the names of its splits is needed yet."""
     dataset = open_corpus(corpus)
-    split = request.split or default_split(dataset.name, dataset.splits)
+    split = dataset.canonical(request.split or default_split(dataset.name, dataset.splits))
     defaults = default_measures(f"{_spoken(corpus)} {dataset.name}", split)
     task = RankingTask(dataset, split, request.measures or defaults.measures)
-    folder = request.out / dataset.name / split
+    return _Asked(corpus, task, "" if request.measures else defaults.name)
+
+
+def _require_distinct(request: EvaluateRequest, every: Iterable[_Asked]) -> None:
+    """Raise UserError if two corpora have one name and split, and so one folder."""
+    given: dict[Path, str] = {}
+    for one in every:
+        folder = _folder_of(request, one.task)
+        if folder in given:
+            models = request.models
+            out = f"{request.out}-2"
+            apart = command("evaluate", "retrieval", corpus=one.corpus, models=models, out=out)
+            raise UserError(
+                f"The corpora {given[folder]} and {one.corpus} were asked for, and the results of "
+                f"both would lie in {folder}; give each once, or measure one apart with: {apart}"
+            )
+        given[folder] = one.corpus
+
+
+def _folder_of(request: EvaluateRequest, task: RankingTask) -> Path:
+    return request.out / task.dataset.name / task.split
+
+
+def _place(
+    request: EvaluateRequest, asked: _Asked, models: Sequence[str], names: Sequence[str]
+) -> CorpusResult:
+    corpus, task = asked.corpus, asked.task
+    folder = _folder_of(request, task)
     found: list[Grid] = []
     named: list[str] = []
     crosses: dict[str, dict[int, Grid]] = {}
@@ -191,12 +236,19 @@ def _place(
             for dim in grids[0].dims:
                 write_cross(crosses[name], dim, folder / f"{name}.cross" / f"dim-{dim}.csv")
     figures = []
+    drawn = "-".join(grid.model for grid in found)
     for measure in found[0].measures if not crosses else ():
-        figures.append(folder / f"{'-'.join(grid.model for grid in found)}_{_plain(measure)}.png")
+        figures.append(folder / f"{short_name(f'{drawn}_{_plain(measure)}')}.png")
         quality_over_dims(found, measure, figures[-1])
-    known = "" if request.measures else defaults.name
     return CorpusResult(
-        corpus, split, tuple(named), tuple(found), crosses, known, folder, tuple(figures)
+        corpus,
+        task.split,
+        tuple(named),
+        tuple(found),
+        crosses,
+        asked.default_of,
+        folder,
+        tuple(figures),
     )
 
 
@@ -206,13 +258,12 @@ def _grids(
     """Yield the grids of a model on a corpus, one per pairing of layers, each written at once."""
     card = read_card(model)
     if request.exits == "index":
-        card, name = _through_exits(card, request.documents), f"{name}.index-exits"
+        card, name = _through_exits(card, request.documents), f"{name}{INDEX_EXITS}"
     cuts = cuts_of(card, request.layers, request.dims, model)
     layers = sorted({cut.layer for cut in cuts})
     dims = tuple(sorted({cut.dim for cut in cuts}))
     asked = pairings(card, layers, request.documents)
-    home = request.out / task.dataset.name / task.split
-    folders = [home / f"{name}{pairing.suffix}" for pairing in asked]
+    folders = [_folder_of(request, task) / f"{name}{pairing.suffix}" for pairing in asked]
     with ExitStack() as held:
         for folder in folders:
             held.enter_context(lock_folder(folder, "give another --out"))
@@ -290,7 +341,7 @@ def _means(
 
 
 def _written(request: EvaluateRequest, mean: Grid) -> Grid:
-    folder = request.out / mean.corpus.replace(" ", "-") / mean.model
+    folder = request.out / short_name(mean.corpus.replace(" ", "-")) / mean.model
     write_grid(mean, folder / "grid.json")
     write_csv([mean], folder / "grid.csv")
     return mean
@@ -377,6 +428,7 @@ def measure_all_costs(request: EvaluateRequest, report: EvaluateReport) -> Itera
                 split=place.split,
                 layers=request.layers,
                 dims=request.dims,
+                pairing=pairing_of(folder.name)[1],
                 root=request.root,
                 device=request.device,
                 dtype=request.dtype,

@@ -18,7 +18,8 @@ from m2dr.evaluate.pick import (
     pick,
     priced,
 )
-from m2dr.evaluate.results import read_provenance
+from m2dr.evaluate.results import Provenance, read_provenance
+from m2dr.pipelines.ranking import INDEX_EXITS, pairing_of
 from m2dr.progress import say
 from m2dr.records.cut import Cut
 from m2dr.settings.evaluate_requests import MODELS, CostsRequest, PickRequest
@@ -65,7 +66,7 @@ def pick_cut(request: PickRequest) -> Choice:
         percentile=request.percentile,
         whole=whole,
         budget=budget,
-        notes=tuple(_notes(grid, costs, whole, len(candidates))),
+        notes=tuple(_notes(request.folder, grid, costs, whole, len(candidates))),
     )
 
 
@@ -100,7 +101,16 @@ def _costs(request: PickRequest, grid: Grid) -> Costs:
     if kept and not request.measure_costs:
         return read_costs(request.folder)
     known = _measured(request.folder) or read_provenance(request.folder)
-    model = request.model or (known.model if known else _model(grid))
+    name, pairing = pairing_of(grid.model)
+    if name.endswith(INDEX_EXITS):
+        corpus = request.corpus or (known.corpus if known else grid.corpus)
+        model = request.model or (known.model if known else name.removesuffix(INDEX_EXITS))
+        own = command("evaluate", "retrieval", corpus=corpus, models=model)
+        raise UserError(
+            f"The costs of {request.folder} were asked for, which are those of a model with its "
+            f"own exits, and its queries pass the exits of an index; pick from results of: {own}"
+        )
+    model = request.model or (known.model if known else _model(name))
     if not request.model:
         reason = "whose results these are" if known else "which has the name of these results"
         say(f"Model: {model}, {reason}; --model names another.")
@@ -110,6 +120,7 @@ def _costs(request: PickRequest, grid: Grid) -> Costs:
         split=grid.split or "test",
         layers=grid.layers,
         dims=grid.dims,
+        pairing=pairing,
         root=request.root,
         device=request.device,
         dtype=request.dtype,
@@ -131,19 +142,33 @@ def _measured(folder: Path) -> Costs | None:
         return None
 
 
-def _model(grid: Grid) -> str:
-    """Find the model of a grid, and check that it is the one of that name."""
-    folder = MODELS / grid.model
+def _provenance(folder: Path) -> Provenance | None:
+    """Read how the results were made, if that can be read."""
+    try:
+        return read_provenance(folder)
+    except UserError:
+        return None
+
+
+def _model(name: str) -> str:
+    """Find the model of a grid, by its name."""
+    folder = MODELS / name
     if not folder.is_dir():
         raise UserError(
-            f"The costs of {grid.model} were never measured, and there is no {folder} to measure; "
+            f"The costs of {name} were never measured, and there is no {folder} to measure; "
             f"say where the model is with --model, and its corpus with --corpus."
         )
     return str(folder)
 
 
-def _notes(grid: Grid, costs: Costs, whole: Cut, compared: int) -> list[str]:
+def _notes(folder: Path, grid: Grid, costs: Costs, whole: Cut, compared: int) -> list[str]:
     notes = []
+    made = _provenance(folder)
+    if made and made.fingerprint != costs.fingerprint:
+        notes.append(
+            f"the costs are of {costs.model} with other weights than the results have; measure "
+            f"them with: {command('pick', folder, model=made.model, measure_costs=True)}"
+        )
     if whole != costs.whole:
         notes.append(
             f"the grid does not reach the full model, {costs.whole}; shares are of {whole}"

@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from m2dr.commands.figures import Pictured, measures_of, overlaps, picture
-from m2dr.errors import UserError, counted
+from m2dr.errors import UserError, command, counted
 from m2dr.evaluate.html_report import PageContent, PageFigure, PlaceContent, html_page
 from m2dr.evaluate.overlap import draw_overlap
 from m2dr.evaluate.results import PROVENANCE, ModelResult, package_versions
@@ -41,7 +41,7 @@ def write_report(request: ReportRequest) -> PageReport:
         raise UserError(
             f"{request.out} is a folder; name a file, such as {request.out}/report.html."
         )
-    pictured = picture(request.figures)
+    pictured = tuple(map(_current, picture(request.figures)))
     results = [one for place in pictured for one in place.results]
     models = {one.grid.model: _sheets(one, request.models) for one in results}
     notes = tuple(_notes(models, results))
@@ -60,6 +60,21 @@ def write_report(request: ReportRequest) -> PageReport:
     write_text(request.out, page)
     told = [f"{one.place}: {note}" for one in pictured for note in one.notes]
     return PageReport(request.out, len(page.encode()), (*told, *notes))
+
+
+def _current(one: Pictured) -> Pictured:
+    """Leave out comparisons of results that were measured again since, with a note of each."""
+    results, notes = [], list(one.notes)
+    for result in one.results:
+        kept = tuple(each for each in result.comparisons if each.is_of(result.grid))
+        results.append(replace(result, comparisons=kept))
+        notes += [
+            f"{each.model} was measured again after it was compared with {each.baseline}; "
+            f"compare them again with: {command('compare', result.folder, against='BASELINE')}"
+            for each in result.comparisons
+            if each not in kept
+        ]
+    return replace(one, results=tuple(results), notes=tuple(notes))
 
 
 def _place(request: FiguresRequest, one: Pictured) -> PlaceContent:

@@ -26,7 +26,7 @@ from m2dr.evaluate.grid import (
     write_grid,
 )
 from m2dr.evaluate.sentence_tasks import Rows, correlations, distinct, gold_scores, separations
-from m2dr.io import lock_folder
+from m2dr.io import lock_folder, short_name
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.folder import read_card
@@ -244,7 +244,7 @@ def _grids(
     """Yield the grids of a model on each task and their mean; each is written at once."""
     with ExitStack() as held:
         for task in tasks:
-            folder = request.out / task.name / task.split / name
+            folder = request.out / short_name(task.name) / task.split / name
             held.enter_context(lock_folder(folder, "give another --out"))
         yield from _held_grids(request, tasks, model, name, cuts)
 
@@ -280,7 +280,7 @@ def _written(grid: Grid, out: Path) -> Grid:
 
 
 def _folder(grid: Grid, out: Path) -> Path:
-    return out / grid.corpus / grid.split
+    return out / short_name(grid.corpus) / grid.split
 
 
 def _notes(card: ModelCard, cuts: Sequence[Cut]) -> tuple[str, ...]:
@@ -306,7 +306,7 @@ def _figures(out: Path, grids: Sequence[Grid], measures: Sequence[str]) -> Itera
     """Draw a figure per measure of all models on one task."""
     models = "-".join(grid.model for grid in grids)
     for measure in measures:
-        path = _folder(grids[0], out) / f"{models}_{measure}.png"
+        path = _folder(grids[0], out) / f"{short_name(f'{models}_{measure}')}.png"
         quality_over_dims(grids, measure, path)
         yield path
 

@@ -163,6 +163,10 @@ class Dataset:
         """Return the teacher scores of a split, in file order; empty when the data gives none."""
         return self._splits[self._known(split)].scores()
 
+    def canonical(self, split: str) -> str:
+        """Return the split that an alias stands for; any other word is returned as it is."""
+        return self._aliases.get(split, split)
+
     def _read(self, split: str) -> JudgedQueries:
         name = self._known(split)
         if name not in self._judged:
@@ -170,7 +174,7 @@ class Dataset:
         return self._judged[name]
 
     def _known(self, split: str) -> str:
-        name = self._aliases.get(split, split)
+        name = self.canonical(split)
         if name in self._splits:
             return name
         if not self._splits:

@@ -26,22 +26,23 @@ def recognises(name: str) -> bool:
 def open_irds(name: str) -> Dataset:
     """Open `irds:ID`; nothing is downloaded until texts or judgements are read.
 
-    The split is the last part of the id that names one ("train" for msmarco-passage/train/judged),
-    else "test"; the id itself is an alias of it. An id without judgements has the splits
-    below it. The data set is named after the corpus, which several ids may share.
+    An id without judgements has the splits below it. The data set is named after the corpus, which
+    several ids may share, and a split after the rest of its id, so that no two share both. Aliases
+    of a split are its id, and the word among its parts that names one ("dev" for dev-small).
     """
     catalogue = _catalogue()
     wanted = name.removeprefix(PREFIX)
     found = _load(catalogue, wanted)
     if not found.has_docs():
         raise UserError(f"ir_datasets has no documents under {wanted!r}. Give an id below it.")
-    splits = {
-        split: _split(catalogue.load(child), child)
-        for split, child in _judged_ids(catalogue, wanted)
-    }
-    aliases = {wanted: _split_in(wanted)} if found.has_qrels() else {}
-    name = catalogue.docs_parent_id(wanted).replace("/", "-")
-    return Dataset(name, IrdsCorpus(found, wanted), splits, aliases)
+    parent = catalogue.docs_parent_id(wanted)
+    splits: dict[str, Split] = {}
+    aliases: dict[str, str] = {}
+    for judged in _judged_ids(catalogue, wanted):
+        split = _split_name(catalogue, parent, judged)
+        splits[split] = _split(catalogue.load(judged), judged)
+        aliases |= {judged: split, _split_in(judged): split}
+    return Dataset(parent.replace("/", "-"), IrdsCorpus(found, wanted), splits, aliases)
 
 
 def _catalogue() -> Untyped:
@@ -65,16 +66,26 @@ def _load(catalogue: Untyped, wanted: str) -> Untyped:
         raise UserError(f"ir_datasets has no data set {wanted!r}. {hint}") from None
 
 
-def _judged_ids(catalogue: Untyped, wanted: str) -> Iterator[tuple[str, str]]:
-    """Yield the judged splits with their ids: the id itself, else those one level below."""
+def _judged_ids(catalogue: Untyped, wanted: str) -> Iterator[str]:
+    """Yield the ids of the judged splits: the id itself, else those one level below."""
     if catalogue.load(wanted).has_qrels():
-        yield _split_in(wanted), wanted
+        yield wanted
         return
     known = set(catalogue.registry)
     for split in _SPLITS:
         below = f"{wanted}/{split}"
         if below in known and catalogue.load(below).has_qrels():
-            yield split, below
+            yield below
+
+
+def _split_name(catalogue: Untyped, parent: str, judged: str) -> str:
+    """Return the part of an id below its corpus, "test" for the corpus itself.
+
+    A corpus whose own judgements are those of all its splits has "all", where "test" is one of
+    them.
+    """
+    below = judged.removeprefix(parent).strip("/").replace("/", "-")
+    return below or ("all" if f"{parent}/test" in catalogue.registry else "test")
 
 
 def _split_in(wanted: str) -> str:

@@ -104,9 +104,12 @@ def read_split(path: Path, corpus: Corpus, find_queries: FindQueries) -> JudgedQ
     for line, judgement in rows:
         first = kept.setdefault((judgement.query_id, judgement.document_id), judgement)
         if first != judgement:
-            raise line.error(f"says {judgement.relevance} where a line above {first.relevance}.")
+            raise line.error(
+                f"judges document {first.document_id!r} {judgement.relevance} for query "
+                f"{first.query_id!r}, and a line above {first.relevance}. Keep one of the two."
+            )
     if not kept:
-        raise UserError(f"{path} holds no judgement.")
+        raise UserError(f"{path} holds no judgement. Write one to a line: query, document, score.")
     if not found:
         raise _mismatch(*rows[0], "query", "queries file")
     if all(judgement.document_id not in corpus for judgement in kept.values()):

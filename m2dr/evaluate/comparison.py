@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from importlib.resources import files
+from math import isclose, nan
 from pathlib import Path
 from typing import Any
 
 from m2dr.errors import UserError, counted, nearest
-from m2dr.evaluate.grid import aligned, format_score, load_results, require_format
+from m2dr.evaluate.grid import Grid, aligned, format_score, load_results, require_format
 from m2dr.evaluate.significance import BETTER, SAME, WORSE, Paired
 from m2dr.io import write_text
 from m2dr.jsontext import write_json
@@ -51,6 +52,12 @@ class Comparison:
     def mark(self, cut: Cut) -> str:
         """Return the mark of a cell; empty for one that the baseline does not have."""
         return self.cells[cut].mark(self.alpha) if cut in self.cells else ""
+
+    def is_of(self, grid: Grid) -> bool:
+        """Return whether the compared values are those of a grid."""
+        found = (grid.cells.get(cut, {}).get(self.measure, nan) for cut in self.cells)
+        values = (self.values[cut] for cut in self.cells)
+        return all(isclose(a, b, abs_tol=1e-9) for a, b in zip(values, found, strict=True))
 
     def counts(self) -> tuple[int, int, int]:
         """Return how many cells are better, not significantly different, and worse."""

@@ -101,7 +101,7 @@ class Costs:
     fingerprint: str
     corpus: str  # as m2dr was given it
     whole: Cut  # the full model: last layer, all dims
-    documents_from: str  # "last": all cuts search documents of the last layer; else "same"
+    documents_from: str  # layer whose documents all cuts search: "last" or its number; or "same"
     documents: int  # number that a query searches
     queries: int  # number that was timed
     query_tokens: float  # their mean length
@@ -125,7 +125,9 @@ class Costs:
 
     def document_layer(self, cut: Cut) -> int:
         """Return the layer whose documents the queries of a cut search."""
-        return self.whole.layer if self.documents_from == "last" else cut.layer
+        if self.documents_from == "last":
+            return self.whole.layer
+        return cut.layer if self.documents_from == "same" else int(self.documents_from)
 
 
 def write_costs(costs: Costs, folder: Path) -> Path:
@@ -175,6 +177,9 @@ def _costs(data: Any) -> Costs:  # noqa: ANN401  # anything may stand in JSON
     if not cells:
         raise ValueError("it holds no cut.")
     words = {field.name: data[field.name] for field in fields(Costs)}
+    documents = words["documents_from"]
+    if documents not in ("last", "same") and not str(documents).isdecimal():
+        raise ValueError(f"its documents_from is {documents!r} where a layer belongs.")
     layer, dim = data["whole"]
     return Costs(**{**words, "whole": Cut(_whole(layer), _whole(dim)), "cells": cells})
 

@@ -313,14 +313,14 @@ def grid_record(grid: Grid) -> dict[str, Any]:
     }
 
 
-def read_grid(path: Path) -> Grid:
-    """Read what `write_grid` wrote.
+def read_grid(path: Path, remedy: str = "") -> Grid:
+    """Read what `write_grid` wrote; `remedy` is a sentence that ends each message.
 
     Raises:
         UserError: the file cannot be read, or is not a grid; with the file and what is wrong.
     """
     absent = f"There is no grid file {path}; write one or correct the path."
-    return load_results(path, "a grid", _grid, absent=absent)
+    return load_results(path, "a grid", _grid, remedy, absent)
 
 
 def load_results(
@@ -346,8 +346,9 @@ def load_results(
     except (OSError, UserError, ValueError, TypeError, AttributeError, KeyError) as error:
         if absent and isinstance(error, FileNotFoundError):
             raise UserError(absent) from None
-        reason = f"it has no {error}." if isinstance(error, KeyError) else error
-        raise UserError(f"{path} is not {what} that m2dr wrote: {reason}{after}") from error
+        reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        reason = reason.removesuffix(".")
+        raise UserError(f"{path} is not {what} that m2dr wrote: {reason}.{after}") from error
 
 
 def require_format(data: Any, number: int) -> None:  # noqa: ANN401  # anything may stand in JSON

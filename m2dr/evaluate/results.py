@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,7 +142,7 @@ class QueryScores:
         """
         if cut not in self.cuts:
             raise UserError(
-                f"There are no {self.measure} scores of {cut}; "
+                f"There are no {self.measure} scores of {cut}. "
                 f"{nearest(str(cut), map(str, self.cuts))}"
             )
         row: Floats = self.values[self.cuts.index(cut)]
@@ -195,16 +196,21 @@ def load_scores(path: Path) -> tuple[dict[str, QueryScores], dict[str, Any]]:
         UserError: as `read_scores`.
     """
     try:
-        with np.load(io.BytesIO(read_regular(path)), allow_pickle=False) as held:
+        data = io.BytesIO(read_regular(path))
+        if not is_zipfile(data):  # numpy would take it for a pickle
+            raise ValueError("it is not a zip file.")
+        with np.load(data, allow_pickle=False) as held:
             return _read_scores(held), dict(_unpacked(held["facts"]))
     except FileNotFoundError:
         raise UserError(
             f"There are no scores of single queries in {path}; make them {remake(path.parent)}"
         ) from None
-    except KeyError as error:
-        raise UserError(f"{path} is not a file of scores that m2dr wrote: no {error}.") from error
     except Exception as error:  # numpy raises many kinds for a damaged header
-        raise UserError(f"{path} is not a file of scores that m2dr wrote: {error}") from error
+        reason = f"no {error}" if isinstance(error, KeyError) else str(error).removesuffix(".")
+        raise UserError(
+            f"{path} is not a file of scores that m2dr wrote: {reason}. Make it again "
+            f"{remake(path.parent)}"
+        ) from error
 
 
 @dataclass(frozen=True, eq=False)

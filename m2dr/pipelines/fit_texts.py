@@ -143,7 +143,7 @@ def _sources_of(number: int, word: str, split: str) -> tuple[str, list[_Source]]
     documents = _Source(
         number, "document", dataset.document_count, lambda row: dataset.document_at(row).content
     )
-    queries = dataset.queries(split) if split in dataset.splits else []
+    queries = dataset.queries(split) if dataset.canonical(split) in dataset.splits else []
     return dataset.name, [
         documents,
         _Source(number, "query", len(queries), lambda row: queries[row].text),

@@ -57,7 +57,7 @@ def open_sample(corpus: str) -> JudgedSample:
             f"The loss of int8 was to be measured on {corpus}, which has no judged queries. Name a "
             f"test collection, or pydocs: {again}"
         )
-    split = "test" if "test" in dataset.splits else dataset.splits[0]
+    split = "test" if dataset.canonical("test") in dataset.splits else dataset.splits[0]
     by_query: dict[str, list[Judgement]] = {}
     for one in dataset.judgements(split):
         if dataset.holds(one.document_id):

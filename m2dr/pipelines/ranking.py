@@ -3,6 +3,7 @@
 Shapes: Q queries, H width, k documents of a ranking.
 """
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
@@ -50,6 +51,7 @@ from m2dr.records.texts import Judgement, Query
 from m2dr.settings.evaluate_requests import Runs
 
 WAYS = ("trained", "same", "last", "cross")
+INDEX_EXITS = ".index-exits"  # after a model's name: its queries pass the exits of an index
 DEEPEST = 1000  # documents of a ranking where no measure has a cutoff
 
 Floats = NDArray[np.float32]
@@ -100,6 +102,16 @@ def pairings(card: ModelCard, layers: Sequence[int], documents: str) -> tuple[Pa
             f"number of a layer from {card.lowest_layer} to {card.layers}."
         )
     return (_fixed(card, layers, card.check(Cut(int(documents), 1)).layer),)
+
+
+def pairing_of(grid: str) -> tuple[str, str]:
+    """Return the name of the model of a grid, and its `--documents`, by the name of the grid.
+
+    >>> pairing_of("mine.documents-06"), pairing_of("mine.documents-same"), pairing_of("mine")
+    (('mine', '6'), ('mine', 'same'), ('mine', 'trained'))
+    """
+    found = re.fullmatch(r"(.+)\.documents-(same|\d+)", grid)
+    return (found[1], found[2].lstrip("0") or "0") if found else (grid, "trained")
 
 
 def _fixed(card: ModelCard, layers: Sequence[int], documents: int) -> Pairing:

@@ -295,7 +295,8 @@ def _taught(dataset: Dataset, settings: TrainSettings) -> ScoredGroups | None:
 def _dev(dataset: Dataset, settings: TrainSettings) -> DevSet | None:
     if settings.evaluate_steps == 0:
         return None
-    if settings.dev not in dataset.splits or settings.dev == settings.split:
+    dev = dataset.canonical(settings.dev)
+    if dev not in dataset.splits or dev == dataset.canonical(settings.split):
         say(f"{dataset.name} has no split {settings.dev!r}: the last checkpoint is kept.")
         return None
     return DevSet.of(dataset, settings)

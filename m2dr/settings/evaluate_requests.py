@@ -193,6 +193,7 @@ class CostsRequest:
     split: str = "test"  # its queries are timed
     layers: tuple[int, ...] = ()  # empty: all
     dims: tuple[int, ...] = ()  # empty: powers of two from 8, and the full width
+    pairing: str = "trained"  # layer whose documents are searched, or "same" or "last"
     queries: int = 50  # evenly spread over the split
     documents: int = 64  # encoded to time encoding, evenly spread over the corpus
     rounds: int = 3  # of each measurement; the median counts

@@ -232,6 +232,23 @@ def test_every_baseline_and_measure_makes_a_table_and_two_files(mine: Path, thei
     shutil.rmtree(theirs)  # the files stand on their own
 
 
+def test_baselines_of_one_name_are_told_apart_by_their_folders(mine: Path, tmp_path: Path) -> None:
+    old = results(tmp_path / "old" / "test" / "plain", DRAWN)
+    new = results(tmp_path / "new" / "test" / "plain", DRAWN)
+    against = (str(old), str(new), f"{old}@L2D8", f"{new}/../plain")
+
+    report = compare_folders(CompareRequest(mine, against, ("RR@10",)))
+
+    assert [one.against for one in report.comparisons] == [
+        "the same cut of old/test/plain", "the same cut of new/test/plain", "plain at L2D8"
+    ]  # fmt: skip
+    assert [file.name for file in report.files if file.suffix == ".json"] == [
+        "RR@10-against-old-test-plain.json",
+        "RR@10-against-new-test-plain.json",
+        "RR@10-against-plain-at-L2D8.json",
+    ]
+
+
 def test_a_run_that_is_a_pipe_is_refused_since_each_measure_reads_it(mine: Path) -> None:
     with pytest.raises(UserError, match="is a pipe or a device, which can be read only once"):
         compare(mine, str(piped(b"q0 Q0 d 1 1 t\n")))

@@ -221,6 +221,24 @@ def test_documents_of_the_last_layer_are_timed_there_whatever_the_query_asks(
     assert not (tmp_path / "costs.json").exists()
 
 
+def test_documents_of_another_layer_are_timed_there_and_kept_in_the_file(
+    tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    costs = measure_costs(
+        CostsRequest(
+            str(tiny_backbone), str(tiny_corpus), layers=(1, 2), dims=(8,), pairing="3", queries=2,
+            documents=4, rounds=1, root=tmp_path,
+        ),
+        tmp_path,
+    )  # fmt: skip
+
+    assert read_costs(tmp_path) == costs
+    assert [costs.document_layer(cut) for cut in costs.cuts] == [3, 3]
+    one, two = (costs.cells[cut].documents_per_second for cut in costs.cuts)
+    assert one == two
+    assert [path.name for path in tmp_path.glob("tiny/*/layer-*")] == ["layer-03"]
+
+
 def test_cut_encoders_share_their_weights_and_give_the_vectors_of_the_whole(
     tiny_backbone: Path,
 ) -> None:

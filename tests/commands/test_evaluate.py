@@ -11,9 +11,10 @@ from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
 from m2dr.cli import main
-from m2dr.commands.evaluate import EvaluateReport, evaluate, told
+from m2dr.commands.evaluate import EvaluateReport, evaluate, measure_all_costs, told
 from m2dr.data.qrels import read_judgements
 from m2dr.errors import UserError
+from m2dr.evaluate.costs import read_costs
 from m2dr.evaluate.grid import read_grid
 from m2dr.evaluate.results import read_scores
 from m2dr.evaluate.runfiles import read_run
@@ -168,6 +169,51 @@ def test_a_suite_measures_what_is_here_and_ends_in_the_mean(
     assert mean.cells[Cut(4, 32)]["nDCG@10"] == pytest.approx(sum(pair) / 2)
     assert read_grid(Path("results/beir13-2-of-13/model/grid.json")) == mean
     assert "Default measures of BEIR: nDCG@10, R@100" in told(report)
+
+
+@pytest.mark.usefixtures("place")
+def test_names_of_means_and_figures_that_are_too_long_end_in_a_digest() -> None:
+    for letter in "ab":
+        shutil.copytree("data/scifact", letter * 130)
+        shutil.copytree("model", f"models/{letter * 130}")
+    models = ("models/" + "a" * 130, "models/" + "b" * 130)
+
+    report = evaluate(EvaluateRequest(("a" * 130, "b" * 130), models, layers=(2,), dims=(8,)))
+
+    assert all(path.exists() for path in report.figures)
+    (folder,) = Path("results").glob("mean-of-*")
+    means = [read_grid(folder / mean.model / "grid.json") for mean in report.means]
+    assert means == list(report.means)
+
+
+@pytest.mark.usefixtures("place")
+def test_costs_are_of_the_documents_that_each_grid_searched() -> None:
+    request = EvaluateRequest(("scifact",), ("model",), layers=LAYERS, dims=(8,), documents="cross")
+
+    costs = list(measure_all_costs(request, evaluate(request)))
+
+    assert [one.document_layer(Cut(2, 8)) for one in costs] == [2, 4]
+    assert read_costs(Path("results/scifact/test/model.documents-04")) == costs[1]
+
+
+@pytest.mark.usefixtures("place")
+def test_two_corpora_that_would_share_a_folder_are_refused_before_the_first_is_measured() -> None:
+    shutil.copytree("data/scifact", "other/scifact")
+
+    with pytest.raises(
+        UserError,
+        match="scifact and other/scifact were asked for, and the results of both would lie in "
+        "results/scifact/test; .* m2dr evaluate retrieval --corpus other/scifact --models model "
+        "--out results-2$",
+    ):
+        grid(corpora=("scifact", "other/scifact"))
+
+    assert not Path("results").exists()
+
+
+@pytest.mark.usefixtures("place")
+def test_an_alias_of_a_split_has_no_folder_of_its_own() -> None:
+    assert grid(split="validation", layers=(2,), dims=(8,)).folder == Path("results/scifact/dev")
 
 
 @pytest.mark.usefixtures("place")

@@ -244,6 +244,12 @@ def test_words_and_vectors_fuse_into_one_run(tmp_path: Path, tiny_corpus: Path) 
     assert list(fused.rankings) == ["q0", "q1", "q2", "q9"]
     assert fused.rankings["q9"].scores == (pytest.approx(1 / 61),)
     assert all(len(ranking.docids) <= 3 for ranking in fused.rankings.values())
+    before = dense.read_bytes()
+    (tmp_path / "link.trec").symlink_to(dense)
+    again = run("fuse", words, dense, "--out", tmp_path / "link.trec")
+    assert again.exit_code == 2
+    assert "link.trec is one of the runs to fuse; give another file as --out." in again.stderr
+    assert dense.read_bytes() == before
 
 
 def test_bm25_ranks_the_queries_of_a_split(tmp_path: Path, tiny_corpus: Path) -> None:

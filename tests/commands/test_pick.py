@@ -17,6 +17,7 @@ from m2dr.errors import UserError
 from m2dr.evaluate.costs import Cost, Costs, write_costs
 from m2dr.evaluate.grid import Grid, write_grid
 from m2dr.evaluate.pick import choice_table
+from m2dr.evaluate.results import Provenance, write_provenance
 from m2dr.records.cut import Cut
 from m2dr.settings.evaluate_requests import PickRequest
 
@@ -164,6 +165,49 @@ def test_commands_of_fixed_documents_index_the_last_layer_and_export_nothing(
     ]
 
 
+def test_costs_and_commands_are_of_the_documents_that_the_grid_searched(
+    tmp_path: Path, tiny_backbone: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "mine").symlink_to(tiny_backbone)
+    cells = {Cut(layer, 8): {"nDCG@10": 0.1 * layer} for layer in (1, 2)}
+    write_grid(Grid("mine.documents-03", "tiny", "test", 9, cells), Path("results/grid.json"))
+
+    choice = pick_cut(PickRequest(Path("results"), corpus=str(tiny_corpus)))
+
+    assert [line.partition(" --corpus")[0] for line in commands(choice)] == [
+        "m2dr index corpus --model models/mine",
+        "m2dr search 'a query' --model models/mine",
+    ]
+    assert commands(choice)[0].endswith("--layer 3 --dim 8")
+    assert commands(choice)[1].endswith("--query-layer 2 --document-layer 3 --dim 8")
+
+
+def test_costs_of_a_model_that_was_trained_again_are_told_of(folder: Path) -> None:
+    assert pick_cut(PickRequest(folder)).notes == ()
+    write_provenance(Provenance("", "models/mine", "pydocs", "test", "abc"), folder)
+    assert pick_cut(PickRequest(folder)).notes == ()
+
+    write_provenance(Provenance("", "models/mine", "pydocs", "test", "def"), folder)
+
+    (note,) = pick_cut(PickRequest(folder)).notes
+    assert note == (
+        "the costs are of models/mine with other weights than the results have; measure them with: "
+        f"m2dr pick {folder} --model models/mine --measure-costs"
+    )
+
+
+def test_costs_of_queries_through_the_exits_of_an_index_are_refused(tmp_path: Path) -> None:
+    write_grid(
+        Grid("mine.index-exits", "pydocs", "test", 9, {Cut(1, 8): {"AP": 0.1}}),
+        tmp_path / "grid.json",
+    )
+
+    with pytest.raises(UserError, match="evaluate retrieval --corpus pydocs --models models/mine$"):
+        pick_cut(PickRequest(tmp_path, model="models/mine"))
+
+
 def test_a_grid_that_does_not_reach_the_whole_encoder_says_what_shares_are_of(
     tmp_path: Path,
 ) -> None:
@@ -287,6 +331,8 @@ def test_limits_that_cannot_be_read_or_kept_are_sentences(
     [
         ("grid.json", '"RR@10": 0.9', '"RR@10": NaN', "NaN, which is not a finite number"),
         ("grid.json", '"format": 1', '"format": 7', "its format is 7"),
+        ("grid.json", '"format": 1', '"format', "Make it again by evaluating that model again"),
+        ("costs.json", "{", "[", "Measure them with: m2dr pick "),
         (
             "costs.json",
             '"latency_p50_ms": 1.0',

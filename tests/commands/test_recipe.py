@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from m2dr.errors import UserError
+from m2dr.pipelines.fit_texts import fit_texts
 from m2dr.pipelines.recipe import Kind, Recipe, recipe_of
 from m2dr.pipelines.training_data import open_material
 from m2dr.settings.trainings import read_train_settings
@@ -138,3 +139,13 @@ def test_texts_without_queries_are_said_to_be_their_own_positives(
 
     assert (material.kind, material.count) == ("sentences", 2)
     assert "mine holds texts without queries: each is its own positive" in capsys.readouterr().err
+
+
+def test_splits_of_training_may_be_named_by_an_alias(tiny_corpus: Path) -> None:
+    def quality(split: str) -> object:
+        asked = {"corpus": str(tiny_corpus), "split": split, "dev": "validation"}
+        return open_material(read_train_settings(None, (), asked)).quality
+
+    assert quality("train") is not None
+    assert quality("dev") is None  # the same split is not held out
+    assert len(fit_texts(str(tiny_corpus), 1000, 13, "validation")) == 40 + 8

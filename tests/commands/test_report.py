@@ -201,6 +201,18 @@ def test_a_name_with_markup_is_text_everywhere(made: Parts) -> None:
     assert any(EVIL in word for word in page.words)
 
 
+def test_comparisons_of_results_that_were_measured_again_are_left_out(results: Path) -> None:
+    request = ReportRequest(FiguresRequest((results,)), results.parent / "report.html")
+    assert "full-dim against " in write_report(request).path.read_text()
+    for path in results.glob("**/*-against-*.json"):
+        path.write_text(path.read_text().replace('"value": 0.', '"value": 1.'))
+
+    report = write_report(request)
+
+    assert "full-dim against " not in report.path.read_text()
+    assert any("was measured again after it was compared with" in note for note in report.notes)
+
+
 def test_comparisons_costs_checks_notes_settings_and_versions_are_there(results: Path) -> None:
     models = results.parent / "models" / "plain"
     models.mkdir(parents=True)

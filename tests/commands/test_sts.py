@@ -1,6 +1,8 @@
 import csv
 import json
+import re
 import shutil
+from dataclasses import replace
 from math import fsum, sqrt
 from pathlib import Path
 
@@ -135,6 +137,25 @@ def test_several_tasks_end_in_their_mean(tiny_backbone: Path, task: Path, tmp_pa
     assert (tmp_path / "r" / "mean-of-tiny-test+other" / "tiny-bert" / "grid.json").exists()
     assert "the mean over tiny-test, other, each counted alike" in tables(report, ["Spearman"])
     assert len(report.figures) == 3
+
+
+def test_names_of_means_and_figures_that_are_too_long_end_in_a_digest(
+    tiny_backbone: Path, task: Path, tmp_path: Path
+) -> None:
+    tasks = [tmp_path / f"{letter * 130}.tsv" for letter in "ab"]
+    for path in tasks:
+        shutil.copy(task, path)
+    models = [tmp_path / (letter * 130) for letter in "cd"]
+    for path in models:
+        shutil.copytree(tiny_backbone, path)
+    asked = request(models[0], tmp_path / "r", *tasks)
+
+    report = evaluate_sts(replace(asked, models=tuple(map(str, models))))
+
+    assert all(path.exists() for path in report.figures)
+    assert report.tasks[-1][0].corpus == f"mean-of-{'a' * 130}+{'b' * 130}"
+    (mean,) = (tmp_path / "r").glob("mean-of-*")
+    assert re.fullmatch(rf"mean-of-{'a' * 92}-[0-9a-f]{{12}}", mean.name)
 
 
 def test_several_models_stand_in_one_table(tiny_backbone: Path, task: Path, tmp_path: Path) -> None:

@@ -123,7 +123,10 @@ def test_a_judgement_written_twice_counts_once(beir: Path, write) -> None:
         (["q1\td1\t1.5"], "test.tsv, line 1: the score '1.5' is not a whole number"),
         (["q1\td1\t1", "q1\td1"], "test.tsv, line 2: has 2 columns"),
         (["q1\td1\t1", "q 1\td1\t1"], "test.tsv, line 2: the query id 'q 1' holds whitespace"),
-        (["q1\td1\t1", "q1\td1\t0"], "test.tsv, line 2: says 0 where a line above 1"),
+        (
+            ["q1\td1\t1", "q1\td1\t0"],
+            "test.tsv, line 2: judges document 'd1' 0 for query 'q1', and a line above 1",
+        ),
         (["query-id\tcorpus-id\tscore"], "test.tsv holds no judgement"),
     ],
 )

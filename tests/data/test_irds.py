@@ -57,16 +57,38 @@ def test_an_id_without_judgements_has_the_splits_below_it(local: str) -> None:
 @pytest.mark.parametrize(
     ("name", "corpus", "split"),
     [
-        ("irds:msmarco-passage/train/judged", "msmarco-passage", "train"),
-        ("irds:msmarco-passage/dev/small", "msmarco-passage", "dev"),
-        ("irds:msmarco-passage/trec-dl-2019/judged", "msmarco-passage", "test"),
+        ("irds:msmarco-passage/train/judged", "msmarco-passage", "train-judged"),
+        ("irds:msmarco-passage/dev/small", "msmarco-passage", "dev-small"),
+        ("irds:msmarco-passage/trec-dl-2019/judged", "msmarco-passage", "trec-dl-2019-judged"),
         ("irds:beir/scifact/test", "beir-scifact", "test"),
+        ("irds:beir/nq", "beir-nq", "test"),
+        ("irds:mr-tydi/ar", "mr-tydi-ar", "all"),
     ],
 )
 def test_a_catalogued_id_names_its_corpus_and_its_split(name: str, corpus: str, split: str) -> None:
     dataset = open_dataset(name)
 
     assert (dataset.name, dataset.splits) == (corpus, (split,))
+
+
+@pytest.mark.parametrize(
+    ("name", "alias"),
+    [("train/judged", "train"), ("dev/small", "dev"), ("trec-dl-2019/judged", "test")],
+)
+def test_the_word_of_an_id_that_names_a_split_is_an_alias_of_it(name: str, alias: str) -> None:
+    dataset = open_dataset(f"irds:msmarco-passage/{name}")
+
+    assert dataset.canonical(alias) == dataset.canonical(f"msmarco-passage/{name}")
+    assert dataset.canonical(alias) in dataset.splits
+    assert dataset.canonical("other") == "other"
+
+
+def test_no_two_ids_of_one_corpus_share_a_split() -> None:
+    ids = [name for name in ir_datasets.registry if name.startswith(("msmarco-", "beir/", "mr-t"))]
+    judged = [name for name in ids if ir_datasets.load(name).has_qrels()]
+    opened = [open_dataset(f"irds:{name}") for name in judged]
+
+    assert len({(one.name, one.splits) for one in opened}) == len(judged) > 100
 
 
 def test_arguana_of_the_catalogue_drops_the_querys_own_document() -> None:

@@ -54,7 +54,7 @@ def test_reading_what_was_written_gives_the_same_scores(
 
 def test_the_values_of_a_cut_are_found_by_the_cut() -> None:
     assert scores().at(Cut(2, 16)).tolist() == [2.0, 3.0]
-    with pytest.raises(UserError, match=r"no RR@10 scores of L2D8; Did you mean"):
+    with pytest.raises(UserError, match=r"no RR@10 scores of L2D8\. Did you mean"):
         scores().at(Cut(2, 8))
 
 
@@ -85,7 +85,7 @@ def test_a_damaged_file_is_a_sentence(cut: int, tmp_path: Path) -> None:
     whole = (tmp_path / SCORES).read_bytes()
     (tmp_path / SCORES).write_bytes(whole[:cut])
 
-    with pytest.raises(UserError, match="is not a file of scores that m2dr wrote"):
+    with pytest.raises(UserError, match=r"that m2dr wrote: it is not a zip file\. Make it again "):
         read_scores(tmp_path)
 
 
