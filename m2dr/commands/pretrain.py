@@ -80,7 +80,7 @@ class _Setup:
         """Return the module's arguments for some texts."""
         settings, inner = self.settings, self.tokenizer.inner
         rows = self.tokenizer([text.text for text in chosen], settings.length)
-        special, words = set(inner.all_special_ids), len(inner)
+        special, words = set(inner.all_special_ids), min(len(inner), len(self.encoder.words))
 
         def hidden(share: float, turn: int) -> MaskedTexts:
             found = []
