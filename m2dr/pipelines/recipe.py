@@ -88,10 +88,11 @@ def settle(settings: TrainSettings, kind: Kind = "documents") -> Recipe:
     stairs, path = _cuts(settings, variant, full)
     if _loss(settings, kind) == "angle" and settings.loss_weights[2]:
         _refuse_odd([*dims, *(cut.dim for cut in stairs), full.dim])
-    shallow = layers or (range(last - 1) if variant.embeddings else range(1, last))
+    named = layers or (range(last - 1) if variant.embeddings else range(1, last))
+    shallow = tuple(layer for layer in named if layer < last)
     choices = possible_steps(
         variant,
-        [layer for layer in shallow if layer < last],
+        shallow,
         dims,
         full,
         stairs,
@@ -103,7 +104,7 @@ def settle(settings: TrainSettings, kind: Kind = "documents") -> Recipe:
     related = [d for d in dims if d >= SHORTEST_RELATED] if variant.sia else []
     if variant.sia and not related:
         raise UserError(f"Token relations need prefixes of {SHORTEST_RELATED} and more; set dims.")
-    setting = _setting(settings, variant, backbone, kind, tuple(shallow))
+    setting = _setting(settings, variant, backbone, kind, shallow)
     card = _card(settings, variant, backbone, full, choices, setting)
     scored = kind == "scored pairs"
     return Recipe(variant, card, full, choices, setting, tuple(related), path, scored)
