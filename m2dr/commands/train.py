@@ -28,6 +28,7 @@ from m2dr.pipelines.run_folder import (
     clear,
     held,
     opened,
+    refuse_own_folder,
 )
 from m2dr.pipelines.training_data import Material, kind_of, open_material, refuse_few
 from m2dr.progress import Advance, is_main_process, process_count, progress, say
@@ -131,6 +132,7 @@ def train(
     """
     begun = time.monotonic()
     require_reporters(settings.reporters)
+    refuse_own_folder("train", settings, folder, settings.variant)
     setup = prepare(settings, folder)
     parameters = sum(p.numel() for p in setup.module.parameters())
     with opened(folder, settings, parameters, resume, overwrite):
@@ -405,6 +407,7 @@ def train_separately(
         Interrupted: Ctrl-C; finished models and the last checkpoint are in the folder.
     """
     begun = time.monotonic()
+    refuse_own_folder("train", settings, folder, settings.variant)
     cuts, kind = cuts_asked(settings), kind_of(settings)
     ones = {cut: _alone(settings, cut) for cut in cuts}
     for one in ones.values():

@@ -10,6 +10,7 @@ from m2dr.model.folder import read_card
 from m2dr.model.hub import find_folder, revision_of
 from m2dr.model.sentence_transformers import TEMPERATURE, reshaping_module
 from m2dr.pipelines.models import at_revision, default_dims
+from m2dr.pipelines.run_folder import refuse_cut
 from m2dr.pipelines.unused_settings import refuse_idle
 from m2dr.records.cut import Cut
 from m2dr.records.model_card import ModelCard, Similarity, pooling_modes
@@ -208,6 +209,7 @@ def _similarity(backbone: ModelCard, kind: Kind) -> Similarity:
 
 def _refuse(settings: TrainSettings, variant: Variant, backbone: ModelCard) -> None:
     """Raise UserError for what the backbone or the rest of the recipe does not allow."""
+    refuse_cut("train", settings)
     _refuse_long(settings, backbone)
     _refuse_space(settings, variant, backbone)
     _refuse_frozen(settings, variant)
