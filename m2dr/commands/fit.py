@@ -372,8 +372,8 @@ def _write(
     fewest = len(sums.moments.targets(0))
     if sums.moments.count < fewest:
         say(
-            f"{counted(sums.moments.count, 'texts and snippets')} were read for {fewest} inputs of "
-            "an exit: the ridge decides what they leave open; more texts give better exits."
+            f"{counted(sums.moments.count, 'texts')}, snippets included, for {fewest} inputs of an "
+            "exit: the ridge decides what they leave open; more texts give better exits."
         )
     how = settings.rotation, settings.inputs, settings.identity
     record = record_of(heads, texts.names, sums.texts, sums.snippets, *how)

@@ -15,7 +15,7 @@ from m2dr.data import huggingface
 from m2dr.data.sentence_pairs import SUFFIXES
 from m2dr.errors import UserError, command, counted
 from m2dr.io import list_folder, lock_folder
-from m2dr.jsontext import load_json, write_json
+from m2dr.jsontext import read_object, write_json
 from m2dr.model.checkpoint import ends_fitted
 from m2dr.model.cut_readme import read_exported
 from m2dr.model.folder import read_card
@@ -313,10 +313,7 @@ def enough_space(folder: Path, parameters: int) -> None:
 def _read(folder: Path, keys: Collection[str]) -> dict[str, Any]:
     path = folder / RECORD
     _require_begun(folder)
-    try:
-        table: dict[str, Any] = load_json(path)
-    except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}); begin again with --overwrite.") from error
+    table = read_object(path, {PROCESSES: int}, "Begin again with --overwrite.")
     begun, asked = table.pop(PROCESSES, 1), process_count()
     if table.keys() != set(keys):
         raise UserError(
