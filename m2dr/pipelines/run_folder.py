@@ -313,7 +313,7 @@ def enough_space(folder: Path, parameters: int) -> None:
 def _read(folder: Path, keys: Collection[str]) -> dict[str, Any]:
     path = folder / RECORD
     _require_begun(folder)
-    table = read_object(path, {PROCESSES: int}, "Begin again with --overwrite.")
+    table = read_object(path, {PROCESSES: int}, "Begin again with --overwrite.", strict=True)
     begun, asked = table.pop(PROCESSES, 1), process_count()
     if table.keys() != set(keys):
         raise UserError(
