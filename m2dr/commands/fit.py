@@ -3,21 +3,21 @@
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 
 from m2dr.data.tokens import Ragged
-from m2dr.errors import Interrupted, UserError, command, counted
+from m2dr.errors import Interrupted, UserError, counted
 from m2dr.io import return_free_memory
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_dtype, choose_training_device
 from m2dr.model.distributed import RankGroup
 from m2dr.model.encoder import Encoder
 from m2dr.model.exits import TokenFeatures
-from m2dr.model.hub import CHECKPOINTS, find_folder, launched, resume_command, revision_of
+from m2dr.model.hub import CHECKPOINTS, find_folder, resume_command, revision_of
 from m2dr.model.tokenizer import ModelTokenizer
 from m2dr.pipelines.fit_heads import (
     WINDOW,
@@ -38,7 +38,15 @@ from m2dr.pipelines.fit_texts import (
     rows_of,
 )
 from m2dr.pipelines.models import at_revision
-from m2dr.pipelines.run_folder import asked_to_stop, clear, folder_of, held, open_run_folder
+from m2dr.pipelines.run_folder import (
+    asked_to_stop,
+    begin_command,
+    clear,
+    held,
+    open_run_folder,
+    refuse_cut,
+    refuse_own_folder,
+)
 from m2dr.progress import is_main_process, process_count, progress, say
 from m2dr.records.model_card import ModelCard
 from m2dr.records.texts import Side
@@ -52,7 +60,6 @@ ENOUGH = 0.002  # of the mean held-out cosine: a doubling that gains less is the
 COUNTED = 16384  # texts whose tokens are counted, to know which are rare
 SAVE_EVERY = 30.0  # seconds of work that an interruption can cost
 ROUNDS = "rounds.json"  # among the checkpoints: what the fit is of, and what was decided
-_SET = ("length", "ridge")  # settings without an option of their own
 _REFUSED = "refused"
 
 
@@ -78,7 +85,8 @@ def fit(
         Interrupted: Ctrl-C; what was read until the last save is in the folder.
     """
     begun = time.monotonic()
-    _refuse_own_folder(settings, folder)
+    refuse_own_folder("fit", settings, folder, FITTED)
+    refuse_cut("fit", settings, folder)
     device = choose_training_device(settings.device)
     texts = fit_texts(settings.corpus, settings.texts or MOST, settings.seed)
     if len(texts) < settings.texts:
@@ -109,31 +117,6 @@ def fit(
                 group.barrier("fitted")
     cosines = card.fit.cosines if card.fit else ()
     return FitReport(folder, card, sums.texts, cosines, time.monotonic() - begun)
-
-
-def fit_command(settings: FitSettings, folder: Path, overwrite: bool = False) -> str:
-    """Return the command that makes this fit."""
-    options = {
-        field.name: getattr(settings, field.name)
-        for field in fields(settings)
-        if field.name in ("backbone", "corpus") or getattr(settings, field.name) != field.default
-    }
-    words = [f"{name}={options.pop(name)}" for name in _SET if name in options]
-    line = command("fit", **options, set=words, out=folder, overwrite=overwrite)
-    return launched(line, process_count())
-
-
-def _refuse_own_folder(settings: FitSettings, folder: Path) -> None:
-    own = Path(settings.backbone)
-    if not (own.exists() and folder.exists() and own.samefile(folder)):
-        return
-    other = folder_of(settings.corpus, FITTED, None)
-    if other.exists():
-        other = own.resolve().with_name(f"{own.resolve().name}-{FITTED}")
-    raise UserError(
-        f"{settings.backbone} was to be fitted into its own folder, {folder}, and a model that is "
-        f"read cannot be written over; give another --out: {fit_command(settings, other)}"
-    )
 
 
 def _of(encoder: Encoder, texts: FitTexts) -> dict[str, str]:
@@ -188,7 +171,7 @@ def _rounds_so_far(settings: FitSettings, folder: Path, rounds: Rounds) -> Round
     if not any(path.parent.glob("checkpoint-*")):  # nothing was read yet
         rounds.write(path)
         return rounds
-    again = fit_command(settings, folder, overwrite=True)
+    again = begin_command("fit", settings, folder, overwrite=True)
     found = Rounds.read(path, f"Begin again with: {again}")
     other = [name for name, value in rounds.of.items() if found.of.get(name) != value]
     if other:
@@ -279,7 +262,7 @@ class _Work:
         return Sums(Moments(self._encoder.layers - 1, self._settings.inputs == "all-layers"))
 
     def _read_sums(self, place: Path) -> Sums:
-        again = fit_command(self._settings, self._folder, overwrite=True)
+        again = begin_command("fit", self._settings, self._folder, overwrite=True)
         moments = self._no_sums().moments
         return Sums.read(place, moments.layers, moments.wide, f"Begin again with: {again}")
 
@@ -367,7 +350,7 @@ def _heads(sums: Sums, settings: FitSettings, folder: Path) -> list[FittedHead]:
         return heads_of(sums, settings.inputs, settings.ridge)
     except ValueError as error:
         larger = max(DEFAULT_RIDGE, 10 * (settings.ridge or max(RIDGES)))
-        line = fit_command(replace(settings, ridge=larger), folder, overwrite=True)
+        line = begin_command("fit", replace(settings, ridge=larger), folder, overwrite=True)
         raise UserError(
             f"Exits of {settings.backbone} cannot be fitted: {error}; begin again with a larger "
             f"one: {line}"
@@ -389,8 +372,8 @@ def _write(
     fewest = len(sums.moments.targets(0))
     if sums.moments.count < fewest:
         say(
-            f"{counted(sums.moments.count, 'texts and snippets')} were read for {fewest} inputs of "
-            "an exit: the ridge decides what they leave open; more texts give better exits."
+            f"{counted(sums.moments.count, 'texts')}, snippets included, for {fewest} inputs of an "
+            "exit: the ridge decides what they leave open; more texts give better exits."
         )
     how = settings.rotation, settings.inputs, settings.identity
     record = record_of(heads, texts.names, sums.texts, sums.snippets, *how)

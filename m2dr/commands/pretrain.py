@@ -13,7 +13,7 @@ from m2dr.commands.dry_run import Forecast, forecast
 from m2dr.commands.train import loss_told, plan_of, run, watched
 from m2dr.data.sentence_pairs import open_sentences, recognises_sentences
 from m2dr.data.tokens import mask_tokens, masking_order, pad
-from m2dr.errors import UserError, command, counted
+from m2dr.errors import UserError, counted
 from m2dr.evaluate.sentence_tasks import distinct
 from m2dr.model import checkpoint
 from m2dr.model.backbones import most_tokens, read_config
@@ -33,7 +33,7 @@ from m2dr.model.tokenizer import ModelTokenizer
 from m2dr.pipelines.encode import open_corpus
 from m2dr.pipelines.models import at_revision
 from m2dr.pipelines.recipe import stairs_of
-from m2dr.pipelines.run_folder import clear, opened
+from m2dr.pipelines.run_folder import begin_command, clear, opened, refuse_own_folder
 from m2dr.progress import is_main_process, process_count, progress, say
 from m2dr.records.cut import Cut
 from m2dr.records.model_card import PRETRAINED, ModelCard, pooling_modes
@@ -80,7 +80,7 @@ class _Setup:
         """Return the module's arguments for some texts."""
         settings, inner = self.settings, self.tokenizer.inner
         rows = self.tokenizer([text.text for text in chosen], settings.length)
-        special, words = set(inner.all_special_ids), len(inner)
+        special, words = set(inner.all_special_ids), min(len(inner), len(self.encoder.words))
 
         def hidden(share: float, turn: int) -> MaskedTexts:
             found = []
@@ -113,6 +113,7 @@ def pretrain(
     """
     begun = time.monotonic()
     require_reporters(settings.reporters)
+    refuse_own_folder("pretrain", settings, folder, "smae")
     setup = _prepare(settings, folder)
     parameters = sum(p.numel() for p in setup.module.parameters())
     with opened(folder, settings, parameters, resume, overwrite):
@@ -209,10 +210,11 @@ def _texts(settings: PretrainSettings) -> tuple[int, Callable[[int], str]]:
 def _check(settings: PretrainSettings) -> None:
     folder = find_folder(settings.backbone)
     card = read_card(folder)
-    if card.exit_head == "fitted":
+    if card.exit_head in ("fitted", "table"):
+        origin = replace(settings, backbone=card.backbone, revision="")
         raise UserError(
             f"{settings.backbone} has fitted exits, which no longer fit when its layers move. "
-            f"Pre-train what it was made of: {command('pretrain', backbone=card.backbone)}"
+            f"Pre-train what it was made of: {begin_command('pretrain', origin)}"
         )
     module, pooling = reshaping_module(folder), card.pooling
     if module or len(pooling_modes(pooling)) > 1:

@@ -11,6 +11,7 @@ from typing import Any
 from m2dr.errors import Interrupted, UserError, counted
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_training_device, drops_out, set_dropout, trains_in_bf16
+from m2dr.model.distributed import RankGroup
 from m2dr.model.encoder import Encoder
 from m2dr.model.folder import read_card
 from m2dr.model.hub import CARD, CHECKPOINTS, RECORD, resume_command
@@ -27,6 +28,7 @@ from m2dr.pipelines.run_folder import (
     clear,
     held,
     opened,
+    refuse_own_folder,
 )
 from m2dr.pipelines.training_data import Material, kind_of, open_material, refuse_few
 from m2dr.progress import Advance, is_main_process, process_count, progress, say
@@ -130,6 +132,7 @@ def train(
     """
     begun = time.monotonic()
     require_reporters(settings.reporters)
+    refuse_own_folder("train", settings, folder, settings.variant)
     setup = prepare(settings, folder)
     parameters = sum(p.numel() for p in setup.module.parameters())
     with opened(folder, settings, parameters, resume, overwrite):
@@ -404,29 +407,36 @@ def train_separately(
         Interrupted: Ctrl-C; finished models and the last checkpoint are in the folder.
     """
     begun = time.monotonic()
+    refuse_own_folder("train", settings, folder, settings.variant)
     cuts, kind = cuts_asked(settings), kind_of(settings)
     ones = {cut: _alone(settings, cut) for cut in cuts}
     for one in ones.values():
         recipe_of(one, kind)
+    group = RankGroup() if process_count() > 1 else None
     with held(folder):
         if is_main_process():
             begin_many(folder, settings, resume, overwrite)
-        trained = list(_each(ones, folder))
+        trained = list(_each(ones, folder, group))
         if is_main_process():
             clear(folder)
     return SeparateReport(tuple(trained), cuts, folder, time.monotonic() - begun)
 
 
-def _each(ones: Mapping[Cut, TrainSettings], folder: Path) -> Iterator[TrainReport]:
-    """Train the models that are not trained yet."""
+def _each(
+    ones: Mapping[Cut, TrainSettings], folder: Path, group: RankGroup | None
+) -> Iterator[TrainReport]:
+    """Train the models that are not trained yet; the first process decides which."""
     for place, (cut, one) in enumerate(ones.items(), start=1):
         own = folder / str(cut)
-        if (own / CARD).exists() and not (own / RECORD).exists():
+        found = next((name for name in (RECORD, CARD) if (own / name).exists()), "")
+        if group:  # another process may look when the first one has begun to write
+            found = group.broadcast(f"separate/{cut}", found)
+        if found == CARD:
             say(f"{cut}: trained already ({place} of {len(ones)})")
             continue
         say(f"{cut}: {place} of {len(ones)}")
         try:
-            yield train(one, own, resume=(own / RECORD).exists())
+            yield train(one, own, resume=found == RECORD)
         except Interrupted as stopped:
             hint = f"go on with: {resume_command('train', folder, process_count())}"
             raise Interrupted(f"{str(stopped).split(';')[0]} of {cut}; {hint}") from None

@@ -175,7 +175,8 @@ def load_tokenizer(name: str | Path) -> ModelTokenizer:
             f"The tokenizer in {folder} knows special tokens alone, so that all texts would be the "
             f"same to it; its vocabulary is missing. {_COPY}"
         )
-    return tokenizer
+    size = read_config(model).vocab_size
+    return replace(tokenizer, beyond=frozenset(n for n in inner.get_vocab().values() if n >= size))
 
 
 def check_vocabulary(name: str | Path) -> None:

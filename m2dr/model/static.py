@@ -202,10 +202,10 @@ def open_static(name: str | Path, folder: Path | None = None) -> StaticEncoder:
             f"{table.path} holds vectors of {table.width} dims, and those of {name} have "
             f"{card.width}; it is another model's. {_again(table.path)}"
         )
-    if tokenizer.ids > table.tokens:
+    if tokenizer.own_ids > table.tokens:
         raise UserError(
             f"{table.path} has rows of {table.tokens} tokens, and the tokenizer of {name} gives "
-            f"{tokenizer.ids}; it was made for another tokenizer. {_again(table.path)}"
+            f"{tokenizer.own_ids}; it was made for another tokenizer. {_again(table.path)}"
         )
     for length in ("query_length", "document_length"):
         tokenizer.require_room(getattr(card, length), f"{name} has {length}")

@@ -119,7 +119,7 @@ def _require(what: str, asked: str, known: Collection[str]) -> None:
 
 def _folded(encoder: StaticEncoder, dim: int, dtype: Dtype, folder: Path) -> _Export:
     """Return the rows of all tokens multiplied by their weights; int8 keeps the two apart."""
-    ids = np.arange(encoder.tokenizer.last_id + 1)
+    ids = np.arange(min(encoder.tokenizer.last_id + 1, encoder.table.tokens))
     weights = encoder.table.weights[ids]
     rows = encoder.table.rows(ids, dim) * (weights > 0 if dtype == "int8" else weights)[:, None]
     if dtype == "fp16":  # rows of frequent tokens are short: scaled, they lose no digits

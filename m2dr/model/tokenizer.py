@@ -94,6 +94,7 @@ class ModelTokenizer(BaseTokenizer):
 
     inner: "PreTrainedTokenizerBase"
     lowercases: bool = False  # whether texts are put in lower case first
+    beyond: frozenset[int] = frozenset()  # ids of added tokens without an embedding
 
     @property
     def pad_id(self) -> int:
@@ -106,11 +107,11 @@ class ModelTokenizer(BaseTokenizer):
         return int(self.inner.num_special_tokens_to_add())
 
     def ordinary_ids(self) -> list[int]:
-        """Return the ids of all tokens but the special ones, increasing."""
+        """Return the ids of all tokens with an embedding but the special ones, increasing."""
         added = self.inner.added_tokens_decoder
         special = {number for number, token in added.items() if token.special}
         special |= set(self.inner.all_special_ids)
-        return sorted(set(self.inner.get_vocab().values()) - special)
+        return sorted(set(self.inner.get_vocab().values()) - special - self.beyond)
 
     def alone(self, ids: Sequence[int]) -> list[list[int]]:
         """Return for each id the row of a text of that token alone, special tokens around it."""
@@ -133,6 +134,13 @@ class ModelTokenizer(BaseTokenizer):
             return_token_type_ids=False,
         )
         rows: list[list[int]] = out["input_ids"]
+        strange = next((row for row in rows if not self.beyond.isdisjoint(row)), ())
+        for number in self.beyond.intersection(strange):
+            raise UserError(
+                f"A text holds {self.inner.convert_ids_to_tokens(number)!r}, a token that was added"
+                f" to the tokenizer as {number} and has no embedding in the model. Leave it out of "
+                "the texts, or give the model one with resize_token_embeddings of transformers."
+            )
         return rows
 
     def _keeps_the_end(self) -> bool:
@@ -158,6 +166,11 @@ class FileTokenizer(BaseTokenizer):
     def ids(self) -> int:
         """Number of tokens in the vocabulary."""
         return int(self._backend.get_vocab_size(with_added_tokens=True))
+
+    @property
+    def own_ids(self) -> int:
+        """Number of tokens that the vocabulary has without those that were added to it."""
+        return int(self._backend.get_vocab_size(with_added_tokens=False))
 
     @property
     def last_id(self) -> int:

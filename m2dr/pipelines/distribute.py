@@ -387,14 +387,16 @@ class _RayPool:
 
     def __init__(self, ray: Any, job: EncodingJob, workers: int, shards: int) -> None:  # noqa: ANN401  # Ray has no stubs
         there = ray.cluster_resources()
-        gpus, cores = there.get("GPU", 0), max(1, int(there.get("CPU", 1)))
-        threads = max(1, cores // workers if workers > 1 else min(CPUS, cores))
+        gpus, cores = there.get("GPU", 0), int(there.get("CPU", 1))
+        nodes = [node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]]
+        largest = int(max(nodes, default=1))  # a task runs on one node
+        threads = max(1, min(largest, cores // workers if workers > 1 else CPUS))
         kept = {name: os.environ[name] for name in INHERITED if name in os.environ}
         options = {"num_cpus": 1 if gpus else threads, "num_gpus": 1 if gpus else 0}
         self._task = ray.remote(_encode_shard).options(
             max_retries=RETRIES, runtime_env={"env_vars": kept}, **options
         )
-        self.ahead = shards
+        self.ahead = min(workers, shards) if workers > 1 else shards
         self._ray, self._arguments = ray, (job, threads, str(Path.cwd()))
         self._waiting: list[object] = []
 

@@ -10,6 +10,7 @@ from m2dr.model.folder import read_card
 from m2dr.model.hub import find_folder, revision_of
 from m2dr.model.sentence_transformers import TEMPERATURE, reshaping_module
 from m2dr.pipelines.models import at_revision, default_dims
+from m2dr.pipelines.run_folder import refuse_cut
 from m2dr.pipelines.unused_settings import refuse_idle
 from m2dr.records.cut import Cut
 from m2dr.records.model_card import ModelCard, Similarity, pooling_modes
@@ -88,10 +89,11 @@ def settle(settings: TrainSettings, kind: Kind = "documents") -> Recipe:
     stairs, path = _cuts(settings, variant, full)
     if _loss(settings, kind) == "angle" and settings.loss_weights[2]:
         _refuse_odd([*dims, *(cut.dim for cut in stairs), full.dim])
-    shallow = layers or (range(last - 1) if variant.embeddings else range(1, last))
+    named = layers or (range(last - 1) if variant.embeddings else range(1, last))
+    shallow = tuple(layer for layer in named if layer < last)
     choices = possible_steps(
         variant,
-        [layer for layer in shallow if layer < last],
+        shallow,
         dims,
         full,
         stairs,
@@ -103,7 +105,7 @@ def settle(settings: TrainSettings, kind: Kind = "documents") -> Recipe:
     related = [d for d in dims if d >= SHORTEST_RELATED] if variant.sia else []
     if variant.sia and not related:
         raise UserError(f"Token relations need prefixes of {SHORTEST_RELATED} and more; set dims.")
-    setting = _setting(settings, variant, backbone, kind, tuple(shallow))
+    setting = _setting(settings, variant, backbone, kind, shallow)
     card = _card(settings, variant, backbone, full, choices, setting)
     scored = kind == "scored pairs"
     return Recipe(variant, card, full, choices, setting, tuple(related), path, scored)
@@ -207,6 +209,7 @@ def _similarity(backbone: ModelCard, kind: Kind) -> Similarity:
 
 def _refuse(settings: TrainSettings, variant: Variant, backbone: ModelCard) -> None:
     """Raise UserError for what the backbone or the rest of the recipe does not allow."""
+    refuse_cut("train", settings)
     _refuse_long(settings, backbone)
     _refuse_space(settings, variant, backbone)
     _refuse_frozen(settings, variant)

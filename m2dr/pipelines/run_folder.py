@@ -1,28 +1,42 @@
 """The folder of a training while it runs: settings, checkpoints, lock, rules of overwriting."""
 
+import json
 import shutil
 import signal
 import threading
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from m2dr.data import huggingface
 from m2dr.data.sentence_pairs import SUFFIXES
-from m2dr.errors import UserError, counted
+from m2dr.errors import UserError, command, counted
 from m2dr.io import list_folder, lock_folder
-from m2dr.jsontext import load_json, write_json
-from m2dr.model.hub import CARD, CHECKPOINTS, PROCESSES, RECORD, go_on
+from m2dr.jsontext import read_object, write_json
+from m2dr.model.checkpoint import ends_fitted
+from m2dr.model.cut_readme import read_exported
+from m2dr.model.folder import read_card
+from m2dr.model.hub import (
+    CARD,
+    CHECKPOINTS,
+    PROCESSES,
+    RECORD,
+    find_folder,
+    go_on,
+    launched,
+)
 from m2dr.progress import is_main_process, process_count
 from m2dr.settings.evaluate_requests import MODELS
+from m2dr.settings.trainings import FitSettings, PretrainSettings, TrainSettings
 
 SETTINGS = "settings.json"  # what `RECORD` is called when the training is finished
 LOGS = "tensorboard"
 BYTES_PER_PARAMETER = 12 * 3 + 8  # fp32 weights and two moments, in three checkpoints; the model
 Settings = TypeVar("Settings", covariant=True)
+TrainingSettings = TrainSettings | PretrainSettings | FitSettings
 
 
 class Read(Protocol[Settings]):
@@ -56,6 +70,85 @@ def _stem(corpus: str) -> str:
         return name
     plain = Path(name.removesuffix(".gz"))
     return plain.stem if plain.suffix.lower() in SUFFIXES else name
+
+
+# Settings of any training that have an option of their own; the others are given by --set.
+_OPTIONS = (
+    "backbone", "revision", "corpus", "variant", "texts", "rotation", "inputs", "identity",
+    "steps", "epochs", "seed", "device", "dtype",
+)  # fmt: skip
+
+
+def begin_command(
+    verb: str, settings: TrainingSettings, folder: Path | None = None, overwrite: bool = False
+) -> str:
+    """Return the command that begins a training.
+
+    Args:
+        verb: train, pretrain or fit.
+        settings: of the training.
+        folder: of the model; the default one where it is None.
+        overwrite: whether the folder holds something that is to go.
+    """
+    given = {
+        field.name: getattr(settings, field.name)
+        for field in fields(settings)
+        if field.name in ("backbone", "corpus") or getattr(settings, field.name) != field.default
+    }
+    options = {name: given.pop(name) for name in _OPTIONS if name in given}
+    words = [f"{name}={json.dumps(value)}" for name, value in given.items()]
+    line = command(verb, **options, set=words, out=folder, overwrite=overwrite)
+    return launched(line, process_count())
+
+
+def refuse_own_folder(verb: str, settings: TrainingSettings, folder: Path, what: str) -> None:
+    """Refuse to write a model over its backbone, which a resumed training would read again.
+
+    Args:
+        verb: train, pretrain or fit.
+        settings: of the training.
+        folder: to write.
+        what: stands in the name of the default folder.
+
+    Raises:
+        UserError: the backbone is the folder, or lies in it.
+    """
+    own = Path(settings.backbone).resolve()
+    if not (own.exists() and own.is_relative_to(folder.resolve())):
+        return
+    other = folder_of(settings.corpus, what, None)
+    if other.exists():
+        other = own.with_name(f"{own.name}-{what}")
+    raise UserError(
+        f"{settings.backbone} was to be the backbone of a model in {folder}, where it lies itself, "
+        "and a model that is read cannot be written over; give another --out: "
+        f"{begin_command(verb, settings, other)}"
+    )
+
+
+def refuse_cut(verb: str, settings: TrainingSettings, folder: Path | None = None) -> None:
+    """Refuse a backbone whose last layer ends in a fitted exit, which the training would drop.
+
+    Args:
+        verb: train or fit.
+        settings: of the training.
+        folder: to write, for the command in the message; the default one where it is None.
+
+    Raises:
+        UserError: it is such a cut.
+    """
+    if not ends_fitted(settings.backbone):
+        return
+    home, source = find_folder(settings.backbone), read_card(settings.backbone).backbone
+    record = read_exported(home)
+    if record is not None:  # which names the model, and not its place
+        places = (home.resolve().with_name(record.model), MODELS / record.model)
+        source = next((str(place) for place in places if (place / CARD).exists()), source)
+    raise UserError(
+        f"{settings.backbone} was asked for as the backbone, and it is a cut whose last layer ends "
+        "in a fitted exit, which would be lost. Take the model that it comes from: "
+        f"{begin_command(verb, replace(settings, backbone=source, revision=''), folder)}"
+    )
 
 
 def resumed(
@@ -220,10 +313,7 @@ def enough_space(folder: Path, parameters: int) -> None:
 def _read(folder: Path, keys: Collection[str]) -> dict[str, Any]:
     path = folder / RECORD
     _require_begun(folder)
-    try:
-        table: dict[str, Any] = load_json(path)
-    except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}); begin again with --overwrite.") from error
+    table = read_object(path, {PROCESSES: int}, "Begin again with --overwrite.", strict=True)
     begun, asked = table.pop(PROCESSES, 1), process_count()
     if table.keys() != set(keys):
         raise UserError(

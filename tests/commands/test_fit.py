@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from shell import ENVIRONMENT, m2dr, stopped_when
+from transformers import AutoTokenizer
 from world import WORDS, make_model
 
 from m2dr.cli import main
@@ -26,6 +27,7 @@ from m2dr.model import checkpoint
 from m2dr.model.backbones import BACKBONES
 from m2dr.model.folder import read_card
 from m2dr.model.hub import EXITS, STATIC
+from m2dr.model.static import open_static
 from m2dr.pipelines import fit_heads
 from m2dr.pipelines.encode import embed_texts
 from m2dr.records.cut import Cut
@@ -273,6 +275,24 @@ def test_words_that_no_text_has_and_a_state_that_says_nothing(
     out = fitted(tiny_backbone, corpus, tmp_path / "fitted", identity=8)
     found = vectors(out, (0, 1, 2, 3, 4))
     assert np.isfinite(found).all()
+
+
+def test_an_added_token_without_an_embedding_is_no_part_of_a_fit(
+    tiny_backbone: Path, sentences: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(tiny_backbone, tmp_path / "backbone")
+    inner = AutoTokenizer.from_pretrained(folder)
+    inner.add_tokens(["zebra"])  # id 64 of 64 embeddings
+    inner.save_pretrained(folder)
+    out = fitted(make_model(folder, tmp_path / "model"), sentences, tmp_path / "fitted")
+
+    encoder, tokenizer = checkpoint.load(out)
+    assert len(open_static(out).embed(["open the file"])) == 1
+    with pytest.raises(UserError, match="'zebra', a token that was added to the tokenizer as 64"):
+        embed_texts(encoder, tokenizer, ["a file", "a zebra"], "document", (4,))
+    sentences.write_text(sentences.read_text() + "the zebra reads\n")
+    with pytest.raises(UserError, match="has no embedding in the model. Leave it out"):
+        fitted(folder, sentences, tmp_path / "again")
 
 
 def test_states_that_are_not_finite_are_refused(

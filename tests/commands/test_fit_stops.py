@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +13,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from shell import m2dr, stopped_when
-from world import WORDS, make_model
+from world import WORDS, make_backbone, make_model
 
 from m2dr.cli import main
 from m2dr.commands import fit as module
@@ -237,6 +238,53 @@ def test_a_model_is_not_fitted_into_its_own_folder(
     assert {path: path.read_bytes() for path in model.iterdir() if path.is_file()} == before
     code, told = run(*remedy(told))
     assert code == 0, told
+
+
+@pytest.mark.parametrize("verb", ["train", "pretrain"])
+def test_a_model_is_not_trained_over_its_backbone(
+    verb: str, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    backbone = make_backbone(tmp_path / "my models" / "bert", masks=True)
+    before = {path: path.read_bytes() for path in backbone.iterdir()}
+    lengths = ("length",) if verb == "pretrain" else ("query_length", "document_length")
+    words = (
+        "--backbone", backbone, "--corpus", tiny_corpus, "--steps", 1, "--batch-size", 2,
+        "--device", "cpu", *(word for name in lengths for word in ("--set", f"{name}=16")),
+    )  # fmt: skip
+
+    for out in (backbone, backbone.parent):
+        code, told = run(verb, *words, "--out", out, "--overwrite")
+        assert code == 2, told
+        assert "where it lies itself" in told
+    assert {path: path.read_bytes() for path in backbone.iterdir()} == before
+    code, told = run(*remedy(told))
+    assert code == 0, told
+
+
+def test_a_cut_that_ends_in_a_fitted_exit_is_no_backbone(
+    settings: FitSettings, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words, whole = ("--corpus", tiny_corpus, "--device", "cpu"), tmp_path / "models" / "whole"
+    fit(replace(settings, texts=64, documents="same"), whole)
+    for asked in (("--cut", "L2D16"), ("--layers", "2")):
+        code, told = run("export", whole, *asked, "--out", "cut")
+        assert code == 0, told
+
+        code, told = run("fit", "--backbone", "cut", *words, "--texts", 64, "--out", "fitted")
+        assert code == 2, told
+        assert "a fitted exit, which would be lost" in told
+        code, told = run(*remedy(told), "--overwrite")
+        assert code == 0, told
+        code, told = run("train", "--backbone", "cut", *words, "--dry-run")
+        assert code == 2, told
+        code, told = run(*remedy(told), "--explain")
+        assert code == 0, told
+        code, told = run("pretrain", "--backbone", "cut", *words, "--set", "length=16")
+        assert code == 2, told
+        assert "has fitted exits" in told
+        shutil.rmtree("cut")
 
 
 def test_what_is_in_the_folder_stays_where_the_model_cannot_be_loaded(

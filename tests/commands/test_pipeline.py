@@ -215,6 +215,43 @@ def test_a_worker_that_has_ended_is_told_to_end_all_the_same() -> None:
     pool.give(0, None)
 
 
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "workers", "threads", "tasks"),
+    [
+        ((8, 8, 2), 0, 2, 8, 2),  # 9 threads each are on no node
+        ((8, 8), 0, 1, 4, 5),
+        ((2, 1), 0, 1, 2, 5),
+        ((8, 8), 0, 8, 2, 5),
+        ((8, 8), 4, 2, 8, 2),
+    ],
+)
+def test_a_ray_task_fits_on_a_node_and_workers_limit_the_tasks(
+    nodes: tuple[int, ...], gpus: int, workers: int, threads: int, tasks: int
+) -> None:
+    class Ray:
+        asked: dict[str, object] = {}
+
+        def cluster_resources(self) -> dict[str, float]:
+            return {"CPU": sum(nodes), "GPU": gpus}
+
+        def nodes(self) -> list[dict[str, object]]:
+            dead = {"Alive": False, "Resources": {"CPU": 99.0}}
+            return [dead, *({"Alive": True, "Resources": {"CPU": float(n)}} for n in nodes)]
+
+        def remote(self, _: object) -> "Ray":
+            return self
+
+        def options(self, **asked: object) -> None:
+            self.asked = asked
+
+    ray = Ray()
+    pool = distribute._RayPool(ray, None, workers, 5)  # type: ignore[arg-type]  # nothing is encoded
+
+    assert ray.asked["num_cpus"] == (1 if gpus else threads)
+    assert pool._arguments[1] == threads
+    assert pool.ahead == tasks
+
+
 class Store:
     """The texts of a torchrun job, as `RankGroup` keeps them, in this process."""
 

@@ -12,7 +12,8 @@ from m2dr.commands.train import train, train_separately
 from m2dr.errors import UserError
 from m2dr.model.checkpoint import export_cut
 from m2dr.model.folder import read_card
-from m2dr.settings.trainings import TrainSettings
+from m2dr.pipelines.run_folder import resumed
+from m2dr.settings.trainings import TrainSettings, read_train_settings
 from m2dr.train.module import TrainingModule
 
 Train = Callable[..., object]
@@ -82,6 +83,15 @@ def test_a_checkpoint_is_kept_until_someone_says_otherwise(
 
     train(settings, tmp_path, resume=True)
     assert read_card(tmp_path).variant == "plain"
+
+
+@pytest.mark.parametrize("text", ["[1]", "nul", '{"processes": "two"}'])
+def test_settings_of_a_training_that_are_damaged_are_told_in_a_sentence(
+    text: str, tmp_path: Path
+) -> None:
+    (tmp_path / "training.json").write_text(text)
+    with pytest.raises(UserError, match=r"training.json.*Begin again with --overwrite"):
+        resumed(read_train_settings, tmp_path, None, (), {})
 
 
 def test_many_trainings_of_which_none_came_to_a_checkpoint_are_begun_again(
