@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from m2dr.data.text_files import Texts, open_texts
 from m2dr.data.tokens import batched
 from m2dr.errors import UserError, install, nearest
-from m2dr.io import atomic_path
+from m2dr.io import atomic_path, refuse_same_file
 from m2dr.pipelines.cut_encoder import AT_ONCE, CutEncoder
 from m2dr.pipelines.models import newest_model
 from m2dr.progress import Advance, progress
@@ -46,8 +46,8 @@ def encode(request: EncodeRequest) -> EncodeReport:
     All lines are checked before the model is loaded. The files are replaced when they are complete.
 
     Raises:
-        UserError: a line is malformed, there is none, there is no such model or cut, or the format
-            is not known or its library not installed.
+        UserError: a line is malformed, there is none, there is no such model or cut, the format
+            is not known or its library not installed, or two of the files are the same.
     """
     begun = time.monotonic()
     kind = request.out.suffix.lower()
@@ -60,6 +60,8 @@ def encode(request: EncodeRequest) -> EncodeReport:
             f"--out {request.out} needs pyarrow, which is not installed. Write .npy, or install it "
             f"with: {install('datasets')}"
         )
+    refuse_same_file("--out", request.out, {"FILE": request.file, "--ids": request.ids})
+    refuse_same_file("--ids", request.ids, {"FILE": request.file})
     texts = open_texts(request.file, request.query)
     total = sum(1 for _ in texts())
     if total == 0:

@@ -168,6 +168,25 @@ def test_a_mistake_is_a_sentence_and_leaves_the_old_vectors(
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def test_vectors_and_ids_are_not_written_over_the_texts_or_each_other(tmp_path: Path) -> None:
+    texts, table = tmp_path / "texts.txt", tmp_path / "own.parquet"
+    texts.write_text("read a file\n")
+    table.write_bytes(b"PAR1")
+    two = EncodeRequest(str(texts), tmp_path / "v.npy", ids=tmp_path / "v.npy")
+
+    for request, names in [
+        (EncodeRequest(str(table), table), "FILE"),
+        (EncodeRequest(str(texts), tmp_path / "v.npy", ids=texts), "FILE"),
+        (two, "--ids"),
+    ]:
+        with pytest.raises(UserError, match=f"and {names} names the same file"):
+            verb.encode(request)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
+        "texts.txt": b"read a file\n",
+        "own.parquet": b"PAR1",
+    }
+
+
 def test_a_malformed_line_is_named_before_the_model_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "texts.jsonl").write_text('{"text": "a"}\n{"title": "b"}\n')
 
