@@ -230,7 +230,7 @@ def refuse_same_file(option: str, path: Path | None, others: Mapping[str, object
     if path is None or (path.exists() and not path.is_file()):  # a stream is not replaced
         return
     for name, other in others.items():
-        is_file = isinstance(other, Path) or os.path.isfile(str(other or ""))
+        is_file = isinstance(other, Path) or Path(str(other or ".")).is_file()
         if is_file and os.path.realpath(str(other)) == os.path.realpath(path):
             raise UserError(
                 f"{option} {path} was to be written, and {name} names the same file, which would "

@@ -109,20 +109,35 @@ def _encoded(
         yield read.popleft(), vectors
 
 
+def _in(precision: str, vectors: Vectors) -> Vectors:
+    """Return vectors in the number format that they are written in.
+
+    Raises:
+        UserError: a value is too large for it.
+    """
+    with np.errstate(over="ignore"):
+        found = vectors.astype(precision)
+    if not np.isfinite(found).all() and np.isfinite(vectors).all():
+        raise UserError(
+            f"--precision {precision} was asked for, and a vector has the value "
+            f"{np.abs(vectors).max():.6g}, which is too large for it. Leave --precision out."
+        )
+    return found
+
+
 @contextmanager
 def _npy(path: Path, shape: tuple[int, int], precision: str) -> Iterator[Write]:
     """Open an array [N, D], which `numpy.load` reads."""
-    with atomic_path(path) as unfinished:
-        rows = np.lib.format.open_memmap(unfinished, "w+", np.dtype(precision), shape)
-        end = 0
+    descr = np.lib.format.dtype_to_descr(np.dtype(precision))
+    header = {"descr": descr, "fortran_order": False, "shape": shape}
+    # Not through a mapped file: on a full disk that ends the process by a signal.
+    with atomic_path(path) as unfinished, unfinished.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
 
         def write(_: list[str], vectors: Vectors) -> None:
-            nonlocal end
-            start, end = end, end + len(vectors)
-            rows[start:end] = vectors
+            file.write(_in(precision, vectors).tobytes())
 
         yield write
-        rows.flush()
 
 
 @contextmanager
@@ -136,7 +151,7 @@ def _parquet(path: Path, shape: tuple[int, int], precision: str) -> Iterator[Wri
     with atomic_path(path) as unfinished, parquet.ParquetWriter(unfinished, schema) as file:
 
         def write(ids: list[str], vectors: Vectors) -> None:
-            flat = pyarrow.array(vectors.astype(precision).ravel())
+            flat = pyarrow.array(_in(precision, vectors).ravel())
             column = pyarrow.FixedSizeListArray.from_arrays(flat, shape[1])
             file.write_table(pyarrow.table([pyarrow.array(ids), column], schema=schema))
 

@@ -187,6 +187,30 @@ def test_vectors_and_ids_are_not_written_over_the_texts_or_each_other(tmp_path: 
     }
 
 
+def test_a_full_disk_ends_no_process_by_a_signal(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would where a mapped file has no room, so none is mapped."""
+    (tmp_path / "texts.txt").write_text("\n".join(LINES))
+    monkeypatch.setattr(np, "memmap", lambda *_, **__: pytest.fail("a file was mapped"))
+
+    found = encoded(request_of(model, tmp_path / "texts.txt", tmp_path / "v.npy"))
+
+    assert found.shape == (9, 32)
+
+
+@pytest.mark.parametrize("kind", verb.FORMATS)
+def test_a_value_that_float16_cannot_hold_is_refused(kind: str, tmp_path: Path) -> None:
+    out = tmp_path / f"v{kind}"
+
+    with (
+        pytest.raises(UserError, match="the value 100000, which is too large for it. Leave"),
+        verb.FORMATS[kind](out, (1, 2), "float16") as write,
+    ):
+        write(["a"], np.array([[1.0, -1e5]], np.float32))
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_malformed_line_is_named_before_the_model_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "texts.jsonl").write_text('{"text": "a"}\n{"title": "b"}\n')
 
