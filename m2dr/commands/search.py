@@ -9,7 +9,7 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.errors import counted
+from m2dr.errors import UserError, counted
 from m2dr.evaluate.runfiles import write_run
 from m2dr.index.filters import Filter
 from m2dr.index.searchable import Searchable
@@ -294,12 +294,27 @@ def record_of(
     """Return an answer by the names of its fields; with `queries`, a full scan's recall too."""
     times = {name: getattr(answer, name) for name in ("tokenise_ms", "encode_ms", "search_ms")}
     hits = [
-        {"rank": hit.rank, "score": float(hit.score), "docid": hit.docid, "text": hit.text}
-        for hit in answer.hits
+        {"rank": hit.rank, "score": float(hit.score), "docid": hit.docid, "text": text}
+        for hit, text in zip(answer.hits, _texts_of(answer), strict=True)
     ]
     scan = asdict(compare_with_scan(searcher, queries, k)) if queries else None
     cut = {"query_layer": searcher.cut.layer, "document_layer": searcher.documents.layer}
     return {"query": text, **cut, "dim": searcher.cut.dim, "hits": hits, **times, "report": scan}
+
+
+def _texts_of(answer: Answer) -> list[str | None]:
+    """Return the texts of the documents; None, and one warning, for those not at hand."""
+    texts: list[str | None] = []
+    missing = ""
+    for hit in answer.hits:
+        try:
+            texts.append(hit.text)
+        except UserError as error:
+            texts.append(None)
+            missing = str(error)
+    if missing:
+        _warn(missing)
+    return texts
 
 
 def recall(found: Mapping[str, Ranking], exact: Mapping[str, Ranking]) -> float:
