@@ -95,7 +95,7 @@ class FaissIndex(Searchable):
 
     def where(self, wanted: Filter) -> "FaissIndex":
         """See Searchable; the store has the fields, and finds what an engine may miss."""
-        kept = self._with_store.store.where(wanted)
+        kept = self._same_store.where(wanted)
         return replace(
             self,
             docids=kept.docids,
@@ -287,15 +287,16 @@ class FaissIndex(Searchable):
         for query, (scores, rows) in zip(prepared, self._found(prepared, k), strict=True):
             missing = has_store and (rows >= 0).sum() < k
             if missing and (self._all(query[None], k)[1] >= 0).all():
-                yield self._with_store._scanned(query, k)
+                yield replace(self, store=self._same_store)._scanned(query, k)
             else:
                 yield scores, rows
 
-    @cached_property
-    def _with_store(self) -> "FaissIndex":
+    @property
+    def _same_store(self) -> Store:
+        """The store that the index was cut from, as it was then."""
         store = self.store or self._store_beside
         _refuse_other(store, self)
-        return replace(self, store=store)
+        return store
 
     def _scanned(self, query: Scores, k: int) -> tuple[Scores, Rows]:
         """Return exact scores and rows of the best `k` documents, with all that share the last."""
