@@ -12,7 +12,7 @@ import stat
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
@@ -229,6 +229,29 @@ def is_stdout(path: Path) -> bool:
         return os.path.samestat(path.stat(), os.fstat(1))
     except OSError:
         return False
+
+
+def refuse_same_file(option: str, path: Path | None, others: Mapping[str, object]) -> None:
+    """Refuse to write a file that is also another one of the same command.
+
+    Args:
+        option: that names the file to write.
+        path: of the file; None where none is written.
+        others: paths that are read or written too, or names of what is read, which may be no
+            files, by what names them; None for none.
+
+    Raises:
+        UserError: one of them is that file, by whatever name.
+    """
+    if path is None or (path.exists() and not path.is_file()):  # a stream is not replaced
+        return
+    for name, other in others.items():
+        is_file = isinstance(other, Path) or Path(str(other or ".")).is_file()
+        if is_file and os.path.realpath(str(other)) == os.path.realpath(path):
+            raise UserError(
+                f"{option} {path} was to be written, and {name} names the same file, which would "
+                f"be lost. Name another file by {option}."
+            )
 
 
 def remove_files(folder: Path, *patterns: str) -> None:

@@ -61,7 +61,9 @@ def search(
     _refuse_mixed(text, topics, run_file, as_json)
     from m2dr.commands import search as verb
     from m2dr.data.qrels import read_topics
+    from m2dr.io import refuse_same_file
 
+    refuse_same_file("--run", run_file, {"--topics": topics, "--corpus": request.corpus})
     queries = read_topics(topics) if topics else None  # before anything is loaded
     searcher = verb.Searcher(request)
     echo(searcher.describe, err=True)

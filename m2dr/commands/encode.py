@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from m2dr.data.text_files import Texts, open_texts
 from m2dr.data.tokens import batched
 from m2dr.errors import UserError, install, nearest
-from m2dr.io import atomic_path
+from m2dr.io import atomic_path, refuse_same_file
 from m2dr.pipelines.cut_encoder import AT_ONCE, CutEncoder
 from m2dr.pipelines.models import newest_model
 from m2dr.progress import Advance, progress
@@ -46,8 +46,8 @@ def encode(request: EncodeRequest) -> EncodeReport:
     All lines are checked before the model is loaded. The files are replaced when they are complete.
 
     Raises:
-        UserError: a line is malformed, there is none, there is no such model or cut, or the format
-            is not known or its library not installed.
+        UserError: a line is malformed, there is none, there is no such model or cut, the format
+            is not known or its library not installed, or two of the files are the same.
     """
     begun = time.monotonic()
     kind = request.out.suffix.lower()
@@ -60,6 +60,8 @@ def encode(request: EncodeRequest) -> EncodeReport:
             f"--out {request.out} needs pyarrow, which is not installed. Write .npy, or install it "
             f"with: {install('datasets')}"
         )
+    refuse_same_file("--out", request.out, {"FILE": request.file, "--ids": request.ids})
+    refuse_same_file("--ids", request.ids, {"FILE": request.file})
     texts = open_texts(request.file, request.query)
     total = sum(1 for _ in texts())
     if total == 0:
@@ -107,20 +109,35 @@ def _encoded(
         yield read.popleft(), vectors
 
 
+def _in(precision: str, vectors: Vectors) -> Vectors:
+    """Return vectors in the number format that they are written in.
+
+    Raises:
+        UserError: a value is too large for it.
+    """
+    with np.errstate(over="ignore"):
+        found = vectors.astype(precision)
+    if not np.isfinite(found).all() and np.isfinite(vectors).all():
+        raise UserError(
+            f"--precision {precision} was asked for, and a vector has the value "
+            f"{np.abs(vectors).max():.6g}, which is too large for it. Leave --precision out."
+        )
+    return found
+
+
 @contextmanager
 def _npy(path: Path, shape: tuple[int, int], precision: str) -> Iterator[Write]:
     """Open an array [N, D], which `numpy.load` reads."""
-    with atomic_path(path) as unfinished:
-        rows = np.lib.format.open_memmap(unfinished, "w+", np.dtype(precision), shape)
-        end = 0
+    descr = np.lib.format.dtype_to_descr(np.dtype(precision))
+    header = {"descr": descr, "fortran_order": False, "shape": shape}
+    # Not through a mapped file: on a full disk that ends the process by a signal.
+    with atomic_path(path) as unfinished, unfinished.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
 
         def write(_: list[str], vectors: Vectors) -> None:
-            nonlocal end
-            start, end = end, end + len(vectors)
-            rows[start:end] = vectors
+            file.write(_in(precision, vectors).tobytes())
 
         yield write
-        rows.flush()
 
 
 @contextmanager
@@ -134,7 +151,7 @@ def _parquet(path: Path, shape: tuple[int, int], precision: str) -> Iterator[Wri
     with atomic_path(path) as unfinished, parquet.ParquetWriter(unfinished, schema) as file:
 
         def write(ids: list[str], vectors: Vectors) -> None:
-            flat = pyarrow.array(vectors.astype(precision).ravel())
+            flat = pyarrow.array(_in(precision, vectors).ravel())
             column = pyarrow.FixedSizeListArray.from_arrays(flat, shape[1])
             file.write_table(pyarrow.table([pyarrow.array(ids), column], schema=schema))
 

@@ -22,6 +22,7 @@ from m2dr.records.exported import CutCosts, ExportRecord, MeasuredCut, Quantized
 from m2dr.records.model_card import ModelCard
 from m2dr.settings.export_request import GRAPHS, ExportRequest
 from m2dr.settings.hub_requests import CardRequest
+from m2dr.settings.index_requests import PYDOCS
 
 FOLDER = "sentence-transformers"  # the format of a folder, and the first one of layer 0
 LEAST_COSINE, LARGEST_LOSS = 0.999, 0.02  # of int8: the mean cosine, and nDCG@10 on the sample
@@ -96,6 +97,11 @@ def _refuse_format(request: ExportRequest, layer: int) -> None:
             f"{'--int8' if request.int8 else f'--format {asked}'} was asked for. Take "
             f"--format {' or '.join(FORMATS)}, with --dtype int8 for small rows."
         )
+    if request.corpus != PYDOCS and not request.int8:
+        raise UserError(
+            f"--corpus {request.corpus} was asked for and is of the sample of --int8, which was "
+            "not. Add --int8, or leave --corpus out."
+        )
     if request.int8 and asked not in GRAPHS:
         raise UserError(
             "--int8 was asked for and is of graphs: transformers reads no such weights. Add "
@@ -126,6 +132,11 @@ def _table(request: ExportRequest, dim: int | None) -> ExportReport:
 
 def _export_cut(request: ExportRequest, cut: Cut) -> ExportReport:
     model, exits = request.model, request.exits
+    if exits and cut.layer == read_card(model).layers:
+        raise UserError(
+            f"--exits {exits} was asked for with {cut}, and exits of an index are those of layers "
+            f"below {cut.layer}, the last one of {model}. Leave --exits out, or name such a layer."
+        )
     if not request.force:
         refuse_unready(read_card(model), cut, model, exits)
     is_graph = request.format in GRAPHS

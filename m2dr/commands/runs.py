@@ -10,6 +10,7 @@ from m2dr.errors import UserError, counted
 from m2dr.evaluate.fusion import RANK_OFFSET, interpolated, reciprocal_ranks
 from m2dr.evaluate.runfiles import read_run, write_run
 from m2dr.index.bm25 import Bm25
+from m2dr.io import refuse_same_file
 from m2dr.pipelines.encode import open_corpus
 from m2dr.progress import progress
 from m2dr.records.run import Ranking, Run
@@ -32,11 +33,14 @@ def bm25(request: Bm25Request) -> Bm25Report:
     """Rank the documents by BM25 for all queries, and write the TREC run.
 
     Raises:
-        UserError: corpus or queries cannot be read, or bm25s is not installed.
+        UserError: corpus or queries cannot be read or are the file of the run, or bm25s is not
+            installed.
     """
     begun = time.monotonic()
     if bool(request.split) == (request.topics is not None):
         raise UserError("Queries come from --topics or from a --split of the corpus; give one.")
+    read = {"--topics": request.topics, "--corpus": request.corpus}
+    refuse_same_file("--run", request.run_file, read)
     dataset = open_corpus(request.corpus)
     queries = read_topics(request.topics) if request.topics else dataset.queries(request.split)
     with progress("Reading words", dataset.document_count, "documents") as advance:
@@ -70,7 +74,8 @@ def fuse(request: FuseRequest) -> FuseReport:
     """Fuse the runs, and write the result when all of them are read.
 
     Raises:
-        UserError: a run file cannot be read, or a setting would change nothing.
+        UserError: a run file cannot be read or is the one to write, or a setting would change
+            nothing.
     """
     if request.method == "rrf" and request.scale is not None:
         raise UserError("--scale is of scores, and --method rrf looks at ranks; leave it out.")
@@ -78,6 +83,8 @@ def fuse(request: FuseRequest) -> FuseReport:
         raise UserError(
             "--rrf-k is of ranks, and --method interpolate looks at scores; leave it out."
         )
+    for path in request.runs:
+        refuse_same_file("--out", request.out, {"RUNS": path})
     runs = {path: read_run(path) for path in request.runs}
     if request.out.is_file() and any(map(request.out.samefile, runs)):
         raise UserError(f"{request.out} is one of the runs to fuse; give another file as --out.")

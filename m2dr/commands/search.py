@@ -315,19 +315,27 @@ def record_of(
 ) -> dict[str, object]:
     """Return an answer by the names of its fields; with `queries`, a full scan's recall too."""
     times = {name: getattr(answer, name) for name in ("tokenise_ms", "encode_ms", "search_ms")}
-    hits = [
-        {
-            "rank": hit.rank,
-            "score": float(hit.score),
-            "docid": hit.docid,
-            "text": hit.text,
-            "fields": hit.fields,
-        }
-        for hit in answer.hits
-    ]
     scan = asdict(compare_with_scan(searcher, queries, k)) if queries else None
     cut = {"query_layer": searcher.cut.layer, "document_layer": searcher.documents.layer}
-    return {"query": text, **cut, "dim": searcher.cut.dim, "hits": hits, **times, "report": scan}
+    hits = {"dim": searcher.cut.dim, "hits": _hit_records(answer)}
+    return {"query": text, **cut, **hits, **times, "report": scan}
+
+
+def _hit_records(answer: Answer) -> list[dict[str, object]]:
+    """Return hits by the names of their fields; one warning tells of texts that are not at hand."""
+    rows: list[dict[str, object]] = []
+    missing = ""
+    for hit in answer.hits:
+        text, fields = None, {}
+        try:
+            text, fields = hit.text, hit.fields
+        except UserError as error:
+            missing = str(error)
+        place = {"rank": hit.rank, "score": float(hit.score), "docid": hit.docid}
+        rows.append(place | {"text": text, "fields": fields})
+    if missing:
+        _warn(missing)
+    return rows
 
 
 def recall(found: Mapping[str, Ranking], exact: Mapping[str, Ranking]) -> float:

@@ -95,9 +95,7 @@ class FaissIndex(Searchable):
 
     def where(self, wanted: Filter) -> "FaissIndex":
         """See Searchable; the store has the fields, and finds what an engine may miss."""
-        store = self.store or self._store_beside
-        _refuse_other(store, self)
-        kept = store.where(wanted)
+        kept = self._same_store.where(wanted)
         return replace(
             self,
             docids=kept.docids,
@@ -108,10 +106,14 @@ class FaissIndex(Searchable):
             filtered=True,
         )
 
+    @property
+    def _has_store(self) -> bool:
+        return self.store_folder is not None and (self.store_folder / STORE).exists()
+
     @cached_property
     def _store_beside(self) -> Store:
         folder = self.store_folder
-        if folder is None or not (folder / STORE).exists():
+        if folder is None or not self._has_store:
             raise UserError(
                 f"A filter was asked for, and the fields of the documents of {self.corpus} lie "
                 f"beside their store, which is not in {folder}. Search the folder that the index "
@@ -251,6 +253,8 @@ class FaissIndex(Searchable):
         prepared = prefixes(queries, self.dim, self.manifest.similarity)
         if self.filtered and not self.exact:
             return hits_of(self.docids, self._all_of_few(prepared, k))
+        if len(self.tombstones) and not self.exact:
+            return hits_of(self.docids, self._past_deleted(prepared, k))
         return hits_of(self.docids, self._found(prepared, k))
 
     def _found(self, prepared: Scores, k: int) -> Iterable[tuple[Scores, Rows]]:
@@ -273,6 +277,26 @@ class FaissIndex(Searchable):
             return
         for query, (scores, rows) in zip(prepared, self._found(prepared, k), strict=True):
             yield (scores, rows) if (rows >= 0).sum() >= k else self._scanned(query, k)
+
+    def _past_deleted(self, prepared: Scores, k: int) -> Iterator[tuple[Scores, Rows]]:
+        """Yield what `_found` does; exact where deleted documents take the places of others.
+
+        A graph, or a few lists, may lead to little else. Without the store they stay missing.
+        """
+        has_store = self.store is not None or self._has_store
+        for query, (scores, rows) in zip(prepared, self._found(prepared, k), strict=True):
+            missing = has_store and (rows >= 0).sum() < k
+            if missing and (self._all(query[None], k)[1] >= 0).all():
+                yield replace(self, store=self._same_store)._scanned(query, k)
+            else:
+                yield scores, rows
+
+    @property
+    def _same_store(self) -> Store:
+        """The store that the index was cut from, as it was then."""
+        store = self.store or self._store_beside
+        _refuse_other(store, self)
+        return store
 
     def _scanned(self, query: Scores, k: int) -> tuple[Scores, Rows]:
         """Return exact scores and rows of the best `k` documents, with all that share the last."""

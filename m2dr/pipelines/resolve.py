@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from m2dr.data.dataset import Dataset
-from m2dr.errors import UserError, command
+from m2dr.errors import UserError, command, nearest
 from m2dr.index.engines import ENGINES
 from m2dr.index.exit_files import fitting_exits, no_exits
 from m2dr.index.faiss_build import open_index
@@ -245,6 +245,12 @@ def _resolve_folder(request: SearchRequest, folder: Path) -> ResolvedIndex:
     manifest: IndexManifest | StoreManifest
     if (folder / MANIFEST).exists():
         manifest, store = IndexManifest.read(folder), folder.parent
+        if request.funnel:
+            raise UserError(
+                f"--funnel {request.funnel} was asked for, and --index {folder} is an index of one "
+                f"dim, while a funnel reads the store. Name that, as in: "
+                f"{command('search', 'a query', index=store, funnel=request.funnel)}"
+            )
         request = replace(
             request, dim=request.dim or manifest.dim, engine=request.engine or manifest.engine
         )
@@ -415,6 +421,12 @@ def _find_index(resolved: ResolvedIndex, store: Path) -> Path:
     if fitting:
         # Flat indexes first, and of those the longest dim.
         return max(fitting, key=lambda index: (index.engine == "flat", index.dim)).folder
+    names = {EXACT, *ENGINES, *(index.engine for index in built)}
+    if request.engine and request.engine not in names:
+        raise UserError(
+            f"There is no engine {request.engine!r}, and {store} holds no index of that name. "
+            f"{nearest(request.engine, sorted(names))}"
+        )
     folder = index_folder(store, request.dim or resolved.card.width, request.engine or "flat")
     there = ", ".join(f"{index.dim} ({index.engine})" for index in built)
     known = request.engine in ("", *ENGINES)

@@ -168,6 +168,49 @@ def test_a_mistake_is_a_sentence_and_leaves_the_old_vectors(
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def test_vectors_and_ids_are_not_written_over_the_texts_or_each_other(tmp_path: Path) -> None:
+    texts, table = tmp_path / "texts.txt", tmp_path / "own.parquet"
+    texts.write_text("read a file\n")
+    table.write_bytes(b"PAR1")
+    two = EncodeRequest(str(texts), tmp_path / "v.npy", ids=tmp_path / "v.npy")
+
+    for request, names in [
+        (EncodeRequest(str(table), table), "FILE"),
+        (EncodeRequest(str(texts), tmp_path / "v.npy", ids=texts), "FILE"),
+        (two, "--ids"),
+    ]:
+        with pytest.raises(UserError, match=f"and {names} names the same file"):
+            verb.encode(request)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
+        "texts.txt": b"read a file\n",
+        "own.parquet": b"PAR1",
+    }
+
+
+def test_a_full_disk_ends_no_process_by_a_signal(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would where a mapped file has no room, so none is mapped."""
+    (tmp_path / "texts.txt").write_text("\n".join(LINES))
+    monkeypatch.setattr(np, "memmap", lambda *_, **__: pytest.fail("a file was mapped"))
+
+    found = encoded(request_of(model, tmp_path / "texts.txt", tmp_path / "v.npy"))
+
+    assert found.shape == (9, 32)
+
+
+@pytest.mark.parametrize("kind", verb.FORMATS)
+def test_a_value_that_float16_cannot_hold_is_refused(kind: str, tmp_path: Path) -> None:
+    out = tmp_path / f"v{kind}"
+
+    with (
+        pytest.raises(UserError, match="the value 100000, which is too large for it. Leave"),
+        verb.FORMATS[kind](out, (1, 2), "float16") as write,
+    ):
+        write(["a"], np.array([[1.0, -1e5]], np.float32))
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_malformed_line_is_named_before_the_model_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "texts.jsonl").write_text('{"text": "a"}\n{"title": "b"}\n')
 

@@ -210,6 +210,23 @@ def test_an_untrained_cut_is_refused_unless_it_is_forced(
     assert run(*words, "--force")[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--cut", "L2D8", "--corpus", "scifact"), "is of the sample of --int8, which was not"),
+        (("--cut", "L4D32", "--exits", "x/exits"), "are those of layers below 4, the last one of"),
+    ],
+)
+def test_an_option_that_would_change_nothing_is_refused(
+    words: tuple[str, ...], sentence: str, tiny_fitted: Path, tmp_path: Path
+) -> None:
+    code, _, noted = run(tiny_fitted, *words, "--out", tmp_path / "cut")
+
+    assert code == 2
+    assert sentence in noted
+    assert not (tmp_path / "cut").exists()
+
+
 def test_an_export_into_the_model_is_refused(tiny_fitted: Path) -> None:
     before = sorted(tiny_fitted.rglob("*"))
     for out in (tiny_fitted / "small", tiny_fitted / "a" / ".." / "b", tiny_fitted):

@@ -290,6 +290,28 @@ def test_nothing_appears_where_a_run_cannot_be_read(tmp_path: Path) -> None:
     assert not (tmp_path / "fused.trec").exists()
 
 
+def test_a_run_is_not_written_over_what_it_is_made_from(tmp_path: Path, tiny_corpus: Path) -> None:
+    topics, one, other = (tmp_path / name for name in ("topics.tsv", "one.trec", "other.trec"))
+    topics.write_text("q\tread a file\n")
+    one.write_text("q Q0 d 1 1 x\n")
+    other.symlink_to(one)
+    before = one.read_text(), topics.read_text()
+    words = ("--corpus", tiny_corpus, "--topics", topics, "--run", tmp_path / "." / "topics.tsv")
+
+    told = [
+        refused("fuse", one, tmp_path / "absent", "--out", other),
+        refused("bm25", *words),
+        refused("search", *words),
+    ]
+
+    for option, name, sentence in zip(
+        ("--out", "--run", "--run"), ("RUNS", "--topics", "--topics"), told, strict=True
+    ):
+        assert f"was to be written, and {name} names the same file" in sentence
+        assert f"Name another file by {option}." in sentence
+    assert (one.read_text(), topics.read_text()) == before
+
+
 def test_a_user_error_is_what_the_verbs_raise(tmp_path: Path) -> None:
     from m2dr.commands.runs import fuse
     from m2dr.settings.index_requests import FuseRequest

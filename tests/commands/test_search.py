@@ -1,6 +1,8 @@
 """One searcher over every way to search, from the command line and from Python."""
 
 import json
+import shlex
+import shutil
 import subprocess
 import sys
 import threading
@@ -319,6 +321,36 @@ def test_a_docid_that_no_run_file_can_hold_is_named_and_the_file_stays(
     with pytest.raises(UserError, match="The document id 'd 1' cannot be written to a run"):
         verb.search_topics(searcher, [Query("q", "read")], tmp_path / "run.trec", 1)
     assert [path.read_text() for path in tmp_path.iterdir()] == ["before"]
+
+
+def test_an_engine_that_there_is_not_is_refused_with_the_nearest(asked: dict[str, object]) -> None:
+    with pytest.raises(UserError, match="There is no engine 'hsnw', .*Did you mean hnsw?") as told:
+        Searcher(SearchRequest(engine="hsnw", **asked))
+    assert "m2dr index corpus" not in str(told.value)  # which would not build it either
+
+
+def test_a_funnel_through_the_folder_of_an_index_is_sent_to_its_store(root: Path) -> None:
+    index = next(root.glob("**/layer-04/dim-8"))
+
+    with pytest.raises(UserError, match="a funnel reads the store") as told:
+        Searcher(SearchRequest(index=str(index), funnel="8:20,32"))
+    line = str(told.value).partition("as in: ")[2]
+    result = CliRunner().invoke(main, shlex.split(line)[1:])
+    assert result.exit_code == 0, result.output
+
+
+def test_json_without_the_texts_has_the_documents_and_a_warning(
+    root: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(next(root.glob("**/layer-04/dim-32")), tmp_path / "dim-32")
+    words = ["search", "read", "--index", str(tmp_path / "dim-32"), "--model", str(tiny_backbone)]
+
+    result = CliRunner().invoke(main, [*words, "--corpus", "absent", "-k", "2", "--json"])
+
+    assert result.exit_code == 0, result.output
+    hits = json.loads(result.stdout)["hits"]
+    assert [hit["text"] for hit in hits] == [None, None]
+    assert result.stderr.count("Warning: The texts of ") == 1
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -1,6 +1,7 @@
 """Documents that are added, replaced, deleted and compacted: as if those left were encoded afresh."""
 
 import random
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -190,6 +191,28 @@ def test_all_documents_of_all_depths_but_no_deleted_one(world: World) -> None:
         assert not {*nearest} & {*found}, name
         assert len(found) == 10
         assert way.documents == 11
+
+
+@pytest.mark.parametrize("engine", ["hnsw", "binary-hnsw"])
+def test_deleted_documents_around_a_query_hide_no_others(world: World, engine: str) -> None:
+    near = QUERIES[:1] + 0.05 * np.random.default_rng(1).normal(size=(400, 16))
+    far = np.random.default_rng(2).normal(size=(1600, 16))
+    vectors = np.concatenate([near, far]).astype(np.float32)
+    world.held = {f"d{row}": vector for row, vector in enumerate(vectors)}
+    world.store(world.folder(6), 6)
+    folder = build_index(open_store(world.folder(6)), 16, engine)
+
+    world.delete([f"d{row}" for row in range(len(near))])
+
+    run = open_index(folder).ranked(["q"], QUERIES[:1], 100)
+    best = ExactIndex(open_store(world.folder(6)), 16).ranked(["q"], QUERIES[:1], 100)
+    assert len(run.rankings["q"].docids) == 100
+    assert run.rankings["q"].docids == best.rankings["q"].docids
+    alone = folder.parents[2] / "alone" / folder.name
+    shutil.copytree(folder, alone)
+    without = {"rescore": 0} if engine == "binary-hnsw" else {}
+    found = open_index(alone, search_params=without).ranked(["q"], QUERIES[:1], 100)
+    assert len(found.rankings["q"].docids) <= 100  # and no error
 
 
 def test_layers_change_together_and_the_list_counts_what_is_deleted(world: World) -> None:
