@@ -25,11 +25,11 @@ from m2dr.api.encode_options import (
     words,
 )
 from m2dr.api.keywords import understood
-from m2dr.errors import UserError, nearest
+from m2dr.errors import UserError
 from m2dr.model.hub import CARD, find_folder
 from m2dr.pipelines.cut_encoder import CutEncoder
 from m2dr.progress import progress
-from m2dr.records.arguments import path_or_name, string, whole_number
+from m2dr.records.arguments import one_of, path_or_name, string, whole_number
 from m2dr.records.cut import Cut
 from m2dr.records.model_card import ModelCard
 from m2dr.records.texts import Side
@@ -319,8 +319,8 @@ class TextEncoder:
             UserError: the model has no such layer, a text is of another type, or there is no such
                 argument.
         """
-        if side is not None and side not in get_args(Side):
-            raise UserError(f"side = {side!r} was asked for. {nearest(str(side), get_args(Side))}")
+        if side is not None:
+            one_of("side", side, get_args(Side))
         named = SIDES.get(str(options.get("prompt_name")).lower(), "document")
         layers = self._layers(layer, side or named)
         found = self._encode(texts, layers, side, convert_to_tensor, options)
