@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from m2dr.errors import counted, nearest
+from m2dr.errors import UserError, counted, nearest
 
 Body = TypeVar("Body", bound=BaseModel)
 Text = Annotated[str, Field(min_length=1)]
@@ -75,6 +75,14 @@ class HttpError(Exception):
         """Return the body, in the form of OpenAI's errors."""
         told = {"message": self.message, "type": self.kind, "param": self.param, "code": None}
         return {"error": told}
+
+
+def sentence_of(error: UserError | OSError) -> str:
+    """Return what an error of the files of an index says."""
+    if isinstance(error, UserError):
+        return str(error)
+    where = error.filename or "A file of the index"
+    return f"{where} cannot be read or written: {error.strerror or error}."
 
 
 def read_body(kind: type[Body], data: bytes) -> Body:

@@ -19,7 +19,7 @@ from m2dr.serve.batches import Batcher, Outcome, QueueFullError, Search
 from m2dr.serve.encoder_pool import EncoderPool
 from m2dr.serve.examples import examples
 from m2dr.serve.grids import find_grid, grid_table
-from m2dr.serve.messages import EmbedBody, EmbeddingsBody, HttpError, SearchBody
+from m2dr.serve.messages import EmbedBody, EmbeddingsBody, HttpError, SearchBody, sentence_of
 from m2dr.serve.meters import Meters
 from m2dr.serve.served_index import FilterError, NoSuchCutError, OpenCut, ServedIndex
 from m2dr.serve.sources import ServedSource, open_sources
@@ -70,9 +70,9 @@ class Serving:
                 return await self._answer(name, index, cut, queries, body)
             except FilterError as error:
                 raise HttpError(422, str(error), "filter") from None
-            except UserError as error:
+            except (UserError, OSError):
                 if not await self._renewed(name, index, end):
-                    raise HttpError(503, str(error), kind="server_error") from None
+                    raise
 
     async def _renewed(self, name: str, index: ServedIndex, end: float) -> bool:
         """Return whether another version stands in the place of an index whose files changed.
@@ -182,8 +182,6 @@ class Serving:
             return cut, await self.batcher.run(encoder, texts, side)
         except QueueFullError:
             raise _busy() from None
-        except UserError as error:
-            raise HttpError(503, str(error), kind="server_error") from None
 
     async def models(self) -> Table:
         """Answer `GET /models`."""
@@ -228,14 +226,15 @@ class Serving:
             served = self.indexes[name]
             now = served.source.signature()
             if now == served.signature:
+                self.problems.pop(name, None)  # its files are there again
                 return False
             try:
                 new = ServedIndex(served.source, self.encoders, served)
                 for cut in served.open_cuts():
                     if cut.layer in new.layers:
                         new.open(new.cut(cut.layer, cut.dim))
-            except UserError as error:
-                self.problems[name] = str(error)
+            except (UserError, OSError) as error:
+                self.problems[name] = sentence_of(error)
                 return False
             self.indexes = {**self.indexes, name: new}
             self.problems.pop(name, None)
