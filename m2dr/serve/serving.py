@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -242,10 +243,12 @@ class Serving:
             return True
 
     def warm_up(self) -> None:
-        """Open the other layers of each index, at the longest dim."""
+        """Open the other layers of each index, at the longest dim; then find where texts are."""
         for index in self.indexes.values():
             for layer in index.layers:
                 index.open(index.cut(layer, None))
+        for index in self.indexes.values():
+            index.dataset.document_at(0)
 
     def _index(self, name: str | None) -> tuple[str, ServedIndex]:
         if name is None:
@@ -403,8 +406,13 @@ def _busy() -> HttpError:
 
 
 def _name(index: ServedIndex, sources: Sequence[ServedSource], known: dict[str, Any]) -> str:
-    """Return the corpus of an index, with its model where several have the corpus."""
+    """Return the corpus of an index, with its model where several have the corpus.
+
+    Further indexes of one name have their folder's too, and then numbers from 2.
+    """
     alike = [source for source in sources if source.corpus == index.source.corpus]
     name = index.source.corpus if len(alike) == 1 else f"{index.source.corpus}-{index.model}"
     place: Path = index.source.alone or index.source.home
-    return f"{name}-{place.name}" if name in known else name
+    name = f"{name}-{place.name}" if name in known else name
+    numbered = (f"{name}-{number}" for number in count(2))
+    return next(free for free in chain([name], numbered) if free not in known)
