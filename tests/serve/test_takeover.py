@@ -148,7 +148,7 @@ def test_an_index_that_comes_back_has_no_problem(copied: World, tmp_path: Path) 
 
 
 def test_an_error_of_the_disk_ends_no_watch_and_is_told(
-    copied: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    copied: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files that cannot be read now may be readable at the next look."""
     asked = ServeRequest(
