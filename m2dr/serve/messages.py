@@ -8,6 +8,7 @@ from m2dr.errors import UserError, counted, nearest
 
 Body = TypeVar("Body", bound=BaseModel)
 Text = Annotated[str, Field(min_length=1)]
+Texts = Annotated[list[Text], Field(fail_fast=True)]  # an error per item would take a second
 Layer = Annotated[int, Field(ge=0, description="Layers that texts run through; all by default.")]
 Dim = Annotated[int, Field(ge=1, description="Dims that are compared; the most by default.")]
 _REF = "#/components/schemas/{model}"
@@ -21,7 +22,7 @@ class SearchBody(_Strict):
     """A search: one query, or several."""
 
     query: Text | None = None
-    queries: list[Text] | None = Field(None, min_length=1)
+    queries: Texts | None = Field(None, min_length=1)
     k: int = Field(10, ge=1, description="Documents per query.")
     layer: Layer | None = None
     dim: Dim | None = None
@@ -35,7 +36,7 @@ class SearchBody(_Strict):
 class EmbedBody(_Strict):
     """Texts to embed."""
 
-    texts: list[Text] = Field(min_length=1)
+    texts: Texts = Field(min_length=1)
     side: Literal["query", "document"] = "document"
     layer: Layer | None = None
     dim: Dim | None = None
@@ -47,7 +48,7 @@ class EmbeddingsBody(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
-    input: Text | list[Text] = Field(description="A text, or several. Token ids are refused.")
+    input: Text | Texts = Field(description="A text, or several. Token ids are refused.")
     model: str = Field(description="Name of an index or of its model, as `GET /models` has them.")
     dimensions: Dim | None = None
     encoding_format: Literal["float", "base64"] = "float"
