@@ -1,5 +1,6 @@
 """`m2dr quickstart --open` ends on the page of its index."""
 
+import shlex
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -50,6 +51,22 @@ def test_what_quickstart_made_is_served_and_opened(
         Cut(2, 128),
     ]
     assert f"$ m2dr serve --corpus pydocs:stdlib --model {model}" in said.output.replace("\n", " ")
+
+
+@pytest.mark.parametrize("out", [[], ["--out", "my folder"]])
+def test_the_command_that_trains_too_goes_on_where_the_results_are(
+    out: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for step in ("_fit", "_index", "_search"):
+        monkeypatch.setattr(quickstart, step, lambda *_: Path("model"))
+    results = SimpleNamespace(folder=tmp_path, figures=["figure.png"])
+    monkeypatch.setattr(quickstart, "_evaluate", lambda *_: results)
+
+    said = CliRunner().invoke(main, ["quickstart", *out])
+
+    again = shlex.join(["m2dr", "quickstart", "--train", *out])
+    assert f"others here: {again}\n" in said.output
 
 
 @pytest.mark.parametrize("windows", [True, False])

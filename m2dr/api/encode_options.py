@@ -6,7 +6,7 @@ from typing import Literal, TypedDict, get_args
 
 from m2dr.api.keywords import Instead
 from m2dr.errors import UserError, command, nearest
-from m2dr.records.arguments import string, whole_number
+from m2dr.records.arguments import one_of, string, whole_number
 from m2dr.records.model_card import ModelCard
 from m2dr.records.texts import Side
 
@@ -213,6 +213,4 @@ def _refuse_other_precision(precision: object) -> None:
             f"precision = {precision!r} was asked for, and vectors are float32 or float16. Indexes "
             'have smaller ones, as by m2dr.Index.build(..., engines=["int8"]) or ["binary"].'
         )
-    if precision not in get_args(Precision):
-        hint = nearest(str(precision), get_args(Precision))
-        raise UserError(f"precision = {precision!r} was asked for. {hint}")
+    one_of("precision", precision, get_args(Precision))

@@ -6,6 +6,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
+from m2dr.api.encode_options import words
 from m2dr.api.keywords import understood
 from m2dr.api.text_encoder import TextEncoder
 from m2dr.commands.evaluate import evaluate as run
@@ -15,7 +16,14 @@ from m2dr.errors import UserError, command, install
 from m2dr.evaluate.figures import quality_over_dims
 from m2dr.evaluate.grid import Grid, text_table
 from m2dr.evaluate.pick import Choice
-from m2dr.records.arguments import one_or_many, path_or_name, string, whole_numbers
+from m2dr.records.arguments import (
+    one_of,
+    one_or_many,
+    path_or_name,
+    string,
+    whole_number,
+    whole_numbers,
+)
 from m2dr.settings.evaluate_requests import RESULTS, EvaluateRequest, PickRequest
 from m2dr.settings.index_requests import INDEXES
 from m2dr.settings.reading import count, measure_floor, milliseconds, share, size
@@ -114,7 +122,7 @@ class EvaluatedGrid(Grid):
                 quality=_read("quality", share, quality),
                 at_least=_read("at_least", measure_floor, at_least),
                 measure=string("measure", measure),
-                percentile=percentile,
+                percentile=one_of("percentile", percentile, (50, 95)),
                 model=self.request.models[0],
                 corpus=self.request.corpora[0],
                 root=self.request.root,
@@ -140,7 +148,7 @@ def evaluate(
     layers: int | Sequence[int] = (),
     dims: int | Sequence[int] = (),
     measures: str | Sequence[str] = (),
-    documents: str = "trained",
+    documents: str | int = "trained",
     exits: Literal["model", "index"] = "model",
     folder: str | PathLike[str] = INDEXES,
     out: str | PathLike[str] = RESULTS,
@@ -171,6 +179,9 @@ def evaluate(
     Raises:
         UserError: a corpus, split, model, measure or cut is not there.
     """
+    if not isinstance(documents, str):
+        documents = str(whole_number("documents", documents, 0))
+    how = words({"device": device, "dtype": dtype})
     encoder = model if isinstance(model, TextEncoder) else None
     name = encoder.name if encoder else path_or_name("model", model)
     if documents == "cross":
@@ -182,17 +193,17 @@ def evaluate(
     request = EvaluateRequest(
         corpora=(path_or_name("corpus", corpus),),
         models=(name,),
-        split=split,
+        split=string("split", split),
         layers=whole_numbers("layers", layers, 0),
         dims=whole_numbers("dims", dims, 1),
         documents=documents,
-        exits=exits,
+        exits=one_of("exits", exits, ("model", "index")),
         measures=tuple(one_or_many("measures", measures)),
         root=Path(path_or_name("folder", folder)),
         out=Path(path_or_name("out", out)),
         overwrite=overwrite,
-        device=device or (encoder.device if encoder else "auto"),
-        dtype=dtype or (encoder.dtype if encoder else "auto"),
+        device=how["device"] or (encoder.device if encoder else "auto"),
+        dtype=how["dtype"] or (encoder.dtype if encoder else "auto"),
     )
     report = run(request)
     keep_record(report)

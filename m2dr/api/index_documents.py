@@ -5,18 +5,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
+from typing import get_args
 
 from m2dr.api.documents import Item, checked_documents
 from m2dr.api.keywords import understood
 from m2dr.api.open_index import OpenIndex
 from m2dr.api.text_encoder import TextEncoder
-from m2dr.commands.index import index_corpus
+from m2dr.commands.index import check_index_request, index_corpus
 from m2dr.errors import UserError
-from m2dr.index.layout import store_folders_of
+from m2dr.index.layout import layer_folders, store_folders_of
 from m2dr.index.manifest import Dtype, StoreManifest
 from m2dr.io import atomic_path, list_folder, sha256_of
 from m2dr.pipelines.changed_corpus import document_line
-from m2dr.records.arguments import one_or_many, path_or_name, string, whole_numbers
+from m2dr.records.arguments import one_of, one_or_many, path_or_name, string, whole_numbers
 from m2dr.settings.index_requests import INDEXES, IndexRequest, SearchRequest
 
 CORPUS = "corpus.jsonl"  # as in a folder of BEIR, which every command opens
@@ -91,7 +92,7 @@ class Index(OpenIndex):
             layers=whole_numbers("layers", layers, 0),
             engines=tuple(one_or_many("engines", engines)),
             root=root,
-            store=store,
+            store=one_of("store", store, get_args(Dtype)),
             exits=exits,
             overwrite=overwrite,
             device=device,
@@ -101,6 +102,7 @@ class Index(OpenIndex):
         if isinstance(documents, str | PathLike):
             index_corpus(asked)
         else:
+            check_index_request(asked)  # before the index that is there is replaced
             with _nothing_left(Path(corpus)):
                 _refuse_changed(Path(corpus), overwrite)
                 _keep(documents, Path(corpus), overwrite)
@@ -127,7 +129,7 @@ def _named(model: TextEncoder | str | PathLike[str]) -> str:
 
 def _plain(name: str) -> str:
     """Return the name of documents, which is that of a folder too."""
-    is_name = Path(string("name", name)).name == name and "\0" not in name
+    is_name = Path(string("name", name)).name == name not in ("", "..") and "\0" not in name
     if not is_name or len(name.encode(errors="replace")) > _LONGEST:
         raise UserError(
             f"name = {name[:80]!r} was asked for. Give the name of a folder, such as texts."
@@ -185,5 +187,5 @@ def _keep(given: Iterable[Item], folder: Path, overwrite: bool) -> None:
                 f"{folder} holds other documents than those given. Give another name=, or replace "
                 "them and their indexes by overwrite=True."
             )
-        for index in [one for one in list_folder(folder) if changed and one.is_dir()]:
+        for index in [one for one in list_folder(folder) if changed and layer_folders(one)]:
             shutil.rmtree(index)

@@ -10,12 +10,19 @@ from typing import TYPE_CHECKING, Literal, overload
 from m2dr.api.documents import Item, checked_documents
 from m2dr.api.keywords import understood
 from m2dr.commands.search import Answer, Searcher
-from m2dr.errors import UserError, nearest
+from m2dr.errors import UserError
 from m2dr.index.layout import MANIFEST, STORE
 from m2dr.pipelines.query_encoder import LruCache, QueryEncoder, open_query_encoder
 from m2dr.pipelines.resolve import MILVUS, ResolvedIndex, check_cut, resolve_index
 from m2dr.progress import printable
-from m2dr.records.arguments import one_or_many, path_or_name, string, strings, whole_number
+from m2dr.records.arguments import (
+    one_of,
+    one_or_many,
+    path_or_name,
+    string,
+    strings,
+    whole_number,
+)
 from m2dr.settings.index_requests import (
     INDEXES,
     PYDOCS,
@@ -292,9 +299,7 @@ def open_index(
         ("device", device), ("dtype", dtype),
     ):  # fmt: skip
         string(argument, word)
-    if exits not in ("", "index", "model"):
-        hint = nearest(str(exits), ("index", "model"))
-        raise UserError(f"exits = {exits!r} was asked for. {hint}")
+    one_of("exits", exits, ("", "index", "model"))
     params = knobs if search_params is None else search_params
     if not isinstance(params, dict | None):
         raise UserError(

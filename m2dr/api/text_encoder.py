@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from os import PathLike
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args, overload
 
 import numpy as np
@@ -25,11 +24,11 @@ from m2dr.api.encode_options import (
     words,
 )
 from m2dr.api.keywords import understood
-from m2dr.errors import UserError, nearest
-from m2dr.model.hub import CARD, find_folder
+from m2dr.errors import UserError
+from m2dr.model.hub import find_folder
 from m2dr.pipelines.cut_encoder import CutEncoder
 from m2dr.progress import progress
-from m2dr.records.arguments import path_or_name, string, whole_number
+from m2dr.records.arguments import one_of, path_or_name, string, whole_number
 from m2dr.records.cut import Cut
 from m2dr.records.model_card import ModelCard
 from m2dr.records.texts import Side
@@ -319,8 +318,8 @@ class TextEncoder:
             UserError: the model has no such layer, a text is of another type, or there is no such
                 argument.
         """
-        if side is not None and side not in get_args(Side):
-            raise UserError(f"side = {side!r} was asked for. {nearest(str(side), get_args(Side))}")
+        if side is not None:
+            one_of("side", side, get_args(Side))
         named = SIDES.get(str(options.get("prompt_name")).lower(), "document")
         layers = self._layers(layer, side or named)
         found = self._encode(texts, layers, side, convert_to_tensor, options)
@@ -476,18 +475,17 @@ class TextEncoder:
         Raises:
             UserError: the id is not OWNER/NAME, there is no token, or the hub refuses.
         """
-        from m2dr.commands.export import save_model
-        from m2dr.commands.push_model import push_model
+        from m2dr.commands.push_model import push_layers
         from m2dr.settings.hub_requests import PushModelRequest
 
+        for name, value in (
+            ("repo_id", repo_id), ("revision", revision), ("commit_message", commit_message),
+            ("token", token),
+        ):  # fmt: skip
+            string(name, value)
         own = Path(self.name)
-        is_whole = max(self.layer, self.document_layer) == self.card.layers
-        with TemporaryDirectory() as place:
-            if not (is_whole and (own / CARD).is_file()):
-                own = Path(place, repo_id.rpartition("/")[2] or "model")
-                save_model(self.name, max(self.layer, self.document_layer), own)
-            asked = PushModelRequest(own, repo_id, private, revision, commit_message, token)
-            return push_model(asked).url
+        asked = PushModelRequest(own, repo_id, private, revision, commit_message, token)
+        return push_layers(asked, max(self.layer, self.document_layer)).url
 
 
 def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -85,15 +86,8 @@ class IndexReport:
 def index_corpus(request: IndexRequest) -> IndexReport:
     """Encode the documents that are missing, and build the indexes that are missing."""
     begun = time.monotonic()
-    model = request.model or newest_model()
-    card = read_card(model)
-    layers = request.layers or document_layers(card)
-    dims = request.dims or (card.width,)
+    model, card, layers, dims = check_index_request(request)
     ways = _ways(request)
-    for layer, dim in [(layer, dim) for layer in layers for dim in dims]:
-        card.check(Cut(layer, dim), model)
-        for engine, factory in ways:
-            check_engine(engine, factory, dim, card.similarity)
     stores = encode_corpus(request, model, card, layers)
     if not is_main_process():
         return IndexReport((), 0, 0, time.monotonic() - begun)
@@ -116,6 +110,25 @@ def index_corpus(request: IndexRequest) -> IndexReport:
     notes = (f"{folder}: {note}" for folder in folders for note in IndexManifest.read(folder).notes)
     seconds = time.monotonic() - begun
     return IndexReport(folders, stores[0].documents, size, seconds, tuple(notes))
+
+
+def check_index_request(
+    request: IndexRequest,
+) -> tuple[str, ModelCard, tuple[int, ...], tuple[int, ...]]:
+    """Return the model, its card, the layers and the dims of a request; nothing is written.
+
+    Raises:
+        UserError: there is no such model, layer, dim or engine.
+    """
+    model = request.model or newest_model()
+    card = read_card(model)
+    layers = request.layers or document_layers(card)
+    dims = request.dims or (card.width,)
+    for layer, dim in product(layers, dims):
+        card.check(Cut(layer, dim), model)
+        for engine, factory in _ways(request):
+            check_engine(engine, factory, dim, card.similarity)
+    return model, card, layers, dims
 
 
 def _ways(request: IndexRequest) -> list[tuple[str, str]]:

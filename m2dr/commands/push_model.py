@@ -3,12 +3,14 @@
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from m2dr.commands.card import require_own
+from m2dr.commands.export import save_model
 from m2dr.errors import Interrupted, UserError, command, counted
 from m2dr.io import error_summary, irregular_kind
 from m2dr.model.folder import TOKENIZERS, read_card
@@ -72,12 +74,37 @@ class PushedModel:
         return sum(file.bytes for file in self.files)
 
 
-def push_model(request: PushModelRequest) -> PushedModel:
+def push_layers(request: PushModelRequest, layers: int) -> PushedModel:
+    """Upload a model as `TextEncoder.push_to_hub` does.
+
+    A folder of m2dr that has no more layers goes as it is, and a copy of any other model.
+
+    Raises:
+        UserError: as `push_model` and `save_model` do.
+    """
+    own = request.model
+    if (own / CARD).is_file() and read_card(str(own)).layers == layers:
+        return push_model(request)
+    require_id(request.id)
+    named = {name: getattr(request, name) for name in ("private", "revision")}
+    named["commit_message"] = request.message
+    words = [repr(request.id), *(f"{name}={value!r}" for name, value in named.items() if value)]
+    with TemporaryDirectory() as place:
+        copy = Path(place, request.id.rpartition("/")[2])
+        save_model(str(own), layers, copy)
+        return push_model(replace(request, model=copy), f"push_to_hub({', '.join(words)})")
+
+
+def push_model(request: PushModelRequest, again: str = "") -> PushedModel:
     """Upload the files of a model in one commit, and make its repository where there is none.
 
     Large files go first, and the hub keeps each that has arrived: the same request goes on after
     an interruption. Files that the hub has already are not sent again, and files of an earlier
     model that this one does not have are removed from the repository.
+
+    Args:
+        request: what is uploaded, and where.
+        again: what goes on after an interruption; `m2dr push` of the same request by default.
 
     Raises:
         UserError: the folder holds no complete model, the id is not OWNER/NAME, there is no token,
@@ -94,7 +121,7 @@ def push_model(request: PushModelRequest) -> PushedModel:
     revision = request.revision or MAIN
     if request.dry_run:
         return PushedModel(request.id, revision, files, (), "", "")
-    with _explained(request):
+    with _explained(request, again):
         return _pushed(request, revision, files)
 
 
@@ -205,7 +232,7 @@ def _token(request: PushModelRequest) -> str:
 
 
 @contextmanager
-def _explained(request: PushModelRequest) -> Iterator[None]:
+def _explained(request: PushModelRequest, again: str) -> Iterator[None]:
     """Turn what the hub's client raises into a sentence, and keep its own bars from the screen."""
     from huggingface_hub import constants
     from huggingface_hub.errors import HfHubHTTPError
@@ -213,8 +240,8 @@ def _explained(request: PushModelRequest) -> Iterator[None]:
     from huggingface_hub.utils.tqdm import enable_progress_bars as enable
 
     given = {name: getattr(request, name) for name in ("revision", "private", "message")}
-    again = command("push", request.model, request.id, **given)
-    kept = f"What has arrived is kept; go on with: {again}"
+    pushing = again or command("push", request.model, request.id, **given)
+    kept = f"What has arrived is kept; go on with: {pushing}"
     shown = not are_progress_bars_disabled()
     disable_progress_bars()
     try:

@@ -57,7 +57,8 @@ def quickstart(out: Path, trains: bool, steps: int | None, say: Say) -> Evaluate
     if not trains:
         train_on = command("train", variant=VARIANTS[0], corpus=CORPUS)
         say(f"\nTo train a model and have exits fitted at its end: {train_on}")
-        say(f"To see it compared with others here: {command('quickstart', train=True)}")
+        compared = command("quickstart", train=True, out=out if out != Path() else None)
+        say(f"To see it compared with others here: {compared}")
     return report
 
 

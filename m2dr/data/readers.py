@@ -3,7 +3,7 @@
 import csv
 import gzip
 import json
-import mmap
+import os
 import zlib
 from abc import ABC, abstractmethod
 from array import array
@@ -14,6 +14,7 @@ from functools import cached_property
 from math import isfinite, nan
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
+from weakref import finalize
 
 import numpy as np
 
@@ -185,19 +186,26 @@ class LineTable(IdTable):
                 continue
             self._starts.append(start)
             yield identify(_decoded(self.path, number, raw))
+        self._starts.append(end)
 
     def line(self, row: int) -> Line:
-        """See IdTable."""
-        start = self._starts[row]
-        stop = self._bytes.find(b"\n", start)
-        raw = self._bytes[start : stop if stop >= 0 else len(self._bytes)]
-        return _decoded(self.path, row + 1 + bisect_right(self._blanks, row), raw)
+        """See IdTable; raise UserError where the file was cut short since it was opened."""
+        start, end = self._starts[row], self._starts[row + 1]
+        raw = os.pread(self._file, end - start, start)
+        number = row + 1 + bisect_right(self._blanks, row)
+        if len(raw) < end - start:
+            raise Line(self.path, number, "").error(
+                "has gone, as the file is shorter than it was when it was opened. Restore the file."
+            )
+        return _decoded(self.path, number, raw.partition(b"\n")[0] if self._blanks else raw)
 
     @cached_property
-    def _bytes(self) -> mmap.mmap:
-        # Mapped rather than opened: forked workers would share one file position.
-        with self.path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    def _file(self) -> int:
+        # Not mapped: where a file is cut short, reading its map would end the process. Read by
+        # offset: forked workers share one file position.
+        file = os.open(self.path, os.O_RDONLY)
+        finalize(self, os.close, file)
+        return file
 
 
 class DistinctLines:

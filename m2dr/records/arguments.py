@@ -5,9 +5,10 @@ from collections.abc import Iterable, Mapping
 from os import PathLike, fspath
 from typing import Any, TypeVar
 
-from m2dr.errors import UserError
+from m2dr.errors import UserError, nearest
 
 Item = TypeVar("Item")
+Chosen = TypeVar("Chosen")
 
 
 def strings(given: object, what: str) -> list[str]:
@@ -69,6 +70,19 @@ def string(name: str, given: object) -> str:
     """Return a string argument; raise UserError for another type."""
     if not isinstance(given, str):
         raise UserError(f"{name} is of type {_kind(given)}. Give a string.")
+    return given
+
+
+def one_of(name: str, given: Chosen, known: Iterable[object]) -> Chosen:
+    """Return one of a few values; raise UserError for any other.
+
+    >>> one_of("store", "f16", ("f16", "f32"))
+    'f16'
+    """
+    values = tuple(known)
+    if given not in values:
+        hint = nearest(str(given), [str(value) for value in values if value != ""])
+        raise UserError(f"{name} = {given!r} was asked for. {hint}")
     return given
 
 

@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.openapi.utils import get_openapi
 
 from m2dr import __version__
+from m2dr.errors import UserError
 from m2dr.serve.docs_page import STYLE, docs_page
 from m2dr.serve.guard import Guard, State
 from m2dr.serve.messages import (
@@ -17,6 +18,7 @@ from m2dr.serve.messages import (
     HttpError,
     SearchBody,
     read_body,
+    sentence_of,
 )
 from m2dr.serve.meters import CONTENT_TYPE
 from m2dr.serve.openapi import DESCRIPTION, STATUSES, describe, of_body, of_get
@@ -64,6 +66,8 @@ def _add_errors(app: FastAPI) -> None:
     """Give every error the same form."""
 
     async def refused(_: Request, error: Exception) -> Response:
+        if isinstance(error, UserError | OSError):
+            error = HttpError(503, sentence_of(error), kind="server_error")
         if not isinstance(error, HttpError):
             told = "The server failed on this request; its log says why."
             error = HttpError(500, told, kind="server_error")
@@ -78,8 +82,8 @@ def _add_errors(app: FastAPI) -> None:
 
         return answer
 
-    app.add_exception_handler(HttpError, refused)
-    app.add_exception_handler(Exception, refused)
+    for kind in (HttpError, UserError, OSError, Exception):
+        app.add_exception_handler(kind, refused)
     for status in (404, 405):
         app.add_exception_handler(status, of_status(status))
 

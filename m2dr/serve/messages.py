@@ -4,10 +4,11 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from m2dr.errors import counted, nearest
+from m2dr.errors import UserError, counted, nearest
 
 Body = TypeVar("Body", bound=BaseModel)
 Text = Annotated[str, Field(min_length=1)]
+Texts = Annotated[list[Text], Field(fail_fast=True)]  # an error per item would take a second
 Layer = Annotated[int, Field(ge=0, description="Layers that texts run through; all by default.")]
 Dim = Annotated[int, Field(ge=1, description="Dims that are compared; the most by default.")]
 _REF = "#/components/schemas/{model}"
@@ -21,7 +22,7 @@ class SearchBody(_Strict):
     """A search: one query, or several."""
 
     query: Text | None = None
-    queries: list[Text] | None = Field(None, min_length=1)
+    queries: Texts | None = Field(None, min_length=1)
     k: int = Field(10, ge=1, description="Documents per query.")
     layer: Layer | None = None
     dim: Dim | None = None
@@ -35,7 +36,7 @@ class SearchBody(_Strict):
 class EmbedBody(_Strict):
     """Texts to embed."""
 
-    texts: list[Text] = Field(min_length=1)
+    texts: Texts = Field(min_length=1)
     side: Literal["query", "document"] = "document"
     layer: Layer | None = None
     dim: Dim | None = None
@@ -47,7 +48,7 @@ class EmbeddingsBody(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
-    input: Text | list[Text] = Field(description="A text, or several. Token ids are refused.")
+    input: Text | Texts = Field(description="A text, or several. Token ids are refused.")
     model: str = Field(description="Name of an index or of its model, as `GET /models` has them.")
     dimensions: Dim | None = None
     encoding_format: Literal["float", "base64"] = "float"
@@ -75,6 +76,14 @@ class HttpError(Exception):
         """Return the body, in the form of OpenAI's errors."""
         told = {"message": self.message, "type": self.kind, "param": self.param, "code": None}
         return {"error": told}
+
+
+def sentence_of(error: UserError | OSError) -> str:
+    """Return what an error of the files of an index says."""
+    if isinstance(error, UserError):
+        return str(error)
+    where = error.filename or "A file of the index"
+    return f"{where} cannot be read or written: {error.strerror or error}."
 
 
 def read_body(kind: type[Body], data: bytes) -> Body:

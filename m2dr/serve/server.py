@@ -20,6 +20,7 @@ from m2dr.errors import UserError, command, counted, os_error_message
 from m2dr.io import return_free_memory
 from m2dr.serve.app import make_app
 from m2dr.serve.guard import LOG, State
+from m2dr.serve.messages import sentence_of
 from m2dr.serve.serving import Serving
 from m2dr.settings.serve_requests import LOOPBACK, ServeRequest
 
@@ -184,8 +185,8 @@ def _accepted(listeners: Sequence[socket.socket]) -> Iterator[socket.socket]:
 def _warm_up(serving: Serving) -> None:
     try:
         serving.warm_up()
-    except UserError as error:  # the request that needs it is told
-        LOG.warning("warm-up", extra={"fields": {"problem": str(error)}})
+    except (UserError, OSError) as error:  # the request that needs it is told
+        LOG.warning("warm-up", extra={"fields": {"problem": sentence_of(error)}})
 
 
 def _trim(stop: threading.Event) -> None:
@@ -202,17 +203,19 @@ def _watch(serving: Serving, stop: threading.Event) -> None:
         for name, index in list(serving.indexes.items()):
             now = index.source.signature()
             settled, seen[name] = now == seen[name], now
-            if now == index.signature or not settled:
+            if not settled or (now == index.signature and name not in serving.problems):
                 continue
             if serving.take_over(name):
                 told.pop(name, None)
                 serving.meters.taken_over()
                 documents = serving.indexes[name].documents
                 LOG.info("takeover", extra={"fields": {"index": name, "documents": documents}})
-            elif told.get(name) != serving.problems.get(name):
-                told[name] = serving.problems.get(name, "")
-                fields = {"index": name, "problem": told[name]}
-                LOG.warning("takeover", extra={"fields": fields})
+                continue
+            problem = serving.problems.get(name, "")  # empty again where the files are back
+            if told.get(name, "") != problem:
+                told[name] = problem
+                level = logging.WARNING if problem else logging.INFO
+                LOG.log(level, "takeover", extra={"fields": {"index": name, "problem": problem}})
 
 
 class _Protocol(H11Protocol):

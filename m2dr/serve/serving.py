@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from m2dr.serve.batches import Batcher, Outcome, QueueFullError, Search
 from m2dr.serve.encoder_pool import EncoderPool
 from m2dr.serve.examples import examples
 from m2dr.serve.grids import find_grid, grid_table
-from m2dr.serve.messages import EmbedBody, EmbeddingsBody, HttpError, SearchBody
+from m2dr.serve.messages import EmbedBody, EmbeddingsBody, HttpError, SearchBody, sentence_of
 from m2dr.serve.meters import Meters
 from m2dr.serve.served_index import FilterError, NoSuchCutError, OpenCut, ServedIndex
 from m2dr.serve.sources import ServedSource, open_sources
@@ -72,9 +73,9 @@ class Serving:
                 return await self._answer(name, index, cut, queries, body)
             except FilterError as error:
                 raise HttpError(422, str(error), "filter") from None
-            except UserError as error:
+            except (UserError, OSError):
                 if not await self._renewed(name, index, end):
-                    raise HttpError(503, str(error), kind="server_error") from None
+                    raise
 
     async def _renewed(self, name: str, index: ServedIndex, end: float) -> bool:
         """Return whether another version stands in the place of an index whose files changed.
@@ -184,8 +185,6 @@ class Serving:
             return cut, await self.batcher.run(encoder, texts, side)
         except QueueFullError:
             raise _busy() from None
-        except UserError as error:
-            raise HttpError(503, str(error), kind="server_error") from None
 
     async def models(self) -> Table:
         """Answer `GET /models`."""
@@ -230,14 +229,15 @@ class Serving:
             served = self.indexes[name]
             now = served.source.signature()
             if now == served.signature:
+                self.problems.pop(name, None)  # its files are there again
                 return False
             try:
                 new = ServedIndex(served.source, self.encoders, served)
                 for cut in served.open_cuts():
                     if cut.layer in new.layers:
                         new.open(new.cut(cut.layer, cut.dim))
-            except UserError as error:
-                self.problems[name] = str(error)
+            except (UserError, OSError) as error:
+                self.problems[name] = sentence_of(error)
                 return False
             self.indexes = {**self.indexes, name: new}
             self.problems.pop(name, None)
@@ -245,10 +245,12 @@ class Serving:
             return True
 
     def warm_up(self) -> None:
-        """Open the other layers of each index, at the longest dim."""
+        """Open the other layers of each index, at the longest dim; then find where texts are."""
         for index in self.indexes.values():
             for layer in index.layers:
                 index.open(index.cut(layer, None))
+        for index in self.indexes.values():
+            index.dataset.document_at(0)
 
     def _index(self, name: str | None) -> tuple[str, ServedIndex]:
         if name is None:
@@ -413,8 +415,13 @@ def _busy() -> HttpError:
 
 
 def _name(index: ServedIndex, sources: Sequence[ServedSource], known: dict[str, Any]) -> str:
-    """Return the corpus of an index, with its model where several have the corpus."""
+    """Return the corpus of an index, with its model where several have the corpus.
+
+    Further indexes of one name have their folder's too, and then numbers from 2.
+    """
     alike = [source for source in sources if source.corpus == index.source.corpus]
     name = index.source.corpus if len(alike) == 1 else f"{index.source.corpus}-{index.model}"
     place: Path = index.source.alone or index.source.home
-    return f"{name}-{place.name}" if name in known else name
+    name = f"{name}-{place.name}" if name in known else name
+    numbered = (f"{name}-{number}" for number in count(2))
+    return next(free for free in chain([name], numbered) if free not in known)

@@ -38,8 +38,12 @@ class ServedSource:
             CHANGE, f"layer-*/{STORE}", f"layer-*/{NEXT}/{STORE}", f"layer-*/dim-*/{MANIFEST}",
             f"layer-*/dim-*/{NEXT}/{MANIFEST}", f"{EXITS}/{EXITS_FILE}",
         )  # fmt: skip
+        try:
+            paths = sorted(path for pattern in patterns for path in folder.glob(pattern))
+        except OSError:
+            return ()  # as opening the index will say
         found = []
-        for path in sorted(path for pattern in patterns for path in folder.glob(pattern)):
+        for path in paths:
             try:
                 stat = path.stat()
             except OSError:

@@ -1,9 +1,11 @@
 """m2dr.evaluate, m2dr.fit and m2dr.train: what the commands of these names do, from Python."""
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 from world import make_fitted, make_model
 
 import m2dr
@@ -92,6 +94,8 @@ def test_a_cut_is_picked_and_used(grid: EvaluatedGrid, model: m2dr.Encoder) -> N
     )
     with pytest.raises(UserError, match="No cut fits the budget"):
         grid.pick(bytes_per_document=1)
+    with pytest.raises(UserError, match=r"percentile = 99 was asked for. Known: 50, 95\.$"):
+        grid.pick(percentile=99)
     with pytest.raises(UserError, match="latency = 'soon' was asked for; .* write it as 5ms"):
         grid.pick(latency="soon")
 
@@ -103,6 +107,38 @@ def test_a_corpus_that_is_not_there_is_named(model: m2dr.Encoder) -> None:
         UserError, match="m2dr evaluate retrieval --corpus tiny .* --documents cross"
     ):
         m2dr.evaluate(model, "tiny", documents="cross")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"exits": "foo"}, "exits = 'foo' was asked for. Known: model, index."),
+        ({"documents": 1.5}, "documents = 1.5 was asked for. Give a whole number from 0."),
+        ({"split": 3}, "split is of type int. Give a string."),
+        ({"device": 3}, "device is of type int. Give a string."),
+        ({"dtype": 16}, "dtype is of type int. Give a string."),
+        ({"dtype": None}, "dtype is of type NoneType. Give a string."),
+    ],
+)
+def test_an_argument_of_another_type_is_a_sentence(
+    wrong: dict[str, object], sentence: str, model: m2dr.Encoder, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    places = {"folder": tmp_path / "indexes", "out": tmp_path / "results"}
+
+    with pytest.raises(UserError, match=re.escape(sentence) + "$"):
+        m2dr.evaluate(model, tiny_corpus, layers=4, dims=8, **places | wrong)
+
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_layer_of_the_documents_may_be_a_number(
+    model: m2dr.Encoder, tiny_corpus: Path, place: dict[str, Path]
+) -> None:
+    given = {"layers": [2], "dims": [8], "measures": "nDCG@10", "device": torch.device("cpu")}
+
+    grids = [m2dr.evaluate(model, tiny_corpus, documents=d, **given, **place) for d in (4, "4")]
+
+    assert grids[0].cells == grids[1].cells
 
 
 def test_a_training_is_that_of_the_command(

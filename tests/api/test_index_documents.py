@@ -131,10 +131,13 @@ def test_what_is_built_is_used_again_and_other_documents_replace_it_when_told(
         ([{"id": 1.5, "text": "x"}], {}, "has id = 1.5"),
         (pandas.DataFrame({"text": ["a", "b"]}), {}, r"of type DataFrame, a table.*'records'"),
         (["a"], {"name": "a/b"}, "Give the name of a folder"),
+        (["a"], {"name": ".."}, "Give the name of a folder"),
+        (["a"], {"name": ""}, "Give the name of a folder"),
         (["a"], {"name": "é" * 101}, "Give the name of a folder"),
         (["a"], {"dims": [0]}, "dims = 0 was asked for"),
         (["a"], {"dims": 99}, "Dim 99 was asked for"),
         (["a"], {"engines": ["fast"]}, "no engine 'fast'"),
+        (["a"], {"store": "f23"}, "store = 'f23' was asked for. Did you mean f32"),
         ("./nothing", {}, "There is no data set './nothing'"),
     ],
 )
@@ -197,6 +200,39 @@ def test_a_build_that_fails_leaves_nothing(model: m2dr.Encoder, tmp_path: Path) 
     with pytest.raises(UserError):
         m2dr.Index.build(model, DOCUMENTS, dims=99, **given)
     assert len(m2dr.Index.build(model, DOCUMENTS, **given).search("read", k=9).hits) == 9
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"dims": 99}, {"layers": 9}, {"engines": "fast"}, {"store": "f23"}, {"model": "no"}]
+)
+def test_a_mistake_replaces_nothing(
+    wrong: dict[str, object], model: m2dr.Encoder, tmp_path: Path
+) -> None:
+    given = {"model": model, "folder": tmp_path, "exits": False}
+    m2dr.Index.build(documents=DOCUMENTS, **given)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+    with pytest.raises(UserError):
+        m2dr.Index.build(documents=["another"], overwrite=True, **given | wrong)
+
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.filterwarnings("ignore:9 documents per query")
+def test_only_indexes_are_replaced(model: m2dr.Encoder, tmp_path: Path) -> None:
+    given = {"folder": tmp_path, "exits": False}
+    m2dr.Index.build(model, DOCUMENTS, **given)
+    judged = tmp_path / "documents" / "qrels" / "test.tsv"
+    judged.parent.mkdir()
+    judged.write_text("query-id\tcorpus-id\tscore\n")
+    other = tmp_path / "documents" / "0123456789ab" / "layer-04"  # of another model, not finished
+    other.mkdir(parents=True)
+
+    index = m2dr.Index.build(model, ["a list"], overwrite=True, **given)
+
+    assert index.search("list", k=9).hits[0].docid == "0"
+    assert judged.exists()
+    assert not other.exists()
 
 
 def test_an_index_that_was_changed_is_not_built_again_as_if_it_were_new(

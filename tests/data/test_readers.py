@@ -96,6 +96,19 @@ def test_a_byte_order_mark_and_windows_line_ends_are_no_part_of_the_text(tmp_pat
     assert table(path).find("a").text == "a 1"
 
 
+def test_a_line_that_was_cut_off_since_is_a_sentence(write) -> None:
+    path = write("file", "a " + "1" * 9000, "", "b 2", "", "c 3")
+    found = table(path)
+    first = found.line(0)
+
+    path.write_bytes(path.read_bytes()[:9005])
+
+    assert found.line(0) == found.find("a") == first
+    for row in (1, 2):
+        with pytest.raises(UserError, match=rf"file, line {2 * row + 1}: has gone, as the file is"):
+            found.line(row)
+
+
 def test_a_gzipped_file_that_was_cut_short_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "file.gz"
     path.write_bytes(gzip.compress(b"some text\n" * 1000)[:-20])

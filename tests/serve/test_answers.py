@@ -2,7 +2,9 @@
 
 import base64
 import json
+import shutil
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -13,9 +15,13 @@ from serve_world import World
 
 from m2dr import Encoder, open_index
 from m2dr.api.open_index import OpenIndex
+from m2dr.commands.change_index import add
+from m2dr.data import dataset
 from m2dr.errors import UserError
 from m2dr.records.texts import Document
-from m2dr.serve.serving import _read
+from m2dr.serve.serving import Serving, _read
+from m2dr.settings.index_requests import AddRequest
+from m2dr.settings.serve_requests import ServeRequest
 
 if TYPE_CHECKING:
     from m2dr.serve.served_index import ServedIndex
@@ -29,6 +35,13 @@ def index(world: World) -> OpenIndex:
     return open_index(
         world.corpus, model=str(world.model), root=world.root, device="cpu", dtype="fp32"
     )
+
+
+def opened(*homes: Path) -> Serving:
+    folders = tuple(map(str, homes))
+    serving = Serving(ServeRequest(indexes=folders, device="cpu", dtype="fp32"))
+    serving.batcher.stop()
+    return serving
 
 
 @pytest.mark.parametrize("layer", [0, 1, 4])
@@ -193,6 +206,35 @@ def test_pages_ask_nothing_of_other_hosts(server: Server) -> None:
         assert b'src="http' not in reply.data
         assert b'href="http' not in reply.data
         assert "default-src 'self'" in reply.headers["content-security-policy"]
+
+
+def test_indexes_of_one_name_are_all_served(world: World, tmp_path: Path) -> None:
+    homes = [shutil.copytree(world.home, tmp_path / str(n) / world.home.name) for n in range(4)]
+
+    names = list(opened(*homes).indexes)
+
+    first = f"tiny-{world.model.name}"
+    again = f"{first}-{world.home.name}"
+    assert names == [first, again, f"{again}-2", f"{again}-3"]
+
+
+@pytest.mark.parametrize("added", [False, True])
+def test_texts_are_found_before_the_first_request(
+    added: bool, copied: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if added:
+        (tmp_path / "more.jsonl").write_text('{"_id": "new", "text": "read the file"}\n')
+        asked = AddRequest(
+            str(tmp_path / "more.jsonl"), str(copied.corpus), str(copied.model), root=copied.root,
+            device="cpu", dtype="fp32",
+        )  # fmt: skip
+        add(asked)
+    serving = opened(copied.home)
+
+    serving.warm_up()
+
+    monkeypatch.setattr(dataset, "LineTable", None)
+    assert serving.indexes["tiny"].document("d0").text
 
 
 def test_hits_without_texts_say_why() -> None:

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 from http_serving import Reply, Server
+from pydantic import BaseModel
 from serve_world import CPU, World
 from shell import m2dr
+
+from m2dr.serve.messages import EmbedBody, EmbeddingsBody, HttpError, SearchBody, read_body
 
 TOKEN = "a-token-of-a-test"
 
@@ -74,6 +77,22 @@ def test_a_bad_search_is_told_what_is_wrong(
     assert (reply.status, told in reply.message) == (status, True), reply.data
     assert "Traceback" not in reply.message
     assert "\n" not in reply.message
+
+
+@pytest.mark.parametrize("kind", [SearchBody, EmbedBody, EmbeddingsBody])
+@pytest.mark.parametrize("item", [1, ""])
+def test_of_half_a_million_wrong_items_the_first_is_told(
+    kind: type[BaseModel], item: object
+) -> None:
+    """They are read where all other requests wait."""
+    name = {SearchBody: "queries", EmbedBody: "texts", EmbeddingsBody: "input"}[kind]
+    body = json.dumps({name: [item] * 500_000, "model": "m"}).encode()
+    begun = time.process_time()
+
+    with pytest.raises(HttpError, match=f"{name}.0|token ids"):
+        read_body(kind, body)
+
+    assert time.process_time() - begun < 0.2
 
 
 @pytest.mark.parametrize(

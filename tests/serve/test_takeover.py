@@ -5,11 +5,13 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
+from fastapi.testclient import TestClient
 from http_serving import Reply, Server
 from serve_world import CPU, World
 from shell import m2dr
@@ -17,7 +19,11 @@ from world import make_corpus
 
 from m2dr.errors import UserError
 from m2dr.records.cut import Cut
+from m2dr.serve import sources
+from m2dr.serve.app import make_app
+from m2dr.serve.guard import State
 from m2dr.serve.messages import SearchBody
+from m2dr.serve.server import _watch
 from m2dr.serve.serving import Serving
 from m2dr.settings.serve_requests import ServeRequest
 
@@ -66,6 +72,13 @@ def until(server: Server, count: int, seconds: float = 30) -> None:
     while server.get("/models").json["indexes"][0]["documents"] != count:
         assert time.monotonic() < end, server.log.read_text()[-3000:]
         time.sleep(0.05)
+
+
+def wait_for(holds: Callable[[], bool], seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def test_a_changed_index_is_taken_over_under_load(copied: World, tmp_path: Path) -> None:
@@ -118,6 +131,54 @@ def test_an_index_that_vanishes_goes_on_being_served(copied: World, tmp_path: Pa
         assert str(copied.home) in next(iter(server.get("/ready").json["problems"].values()))
         assert server.events("takeover")[0]["level"] == "warning"
         assert server.stop(signal.SIGINT) == 0
+
+
+def test_an_index_that_comes_back_has_no_problem(copied: World, tmp_path: Path) -> None:
+    with Server("--index", copied.home, *QUICK, cwd=tmp_path) as server:
+        copied.home.rename(tmp_path / "away")
+        server.events("takeover", 1)
+        assert server.get("/ready").json["problems"]
+
+        (tmp_path / "away").rename(copied.home)
+
+        server.events("takeover", 2)
+        assert server.get("/ready").json["problems"] == {}
+        changed(copied, "delete", "d0")
+        until(server, 39)
+
+
+def test_an_error_of_the_disk_ends_no_watch_and_is_told(
+    copied: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that cannot be read now may be readable at the next look."""
+    asked = ServeRequest(
+        indexes=(str(copied.home),), reload_seconds=0.05, device="cpu", dtype="fp32"
+    )
+    serving, stop = Serving(asked), threading.Event()
+    (name,) = serving.indexes
+    watch = threading.Thread(target=_watch, args=(serving, stop))
+
+    def denied(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(copied.home))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(sources.Path, "glob", denied)
+        watch.start()
+        wait_for(lambda: name in serving.problems)
+        client = TestClient(make_app(serving, State()), raise_server_exceptions=False)
+        for path, body in (("/search", {"query": "a", "dim": 12}), ("/embed", {"texts": ["a"]})):
+            broken.setattr(serving.encoders, "find", lambda _: None)
+            broken.setattr(serving.encoders, "get", denied)
+            reply = client.post(path, json=body)
+            assert (reply.status_code, reply.json()["error"]["message"]) == (
+                503, f"{copied.home} cannot be read or written: Permission denied.",
+            )  # fmt: skip
+
+    wait_for(lambda: name not in serving.problems)
+    assert watch.is_alive()
+    stop.set()
+    watch.join()
+    serving.batcher.stop()
 
 
 def test_a_search_goes_on_with_the_version_that_another_thread_opened() -> None:
