@@ -138,7 +138,9 @@ def plan_encoding(
 
 
 def words(how: Mapping[str, object]) -> dict[str, str]:
-    """Return the device, dtype and runtime of an encoder as texts; torch has types for two.
+    """Return the device, dtype and runtime of an encoder as texts, empty ones for None.
+
+    Torch has types for two of them.
 
     Raises:
         UserError: one of them is neither.
@@ -147,7 +149,7 @@ def words(how: Mapping[str, object]) -> dict[str, str]:
     for name, value in how.items():
         if str(type(value)) in ("<class 'torch.device'>", "<class 'torch.dtype'>"):
             value = str(value).removeprefix("torch.")
-        word = string(name, value)
+        word = "" if value is None else string(name, value)
         found[name] = _DTYPES.get(word, word) if name == "dtype" else word
     return found
 

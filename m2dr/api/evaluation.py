@@ -153,8 +153,8 @@ def evaluate(
     folder: str | PathLike[str] = INDEXES,
     out: str | PathLike[str] = RESULTS,
     overwrite: bool = False,
-    device: str = "",
-    dtype: str = "",
+    device: str | None = None,
+    dtype: str | None = None,
 ) -> EvaluatedGrid:
     """Measure every cut of a model on a corpus, as `m2dr evaluate retrieval` does.
 

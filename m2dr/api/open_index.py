@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
 from m2dr.api.documents import Item, checked_documents
+from m2dr.api.encode_options import words
 from m2dr.api.keywords import understood
 from m2dr.commands.search import Answer, Searcher
 from m2dr.errors import UserError
@@ -261,8 +262,8 @@ def open_index(
     funnel: str = "",
     search_params: dict[str, int] | None = None,
     runtime: str = "torch",
-    device: str = "auto",
-    dtype: str = "auto",
+    device: str | None = "auto",
+    dtype: str | None = "auto",
     exits: Literal["", "index", "model"] = "",
     root: str | Path = INDEXES,
     knobs: dict[str, int] | None = None,
@@ -296,9 +297,9 @@ def open_index(
     layer, dim, document_layer = _cut(layer, dim, document_layer)
     for argument, word in (
         ("corpus", corpus), ("engine", engine), ("funnel", funnel), ("runtime", runtime),
-        ("device", device), ("dtype", dtype),
     ):  # fmt: skip
         string(argument, word)
+    how = words({"device": device, "dtype": dtype})
     one_of("exits", exits, ("", "index", "model"))
     params = knobs if search_params is None else search_params
     if not isinstance(params, dict | None):
@@ -311,7 +312,8 @@ def open_index(
         SearchRequest(
             corpus=corpus or (PYDOCS if is_index else named), model=model, query_layer=layer,
             document_layer=document_layer, dim=dim, root=Path(path_or_name("root", root)),
-            device=device, dtype=dtype, engine=engine, funnel=funnel,
+            device=how["device"] or "auto", dtype=how["dtype"] or "auto", engine=engine,
+            funnel=funnel,
             index=named if is_index else "", runtime=runtime, exits=exits,
             search_params=tuple((key, whole_number(key, value, 0)) for key, value in chosen),
         )

@@ -273,7 +273,9 @@ def test_documents_are_added_replaced_and_deleted(model: m2dr.Encoder, tmp_path:
     fresh = m2dr.Index.build(model, kept, dims=[8], exits=False, folder=tmp_path / "fresh")
     for one in (
         index,
-        m2dr.open_index(tmp_path / "documents", model=model.name, root=tmp_path, **FP32),
+        m2dr.open_index(
+            tmp_path / "documents", model=model.name, root=tmp_path, device=None, dtype="fp32"
+        ),
     ):
         found, expected = (which.search(TEXT, k=9).hits for which in (one, fresh))
         assert [(hit.docid, hit.text) for hit in found] == [
