@@ -34,6 +34,7 @@ import psutil
 CORPUS, MODEL, DIM, K = "pydocs:stdlib", "minilm", 128, 10
 OURS = {"m2dr serve": (), "  no batches": ("--batch-size", "1"), "  fp32": ("--dtype", "fp32")}
 PEER = "peer"
+RETURNING = 25  # seconds, in which a server returns what is free to the system
 
 
 def peer(port: int, layers: Sequence[int], root: Path) -> None:
@@ -198,10 +199,11 @@ def measure(options: argparse.Namespace, ports: dict[str, int], running: dict[st
 
 
 def memory(options: argparse.Namespace, port: int, process: psutil.Process) -> None:
-    """Print the memory of a server while it answers very many requests."""
+    """Print the memory that a server keeps while it answers very many requests."""
     print("\n| requests | resident memory |\n|---:|---:|")
     done, step = 0, max(1, options.requests // 5)
     while True:
+        time.sleep(RETURNING)
         print(f"| {done:,} | {process.memory_info().rss / 2**20:,.0f} MB |", flush=True)
         if done >= options.requests:
             return
