@@ -86,8 +86,6 @@ def fuse(request: FuseRequest) -> FuseReport:
     for path in request.runs:
         refuse_same_file("--out", request.out, {"RUNS": path})
     runs = {path: read_run(path) for path in request.runs}
-    if request.out.is_file() and any(map(request.out.samefile, runs)):
-        raise UserError(f"{request.out} is one of the runs to fuse; give another file as --out.")
     given = [runs[path] for path in request.runs]
     if request.method == "rrf":
         offset = RANK_OFFSET if request.rrf_k is None else request.rrf_k

@@ -248,7 +248,7 @@ def test_words_and_vectors_fuse_into_one_run(tmp_path: Path, tiny_corpus: Path) 
     (tmp_path / "link.trec").symlink_to(dense)
     again = run("fuse", words, dense, "--out", tmp_path / "link.trec")
     assert again.exit_code == 2
-    assert "link.trec is one of the runs to fuse; give another file as --out." in again.stderr
+    assert "link.trec was to be written, and RUNS names the same file" in again.stderr
     assert dense.read_bytes() == before
 
 
