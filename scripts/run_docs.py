@@ -248,8 +248,8 @@ def main(
     for name in pages or PAGES:
         name = Path(name).resolve().relative_to(ROOT).as_posix() if Path(name).exists() else name
         rows += run_page(name, place / Path(name).stem, environment, write, start)
-    if times:
-        times.write_text(table(rows), encoding="utf-8")
+        if times:  # what is measured stays where a later page fails
+            times.write_text(table(rows), encoding="utf-8")
     click.echo(f"{len(rows)} commands in {sum(float(row[2]) for row in rows):.0f} s; {place}")
     if folder is None:
         shutil.rmtree(place)
