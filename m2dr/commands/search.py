@@ -46,7 +46,7 @@ class Hit:
         Raises:
             UserError: the corpus is not on this machine, or has changed.
         """
-        return self._find(self.docid).content
+        return self._document.content
 
     @property
     def fields(self) -> dict[str, Value]:
@@ -57,7 +57,11 @@ class Hit:
         Raises:
             UserError: the corpus is not on this machine, or has changed.
         """
-        return typed(self._find(self.docid).fields, self._kinds())
+        return typed(self._document.fields, self._kinds())
+
+    @cached_property
+    def _document(self) -> Document:
+        return self._find(self.docid)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -134,14 +135,18 @@ class ModelTokenizer(BaseTokenizer):
             return_token_type_ids=False,
         )
         rows: list[list[int]] = out["input_ids"]
-        strange = next((row for row in rows if not self.beyond.isdisjoint(row)), ())
-        for number in self.beyond.intersection(strange):
+        if self.beyond:
+            self._refuse_beyond(rows)
+        return rows
+
+    def _refuse_beyond(self, rows: Sequence[Sequence[int]]) -> None:
+        """Raise UserError for a token without an embedding."""
+        for number in self.beyond.intersection(chain.from_iterable(rows)):
             raise UserError(
                 f"A text holds {self.inner.convert_ids_to_tokens(number)!r}, a token that was added"
                 f" to the tokenizer as {number} and has no embedding in the model. Leave it out of "
                 "the texts, or give the model one with resize_token_embeddings of transformers."
             )
-        return rows
 
     def _keeps_the_end(self) -> bool:
         return self.inner.truncation_side != "right"
