@@ -36,6 +36,7 @@ KEPT_BYTES = range(2**20, 2**26)  # of the embeddings of a vocabulary that are k
 QUERIES = "train"  # the split whose queries are read
 WORDS = (3, 15)  # of a snippet, from the first to below the second
 SNIPPETS = 2  # of each long text
+AMONG = 4  # snippets that each of these is chosen among
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,38 @@ def snippets(
             found.append(" ".join(words[first : first + count]))
             places.append(place)
     return found, np.array(places, np.int64)
+
+
+def widest(rows: Sequence[Sequence[int]], among: int) -> list[int]:
+    """Choose one of every `among` rows so that the chosen ones have as many tokens as they can.
+
+    A row is worth the sum of 1 / √(1 + n) over its distinct tokens, where n is how many rows that
+    were chosen before have the token, divided by the root of their number. What this is worth:
+    docs/decisions/0014-what-a-fit-reads.md.
+
+    Args:
+        rows: token ids of m · `among` texts.
+        among: how many consecutive rows one is chosen of.
+
+    Returns:
+        The places of m rows.
+
+    >>> widest([[5, 6], [7, 7], [5, 6], [5, 8]], 2)
+    [0, 3]
+    """
+    found = []
+    counts = np.zeros(1 + max((max(row, default=0) for row in rows), default=0))
+    for first in range(0, len(rows), among):
+        tokens = [np.unique(np.array(row, np.int64)) for row in rows[first : first + among]]
+        roots = [len(one) ** 0.5 or 1.0 for one in tokens]
+        worth = [
+            ((1 + counts[one]) ** -0.5).sum() / root
+            for one, root in zip(tokens, roots, strict=True)
+        ]
+        best = int(np.argmax(worth))
+        counts[tokens[best]] += 1
+        found.append(first + best)
+    return found
 
 
 def fit_texts(corpora: str, most: int, seed: int, split: str = QUERIES) -> FitTexts:
@@ -316,12 +349,14 @@ def read_texts(
         tokenizer.pad_id,
         advance,
     )
-    parts, of = snippets([text for _, text in texts], SNIPPETS, draw)
-    if parts:
-        asked: list[tuple[Side, str]] = [("query", part) for part in parts]
-        rows = Ragged.of(rows_of(encoder.card, tokenizer, asked, length))
-        found += read_sample(encoder, features, rows, tokenizer.pad_id)
-    return found, of
+    parts, of = snippets([text for _, text in texts], SNIPPETS * AMONG, draw)
+    if not parts:
+        return found, of
+    asked: list[tuple[Side, str]] = [("query", part) for part in parts]
+    rows = rows_of(encoder.card, tokenizer, asked, length)
+    chosen = widest(rows, AMONG)
+    short = Ragged.of([rows[place] for place in chosen])
+    return found + read_sample(encoder, features, short, tokenizer.pad_id), of[chosen]
 
 
 def read_sample(
