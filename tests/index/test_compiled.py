@@ -3,6 +3,7 @@ import math
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -111,6 +112,25 @@ def test_without_numba_the_same_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
     for dim, parts in found.items():
         for one, other in zip(parts, compiled[dim], strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+def test_a_process_that_goes_on_scanning_selects_by_compiled_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scanning, "COMPILED_SCORES", 3 * 40)
+    monkeypatch.setattr(scanning, "_SCORES", Counter[str]())
+    chosen: list[str] = []
+    selection = scanning._selection
+
+    def seen(scores: int, device: str) -> type[TopK]:
+        chosen.append(selection(scores, device).__name__)
+        return selection(0, device)
+
+    monkeypatch.setattr(scanning, "_selection", seen)
+    for _ in range(4):
+        prefix_top_k(np.ones((2, 4), "f"), np.ones((20, 4), "f"), [4], 3, "dot")
+
+    assert chosen == ["TopK", "TopK", "NumbaTopK", "NumbaTopK"]
 
 
 def test_what_is_compiled_is_kept_on_disk_and_small_scans_do_not_load_it(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """A full scan: queries compared with every document, at several prefixes in one pass."""
 
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -25,8 +25,8 @@ from m2dr.index.exact.topk import TieOrder, TopK
 Item = TypeVar("Item")
 Found = tuple[NDArray[np.float32], NDArray[np.int64]]  # scores and rows, both [Q, k]
 
-# Scores, at least, that are selected by compiled code: to load it takes half a second.
-COMPILED_SCORES = 2**26
+COMPILED_SCORES = 2**25  # of a process, after which compiled code selects: it loads in .4 s
+_SCORES = Counter[str]()  # of all scans so far, by device
 FEW = 64  # queries whose product with a tile is too short for a thread of ours
 
 
@@ -160,8 +160,9 @@ def _products_in_runs(queries: Tensor, vectors: Tensor) -> Tensor:
 
 
 def _selection(scores: int, device: str) -> type[TopK]:
-    """Return what selects the best: compiled code, where it can be had and has enough to do."""
-    if on_gpu(device) or scores < COMPILED_SCORES:
+    """Return what selects the best: on a processor compiled code, once there was enough to do."""
+    _SCORES[device] += scores
+    if on_gpu(device) or _SCORES[device] < COMPILED_SCORES:
         return TopK
     try:
         from m2dr.index.exact.topk_numba import NumbaTopK

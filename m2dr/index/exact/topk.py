@@ -17,7 +17,6 @@ from m2dr.errors import UserError, command
 # Shapes in this file: C queries, D prefixes, N documents, n of a tile, m candidates.
 
 RUN = 128  # consecutive scores that are compared by their best
-_SPAN = 2**16  # scores that are looked at together, at least: each look is a dozen small calls
 LOW = 0xFFFFFFFF  # the half of a key that holds the place among ties
 NOTHING = torch.iinfo(torch.int64).min  # below every key; its score is not a number
 # Of a bar against the score it stands for: more than float32 rounds a product and a quotient by.
@@ -56,9 +55,8 @@ class TopK:
         """
         self._k, self._scales, self._ties = k, scales, ties
         self._keys = torch.full((*scales.shape, k), NOTHING, device=scales.device)  # the best
-        # Per prefix: scores [C, n] and rows [n] that are not looked at yet, keys [C, m] that wait
-        # to be compared, and bars [C] for scores before they are scaled.
-        self._held: list[list[tuple[Tensor, Tensor]]] = [[] for _ in scales]
+        # Per prefix: keys [C, m] that wait to be compared, and bars [C] for scores before they are
+        # scaled.
         self._waiting: list[list[Tensor]] = [[] for _ in scales]
         self._bars: list[Tensor | None] = [None] * len(scales)
 
@@ -72,51 +70,31 @@ class TopK:
             first: row of the first document.
 
         Raises:
-            UserError: a score is not a number; at the latest when the best are asked for.
+            UserError: a score is not a number.
         """
-        scores = products.clone() if inverse is None else products * inverse  # products change
-        rows = torch.arange(first, first + scores.shape[1], device=scores.device)
-        beyond = -len(rows) % RUN
-        if beyond:
-            scores = torch.nn.functional.pad(scores, (0, beyond), value=-torch.inf)
-            rows = torch.nn.functional.pad(rows, (0, beyond), value=-1)
-        held = self._held[prefix]
-        held.append((scores, rows))
-        # A first bar of many scores lets few in.
-        span = _SPAN if self._bars[prefix] is not None else max(_SPAN, 8 * self._k * len(scores))
-        if len(held) * scores.numel() >= span:  # tiles are of about one size
-            self._compare(prefix)
-
-    def _compare(self, prefix: int) -> None:
-        """Give keys to the scores that are held and reach the bar."""
-        held, self._held[prefix] = self._held[prefix], []
-        if not held:
-            return
-        together = (torch.cat(parts, -1) for parts in zip(*held, strict=True))
-        scores, rows = together if held[1:] else held[0]
-        count = len(scores)
+        scores = products if inverse is None else products * inverse
+        count, width = scores.shape
         bars, scales, waiting = self._bars[prefix], self._scales[prefix], self._waiting[prefix]
         if bars is None:
             bars = scores.new_full((count,), -torch.inf)
-            if int((rows >= 0).sum()) >= self._k:
+            if width >= self._k:
                 bars = _bars(scores.topk(self._k, sorted=False).values.amin(dim=1) * scales, scales)
             self._bars[prefix] = bars
         # Few reach the bar, so runs of scores are compared by their best.
-        runs = scores.reshape(-1, RUN)
-        of_runs = bars.repeat_interleave(len(runs) // count)
+        runs = torch.nn.functional.pad(scores, (0, -width % RUN), value=-torch.inf)
+        padded, runs = runs.shape[1], runs.reshape(-1, RUN)
+        of_runs = bars.repeat_interleave(padded // RUN)
         near = _reaching(runs.amax(dim=1, keepdim=True), of_runs)
         found = _reaching(runs[near], of_runs[near])
         found = near[found // RUN] * RUN + found % RUN
-        queries = found // scores.shape[1]
-        columns = found - queries * scores.shape[1]
-        real = rows[columns] >= 0
-        queries, columns = queries[real], columns[real]
-        if not len(queries):
+        found = found[found % padded < width]
+        if not len(found):
             return
+        queries, columns = found // padded, found % padded
         reaching = scores[queries, columns]
         if bool(reaching.isnan().any()):
             raise not_a_number()
-        rows = rows[columns]
+        rows = first + columns
         places = LOW - rows if self._ties.of_row is None else self._ties.of_row[rows]
         waiting.append(_rows_of_keys(queries, _keys(reaching * scales[queries], places), count))
         if sum(keys.shape[1] for keys in waiting) >= self._k:
@@ -124,7 +102,6 @@ class TopK:
 
     def found(self, prefix: int) -> tuple[Tensor, Tensor]:
         """Return scores and rows of the best at a prefix, [C, k], best first."""
-        self._compare(prefix)
         self._settle(prefix)
         keys = self._keys[prefix].sort(dim=1, descending=True).values
         places = keys & LOW
@@ -190,6 +167,4 @@ def _bars(floors: Tensor, scales: Tensor) -> Tensor:
 
 def _reaching(scores: Tensor, bars: Tensor) -> Tensor:
     """Return the positions [m] among scores [C, n] of those not below the bars [C]."""
-    if scores.device.type == "cpu":  # at half the time that torch takes
-        return torch.from_numpy(np.flatnonzero(~(scores.numpy() < bars.numpy()[:, None])))
     return (~(scores < bars[:, None])).view(-1).nonzero()[:, 0]
