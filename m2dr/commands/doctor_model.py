@@ -10,14 +10,21 @@ from m2dr.errors import UserError, command
 from m2dr.io import is_locked
 from m2dr.jsontext import load_json
 from m2dr.model.folder import fingerprint, read_card, read_card_file
-from m2dr.model.hub import BUILT_IN, CARD, CHECKPOINTS, RECORD, find_folder, is_half_written
+from m2dr.model.hub import (
+    BUILT_IN,
+    CARD,
+    CHECKPOINTS,
+    RECORD,
+    TOKENIZER,
+    find_folder,
+    is_half_written,
+)
 from m2dr.pipelines.run_folder import SETTINGS
 from m2dr.records.fault import Fault, fault_of
 from m2dr.settings.evaluate_requests import MODELS
 from m2dr.settings.toml_files import toml_value
 from m2dr.settings.trainings import FitSettings, PretrainSettings, TrainSettings
 
-TOKENIZER = "tokenizer.json"
 _OPTIONS = ("variant", "corpus", "backbone")  # settings that are options of their own
 
 

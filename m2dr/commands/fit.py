@@ -16,8 +16,8 @@ from m2dr.model import checkpoint
 from m2dr.model.devices import choose_dtype, choose_training_device
 from m2dr.model.distributed import RankGroup
 from m2dr.model.encoder import Encoder
-from m2dr.model.exits import TokenFeatures
 from m2dr.model.hub import CHECKPOINTS, find_folder, resume_command, revision_of
+from m2dr.model.token_features import TokenFeatures
 from m2dr.model.tokenizer import ModelTokenizer
 from m2dr.pipelines.fit_heads import (
     WINDOW,

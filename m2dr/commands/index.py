@@ -49,7 +49,7 @@ from m2dr.model.document_encoder import BatchEncoder, refuse_absent
 from m2dr.model.encoder import Encoder
 from m2dr.model.exits import write_exits
 from m2dr.model.folder import read_card
-from m2dr.model.hub import EXITS, STATIC
+from m2dr.model.hub import EXITS, STATIC, TOKENIZER
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.pipelines.changed_corpus import fields_of_rows, keep_fields_of, with_changes
 from m2dr.pipelines.encode import embed_tokens_and_states, open_corpus
@@ -350,8 +350,9 @@ def _write(encoder: Encoder, store: Store, fit: FitRecord, dtype: str, folder: P
     """Replace the exits in the folder by those of an encoder, their record last."""
     if encoder.fitted is None:
         raise AssertionError("exits were given just now")
-    remove_files(folder, EXITS_FILE, f".*{TEMPORARY_SUFFIX}")
+    remove_files(folder, EXITS_FILE, TOKENIZER, f".*{TEMPORARY_SUFFIX}")
     write_exits(encoder.fitted, folder)
+    names = (EXITS, STATIC, *((TOKENIZER,) if encoder.fitted.words else ()))
     record = IndexExits(
         store.manifest.corpus,
         encoder.card.fingerprint,
@@ -359,7 +360,7 @@ def _write(encoder: Encoder, store: Store, fit: FitRecord, dtype: str, folder: P
         fit,
         encoding_of(store.manifest.label),
         dtype,
-        tuple((name, sha256_of(folder / name)) for name in (EXITS, STATIC)),
+        tuple((name, sha256_of(folder / name)) for name in names),
         fit_command(folder),
     )
     write_exits_record(folder, record)

@@ -44,6 +44,7 @@ from m2dr.model.hub import (
     RUN,
     STATIC,
     TABLE_CHAIN,
+    TOKENIZER,
     WEIGHTS_INDEX,
     find_folder,
     transformer_folder,
@@ -63,7 +64,7 @@ from m2dr.records.model_card import ModelCard, ModelExit
 
 _AGAIN = "Train or download it again."
 _COPY = "Copy the whole folder of the model again."
-_VOCABULARIES = (("tokenizer.json",), ("vocab.txt",), ("vocab.json", "merges.txt"), ("*.model",))
+_VOCABULARIES = ((TOKENIZER,), ("vocab.txt",), ("vocab.json", "merges.txt"), ("*.model",))
 _PROBE = 16  # tokens; no tokenizer puts more around a text
 _MOST_TIMES = 4  # as many numbers as the weights hold may be in the encoder of config.json
 

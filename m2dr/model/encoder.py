@@ -14,7 +14,8 @@ from transformers import PreTrainedModel
 
 from m2dr.errors import UserError
 from m2dr.model.backbones import attend, backbone_of
-from m2dr.model.exits import FittedExits, TokenFeatures, float32_on, identity_head, through
+from m2dr.model.exits import FittedExits, identity_head, through
+from m2dr.model.token_features import TokenFeatures, WordFeatures, float32_on
 from m2dr.records.model_card import TOKENS, ModelCard, inputs_of, pooling_modes
 
 # Shapes in this file:
@@ -272,9 +273,11 @@ class Encoder(nn.Module):
         return self._each(batches, partial(self.states, layers=layers))
 
     def features_many(
-        self, tokens: TokenFeatures, batches: Iterable[IdsAndMask]
+        self, tokens: TokenFeatures | WordFeatures, batches: Iterable[IdsAndMask]
     ) -> Iterator[Floats]:
         """Yield the token features of each batch, [B, F]."""
+        if isinstance(tokens, WordFeatures):
+            return self._each(batches, tokens.read)
         return self._each(batches, partial(tokens, self.words))
 
     @torch.inference_mode()
@@ -442,7 +445,7 @@ def parameters_of(encoder: Encoder, layer: int) -> int:
         return _numbers(encoder.parameters())
     weights = fitted.tokens.weights
     if layer == 0:
-        return _numbers((fitted.table, weights))
+        return _numbers((fitted.table, fitted.table_weights))
     folded = 0 not in fitted.layers  # its table stands in place of the features
     read = fitted.table if folded else fitted.tokens.single
     return _numbers((*encoder.parameters(), read, weights))

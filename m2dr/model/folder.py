@@ -32,6 +32,7 @@ from m2dr.model.hub import (
     MATRYOSHKA,
     SETTINGS,
     STATIC,
+    TOKENIZER,
     WEIGHTS,
     behind_pooling,
     find_folder,
@@ -42,7 +43,7 @@ from m2dr.model.hub import (
 from m2dr.model.sentence_transformers import card_of_folder, embedding_width
 from m2dr.records.model_card import EXITS_FILE, FORMAT, WEIGHTS_ALONE, IndexExits, ModelCard
 
-TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json") + (
+TOKENIZERS = (TOKENIZER, "tokenizer_config.json", "special_tokens_map.json") + (
     ("added_tokens.json", "vocab.json", "merges.txt", "vocab.txt", "*.model")
 )
 _LARGEST = 2**31  # of any number in a card: counts of layers, dims and tokens stay below
@@ -58,7 +59,7 @@ _IGNORED: dict[str, Collection[str]] = {
         + ("problem_type", "return_dict", "task_specific_params", "torch_dtype", "use_cache")
         + ("transformers_version",)
     ),
-    "tokenizer.json": frozenset(("truncation", "padding")),  # each call sets its own
+    TOKENIZER: frozenset(("truncation", "padding")),  # each call sets its own
     "tokenizer_config.json": frozenset(
         ("auto_map", "backend", "chat_template", "clean_up_tokenization_spaces", "is_local")
         + ("local_files_only", "max_length", "model_max_length", "name_or_path")
@@ -269,7 +270,8 @@ def check_exits(folder: Path, fingerprint: str, *names: str) -> None:
             f"{fingerprint[:12]} was to have them. {_how_to_fit(record.again)}"
         )
     digests = dict(record.files)
-    for name in names:
+    own = digests.keys() & {TOKENIZER} if STATIC in names else ()  # layer 0 may have one
+    for name in (*names, *own):
         path = folder / name
         if not path.is_file():
             raise UserError(f"{path} is missing. {_how_to_fit(record.again)}")

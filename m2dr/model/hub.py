@@ -24,6 +24,7 @@ RECORD = "training.json"  # its settings
 PROCESSES = "processes"  # among them: how many share the training
 HEADS = "exit_heads.safetensors"
 EXITS = "exits.safetensors"  # fitted exits of the layers from 1
+TOKENIZER = "tokenizer.json"
 STATIC = "layer_0.safetensors"  # the fitted exit of layer 0, a table of one vector per token
 MODULES = "modules.json"  # of sentence-transformers: the modules that a text passes, in order
 DENSE = "2_Dense"  # folder of the exit head of the last layer, beside the file of all heads

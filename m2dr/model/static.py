@@ -23,9 +23,9 @@ from m2dr.errors import UserError, command, nearest
 from m2dr.io import irregular_kind, write_bytes
 from m2dr.jsontext import LATER, JsonError, MismatchError, decode, parse_json
 from m2dr.model.folder import check_exits, fit_again, read_card
-from m2dr.model.hub import STATIC, find_folder, transformer_folder
+from m2dr.model.hub import STATIC, TOKENIZER, find_folder, transformer_folder
 from m2dr.model.sentence_transformers import lowercases
-from m2dr.model.tokenizer import FILE, FileTokenizer, read_tokenizer, tokenize
+from m2dr.model.tokenizer import FileTokenizer, read_tokenizer, tokenize
 from m2dr.records.model_card import EXITS_FILE, ModelCard
 from m2dr.records.texts import Side
 
@@ -195,7 +195,7 @@ def open_static(name: str | Path, folder: Path | None = None) -> StaticEncoder:
             f"{why if folder is None else f'no exits were fitted. {fit_again(table_folder)}'}"
         )
     table = read_static(table_folder)
-    beside = (table_folder / FILE).exists()
+    beside = (table_folder / TOKENIZER).exists()
     tokenizer = read_tokenizer(table_folder if beside else inner, lowercases(model))
     if table.width != card.width:
         raise UserError(

@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 from m2dr.errors import UserError, nearest
 from m2dr.jsontext import quoted, write_json
 from m2dr.model.folder import folder_aside, locked_for_export
-from m2dr.model.hub import WEIGHTS, ListedModule
+from m2dr.model.hub import TOKENIZER, WEIGHTS, ListedModule
 from m2dr.model.readme import write_static_readme
 from m2dr.model.sentence_transformers import (
     write_model_settings,
     write_modules_list,
 )
 from m2dr.model.static import Dtype, Floats, StaticEncoder, open_static, quantised
-from m2dr.model.tokenizer import FILE
 
 _LARGEST = 16  # of fp16 rows, so that a sum of hundreds stays finite
 _NUMPY = {"fp16": "float16", "fp32": "float32", "int8": "int8"}
@@ -103,7 +102,7 @@ def export_static(
     with locked_for_export(folder):
         with folder_aside(folder) as aside:
             chosen.write(made, aside)
-            encoder.tokenizer.write(aside / FILE, encoder.card.query_length)
+            encoder.tokenizer.write(aside / TOKENIZER, encoder.card.query_length)
             write_static_readme(encoder.card, made.dim, made.dtype, chosen.name, aside)
         for path in sorted(aside.iterdir()):
             path.replace(folder / path.name)

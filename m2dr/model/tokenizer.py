@@ -2,7 +2,7 @@
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -14,6 +14,7 @@ from tokenizers import normalizers
 from m2dr.errors import UserError, counted
 from m2dr.io import explain_failure, irregular_kind
 from m2dr.jsontext import read_optional_object
+from m2dr.model.hub import TOKENIZER
 from m2dr.records.model_card import ModelCard
 from m2dr.records.texts import Side
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:  # layer 0 tokenises without loading transformers
     from transformers import PreTrainedTokenizerBase
 
 SAMPLE = "read a file line by line and close it"  # about as long as people's queries are
-FILE = "tokenizer.json"
 SETTINGS = "tokenizer_config.json"
 _AGAIN = "Copy the whole folder of the model again."
 _CHARACTERS = 32  # of a long text are read at first for each token that is kept
@@ -114,8 +114,12 @@ class ModelTokenizer(BaseTokenizer):
         special |= set(self.inner.all_special_ids)
         return sorted(set(self.inner.get_vocab().values()) - special - self.beyond)
 
-    def alone(self, ids: Sequence[int]) -> list[list[int]]:
+    def alone(self, ids: Iterable[int]) -> list[list[int]]:
         """Return for each id the row of a text of that token alone, special tokens around it."""
+        return self.enclosed([number] for number in ids)
+
+    def enclosed(self, rows: Iterable[Sequence[int]]) -> list[list[int]]:
+        """Return rows of ids without special tokens with these around each."""
         bare: list[int] = self.inner("a", add_special_tokens=False)["input_ids"]
         around: list[int] = self.inner("a")["input_ids"]
         before = next(
@@ -124,7 +128,7 @@ class ModelTokenizer(BaseTokenizer):
             if around[start : start + len(bare)] == bare
         )
         left, right = around[:before], around[before + len(bare) :]
-        return [[*left, number, *right] for number in ids]
+        return [[*left, *row, *right] for row in rows]
 
     def _ids(self, texts: list[str], max_length: int) -> list[list[int]]:
         out = self.inner(
@@ -241,11 +245,11 @@ def read_tokenizer(folder: Path, lowercases: bool = False) -> FileTokenizer:
     Raises:
         UserError: there is none, or it is damaged.
     """
-    path = folder / FILE
+    path = folder / TOKENIZER
     if irregular_kind(path):
         raise UserError(
-            f"{folder} has no {FILE}, the only tokenizer file that layer 0 reads. Take a layer "
-            "from 1, or a model that has the file."
+            f"{folder} has no {TOKENIZER}, the only tokenizer file that layer 0 reads. Take a "
+            "layer from 1, or a model that has the file."
         )
     settings = read_optional_object(folder / SETTINGS, _FIELDS, _AGAIN)
     with explain_failure(f"{path} cannot be read", _AGAIN):

@@ -16,8 +16,9 @@ from m2dr.errors import UserError
 from m2dr.io import read_bytes, write_bytes, write_text
 from m2dr.jsontext import read_value
 from m2dr.model.encoder import Encoder
-from m2dr.model.exits import TokenFeatures, give_exits, with_counts
+from m2dr.model.exits import give_exits
 from m2dr.model.modules import rotate
+from m2dr.model.token_features import TokenFeatures, with_counts
 from m2dr.model.tokenizer import ModelTokenizer
 from m2dr.pipelines.fit_texts import (
     FitTexts,
@@ -28,6 +29,7 @@ from m2dr.pipelines.fit_texts import (
     rows_of,
     token_parts,
 )
+from m2dr.pipelines.fit_words import fit_table, word_features
 from m2dr.pipelines.models import default_dims
 from m2dr.progress import progress
 from m2dr.records.cut import Cut
@@ -301,7 +303,11 @@ def fit_states(
     try:
         held = held_out(len(rows))
         moments, judges = _sums(encoder, tokenizer, features, rows, states, held)
-        heads, texts = [fit_head(moments, judges, 0, inputs, ridges)], moments.count
+        whole, texts = word_features(encoder, tokenizer, features, rows), moments.count
+        if whole is None:
+            heads = [fit_head(moments, judges, 0, inputs, ridges)]
+        else:
+            heads = [fit_table(encoder, *whole, states, held, tokenizer.pad_id)]
         if parts is not None:
             read = (parts.rows, parts.states, parts.held)
             short, judges = _sums(encoder, tokenizer, features, *read)
@@ -312,7 +318,8 @@ def fit_states(
         ]
     except ValueError as error:
         raise _unfit(names, error) from error
-    give_exits(encoder, features, inputs, [(head.weight, head.bias) for head in heads])
+    weights = [(head.weight, head.bias) for head in heads]
+    give_exits(encoder, features, inputs, weights, None if whole is None else whole[0])
     return record_of(heads, names, texts, moments.count - texts, "none", inputs, identity)
 
 

@@ -16,7 +16,7 @@ from m2dr.errors import UserError
 from m2dr.evaluate.sentence_tasks import distinct
 from m2dr.io import atomic_path
 from m2dr.model.encoder import Encoder
-from m2dr.model.exits import TokenFeatures, token_features
+from m2dr.model.token_features import TokenFeatures, WordFeatures, token_features
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.pipelines.encode import (
     embed_tokens,
@@ -382,7 +382,10 @@ def read_sample(
 
 
 def token_parts(
-    encoder: Encoder, features: TokenFeatures, rows: Ragged, pad_id: int
+    encoder: Encoder,
+    features: TokenFeatures | WordFeatures,
+    rows: Ragged,
+    pad_id: int,
 ) -> NDArray[np.float32]:
     """Return the features of the tokens of texts, [N, F]."""
     batches = buckets(rows.lengths, tokens_per_batch(encoder.device.type), longest_first=True)

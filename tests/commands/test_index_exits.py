@@ -11,6 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
 from world import WORDS, make_model
 
 from m2dr import open_index
@@ -21,14 +22,18 @@ from m2dr.errors import UserError
 from m2dr.index.exit_files import exits_folder, fitting_exits
 from m2dr.io import LOCK_NAME
 from m2dr.model import checkpoint
-from m2dr.model.hub import EXITS, STATIC
-from m2dr.pipelines import encode_store
+from m2dr.model.hub import EXITS, STATIC, TOKENIZER
+from m2dr.model.static import open_static
+from m2dr.model.static_formats import export_static
+from m2dr.model.tokenizer import read_tokenizer
+from m2dr.pipelines import encode_store, fit_heads
 from m2dr.pipelines.encode import embed_texts
 from m2dr.records.model_card import EXITS_FILE
 from m2dr.settings.evaluate_requests import EvaluateRequest
 from m2dr.settings.index_requests import FitIndexRequest, IndexRequest, SearchRequest
 
 Ask = Callable[..., IndexRequest]
+SPLIT = ["format", "decode", "packed", "binding"]  # words of which the tokenizer makes pieces
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +43,7 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "qrels").mkdir(parents=True)
     draw = np.random.default_rng(13)
     texts = [" ".join(draw.choice(WORDS, 6)) for _ in range(150)]
+    texts[-8:] = [f"{text} {word}" for text, word in zip(texts[-8:], 2 * SPLIT, strict=True)]
     rows = [{"_id": f"d{i}", "title": "", "text": text} for i, text in enumerate(texts)]
     (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     query = {"_id": "q0", "text": texts[3]}
@@ -91,9 +97,9 @@ def test_queries_of_every_layer_search_the_documents_of_the_last(ask: Ask) -> No
     places = [{hit.docid: hit.rank for hit in hits} for hits in full]
     for layer in (0, 1, 2, 3):
         found = opened.search(texts, layer=layer, k=10)
-        for answer, place in zip(found, places, strict=True):
-            near = [place[hit.docid] for hit in answer.hits]
-            assert np.median(near) < 40  # of 150; chance is 75
+        pairs = zip(found, places, strict=True)
+        near = [place[hit.docid] for answer, place in pairs for hit in answer.hits]
+        assert np.median(near) < 40  # of 150; chance is 75
     with pytest.raises(UserError, match="exits = 'indexes' was asked for"):
         open_index(request.corpus, model=request.model, root=request.root, exits="indexes")
 
@@ -223,6 +229,53 @@ def test_exits_that_are_damaged_are_refused(ask: Ask) -> None:
     )
     with pytest.raises(UserError, match=r"not the file that was written.*m2dr index fit"):
         Searcher(asked)
+
+
+@pytest.mark.usefixtures("dtype")
+def test_layer_0_knows_the_words_of_the_corpus(ask: Ask, tmp_path: Path) -> None:
+    request = ask()
+    index_corpus(request)
+    folder = folder_of(request)
+    texts = ["decode a packed file", "Format, formats; binding", "decode", "nothing known", "?"]
+    encoder, tokenizer = checkpoint.load(request.model, exits=folder)
+
+    static = open_static(request.model, folder)
+
+    ids = static.tokenizer(texts, 64)
+    known = len(encoder.words)
+    assert [max(row) >= known for row in ids] == [True, True, True, False, False]
+    found = static.embed(texts)
+    through = embed_texts(encoder, tokenizer, texts, "query", (0, 1))[0]
+    np.testing.assert_allclose(found, through, atol=1e-5 * np.abs(found).max())
+    pieces = replace(static, tokenizer=read_tokenizer(Path(request.model))).embed(texts)
+    assert np.abs(pieces[:3] - found[:3]).max() > 0.01 * np.abs(found).max()
+    export_static(request.model, tmp_path / "table", "sentence-transformers", exits=folder)
+    theirs = SentenceTransformer(str(tmp_path / "table"), device="cpu").encode(texts[:4])
+    ours = found[:4] / np.linalg.norm(found[:4], axis=1, keepdims=True)
+    assert (theirs / np.linalg.norm(theirs, axis=1, keepdims=True) * ours).sum(1).min() > 1 - 1e-5
+
+
+def test_a_vocabulary_that_was_changed_is_refused_and_one_of_before_removed(ask: Ask) -> None:
+    request = ask()
+    index_corpus(request)
+    folder = folder_of(request)
+    asked = SearchRequest(request.corpus, request.model, root=request.root, query_layer=0)
+    text = (folder / TOKENIZER).read_text()
+    (folder / TOKENIZER).write_text(text.replace("decode", "recode"))
+    with pytest.raises(UserError, match=r"tokenizer.json is not the file that was written"):
+        Searcher(asked)
+    (folder / TOKENIZER).unlink()
+    with pytest.raises(UserError, match=r"tokenizer.json is missing\. .*m2dr index fit"):
+        Searcher(asked)
+
+    fit_index(FitIndexRequest(request.corpus, request.model, root=request.root, overwrite=True))
+    assert (folder / TOKENIZER).read_text() == text
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fit_heads, "word_features", lambda *_: None)
+        again = FitIndexRequest(request.corpus, request.model, root=request.root, overwrite=True)
+        fit_index(again)
+    assert not (folder / TOKENIZER).exists()
+    Searcher(asked).vectors(["decode"])
 
 
 @pytest.mark.parametrize("runtime", ["onnx", "openvino"])

@@ -13,8 +13,8 @@ from m2dr.commands import train as training
 from m2dr.commands.train import train
 from m2dr.errors import UserError
 from m2dr.model import checkpoint
-from m2dr.model.exits import TokenFeatures
 from m2dr.model.hub import EXITS, HEADS, STATIC
+from m2dr.model.token_features import TokenFeatures
 from m2dr.pipelines.encode import embed_texts
 from m2dr.pipelines.fit_heads import fit_texts_now
 from m2dr.records.model_card import FitRecord, ModelCard

@@ -1,0 +1,127 @@
+"""Words of a corpus in the vocabulary of layer 0: the referee is the library tokenizers."""
+
+from pathlib import Path
+
+import pytest
+import tokenizers
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import models, normalizers, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+from world import unigrams
+
+from m2dr.model.tokenizer import ModelTokenizer
+from m2dr.model.whole_words import WholeWords
+
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcde", *(f"##{c}" for c in "abcde"), "-"] + [
+    "ab", "##ab", "bead", "##ed", "[", "]", "#"
+]  # fmt: skip
+FIRST = 32
+CORPUS = ["abba bead-deed cab", "ace acebed", "deed decade"]
+SPLIT = {"abba", "deed", "cab", "ace", "acebed", "decade"}
+
+
+def made(**options: object) -> ModelTokenizer:
+    backend = tokenizers.Tokenizer(
+        models.WordPiece({word: n for n, word in enumerate(VOCABULARY)}, unk_token="[UNK]")
+    )
+    backend.normalizer = normalizers.Lowercase()
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    return ModelTokenizer(
+        PreTrainedTokenizerFast(
+            tokenizer_object=backend, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]",
+            sep_token="[SEP]", **options,
+        )
+    )  # fmt: skip
+
+
+def words_of(
+    tokenizer: ModelTokenizer, texts: list[str]
+) -> tuple[WholeWords, list[tuple[int, ...]]]:
+    found = WholeWords.of(tokenizer, tokenizer(texts, 64), FIRST)
+    assert found is not None
+    return found
+
+
+def test_each_word_that_is_split_is_added_with_its_pieces() -> None:
+    tokenizer = made()
+
+    words, pieces = words_of(tokenizer, CORPUS)
+
+    assert words.count == len(SPLIT)
+    expected = tokenizer.inner(sorted(SPLIT), add_special_tokens=False)["input_ids"]
+    assert [list(one) for one in pieces] == expected  # in the order of their ids
+    row = tokenizer(["Decade bead zed"], 64)
+    ids = {word: FIRST + n for n, word in enumerate(sorted(SPLIT))}
+    assert words.rows(row) == [[2, ids["decade"], VOCABULARY.index("bead"), 1, 3]]
+
+
+TEXTS = st.lists(
+    st.text(alphabet="abcdeAz -#[]", max_size=24)
+    | st.lists(st.sampled_from([*SPLIT, "decades", "beaded", "[SEP]"])).map(" ".join),
+    max_size=5,
+)
+
+
+@given(TEXTS)
+def test_rows_are_those_of_a_tokenizer_with_the_words(texts: list[str]) -> None:
+    tokenizer = made()
+    words, _ = words_of(tokenizer, CORPUS)
+    longer = tokenizers.Tokenizer.from_str(words._backend.to_str())
+
+    found = words.rows(tokenizer(texts, 512))
+
+    assert found == [longer.encode(text).ids for text in texts]
+
+
+@given(TEXTS.filter(bool))
+def test_a_padded_batch_has_the_same_rows(texts: list[str]) -> None:
+    tokenizer = made()
+    words, _ = words_of(tokenizer, CORPUS)
+    rows = [torch.tensor(row) for row in tokenizer(texts, 64)]
+    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], True)
+
+    longer, real = words.batch(ids, mask)
+
+    expected = words.rows(row.tolist() for row in rows)
+    assert [one[m > 0].tolist() for one, m in zip(longer, real, strict=True)] == expected
+    alone, _ = words.batch(rows[0][None], None)
+    assert alone.tolist() == expected[:1]
+
+
+def test_words_that_were_written_are_read_again(tmp_path: Path) -> None:
+    tokenizer = made()
+    words, _ = words_of(tokenizer, CORPUS)
+    words.write(tmp_path / "tokenizer.json")
+
+    again = WholeWords.read(tmp_path / "tokenizer.json", FIRST)
+
+    rows = tokenizer(CORPUS, 64)
+    assert again.count == words.count
+    assert again.rows(rows) == words.rows(rows)
+
+
+def test_the_most_frequent_words_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("m2dr.model.whole_words.MOST", 2)
+    tokenizer = made()
+
+    _, pieces = words_of(tokenizer, ["ace deed", "deed cab", "cab decade"])
+
+    kept = tokenizer.inner(["cab", "deed"], add_special_tokens=False)["input_ids"]
+    assert [list(one) for one in pieces] == kept
+
+
+def test_tokenizers_that_words_cannot_be_added_to_have_none(tmp_path: Path) -> None:
+    folder = unigrams(tmp_path)
+    pieces = ModelTokenizer(PreTrainedTokenizerFast.from_pretrained(folder))
+    assert WholeWords.of(pieces, pieces(CORPUS, 64), 64) is None
+    for options in ({"truncation_side": "left"}, {"split_special_tokens": True}):
+        other = made(**options)
+        assert WholeWords.of(other, other(CORPUS, 64), FIRST) is None
+    whole = made()
+    assert WholeWords.of(whole, whole(["bead ab -"], 64), FIRST) is None
