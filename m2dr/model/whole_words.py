@@ -63,6 +63,8 @@ class WholeWords:
             return None
         if inner.truncation_side != "right" or inner.split_special_tokens or tokenizer.beyond:
             return None
+        if not backend.model.continuing_subword_prefix:  # pieces inside words look like others
+            return None
         known = cls(tokenizers.Tokenizer.from_str(backend.to_str()), first)
         counts = Counter(group for row in rows for group in known._groups(row) if len(group) > 1)
         words = {known._word(group): group for group in counts if group[0] not in known._inner}

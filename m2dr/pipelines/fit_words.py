@@ -1,11 +1,12 @@
 """The exit of layer 0 of an index, whose tokenizer knows the words of the corpus."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.data.tokens import Ragged
+from m2dr.data.tokens import Ragged, batched
 from m2dr.model.encoder import Encoder
 from m2dr.model.token_features import TokenFeatures, WordFeatures, with_words
 from m2dr.model.tokenizer import ModelTokenizer
@@ -38,19 +39,29 @@ def word_features(
         The features, and the texts as rows of ids with words; None where the tokenizer splits no
         word, or is of a kind to which none can be added.
     """
-    ends = rows.lengths.cumsum()
-    texts = [part.tolist() for part in np.split(rows.tokens, ends[:-1])] if len(rows) else []
-    found = WholeWords.of(tokenizer, texts, len(encoder.words))
+    found = WholeWords.of(tokenizer, _texts(rows), len(encoder.words))
     if found is None:
         return None
     words, pieces = found
-    longer = Ragged.of(words.rows(texts))
+    parts = [Ragged.of(words.rows(some)) for some in batched(_texts(rows), _AT_ONCE)]
+    longer = Ragged(
+        np.concatenate([part.tokens for part in parts]),
+        np.concatenate([part.lengths for part in parts]),
+    )
     counts = count_tokens(longer, len(encoder.words) + words.count)
     with progress("Reading words", len(pieces), "words") as advance:
         around, layers = tokenizer.enclosed(pieces), (encoder.layers,)
         alone = embed_tokens(encoder, around, tokenizer.pad_id, layers, advance)[0]
     features = with_words(tokens, encoder.words, words, pieces, alone, counts, IDENTITY)
     return features, longer
+
+
+def _texts(rows: Ragged) -> Iterator[list[int]]:
+    """Yield rows as lists, which take ten times the memory of an array."""
+    end = 0
+    for length in rows.lengths.tolist():
+        start, end = end, end + length
+        yield rows.tokens[start:end].tolist()
 
 
 def fit_table(

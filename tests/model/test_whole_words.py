@@ -22,10 +22,10 @@ CORPUS = ["abba bead-deed cab", "ace acebed", "deed decade"]
 SPLIT = {"abba", "deed", "cab", "ace", "acebed", "decade"}
 
 
-def made(**options: object) -> ModelTokenizer:
-    backend = tokenizers.Tokenizer(
-        models.WordPiece({word: n for n, word in enumerate(VOCABULARY)}, unk_token="[UNK]")
-    )
+def made(prefix: str = "##", **options: object) -> ModelTokenizer:
+    vocabulary = {word.replace("##", prefix): n for n, word in enumerate(VOCABULARY)}
+    model = models.WordPiece(vocabulary, unk_token="[UNK]", continuing_subword_prefix=prefix)
+    backend = tokenizers.Tokenizer(model)
     backend.normalizer = normalizers.Lowercase()
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.post_processor = processors.TemplateProcessing(
@@ -120,7 +120,7 @@ def test_tokenizers_that_words_cannot_be_added_to_have_none(tmp_path: Path) -> N
     folder = unigrams(tmp_path)
     pieces = ModelTokenizer(PreTrainedTokenizerFast.from_pretrained(folder))
     assert WholeWords.of(pieces, pieces(CORPUS, 64), 64) is None
-    for options in ({"truncation_side": "left"}, {"split_special_tokens": True}):
+    for options in ({"truncation_side": "left"}, {"split_special_tokens": True}, {"prefix": ""}):
         other = made(**options)
         assert WholeWords.of(other, other(CORPUS, 64), FIRST) is None
     whole = made()
