@@ -335,6 +335,7 @@ def _fit(job: EncodingJob, dataset: Dataset, store: Store, folder: Path) -> Inde
             (store.manifest.corpus,),
             FEW_SIGNS if len(rows) < FEW else SIGNS,
             _snippets(dataset, store.documents, encoder, tokenizer),
+            words=len(rows) >= FEW,
         )
         record = _write(encoder, store, fit, str(dtype), folder)
     found = ", ".join("-" if cosine is None else f"{cosine:.3f}" for cosine in fit.cosines)

@@ -163,12 +163,12 @@ def give_exits(
     tensors = [(torch.from_numpy(weight), torch.from_numpy(bias)) for weight, bias in heads]
     weight, bias = (tensor.to(encoder.device) for tensor in tensors[0])
     read = whole or WordFeatures(None, tokens, encoder.words)
-    table = _fold(read.tokens, read.vectors, weight, bias)
+    table, weights = read.join(_fold(read.tokens, read.vectors, weight, bias))
     linears = {
         layer: linear(weight.T.contiguous(), bias)
         for layer, (weight, bias) in enumerate(tensors[1:], start=1)
     }
-    exits = FittedExits(tokens, inputs, linears, table, read.words, read.tokens.weights)
+    exits = FittedExits(tokens, inputs, linears, table, read.words, weights)
     encoder.fitted = exits.to(encoder.device)
 
 

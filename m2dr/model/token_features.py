@@ -168,17 +168,19 @@ def with_counts(tokens: TokenFeatures, counts: NDArray[np.int64], identity: int)
 
 @dataclass(frozen=True)
 class WordFeatures:
-    """Features of texts in which the words of a corpus stand for their pieces.
+    """Features of texts in which the words of a corpus stand beside their pieces.
 
     Attributes:
         words: the tokenizer; None without words.
         tokens: features of V + M tokens.
         vectors: [V + M, H], word embeddings; of a word the mean of those of its pieces.
+        pieces: ids of the tokens of each of the M words.
     """
 
     words: WholeWords | None
     tokens: TokenFeatures
     vectors: Tensor
+    pieces: Sequence[Sequence[int]] = ()
 
     def read(self, input_ids: Tensor, mask: Tensor | None) -> Tensor:
         """Return the features of texts of these ids, as `TokenFeatures` does."""
@@ -188,6 +190,28 @@ class WordFeatures:
     def width(self, _: object) -> int:
         """Return the number of features of a text, F."""
         return self.tokens.width(self.vectors)
+
+    def join(self, table: Tensor) -> tuple[Tensor, Tensor]:
+        """Fold the pieces of each word into its row, so that the word stands for all of them.
+
+        Args:
+            table: [V + M, W] float16, a row per token and word.
+
+        Returns:
+            The table, in which the row of a word is the mean of its own and those of its pieces,
+            and the weights [V + M], in which that of a word is the sum of theirs.
+        """
+        weights = self.tokens.weights
+        if not self.pieces:
+            return table, weights
+        first = len(table) - len(self.pieces)
+        lengths = torch.tensor([len(part) for part in self.pieces])
+        words = torch.repeat_interleave(torch.arange(len(lengths)), lengths).to(table.device)
+        pieces = torch.tensor([n for part in self.pieces for n in part], device=table.device)
+        rows = table.float() * weights[:, None]
+        total = weights[first:].index_add(0, words, weights[pieces])
+        joined = rows[first:].index_add(0, words, rows[pieces]) / total[:, None]
+        return torch.cat([table[:first], joined.half()]), torch.cat([weights[:first], total])
 
 
 def with_words(
@@ -222,7 +246,7 @@ def with_words(
         (numbers > 0) & ordinary,
         identity,
     )
-    return WordFeatures(words, both.to(vectors.device), torch.cat([vectors, means]))
+    return WordFeatures(words, both.to(vectors.device), torch.cat([vectors, means]), pieces)
 
 
 def _rarity_weights(counts: Tensor, ordinary: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """Whole words in the vocabulary of layer 0, which runs no layer that could join their pieces.
 
 A WordPiece tokenizer (BERT's) splits a word that it lacks into pieces, and layer 0 would take the
-mean of theirs. The words of a corpus are added behind the ids of the model; the tokenizer then
-finds them by itself, because it takes the longest piece that it has.
+mean of theirs. Words of a corpus are added behind the ids of the model; the tokenizer then finds
+them by itself, because it takes the longest piece that it has.
 """
 
 import json
@@ -23,6 +23,7 @@ from m2dr.model.tokenizer import ModelTokenizer
 Pieces = tuple[int, ...]
 
 MOST = 32_768  # words that are added, the most frequent ones
+FEWEST = 2  # times that each of them occurs
 
 
 class WholeWords:
@@ -68,7 +69,8 @@ class WholeWords:
         known = cls(tokenizers.Tokenizer.from_str(backend.to_str()), first)
         counts = Counter(group for row in rows for group in known._groups(row) if len(group) > 1)
         words = {known._word(group): group for group in counts if group[0] not in known._inner}
-        new = [word for word in words if backend.token_to_id(word) is None]
+        often = (word for word, group in words.items() if counts[group] >= FEWEST)
+        new = [word for word in often if backend.token_to_id(word) is None]
         kept = sorted(sorted(new, key=lambda word: (-counts[words[word]], word))[:MOST])
         if not kept:
             return None

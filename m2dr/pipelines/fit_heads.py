@@ -279,6 +279,7 @@ def fit_states(
     names: Sequence[str],
     identity: int,
     parts: Snippets | None = None,
+    words: bool = False,
 ) -> FitRecord:
     """Replace the exits of an encoder by exits fitted on some documents.
 
@@ -294,6 +295,7 @@ def fit_states(
         names: of the corpora, for the record.
         identity: random signs per token.
         parts: the snippets; some of them are held out, and others are not.
+        words: whether layer 0 knows whole words of the documents.
 
     Raises:
         UserError: a state or an embedding is not finite.
@@ -303,7 +305,8 @@ def fit_states(
     try:
         held = held_out(len(rows))
         moments, judges = _sums(encoder, tokenizer, features, rows, states, held)
-        whole, texts = word_features(encoder, tokenizer, features, rows), moments.count
+        whole = word_features(encoder, tokenizer, features, rows) if words else None
+        texts = moments.count
         if whole is None:
             heads = [fit_head(moments, judges, 0, inputs, ridges)]
         else:

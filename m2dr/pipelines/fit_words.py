@@ -20,14 +20,13 @@ from m2dr.train.linear_fit import RIDGES_OF_SIGNS, FittedHead, Moments, Sample, 
 # Shapes in this file:
 #   S shallow layers, N texts, P dims of a pooled state, W dims of the embedding.
 
-IDENTITY = 1024  # random signs per token and word
 _AT_ONCE = 1024  # texts whose products are summed at a time
 
 
 def word_features(
     encoder: Encoder, tokenizer: ModelTokenizer, tokens: TokenFeatures, rows: Ragged
 ) -> tuple[WordFeatures, Ragged] | None:
-    """Return the features of texts in which the words of all of them stand for their pieces.
+    """Return the features of texts in which the words of all of them stand beside their pieces.
 
     Args:
         encoder: with all layers; it embeds each word alone.
@@ -37,22 +36,29 @@ def word_features(
 
     Returns:
         The features, and the texts as rows of ids with words; None where the tokenizer splits no
-        word, or is of a kind to which none can be added.
+        word twice, or is of a kind to which none can be added.
     """
     found = WholeWords.of(tokenizer, _texts(rows), len(encoder.words))
     if found is None:
         return None
     words, pieces = found
-    parts = [Ragged.of(words.rows(some)) for some in batched(_texts(rows), _AT_ONCE)]
+    first = len(encoder.words)
+
+    def beside(row: list[int]) -> list[int]:
+        return [n for word in row for n in (word, *(pieces[word - first] if word >= first else ()))]
+
+    some = batched(_texts(rows), _AT_ONCE)
+    parts = [Ragged.of([beside(row) for row in words.rows(texts)]) for texts in some]
     longer = Ragged(
         np.concatenate([part.tokens for part in parts]),
         np.concatenate([part.lengths for part in parts]),
     )
-    counts = count_tokens(longer, len(encoder.words) + words.count)
+    counts = count_tokens(longer, first + words.count)
     with progress("Reading words", len(pieces), "words") as advance:
         around, layers = tokenizer.enclosed(pieces), (encoder.layers,)
         alone = embed_tokens(encoder, around, tokenizer.pad_id, layers, advance)[0]
-    features = with_words(tokens, encoder.words, words, pieces, alone, counts, IDENTITY)
+    identity = tokens.identity
+    features = with_words(tokens, encoder.words, words, pieces, alone, counts, identity)
     return features, longer
 
 

@@ -15,6 +15,7 @@ from sentence_transformers import SentenceTransformer
 from world import WORDS, make_model
 
 from m2dr import open_index
+from m2dr.commands import index as indexing
 from m2dr.commands.evaluate import evaluate
 from m2dr.commands.index import fit_index, index_corpus
 from m2dr.commands.search import Searcher
@@ -26,7 +27,7 @@ from m2dr.model.hub import EXITS, STATIC, TOKENIZER
 from m2dr.model.static import open_static
 from m2dr.model.static_formats import export_static
 from m2dr.model.tokenizer import read_tokenizer
-from m2dr.pipelines import encode_store, fit_heads
+from m2dr.pipelines import encode_store
 from m2dr.pipelines.encode import embed_texts
 from m2dr.records.model_card import EXITS_FILE
 from m2dr.settings.evaluate_requests import EvaluateRequest
@@ -231,7 +232,14 @@ def test_exits_that_are_damaged_are_refused(ask: Ask) -> None:
         Searcher(asked)
 
 
-@pytest.mark.usefixtures("dtype")
+@pytest.fixture
+def enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an index have whole words from a hundred documents on, with few signs."""
+    monkeypatch.setattr(indexing, "FEW", 100)
+    monkeypatch.setattr(indexing, "SIGNS", 128)
+
+
+@pytest.mark.usefixtures("dtype", "enough")
 def test_layer_0_knows_the_words_of_the_corpus(ask: Ask, tmp_path: Path) -> None:
     request = ask()
     index_corpus(request)
@@ -255,6 +263,7 @@ def test_layer_0_knows_the_words_of_the_corpus(ask: Ask, tmp_path: Path) -> None
     assert (theirs / np.linalg.norm(theirs, axis=1, keepdims=True) * ours).sum(1).min() > 1 - 1e-5
 
 
+@pytest.mark.usefixtures("enough")
 def test_a_vocabulary_that_was_changed_is_refused_and_one_of_before_removed(ask: Ask) -> None:
     request = ask()
     index_corpus(request)
@@ -271,7 +280,7 @@ def test_a_vocabulary_that_was_changed_is_refused_and_one_of_before_removed(ask:
     fit_index(FitIndexRequest(request.corpus, request.model, root=request.root, overwrite=True))
     assert (folder / TOKENIZER).read_text() == text
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fit_heads, "word_features", lambda *_: None)
+        patch.setattr(indexing, "FEW", 1000)
         again = FitIndexRequest(request.corpus, request.model, root=request.root, overwrite=True)
         fit_index(again)
     assert not (folder / TOKENIZER).exists()

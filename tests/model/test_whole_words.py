@@ -11,6 +11,7 @@ from tokenizers import models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 from world import unigrams
 
+from m2dr.model.token_features import TokenFeatures, WordFeatures
 from m2dr.model.tokenizer import ModelTokenizer
 from m2dr.model.whole_words import WholeWords
 
@@ -18,7 +19,7 @@ VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcde", *(f"##{c}" for c in 
     "ab", "##ab", "bead", "##ed", "[", "]", "#"
 ]  # fmt: skip
 FIRST = 32
-CORPUS = ["abba bead-deed cab", "ace acebed", "deed decade"]
+CORPUS = 2 * ["abba bead-deed cab", "ace acebed", "deed decade"]
 SPLIT = {"abba", "deed", "cab", "ace", "acebed", "decade"}
 
 
@@ -110,10 +111,42 @@ def test_the_most_frequent_words_are_kept(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("m2dr.model.whole_words.MOST", 2)
     tokenizer = made()
 
-    _, pieces = words_of(tokenizer, ["ace deed", "deed cab", "cab decade"])
+    _, pieces = words_of(tokenizer, [*2 * ["ace deed", "deed cab", "cab"], "decade"])
 
     kept = tokenizer.inner(["cab", "deed"], add_special_tokens=False)["input_ids"]
     assert [list(one) for one in pieces] == kept
+
+
+def test_a_word_that_occurs_once_is_none() -> None:
+    tokenizer = made()
+
+    _, pieces = words_of(tokenizer, ["ace deed", "deed cab"])
+
+    assert [list(one) for one in pieces] == tokenizer.inner(["deed"], add_special_tokens=False)[
+        "input_ids"
+    ]
+
+
+def test_the_row_of_a_word_stands_for_the_word_and_its_pieces() -> None:
+    tokenizer, draw = made(), torch.Generator().manual_seed(13)
+    words, pieces = words_of(tokenizer, CORPUS)
+    count = FIRST + words.count
+    weights = torch.rand(count, generator=draw) + 0.1
+    weights[:4] = 0  # of special tokens
+    single = torch.zeros(count, 0)
+    tokens = TokenFeatures(single, weights, torch.ones(()), weights > 0, 0)
+    table = torch.randn(count, 5, generator=draw).half()
+
+    rows, joined = WordFeatures(words, tokens, single, pieces).join(table)
+
+    (row,) = words.rows(tokenizer(["decade bead ace zed abba"], 64))
+    beside = [n for word in row for n in (word, *(pieces[word - FIRST] if word >= FIRST else ()))]
+    exact = table.double()
+    mean = (weights.double()[beside, None] * exact[beside]).sum(0) / weights.double()[beside].sum()
+    found = (joined.double()[row, None] * rows.double()[row]).sum(0) / joined.double()[row].sum()
+    assert len(beside) > len(row)
+    torch.testing.assert_close(found, mean, atol=2e-3, rtol=0)  # half floats
+    assert torch.equal(rows[:FIRST], table[:FIRST])
 
 
 def test_tokenizers_that_words_cannot_be_added_to_have_none(tmp_path: Path) -> None:
