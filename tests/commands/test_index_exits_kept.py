@@ -197,7 +197,9 @@ def test_a_fit_reads_its_held_out_documents_in_no_snippet(
     index_corpus(request)
     seen, inner = [], fitting.fit_states
     monkeypatch.setattr(
-        fitting, "fit_states", lambda *args: seen.append((args[2], args[-1])) or inner(*args)
+        fitting,
+        "fit_states",
+        lambda *args, **more: seen.append((args[2], args[-1])) or inner(*args, **more),
     )
     fit_index(fit_of(request))
     ((rows, parts),) = seen
@@ -291,7 +293,9 @@ def test_the_earlier_exits_serve_until_others_are_fitted(
     monkeypatch.setattr(
         fitting,
         "fit_states",
-        lambda *args: there.append(fitting_exits(store_of(request))) or inner(*args),
+        lambda *args, **more: (
+            there.append(fitting_exits(store_of(request))) or inner(*args, **more)
+        ),
     )
     fit_index(fit_of(request, overwrite=True))
     assert there == [folder_of(request)]
