@@ -98,9 +98,9 @@ def test_queries_of_every_layer_search_the_documents_of_the_last(ask: Ask) -> No
     places = [{hit.docid: hit.rank for hit in hits} for hits in full]
     for layer in (0, 1, 2, 3):
         found = opened.search(texts, layer=layer, k=10)
-        pairs = zip(found, places, strict=True)
-        near = [place[hit.docid] for answer, place in pairs for hit in answer.hits]
-        assert np.median(near) < 40  # of 150; chance is 75
+        for answer, place in zip(found, places, strict=True):
+            near = [place[hit.docid] for hit in answer.hits]
+            assert np.median(near) < 40  # of 150; chance is 75
     with pytest.raises(UserError, match="exits = 'indexes' was asked for"):
         open_index(request.corpus, model=request.model, root=request.root, exits="indexes")
 

@@ -117,7 +117,7 @@ def test_the_most_frequent_words_are_kept(monkeypatch: pytest.MonkeyPatch) -> No
     assert [list(one) for one in pieces] == kept
 
 
-def test_a_word_that_occurs_once_is_none() -> None:
+def test_a_word_that_occurs_once_is_not_added() -> None:
     tokenizer = made()
 
     _, pieces = words_of(tokenizer, ["ace deed", "deed cab"])
