@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +45,6 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "qrels").mkdir(parents=True)
     draw = np.random.default_rng(13)
     texts = [" ".join(draw.choice(WORDS, 6)) for _ in range(150)]
-    texts[-8:] = [f"{text} {word}" for text, word in zip(texts[-8:], 2 * SPLIT, strict=True)]
     rows = [{"_id": f"d{i}", "title": "", "text": text} for i, text in enumerate(texts)]
     (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     query = {"_id": "q0", "text": texts[3]}
@@ -233,6 +233,18 @@ def test_exits_that_are_damaged_are_refused(ask: Ask) -> None:
 
 
 @pytest.fixture
+def worded(ask: Ask, documents: Path, tmp_path: Path) -> IndexRequest:
+    """An index of the same documents, to which words are added that are split."""
+    folder = tmp_path / "worded"
+    shutil.copytree(documents, folder)
+    rows = [json.loads(line) for line in (folder / "corpus.jsonl").read_text().splitlines()]
+    for row, word in zip(rows, 10 * SPLIT, strict=False):
+        row["text"] += f" {word}"
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return ask(corpus=str(folder))
+
+
+@pytest.fixture
 def enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let an index have whole words from a hundred documents on, with few signs."""
     monkeypatch.setattr(indexing, "FEW", 100)
@@ -240,8 +252,8 @@ def enough(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("dtype", "enough")
-def test_layer_0_knows_the_words_of_the_corpus(ask: Ask, tmp_path: Path) -> None:
-    request = ask()
+def test_layer_0_knows_the_words_of_the_corpus(worded: IndexRequest, tmp_path: Path) -> None:
+    request = worded
     index_corpus(request)
     folder = folder_of(request)
     texts = ["decode a packed file", "Format, formats; binding", "decode", "nothing known", "?"]
@@ -264,8 +276,10 @@ def test_layer_0_knows_the_words_of_the_corpus(ask: Ask, tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("enough")
-def test_a_vocabulary_that_was_changed_is_refused_and_one_of_before_removed(ask: Ask) -> None:
-    request = ask()
+def test_a_vocabulary_that_was_changed_is_refused_and_one_of_before_removed(
+    worded: IndexRequest,
+) -> None:
+    request = worded
     index_corpus(request)
     folder = folder_of(request)
     asked = SearchRequest(request.corpus, request.model, root=request.root, query_layer=0)
