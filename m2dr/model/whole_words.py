@@ -56,7 +56,7 @@ class WholeWords:
 
         Returns:
             The tokenizer, and the pieces of each word in the order of its ids; None where no word
-            is split, where the tokenizer is of another kind, or where it keeps the end of a text.
+            is split twice, or where the tokenizer is of another kind or keeps the end of a text.
         """
         inner = tokenizer.inner
         backend = getattr(inner, "backend_tokenizer", None)
@@ -66,7 +66,7 @@ class WholeWords:
             return None
         if not backend.model.continuing_subword_prefix:  # pieces inside words look like others
             return None
-        known = cls(tokenizers.Tokenizer.from_str(backend.to_str()), first)
+        known = cls(backend, first)
         counts = Counter(group for row in rows for group in known._groups(row) if len(group) > 1)
         words = {known._word(group): group for group in counts if group[0] not in known._inner}
         often = (word for word, group in words.items() if counts[group] >= FEWEST)

@@ -3,7 +3,7 @@
 import io
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -18,7 +18,7 @@ from m2dr.jsontext import read_value
 from m2dr.model.encoder import Encoder
 from m2dr.model.exits import give_exits
 from m2dr.model.modules import rotate
-from m2dr.model.token_features import TokenFeatures, with_counts
+from m2dr.model.token_features import TokenFeatures, WordFeatures, with_counts
 from m2dr.model.tokenizer import ModelTokenizer
 from m2dr.pipelines.fit_texts import (
     FitTexts,
@@ -29,7 +29,7 @@ from m2dr.pipelines.fit_texts import (
     rows_of,
     token_parts,
 )
-from m2dr.pipelines.fit_words import fit_table, word_features
+from m2dr.pipelines.fit_words import word_features
 from m2dr.pipelines.models import default_dims
 from m2dr.progress import progress
 from m2dr.records.cut import Cut
@@ -304,16 +304,16 @@ def fit_states(
     inputs, ridges = FitSettings.inputs, RIDGES_OF_SIGNS if identity else RIDGES
     try:
         held = held_out(len(rows))
-        moments, judges = _sums(encoder, tokenizer, features, rows, states, held)
+        shallow = encoder.layers - 1
+        moments, judges = _sums(encoder, tokenizer, features, rows, states, held, shallow)
+        texts, of_table = moments.count, (moments, judges)
         whole = word_features(encoder, tokenizer, features, rows) if words else None
-        texts = moments.count
-        if whole is None:
-            heads = [fit_head(moments, judges, 0, inputs, ridges)]
-        else:
-            heads = [fit_table(encoder, *whole, states, held, tokenizer.pad_id)]
+        if whole is not None:
+            of_table = _sums(encoder, tokenizer, *whole, states, held, 0)
+        heads = [fit_head(*of_table, 0, inputs, ridges)]
         if parts is not None:
             read = (parts.rows, parts.states, parts.held)
-            short, judges = _sums(encoder, tokenizer, features, *read)
+            short, judges = _sums(encoder, tokenizer, features, *read, shallow)
             short.merge(moments)
             moments = short
         heads += [
@@ -358,18 +358,20 @@ def record_of(
 def _sums(
     encoder: Encoder,
     tokenizer: ModelTokenizer,
-    features: TokenFeatures,
+    features: TokenFeatures | WordFeatures,
     rows: Ragged,
     states: NDArray[np.float32],
     held: NDArray[np.bool_],
+    layers: int,
 ) -> tuple[Moments, Sample]:
-    """Return the moments of some texts, and the sample that is held out from them."""
+    """Return the moments of some texts at `layers` shallow layers, and the sample held out."""
 
     def sample(chosen: NDArray[np.int64]) -> Sample:
         tokens = token_parts(encoder, features, rows.some(chosen), tokenizer.pad_id)
-        return as_sample(states[chosen], tokens, encoder)
+        found = as_sample(states[chosen], tokens, encoder)
+        return replace(found, states=found.states[:layers])
 
-    moments, kept = Moments(encoder.layers - 1), np.flatnonzero(~held)
+    moments, kept = Moments(layers), np.flatnonzero(~held)
     with progress("Fitting", len(kept), "texts") as advance:
         for chosen in np.array_split(kept, -(-len(kept) // _AT_ONCE)):
             moments.add(sample(chosen))

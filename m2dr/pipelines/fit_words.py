@@ -1,10 +1,8 @@
-"""The exit of layer 0 of an index, whose tokenizer knows the words of the corpus."""
+"""What layer 0 of an index reads of texts, with whole words of the corpus."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from m2dr.data.tokens import Ragged, batched
 from m2dr.model.encoder import Encoder
@@ -12,15 +10,10 @@ from m2dr.model.token_features import TokenFeatures, WordFeatures, with_words
 from m2dr.model.tokenizer import ModelTokenizer
 from m2dr.model.whole_words import WholeWords
 from m2dr.pipelines.encode import embed_tokens
-from m2dr.pipelines.fit_texts import as_sample, count_tokens, token_parts
+from m2dr.pipelines.fit_texts import count_tokens
 from m2dr.progress import progress
-from m2dr.settings.trainings import FitSettings
-from m2dr.train.linear_fit import RIDGES_OF_SIGNS, FittedHead, Moments, Sample, fit_head
 
-# Shapes in this file:
-#   S shallow layers, N texts, P dims of a pooled state, W dims of the embedding.
-
-_AT_ONCE = 1024  # texts whose products are summed at a time
+_AT_ONCE = 1024  # texts whose rows are lists at a time
 
 
 def word_features(
@@ -68,39 +61,3 @@ def _texts(rows: Ragged) -> Iterator[list[int]]:
     for length in rows.lengths.tolist():
         start, end = end, end + length
         yield rows.tokens[start:end].tolist()
-
-
-def fit_table(
-    encoder: Encoder,
-    features: WordFeatures,
-    rows: Ragged,
-    states: NDArray[np.float32],
-    held: NDArray[np.bool_],
-    pad_id: int,
-) -> FittedHead:
-    """Fit the exit of layer 0 on texts.
-
-    Args:
-        encoder: of the states.
-        features: of the tokens and words.
-        rows: ids of N texts, as `word_features` gives them.
-        states: [N, S P + W], as `Encoder.states` gives them.
-        held: [N] bool, the texts that λ is chosen by.
-        pad_id: fills up short rows.
-
-    Raises:
-        ValueError: an embedding is not finite, or no λ has a solution.
-    """
-
-    def sample(chosen: NDArray[np.int64]) -> Sample:
-        tokens = token_parts(encoder, features, rows.some(chosen), pad_id)
-        found = as_sample(states[chosen], tokens, encoder)
-        return replace(found, states=found.states[:0])  # layer 0 reads none
-
-    moments, kept = Moments(0), np.flatnonzero(~held)
-    with progress("Fitting layer 0", len(kept), "texts") as advance:
-        for chosen in np.array_split(kept, -(-len(kept) // _AT_ONCE)):
-            moments.add(sample(chosen))
-            advance(len(chosen))
-    judges = sample(np.flatnonzero(held))
-    return fit_head(moments, judges, 0, FitSettings.inputs, RIDGES_OF_SIGNS)
