@@ -335,7 +335,7 @@ def _fit(job: EncodingJob, dataset: Dataset, store: Store, folder: Path) -> Inde
             (store.manifest.corpus,),
             FEW_SIGNS if len(rows) < FEW else SIGNS,
             _snippets(dataset, store.documents, encoder, tokenizer),
-            words=len(rows) >= FEW,
+            whole_words=len(rows) >= FEW,
         )
         record = _write(encoder, store, fit, str(dtype), folder)
     found = ", ".join("-" if cosine is None else f"{cosine:.3f}" for cosine in fit.cosines)
@@ -353,7 +353,7 @@ def _write(encoder: Encoder, store: Store, fit: FitRecord, dtype: str, folder: P
         raise AssertionError("exits were given just now")
     remove_files(folder, EXITS_FILE, TOKENIZER, f".*{TEMPORARY_SUFFIX}")
     write_exits(encoder.fitted, folder)
-    names = (EXITS, STATIC, *((TOKENIZER,) if encoder.fitted.words else ()))
+    names = (EXITS, STATIC, *((TOKENIZER,) if encoder.fitted.whole_words else ()))
     record = IndexExits(
         store.manifest.corpus,
         encoder.card.fingerprint,

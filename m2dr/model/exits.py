@@ -64,7 +64,7 @@ class FittedExits(nn.Module):
         inputs: what the heads of layers from 1 read.
         heads: by layer, from 1.
         table: [V, W] float16, of layer 0; [V + M, W] with the M words of a corpus.
-        words: that tokenizer.
+        whole_words: the tokenizer that has them.
         weights: [V + M] float32, of the rows of the table; those of the tokens by default.
     """
 
@@ -77,7 +77,7 @@ class FittedExits(nn.Module):
         inputs: FitInputs,
         heads: Mapping[int, nn.Linear],
         table: Tensor,
-        words: WholeWords | None = None,
+        whole_words: WholeWords | None = None,
         weights: Tensor | None = None,
     ) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class FittedExits(nn.Module):
         self.register_buffer("table", table)
         used = tokens.weights if weights is None else weights
         self.register_buffer("table_weights", used, persistent=False)
-        self.words = words
+        self.whole_words = whole_words
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -138,8 +138,8 @@ class FittedExits(nn.Module):
         return found
 
     def _from_table(self, input_ids: Tensor, mask: Tensor | None) -> Tensor:
-        if self.words is not None:
-            input_ids, mask = self.words.batch(input_ids, mask)
+        if self.whole_words is not None:
+            input_ids, mask = self.whole_words.batch(input_ids, mask)
         shares = shares_of(self.table_weights, input_ids, mask)
         return torch.einsum("bt,btw->bw", shares, self.table[input_ids].float())
 
@@ -168,7 +168,7 @@ def give_exits(
         layer: linear(weight.T.contiguous(), bias)
         for layer, (weight, bias) in enumerate(tensors[1:], start=1)
     }
-    exits = FittedExits(tokens, inputs, linears, table, read.words, weights)
+    exits = FittedExits(tokens, inputs, linears, table, read.whole_words, weights)
     encoder.fitted = exits.to(encoder.device)
 
 
@@ -249,8 +249,8 @@ def write_exits(fitted: FittedExits, folder: Path) -> None:
     about = json.dumps({"inputs": fitted.inputs, "identity": fitted.tokens.identity})
     write_bytes(folder / EXITS, save(state, {"m2dr": about}))
     write_static(folder, table.numpy(), weights.numpy())
-    if fitted.words is not None:
-        fitted.words.write(folder / TOKENIZER)
+    if fitted.whole_words is not None:
+        fitted.whole_words.write(folder / TOKENIZER)
 
 
 def has_exit(folder: Path, layer: int, remedy: str) -> bool:
@@ -323,7 +323,7 @@ def _read_exits(encoder: "Encoder", folder: Path) -> FittedExits:
 def _misfit(encoder: "Encoder", fitted: FittedExits) -> str:
     """Return how the shapes of exits differ from what an encoder needs; empty where they agree."""
     ids, width = len(encoder.words), encoder.card.width
-    ids += fitted.words.count if fitted.words is not None else 0
+    ids += fitted.whole_words.count if fitted.whole_words is not None else 0
     if fitted.table.shape != (ids, width):
         return f"their layer 0 is {list(fitted.table.shape)}, and {[ids, width]} belongs"
     features = fitted.tokens.width(encoder.words)

@@ -171,13 +171,13 @@ class WordFeatures:
     """Features of texts in which the words of a corpus stand beside their pieces.
 
     Attributes:
-        words: the tokenizer; None without words.
+        whole_words: the tokenizer; None without words.
         tokens: features of V + M tokens.
         vectors: [V + M, H], word embeddings; of a word the mean of those of its pieces.
         pieces: ids of the tokens of each of the M words.
     """
 
-    words: WholeWords | None
+    whole_words: WholeWords | None
     tokens: TokenFeatures
     vectors: Tensor
     pieces: Sequence[Sequence[int]] = ()
@@ -217,7 +217,7 @@ class WordFeatures:
 def with_words(
     tokens: TokenFeatures,
     vectors: Tensor,
-    words: WholeWords,
+    whole_words: WholeWords,
     pieces: Sequence[Sequence[int]],
     alone: NDArray[np.float32],
     counts: NDArray[np.int64],
@@ -228,7 +228,7 @@ def with_words(
     Args:
         tokens: features of V tokens.
         vectors: [V, H], the word embeddings of the backbone.
-        words: the tokenizer with M words.
+        whole_words: the tokenizer with M words.
         pieces: ids of the tokens of each word.
         alone: [M, W], the full model's embedding of each word.
         counts: [V + M], how often each id occurs in the texts of the fit.
@@ -246,7 +246,7 @@ def with_words(
         (numbers > 0) & ordinary,
         identity,
     )
-    return WordFeatures(words, both.to(vectors.device), torch.cat([vectors, means]), pieces)
+    return WordFeatures(whole_words, both.to(vectors.device), torch.cat([vectors, means]), pieces)
 
 
 def _rarity_weights(counts: Tensor, ordinary: Tensor) -> Tensor:

@@ -279,7 +279,7 @@ def fit_states(
     names: Sequence[str],
     identity: int,
     parts: Snippets | None = None,
-    words: bool = False,
+    whole_words: bool = False,
 ) -> FitRecord:
     """Replace the exits of an encoder by exits fitted on some documents.
 
@@ -295,7 +295,7 @@ def fit_states(
         names: of the corpora, for the record.
         identity: random signs per token.
         parts: the snippets; some of them are held out, and others are not.
-        words: whether layer 0 knows whole words of the documents.
+        whole_words: whether layer 0 knows whole words of the documents.
 
     Raises:
         UserError: a state or an embedding is not finite.
@@ -307,7 +307,7 @@ def fit_states(
         shallow = encoder.layers - 1
         moments, judges = _sums(encoder, tokenizer, features, rows, states, held, shallow)
         texts, of_table = moments.count, (moments, judges)
-        whole = word_features(encoder, tokenizer, features, rows) if words else None
+        whole = word_features(encoder, tokenizer, features, rows) if whole_words else None
         if whole is not None:
             of_table = _sums(encoder, tokenizer, *whole, states, held, 0)
         heads = [fit_head(*of_table, 0, inputs, ridges)]
