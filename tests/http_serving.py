@@ -82,12 +82,15 @@ class Server:
         """Docids of the only query."""
         return [hit["docid"] for hit in self.search(**body)["results"][0]["hits"]]
 
-    def events(self, name: str, least: int = 0) -> list[dict[str, Any]]:
-        """Lines of the log of one kind, when there are so many; they are written after answers."""
-        end = time.monotonic() + 10
+    def events(self, name: str, least: int = 0, **having: object) -> list[dict[str, Any]]:
+        """Lines of the log of one kind and with these fields, when there are so many.
+
+        They are written after answers, so that those of earlier requests may come late.
+        """
+        end, wanted = time.monotonic() + 10, {"event": name, **having}.items()
         while True:
             lines = (line for line in self.log.read_text().splitlines() if line.startswith("{"))
-            found = [event for event in map(json.loads, lines) if event["event"] == name]
+            found = [event for event in map(json.loads, lines) if wanted <= event.items()]
             if len(found) >= least or time.monotonic() > end:
                 return found
             time.sleep(0.02)
