@@ -36,7 +36,8 @@ from m2dr.settings.trainings import TrainSettings, read_train_settings
 
 LAYERS = (1, 2, 3, 4, 5, 6)
 DIAGONAL = ("L1D16", "L2D32", "L3D64", "L4D128", "L5D256")  # and the whole, which `plain` trains
-CUTS = (*DIAGONAL, "L1D384", "L3D384", "L5D32")  # what a separate model is trained for
+CUTS = (*DIAGONAL, "L1D384", "L3D384", "L5D32")  # what a separate model is trained for by default
+ALL_CUTS = tuple(f"L{layer}D{dim}" for layer in LAYERS for dim in (8, 16, 32, 64, 128, 256, 384))
 MEASURE = "nDCG@10"
 ACL_ROWS = 20_000
 POSITIVES = 8  # per training query at most; NFCorpus has 43
@@ -169,7 +170,7 @@ def training_file(data: Path, out: Path) -> Path:
 def measure_retrieval(
     model: Path | str, tasks: Sequence[Task], card: ModelCard
 ) -> dict[str, object]:
-    """nDCG@10 of every layer and dim on every task; of CUTS and the whole by query, too."""
+    """nDCG@10 of every layer and dim on every task, in the mean and by query."""
     encoder, tokenizer = checkpoint.load(model)
     encoder.card = card
     dims, found, by_query = default_dims(card.width), {}, {}
@@ -189,8 +190,7 @@ def measure_retrieval(
             for dim, run in runs.items():
                 cut, scores = f"L{layer}D{dim}", evaluator.scores(run)
                 found.setdefault(cut, {})[task.name] = scores.mean[MEASURE]
-                if cut in (*CUTS, "L6D384"):
-                    by_query.setdefault(cut, {})[task.name] = scores.per_query[MEASURE]
+                by_query.setdefault(cut, {})[task.name] = scores.per_query[MEASURE]
     return {"cells": found, "queries": by_query}
 
 
@@ -217,25 +217,35 @@ def measure_sentences(
 
 
 def fit_one(
-    out: Path, name: str, corpus: str, texts: int, measure: Callable[[Path, ModelCard], dict]
+    out: Path,
+    name: str,
+    seed: int,
+    corpus: str,
+    texts: int,
+    measure: Callable[[Path, ModelCard], dict[str, object]],
 ) -> None:
     """Fit the backbone on some of the training texts, and measure it; nothing if it is done."""
-    path = result_file(out, name, 0)
+    path = result_file(out, name, seed)
     if path.exists():
         return
     encoder, tokenizer = checkpoint.load("minilm")
     encoder.card = _as_budgeted(encoder.card)
-    begun, chosen = time.monotonic(), fit_texts(corpus, texts, 13)
-    record = fit_texts_now(encoder, tokenizer, chosen, 13, "learned")
+    begun, chosen = time.monotonic(), fit_texts(corpus, texts, seed)
+    record = fit_texts_now(encoder, tokenizer, chosen, seed, "learned")
     seconds = time.monotonic() - begun
     cuts = fitted_cuts(encoder.card)
     card = replace(encoder.card, variant="fitted", cuts=cuts, documents="last", fit=record)
     folder = out / "model"
     shutil.rmtree(folder, ignore_errors=True)
     card = checkpoint.save(encoder, tokenizer, card, folder)
-    table = {"settings": {"name": name, "seed": 0, "fit_seconds": seconds}, **measure(folder, card)}
+    table = {
+        "settings": {"name": name, "seed": seed, "fit_seconds": seconds},
+        **measure(folder, card),
+    }
     write(path, table)
-    print(f"{name}: {seconds:.0f} s, {time.monotonic() - begun:.0f} s in all", flush=True)
+    print(
+        f"{name} seed {seed}: {seconds:.0f} s, {time.monotonic() - begun:.0f} s in all", flush=True
+    )
 
 
 def result_file(out: Path, name: str, seed: int) -> Path:
@@ -289,18 +299,19 @@ def retrieval(arguments: argparse.Namespace) -> None:
     def measured(folder: Path, card: ModelCard) -> dict[str, object]:
         return measure_retrieval(folder, tasks, card)
 
-    for name, texts in FITS.items():
-        if wanted(name, arguments):
-            fit_one(out, name, str(corpus), texts, measured)
+    separate = _separate(ALL_CUTS if arguments.all_cuts else CUTS)
     for seed in range(13, 13 + arguments.seeds):
-        for name, changes in {**RETRIEVAL, **FITTED, **_separate()}.items():
+        for name, texts in FITS.items():
+            if wanted(name, arguments):
+                fit_one(out, name, seed, str(corpus), texts, measured)
+        for name, changes in {**RETRIEVAL, **FITTED, **separate}.items():
             if wanted(name, arguments):
                 run_one(out, name, seed, common | changes, measured)
 
 
-def _separate() -> dict[str, dict[str, object]]:
+def _separate(cuts: Sequence[str]) -> dict[str, dict[str, object]]:
     found = {}
-    for cut in CUTS:
+    for cut in cuts:
         layer, dim = (int(number) for number in cut[1:].split("D"))
         found[f"separate {cut}"] = {"variant": "separate", "layers": [layer], "dims": [dim]}
     return found
@@ -345,6 +356,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--all-cuts", action="store_true", help="Separate models of all 42 cuts.")
     parser.add_argument("--only", action="append", help="Part of a recipe's name; repeatable.")
     arguments = parser.parse_args()
     {"retrieval": retrieval, "sentences": sentences}[arguments.what](arguments)

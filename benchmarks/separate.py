@@ -14,15 +14,14 @@ import json
 from pathlib import Path
 
 import numpy as np
-from recipes import CUTS, result_file
+from recipes import ALL_CUTS, result_file
 
 DRAWS, CONFIDENCE = 10_000, 95
 
 
 def differences(folder: Path, fitted: str, cut: str, seed: int) -> list[np.ndarray] | None:
     """By task, what the fitted model has more than the separate one, query by query."""
-    fit_seed = 0 if fitted.startswith("fit,") else seed
-    paths = [result_file(folder, fitted, fit_seed), result_file(folder, f"separate {cut}", seed)]
+    paths = [result_file(folder, fitted, seed), result_file(folder, f"separate {cut}", seed)]
     if not all(path.exists() for path in paths):
         return None
     ours, theirs = (json.loads(path.read_text(encoding="utf-8"))["queries"][cut] for path in paths)
@@ -61,11 +60,13 @@ def main() -> None:
     arguments = parser.parse_args()
     heads = []
     for folder in arguments.folders:
-        steps = {steps_of(folder, cut, arguments.seed) for cut in CUTS} - {None}
+        steps = {steps_of(folder, cut, arguments.seed) for cut in ALL_CUTS} - {None}
         heads.append(f"{'/'.join(map(str, sorted(steps)))} steps")
     print(f"| {arguments.fitted} less separate | " + " | ".join(heads) + " |")
     print("|---" * (len(heads) + 1) + "|")
-    for cut in CUTS:
+    for cut in ALL_CUTS:
+        if not any(steps_of(folder, cut, arguments.seed) for folder in arguments.folders):
+            continue
         cells = []
         for folder in arguments.folders:
             tasks = differences(folder, arguments.fitted, cut, arguments.seed)
