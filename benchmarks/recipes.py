@@ -78,6 +78,7 @@ SENTENCES = {
     "2dmse-v1, no alignment": {"variant": "2dmse-v1", "align": "none"},
     "2dmse-v1, no last layer": {"variant": "2dmse-v1", "whole": False},
     "ese": {},
+    "ese, refitted": {"variant": "ese", "refit": True},
     "ese, PCA of embeddings": {"variant": "ese", "compress": "embeddings"},
     "ese, max-k": {"variant": "ese", "compress": "max-k"},
     "ese, no compression": {"variant": "ese", "compress": "none"},
@@ -207,7 +208,7 @@ def measure_sentences(
         pairs = random.Random(13).sample(sentences.pairs, count)
         gold = gold_scores(pairs, sentences.name)
         texts, first, second = distinct(pairs)
-        layers = [layer for layer in LAYERS if layer <= card.layers]
+        layers = [layer for layer in (0, *LAYERS) if card.lowest_layer <= layer <= card.layers]
         blocks = embed_texts(encoder, tokenizer, texts, "document", layers)
         for layer, block in zip(layers, blocks, strict=True):
             by_dim = correlations(block, first, second, gold, default_dims(card.width))
@@ -339,13 +340,17 @@ def sentences(arguments: argparse.Namespace) -> None:
         found = measure_sentences("minilm", files, _as_budgeted(read_card("minilm")))
         table = {"settings": {"name": "untrained", "seed": 0}, **found}
         (out / "untrained-0.json").write_text(json.dumps(table), encoding="utf-8")
+
+    def measured(folder: Path, card: ModelCard) -> dict[str, object]:
+        return measure_sentences(folder, files, card)
+
     for seed in range(13, 13 + arguments.seeds):
+        for name, texts in FITS.items():
+            if wanted(name, arguments):
+                fit_one(out, name, seed, corpus, texts, measured)
         for name, changes in SENTENCES.items():
-            if not wanted(name, arguments):
-                continue
-            run_one(
-                out, name, seed, common | changes, lambda f, card: measure_sentences(f, files, card)
-            )
+            if wanted(name, arguments):
+                run_one(out, name, seed, common | changes, measured)
 
 
 def main() -> None:

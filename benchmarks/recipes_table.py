@@ -246,6 +246,8 @@ def main() -> None:
     else:
         label = "Spearman × 100"
         wanted = ("untrained", "plain", "mrl", "2dmse-v1", "ese", "mipic")
+        if any(name.startswith("fit") for name in results.cells):
+            wanted = ("untrained", "plain", "ese", "fit, 4,000 texts", "plain, refitted")
         parts = [sentence_table(results), claims(results, which)]
     names = [name for name in wanted if name in results.cells]
     figure(results, names, label, arguments.out.with_suffix(".png"))
