@@ -300,7 +300,7 @@ def fit_states(
     Raises:
         UserError: a state or an embedding is not finite.
     """
-    features = _features(encoder, tokenizer, rows, identity)
+    features = _features(encoder, tokenizer, rows, identity, again=whole_words)
     inputs, ridges = FitSettings.inputs, RIDGES_OF_SIGNS if identity else RIDGES
     try:
         held = held_out(len(rows))
@@ -481,11 +481,19 @@ def fitted_cuts(card: ModelCard) -> tuple[Cut, ...]:
 
 
 def _features(
-    encoder: Encoder, tokenizer: ModelTokenizer, rows: Ragged, identity: int
+    encoder: Encoder,
+    tokenizer: ModelTokenizer,
+    rows: Ragged,
+    identity: int,
+    again: bool = False,
 ) -> TokenFeatures:
-    """Return token features, reusing those of a model that was fitted before."""
+    """Return token features, reusing those of a model that was fitted before.
+
+    A fit embeds tokens before it rotates the embedding. Words of a corpus, which are embedded after
+    it, go with tokens that are embedded `again`.
+    """
     counts = count_tokens(rows, len(encoder.words))
-    if encoder.fitted is not None:
+    if encoder.fitted is not None and not again:
         return with_counts(encoder.fitted.tokens, counts, identity)
     ids = len(tokenizer.ordinary_ids())
     with progress("Reading the vocabulary", ids, "tokens") as advance:

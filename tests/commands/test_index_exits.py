@@ -18,6 +18,7 @@ from world import WORDS, make_model
 from m2dr import open_index
 from m2dr.commands import index as indexing
 from m2dr.commands.evaluate import evaluate
+from m2dr.commands.fit import fit
 from m2dr.commands.index import fit_index, index_corpus
 from m2dr.commands.search import Searcher
 from m2dr.errors import UserError
@@ -28,11 +29,12 @@ from m2dr.model.hub import EXITS, STATIC, TOKENIZER
 from m2dr.model.static import open_static
 from m2dr.model.static_formats import export_static
 from m2dr.model.tokenizer import read_tokenizer
-from m2dr.pipelines import encode_store
+from m2dr.pipelines import encode_store, fit_heads
 from m2dr.pipelines.encode import embed_texts
 from m2dr.records.model_card import EXITS_FILE
 from m2dr.settings.evaluate_requests import EvaluateRequest
 from m2dr.settings.index_requests import FitIndexRequest, IndexRequest, SearchRequest
+from m2dr.settings.trainings import FitSettings
 
 Ask = Callable[..., IndexRequest]
 SPLIT = ["format", "decode", "packed", "binding"]  # words of which the tokenizer makes pieces
@@ -273,6 +275,27 @@ def test_layer_0_knows_the_words_of_the_corpus(worded: IndexRequest, tmp_path: P
     theirs = SentenceTransformer(str(tmp_path / "table"), device="cpu").encode(texts[:4])
     ours = found[:4] / np.linalg.norm(found[:4], axis=1, keepdims=True)
     assert (theirs / np.linalg.norm(theirs, axis=1, keepdims=True) * ours).sum(1).min() > 1 - 1e-5
+
+
+@pytest.mark.usefixtures("enough")
+def test_a_rotation_of_the_model_changes_nothing_at_full_width_of_layer_0(
+    worded: IndexRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("M2DR_DTYPE", "fp32")  # bf16 rounds a rotated embedding otherwise
+    monkeypatch.setattr(fit_heads, "RIDGES_OF_SIGNS", (1e-2,))
+    fitted = tmp_path / "fitted"
+    fit(FitSettings(worded.model, worded.corpus, texts=120, rotation="learned"), fitted)
+    texts = ["decode a packed file", "Format, formats; binding", "decode", "nothing known"]
+    found = []
+    for model, root in ((worded.model, worded.root), (str(fitted), tmp_path / "rotated")):
+        index_corpus(replace(worded, model=model, root=root))
+        (folder,) = root.glob("*/*/exits")
+        rows = open_static(model, folder).embed(texts)
+        found.append(rows / np.linalg.norm(rows, axis=1, keepdims=True))
+
+    before, after = found
+
+    np.testing.assert_allclose(after @ after.T, before @ before.T, atol=2e-3)
 
 
 @pytest.mark.usefixtures("enough")
