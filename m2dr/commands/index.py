@@ -1,7 +1,7 @@
 """`m2dr index corpus` and `fit`: encode documents, build indexes, fit the exits of an index."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from m2dr.data.dataset import Dataset
 from m2dr.data.tokens import Ragged
-from m2dr.errors import UserError, counted
+from m2dr.errors import UserError, command, counted
 from m2dr.index.changes import settle
 from m2dr.index.exit_files import (
     StateFile,
@@ -107,9 +107,23 @@ def index_corpus(request: IndexRequest) -> IndexReport:
     held = {path for store in stores for path in store.folder.glob("vectors-*")}
     held |= {path for folder in folders for path in folder.iterdir()}
     size = sum(path.stat().st_size for path in held)
-    notes = (f"{folder}: {note}" for folder in folders for note in IndexManifest.read(folder).notes)
-    seconds = time.monotonic() - begun
-    return IndexReport(folders, stores[0].documents, size, seconds, tuple(notes))
+    notes = [f"{folder}: {note}" for folder in folders for note in IndexManifest.read(folder).notes]
+    notes += _unfitted_prefixes(request.corpus, model, card, dims)
+    return IndexReport(folders, stores[0].documents, size, time.monotonic() - begun, tuple(notes))
+
+
+def _unfitted_prefixes(
+    corpus: str, model: str, card: ModelCard, dims: Sequence[int]
+) -> Iterator[str]:
+    """Yield a note on the prefixes of an encoder that was neither trained nor fitted for them."""
+    known = {cut.dim for cut in card.cuts} | {card.width}
+    short = [str(dim) for dim in sorted(set(dims)) if dim not in known]
+    if short and not card.is_trained and not card.exported_from:
+        yield (
+            f"{model} was neither trained nor fitted for dims {', '.join(short)}. A fit on these "
+            "documents rotates its embedding so that short prefixes find more: "
+            f"{command('fit', backbone=model, corpus=corpus)}"
+        )
 
 
 def check_index_request(

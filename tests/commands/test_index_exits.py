@@ -298,6 +298,22 @@ def test_a_rotation_of_the_model_changes_nothing_at_full_width_of_layer_0(
     np.testing.assert_allclose(after @ after.T, before @ before.T, atol=2e-3)
 
 
+def test_dims_that_nothing_was_fitted_for_are_told_of_with_the_command_that_fits_them(
+    ask: Ask, tmp_path: Path
+) -> None:
+    request = ask(dims=(8, 16, 32))
+
+    (note,) = index_corpus(request).notes
+
+    assert "dims 8, 16." in note  # of 32
+    line = f"m2dr fit --backbone {request.model} --corpus {request.corpus}"
+    assert note.endswith(line)
+    assert not index_corpus(replace(request, dims=(32,))).notes
+    fitted = tmp_path / "fitted"
+    fit(FitSettings(request.model, request.corpus, texts=120), fitted)
+    assert not index_corpus(replace(request, model=str(fitted))).notes
+
+
 @pytest.mark.usefixtures("enough")
 def test_a_vocabulary_that_was_changed_is_refused_and_one_of_before_removed(
     worded: IndexRequest,
