@@ -15,6 +15,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from m2dr.commands.train import train
@@ -70,6 +71,7 @@ FITTED = {
     "exits": {},
 }  # fmt: skip
 FITS = {"fit, 500 texts": 500, "fit, 4,000 texts": 4_000, "fit, 24,000 texts": 24_000}
+SEARCHED = "fit, searched documents"  # a fit for each task, on nothing else
 SENTENCES = {
     "plain": {"refit": False},
     "plain, refitted": {"variant": "plain", "refit": True},
@@ -98,6 +100,10 @@ BUDGET = {
     "evaluate_steps": 0,
     "save_steps": 100_000,
 }
+
+
+Found = dict[str, dict[str, dict[str, object]]]  # by kind, cut and task
+Measure = Callable[[Path, ModelCard], Found]
 
 
 @dataclass(frozen=True)
@@ -168,9 +174,7 @@ def training_file(data: Path, out: Path) -> Path:
     return aside.replace(path)
 
 
-def measure_retrieval(
-    model: Path | str, tasks: Sequence[Task], card: ModelCard
-) -> dict[str, object]:
+def measure_retrieval(model: Path | str, tasks: Sequence[Task], card: ModelCard) -> Found:
     """nDCG@10 of every layer and dim on every task, in the mean and by query."""
     encoder, tokenizer = checkpoint.load(model)
     encoder.card = card
@@ -195,9 +199,7 @@ def measure_retrieval(
     return {"cells": found, "queries": by_query}
 
 
-def measure_sentences(
-    model: Path | str, files: Sequence[Path], card: ModelCard
-) -> dict[str, object]:
+def measure_sentences(model: Path | str, files: Sequence[Path], card: ModelCard) -> Found:
     """Spearman's correlation of every layer and dim on every file."""
     encoder, tokenizer = checkpoint.load(model)
     encoder.card = card
@@ -218,17 +220,35 @@ def measure_sentences(
 
 
 def fit_one(
-    out: Path,
-    name: str,
-    seed: int,
-    corpus: str,
-    texts: int,
-    measure: Callable[[Path, ModelCard], dict[str, object]],
+    out: Path, name: str, seed: int, texts: int, parts: Sequence[tuple[str, Measure]]
 ) -> None:
-    """Fit the backbone on some of the training texts, and measure it; nothing if it is done."""
+    """Fit the backbone on texts of each corpus, and measure it; nothing if it is done.
+
+    Args:
+        out: folder of the results.
+        name: of the fit.
+        seed: of the texts, snippets and rotation.
+        texts: of a corpus, at most.
+        parts: each corpus, and what a fit on it is measured on.
+    """
     path = result_file(out, name, seed)
     if path.exists():
         return
+    seconds, begun = 0.0, time.monotonic()
+    found: dict[str, dict[str, dict[str, object]]] = {}
+    for corpus, measure in parts:
+        folder, taken = fit_on(corpus, texts, seed, out / "model")
+        seconds += taken
+        for kind, cells in measure(folder, read_card(str(folder))).items():
+            for cut, by_task in cells.items():
+                found.setdefault(kind, {}).setdefault(cut, {}).update(by_task)
+    write(path, {"settings": {"name": name, "seed": seed, "fit_seconds": seconds}, **found})
+    whole = time.monotonic() - begun
+    print(f"{name} seed {seed}: {seconds:.0f} s, {whole:.0f} s in all", flush=True)
+
+
+def fit_on(corpus: str, texts: int, seed: int, folder: Path) -> tuple[Path, float]:
+    """Fit the backbone on texts of a corpus; return the folder of the model, and the seconds."""
     encoder, tokenizer = checkpoint.load("minilm")
     encoder.card = _as_budgeted(encoder.card)
     begun, chosen = time.monotonic(), fit_texts(corpus, texts, seed)
@@ -236,17 +256,17 @@ def fit_one(
     seconds = time.monotonic() - begun
     cuts = fitted_cuts(encoder.card)
     card = replace(encoder.card, variant="fitted", cuts=cuts, documents="last", fit=record)
-    folder = out / "model"
     shutil.rmtree(folder, ignore_errors=True)
-    card = checkpoint.save(encoder, tokenizer, card, folder)
-    table = {
-        "settings": {"name": name, "seed": seed, "fit_seconds": seconds},
-        **measure(folder, card),
-    }
-    write(path, table)
-    print(
-        f"{name} seed {seed}: {seconds:.0f} s, {time.monotonic() - begun:.0f} s in all", flush=True
-    )
+    checkpoint.save(encoder, tokenizer, card, folder)
+    return folder, seconds
+
+
+def documents_of(task: Task, out: Path) -> str:
+    """Write the documents of a task as lines of text; return the file."""
+    path = out / f"{task.name}.txt"
+    lines = (" ".join(document.content.split()) for document in task.documents)
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return str(path)
 
 
 def result_file(out: Path, name: str, seed: int) -> Path:
@@ -266,7 +286,7 @@ def run_one(
     name: str,
     seed: int,
     settings: dict[str, object],
-    measure: Callable[[Path, ModelCard], dict[str, object]],
+    measure: Measure,
 ) -> None:
     """Train one model, measure it, keep the numbers and drop the weights; nothing if it is done."""
     path = result_file(out, name, seed)
@@ -297,14 +317,17 @@ def retrieval(arguments: argparse.Namespace) -> None:
         found = measure_retrieval("minilm", tasks, _as_budgeted(card))
         write(out / "untrained-0.json", {"settings": {"name": "untrained", "seed": 0}, **found})
 
-    def measured(folder: Path, card: ModelCard) -> dict[str, object]:
+    def measured(folder: Path, card: ModelCard, tasks: Sequence[Task] = tasks) -> Found:
         return measure_retrieval(folder, tasks, card)
 
+    fits = {name: (texts, [(str(corpus), measured)]) for name, texts in FITS.items()}
+    alone = [(documents_of(task, out), partial(measured, tasks=[task])) for task in tasks]
+    fits[SEARCHED] = (ANSWERS + DISTRACTORS, alone)
     separate = _separate(ALL_CUTS if arguments.all_cuts else CUTS)
     for seed in range(13, 13 + arguments.seeds):
-        for name, texts in FITS.items():
+        for name, (texts, parts) in fits.items():
             if wanted(name, arguments):
-                fit_one(out, name, seed, str(corpus), texts, measured)
+                fit_one(out, name, seed, texts, parts)
         for name, changes in {**RETRIEVAL, **FITTED, **separate}.items():
             if wanted(name, arguments):
                 run_one(out, name, seed, common | changes, measured)
@@ -341,13 +364,13 @@ def sentences(arguments: argparse.Namespace) -> None:
         table = {"settings": {"name": "untrained", "seed": 0}, **found}
         (out / "untrained-0.json").write_text(json.dumps(table), encoding="utf-8")
 
-    def measured(folder: Path, card: ModelCard) -> dict[str, object]:
+    def measured(folder: Path, card: ModelCard) -> Found:
         return measure_sentences(folder, files, card)
 
     for seed in range(13, 13 + arguments.seeds):
         for name, texts in FITS.items():
             if wanted(name, arguments):
-                fit_one(out, name, seed, corpus, texts, measured)
+                fit_one(out, name, seed, texts, [(corpus, measured)])
         for name, changes in SENTENCES.items():
             if wanted(name, arguments):
                 run_one(out, name, seed, common | changes, measured)
