@@ -9,7 +9,7 @@ import click
 from m2dr.cli.completion import completer
 from m2dr.cli.options import CommandGroup, json_option, options, takes
 from m2dr.cli.terminal import echo, echo_json
-from m2dr.errors import UserError, counted
+from m2dr.errors import counted
 from m2dr.settings.evaluate_requests import (
     ClassificationRequest,
     EvaluateRequest,
@@ -144,11 +144,6 @@ def _evaluate(
     from m2dr.commands.evaluate import compared, keep_record, measure_all_costs, record_of, told
     from m2dr.commands.evaluate import evaluate as measure
 
-    if costs and request.exits == "index":
-        raise UserError(
-            "--costs measures a model with its own exits, and --exits index was asked for. Leave "
-            "one of them out."
-        )
     report = measure(request)
     keep_record(report)
     comparisons = tuple(compared(request, report, against)) if against else ()

@@ -26,8 +26,10 @@ from m2dr.evaluate.costs import (
     search_multiply_adds,
     write_costs,
 )
+from m2dr.index.exit_files import fitting_exits, no_exits
 from m2dr.index.faiss_build import build_index, open_index
 from m2dr.index.faiss_index import FaissIndex
+from m2dr.index.layout import store_folder
 from m2dr.model import checkpoint
 from m2dr.model.backbones import backbone_of, relative_rows
 from m2dr.model.devices import choose_device, choose_dtype
@@ -36,13 +38,14 @@ from m2dr.model.folder import read_card
 from m2dr.model.static import StaticEncoder, open_static
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.pipelines.encode import embed_texts, embed_tokens, open_corpus
+from m2dr.pipelines.fit_heads import through_exits
 from m2dr.pipelines.models import cuts_of
 from m2dr.pipelines.ranking import pairings
 from m2dr.progress import progress, say
 from m2dr.records.cut import Cut
 from m2dr.records.model_card import ModelCard
 from m2dr.settings.evaluate_requests import CostsRequest
-from m2dr.settings.index_requests import IndexRequest
+from m2dr.settings.index_requests import INDEXES, IndexRequest
 
 T = TypeVar("T")
 Floats = NDArray[np.float64]
@@ -83,13 +86,18 @@ def measure_costs(request: CostsRequest, out: Path | None = None) -> Costs:
         UserError: the model has no such cut, the corpus or split is not there, or holds no query.
     """
     card = read_card(request.model)
+    card = through_exits(card) if request.exits == "index" else card
     cuts = cuts_of(card, request.layers, request.dims, request.model)
     layers = sorted({cut.layer for cut in cuts})
     dataset = open_corpus(request.corpus)
     texts = _queries(request, dataset)
     sources = pairings(card, layers, request.pairing)[0].layers
     encoders = open_encoders(
-        request.model, {*sources, *sources.values()}, request.device, request.dtype
+        request.model,
+        {*sources, *sources.values()},
+        request.device,
+        request.dtype,
+        _exits(request, card, dataset),
     )
     say(f"Timing {counted(len(cuts), 'cuts')} of {request.model} on {_machine(encoders.deepest)}")
     times, documents = _time_queries(request, encoders, cuts, texts, sources[max(layers)])
@@ -125,19 +133,42 @@ def shape_of(encoder: Encoder) -> Shape:
     )
 
 
-def open_encoders(model: str, layers: Iterable[int], device: str, dtype: str) -> Encoders:
-    """Load a cut encoder for each of `layers`; all share the weights of the deepest one."""
+def _exits(request: CostsRequest, card: ModelCard, dataset: Dataset) -> Path | None:
+    """Return the folder of the exits that queries pass; None for those of the model."""
+    if request.exits == "model":
+        return None
+    store = store_folder(request.root, dataset.name, card.fingerprint, card.layers)
+    root = None if request.root == INDEXES else request.root
+    found = fitting_exits(store)
+    if found is None:
+        raise no_exits(str(store.parent), request.corpus, request.model, root)
+    return found
+
+
+def open_encoders(
+    model: str, layers: Iterable[int], device: str, dtype: str, exits: Path | None = None
+) -> Encoders:
+    """Load a cut encoder for each of `layers`; all share the weights of the deepest one.
+
+    Args:
+        model: folder or id.
+        layers: of the encoders.
+        device: as `choose_device` takes it.
+        dtype: as `choose_dtype` takes it.
+        exits: folder of the exits of an index, in place of the model's own.
+    """
     torch_device = choose_device(device)
     torch_dtype = choose_dtype(dtype, torch_device)
     deepest_first = sorted(set(layers), reverse=True)
-    deepest, tokenizer = checkpoint.load(model, deepest_first[0], torch_device, torch_dtype)
+    where = (torch_device, torch_dtype, exits)
+    deepest, tokenizer = checkpoint.load(model, deepest_first[0], *where)
     weights = _held(deepest)
     encoders = {deepest_first[0]: deepest}
     for layer in deepest_first[1:]:
-        encoders[layer] = checkpoint.load(model, layer, torch_device, torch_dtype)[0]
+        encoders[layer] = checkpoint.load(model, layer, *where)[0]
         for name, tensor in _held(encoders[layer]).items():
             tensor.data = weights[name].data
-    return Encoders(encoders, tokenizer, open_static(model) if 0 in encoders else None)
+    return Encoders(encoders, tokenizer, open_static(model, exits) if 0 in encoders else None)
 
 
 def query_times(

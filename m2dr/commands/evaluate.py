@@ -4,8 +4,8 @@ import shlex
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
@@ -32,11 +32,13 @@ from m2dr.evaluate.grid import (
 from m2dr.evaluate.measures import BEIR13, OTHER_NAMES, default_measures, default_split
 from m2dr.evaluate.results import Provenance, package_versions, write_provenance
 from m2dr.index.exit_files import fitting_exits
+from m2dr.index.layout import STORE, store_folder
+from m2dr.index.manifest import StoreManifest
 from m2dr.io import lock_folder, short_name
 from m2dr.model.devices import choose_device
 from m2dr.model.folder import read_card
 from m2dr.pipelines.encode import open_corpus
-from m2dr.pipelines.fit_heads import fitted_cuts
+from m2dr.pipelines.fit_heads import through_exits
 from m2dr.pipelines.models import cuts_of, names_of, newest_model
 from m2dr.pipelines.ranking import (
     INDEX_EXITS,
@@ -258,7 +260,8 @@ def _grids(
     """Yield the grids of a model on a corpus, one per pairing of layers, each written at once."""
     card = read_card(model)
     if request.exits == "index":
-        card, name = _through_exits(card, request.documents), f"{name}{INDEX_EXITS}"
+        _refuse_documents(request.documents)
+        card, name = through_exits(card), f"{name}{INDEX_EXITS}"
     cuts = cuts_of(card, request.layers, request.dims, model)
     layers = sorted({cut.layer for cut in cuts})
     dims = tuple(sorted({cut.dim for cut in cuts}))
@@ -268,22 +271,32 @@ def _grids(
         for folder in folders:
             held.enter_context(lock_folder(folder, "give another --out"))
         ranker = _ranker(request, corpus, task, model, card, dims, asked)
-        measuring = GridEvaluation(ranker, request.runs, request.overwrite)
+        digests = _other_stores(request, ranker)
+        digests |= {layer: store.manifest.digest for layer, store in ranker.stores.items()}
+        measuring = GridEvaluation(ranker, request.runs, request.overwrite, digests)
         for pairing, folder in zip(asked, folders, strict=True):
-            grid = measuring.grid(f"{name}{pairing.suffix}", pairing, folder)
-            write_grid(grid, folder / "grid.json")
-            write_csv([grid], folder / "grid.csv")
-            yield grid
+            yield measuring.grid(f"{name}{pairing.suffix}", pairing, folder)
 
 
-def _through_exits(card: ModelCard, documents: str) -> ModelCard:
-    """Return the card of a model whose queries pass the exits of an index."""
+def _other_stores(request: EvaluateRequest, ranker: GridRanker) -> dict[int, str]:
+    """Return by layer the digests of the finished stores that the model has of a corpus."""
+    card, name = read_card(ranker.model), ranker.task.dataset.name
+    found = {}
+    for layer in range(1, card.layers + 1):
+        folder = store_folder(request.root, name, card.fingerprint, layer)
+        if layer not in ranker.stores and (folder / STORE).exists():
+            with suppress(UserError):  # a damaged one that nobody asked for
+                found[layer] = StoreManifest.read(folder).digest
+    return found
+
+
+def _refuse_documents(documents: str) -> None:
+    """Refuse documents that the exits of an index do not search."""
     if documents not in ("trained", "last"):
         raise UserError(
             f"--documents {documents} was asked for, and the exits of an index search the "
             "documents of its last layer alone. Leave it out."
         )
-    return replace(card, exit_head="fitted", documents="last", cuts=fitted_cuts(card))
 
 
 def _ranker(
@@ -429,6 +442,7 @@ def measure_all_costs(request: EvaluateRequest, report: EvaluateReport) -> Itera
                 layers=request.layers,
                 dims=request.dims,
                 pairing=pairing_of(folder.name)[1],
+                exits=request.exits,
                 root=request.root,
                 device=request.device,
                 dtype=request.dtype,

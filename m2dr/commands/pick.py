@@ -102,15 +102,8 @@ def _costs(request: PickRequest, grid: Grid) -> Costs:
         return read_costs(request.folder)
     known = _measured(request.folder) or read_provenance(request.folder)
     name, pairing = pairing_of(grid.model)
-    if name.endswith(INDEX_EXITS):
-        corpus = request.corpus or (known.corpus if known else grid.corpus)
-        model = request.model or (known.model if known else name.removesuffix(INDEX_EXITS))
-        own = command("evaluate", "retrieval", corpus=corpus, models=model)
-        raise UserError(
-            f"The costs of {request.folder} were asked for, which are those of a model with its "
-            f"own exits, and its queries pass the exits of an index; pick from results of: {own}"
-        )
-    model = request.model or (known.model if known else _model(name))
+    by_index = name.endswith(INDEX_EXITS)
+    model = request.model or (known.model if known else _model(name.removesuffix(INDEX_EXITS)))
     if not request.model:
         reason = "whose results these are" if known else "which has the name of these results"
         say(f"Model: {model}, {reason}; --model names another.")
@@ -121,6 +114,7 @@ def _costs(request: PickRequest, grid: Grid) -> Costs:
         layers=grid.layers,
         dims=grid.dims,
         pairing=pairing,
+        exits="index" if by_index else "model",
         root=request.root,
         device=request.device,
         dtype=request.dtype,
@@ -184,6 +178,10 @@ def commands(choice: Choice, indexes: Path = INDEXES) -> list[str]:
     documents = costs.document_layer(cut)
     root = None if indexes == INDEXES else indexes
     where = {"model": costs.model, "corpus": costs.corpus, "indexes": root}
+    of_index = pairing_of(choice.grid.model)[0].endswith(INDEX_EXITS)
+    # A search by queries of a shallow layer takes the exits of the index unless it is told.
+    shallow = cut.layer < costs.whole.layer == documents
+    exits = ("index" if of_index else "model") if shallow else None
     found = [
         command("index", "corpus", **where, layer=documents, dim=cut.dim),
         command(
@@ -193,6 +191,7 @@ def commands(choice: Choice, indexes: Path = INDEXES) -> list[str]:
             query_layer=cut.layer,
             document_layer=documents,
             dim=cut.dim,
+            exits=exits,
         ),
     ]
     if costs.documents_from == "same" and cut.layer > 0 and cut != costs.whole:

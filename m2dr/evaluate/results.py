@@ -5,7 +5,7 @@ import io
 import json
 import platform
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
@@ -41,7 +41,7 @@ PROVENANCE = "made.json"
 SCORES = "per_query.npz"
 SCORES_FORMAT = 1  # raise it when this reader would misread an older file
 PARTS = "parts"
-PART_FORMAT = 1  # raise it when a measure or a check is computed otherwise
+PART_FORMAT = 2  # raise it when a measure or a check is computed otherwise
 _DIGITS = 16  # of the digest in a file name
 _AGAINST = "*-against-*.json"
 _PACKAGES = ("m2dr", "torch", "transformers", "faiss-cpu", "faiss-gpu", "numpy", "ir-measures")
@@ -242,6 +242,31 @@ class LayerScores:
         }
         return cls(scores, tied, empty, facts)
 
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Dims that were measured, increasing."""
+        return tuple(cut.dim for cut in next(iter(self.scores.values())).cuts)
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """Names of the measures."""
+        return tuple(self.scores)
+
+    def only(self, dims: Collection[int], measures: Sequence[str]) -> "LayerScores":
+        """Return the scores at some of the dims, by some of the measures."""
+        cuts = [cut for cut in next(iter(self.scores.values())).cuts if cut.dim in dims]
+        scores = {
+            name: QueryScores(
+                name,
+                tuple(cuts),
+                self.scores[name].query_ids,
+                np.stack([self.scores[name].at(cut) for cut in cuts]),
+            )
+            for name in measures
+        }
+        tied, empty = ({cut: of[cut] for cut in cuts} for of in (self.tied, self.empty))
+        return LayerScores(scores, tied, empty, self.facts)
+
 
 @dataclass(frozen=True)
 class LayerScoresFile:
@@ -250,7 +275,7 @@ class LayerScoresFile:
     folder: Path  # of the grid
     layer: int  # of the queries
     document_layer: int
-    question: Mapping[str, object]  # all that the scores depend on, fit for JSON
+    question: Mapping[str, object]  # all that a score depends on, fit for JSON
 
     @property
     def path(self) -> Path:

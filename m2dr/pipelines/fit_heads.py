@@ -57,6 +57,7 @@ VECTORS = 8192  # embeddings that the rotation is fitted on, at most
 _AT_ONCE = 1024  # texts whose products are summed at a time
 ONE_SNIPPET_OF = 4  # of so many documents of the fit a few words are read as a query
 SNIPPETS = 4096  # at most
+SHARE = 0.3  # of a document, that a snippet counts at layer 0
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -283,9 +284,10 @@ def fit_states(
 ) -> FitRecord:
     """Replace the exits of an encoder by exits fitted on some documents.
 
-    The layers from 1 are fitted on the documents and on snippets of them, with λ by snippets that
-    are held out; layer 0 reads no states, and is best fitted on the documents alone where those are
-    the ones to be searched. The embedding is not rotated.
+    All are fitted on the documents and on snippets of them. The layers from 1 have the λ that is
+    best on snippets that are held out. Layer 0 reads no states, which are what distinguishes a
+    short text most: a snippet counts SHARE of a document there, and λ is chosen by documents. The
+    embedding is not rotated. Measured: docs/decisions/0014-what-a-fit-reads.md.
 
     Args:
         encoder: changed in place; with all layers.
@@ -306,16 +308,24 @@ def fit_states(
         held = held_out(len(rows))
         shallow = encoder.layers - 1
         moments, judges = _sums(encoder, tokenizer, features, rows, states, held, shallow)
-        texts, of_table = moments.count, (moments, judges)
+        texts, of_table, judges_of_table = moments.count, moments.of_tokens(), judges
         whole = word_features(encoder, tokenizer, features, rows) if whole_words else None
         if whole is not None:
-            of_table = _sums(encoder, tokenizer, *whole, states, held, 0)
-        heads = [fit_head(*of_table, 0, inputs, ridges)]
+            read_words, longer, with_words = whole
+            of_table, judges_of_table = _sums(
+                encoder, tokenizer, read_words, longer, states, held, 0
+            )
         if parts is not None:
-            read = (parts.rows, parts.states, parts.held)
-            short, judges = _sums(encoder, tokenizer, features, *read, shallow)
+            read = (parts.states, parts.held)
+            short, judges = _sums(encoder, tokenizer, features, parts.rows, *read, shallow)
+            of_parts = short.of_tokens()
+            if whole is not None:
+                words = with_words(parts.rows)
+                of_parts, _ = _sums(encoder, tokenizer, read_words, words, *read, 0)
+            of_table.merge(of_parts, SHARE)
             short.merge(moments)
             moments = short
+        heads = [fit_head(of_table, judges_of_table, 0, inputs, ridges)]
         heads += [
             fit_head(moments, judges, layer, inputs, ridges) for layer in range(1, encoder.layers)
         ]
@@ -478,6 +488,11 @@ def fitted_cuts(card: ModelCard) -> tuple[Cut, ...]:
     """Return the cuts that a fit makes retrieve: every layer from 0 at the default dims."""
     dims = default_dims(card.width)
     return tuple(Cut(layer, dim) for layer in range(card.layers + 1) for dim in dims)
+
+
+def through_exits(card: ModelCard) -> ModelCard:
+    """Return the card of a model whose queries pass the exits of an index."""
+    return replace(card, exit_head="fitted", documents="last", cuts=fitted_cuts(card))
 
 
 def _features(

@@ -23,12 +23,11 @@ from m2dr.evaluate.checks import (
     ranking_checks,
 )
 from m2dr.evaluate.fast_measures import Ints, RowEvaluator, drop_own
-from m2dr.evaluate.grid import Grid
+from m2dr.evaluate.grid import Grid, write_csv, write_grid
 from m2dr.evaluate.measures import Evaluator, overall
 from m2dr.evaluate.results import (
     LayerScores,
     LayerScoresFile,
-    QueryScores,
     join_layers,
     write_scores,
 )
@@ -104,6 +103,13 @@ def pairings(card: ModelCard, layers: Sequence[int], documents: str) -> tuple[Pa
     return (_fixed(card, layers, card.check(Cut(int(documents), 1)).layer),)
 
 
+def whole_pairing(card: ModelCard, pairing: Pairing) -> Pairing:
+    """Return the same way of pairing for all layers of a model."""
+    layers = range(card.lowest_layer, card.layers + 1)
+    found = pairings(card, layers, pairing_of(f"grid{pairing.suffix}")[1])[0]
+    return replace(found, suffix=pairing.suffix)
+
+
 def pairing_of(grid: str) -> tuple[str, str]:
     """Return the name of the model of a grid, and its `--documents`, by the name of the grid.
 
@@ -169,22 +175,29 @@ class GridRanker:
     exits: Path | None = None  # of an index, used by queries in place of those of the model
     _vectors: dict[int, Floats] = field(default_factory=dict, compare=False)  # of the queries
 
-    def provenance(self, layer: int, document_layer: int) -> dict[str, object]:
-        """Return all that the scores of a query layer depend on."""
+    def question(self, layer: int, store: str) -> dict[str, object]:
+        """Return all that a score depends on, but for its dim and measure.
+
+        Args:
+            layer: of the queries.
+            store: digest of the store of the documents.
+        """
         return {
             "version": __version__,
             "model": asdict(replace(label_of(self.card, ""), cuts=())),
             "exit_head": self.card.exit_head,
             "layer": layer,
-            "dims": list(self.dims),
-            "store": self.stores[document_layer].manifest.digest,
+            "store": store,
             "task": self.task.digest,
-            "measures": list(self._evaluator.measures),
-            "depth": self.depth,
             "drop": self.task.dataset.drops_own_document,
             "dtype": str(choose_dtype(self.dtype, choose_device(self.device))),
             **({"exits": digest_of_exits(self.exits)} if self.exits else {}),
         }
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """Names of the measures, each once."""
+        return self._evaluator.measures
 
     @property
     def depth(self) -> int:
@@ -303,86 +316,136 @@ def _check_finite(scores: Floats, model: str, cut: Cut) -> None:
 
 @dataclass(frozen=True)
 class GridEvaluation:
-    """Measures grids of one model on one corpus, whose documents are encoded."""
+    """Measures grids of one model on one corpus, whose documents are encoded.
+
+    Attributes:
+        ranker: of the dims and measures that were asked for.
+        runs: the cuts whose runs are written.
+        overwrite: measure again what was measured before.
+        digests: of the stores, by layer; those of layers that were not asked for besides.
+    """
 
     ranker: GridRanker
-    runs: Runs  # the cuts whose runs are written
-    overwrite: bool  # measure again what was measured before
+    runs: Runs
+    overwrite: bool
+    digests: Mapping[int, str]
 
     def grid(self, name: str, pairing: Pairing, folder: Path) -> Grid:
-        """Measure the layers of a pairing that were not measured before; write runs and scores.
+        """Measure the layers of a pairing that were not measured before; write grid and scores.
+
+        The files keep what was measured before: layers that are not asked for now, where they have
+        the same dims and measures, and dims and measures of a layer that is.
+
+        Returns:
+            The grid that was asked for.
 
         Raises:
             Interrupted: Ctrl-C; the layers measured so far are kept.
         """
+        whole = whole_pairing(self.ranker.card, pairing)
         files = {
-            pair: LayerScoresFile(folder, *pair, self.ranker.provenance(*pair))
-            for pair in pairing.layers.items()
+            (layer, source): LayerScoresFile(
+                folder, layer, source, self.ranker.question(layer, self.digests[source])
+            )
+            for layer, source in whole.layers.items()
+            if source in self.digests
         }
-        known = {} if self.overwrite else self._known(files, folder)
-        missing = [pair for pair in files if pair not in known]
+        before = {} if self.overwrite else _read_all(files)
+        asked = {pair: files[pair] for pair in pairing.layers.items()}
+        wide = self._widened([before[pair] for pair in asked if pair in before])
+        known = {pair: before[pair] for pair in asked if wide._is_there(pair, before, asked)}
         if known:
             done = ", ".join(str(layer) for layer, _ in known)
             say(f"{name}: layers {done} were measured before; --overwrite measures them again")
         try:
-            for pair, part in self._measured(missing, files, folder, name):
+            for pair, part in wide._measured([one for one in asked if one not in known], asked):
                 known[pair] = part
         except KeyboardInterrupt:
             raise Interrupted(
-                f"Measuring stopped after {len(known)} of {counted(len(files), 'layers')}; the "
+                f"Measuring stopped after {len(known)} of {counted(len(asked), 'layers')}; the "
                 "same command goes on from there."
             ) from None
-        parts = [known[pair] for pair in files]
-        scores = join_layers(parts)
-        write_scores(list(scores.values()), folder)
-        return self._grid(name, pairing, scores, parts)
+        wide._write(name, whole, {pair: part for pair, part in before.items()} | known, folder)
+        shown = [known[pair].only(self.ranker.dims, self.ranker.measures) for pair in asked]
+        return self._grid(name, pairing, shown)
 
-    def _known(
-        self, files: Mapping[LayerPair, LayerScoresFile], folder: Path
-    ) -> dict[LayerPair, LayerScores]:
-        """Read the layers that were measured before, if all runs to keep are there."""
-        found = {}
-        for pair, file in files.items():
-            cuts = [Cut(pair[0], dim) for dim in self.ranker.dims]
-            wanted = [cut for cut in cuts if self._keeps(cut, files)]
-            part = file.read()
-            if part and all(_run_file(folder, cut).exists() for cut in wanted):
-                found[pair] = part
-        return found
+    def _widened(self, before: Sequence[LayerScores]) -> "GridEvaluation":
+        """Return an evaluation of the dims and measures that were measured before, too."""
+        ranker = self.ranker
+        dims = {*ranker.dims, *(dim for part in before for dim in part.dims)}
+        measures = dict.fromkeys(name for part in before for name in part.measures)
+        task = replace(ranker.task, measures=(*measures | dict.fromkeys(ranker.measures),))
+        if set(task.measures) == set(ranker.measures):
+            task = ranker.task
+        return replace(self, ranker=replace(ranker, task=task, dims=tuple(sorted(dims))))
+
+    def _is_there(
+        self,
+        pair: LayerPair,
+        before: Mapping[LayerPair, LayerScores],
+        asked: Mapping[LayerPair, LayerScoresFile],
+    ) -> bool:
+        """Whether a layer was measured before, and all runs to keep are there."""
+        if pair not in before or not self._is_like(before[pair]):
+            return False
+        cuts = (Cut(pair[0], dim) for dim in self.ranker.dims)
+        kept = (cut for cut in cuts if self._keeps(cut, asked))
+        return all(_run_file(asked[pair].folder, cut).exists() for cut in kept)
+
+    def _is_like(self, part: LayerScores) -> bool:
+        """Whether scores have the dims and measures of this evaluation."""
+        ranker = self.ranker
+        return part.dims == ranker.dims and set(part.measures) == set(ranker.measures)
+
+    def _write(
+        self, name: str, whole: Pairing, parts: Mapping[LayerPair, LayerScores], folder: Path
+    ) -> None:
+        """Write the grid and the scores of all layers that have the same dims and measures."""
+        alike = {pair: parts[pair] for pair in sorted(parts) if self._is_like(parts[pair])}
+        left = len(parts) - len(alike)
+        if left:
+            say(
+                f"{folder} holds a grid of the dims and measures that were asked for now; "
+                f"{counted(left, 'layers')} measured before have others, and come back when those "
+                "are asked for"
+            )
+        pairing = replace(whole, layers=dict(alike))
+        measures = self.ranker.measures
+        ordered = [part.only(self.ranker.dims, measures) for part in alike.values()]
+        write_scores(list(join_layers(ordered).values()), folder)
+        grid = self._grid(name, pairing, ordered)
+        write_grid(grid, folder / "grid.json")
+        write_csv([grid], folder / "grid.csv")
 
     def _measured(
-        self,
-        pairs: Sequence[LayerPair],
-        files: Mapping[LayerPair, LayerScoresFile],
-        folder: Path,
-        name: str,
+        self, pairs: Sequence[LayerPair], asked: Mapping[LayerPair, LayerScoresFile]
     ) -> Iterator[tuple[LayerPair, LayerScores]]:
         def keep(cut: Cut, run: Callable[[], Run]) -> None:
-            if self._keeps(cut, files):
-                write_qrels(
-                    self.ranker.task.judgements, _run_file(folder, cut).with_name("qrels.tsv")
-                )
-                write_run(run(), _run_file(folder, cut), tag=_tag(name))
+            if self._keeps(cut, asked):
+                path = _run_file(folder, cut)
+                write_qrels(self.ranker.task.judgements, path.with_name("qrels.tsv"))
+                write_run(run(), path, tag=_tag(folder.name))
 
         for pair in pairs:
-            files[pair].forget()
+            folder = asked[pair].folder
+            asked[pair].forget()
             if (folder / "runs").is_dir():
                 remove_files(folder / "runs", f"L{pair[0]}D*.trec")  # perhaps of other weights
         for pair, part in self.ranker.measure(pairs, keep) if pairs else ():
-            files[pair].write(part)
+            asked[pair].write(part)
             yield pair, part
 
-    def _keeps(self, cut: Cut, files: Mapping[LayerPair, LayerScoresFile]) -> bool:
-        full = Cut(max(layer for layer, _ in files), max(self.ranker.dims))
+    def _keeps(self, cut: Cut, asked: Collection[LayerPair]) -> bool:
+        full = Cut(max(layer for layer, _ in asked), max(self.ranker.dims))
         return self.runs == "all" or (self.runs == "whole" and cut == full)
 
     def _grid(
         self,
         name: str,
         pairing: Pairing,
-        scores: Mapping[str, QueryScores],
         parts: Sequence[LayerScores],
     ) -> Grid:
+        scores = join_layers(parts)
         cuts = next(iter(scores.values())).cuts
         cells = {
             cut: {
@@ -427,6 +490,11 @@ def _notes(task: RankingTask, card: ModelCard, pairing: Pairing) -> Iterator[str
             "the model was trained with documents of "
             f"{'the last layer' if card.documents == 'last' else 'the same layer as the query'}"
         )
+
+
+def _read_all(files: Mapping[LayerPair, LayerScoresFile]) -> dict[LayerPair, LayerScores]:
+    found = ((pair, file.read()) for pair, file in files.items())
+    return {pair: part for pair, part in found if part is not None}
 
 
 def _run_file(folder: Path, cut: Cut) -> Path:

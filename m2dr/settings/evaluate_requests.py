@@ -194,6 +194,7 @@ class CostsRequest:
     layers: tuple[int, ...] = ()  # empty: all
     dims: tuple[int, ...] = ()  # empty: powers of two from 8, and the full width
     pairing: str = "trained"  # layer whose documents are searched, or "same" or "last"
+    exits: Literal["model", "index"] = "model"  # of the queries
     queries: int = 50  # evenly spread over the split
     documents: int = 64  # encoded to time encoding, evenly spread over the corpus
     rounds: int = 3  # of each measurement; the median counts

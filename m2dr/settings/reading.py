@@ -7,7 +7,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import (
     Annotated,
@@ -266,14 +266,18 @@ def describe(hint: Hint) -> str:
 # whose text says how the value is written.
 
 
-def _amount(what: str, units: Mapping[str, float], example: str) -> Callable[[str], float]:
-    """Return a reader of numbers above 0; `units` has the size of each unit."""
+def _amount(
+    what: str, units: Mapping[str, float], example: str, most: float = inf
+) -> Callable[[str], float]:
+    """Return a reader of numbers above 0, up to `most`; `units` has the size of each unit."""
 
     def read(word: str) -> float:
         found = _NUMBER.fullmatch(word.strip().lower())
         number = float(found[1]) * units.get(found[2], 0) if found else 0.0
         if not isfinite(number) or number <= 0:
             raise ValueError(f"{word!r} is no {what} above 0; write it as {example}.")
+        if number > most:
+            raise ValueError(f"{word!r} is above {most:g}; write it as {example}.")
         return number
 
     return read
@@ -282,7 +286,7 @@ def _amount(what: str, units: Mapping[str, float], example: str) -> Callable[[st
 milliseconds = _amount("time", {"": 1, "ms": 1, "s": 1000, "us": 0.001, "µs": 0.001}, "5ms or 0.1s")
 size = _amount("size", {"": 1, "b": 1, "kb": 1e3, "kib": 2**10}, "256, 1KB or 1KiB")
 count = _amount("number", {"": 1, "k": 1e3, "m": 1e6, "g": 1e9}, "85000000 or 85M")
-share = _amount("share", {"": 1, "%": 0.01}, "0.97 or 97%")
+share = _amount("share", {"": 1, "%": 0.01}, "0.97 or 97%", most=1)
 
 
 def measure_floor(word: str) -> tuple[str, float]:

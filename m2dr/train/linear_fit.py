@@ -113,11 +113,19 @@ class Moments:
                 self._sum(f"{number}lengths", np.linalg.norm(part, axis=1).sum())
         self.count += len(sample)
 
-    def merge(self, other: "Moments") -> None:
-        """Add the sums of another process."""
+    def merge(self, other: "Moments", weight: float = 1.0) -> None:
+        """Add the sums of other texts, each of which counts `weight`."""
         for name, found in other._sums.items():
-            self._sum(name, found)
+            self._sum(name, weight * found)
         self.count += other.count
+
+    def of_tokens(self) -> "Moments":
+        """Return what an exit needs that reads the features of the tokens alone."""
+        found = Moments(0)
+        names = (f"{TOKENS}x{TOKENS}", f"{TOKENS}xtargets")
+        found._sums = {name: self._sums[name] for name in names}
+        found.count = self.count
+        return found
 
     def arrays(self) -> dict[str, Doubles]:
         """Return all sums by name, for a file."""

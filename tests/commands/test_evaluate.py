@@ -128,18 +128,47 @@ def test_what_was_measured_is_not_measured_again_unless_something_changed(
     assert grid().grids == whole.grids
     assert len(ranked) == 4
 
-    grid(measures=("RR@10",))
-    assert grid().grids == whole.grids
-    assert len(ranked) == 8
+    (more,) = grid(measures=("RR@10",)).grids
+    assert more.measures == ("RR@10",)
+    assert grid().grids == whole.grids  # which were measured again with it
+    assert len(ranked) == 6
 
     qrels = Path("data/scifact/qrels/test.tsv")
     qrels.write_text(qrels.read_text().replace("q39\td39", "q39\td0"))
     assert grid().grids != whole.grids
-    assert len(ranked) == 10
+    assert len(ranked) == 8
     assert len(list((folder / "parts").iterdir())) == 2  # what is stale is gone
 
     grid(overwrite=True)
-    assert len(ranked) == 12
+    assert len(ranked) == 10
+
+
+@pytest.mark.usefixtures("place")
+def test_a_grid_is_not_lost_to_a_smaller_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = grid()
+    folder = whole.folder / "model"
+    kept = (folder / "grid.json", folder / "grid.csv")
+    before = [path.read_bytes() for path in kept]
+    scores = read_scores(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(ranking, "prefix_top_k", None)  # nothing is ranked
+        (found,) = grid(layers=(2,), dims=(8, 32), measures=("nDCG@10",)).grids
+
+    assert found.cuts == (Cut(2, 8), Cut(2, 32))
+    assert found.measures == ("nDCG@10",)
+    assert all(found.cells[c]["nDCG@10"] == whole.grids[0].cells[c]["nDCG@10"] for c in found.cuts)
+    assert [path.read_bytes() for path in kept] == before
+    for name, held in read_scores(folder).items():
+        np.testing.assert_array_equal(held.values, scores[name].values)
+
+    capsys.readouterr()
+    grid(layers=(2,), dims=(24,))
+    assert "1 layer measured before have others" in capsys.readouterr().err
+    assert {cut.dim for cut in read_grid(kept[0]).cuts} == {8, 16, 24, 32}
+    assert grid().grids == whole.grids  # the other layer was kept aside
+    assert [path.read_bytes() for path in kept] != before  # with a dim more at each layer
 
 
 @pytest.mark.usefixtures("place")

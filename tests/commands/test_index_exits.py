@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,16 +11,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from world import WORDS, make_model
 
 from m2dr import open_index
+from m2dr.cli import main
 from m2dr.commands import index as indexing
-from m2dr.commands.evaluate import evaluate
+from m2dr.commands.evaluate import evaluate, keep_record, measure_all_costs
 from m2dr.commands.fit import fit
 from m2dr.commands.index import fit_index, index_corpus
+from m2dr.commands.pick import commands, pick_cut
 from m2dr.commands.search import Searcher
 from m2dr.errors import UserError
 from m2dr.index.exit_files import exits_folder, fitting_exits
@@ -31,8 +35,9 @@ from m2dr.model.static_formats import export_static
 from m2dr.model.tokenizer import read_tokenizer
 from m2dr.pipelines import encode_store, fit_heads
 from m2dr.pipelines.encode import embed_texts
+from m2dr.records.cut import Cut
 from m2dr.records.model_card import EXITS_FILE
-from m2dr.settings.evaluate_requests import EvaluateRequest
+from m2dr.settings.evaluate_requests import EvaluateRequest, PickRequest
 from m2dr.settings.index_requests import FitIndexRequest, IndexRequest, SearchRequest
 from m2dr.settings.trainings import FitSettings
 
@@ -384,6 +389,34 @@ def test_a_grid_through_the_exits_of_an_index_ranks_as_a_search_does(
     assert own.layers == (1, 2, 3, 4)  # the model has no layer 0 of its own
     through, itself = (runs.parents[1] / name / "runs" / "L1D32.trec" for name in names)
     assert through.read_text() != itself.read_text()
+
+
+def test_a_cut_is_picked_among_those_that_pass_the_exits_of_an_index(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("M2DR_DTYPE", "fp32")
+    request = ask()
+    asked = EvaluateRequest(
+        (request.corpus,), (request.model,), dims=(8, 32), measures=("nDCG@10",), exits="index",
+        root=request.root, out=tmp_path / "results", device="cpu",
+    )  # fmt: skip
+    report = evaluate(asked)
+    keep_record(report)
+    (grid,) = report.grids
+    folder = report.folder / grid.model
+
+    choice = pick_cut(PickRequest(folder, quality=0.2, root=request.root, device="cpu"))
+
+    assert set(choice.costs.cells) == set(grid.cuts)  # layer 0 among them
+    assert choice.costs.cells[Cut(0, 8)].multiply_adds < choice.costs.cells[Cut(1, 8)].multiply_adds
+    assert choice.chosen.cut.layer < 4
+    _, search = commands(choice, request.root)
+    assert search.endswith("--document-layer 4 --dim " + f"{choice.chosen.cut.dim} --exits index")
+    index_corpus(replace(request, dims=(choice.chosen.cut.dim,)))
+    told = CliRunner().invoke(main, shlex.split(search)[1:])
+    assert told.exit_code == 0, told.output
+    (costs,) = measure_all_costs(replace(asked, layers=(0, 1)), report)
+    assert {cut.layer for cut in costs.cells} == {0, 1}
 
 
 def test_an_evaluation_fits_no_exits_that_nobody_asked_for(

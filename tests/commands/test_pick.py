@@ -161,7 +161,7 @@ def test_commands_of_fixed_documents_index_the_last_layer_and_export_nothing(
 
     assert commands(choice) == [
         "m2dr index corpus --model models/mine --corpus pydocs --layer 4 --dim 32",
-        "m2dr search 'a query' --model models/mine --corpus pydocs --query-layer 1 --document-layer 4 --dim 32",
+        "m2dr search 'a query' --model models/mine --corpus pydocs --query-layer 1 --document-layer 4 --dim 32 --exits model",
     ]
 
 
@@ -196,16 +196,6 @@ def test_costs_of_a_model_that_was_trained_again_are_told_of(folder: Path) -> No
         "the costs are of models/mine with other weights than the results have; measure them with: "
         f"m2dr pick {folder} --model models/mine --measure-costs"
     )
-
-
-def test_costs_of_queries_through_the_exits_of_an_index_are_refused(tmp_path: Path) -> None:
-    write_grid(
-        Grid("mine.index-exits", "pydocs", "test", 9, {Cut(1, 8): {"AP": 0.1}}),
-        tmp_path / "grid.json",
-    )
-
-    with pytest.raises(UserError, match="evaluate retrieval --corpus pydocs --models models/mine$"):
-        pick_cut(PickRequest(tmp_path, model="models/mine"))
 
 
 def test_a_grid_that_does_not_reach_the_whole_encoder_says_what_shares_are_of(
