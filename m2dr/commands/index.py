@@ -18,7 +18,7 @@ from m2dr.index.exit_files import (
     StateFile,
     encoding_of,
     exits_folder,
-    fit_command,
+    fit_command_anywhere,
     fitting_exits,
     forget_states,
     sampled_rows,
@@ -376,7 +376,7 @@ def _write(encoder: Encoder, store: Store, fit: FitRecord, dtype: str, folder: P
         encoding_of(store.manifest.label),
         dtype,
         tuple((name, sha256_of(folder / name)) for name in names),
-        fit_command(folder),
+        fit_command_anywhere(folder),
     )
     write_exits_record(folder, record)
     forget_states(folder)

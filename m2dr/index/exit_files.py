@@ -54,6 +54,12 @@ def fit_command(folder: Path) -> str:
     return command("index", "fit", **where, overwrite=True)
 
 
+def fit_command_anywhere(folder: Path) -> str:
+    """Return the same command for a folder that may be moved: no folder of indexes, no flag."""
+    made = origin_of(folder)
+    return command("index", "fit", corpus=made.source, model=made.model)
+
+
 def fitting_exits(store: Path) -> Path | None:
     """Return the folder of the exits that were fitted on the documents of a finished store.
 

@@ -49,7 +49,10 @@ TOKENIZERS = (TOKENIZER, "tokenizer_config.json", "special_tokens_map.json") + (
 _LARGEST = 2**31  # of any number in a card: counts of layers, dims and tokens stay below
 _AGAIN = "Copy or download the model again."
 _CARD_AGAIN = "Train the model again, or copy its whole folder again."
-_FIT_ANY = command("index", "fit", overwrite=True)
+_FIT_ANY = (
+    "Fit the exits of the index again for its corpus and model with: "
+    f"{command('index', 'fit', overwrite=True)}"
+)
 
 # Fields that change no vector, so that they may differ between two copies of one model.
 _IGNORED: dict[str, Collection[str]] = {
@@ -267,33 +270,39 @@ def check_exits(folder: Path, fingerprint: str, *names: str) -> None:
     if record.fingerprint != fingerprint:
         raise UserError(
             f"The exits in {folder} were fitted by model {record.fingerprint[:12]}, and model "
-            f"{fingerprint[:12]} was to have them. {_how_to_fit(record.again)}"
+            f"{fingerprint[:12]} was to have them. {_how_to_fit(folder, record)}"
         )
     digests = dict(record.files)
     own = digests.keys() & {TOKENIZER} if STATIC in names else ()  # layer 0 may have one
     for name in (*names, *own):
         path = folder / name
         if not path.is_file():
-            raise UserError(f"{path} is missing. {_how_to_fit(record.again)}")
+            raise UserError(f"{path} is missing. {_how_to_fit(folder, record)}")
         if sha256_of(path) != digests.get(name):
-            raise UserError(f"{path} is not the file that was written. {_how_to_fit(record.again)}")
+            raise UserError(
+                f"{path} is not the file that was written. {_how_to_fit(folder, record)}"
+            )
 
 
 def fit_again(folder: Path) -> str:
     """Return the sentence that says how to fit the exits in a folder again."""
     try:
-        return _how_to_fit(_read_record(folder).again)
+        return _how_to_fit(folder, _read_record(folder))
     except UserError:
-        return _how_to_fit("")
+        return _FIT_ANY
 
 
 def _read_record(folder: Path) -> IndexExits:
-    return read_record(folder / EXITS_FILE, IndexExits, lambda: _how_to_fit(""))
+    return read_record(folder / EXITS_FILE, IndexExits, lambda: _FIT_ANY)
 
 
-def _how_to_fit(again: str) -> str:
-    whose = "" if again else " for its corpus and model"
-    return f"Fit the exits of the index again{whose} with: {again or _FIT_ANY}"
+def _how_to_fit(folder: Path, record: IndexExits) -> str:
+    if not record.again:
+        return _FIT_ANY
+    corpus, place = Path(record.corpus).parts, folder.parent.parent
+    root = place.parents[len(corpus) - 1] if place.parts[-len(corpus) :] == corpus else None
+    rest = command(indexes=None if root == Path("indexes") else root, overwrite=True)
+    return f"Fit the exits of the index again with: {record.again}{rest.removeprefix('m2dr')}"
 
 
 @contextmanager

@@ -199,7 +199,8 @@ def graph_folder(
 ) -> Path:
     """Return where a graph is cached; its name depends on the model, exits, layer and versions."""
     versions = [version(package) for package in ("torch", "transformers", *packages)]
-    told = [_FORMAT, card.fingerprint, card.pooling, card.attention, card.exit_head, versions]
+    told = [_FORMAT, card.fingerprint, card.width, card.pooling, card.attention, card.exit_head]
+    told += [versions]
     told += [sha256_of(exits / EXITS)] if exits else []
     digest = json_sha256(told, sort_keys=False)
     return cache / "graphs" / f"{card.fingerprint[:12]}-layer-{layer:02d}-{runtime}-{digest[:12]}"

@@ -75,6 +75,8 @@ class WholeWords:
         if not kept:
             return None
         table = json.loads(backend.to_str())
+        # Tokens that were added to the tokenizer would be numbered again, behind the words.
+        table["model"]["vocab"] |= {one["content"]: one["id"] for one in table["added_tokens"]}
         table["model"]["vocab"] |= {word: first + n for n, word in enumerate(kept)}
         table["truncation"] = table["padding"] = None
         longer = tokenizers.Tokenizer.from_str(json.dumps(table, ensure_ascii=False))

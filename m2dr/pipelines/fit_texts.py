@@ -273,7 +273,7 @@ def read_features(
     """
     ids = tokenizer.ordinary_ids()
     place = _vocabulary_file(encoder, len(ids))
-    found = _kept_vocabulary(place, len(ids))
+    found = _kept_vocabulary(place, (len(ids), encoder.card.width))
     if found is None:
         rows = tokenizer.alone(ids)
         found = embed_tokens(encoder, rows, tokenizer.pad_id, (encoder.layers,), advance)[0]
@@ -295,20 +295,21 @@ def _vocabulary_file(encoder: Encoder, tokens: int) -> Path | None:
         return None
     with suppress(UserError):
         dtype = str(next(encoder.parameters()).dtype).removeprefix("torch.")
-        words = (card.fingerprint, str(encoder.layers), card.pooling, encoder.device.type, dtype)
+        sizes = (str(encoder.layers), str(card.width))  # a fingerprint tells nothing of a cut width
+        words = (card.fingerprint, *sizes, card.pooling, encoder.device.type, dtype)
         return cache_folder() / "vocabularies" / f"{'-'.join(words)}.npy"
     return None
 
 
-def _kept_vocabulary(place: Path | None, tokens: int) -> NDArray[np.float32] | None:
-    """Return embeddings [V, W] that an earlier fit kept; None where there are none."""
+def _kept_vocabulary(place: Path | None, shape: tuple[int, int]) -> NDArray[np.float32] | None:
+    """Return embeddings of this shape, [V, W], that an earlier fit kept; None without any."""
     if place is None or not place.is_file():
         return None
     try:
         found: NDArray[np.float32] = np.load(place, allow_pickle=False)
     except (OSError, ValueError, EOFError):
         return None
-    fits = found.ndim == 2 and len(found) == tokens and found.dtype == np.float32
+    fits = found.shape == shape and found.dtype == np.float32
     return found if fits and np.isfinite(found).all() else None
 
 

@@ -127,7 +127,8 @@ class ResolvedIndex:
             if asked == "index":
                 raise self._without_exits(of_milvus)
             return None
-        trained = self.card.fit is None and self.query_layer in self.card.layers_trained
+        blocks = self.query_layer in self.card.layers_trained and self.query_layer > 0
+        trained = self.card.fit is None and blocks  # a table is always fitted
         if not asked and trained:
             return None
         store = self.home / f"layer-{last:02d}"
@@ -135,6 +136,18 @@ class ResolvedIndex:
         if found is None and asked == "index":
             raise no_exits(str(store.parent), self.request.corpus, self.model, self._root)
         return found
+
+    def without_layer_0(self) -> UserError:
+        """Return the refusal of layer 0 for a model that has none, in an index without exits."""
+        store = self.home / f"layer-{self.card.layers:02d}"
+        there = (store / STORE).exists()
+        where = {"corpus": self.request.corpus, "model": self.model, "indexes": self._root}
+        made = command("index", "fit" if there else "corpus", **where)
+        how = "Fit some on its documents" if there else "Index the documents, with exits,"
+        return UserError(
+            f"Layer 0 was asked for, which {self.model} does not have, and {self.home} has no "
+            f"exits of its documents. {how} with: {made}"
+        )
 
     def _without_exits(self, of_milvus: bool) -> UserError:
         """Return the refusal of exits for documents that have none."""
@@ -235,6 +248,8 @@ def check_cut(resolved: ResolvedIndex) -> None:
     """
     request, card = resolved.request, resolved.card
     for layer in (request.query_layer, request.document_layer):
+        if layer == 0 < card.lowest_layer and not resolved.exits and request.exits != "model":
+            raise resolved.without_layer_0()
         if not (layer == 0 and resolved.exits):
             cut = Cut(card.layers if layer is None else layer, request.dim or 1)
             card.check(cut, resolved.model)

@@ -170,5 +170,5 @@ class IndexExits:
     dtype: str = field(default="", metadata=LATER)  # of the encoder whose states were read
     # Name and sha256 of each file.
     files: tuple[tuple[str, str], ...] = field(default=(), metadata=LATER)
-    # The command that fits them again, for messages; never compared.
+    # The command that fits them, without the folder of the indexes; for messages, never compared.
     again: str = field(default="", metadata=LATER)

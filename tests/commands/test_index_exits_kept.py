@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,9 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from safetensors.torch import load_file
 from world import WORDS, make_fitted, make_model
 
+from m2dr.cli import main
 from m2dr.commands import index as fitting
 from m2dr.commands.index import fit_index, index_corpus
 from m2dr.commands.search import Searcher
@@ -324,6 +327,23 @@ def test_damage_is_told_with_the_command_that_mends_it(name: str, layer: int, as
             Searcher(search_of(request, layer))
     fit_index(fit_of(request, overwrite=True))
     Searcher(search_of(request, layer))
+
+
+@pytest.mark.parametrize("name", [EXITS, STATIC])
+def test_damage_in_an_index_that_was_copied_is_mended_there(name: str, ask: Ask) -> None:
+    request = ask()
+    index_corpus(request)
+    copied = replace(request, root=request.root.with_name("copied"))
+    shutil.copytree(request.root, copied.root)
+    flip(folder_of(copied) / name)
+    layer = 0 if name == STATIC else 2
+
+    with pytest.raises(UserError, match="m2dr index fit") as refused:
+        Searcher(search_of(copied, layer))
+
+    told = CliRunner().invoke(main, shlex.split(str(refused.value).partition("m2dr ")[2]))
+    assert told.exit_code == 0, told.output
+    Searcher(search_of(copied, layer))
 
 
 @pytest.mark.parametrize("left", ["header", "weights"])

@@ -117,6 +117,28 @@ def test_the_most_frequent_words_are_kept(monkeypatch: pytest.MonkeyPatch) -> No
     assert [list(one) for one in pieces] == kept
 
 
+@pytest.mark.parametrize("special", [False, True])
+def test_tokens_that_were_added_to_the_tokenizer_keep_their_ids(
+    special: bool, tmp_path: Path
+) -> None:
+    tokenizer = made()
+    tokenizer.inner.add_tokens(["covid-e", "[q]"], special_tokens=special)
+    known = tokenizer.inner.get_vocab()
+
+    words, pieces = words_of(tokenizer, [*CORPUS, "deed covid-e [q] abba"])
+
+    assert words.count == len(SPLIT) == len(pieces)
+    words.write(tmp_path / "tokenizer.json")
+    backend = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    after = backend.get_vocab(with_added_tokens=True)
+    assert after == known | {word: FIRST + n for n, word in enumerate(sorted(SPLIT))}
+    text = "deed covid-e abba [q]"
+    row = tokenizer([text], 64)
+    (found,) = words.rows(row)
+    assert found == backend.encode(text).ids
+    assert {known["covid-e"], known["[q]"]} < set(found)
+
+
 def test_a_word_that_occurs_once_is_not_added() -> None:
     tokenizer = made()
 
