@@ -112,6 +112,8 @@ class Searcher:
         self.where(request.filter)
         exits = self._resolved.exits
         self.warnings = [] if exits else self._documents.warnings(self.cut)
+        if self.warnings and (fitting := self._resolved.fitting_command(self._documents.layer)):
+            self.warnings[-1] += f" Or fit exits on the documents that there are, with: {fitting}"
         self._encoder = (encoder_of or _load)(self._resolved)
         self.describe = (
             f"{counted(self._documents.documents, 'documents')} of {self._documents.corpus} "

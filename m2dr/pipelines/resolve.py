@@ -137,6 +137,19 @@ class ResolvedIndex:
             raise no_exits(str(store.parent), self.request.corpus, self.model, self._root)
         return found
 
+    def fitting_command(self, documents: int) -> str:
+        """Return the command that fits exits; empty where queries would not pass them.
+
+        Args:
+            documents: the layer of those that are searched.
+        """
+        store, request = self.home / f"layer-{documents:02d}", self.request
+        shallow = self.query_layer < self.card.layers == documents
+        able = shallow and not request.exits and not request.index.startswith(MILVUS)
+        if not able or not (store / STORE).exists() or fitting_exits(store):
+            return ""
+        return command("index", "fit", corpus=request.corpus, model=self.model, indexes=self._root)
+
     def without_layer_0(self) -> UserError:
         """Return the refusal of layer 0 for a model that has none, in an index without exits."""
         store = self.home / f"layer-{self.card.layers:02d}"

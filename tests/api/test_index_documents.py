@@ -1,11 +1,14 @@
 """m2dr.Index.build: documents of Python code are indexed as a corpus, and searched."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pandas
 import pytest
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from shell import m2dr as run
 from world import TEXT, WORDS, make_model
 
@@ -185,6 +188,25 @@ def test_the_vocabulary_is_embedded_once_for_all_indexes_of_a_model(
     kept.write_bytes(b"damaged")
     assert exits("third") == first
     assert len(asked) == 2
+
+
+def test_models_of_two_widths_share_no_vocabulary(
+    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("M2DR_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(fit_texts, "KEPT_BYTES", range(1, 2**20))
+    stack = [Transformer(str(tiny_backbone)), Pooling(32, "mean")]
+    SentenceTransformer(modules=stack, device="cpu").save(str(tmp_path / "whole"))
+    shutil.copytree(tmp_path / "whole", tmp_path / "narrow")
+    settings = tmp_path / "narrow" / "config_sentence_transformers.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"truncate_dim": 16}))
+
+    for name in ("whole", "narrow"):
+        encoder = m2dr.Encoder.from_pretrained(tmp_path / name, **FP32)
+        m2dr.Index.build(encoder, DOCUMENTS, name=name, folder=tmp_path / "indexes")
+
+    kept = [np.load(path) for path in (tmp_path / "cache").rglob("*.npy")]
+    assert sorted(one.shape[1] for one in kept) == [16, 32]
 
 
 def test_a_build_that_fails_leaves_nothing(model: m2dr.Encoder, tmp_path: Path) -> None:

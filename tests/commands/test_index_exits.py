@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
-from world import WORDS, make_model
+from world import WORDS, make_fitted, make_model
 
 from m2dr import open_index
 from m2dr.cli import main
@@ -29,7 +29,7 @@ from m2dr.errors import UserError
 from m2dr.index.exit_files import exits_folder, fitting_exits
 from m2dr.io import LOCK_NAME
 from m2dr.model import checkpoint
-from m2dr.model.hub import EXITS, STATIC, TOKENIZER
+from m2dr.model.hub import CARD, EXITS, STATIC, TOKENIZER
 from m2dr.model.static import open_static
 from m2dr.model.static_formats import export_static
 from m2dr.model.tokenizer import read_tokenizer
@@ -237,6 +237,40 @@ def test_exits_that_are_damaged_are_refused(ask: Ask) -> None:
     )
     with pytest.raises(UserError, match=r"not the file that was written.*m2dr index fit"):
         Searcher(asked)
+
+
+def test_an_index_without_exits_is_told_of_with_the_command_that_fits_them(ask: Ask) -> None:
+    request = ask(exits=False)
+    asked = SearchRequest(
+        request.corpus, request.model, root=request.root, query_layer=0, device="cpu"
+    )
+    with pytest.raises(UserError, match="Index the documents, with exits, with: m2dr index corpus"):
+        Searcher(asked)
+    index_corpus(request)
+    with pytest.raises(UserError, match="Fit some on its documents with: m2dr index fit") as told:
+        Searcher(asked)
+    assert "index fit" in Searcher(replace(asked, query_layer=2)).warnings[-1]
+    assert not any("index fit" in one for one in Searcher(replace(asked, query_layer=4)).warnings)
+
+    fit = CliRunner().invoke(main, shlex.split(str(told.value).partition("m2dr ")[2]))
+    assert fit.exit_code == 0, fit.output
+    assert Searcher(asked).warnings == Searcher(replace(asked, query_layer=2)).warnings == []
+
+
+def test_layer_0_of_a_training_that_began_with_a_fit_takes_the_exits_of_the_index(
+    ask: Ask, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    folder = make_fitted(
+        make_model(tiny_backbone, tmp_path / "mean", similarity="cosine"), tmp_path / "trained"
+    )
+    card = json.loads((folder / CARD).read_text())
+    (folder / CARD).write_text(json.dumps(card | {"fit": None}))  # as a training leaves it
+    request = ask(model=str(folder))
+    index_corpus(request)
+    asked = SearchRequest(request.corpus, str(folder), root=request.root, device="cpu")
+
+    assert Searcher(replace(asked, query_layer=0)).resolved.exits
+    assert Searcher(replace(asked, query_layer=2)).resolved.exits is None
 
 
 @pytest.fixture

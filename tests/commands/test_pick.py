@@ -296,6 +296,7 @@ def test_limits_are_read_with_their_units(folder: Path, words: list[str], cut: s
         (["--bytes-per-document", "many"], "'many' is no size above 0"),
         (["--multiply-adds", ""], "'' is no number above 0"),
         (["--quality", "a lot"], "'a lot' is no share above 0"),
+        (["--quality", "97"], "'97' is above 1; write it as 0.97 or 97%"),
         (["--at-least", "nDCG@10"], "'nDCG@10' is no measure and value"),
         (["--at-least", "=0.3"], "is no measure and value"),
         (["--at-least", "nDCG@10=nan"], "is no measure and value"),

@@ -76,6 +76,23 @@ def test_moments_are_the_same_however_texts_are_shared_out(sizes: list[int], see
         assert np.allclose(merged.arrays()[name], found, rtol=1e-12, atol=1e-9), name
 
 
+def test_texts_that_count_twice_are_texts_that_are_there_twice() -> None:
+    first, second = sample(20, 1), sample(9, 2)
+    twice, weighted, more = (Moments(S) for _ in range(3))
+    for one in (first, second, second):
+        twice.add(one)
+    weighted.add(first)
+    more.add(second)
+    weighted.merge(more, 2.0)
+
+    held_out = sample(8, 3)
+    expected = fit_head(twice, held_out, 0, "tokens+layer")
+    found = fit_head(weighted.of_tokens(), held_out, 0, "tokens+layer")
+
+    np.testing.assert_allclose(found.weight, expected.weight, rtol=1e-6, atol=1e-9)
+    assert found.ridge == expected.ridge
+
+
 def test_the_ridge_is_the_one_that_is_best_on_texts_held_out() -> None:
     texts, held_out = sample(12, 1), sample(200, 2)
     chosen = fit_head(moments_of(texts), held_out, 2, "all-layers")
