@@ -45,8 +45,8 @@ def pick(request: PickRequest, as_json: bool) -> None:
 
     FOLDER holds the results of one model, as results/pydocs/test/pydocs-full-dim. With a limit on
     latency, bytes or multiply-adds the best of the cuts that fit is named; with a least quality
-    alone, the cheapest that reaches it. Ties go to the cheaper. Costs that are not known yet are
-    measured on this machine.
+    alone, the cheapest that reaches it, by all three costs alike. Ties go to the cheaper. Costs
+    that are not known yet are measured on this machine.
     """
     from m2dr.commands.pick import commands, pick_cut
     from m2dr.evaluate.pick import choice_record, choice_table

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
-from m2dr.errors import UserError, command
+from m2dr.errors import UserError, command, counted
 from m2dr.io import list_folder, lock_folder, sha256_of
 from m2dr.jsontext import (
     MismatchError,
@@ -290,6 +290,14 @@ def fit_again(folder: Path) -> str:
         return _how_to_fit(folder, _read_record(folder))
     except UserError:
         return _FIT_ANY
+
+
+def told_of_exits(folder: Path) -> str:
+    """Return what the exits of an index were fitted on, in words; some have no record."""
+    if not (folder / EXITS_FILE).exists():
+        return "documents of an index"
+    found = _read_record(folder)
+    return f"{counted(found.fit.texts, 'documents')} of the index of {found.corpus}"
 
 
 def _read_record(folder: Path) -> IndexExits:

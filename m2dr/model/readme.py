@@ -10,7 +10,7 @@ from typing import Any
 from huggingface_hub import ModelCard as HubCard
 from huggingface_hub import ModelCardData
 
-from m2dr.errors import UserError, counted
+from m2dr.errors import UserError, command, counted
 from m2dr.io import error_summary, write_text
 from m2dr.jsontext import load_json
 from m2dr.model.backbones import backbone_of, read_config
@@ -163,6 +163,7 @@ finds documents by that model. Written by m2dr.
 |---|---|
 | dims | {dim} |
 | numbers | {dtype} |
+| fitted on | {fitted} |
 | similarity | {card.similarity} |
 | tokens of a query | {card.query_length} |
 | recipe of the full model | {recipe} |
@@ -170,7 +171,12 @@ finds documents by that model. Written by m2dr.
 
 Of the documents' vectors the first {dim} dims are compared. A vector of a query is parallel to the
 one that m2dr gives at layer 0, and of another length: cosines are the same, and a dot product
-is the same but for one factor per query, which changes no ranking.
+is the same but for one factor per query, which changes no ranking. The documents are those of the
+full model at {dim} dims, of which this command writes an encoder:
+
+```
+{documents}
+```
 
 The backbone that training of the full model began from, and the prefix of queries:
 
@@ -294,11 +300,21 @@ def write_readme(card: ModelCard, folder: Path, parts: CardParts | None = None) 
     _write(text, card, "sentence-transformers", TAGS, folder, parts)
 
 
-def write_static_readme(card: ModelCard, dim: int, dtype: str, library: str, folder: Path) -> None:
+def write_static_readme(
+    card: ModelCard,
+    model: str,
+    fitted: str,
+    dim: int,
+    dtype: str,
+    library: str,
+    folder: Path,
+) -> None:
     """Write the README of an exported table of layer 0, for the tool that opens it.
 
     Args:
         card: of the full model.
+        model: its folder or id.
+        fitted: what the table was fitted on.
         dim: dims that were kept.
         dtype: of the rows.
         library: sentence-transformers or model2vec.
@@ -307,6 +323,8 @@ def write_static_readme(card: ModelCard, dim: int, dtype: str, library: str, fol
     text = _TABLE.format(
         card=card,
         recipe=escaped(card.variant),
+        fitted=escaped(fitted),
+        documents=command("export", model, cut=Cut(card.layers, dim), out="documents"),
         dim=dim,
         dtype=dtype,
         told=_json({"backbone": card.backbone, "query_prefix": card.query_prefix}),

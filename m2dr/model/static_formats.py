@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from m2dr.errors import UserError, nearest
 from m2dr.jsontext import quoted, write_json
-from m2dr.model.folder import folder_aside, locked_for_export
+from m2dr.model.folder import folder_aside, locked_for_export, told_of_exits
 from m2dr.model.hub import TOKENIZER, WEIGHTS, ListedModule
 from m2dr.model.readme import write_static_readme
 from m2dr.model.sentence_transformers import (
@@ -103,7 +103,9 @@ def export_static(
         with folder_aside(folder) as aside:
             chosen.write(made, aside)
             encoder.tokenizer.write(aside / TOKENIZER, encoder.card.query_length)
-            write_static_readme(encoder.card, made.dim, made.dtype, chosen.name, aside)
+            fitted = "texts of the model's fit" if exits is None else told_of_exits(exits)
+            about = (encoder.card, str(name), fitted, made.dim, made.dtype, chosen.name)
+            write_static_readme(*about, aside)
         for path in sorted(aside.iterdir()):
             path.replace(folder / path.name)
         aside.rmdir()

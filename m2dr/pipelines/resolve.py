@@ -260,9 +260,10 @@ def check_cut(resolved: ResolvedIndex) -> None:
         UserError: it does not.
     """
     request, card = resolved.request, resolved.card
-    for layer in (request.query_layer, request.document_layer):
-        if layer == 0 < card.lowest_layer and not resolved.exits and request.exits != "model":
+    if request.query_layer == 0 < card.lowest_layer and request.exits != "model":
+        if request.document_layer in (None, card.layers) and not resolved.exits:
             raise resolved.without_layer_0()
+    for layer in (request.query_layer, request.document_layer):
         if not (layer == 0 and resolved.exits):
             cut = Cut(card.layers if layer is None else layer, request.dim or 1)
             card.check(cut, resolved.model)

@@ -293,7 +293,9 @@ def enough(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("dtype", "enough")
-def test_layer_0_knows_the_words_of_the_corpus(worded: IndexRequest, tmp_path: Path) -> None:
+def test_layer_0_knows_the_words_of_the_corpus(
+    worded: IndexRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     request = worded
     index_corpus(request)
     folder = folder_of(request)
@@ -312,6 +314,12 @@ def test_layer_0_knows_the_words_of_the_corpus(worded: IndexRequest, tmp_path: P
     assert np.abs(pieces[:3] - found[:3]).max() > 0.01 * np.abs(found).max()
     export_static(request.model, tmp_path / "table", "sentence-transformers", exits=folder)
     theirs = SentenceTransformer(str(tmp_path / "table"), device="cpu").encode(texts[:4])
+    readme = (tmp_path / "table" / "README.md").read_text()
+    assert "| fitted on | 132 documents of the index of worded |" in readme
+    (line,) = (line for line in readme.splitlines() if line.startswith("m2dr export"))
+    monkeypatch.chdir(tmp_path)
+    made = CliRunner().invoke(main, shlex.split(line)[1:])
+    assert made.exit_code == 0, made.output
     ours = found[:4] / np.linalg.norm(found[:4], axis=1, keepdims=True)
     assert (theirs / np.linalg.norm(theirs, axis=1, keepdims=True) * ours).sum(1).min() > 1 - 1e-5
 

@@ -303,7 +303,7 @@ def test_the_doors_to_beir_and_mteb_encode_queries_at_layer_0(place: Path) -> No
 
 
 LAYERED = [
-    ("search", "read", "--query-layer", "0"),
+    ("search", "read", "--query-layer", "0", "--exits", "model"),
     ("search", "read", "--document-layer", "0"),
     ("index", "corpus", "--layer", "0"),
     ("evaluate", "beir", "--layers", "0,2"),
