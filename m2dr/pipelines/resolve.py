@@ -260,9 +260,9 @@ def check_cut(resolved: ResolvedIndex) -> None:
         UserError: it does not.
     """
     request, card = resolved.request, resolved.card
-    if request.query_layer == 0 < card.lowest_layer and request.exits != "model":
-        if request.document_layer in (None, card.layers) and not resolved.exits:
-            raise resolved.without_layer_0()
+    own = request.exits == "model" or request.document_layer not in (None, card.layers)
+    if request.query_layer == 0 < card.lowest_layer and not own and not resolved.exits:
+        raise resolved.without_layer_0()
     for layer in (request.query_layer, request.document_layer):
         if not (layer == 0 and resolved.exits):
             cut = Cut(card.layers if layer is None else layer, request.dim or 1)
