@@ -3,10 +3,12 @@
     python benchmarks/recipes.py retrieval --data DATA --out RESULTS-200 --seeds 1 --steps 200 \\
         --only fit, --only separate --only plain
     python benchmarks/separate.py "fit, 24,000 texts" RESULTS-48/retrieval RESULTS-200/retrieval
+    python benchmarks/separate.py --square "fit, 24,000 texts" RESULTS-200/retrieval
 
 Each row is a cut; each column is a folder of results, in which the separate model of that cut is
 compared with a fitted one: the difference of nDCG@10 x 100, mean over the tasks, with the 95 %
-interval of a paired bootstrap over the queries of each task.
+interval of a paired bootstrap over the queries of each task. `--square` has a row per layer and a
+column per dim, of one folder.
 """
 
 import argparse
@@ -51,13 +53,35 @@ def steps_of(folder: Path, cut: str, seed: int) -> int | None:
     return steps
 
 
+def cell(folder: Path, fitted: str, cut: str, seed: int) -> str:
+    """The difference at a cut with its interval, or a dash where it was not measured."""
+    tasks = differences(folder, fitted, cut, seed)
+    return "–" if tasks is None else "{:+.1f} ({:+.1f} to {:+.1f})".format(*interval(tasks))
+
+
+def square(folder: Path, fitted: str, seed: int) -> str:
+    """A row per layer and a column per dim."""
+    layers, dims = (
+        [*dict.fromkeys(part)] for part in zip(*(c.split("D") for c in ALL_CUTS), strict=True)
+    )
+    lines = [f"| {fitted}, less separate | {' | '.join(dims)} |", "|---" * (len(dims) + 1) + "|"]
+    for layer in layers:
+        cells = (cell(folder, fitted, f"{layer}D{dim}", seed) for dim in dims)
+        lines.append(f"| layer {layer[1:]} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Read the command line and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("fitted", help="Name of the fitted recipe, as recipes.py has it.")
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--seed", type=int, default=13)
+    parser.add_argument("--square", action="store_true", help="Layers by dims, of one folder.")
     arguments = parser.parse_args()
+    if arguments.square:
+        print(square(arguments.folders[0], arguments.fitted, arguments.seed))
+        return
     heads = []
     for folder in arguments.folders:
         steps = {steps_of(folder, cut, arguments.seed) for cut in ALL_CUTS} - {None}
@@ -67,12 +91,7 @@ def main() -> None:
     for cut in ALL_CUTS:
         if not any(steps_of(folder, cut, arguments.seed) for folder in arguments.folders):
             continue
-        cells = []
-        for folder in arguments.folders:
-            tasks = differences(folder, arguments.fitted, cut, arguments.seed)
-            cells.append(
-                "–" if tasks is None else "{:+.1f} ({:+.1f} to {:+.1f})".format(*interval(tasks))
-            )
+        cells = [cell(one, arguments.fitted, cut, arguments.seed) for one in arguments.folders]
         print(f"| {cut} | {' | '.join(cells)} |")
 
 
