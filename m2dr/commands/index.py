@@ -352,11 +352,13 @@ def _fit(job: EncodingJob, dataset: Dataset, store: Store, folder: Path) -> Inde
             whole_words=len(rows) >= FEW,
         )
         record = _write(encoder, store, fit, str(dtype), folder)
-    found = ", ".join("-" if cosine is None else f"{cosine:.3f}" for cosine in fit.cosines)
+    table, *others = ("-" if cosine is None else f"{cosine:.3f}" for cosine in fit.cosines)
+    rest = f", {', '.join(others)} of a few words of some at layers 1 to {len(others)}"
+    rest = rest if others else ""
     say(
-        f"Exits fitted on {counted(fit.texts, 'documents')} in {time.monotonic() - begun:,.0f} s: "
-        f"cosines of layers 0 to {len(fit.cosines) - 1} with the full model {found}. "
-        "Queries of any layer search the index by them; --no-exits leaves them out."
+        f"Exits fitted on {counted(fit.texts, 'documents', ',')} in "
+        f"{time.monotonic() - begun:,.0f} s, by which queries of any layer search the index. "
+        f"Cosines with the full model, held out: {table} of documents at layer 0{rest}."
     )
     return record
 

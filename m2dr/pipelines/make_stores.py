@@ -189,7 +189,8 @@ def _announce(job: EncodingJob, workers: Workers, documents: int) -> None:
     corpus = job.stores[0][1].corpus
     dtype = choose_dtype(job.dtype, device)
     by = "" if job.runtime == "torch" else f", {job.runtime}"
-    say(f"Encoding {corpus} at layers {layers} with {job.model} on {device.type}, {dtype}{by}{who}")
+    which = f"{'layer' if len(job.stores) == 1 else 'layers'} {layers}"
+    say(f"Encoding {corpus} at {which} with {job.model} on {device.type}, {dtype}{by}{who}")
     if documents < job.documents:
         say(
             f"{job.documents - documents} of {counted(job.documents, 'documents')} are encoded "
