@@ -28,9 +28,9 @@ from m2dr.index.searchable import Docids, encode_docids
 from m2dr.model import checkpoint
 from m2dr.model.folder import read_card
 from m2dr.pipelines.encode import embed_texts
-from m2dr.pipelines.fit_heads import fit_texts_now, fitted_cuts
+from m2dr.pipelines.fit_heads import fit_texts_now
 from m2dr.pipelines.fit_texts import fit_texts
-from m2dr.pipelines.models import default_dims, document_layer
+from m2dr.pipelines.models import default_dims, document_layer, fitted_cuts
 from m2dr.records.model_card import ModelCard
 from m2dr.records.texts import Document, Judgement, Query
 from m2dr.settings.trainings import TrainSettings, read_train_settings

@@ -38,8 +38,7 @@ from m2dr.model.folder import read_card
 from m2dr.model.static import StaticEncoder, open_static
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.pipelines.encode import embed_texts, embed_tokens, open_corpus
-from m2dr.pipelines.fit_heads import through_exits
-from m2dr.pipelines.models import cuts_of
+from m2dr.pipelines.models import cuts_of, through_exits
 from m2dr.pipelines.ranking import pairings
 from m2dr.progress import progress, say
 from m2dr.records.cut import Cut

@@ -38,8 +38,7 @@ from m2dr.io import lock_folder, short_name
 from m2dr.model.devices import choose_device
 from m2dr.model.folder import read_card
 from m2dr.pipelines.encode import open_corpus
-from m2dr.pipelines.fit_heads import through_exits
-from m2dr.pipelines.models import cuts_of, names_of, newest_model
+from m2dr.pipelines.models import cuts_of, names_of, newest_model, through_exits
 from m2dr.pipelines.ranking import (
     INDEX_EXITS,
     GridEvaluation,

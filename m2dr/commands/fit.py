@@ -23,7 +23,6 @@ from m2dr.pipelines.fit_heads import (
     WINDOW,
     Rounds,
     Sums,
-    fitted_cuts,
     give_fit,
     heads_of,
     record_of,
@@ -37,7 +36,7 @@ from m2dr.pipelines.fit_texts import (
     read_texts,
     rows_of,
 )
-from m2dr.pipelines.models import at_revision
+from m2dr.pipelines.models import at_revision, fitted_cuts
 from m2dr.pipelines.run_folder import (
     asked_to_stop,
     begin_command,

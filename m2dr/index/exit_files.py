@@ -186,5 +186,24 @@ def no_exits(place: str, corpus: str, model: str, root: Path | None) -> UserErro
     )
 
 
+def exits_elsewhere(documents: str, last: int, search: str) -> UserError:
+    """Return the error for a search by exits of documents that have none."""
+    return UserError(
+        f"--exits index was asked for with {documents}, and exits are fitted on the documents of "
+        f"an index of layer {last} alone. Search those with: {search}"
+    )
+
+
+def no_layer_0(home: Path, last: int, corpus: str, model: str, root: Path | None) -> UserError:
+    """Return the error for a search at layer 0, of a model that has none, without such exits."""
+    there = (home / f"layer-{last:02d}" / STORE).exists()
+    made = command("index", "fit" if there else "corpus", corpus=corpus, model=model, indexes=root)
+    how = "Fit some on its documents" if there else "Index the documents, with exits,"
+    return UserError(
+        f"Layer 0 was asked for, which {model} does not have, and {home} has no exits of "
+        f"its documents. {how} with: {made}"
+    )
+
+
 def _again(folder: Path) -> str:
     return f"Fit the exits of the index again with: {fit_command(folder)}"

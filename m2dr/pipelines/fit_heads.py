@@ -32,8 +32,7 @@ from m2dr.pipelines.fit_texts import (
 from m2dr.pipelines.fit_words import word_features
 from m2dr.pipelines.models import default_dims
 from m2dr.progress import progress
-from m2dr.records.cut import Cut
-from m2dr.records.model_card import FitInputs, FitRecord, ModelCard, Rotation
+from m2dr.records.model_card import FitInputs, FitRecord, Rotation
 from m2dr.settings.trainings import FitSettings
 from m2dr.train.linear_fit import (
     RIDGES,
@@ -308,13 +307,11 @@ def fit_states(
         held = held_out(len(rows))
         shallow = encoder.layers - 1
         moments, judges = _sums(encoder, tokenizer, features, rows, states, held, shallow)
-        texts, of_table, judges_of_table = moments.count, moments.of_tokens(), judges
+        texts, of_table, of_held = moments.count, moments.of_tokens(), judges
         whole = word_features(encoder, tokenizer, features, rows) if whole_words else None
         if whole is not None:
             read_words, longer, with_words = whole
-            of_table, judges_of_table = _sums(
-                encoder, tokenizer, read_words, longer, states, held, 0
-            )
+            of_table, of_held = _sums(encoder, tokenizer, read_words, longer, states, held, 0)
         if parts is not None:
             read = (parts.states, parts.held)
             short, judges = _sums(encoder, tokenizer, features, parts.rows, *read, shallow)
@@ -325,10 +322,8 @@ def fit_states(
             of_table.merge(of_parts, SHARE)
             short.merge(moments)
             moments = short
-        heads = [fit_head(of_table, judges_of_table, 0, inputs, ridges)]
-        heads += [
-            fit_head(moments, judges, layer, inputs, ridges) for layer in range(1, encoder.layers)
-        ]
+        heads, above = [fit_head(of_table, of_held, 0, inputs, ridges)], range(1, encoder.layers)
+        heads += [fit_head(moments, judges, layer, inputs, ridges) for layer in above]
     except ValueError as error:
         raise _unfit(names, error) from error
     weights = [(head.weight, head.bias) for head in heads]
@@ -482,17 +477,6 @@ def heads_of(sums: Sums, inputs: FitInputs, ridge: float = 0.0) -> list[FittedHe
     held_out, layers = sums.sample(), range(sums.moments.layers + 1)
     ridges = (ridge,) if ridge else RIDGES
     return [fit_head(sums.moments, held_out, layer, inputs, ridges) for layer in layers]
-
-
-def fitted_cuts(card: ModelCard) -> tuple[Cut, ...]:
-    """Return the cuts that a fit makes retrieve: every layer from 0 at the default dims."""
-    dims = default_dims(card.width)
-    return tuple(Cut(layer, dim) for layer in range(card.layers + 1) for dim in dims)
-
-
-def through_exits(card: ModelCard) -> ModelCard:
-    """Return the card of a model whose queries pass the exits of an index."""
-    return replace(card, exit_head="fitted", documents="last", cuts=fitted_cuts(card))
 
 
 def _features(

@@ -1,6 +1,7 @@
 """The model of a command, its cuts, and the label of its vectors."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
@@ -132,6 +133,17 @@ def cuts_of(
     dims = dims or default_dims(card.width)
     found = {card.check(Cut(layer, dim), model) for layer in layers for dim in dims}
     return tuple(sorted(found))
+
+
+def fitted_cuts(card: ModelCard) -> tuple[Cut, ...]:
+    """Return the cuts that a fit makes retrieve: every layer from 0 at the default dims."""
+    dims = default_dims(card.width)
+    return tuple(Cut(layer, dim) for layer in range(card.layers + 1) for dim in dims)
+
+
+def through_exits(card: ModelCard) -> ModelCard:
+    """Return the card of a model whose queries pass the exits of an index."""
+    return replace(card, exit_head="fitted", documents="last", cuts=fitted_cuts(card))
 
 
 def find_cut(card: ModelCard, layer: int | None, dim: int | None, model: str) -> Cut:

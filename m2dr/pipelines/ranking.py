@@ -343,12 +343,11 @@ class GridEvaluation:
             Interrupted: Ctrl-C; the layers measured so far are kept.
         """
         whole = whole_pairing(self.ranker.card, pairing)
+        there = [pair for pair in whole.layers.items() if pair[1] in self.digests]
+        questions = (self.ranker.question(layer, self.digests[source]) for layer, source in there)
         files = {
-            (layer, source): LayerScoresFile(
-                folder, layer, source, self.ranker.question(layer, self.digests[source])
-            )
-            for layer, source in whole.layers.items()
-            if source in self.digests
+            pair: LayerScoresFile(folder, *pair, question)
+            for pair, question in zip(there, questions, strict=True)
         }
         before = {} if self.overwrite else _read_all(files)
         asked = {pair: files[pair] for pair in pairing.layers.items()}
@@ -365,7 +364,7 @@ class GridEvaluation:
                 f"Measuring stopped after {len(known)} of {counted(len(asked), 'layers')}; the "
                 "same command goes on from there."
             ) from None
-        wide._write(name, whole, {pair: part for pair, part in before.items()} | known, folder)
+        wide._write(name, whole, before | known, folder)
         shown = [known[pair].only(self.ranker.dims, self.ranker.measures) for pair in asked]
         return self._grid(name, pairing, shown)
 
@@ -375,8 +374,6 @@ class GridEvaluation:
         dims = {*ranker.dims, *(dim for part in before for dim in part.dims)}
         measures = dict.fromkeys(name for part in before for name in part.measures)
         task = replace(ranker.task, measures=(*measures | dict.fromkeys(ranker.measures),))
-        if set(task.measures) == set(ranker.measures):
-            task = ranker.task
         return replace(self, ranker=replace(ranker, task=task, dims=tuple(sorted(dims))))
 
     def _is_there(
@@ -409,11 +406,9 @@ class GridEvaluation:
                 f"{counted(left, 'layers')} measured before have others, and come back when those "
                 "are asked for"
             )
-        pairing = replace(whole, layers=dict(alike))
-        measures = self.ranker.measures
-        ordered = [part.only(self.ranker.dims, measures) for part in alike.values()]
+        ordered = [part.only(self.ranker.dims, self.ranker.measures) for part in alike.values()]
         write_scores(list(join_layers(ordered).values()), folder)
-        grid = self._grid(name, pairing, ordered)
+        grid = self._grid(name, replace(whole, layers=dict(list(alike))), ordered)
         write_grid(grid, folder / "grid.json")
         write_csv([grid], folder / "grid.csv")
 

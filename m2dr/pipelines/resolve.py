@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from m2dr.data.dataset import Dataset
 from m2dr.errors import UserError, command, nearest
 from m2dr.index.engines import ENGINES
-from m2dr.index.exit_files import fitting_exits, no_exits
+from m2dr.index.exit_files import exits_elsewhere, fitting_exits, no_exits, no_layer_0
 from m2dr.index.faiss_build import open_index
 from m2dr.index.faiss_index import FaissIndex
 from m2dr.index.funnel import Funnel, FunnelIndex
@@ -101,8 +101,7 @@ class ResolvedIndex:
     @property
     def query_layer(self) -> int:
         """Number of layers that queries run through."""
-        asked = self.request.query_layer
-        return self.card.layers if asked is None else asked
+        return self.card.layers if self.request.query_layer is None else self.request.query_layer
 
     @property
     def document_layer(self) -> int:
@@ -127,57 +126,35 @@ class ResolvedIndex:
             if asked == "index":
                 raise self._without_exits(of_milvus)
             return None
-        blocks = self.query_layer in self.card.layers_trained and self.query_layer > 0
-        trained = self.card.fit is None and blocks  # a table is always fitted
-        if not asked and trained:
+        trained = self.card.fit is None and self.query_layer in self.card.layers_trained
+        if not asked and trained and self.query_layer > 0:  # a table is always fitted
             return None
-        store = self.home / f"layer-{last:02d}"
-        found = fitting_exits(store)
+        found = fitting_exits(self.home / f"layer-{last:02d}")
         if found is None and asked == "index":
-            raise no_exits(str(store.parent), self.request.corpus, self.model, self._root)
+            raise no_exits(str(self.home), self.request.corpus, self.model, self.root)
         return found
 
     def fitting_command(self, documents: int) -> str:
-        """Return the command that fits exits; empty where queries would not pass them.
-
-        Args:
-            documents: the layer of those that are searched.
-        """
+        """Return the command that fits exits for documents of a layer; empty where none apply."""
         store, request = self.home / f"layer-{documents:02d}", self.request
         shallow = self.query_layer < self.card.layers == documents
-        able = shallow and not request.exits and not request.index.startswith(MILVUS)
-        if not able or not (store / STORE).exists() or fitting_exits(store):
+        if not shallow or request.exits or request.index.startswith(MILVUS) or fitting_exits(store):
             return ""
-        return command("index", "fit", corpus=request.corpus, model=self.model, indexes=self._root)
-
-    def without_layer_0(self) -> UserError:
-        """Return the refusal of layer 0 for a model that has none, in an index without exits."""
-        store = self.home / f"layer-{self.card.layers:02d}"
-        there = (store / STORE).exists()
-        where = {"corpus": self.request.corpus, "model": self.model, "indexes": self._root}
-        made = command("index", "fit" if there else "corpus", **where)
-        how = "Fit some on its documents" if there else "Index the documents, with exits,"
-        return UserError(
-            f"Layer 0 was asked for, which {self.model} does not have, and {self.home} has no "
-            f"exits of its documents. {how} with: {made}"
-        )
+        made = command("index", "fit", corpus=request.corpus, model=self.model, indexes=self.root)
+        return made if (store / STORE).exists() else ""
 
     def _without_exits(self, of_milvus: bool) -> UserError:
         """Return the refusal of exits for documents that have none."""
-        last, request = self.card.layers, self.request
-        documents = f"documents of layer {request.document_layer}"
-        what = "a Milvus collection" if of_milvus else documents
-        search = command(
-            "search", "a query", corpus=request.corpus, model=self.model,
-            query_layer=self.query_layer, exits="index", indexes=self._root,
-        )  # fmt: skip
-        return UserError(
-            f"--exits index was asked for with {what}, and exits are fitted on the documents of an "
-            f"index of layer {last} alone. Search those with: {search}"
+        request, cut = self.request, {"query_layer": self.query_layer, "exits": "index"}
+        where = {"corpus": request.corpus, "model": self.model, "indexes": self.root}
+        search = command("search", "a query", **where, **cut)
+        what = f"documents of layer {request.document_layer}"
+        return exits_elsewhere(
+            "a Milvus collection" if of_milvus else what, self.card.layers, search
         )
 
     @property
-    def _root(self) -> Path | None:
+    def root(self) -> Path | None:
         """Folder of indexes that holds the stores; None for the default one."""
         root, parts = self.request.root, len(Path(self.corpus).parts)
         if self.request.index and not self.request.index.startswith(MILVUS):
@@ -262,7 +239,7 @@ def check_cut(resolved: ResolvedIndex) -> None:
     request, card = resolved.request, resolved.card
     own = request.exits == "model" or request.document_layer not in (None, card.layers)
     if request.query_layer == 0 < card.lowest_layer and not own and not resolved.exits:
-        raise resolved.without_layer_0()
+        raise no_layer_0(resolved.home, card.layers, request.corpus, resolved.model, resolved.root)
     for layer in (request.query_layer, request.document_layer):
         if not (layer == 0 and resolved.exits):
             cut = Cut(card.layers if layer is None else layer, request.dim or 1)
@@ -280,9 +257,8 @@ def _resolve_folder(request: SearchRequest, folder: Path) -> ResolvedIndex:
                 f"dim, while a funnel reads the store. Name that, as in: "
                 f"{command('search', 'a query', index=store, funnel=request.funnel)}"
             )
-        request = replace(
-            request, dim=request.dim or manifest.dim, engine=request.engine or manifest.engine
-        )
+        dim, engine = request.dim or manifest.dim, request.engine or manifest.engine
+        request = replace(request, dim=dim, engine=engine)
     elif (folder / STORE).exists():
         manifest, store = StoreManifest.read(folder), folder
     else:
