@@ -25,7 +25,7 @@ from m2dr.evaluate.results import SCORES, QueryScores, load_scores
 
 LAYERS, DIMS, MEASURE = (0, 1, 3, 6), (32, 64, 128, 384), "nDCG@10"
 SHOWN = ((0, 64), (0, 128), (0, 384), (1, 384), (3, 384), (6, 64), (6, 128), (6, 384))
-SIZES = (1_000, 5_000)  # and all
+SIZES = (1_000, 5_000, 20_000)  # and all
 SEED, DRAWS = 13, 10_000
 
 Floats = NDArray[np.float64]
