@@ -27,7 +27,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import numpy as np
 import torch
 
-from m2dr.commands.index import encode_corpus
+from m2dr.core.requests import IndexRequest
 from m2dr.data.loaders import open_dataset
 from m2dr.data.pydocs import cache_folder
 from m2dr.data.tokens import Ragged, buckets
@@ -37,8 +37,8 @@ from m2dr.model.document_encoder import OPENVINO, DocumentSource
 from m2dr.model.encoder import Encoder
 from m2dr.model.folder import read_card
 from m2dr.model.tokenizer import tokenize
-from m2dr.pipelines.encode import embed_texts, embed_tokens, tokens_per_batch
-from m2dr.settings.index_requests import IndexRequest
+from m2dr.tasks.encode_texts import embed_texts, embed_tokens, tokens_per_batch
+from m2dr.tasks.index import encode_corpus
 from m2dr.train.trainer import peak_memory
 
 PEER_BATCH = 512  # texts, of a peer that has a GPU to fill

@@ -23,13 +23,12 @@ import torch
 from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer
 
-from m2dr.commands.export import export_model
+from m2dr.core.records import Cut, ExportRecord
+from m2dr.core.requests import ExportRequest
 from m2dr.model import graphs
 from m2dr.model.cut_readme import read_exported
 from m2dr.model.folder import read_card
-from m2dr.records.cut import Cut
-from m2dr.records.exported import ExportRecord
-from m2dr.settings.export_request import ExportRequest
+from m2dr.tasks.export import export_model
 
 QUERY = "read a file line by line and close it"
 DOCUMENT = " ".join(["Return the lines of an open file one by one, without their ends."] * 6)

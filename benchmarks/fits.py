@@ -20,6 +20,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from m2dr.core.progress import progress
+from m2dr.core.records import FitInputs, Rotation
 from m2dr.data.loaders import open_dataset
 from m2dr.data.tokens import Ragged, buckets
 from m2dr.evaluate.measures import Evaluator
@@ -28,11 +30,9 @@ from m2dr.index.searchable import Docids, encode_docids
 from m2dr.model import checkpoint
 from m2dr.model.encoder import Encoder
 from m2dr.model.token_features import TokenFeatures, token_features
-from m2dr.pipelines.encode import embed_tokens, tokens_per_batch
-from m2dr.pipelines.fit_texts import as_sample, count_tokens, token_parts
-from m2dr.pipelines.models import default_dims
-from m2dr.progress import progress
-from m2dr.records.model_card import FitInputs, Rotation
+from m2dr.tasks.encode_texts import embed_tokens, tokens_per_batch
+from m2dr.tasks.fit_texts import as_sample, count_tokens, token_parts
+from m2dr.tasks.models import default_dims
 from m2dr.train.linear_fit import (
     RIDGES,
     RIDGES_OF_SIGNS,
@@ -311,7 +311,7 @@ class Bench:
 
 def parts_of(layer: int, fit: Fit) -> tuple[int, ...]:
     """Return what an exit of a fit reads."""
-    from m2dr.records.model_card import inputs_of
+    from m2dr.core.records import inputs_of
 
     return inputs_of(layer, fit.inputs)
 

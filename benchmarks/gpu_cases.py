@@ -23,9 +23,9 @@ import torch
 import training
 from numpy.typing import NDArray
 
+from m2dr.core.errors import UserError
 from m2dr.data.loaders import open_dataset
 from m2dr.data.tokens import Ragged, buckets
-from m2dr.errors import UserError
 from m2dr.index.exact import ExactIndex, prefix_top_k
 from m2dr.index.faiss_build import build_index, open_index
 from m2dr.index.faiss_index import GPU_DEPTH
@@ -34,7 +34,7 @@ from m2dr.index.store import Store, open_store
 from m2dr.index.vectors import prefixes
 from m2dr.model import checkpoint
 from m2dr.model.tokenizer import tokenize
-from m2dr.pipelines.encode import embed_tokens, tokens_per_batch
+from m2dr.tasks.encode_texts import embed_tokens, tokens_per_batch
 from m2dr.train.losses import compressed_all
 from m2dr.train.trainer import peak_memory
 

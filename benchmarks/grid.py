@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from m2dr.records.cut import Cut
+from m2dr.core.records import Cut
 
 MODEL = "minilm"
 LAYERS, DIMS = tuple(range(1, 7)), (8, 16, 32, 64, 128, 256, 384)
@@ -66,8 +66,8 @@ def sample(name: str, documents: int, queries: int, folder: Path) -> Path:
 
 def ours(place: Path, cuts: str) -> None:
     """One evaluation from nothing, in this process."""
-    from m2dr.commands.evaluate import evaluate
-    from m2dr.settings.evaluate_requests import EvaluateRequest
+    from m2dr.core.requests import EvaluateRequest
+    from m2dr.tasks.evaluate import evaluate
 
     asked = {"layers": LAYERS, "dims": DIMS} if cuts == "grid" else {"layers": (6,), "dims": (384,)}
     with tempfile.TemporaryDirectory() as out:

@@ -30,9 +30,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from m2dr.commands.fit import fit
-from m2dr.commands.index import index_corpus
-from m2dr.commands.search import Searcher
+from m2dr.core.records import Query
+from m2dr.core.requests import IndexRequest, SearchRequest
+from m2dr.core.trainings import FitSettings
 from m2dr.data.dataset import Dataset
 from m2dr.data.loaders import open_dataset
 from m2dr.evaluate.measures import Evaluator
@@ -40,10 +40,10 @@ from m2dr.index.bm25 import Bm25
 from m2dr.model.checkpoint import load
 from m2dr.model.static import open_static
 from m2dr.model.static_formats import export_static
-from m2dr.pipelines.encode import embed_texts
-from m2dr.records.texts import Query
-from m2dr.settings.index_requests import IndexRequest, SearchRequest
-from m2dr.settings.trainings import FitSettings
+from m2dr.tasks.encode_texts import embed_texts
+from m2dr.tasks.fit import fit
+from m2dr.tasks.index import index_corpus
+from m2dr.tasks.search import Searcher
 
 Work = Callable[[], object]
 Chain = Sequence[tuple[str, Callable[[Any], Any]]]

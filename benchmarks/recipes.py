@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from m2dr.commands.train import train
+from m2dr.core.records import Document, Judgement, ModelCard, Query
+from m2dr.core.trainings import TrainSettings, read_train_settings
 from m2dr.data.loaders import open_dataset
 from m2dr.data.sentence_pairs import open_sentences
 from m2dr.evaluate.measures import Evaluator
@@ -27,13 +28,11 @@ from m2dr.index.exact import prefix_runs
 from m2dr.index.searchable import Docids, encode_docids
 from m2dr.model import checkpoint
 from m2dr.model.folder import read_card
-from m2dr.pipelines.encode import embed_texts
-from m2dr.pipelines.fit_heads import fit_texts_now
-from m2dr.pipelines.fit_texts import fit_texts
-from m2dr.pipelines.models import default_dims, document_layer, fitted_cuts
-from m2dr.records.model_card import ModelCard
-from m2dr.records.texts import Document, Judgement, Query
-from m2dr.settings.trainings import TrainSettings, read_train_settings
+from m2dr.tasks.encode_texts import embed_texts
+from m2dr.tasks.fit_heads import fit_texts_now
+from m2dr.tasks.fit_texts import fit_texts
+from m2dr.tasks.models import default_dims, document_layer, fitted_cuts
+from m2dr.tasks.train import train
 
 LAYERS = (1, 2, 3, 4, 5, 6)
 DIAGONAL = ("L1D16", "L2D32", "L3D64", "L4D128", "L5D256")  # and the whole, which `plain` trains

@@ -30,8 +30,8 @@ import torch
 from accelerate.utils import send_to_device
 from torch import Tensor
 
-from m2dr.commands.train import Setup, prepare
-from m2dr.settings.trainings import read_train_settings
+from m2dr.core.trainings import read_train_settings
+from m2dr.tasks.train import Setup, prepare
 from m2dr.train.losses import contrastive
 from m2dr.train.scores import prefix_scores
 from m2dr.train.trainer import peak_memory
@@ -305,7 +305,7 @@ def steps_table(rounds: int, batch: int, lengths: tuple[int, int]) -> None:
 
 def objective_table(rounds: int, batch: int) -> None:
     """The loss and its gradient on vectors [L, B, H] of MiniLM's shape."""
-    from m2dr.pipelines.recipe import recipe_of
+    from m2dr.tasks.recipe import recipe_of
     from m2dr.train.objective import EncodedBatch
 
     print(f"# The loss of each recipe, {batch} pairs, 6 layers of 384\n\n{machine()}. Forward and")

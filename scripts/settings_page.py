@@ -9,10 +9,10 @@ import click
 
 from m2dr.cli import main
 from m2dr.cli.options import NamedArgument
-from m2dr.records.option import Option, option_of
-from m2dr.records.variant import CHOICES
-from m2dr.settings.reading import describe
-from m2dr.settings.trainings import FitSettings, PretrainSettings, TrainSettings
+from m2dr.core.option import Option, option_of
+from m2dr.core.reading import describe
+from m2dr.core.trainings import FitSettings, PretrainSettings, TrainSettings
+from m2dr.core.variants import CHOICES
 
 PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
 RUNS: dict[str, type[Any]] = {

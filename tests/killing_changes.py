@@ -17,13 +17,13 @@ os.environ["MKL_CBWR"] = "AUTO,STRICT"  # as the command line does
 
 import numpy as np
 
-from m2dr import io
-from m2dr.commands.change_index import ChangeReport, add, compact, delete
+from m2dr.core import files as io
+from m2dr.core.requests import AddRequest, CompactRequest, DeleteRequest
 from m2dr.index import changes
 from m2dr.index.faiss_build import open_index
 from m2dr.index.layout import built_indexes
 from m2dr.index.store import open_store
-from m2dr.settings.index_requests import AddRequest, CompactRequest, DeleteRequest
+from m2dr.tasks.change_index import ChangeReport, add, compact, delete
 
 MOMENTS = {"add": 8, "delete": 6, "compact": 6}
 

@@ -7,8 +7,8 @@ import torch
 from formulas import DIM, DIMS, PATH, RELATIONS_TAU, SHALLOW, STAIRS, TAU, B, H, L, N, Paper
 from torch import Tensor
 
-from m2dr.records.cut import Cut
-from m2dr.records.variant import FAITHFUL, VARIANTS
+from m2dr.core.records import Cut
+from m2dr.core.variants import FAITHFUL, VARIANTS
 from m2dr.train.mipic import Chain
 from m2dr.train.objective import EncodedBatch, Objective, Setting
 from m2dr.train.terms import StepTerms, possible_steps

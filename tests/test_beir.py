@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from world import make_corpus, make_model
 
-from m2dr.commands.index import index_corpus
-from m2dr.commands.search import Searcher
+from m2dr.core.errors import UserError
+from m2dr.core.requests import IndexRequest, SearchRequest
 from m2dr.data.loaders import open_dataset
-from m2dr.errors import UserError
 from m2dr.evaluate.measures import Evaluator
 from m2dr.integrations.beir import BeirIndex, BeirModel
 from m2dr.model.folder import read_card
-from m2dr.settings.index_requests import IndexRequest, SearchRequest
+from m2dr.tasks.index import index_corpus
+from m2dr.tasks.search import Searcher
 
 pytest.importorskip("beir")
 pytestmark = pytest.mark.filterwarnings("default")  # beir's own are not ours to mend

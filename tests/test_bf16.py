@@ -17,25 +17,24 @@ from safetensors.torch import load_file
 from torch import Tensor
 from world import WORDS, make_backbone, make_corpus
 
-from m2dr.commands import pretrain as pretraining
-from m2dr.commands.evaluate import evaluate
-from m2dr.commands.index import index_corpus
-from m2dr.commands.search import Searcher
-from m2dr.commands.train import Setup, prepare, train
-from m2dr.commands.verify import verify
+from m2dr.core.records import Query, Side
+from m2dr.core.requests import EvaluateRequest, IndexRequest, SearchRequest, VerifyRequest
+from m2dr.core.trainings import PretrainSettings, TrainSettings
+from m2dr.core.variants import VARIANTS, Compression
 from m2dr.data.loaders import open_dataset
 from m2dr.evaluate.measures import Evaluator
 from m2dr.integrations.beir import BeirModel
 from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import export_cut, load, save
 from m2dr.model.encoder import pool
-from m2dr.pipelines.cut_encoder import CutEncoder
-from m2dr.pipelines.encode import embed_texts
-from m2dr.records.texts import Query, Side
-from m2dr.records.variant import VARIANTS, Compression
-from m2dr.settings.evaluate_requests import EvaluateRequest
-from m2dr.settings.index_requests import IndexRequest, SearchRequest, VerifyRequest
-from m2dr.settings.trainings import PretrainSettings, TrainSettings
+from m2dr.tasks import pretrain as pretraining
+from m2dr.tasks.cut_encoder import CutEncoder
+from m2dr.tasks.encode_texts import embed_texts
+from m2dr.tasks.evaluate import evaluate
+from m2dr.tasks.index import index_corpus
+from m2dr.tasks.search import Searcher
+from m2dr.tasks.train import Setup, prepare, train
+from m2dr.tasks.verify import verify
 from m2dr.train.losses import compressed, compressed_all, compressed_randomised
 from m2dr.train.objective import EncodedBatch, Objective
 from m2dr.train.terms import StepTerms

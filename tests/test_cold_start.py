@@ -162,7 +162,9 @@ def test_every_way_to_search_takes_queries_of_layer_0(way: tuple[str, str], plac
 
 
 def test_a_runtime_for_a_table_is_refused(place: Path) -> None:
-    with pytest.raises(m2dr.errors.UserError, match="--runtime onnx was asked for, and layer 0"):
+    with pytest.raises(
+        m2dr.core.errors.UserError, match="--runtime onnx was asked for, and layer 0"
+    ):
         m2dr.open_index(
             place / "corpus", model=place / "models" / "tiny", layer=0, dim=8,
             root=place / "indexes", runtime="onnx",

@@ -13,7 +13,7 @@ from shell import ENVIRONMENT
 from world import WORDS, make_backbone, make_corpus, make_model
 
 import m2dr
-from m2dr.records.cut import Cut
+from m2dr.core.records import Cut
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = (DOCS / "coming-from.md").read_text()

@@ -14,8 +14,8 @@ from world import make_corpus
 
 from m2dr.cli import main
 from m2dr.cli.completion import use_whole_lines
+from m2dr.core.variants import VARIANTS
 from m2dr.model.folder import read_card
-from m2dr.records.variant import VARIANTS
 
 ROOT = Path(__file__).parents[1]
 

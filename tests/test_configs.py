@@ -11,11 +11,11 @@ from shell import m2dr
 from world import make_backbone, make_shape
 
 from m2dr.cli import main
-from m2dr.commands.dry_run import explain
-from m2dr.commands.train import cuts_asked, largest
-from m2dr.pipelines.recipe import Kind, recipe_of
-from m2dr.records.cut import Cut
-from m2dr.settings.trainings import read_pretrain_settings, read_train_settings
+from m2dr.core.records import Cut
+from m2dr.core.trainings import read_pretrain_settings, read_train_settings
+from m2dr.tasks.dry_run import explain
+from m2dr.tasks.recipe import Kind, recipe_of
+from m2dr.tasks.train import cuts_asked, largest
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 README = (CONFIGS / "README.md").read_text()

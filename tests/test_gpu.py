@@ -18,11 +18,9 @@ import torch
 from numpy.typing import NDArray
 from world import WORDS
 
-from m2dr.commands.evaluate import evaluate
-from m2dr.commands.index import index_corpus
-from m2dr.commands.pretrain import pretrain
-from m2dr.commands.search import Searcher
-from m2dr.commands.train import Setup, prepare, train
+from m2dr.core.requests import EvaluateRequest, IndexRequest, SearchRequest
+from m2dr.core.trainings import read_pretrain_settings, read_train_settings
+from m2dr.core.variants import VARIANTS
 from m2dr.data.tokens import Ragged
 from m2dr.index.exact import ExactIndex, prefix_top_k, tiles
 from m2dr.index.manifest import Label, StorePlan
@@ -30,11 +28,12 @@ from m2dr.index.store import Store, open_store
 from m2dr.index.store_writer import StoreWriter
 from m2dr.model import checkpoint
 from m2dr.model.backbones import BACKBONES
-from m2dr.pipelines.encode import embed_tokens
-from m2dr.records.variant import VARIANTS
-from m2dr.settings.evaluate_requests import EvaluateRequest
-from m2dr.settings.index_requests import IndexRequest, SearchRequest
-from m2dr.settings.trainings import read_pretrain_settings, read_train_settings
+from m2dr.tasks.encode_texts import embed_tokens
+from m2dr.tasks.evaluate import evaluate
+from m2dr.tasks.index import index_corpus
+from m2dr.tasks.pretrain import pretrain
+from m2dr.tasks.search import Searcher
+from m2dr.tasks.train import Setup, prepare, train
 
 pytestmark = pytest.mark.gpu
 DEVICE = os.environ.get("M2DR_TEST_DEVICE", "cuda")

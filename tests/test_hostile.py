@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from hostile import COMMANDS, failures, make_world, refusal, sentence_of
 
-from m2dr.errors import UserError
-from m2dr.settings.trainings import read_train_settings
+from m2dr.core.errors import UserError
+from m2dr.core.trainings import read_train_settings
 
 CASES, MANY, AT_ONCE = 500, 5_000, 25
 

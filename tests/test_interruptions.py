@@ -15,10 +15,10 @@ import pytest
 from shell import m2dr, stopped_when
 from world import WORDS, make_corpus
 
-from m2dr.commands import train as verb
-from m2dr.errors import Interrupted
-from m2dr.io import LOCK_NAME
-from m2dr.settings.trainings import TrainSettings
+from m2dr.core.errors import Interrupted
+from m2dr.core.files import LOCK_NAME
+from m2dr.core.trainings import TrainSettings
+from m2dr.tasks import train as verb
 
 
 def digests(folder: Path) -> dict[str, str]:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from m2dr.errors import UserError
-from m2dr.io import (
+from m2dr.core.errors import UserError
+from m2dr.core.files import (
     LOCK_NAME,
     atomic_path,
     list_folder,
@@ -26,7 +26,7 @@ from m2dr.io import (
 HOLD = """
 import sys, time
 from pathlib import Path
-from m2dr.io import lock_folder
+from m2dr.core.files import lock_folder
 with lock_folder(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
@@ -296,7 +296,7 @@ def test_where_the_disk_knows_no_locks_a_warning_is_given(
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
-    monkeypatch.setattr("m2dr.io.fcntl.flock", refuse)
+    monkeypatch.setattr("m2dr.core.files.fcntl.flock", refuse)
 
     with pytest.warns(UserWarning, match="cannot be locked"), lock_folder(tmp_path):
         assert (tmp_path / LOCK_NAME).exists()

@@ -12,7 +12,7 @@ MIB = 2**20
 HOLES = """
 import ctypes
 import psutil
-from m2dr.io import return_free_memory
+from m2dr.core.files import return_free_memory
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]

@@ -12,26 +12,27 @@ from shell import m2dr
 from world import WORDS, make_model
 
 from m2dr.cli import main
-from m2dr.commands.classification import evaluate_classification
-from m2dr.commands.index import index_corpus
-from m2dr.commands.search import Searcher
-from m2dr.commands.sentence_tasks import evaluate_pairs, evaluate_sts
+from m2dr.core.errors import UserError
+from m2dr.core.requests import (
+    ClassificationRequest,
+    IndexRequest,
+    MtebRequest,
+    PairsRequest,
+    SearchRequest,
+    StsRequest,
+)
 from m2dr.data.loaders import open_dataset
-from m2dr.errors import UserError
 from m2dr.evaluate.grid import Grid
 from m2dr.evaluate.measures import Evaluator
 from m2dr.evaluate.results import read_results
 from m2dr.integrations import mteb as adapter
 from m2dr.integrations.mteb import MtebEncoder, evaluate_mteb, run_task
 from m2dr.model import checkpoint
-from m2dr.pipelines import cut_encoder
-from m2dr.settings.evaluate_requests import (
-    ClassificationRequest,
-    MtebRequest,
-    PairsRequest,
-    StsRequest,
-)
-from m2dr.settings.index_requests import IndexRequest, SearchRequest
+from m2dr.tasks import cut_encoder
+from m2dr.tasks.classification import evaluate_classification
+from m2dr.tasks.index import index_corpus
+from m2dr.tasks.search import Searcher
+from m2dr.tasks.sentence_tasks import evaluate_pairs, evaluate_sts
 
 pytest.importorskip("mteb")
 pytestmark = pytest.mark.filterwarnings("default")  # mteb's and datasets' own are not ours to mend

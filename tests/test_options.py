@@ -12,7 +12,7 @@ from commands import parsed
 
 from m2dr.cli import main
 from m2dr.cli.options import NamedOption
-from m2dr.settings.index_requests import IndexRequest, index_command
+from m2dr.core.requests import IndexRequest, index_command
 
 ROOT = Path(__file__).parents[1]
 

@@ -17,10 +17,10 @@ from shell import ENVIRONMENT
 from torch import Tensor
 from world import make_backbone, make_corpus
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.trainings import TrainSettings, read_train_settings
 from m2dr.model.checkpoint import load
-from m2dr.pipelines.run_folder import open_run_folder, resumed
-from m2dr.settings.trainings import TrainSettings, read_train_settings
+from m2dr.tasks.run_folder import open_run_folder, resumed
 
 TESTS = Path(__file__).parent
 B = 4  # queries per step and process

@@ -5,17 +5,16 @@ from statistics import fmean
 
 import pytest
 
-from m2dr.commands.classification import evaluate_classification
-from m2dr.commands.evaluate import evaluate
-from m2dr.commands.fit import fit
-from m2dr.commands.index import index_corpus
-from m2dr.commands.sentence_tasks import evaluate_sts
+from m2dr.core.records import Cut
+from m2dr.core.requests import ClassificationRequest, EvaluateRequest, IndexRequest, StsRequest
+from m2dr.core.trainings import FitSettings
 from m2dr.evaluate.grid import Grid
 from m2dr.integrations.beir import BeirIndex
-from m2dr.records.cut import Cut
-from m2dr.settings.evaluate_requests import ClassificationRequest, EvaluateRequest, StsRequest
-from m2dr.settings.index_requests import IndexRequest
-from m2dr.settings.trainings import FitSettings
+from m2dr.tasks.classification import evaluate_classification
+from m2dr.tasks.evaluate import evaluate
+from m2dr.tasks.fit import fit
+from m2dr.tasks.index import index_corpus
+from m2dr.tasks.sentence_tasks import evaluate_sts
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from packaging.requirements import Requirement
 from world import make_fitted, make_model
 
-from m2dr.commands.index import index_corpus
-from m2dr.commands.search import Searcher
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.requests import IndexRequest, SearchRequest
 from m2dr.index.faiss_library import load_faiss
 from m2dr.integrations.pyserini import PyseriniQueryEncoder, open_faiss_searcher
-from m2dr.settings.index_requests import IndexRequest, SearchRequest
+from m2dr.tasks.index import index_corpus
+from m2dr.tasks.search import Searcher
 
 ROOT = Path(__file__).parents[1]
 QUERIES = {"q1": "read a file", "q2": "close the text module class path", "q3": "open"}

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from m2dr.cli import main
-from m2dr.commands import quickstart
-from m2dr.records.cut import Cut
-from m2dr.settings.serve_requests import ServeRequest
+from m2dr.core.records import Cut
+from m2dr.core.requests import ServeRequest
+from m2dr.tasks import quickstart
 
 Opened = Callable[[str], None]
 

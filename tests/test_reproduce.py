@@ -25,11 +25,14 @@ from measuring import Measured  # noqa: E402  # the same
 from published import grids  # noqa: E402  # the same
 from training import DOCUMENTS, SENTENCES, Scale, settings_of  # noqa: E402  # the same
 
-from m2dr.errors import UserError  # noqa: E402  # after the scripts' folder
-from m2dr.pipelines.models import default_dims  # noqa: E402  # the same
-from m2dr.pipelines.recipe import Kind, recipe_of  # noqa: E402  # the same
-from m2dr.records.cut import Cut  # noqa: E402  # the same
-from m2dr.records.run import Ranking, Run  # noqa: E402  # the same
+from m2dr.core.errors import UserError  # noqa: E402  # after the scripts' folder
+from m2dr.core.records import (  # noqa: E402  # the same
+    Cut,  # noqa: E402  # the same
+    Ranking,
+    Run,
+)
+from m2dr.tasks.models import default_dims  # noqa: E402  # the same
+from m2dr.tasks.recipe import Kind, recipe_of  # noqa: E402  # the same
 
 EXPERIMENTS = everything.EXPERIMENTS
 SHAPES = {  # layers and width, where not those of BERT base, by how a model's name begins

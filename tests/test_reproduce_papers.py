@@ -28,11 +28,11 @@ from measuring import Measured  # noqa: E402  # the same
 from training import CONFIGS, DOCUMENTS, SENTENCES, cut_of  # noqa: E402  # the same
 
 from m2dr.cli import main as m2dr_main  # noqa: E402  # after the scripts' folder
-from m2dr.errors import Interrupted  # noqa: E402  # the same
+from m2dr.core.errors import Interrupted  # noqa: E402  # the same
+from m2dr.core.records import Cut  # noqa: E402  # the same
+from m2dr.core.trainings import read_train_settings  # noqa: E402  # the same
 from m2dr.evaluate.sentence_tasks import spearman  # noqa: E402  # the same
-from m2dr.pipelines.recipe import Kind, recipe_of  # noqa: E402  # the same
-from m2dr.records.cut import Cut  # noqa: E402  # the same
-from m2dr.settings.trainings import read_train_settings  # noqa: E402  # the same
+from m2dr.tasks.recipe import Kind, recipe_of  # noqa: E402  # the same
 
 EXPERIMENTS = everything.EXPERIMENTS
 MODELS = {model.name: model for one in EXPERIMENTS.values() for model in one.models}

@@ -5,8 +5,8 @@ from click.testing import CliRunner
 from commands import parsed
 
 from m2dr.cli import main
-from m2dr.errors import UserError
-from m2dr.settings.trainings import read_pretrain_settings, read_train_settings
+from m2dr.core.errors import UserError
+from m2dr.core.trainings import read_pretrain_settings, read_train_settings
 
 
 def test_options_and_words_overrule_the_file(tmp_path: Path) -> None:

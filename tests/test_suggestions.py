@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.trainings import read_pretrain_settings, read_train_settings
 from m2dr.evaluate.measures import parse
-from m2dr.settings.trainings import read_pretrain_settings, read_train_settings
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from shell import COMMAND, ENVIRONMENT
 from world import make_corpus
 
 from m2dr import cli
-from m2dr.io import write_text
-from m2dr.progress import printable, progress
+from m2dr.core.files import write_text
+from m2dr.core.progress import printable, progress
 
 # Clears the screen, sets the title (ended by BEL, and as C1), turns the direction of writing.
 EVIL = "\x1b[2J\x1b]0;title\x07\x9b2J\u202egnp\u2066\u200f\x7f"

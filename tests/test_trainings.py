@@ -9,11 +9,11 @@ from safetensors.numpy import load_file
 from shell import m2dr, stopped_when
 from world import TEXT, WORDS, make_backbone
 
-from m2dr.commands import train as module
-from m2dr.commands.pretrain import pretrain
-from m2dr.errors import UserError
-from m2dr.pipelines.run_folder import folder_of
-from m2dr.settings.trainings import read_pretrain_settings, read_train_settings
+from m2dr.core.errors import UserError
+from m2dr.core.trainings import read_pretrain_settings, read_train_settings
+from m2dr.tasks import train as module
+from m2dr.tasks.pretrain import pretrain
+from m2dr.tasks.run_folder import folder_of
 
 SHORT = ("--set", "query_length=16", "--set", "document_length=16", "--set", "evaluate_steps=0")
 

@@ -10,15 +10,15 @@ import pytest
 from world import make_backbone
 
 from m2dr import cli
-from m2dr.errors import UserError
-from m2dr.io import LOCK_NAME
-from m2dr.pipelines.run_folder import open_run_folder
+from m2dr.core.errors import UserError
+from m2dr.core.files import LOCK_NAME
+from m2dr.tasks.run_folder import open_run_folder
 
 HOLD = """
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from m2dr.io import lock_file, lock_folder
+from m2dr.core.files import lock_file, lock_folder
 path = Path(sys.argv[1])
 with (lock_file if path.suffix else lock_folder)(path):
     print("held", flush=True)

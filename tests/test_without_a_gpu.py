@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from m2dr.commands.train import prepare
+from m2dr.core.trainings import read_train_settings
+from m2dr.core.variants import VARIANTS
 from m2dr.model import encoder as module
 from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import load
-from m2dr.records.variant import VARIANTS
-from m2dr.settings.trainings import read_train_settings
+from m2dr.tasks.train import prepare
 
 IDS = torch.tensor([[2, 7, 9, 11, 20, 3], [2, 8, 3, 0, 0, 0]])
 MASK = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]])

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 import pytrec_eval
 from hypothesis import strategies as st
 
-from m2dr.records.run import Ranking, Run
+from m2dr.core.records import Ranking, Run
 
 Found = Mapping[str, Mapping[str, float]]  # query -> document -> score
 Judged = Mapping[str, Mapping[str, int]]  # query -> document -> relevance

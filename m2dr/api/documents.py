@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from m2dr.core.arguments import refuse_half_pair, refuse_table, strings
+from m2dr.core.errors import UserError
+from m2dr.core.records import Document, Side
 from m2dr.data.dataset import DOCUMENT_COLUMNS, DOCUMENT_IDS, DOCUMENT_TEXTS
 from m2dr.data.own_fields import own_fields
 from m2dr.data.readers import Line, encodable, identifier, refuse_repeat
-from m2dr.errors import UserError
-from m2dr.records.arguments import refuse_half_pair, refuse_table, strings
-from m2dr.records.texts import Document, Side
 
 Item = str | Mapping[str, object]
 _FORM = "Give a string, or a dict such as {'id': 'd1', 'title': 'A title', 'text': 'A text'}."

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from typing import Literal, TypedDict, get_args
 
 from m2dr.api.keywords import Instead
-from m2dr.errors import UserError, command, nearest
-from m2dr.records.arguments import one_of, string, whole_number
-from m2dr.records.model_card import ModelCard
-from m2dr.records.texts import Side
+from m2dr.core.arguments import one_of, string, whole_number
+from m2dr.core.errors import UserError, command, nearest
+from m2dr.core.records import ModelCard, Side
 
 Precision = Literal["float32", "float16"]
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16"}  # by the names of torch

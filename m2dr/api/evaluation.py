@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from m2dr.api.encode_options import words
 from m2dr.api.keywords import understood
 from m2dr.api.text_encoder import TextEncoder
-from m2dr.commands.evaluate import evaluate as run
-from m2dr.commands.evaluate import keep_record
-from m2dr.commands.pick import pick_cut
-from m2dr.errors import UserError, command, install
-from m2dr.evaluate.figures import quality_over_dims
-from m2dr.evaluate.grid import Grid, text_table
-from m2dr.evaluate.pick import Choice
-from m2dr.records.arguments import (
+from m2dr.core.arguments import (
     one_of,
     one_or_many,
     path_or_name,
@@ -24,9 +17,15 @@ from m2dr.records.arguments import (
     whole_number,
     whole_numbers,
 )
-from m2dr.settings.evaluate_requests import RESULTS, EvaluateRequest, PickRequest
-from m2dr.settings.index_requests import INDEXES
-from m2dr.settings.reading import count, measure_floor, milliseconds, share, size
+from m2dr.core.errors import UserError, command, install
+from m2dr.core.reading import count, measure_floor, milliseconds, share, size
+from m2dr.core.requests import INDEXES, RESULTS, EvaluateRequest, PickRequest
+from m2dr.evaluate.figures import quality_over_dims
+from m2dr.evaluate.grid import Grid, text_table
+from m2dr.evaluate.pick import Choice
+from m2dr.tasks.evaluate import evaluate as run
+from m2dr.tasks.evaluate import keep_record
+from m2dr.tasks.pick import pick_cut
 
 if TYPE_CHECKING:
     import pandas
@@ -38,7 +37,7 @@ Value = TypeVar("Value")
 class EvaluatedGrid(Grid):
     """The measures of one model, cut by cut, and the folder with its files.
 
-    Cells are `grid.cells[m2dr.records.cut.Cut(4, 128)]["nDCG@10"]`; `str(grid)` is the table that
+    Cells are `grid.cells[m2dr.core.records.Cut(4, 128)]["nDCG@10"]`; `str(grid)` is the table that
     `m2dr evaluate` prints.
     """
 

@@ -7,16 +7,16 @@ from typing import Any
 
 from m2dr.api.keywords import understood
 from m2dr.api.text_encoder import TextEncoder
-from m2dr.errors import UserError, counted
-from m2dr.pipelines.run_folder import folder_of, resumed
-from m2dr.records.arguments import path_or_name
-from m2dr.settings.reading import lists_of
-from m2dr.settings.trainings import (
+from m2dr.core.arguments import path_or_name
+from m2dr.core.errors import UserError, counted
+from m2dr.core.reading import lists_of
+from m2dr.core.trainings import (
     FitSettings,
     TrainSettings,
     read_fit_settings,
     read_train_settings,
 )
+from m2dr.tasks.run_folder import folder_of, resumed
 
 Named = str | PathLike[str]
 _SAME = {  # names of sentence-transformers and transformers that mean just the same
@@ -64,7 +64,7 @@ def train(
     """
     given, file = _given(settings, TrainSettings), _path("config", config)
     asked = read_train_settings(file, (), given)
-    from m2dr.commands import train as verb
+    from m2dr.tasks import train as verb
 
     folder = folder_of(asked.corpus, asked.variant, _path("out", out))
     _refuse_both(resume, overwrite)
@@ -110,7 +110,7 @@ def fit(
     """
     given, file = _given(settings, FitSettings), _path("config", config)
     asked = read_fit_settings(file, (), given)
-    from m2dr.commands import fit as verb
+    from m2dr.tasks import fit as verb
 
     folder = folder_of(asked.corpus, verb.FITTED, _path("out", out))
     _refuse_both(resume, overwrite)

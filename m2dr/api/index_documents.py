@@ -11,14 +11,14 @@ from m2dr.api.documents import Item, checked_documents
 from m2dr.api.keywords import understood
 from m2dr.api.open_index import OpenIndex
 from m2dr.api.text_encoder import TextEncoder
-from m2dr.commands.index import check_index_request, index_corpus
-from m2dr.errors import UserError
+from m2dr.core.arguments import one_of, one_or_many, path_or_name, string, whole_numbers
+from m2dr.core.errors import UserError
+from m2dr.core.files import atomic_path, list_folder, sha256_of
+from m2dr.core.requests import INDEXES, IndexRequest, SearchRequest
 from m2dr.index.layout import layer_folders, store_folders_of
 from m2dr.index.manifest import Dtype, StoreManifest
-from m2dr.io import atomic_path, list_folder, sha256_of
-from m2dr.pipelines.changed_corpus import document_line
-from m2dr.records.arguments import one_of, one_or_many, path_or_name, string, whole_numbers
-from m2dr.settings.index_requests import INDEXES, IndexRequest, SearchRequest
+from m2dr.tasks.changed_corpus import document_line
+from m2dr.tasks.index import check_index_request, index_corpus
 
 CORPUS = "corpus.jsonl"  # as in a folder of BEIR, which every command opens
 _LONGEST = 200  # bytes of a name; a folder may have 255, and other files are named by it

@@ -5,7 +5,7 @@ from functools import wraps
 from inspect import Parameter, Signature, signature
 from typing import Any, ParamSpec, TypeVar, Unpack, get_args, get_origin, get_type_hints
 
-from m2dr.errors import UserError, nearest, were
+from m2dr.core.errors import UserError, nearest, were
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")

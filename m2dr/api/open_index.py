@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Literal, overload
 from m2dr.api.documents import Item, checked_documents
 from m2dr.api.encode_options import words
 from m2dr.api.keywords import understood
-from m2dr.commands.search import Answer, Searcher
-from m2dr.errors import UserError
-from m2dr.index.layout import MANIFEST, STORE
-from m2dr.pipelines.query_encoder import LruCache, QueryEncoder, open_query_encoder
-from m2dr.pipelines.resolve import MILVUS, ResolvedIndex, check_cut, resolve_index
-from m2dr.progress import printable
-from m2dr.records.arguments import (
+from m2dr.core.arguments import (
     one_of,
     one_or_many,
     path_or_name,
@@ -24,16 +18,22 @@ from m2dr.records.arguments import (
     strings,
     whole_number,
 )
-from m2dr.settings.index_requests import (
+from m2dr.core.errors import UserError
+from m2dr.core.progress import printable
+from m2dr.core.requests import (
     INDEXES,
     PYDOCS,
     AddRequest,
     DeleteRequest,
     SearchRequest,
 )
+from m2dr.index.layout import MANIFEST, STORE
+from m2dr.tasks.query_encoder import LruCache, QueryEncoder, open_query_encoder
+from m2dr.tasks.resolve import MILVUS, ResolvedIndex, check_cut, resolve_index
+from m2dr.tasks.search import Answer, Searcher
 
 if TYPE_CHECKING:  # it loads torch, and a search at layer 0 does without
-    from m2dr.commands.change_index import ChangeReport
+    from m2dr.tasks.change_index import ChangeReport
 
 _CUTS, _LAYERS = 8, 4  # numbers of indexes and encoders that are kept open
 _CutKey = tuple[int | None, int | None, int | None]  # query layer, dim, document layer
@@ -169,7 +169,7 @@ class OpenIndex:
             UserError: an id is there already, a document has no id or no text, or this is an index
                 of Milvus; nothing has changed then.
         """
-        from m2dr.commands.change_index import add_documents
+        from m2dr.tasks.change_index import add_documents
 
         request = self._resolved.request
         asked = AddRequest("", *self._collection(), replace=replace, root=request.root,
@@ -186,7 +186,7 @@ class OpenIndex:
         Raises:
             UserError: an id is not there, or all documents would be gone; nothing has changed then.
         """
-        from m2dr.commands.change_index import delete_documents
+        from m2dr.tasks.change_index import delete_documents
 
         asked = DeleteRequest((), None, *self._collection(), root=self._resolved.request.root)
         report = delete_documents(one_or_many("docids", docids), asked)

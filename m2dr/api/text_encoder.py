@@ -24,14 +24,12 @@ from m2dr.api.encode_options import (
     words,
 )
 from m2dr.api.keywords import understood
-from m2dr.errors import UserError
+from m2dr.core.arguments import one_of, path_or_name, string, whole_number
+from m2dr.core.errors import UserError
+from m2dr.core.progress import progress
+from m2dr.core.records import Cut, ModelCard, Side
 from m2dr.model.hub import find_folder
-from m2dr.pipelines.cut_encoder import CutEncoder
-from m2dr.progress import progress
-from m2dr.records.arguments import one_of, path_or_name, string, whole_number
-from m2dr.records.cut import Cut
-from m2dr.records.model_card import ModelCard
-from m2dr.records.texts import Side
+from m2dr.tasks.cut_encoder import CutEncoder
 
 if TYPE_CHECKING:
     import torch
@@ -443,7 +441,7 @@ class TextEncoder:
             UserError: the folder is not empty, or cannot be written, or the cut was neither fitted
                 nor trained.
         """
-        from m2dr.commands.export import save_cut
+        from m2dr.tasks.export import save_cut
 
         out = Path(path_or_name("folder", folder))
         save_cut(self.name, Cut(self.layer, self.dim), self.document_layer, out, force)
@@ -475,8 +473,8 @@ class TextEncoder:
         Raises:
             UserError: the id is not OWNER/NAME, there is no token, or the hub refuses.
         """
-        from m2dr.commands.push_model import push_layers
-        from m2dr.settings.hub_requests import PushModelRequest
+        from m2dr.core.requests import PushModelRequest
+        from m2dr.tasks.push_model import push_layers
 
         for name, value in (
             ("repo_id", repo_id), ("revision", revision), ("commit_message", commit_message),

@@ -2,7 +2,7 @@
 
 from m2dr.cli.options import command, json_option, takes
 from m2dr.cli.terminal import echo, echo_json
-from m2dr.settings.evaluate_requests import CompareRequest, PickRequest
+from m2dr.core.requests import CompareRequest, PickRequest
 
 
 @command(
@@ -19,8 +19,8 @@ def compare(request: CompareRequest, as_json: bool) -> None:
     Each cell of a grid is compared by a paired test. FOLDER holds the results of one model, as
     results/pydocs/test/pydocs-full-dim.
     """
-    from m2dr.commands.compare import compare_folders, tables
     from m2dr.evaluate.comparison import comparison_record
+    from m2dr.tasks.compare import compare_folders, tables
 
     report = compare_folders(request)
     if as_json:
@@ -48,8 +48,8 @@ def pick(request: PickRequest, as_json: bool) -> None:
     alone, the cheapest that reaches it, by all three costs alike. Ties go to the cheaper. Costs
     that are not known yet are measured on this machine.
     """
-    from m2dr.commands.pick import commands, pick_cut
     from m2dr.evaluate.pick import choice_record, choice_table
+    from m2dr.tasks.pick import commands, pick_cut
 
     choice = pick_cut(request)
     if as_json:

@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 import click
 from click.shell_completion import CompletionItem, FishComplete, add_completion_class
 
-from m2dr.errors import UserError
-from m2dr.jsontext import load_json
-from m2dr.records.cut import Cut
+from m2dr.core.errors import UserError
+from m2dr.core.jsontext import load_json
+from m2dr.core.records import Cut
 
 Items: TypeAlias = Iterable[str | CompletionItem]
 Find: TypeAlias = Callable[[click.Context, str], Items]  # of a command line and a word
@@ -69,13 +69,13 @@ def _item(value: str | CompletionItem) -> CompletionItem:
 
 
 def _variants(_: click.Context, __: str) -> Items:
-    from m2dr.records.variant import VARIANTS
+    from m2dr.core.variants import VARIANTS
 
     return [CompletionItem(row.name, help=row.summary) for row in VARIANTS.values()]
 
 
 def _reporters(_: click.Context, __: str) -> Items:
-    from m2dr.settings.trainings import REPORTERS
+    from m2dr.core.trainings import REPORTERS
 
     return (*REPORTERS, "none")
 
@@ -94,7 +94,7 @@ def _corpora(_: click.Context, __: str) -> Items:
 
 
 def _models(_: click.Context, __: str) -> Items:
-    from m2dr.settings.evaluate_requests import MODELS
+    from m2dr.core.requests import MODELS
 
     return sorted(str(card.parent) for card in _cards(MODELS))
 
@@ -126,7 +126,7 @@ def _stores(ctx: click.Context, _: str) -> Items:
 
 
 def _root(ctx: click.Context) -> Path:
-    from m2dr.settings.index_requests import INDEXES
+    from m2dr.core.requests import INDEXES
 
     return ctx.params.get("root") or INDEXES
 
@@ -145,9 +145,9 @@ def _dims(ctx: click.Context, _: str) -> Items:
 
 def _card(ctx: click.Context) -> Any:  # noqa: ANN401  # a ModelCard, or None
     """Return the card of the model that the command line names, or of the newest trained one."""
+    from m2dr.core.requests import MODELS
     from m2dr.model.folder import read_card, read_card_file
     from m2dr.model.hub import CARD
-    from m2dr.settings.evaluate_requests import MODELS
 
     names = ("model", "named", "models", "backbone")
     given = next((ctx.params[name] for name in names if ctx.params.get(name)), None)
@@ -160,7 +160,7 @@ def _card(ctx: click.Context) -> Any:  # noqa: ANN401  # a ModelCard, or None
 
 def _baselines(_: click.Context, word: str) -> Items:
     """Return folders of results; behind an @, the cuts that the folder before it has."""
-    from m2dr.settings.evaluate_requests import RESULTS
+    from m2dr.core.requests import RESULTS
 
     folder, at, _cut = word.partition("@")
     if not at:

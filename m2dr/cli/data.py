@@ -6,7 +6,7 @@ import click
 
 from m2dr.cli.options import CommandGroup, json_option, takes
 from m2dr.cli.terminal import echo, echo_json, echo_table
-from m2dr.settings.index_requests import CheckRequest
+from m2dr.core.requests import CheckRequest
 
 FOUND = 1  # exit code of --strict
 
@@ -30,7 +30,7 @@ def check(request: CheckRequest, as_json: bool) -> None:
     It is read whole. NAME is what --corpus of other commands takes. Lengths are in words. A
     group is a query with a relevant document, as a training draws it.
     """
-    from m2dr.commands.data import check_data, tables
+    from m2dr.tasks.data import check_data, tables
 
     report = check_data(request)
     if as_json:

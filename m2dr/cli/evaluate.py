@@ -9,8 +9,8 @@ import click
 from m2dr.cli.completion import completer
 from m2dr.cli.options import CommandGroup, json_option, options, takes
 from m2dr.cli.terminal import echo, echo_json
-from m2dr.errors import counted
-from m2dr.settings.evaluate_requests import (
+from m2dr.core.errors import counted
+from m2dr.core.requests import (
     ClassificationRequest,
     EvaluateRequest,
     MtebRequest,
@@ -20,7 +20,7 @@ from m2dr.settings.evaluate_requests import (
 )
 
 if TYPE_CHECKING:
-    from m2dr.commands.sentence_tasks import TaskReport
+    from m2dr.tasks.sentence_tasks import TaskReport
 
 
 _MEAN = "of several the mean comes last."
@@ -140,9 +140,9 @@ def pydocs(request: EvaluateRequest, against: tuple[str, ...], costs: bool, as_j
 def _evaluate(
     request: EvaluateRequest, against: tuple[str, ...], costs: bool, as_json: bool
 ) -> None:
-    from m2dr.commands.compare import tables
-    from m2dr.commands.evaluate import compared, keep_record, measure_all_costs, record_of, told
-    from m2dr.commands.evaluate import evaluate as measure
+    from m2dr.tasks.compare import tables
+    from m2dr.tasks.evaluate import compared, keep_record, measure_all_costs, record_of, told
+    from m2dr.tasks.evaluate import evaluate as measure
 
     report = measure(request)
     keep_record(report)
@@ -173,7 +173,7 @@ def sts(request: StsRequest, as_json: bool) -> None:
 
     The cosines of pairs are compared with their scores.
     """
-    from m2dr.commands.sentence_tasks import evaluate_sts
+    from m2dr.tasks.sentence_tasks import evaluate_sts
 
     _show(request, evaluate_sts(request), as_json)
 
@@ -191,7 +191,7 @@ def classification(request: ClassificationRequest, as_json: bool) -> None:
 
     A logistic regression is fitted on frozen vectors.
     """
-    from m2dr.commands.classification import evaluate_classification
+    from m2dr.tasks.classification import evaluate_classification
 
     _show(request, evaluate_classification(request), as_json)
 
@@ -209,13 +209,13 @@ def pairs(request: PairsRequest, as_json: bool) -> None:
 
     Accuracy and F1 are those at the best threshold.
     """
-    from m2dr.commands.sentence_tasks import evaluate_pairs
+    from m2dr.tasks.sentence_tasks import evaluate_pairs
 
     _show(request, evaluate_pairs(request), as_json)
 
 
 def _show(request: TaskRequest, report: "TaskReport", as_json: bool) -> None:
-    from m2dr.commands.sentence_tasks import record_of, tables
+    from m2dr.tasks.sentence_tasks import record_of, tables
 
     if as_json:
         echo_json({**record_of(report), "folder": request.out})

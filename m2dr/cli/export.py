@@ -8,11 +8,9 @@ import click
 from m2dr.cli.options import FOLDER, Whole, command, cut_option, json_option, takes
 from m2dr.cli.serve import require_serve
 from m2dr.cli.terminal import echo, echo_json
-from m2dr.errors import UserError, counted
-from m2dr.errors import command as shown_command
-from m2dr.settings.export_request import ExportRequest
-from m2dr.settings.hub_requests import CardRequest, PushModelRequest
-from m2dr.settings.index_requests import EncodeRequest
+from m2dr.core.errors import UserError, counted
+from m2dr.core.errors import command as shown_command
+from m2dr.core.requests import CardRequest, EncodeRequest, ExportRequest, PushModelRequest
 
 
 @command(
@@ -30,7 +28,7 @@ def encode(request: EncodeRequest) -> None:
     file whose records have a text and perhaps a title and an id, such as corpus.jsonl and
     queries.jsonl of BEIR, or a corpus. Vectors of a model that compares by cosine have length one.
     """
-    from m2dr.commands.encode import encode as verb
+    from m2dr.tasks.encode import encode as verb
 
     report = verb(request)
     what = f"{counted(report.texts, 'texts', ',')}, {report.cut} of {report.model}"
@@ -50,7 +48,7 @@ def export(request: ExportRequest) -> None:
     The folder opens in transformers, sentence-transformers and m2dr, and gives the vectors of the
     cut. MODEL is a folder or id; the newest trained model in models/ by default.
     """
-    from m2dr.commands.export import export_model
+    from m2dr.tasks.export import export_model
 
     report = export_model(request)
     for note in report.notes:
@@ -71,7 +69,7 @@ def card(request: CardRequest) -> None:
 
     Text between its two comments, and metadata such as a license, are kept.
     """
-    from m2dr.commands.card import told, write_card
+    from m2dr.tasks.card import told, write_card
 
     report = write_card(request)
     for note in report.notes:
@@ -94,7 +92,7 @@ def push(request: PushModelRequest, as_json: bool) -> None:
     Given again, it goes on where it stopped. ID is OWNER/NAME. Only files of the model are
     sent: no checkpoints, logs or hidden files.
     """
-    from m2dr.commands.push_model import push_model, told
+    from m2dr.tasks.push_model import push_model, told
 
     report = push_model(request)
     if as_json:
@@ -130,8 +128,8 @@ def quickstart(out: Path, trains: bool, steps: int | None, opens: bool) -> None:
         raise UserError("--steps is of a training; give --train too.")
     if opens:
         require_serve()
-    from m2dr.commands.quickstart import PAGE_CUT, QUERIES, served
-    from m2dr.commands.quickstart import quickstart as verb
+    from m2dr.tasks.quickstart import PAGE_CUT, QUERIES, served
+    from m2dr.tasks.quickstart import quickstart as verb
 
     report = verb(out, trains, steps, echo)
     if not opens:

@@ -2,7 +2,7 @@
 
 from m2dr.cli.options import command, takes
 from m2dr.cli.terminal import echo
-from m2dr.settings.evaluate_requests import FiguresRequest, ReportRequest
+from m2dr.core.requests import FiguresRequest, ReportRequest
 
 
 @command(
@@ -18,7 +18,7 @@ def figures(request: FiguresRequest) -> None:
     RESULTS are folders that m2dr evaluate wrote: of one model, of several on one corpus, or
     results itself, which is the default.
     """
-    from m2dr.commands.figures import draw_figures
+    from m2dr.tasks.figures import draw_figures
 
     report = draw_figures(request)
     for note in report.notes:
@@ -41,7 +41,7 @@ def report(request: ReportRequest) -> None:
     model, of several on one corpus, or results itself, which is the default. The page is one
     file, and needs no network to be read.
     """
-    from m2dr.commands.report import write_report
+    from m2dr.tasks.report import write_report
 
     done = write_report(request)
     for note in done.notes:

@@ -8,8 +8,8 @@ import click
 
 from m2dr.cli.options import CommandGroup, json_option, options_of, refuse_both, takes
 from m2dr.cli.terminal import MISTAKE, echo, echo_json, echo_table
-from m2dr.errors import command, counted
-from m2dr.settings.index_requests import (
+from m2dr.core.errors import command, counted
+from m2dr.core.requests import (
     INDEXES,
     PYDOCS,
     AddRequest,
@@ -23,7 +23,7 @@ from m2dr.settings.index_requests import (
 )
 
 if TYPE_CHECKING:
-    from m2dr.commands.change_index import ChangeReport
+    from m2dr.tasks.change_index import ChangeReport
 
 
 @click.group(cls=CommandGroup)
@@ -44,7 +44,7 @@ def corpus(request: IndexRequest, resume: bool) -> None:
 
     They are written to indexes/CORPUS/MODEL/layer-NN/dim-K.
     """
-    from m2dr.commands.index import index_corpus
+    from m2dr.tasks.index import index_corpus
 
     refuse_both(resume, request.overwrite)
     report = index_corpus(request)
@@ -73,7 +73,7 @@ def fit(request: FitIndexRequest) -> None:
 
     Queries of any layer search it then.
     """
-    from m2dr.commands.index import fit_index
+    from m2dr.tasks.index import fit_index
 
     folder, record = fit_index(request)
     echo(f"{counted(record.fit.texts, 'documents')}: {folder}")
@@ -132,7 +132,7 @@ def add(request: AddRequest) -> None:
     to, and others are built again. An interruption leaves the index as it was; the same command
     goes on from there.
     """
-    from m2dr.commands.change_index import add as add_to
+    from m2dr.tasks.change_index import add as add_to
 
     _tell_change(add_to(request))
 
@@ -150,7 +150,7 @@ def delete(request: DeleteRequest) -> None:
     They leave all stores and indexes of --corpus: no search finds them any more. Their vectors
     stay in the files until m2dr index compact. Milvus follows with m2dr index push.
     """
-    from m2dr.commands.change_index import delete as delete_from
+    from m2dr.tasks.change_index import delete as delete_from
 
     _tell_change(delete_from(request))
 
@@ -164,7 +164,7 @@ def delete(request: DeleteRequest) -> None:
 @takes(CompactRequest)
 def compact(request: CompactRequest) -> None:
     """Write indexes anew without the documents that were deleted."""
-    from m2dr.commands.change_index import compact as compact_all
+    from m2dr.tasks.change_index import compact as compact_all
 
     _tell_change(compact_all(request), "deleted ones removed from the files")
 
@@ -194,7 +194,7 @@ def verify(request: VerifyRequest, as_json: bool) -> None:
     A sample of the documents is encoded again. FOLDERS are stores, or folders above them; all
     of --indexes by default. Ends with exit code 2 if anything is wrong.
     """
-    from m2dr.commands.verify import verify as verify_stores
+    from m2dr.tasks.verify import verify as verify_stores
 
     verdicts = verify_stores(request)
     if as_json:
@@ -225,7 +225,7 @@ def import_(request: ImportRequest) -> None:
     then on. Give the same command with another --dim to index one more prefix. Pickles are not
     read.
     """
-    from m2dr.commands.import_vectors import import_vectors
+    from m2dr.tasks.import_vectors import import_vectors
 
     report = import_vectors(request)
     for folder in report.indexes:
@@ -251,7 +251,7 @@ def push(request: PushRequest, to: str) -> None:  # noqa: ARG001  # one target s
     Given again, it goes on where it stopped. A collection is labelled with corpus, model, layer
     and dim, and other vectors are refused. Search it with m2dr search --index milvus:URI.
     """
-    from m2dr.commands.push import push_indexes
+    from m2dr.tasks.push import push_indexes
 
     report = push_indexes(request)
     for sent in report.collections:

@@ -12,9 +12,9 @@ import click
 
 from m2dr.cli.completion import completer
 from m2dr.cli.terminal import WholeSummary, echo
-from m2dr.errors import UserError
-from m2dr.records.cut import Cut
-from m2dr.records.option import Option, option_of
+from m2dr.core.errors import UserError
+from m2dr.core.option import Option, option_of
+from m2dr.core.records import Cut
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Hint: TypeAlias = Any  # what get_type_hints returns: a class, or a form of typing

@@ -9,13 +9,13 @@ import click
 
 from m2dr.cli.options import FILE, NamedOption, Whole, command, cut_option, json_option, takes
 from m2dr.cli.terminal import echo, echo_json
-from m2dr.errors import UserError, counted
-from m2dr.errors import command as command_line
-from m2dr.settings.index_requests import Bm25Request, FuseRequest, MineRequest, SearchRequest
+from m2dr.core.errors import UserError, counted
+from m2dr.core.errors import command as command_line
+from m2dr.core.requests import Bm25Request, FuseRequest, MineRequest, SearchRequest
 
 if TYPE_CHECKING:
-    from m2dr.commands.search import Answer, Searcher
-    from m2dr.records.texts import Query
+    from m2dr.core.records import Query
+    from m2dr.tasks.search import Answer, Searcher
 
 _EXAMPLE = command_line("search", "read a file")
 
@@ -59,9 +59,9 @@ def search(
     Without one, queries are asked for on a terminal.
     """
     _refuse_mixed(text, topics, run_file, as_json)
-    from m2dr.commands import search as verb
+    from m2dr.core.files import refuse_same_file
     from m2dr.data.qrels import read_topics
-    from m2dr.io import refuse_same_file
+    from m2dr.tasks import search as verb
 
     refuse_same_file("--run", run_file, {"--topics": topics, "--corpus": request.corpus})
     queries = read_topics(topics) if topics else None  # before anything is loaded
@@ -111,7 +111,7 @@ def _report(
     beside: Path | None = None,
 ) -> None:
     if wanted:
-        from m2dr.commands.search import DEPTH, compare_with_scan
+        from m2dr.tasks.search import DEPTH, compare_with_scan
 
         echo(str(compare_with_scan(searcher, queries, k or DEPTH)), beside=beside)
 
@@ -164,7 +164,7 @@ def mine(request: MineRequest) -> None:
 
     These are documents that rank high and are not known to answer.
     """
-    from m2dr.commands.mine import mine as verb
+    from m2dr.tasks.mine import mine as verb
 
     report = verb(request)
     echo(report.line, beside=report.out)
@@ -179,7 +179,7 @@ def mine(request: MineRequest) -> None:
 @takes(Bm25Request)
 def bm25(request: Bm25Request) -> None:
     """Rank by BM25: a lexical TREC run to fuse with, or a baseline."""
-    from m2dr.commands.runs import bm25 as verb
+    from m2dr.tasks.runs import bm25 as verb
 
     report = verb(request)
     if report.empty:
@@ -205,7 +205,7 @@ def bm25(request: Bm25Request) -> None:
 @takes(FuseRequest)
 def fuse(request: FuseRequest) -> None:
     """Make one TREC run of several, of m2dr or of any other tool."""
-    from m2dr.commands.runs import fuse as verb
+    from m2dr.tasks.runs import fuse as verb
 
     report = verb(request)
     for warning in report.warnings:

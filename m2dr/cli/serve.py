@@ -4,8 +4,8 @@ from importlib.util import find_spec
 
 from m2dr.cli.options import command, takes
 from m2dr.cli.terminal import echo
-from m2dr.errors import UserError, install
-from m2dr.settings.serve_requests import ServeRequest
+from m2dr.core.errors import UserError, install
+from m2dr.core.requests import ServeRequest
 
 PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
 

@@ -4,8 +4,8 @@ from dataclasses import asdict
 
 from m2dr.cli.options import command, json_option, takes
 from m2dr.cli.terminal import echo, echo_json
-from m2dr.errors import counted
-from m2dr.settings.setup_requests import DoctorRequest, InitRequest
+from m2dr.core.errors import counted
+from m2dr.core.requests import DoctorRequest, InitRequest
 
 FAULTY = 1  # exit code
 
@@ -17,7 +17,7 @@ def init(request: InitRequest) -> None:
 
     m2dr train, fit and pretrain read it with --config.
     """
-    from m2dr.commands.init import write_settings
+    from m2dr.tasks.init import write_settings
 
     report = write_settings(request)
     echo(f"{counted(report.settings, 'settings')}: {report.file}", beside=report.file)
@@ -39,7 +39,7 @@ def doctor(request: DoctorRequest, as_json: bool) -> None:
     Each fault has a line with the command that mends it, the worst first. Nothing is changed. Ends
     with exit code 1 if there is a fault.
     """
-    from m2dr.commands.doctor import examine, told
+    from m2dr.tasks.doctor import examine, told
 
     report = examine(request)
     if as_json:

@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 
 import click
 
-from m2dr.errors import Interrupted, UserError, nearest, os_error_message
-from m2dr.io import is_stdout
-from m2dr.progress import printable
+from m2dr.core.errors import Interrupted, UserError, nearest, os_error_message
+from m2dr.core.files import is_stdout
+from m2dr.core.progress import printable
 
 MISTAKE, STOPPED = 2, 1  # exit codes
 LONGEST = 2_000  # characters of an error that are printed

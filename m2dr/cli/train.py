@@ -8,9 +8,9 @@ import click
 
 from m2dr.cli.options import FILE, FOLDER, command, options, options_of, refuse_both
 from m2dr.cli.terminal import echo
-from m2dr.errors import command as command_line
-from m2dr.errors import counted
-from m2dr.settings.trainings import (
+from m2dr.core.errors import command as command_line
+from m2dr.core.errors import counted
+from m2dr.core.trainings import (
     FitSettings,
     PretrainSettings,
     TrainSettings,
@@ -70,11 +70,11 @@ def train(
     if only_explain:
         _explain(settings)
         return
-    from m2dr.commands import train as verb
-    from m2dr.pipelines import run_folder
+    from m2dr.tasks import run_folder
+    from m2dr.tasks import train as verb
 
     if only_try:
-        from m2dr.commands.dry_run import describe, dry_run
+        from m2dr.tasks.dry_run import describe, dry_run
 
         echo(describe(dry_run(verb.largest(settings))))
         _say_how_many(settings)
@@ -101,10 +101,10 @@ def train(
 
 
 def _explain(settings: TrainSettings) -> None:
-    from m2dr.commands.dry_run import explain
-    from m2dr.commands.train import largest
-    from m2dr.pipelines.recipe import recipe_of
-    from m2dr.pipelines.training_data import kind_of
+    from m2dr.tasks.dry_run import explain
+    from m2dr.tasks.recipe import recipe_of
+    from m2dr.tasks.train import largest
+    from m2dr.tasks.training_data import kind_of
 
     one = largest(settings)
     echo(explain(recipe_of(one, kind_of(one))))
@@ -112,7 +112,7 @@ def _explain(settings: TrainSettings) -> None:
 
 
 def _say_how_many(settings: TrainSettings) -> None:
-    from m2dr.commands.train import asks_for_many, cuts_asked
+    from m2dr.tasks.train import asks_for_many, cuts_asked
 
     if asks_for_many(settings):
         cuts = cuts_asked(settings)
@@ -144,8 +144,8 @@ def fit(
     """
     given = _given(given)
     settings = read_fit_settings(config, words, given)
-    from m2dr.commands import fit as verb
-    from m2dr.pipelines import run_folder
+    from m2dr.tasks import fit as verb
+    from m2dr.tasks import run_folder
 
     folder = run_folder.folder_of(settings.corpus, "fitted", out)
     refuse_both(resume, overwrite)
@@ -186,11 +186,11 @@ def pretrain(
     """
     given = _given(given)
     settings = read_pretrain_settings(config, words, given)
-    from m2dr.commands import pretrain as verb
-    from m2dr.pipelines import run_folder
+    from m2dr.tasks import pretrain as verb
+    from m2dr.tasks import run_folder
 
     if only_try:
-        from m2dr.commands.dry_run import describe
+        from m2dr.tasks.dry_run import describe
 
         echo(describe(verb.dry_run(settings)))
         return
@@ -213,7 +213,7 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
 
 def _say_first(line: str) -> None:
     """Print a line once, whatever the number of processes."""
-    from m2dr.progress import is_main_process
+    from m2dr.core.progress import is_main_process
 
     if is_main_process():
         echo(line)

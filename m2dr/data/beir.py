@@ -5,6 +5,8 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from functools import partial
 from pathlib import Path
 
+from m2dr.core.errors import UserError
+from m2dr.core.records import Document, Query
 from m2dr.data.dataset import (
     DOCUMENT_COLUMNS,
     DOCUMENT_IDS,
@@ -24,8 +26,6 @@ from m2dr.data.tables import (
     split_name,
     stem_without_shard,
 )
-from m2dr.errors import UserError
-from m2dr.records.texts import Document, Query
 
 # Published as one folder of several data sets, whose measures are averaged.
 _COMPOSED = {

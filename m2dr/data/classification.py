@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from m2dr.core.errors import UserError, nearest
 from m2dr.data.readers import Line, Row, nonempty, stem_of, string, suffix_of
 from m2dr.data.sentence_pairs import SPLIT_COLUMNS, read_rows
 from m2dr.data.tables import ARROW
-from m2dr.errors import UserError, nearest
 
 # Column names in lower case: MTEB, SetFit and Hugging Face, Banking77, CLINC150.
 TEXT_COLUMNS = ("text", "sentence", "utterance", "query", "content")

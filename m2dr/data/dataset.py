@@ -8,10 +8,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from m2dr.core.errors import UserError, nearest
+from m2dr.core.records import Document, Judgement, Query
 from m2dr.data.readers import IdTable, Line, LineTable, is_gzipped, refuse_repeat, suffix_of
 from m2dr.data.tables import SCALARS, ArrowTable, is_arrow, read_records
-from m2dr.errors import UserError, nearest
-from m2dr.records.texts import Document, Judgement, Query
 
 # Given negatives kept per query. A group draws some ten of them, and official files give up to a
 # thousand: 400 million ids, more than fit in memory.

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.random import Generator, default_rng
 from numpy.typing import NDArray
 
+from m2dr.core.errors import UserError, counted, were
+from m2dr.core.records import Document, Group, Query
 from m2dr.data.dataset import Dataset
-from m2dr.errors import UserError, counted, were
-from m2dr.records.texts import Document, Group, Query
 
 NegativeSource = Literal["given", "random", "none"]
 

@@ -13,8 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from m2dr.errors import UserError, install, nearest, suggestion
-from m2dr.io import error_summary, explain_failure
+from m2dr.core.errors import UserError, install, nearest, suggestion
+from m2dr.core.files import error_summary, explain_failure
 
 if TYPE_CHECKING:
     from pyarrow import Table

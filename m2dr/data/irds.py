@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any
 
+from m2dr.core.errors import UserError, suggestion
+from m2dr.core.records import Document, Judgement, Query
 from m2dr.data.dataset import Dataset, JudgedQueries, NegativeLists, Negatives, Split
-from m2dr.errors import UserError, suggestion
-from m2dr.records.texts import Document, Judgement, Query
 
 Untyped = Any  # ir_datasets has no types
 

@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from m2dr.core.errors import UserError, suggestion
+from m2dr.core.files import refuse_pipe
 from m2dr.data import beir, huggingface, irds, msmarco, pairs, pydocs
 from m2dr.data.dataset import Dataset, open_corpus_file
 from m2dr.data.tables import is_place, name_of, read_records, split_name
-from m2dr.errors import UserError, suggestion
-from m2dr.io import refuse_pipe
 
 
 @dataclass(frozen=True)

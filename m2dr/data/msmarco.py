@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Set
 from functools import partial
 from pathlib import Path
 
+from m2dr.core.errors import counted
+from m2dr.core.records import Document, Judgement, Query
 from m2dr.data.dataset import (
     Corpus,
     Dataset,
@@ -24,8 +26,6 @@ from m2dr.data.pairs import (
 )
 from m2dr.data.qrels import FindQueries, read_split
 from m2dr.data.readers import Line, encodable, header_of, identifier, nonempty, read_lines
-from m2dr.errors import counted
-from m2dr.records.texts import Document, Judgement, Query
 
 LOOKED_FOR = ("collection.tsv", "triples.*.tsv", "*.jsonl")  # a folder needs one of them
 _QRELS = re.compile(r"^(?P<before>.*?)[.-]?qrels[.-]?(?P<after>.*?)\.(?:tsv|txt)(?:\.gz)?$")

@@ -5,7 +5,7 @@ from datetime import date, time
 from decimal import Decimal
 from math import isfinite
 
-from m2dr.records.texts import Fields
+from m2dr.core.records import Fields
 
 METADATA = "metadata"  # of BEIR: an object whose keys are fields
 _DEEPEST = 8  # objects inside each other; what lies deeper is left out

@@ -10,6 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from m2dr.core.errors import UserError, counted
+from m2dr.core.jsontext import JsonError, parse_json
+from m2dr.core.records import Document, Judgement, Query
 from m2dr.data.dataset import (
     Dataset,
     JudgedQueries,
@@ -29,9 +32,6 @@ from m2dr.data.readers import (
     string,
 )
 from m2dr.data.tables import SPLIT_WORDS, name_of, read_records, split_name
-from m2dr.errors import UserError, counted
-from m2dr.jsontext import JsonError, parse_json
-from m2dr.records.texts import Document, Judgement, Query
 
 # Of several names, the first that a row has counts: m2dr's own, then those of Tevatron,
 # sentence-transformers and FlagEmbedding, and single ones in tables.

@@ -19,12 +19,12 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from typing import NamedTuple
 
+from m2dr.core.errors import UserError, nearest
+from m2dr.core.files import write_text
+from m2dr.core.jsontext import json_sha256
+from m2dr.core.records import Document, Judgement, Query
 from m2dr.data.dataset import Dataset, JudgedQueries, MemoryCorpus, Split, split_of
 from m2dr.data.readers import read_lines, string
-from m2dr.errors import UserError, nearest
-from m2dr.io import write_text
-from m2dr.jsontext import json_sha256
-from m2dr.records.texts import Document, Judgement, Query
 
 NAMES = ("pydocs", "pydocs:stdlib")
 _FOLDER_NAMES = {name.replace(":", "-"): name for name in NAMES}  # of stores and results

@@ -4,6 +4,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
 
+from m2dr.core.errors import UserError, counted
+from m2dr.core.records import Judgement, Query
 from m2dr.data.dataset import Corpus, JudgedQueries
 from m2dr.data.readers import (
     Line,
@@ -16,8 +18,6 @@ from m2dr.data.readers import (
     string,
 )
 from m2dr.data.tables import is_arrow, read_records
-from m2dr.errors import UserError, counted
-from m2dr.records.texts import Judgement, Query
 
 ID_KEYS = ("_id", "id", "query_id")
 TEXT_KEYS = ("text", "query")

@@ -18,9 +18,9 @@ from weakref import finalize
 
 import numpy as np
 
-from m2dr.errors import UserError, counted
-from m2dr.io import refuse_pipe
-from m2dr.jsontext import quoted, reason_of
+from m2dr.core.errors import UserError, counted
+from m2dr.core.files import refuse_pipe
+from m2dr.core.jsontext import quoted, reason_of
 
 Row = dict[str, object]
 _Cells = Iterator[tuple["Line", list[str]]]

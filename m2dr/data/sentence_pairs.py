@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from m2dr.core.errors import UserError, counted, nearest, suggestion
+from m2dr.core.files import refuse_pipe
+from m2dr.core.records import SentencePair
 from m2dr.data.pairs import QUERY_KEYS, answers
 from m2dr.data.readers import (
     Line,
@@ -22,9 +25,6 @@ from m2dr.data.readers import (
     suffix_of,
 )
 from m2dr.data.tables import ARROW, TEXT, columns_of, is_place, name_of, read_records
-from m2dr.errors import UserError, counted, nearest, suggestion
-from m2dr.io import refuse_pipe
-from m2dr.records.texts import SentencePair
 
 SUFFIXES = (".tsv", ".csv", ".jsonl", ".txt", *ARROW)
 # Column names in lower case: STS-B and SNLI, SICK, MultiNLI, MTEB, Quora, MRPC.

@@ -16,6 +16,8 @@ from pathlib import Path
 from tempfile import mkstemp
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from m2dr.core.errors import UserError, install
+from m2dr.core.files import explain_failure, refuse_pipe
 from m2dr.data import huggingface
 from m2dr.data.readers import (
     IdTable,
@@ -26,8 +28,6 @@ from m2dr.data.readers import (
     stem_of,
     suffix_of,
 )
-from m2dr.errors import UserError, install
-from m2dr.io import explain_failure, refuse_pipe
 
 if TYPE_CHECKING:
     import pyarrow as pa

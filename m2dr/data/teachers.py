@@ -7,14 +7,14 @@ from typing import Literal
 
 from numpy.random import default_rng
 
+from m2dr.core.errors import UserError, counted
+from m2dr.core.files import refuse_pipe
+from m2dr.core.records import Group, Query
 from m2dr.data.dataset import NEGATIVES_KEPT, Dataset, Negatives, TeacherScore
 from m2dr.data.groups import Groups
 from m2dr.data.qrels import cells_of
 from m2dr.data.readers import Line, begins_with, identifier, number, read_lines, required
 from m2dr.data.tables import is_arrow, read_records
-from m2dr.errors import UserError, counted
-from m2dr.io import refuse_pipe
-from m2dr.records.texts import Group, Query
 
 # Names of one line in JSONL: {"query_id": …, "document_ids": […], "scores": […]}.
 _QUERY = ("query_id", "qid")

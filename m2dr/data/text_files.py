@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from m2dr.core.errors import UserError
+from m2dr.core.records import Document
 from m2dr.data.dataset import DOCUMENT_IDS, DOCUMENT_TEXTS
 from m2dr.data.loaders import open_dataset
 from m2dr.data.readers import (
@@ -18,8 +20,6 @@ from m2dr.data.readers import (
     string,
     suffix_of,
 )
-from m2dr.errors import UserError
-from m2dr.records.texts import Document
 
 Texts = Callable[[], Iterator[Document]]  # a new iterator at each call
 ID_KEYS = (*DOCUMENT_IDS, "query_id")

@@ -5,11 +5,10 @@ from itertools import pairwise
 from math import sqrt
 from statistics import median
 
-from m2dr.errors import counted
+from m2dr.core.errors import counted
+from m2dr.core.records import Cut, ModelCard
 from m2dr.evaluate.grid import Grid, format_score
 from m2dr.evaluate.measures import parse
-from m2dr.records.cut import Cut
-from m2dr.records.model_card import ModelCard
 
 STEPS = 3  # a cell may deviate from its neighbours by this many median steps between cells
 LEAST = 0.02  # share of the best cell that any cell may deviate by

@@ -11,12 +11,12 @@ from math import isclose, nan
 from pathlib import Path
 from typing import Any
 
-from m2dr.errors import UserError, counted, nearest
+from m2dr.core.errors import UserError, counted, nearest
+from m2dr.core.files import write_text
+from m2dr.core.jsontext import write_json
+from m2dr.core.records import Cut
 from m2dr.evaluate.grid import Grid, aligned, format_score, load_results, require_format
 from m2dr.evaluate.significance import BETTER, SAME, WORSE, Paired
-from m2dr.io import write_text
-from m2dr.jsontext import write_json
-from m2dr.records.cut import Cut
 
 FORMAT = 1  # of the JSON file; raise it when this reader would misread an older file
 # Recipes that are taken of a published set with many, where none are named.

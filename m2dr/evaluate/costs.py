@@ -6,10 +6,10 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from m2dr.errors import UserError, command, counted, nearest
+from m2dr.core.errors import UserError, command, counted, nearest
+from m2dr.core.jsontext import write_json
+from m2dr.core.records import Cut
 from m2dr.evaluate.grid import load_results, require_format
-from m2dr.jsontext import write_json
-from m2dr.records.cut import Cut
 
 COSTS = "costs.json"
 FORMAT = 1  # of costs.json; raise it when this reader would misread an older file

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from m2dr.core.records import Judgement, Run
 from m2dr.evaluate.measures import Evaluator
-from m2dr.records.run import Run
-from m2dr.records.texts import Judgement
 
 if TYPE_CHECKING:
     from ir_measures import Measure

@@ -7,7 +7,8 @@ from math import ceil, log10, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut
 from m2dr.evaluate.comparison import Published
 from m2dr.evaluate.costs import Costs
 from m2dr.evaluate.grid import Grid, format_score, require_distinct_names, require_same_queries
@@ -28,7 +29,6 @@ from m2dr.evaluate.theme import (
     save,
     stroke,
 )
-from m2dr.records.cut import Cut
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

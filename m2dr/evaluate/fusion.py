@@ -6,8 +6,8 @@ from math import isfinite
 from statistics import fmean, pstdev
 from types import MappingProxyType
 
-from m2dr.errors import UserError, counted, nearest, were
-from m2dr.records.run import Ranking, Run
+from m2dr.core.errors import UserError, counted, nearest, were
+from m2dr.core.records import Ranking, Run
 
 RANK_OFFSET = 60  # k of Cormack et al.
 Scores = Mapping[str, float]  # by docid

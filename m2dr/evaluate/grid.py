@@ -8,10 +8,10 @@ from math import fsum, isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
-from m2dr.errors import UserError, counted, nearest
-from m2dr.io import write_text
-from m2dr.jsontext import JsonError, load_json, write_json
-from m2dr.records.cut import Cut
+from m2dr.core.errors import UserError, counted, nearest
+from m2dr.core.files import write_text
+from m2dr.core.jsontext import JsonError, load_json, write_json
+from m2dr.core.records import Cut
 
 T = TypeVar("T")
 FORMAT = 1  # of grid.json; raise it when this reader would misread an older file

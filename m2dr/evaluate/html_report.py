@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from m2dr.errors import counted
+from m2dr.core.errors import counted
+from m2dr.core.records import Cut
 from m2dr.evaluate.comparison import Comparison, against_note, format_difference
 from m2dr.evaluate.costs import Cost, Costs
 from m2dr.evaluate.grid import Grid, format_score
 from m2dr.evaluate.pick import frontier, priced, prices
 from m2dr.evaluate.results import ModelResult
 from m2dr.evaluate.theme import DARK, LIGHT, inks, inline_svg, legal
-from m2dr.records.cut import Cut
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

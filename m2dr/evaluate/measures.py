@@ -7,9 +7,8 @@ from difflib import get_close_matches
 from math import fsum
 from typing import TYPE_CHECKING
 
-from m2dr.errors import UserError, nearest
-from m2dr.records.run import Run
-from m2dr.records.texts import Judgement
+from m2dr.core.errors import UserError, nearest
+from m2dr.core.records import Judgement, Run
 
 if TYPE_CHECKING:
     from ir_measures import Measure
@@ -159,7 +158,7 @@ class Evaluator:
 def measure(run: Run, judgements: Iterable[Judgement], names: Sequence[str] = DEFAULT) -> Scores:
     """Measure one run; for several runs, use an Evaluator.
 
-    >>> from m2dr.records.run import Ranking
+    >>> from m2dr.core.records import Ranking
     >>> run = Run({"q": Ranking.of(["d1", "d2"], [0.5, 0.7])})
     >>> measure(run, [Judgement("q", "d1", 1)], ["RR@10", "R@1"]).mean
     {'RR@10': 0.5, 'R@1': 0.0}

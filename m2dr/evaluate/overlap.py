@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError, counted, install, nearest
+from m2dr.core.errors import UserError, counted, install, nearest
 from m2dr.evaluate.theme import LIGHT, Theme, dress, head, name_panel, new_figure
 
 if TYPE_CHECKING:

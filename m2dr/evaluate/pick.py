@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass, field
 from math import fsum
 from typing import Any
 
-from m2dr.errors import UserError, counted
+from m2dr.core.errors import UserError, counted
+from m2dr.core.records import Cut
 from m2dr.evaluate.costs import Costs
 from m2dr.evaluate.grid import Grid, aligned, format_score
-from m2dr.records.cut import Cut
 
 LATENCY, BYTES, WORK = "latency", "bytes", "multiply_adds"  # costs, by name
 PRICES = (LATENCY, BYTES)  # the costs that decide which of two cuts is cheaper

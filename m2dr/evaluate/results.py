@@ -16,7 +16,10 @@ from zipfile import is_zipfile
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError, command, nearest
+from m2dr.core.errors import UserError, command, nearest
+from m2dr.core.files import atomic_path, read_regular
+from m2dr.core.jsontext import parse_json, write_json
+from m2dr.core.records import Cut
 from m2dr.evaluate.comparison import Comparison, read_comparison
 from m2dr.evaluate.costs import COSTS, Costs, read_costs
 from m2dr.evaluate.grid import (
@@ -27,9 +30,6 @@ from m2dr.evaluate.grid import (
     require_format,
     require_same_queries,
 )
-from m2dr.io import atomic_path, read_regular
-from m2dr.jsontext import parse_json, write_json
-from m2dr.records.cut import Cut
 
 # Shapes in this file:
 #   M measures, K cuts, Q queries.

@@ -11,10 +11,9 @@ from itertools import count
 from math import isnan
 from pathlib import Path
 
-from m2dr.errors import UserError, counted
-from m2dr.io import atomic_path, write_text
-from m2dr.records.run import Ranking, Run
-from m2dr.records.texts import Judgement
+from m2dr.core.errors import UserError, counted
+from m2dr.core.files import atomic_path, write_text
+from m2dr.core.records import Judgement, Ranking, Run
 
 # Characters that no column can hold: white space, zero bytes (which end strings in C) and halves
 # of surrogate pairs (which have no UTF-8).

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError, counted, install
-from m2dr.records.texts import SentencePair
+from m2dr.core.errors import UserError, counted, install
+from m2dr.core.records import SentencePair
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]

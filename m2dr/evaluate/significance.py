@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
 
 Floats = NDArray[np.float64]
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from m2dr.errors import UserError, nearest
-from m2dr.io import atomic_path
+from m2dr.core.errors import UserError, nearest
+from m2dr.core.files import atomic_path
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

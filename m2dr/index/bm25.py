@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError, install
+from m2dr.core.errors import UserError, install
+from m2dr.core.records import Document, Query, Ranking, Run
 from m2dr.index.searchable import Docids, encode_docids
 from m2dr.index.vectors import check_depth
-from m2dr.records.run import Ranking, Run
-from m2dr.records.texts import Document, Query
 
 K1, B = 0.9, 0.4  # Anserini's, which published BM25 runs are made with
 

@@ -26,7 +26,17 @@ from typing import Literal
 
 import numpy as np
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.files import (
+    atomic_path,
+    explain_write_failure,
+    lock_folder,
+    remove_files,
+    sync,
+    write_bytes,
+)
+from m2dr.core.jsontext import read_record, write_record
+from m2dr.core.records import Fields
 from m2dr.index.faiss_build import renew_index
 from m2dr.index.field_files import FIELD_FILES, field_file, write_fields
 from m2dr.index.layout import (
@@ -42,9 +52,6 @@ from m2dr.index.layout import (
 from m2dr.index.manifest import FieldFile, IndexManifest, Shard, StoreManifest, texts_digest
 from m2dr.index.store import Store, open_store, store_of_manifest
 from m2dr.index.vectors import FORMATS
-from m2dr.io import atomic_path, explain_write_failure, lock_folder, remove_files, sync, write_bytes
-from m2dr.jsontext import read_record, write_record
-from m2dr.records.texts import Fields
 
 TEXTS = "documents-*.jsonl"  # texts of added documents
 

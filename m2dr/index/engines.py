@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isqrt, log2
 from typing import Literal
 
-from m2dr.errors import UserError, counted, nearest
+from m2dr.core.errors import UserError, counted, nearest
 
 SearchParams = tuple[tuple[str, int], ...]  # name and value of what is chosen at search time
 

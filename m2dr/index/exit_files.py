@@ -18,12 +18,12 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError, command
+from m2dr.core.errors import UserError, command
+from m2dr.core.files import TEMPORARY_SUFFIX, read_bytes, remove_files, write_bytes
+from m2dr.core.jsontext import json_sha256, read_record, write_record
+from m2dr.core.records import EXITS_FILE, IndexExits
 from m2dr.index.layout import EXITS, STORE, origin_of
 from m2dr.index.manifest import Label, StoreManifest
-from m2dr.io import TEMPORARY_SUFFIX, read_bytes, remove_files, write_bytes
-from m2dr.jsontext import json_sha256, read_record, write_record
-from m2dr.records.model_card import EXITS_FILE, IndexExits
 
 MOST = 20_000  # documents of a fit; more hardly help, and cost time and disk space
 

@@ -10,7 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError, counted
+from m2dr.core.errors import UserError, counted
+from m2dr.core.files import (
+    TEMPORARY_SUFFIX,
+    atomic_path,
+    lock_folder,
+    remove_files,
+    remove_stale_lock,
+    sha256_of,
+    write_bytes,
+)
+from m2dr.core.records import Similarity
 from m2dr.index.engines import Engine, FaissRecipe, engine_of, factory_name
 from m2dr.index.faiss_index import FaissIndex
 from m2dr.index.faiss_library import BinaryIndex, load_faiss, refusing, threads
@@ -30,16 +40,6 @@ from m2dr.index.searchable import Docids, read_docids
 from m2dr.index.store import HASHED_BYTES, Store, open_store
 from m2dr.index.tombstones import read_tombstones
 from m2dr.index.vectors import prefixes
-from m2dr.io import (
-    TEMPORARY_SUFFIX,
-    atomic_path,
-    lock_folder,
-    remove_files,
-    remove_stale_lock,
-    sha256_of,
-    write_bytes,
-)
-from m2dr.records.model_card import Similarity
 
 Handle = Any  # a faiss.Index, which has no type stubs, or BinaryIndex
 

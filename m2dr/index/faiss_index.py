@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
 from m2dr.index.engines import Engine
 from m2dr.index.faiss_library import load_faiss
 from m2dr.index.filters import Filter

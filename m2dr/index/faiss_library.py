@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError, install
+from m2dr.core.errors import UserError, install
 
 
 def load_faiss() -> Any:  # noqa: ANN401 - faiss has no type stubs

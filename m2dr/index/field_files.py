@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from m2dr.errors import UserError, command, install
+from m2dr.core.errors import UserError, command, install
+from m2dr.core.files import atomic_path, explain_failure, sha256_of
+from m2dr.core.records import Fields
 from m2dr.index.filters import (
     READERS,
     Bools,
@@ -28,8 +30,6 @@ from m2dr.index.filters import (
     holds,
 )
 from m2dr.index.manifest import FieldFile, Kind
-from m2dr.io import atomic_path, explain_failure, sha256_of
-from m2dr.records.texts import Fields
 
 # Shapes in this file: N stored rows, n of a batch.
 

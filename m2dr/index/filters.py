@@ -11,9 +11,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError, counted, suggestion
+from m2dr.core.errors import UserError, counted, suggestion
+from m2dr.core.records import Fields
 from m2dr.index.manifest import Kind
-from m2dr.records.texts import Fields
 
 Value = str | int | float | bool
 Bools = NDArray[np.bool_]

@@ -14,12 +14,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut
 from m2dr.index.filters import Filter
 from m2dr.index.searchable import Hits, Rows, Scores, Searchable, hits_of
 from m2dr.index.store import Store
 from m2dr.index.vectors import Floats, check_depth, check_queries
-from m2dr.records.cut import Cut
 
 Doubles = NDArray[np.float64]
 

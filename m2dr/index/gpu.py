@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from m2dr.errors import install
+from m2dr.core.errors import install
 from m2dr.index.faiss_index import FaissIndex
 from m2dr.index.faiss_library import BinaryIndex, load_faiss, reason_of
 

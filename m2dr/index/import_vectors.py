@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from m2dr.errors import UserError, counted
+from m2dr.core.errors import UserError, counted
+from m2dr.core.files import lock_folder, refuse_pipe
 from m2dr.index.faiss_library import load_faiss, reason_of
 from m2dr.index.layout import INDEX, INDEX_DOCIDS
 from m2dr.index.manifest import StorePlan
@@ -18,7 +19,6 @@ from m2dr.index.searchable import Docids
 from m2dr.index.store import Store, open_store
 from m2dr.index.store_writer import StoreWriter
 from m2dr.index.vectors import Floats
-from m2dr.io import lock_folder, refuse_pipe
 
 _PICKLES = (".pkl", ".pickle", ".pt", ".pth")
 _NO_ID = re.compile(r"[^\S\n]|\0")

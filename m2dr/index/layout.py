@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from m2dr.errors import UserError, command, counted
-from m2dr.jsontext import load_json
+from m2dr.core.errors import UserError, command, counted
+from m2dr.core.jsontext import load_json
 
 Found = TypeVar("Found")
 

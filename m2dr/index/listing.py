@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
 from m2dr.index.layout import ADDED, DIGITS, NEXT, PARTIAL, STORE, built_indexes
 from m2dr.index.manifest import StoreManifest
 from m2dr.index.store_writer import Shards, read_partial

@@ -7,7 +7,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeVar, get_args
 
-from m2dr.errors import UserError, counted, nearest
+from m2dr.core.errors import UserError, counted, nearest
+from m2dr.core.jsontext import LATER, json_sha256, read_record, write_record
+from m2dr.core.records import Cut, Similarity
+from m2dr.core.requests import Dtype as Dtype
+from m2dr.core.variants import DocumentLayer
 from m2dr.index.layout import (
     DIGITS,
     DOCIDS,
@@ -20,12 +24,7 @@ from m2dr.index.layout import (
     shard_name,
     store_remedy,
 )
-from m2dr.jsontext import LATER, json_sha256, read_record, write_record
-from m2dr.records.cut import Cut
-from m2dr.records.model_card import Similarity
-from m2dr.records.variant import DocumentLayer
 
-Dtype = Literal["f16", "f32", "int8"]
 Kind = Literal["integer", "number", "date", "boolean", "text"]  # of the values of a field
 _NO_VECTOR_DEPENDS_ON = (
     "revision", "compacted", "docid_file", "deleted", "added", "encoded", "fields", "runtime",

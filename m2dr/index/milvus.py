@@ -15,12 +15,12 @@ from urllib.parse import urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError, install, nearest
+from m2dr.core.errors import UserError, install, nearest
+from m2dr.core.jsontext import LATER, dump_record, parse_record
+from m2dr.core.records import Cut
 from m2dr.index.layout import DIGITS
 from m2dr.index.manifest import Kind, Label
 from m2dr.index.milvus_filter import LONGEST, column
-from m2dr.jsontext import LATER, dump_record, parse_record
-from m2dr.records.cut import Cut
 
 Hit = tuple[float, int, str]  # score, row and docid
 

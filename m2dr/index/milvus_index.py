@@ -14,7 +14,8 @@ from itertools import islice, repeat
 
 import numpy as np
 
-from m2dr.errors import UserError, counted
+from m2dr.core.errors import UserError, counted
+from m2dr.core.records import Cut
 from m2dr.index.filters import Filter, Value
 from m2dr.index.layout import DIGITS
 from m2dr.index.milvus import (
@@ -31,7 +32,6 @@ from m2dr.index.milvus_filter import entity, expression, pushed_fields
 from m2dr.index.searchable import Hits, Scores, Searchable, search_deeper
 from m2dr.index.store import Store
 from m2dr.index.vectors import Floats, prefixes
-from m2dr.records.cut import Cut
 
 BATCH_BYTES = 8 * 2**20  # of vectors; a server takes messages of 64 MB
 BATCH_ROWS = 4096

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.files import sha256_of
 from m2dr.index.layout import INDEX, INDEX_DOCIDS, current, index_remedy, read_current
 from m2dr.index.manifest import IndexManifest
 from m2dr.index.searchable import read_docids
 from m2dr.index.tombstones import read_tombstones
-from m2dr.io import sha256_of
 
 
 def index_problems(folder: Path, *, compare: bool = True) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from m2dr.errors import UserError, nearest
+from m2dr.core.errors import UserError, nearest
 from m2dr.index.faiss_library import BinaryIndex, load_faiss
 
 Handle = Any  # a faiss.Index, which has no type stubs, or BinaryIndex

@@ -9,13 +9,12 @@ from typing import Protocol, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError, counted
+from m2dr.core.errors import UserError, counted
+from m2dr.core.files import read_regular
+from m2dr.core.records import Cut, Ranking, Run
 from m2dr.index.filters import Filter
 from m2dr.index.manifest import Label
 from m2dr.index.vectors import Floats, check_depth, check_queries
-from m2dr.io import read_regular
-from m2dr.records.cut import Cut
-from m2dr.records.run import Ranking, Run
 
 Scores = NDArray[np.float32]
 Rows = NDArray[np.int64]

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from m2dr.errors import UserError, counted, install
+from m2dr.core.errors import UserError, counted, install
+from m2dr.core.files import sha256_of
 from m2dr.index.field_files import FieldTable
 from m2dr.index.filters import Filter
 from m2dr.index.layout import PARTIAL, STORE, store_remedy
@@ -21,7 +22,6 @@ from m2dr.index.searchable import Docids, read_docids
 from m2dr.index.store_writer import Shards, has_size, read_partial
 from m2dr.index.tombstones import Tombstones, read_tombstones
 from m2dr.index.vectors import FORMATS, Floats
-from m2dr.io import sha256_of
 
 # Of larger files the digest is not computed each time they are opened for search. Their size is
 # always checked; building, evaluating and m2dr index verify compare the digest too.

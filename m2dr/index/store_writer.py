@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.files import TEMPORARY_SUFFIX, make_folder, remove_files, sha256_of, write_bytes
+from m2dr.core.jsontext import read_record, write_record
 from m2dr.index.layout import DOCIDS, PARTIAL, STORE, shard_name, store_remedy
 from m2dr.index.manifest import PartialStore, Shard, StoreManifest, StorePlan, texts_digest
 from m2dr.index.searchable import Docids, encode_docids
 from m2dr.index.vectors import FORMATS, Floats
-from m2dr.io import TEMPORARY_SUFFIX, make_folder, remove_files, sha256_of, write_bytes
-from m2dr.jsontext import read_record, write_record
 
 RECORDS = ("vectors-*.json", "docids-*.txt")  # what a finished store no longer needs
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.files import read_regular, write_bytes
 from m2dr.index.manifest import DeletedRows
-from m2dr.io import read_regular, write_bytes
 
 # Shapes in this file: N rows in the files, D of them deleted, n any number.
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError, command
-from m2dr.records.model_card import Similarity
+from m2dr.core.errors import UserError, command
+from m2dr.core.records import Similarity
 
 Floats = NDArray[np.floating[Any]]
 

@@ -9,16 +9,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.commands.search import Searcher
-from m2dr.errors import UserError, counted
+from m2dr.core.arguments import mappings, path_or_name, strings, whole_number
+from m2dr.core.errors import UserError, counted
+from m2dr.core.records import Document, Query, Ranking
+from m2dr.core.requests import INDEXES, SearchRequest
 from m2dr.model.folder import read_card
-from m2dr.pipelines.cut_encoder import CutEncoder
-from m2dr.pipelines.encode import open_corpus
-from m2dr.pipelines.models import newest_model
-from m2dr.records.arguments import mappings, path_or_name, strings, whole_number
-from m2dr.records.run import Ranking
-from m2dr.records.texts import Document, Query
-from m2dr.settings.index_requests import INDEXES, SearchRequest
+from m2dr.tasks.cut_encoder import CutEncoder
+from m2dr.tasks.encode_texts import open_corpus
+from m2dr.tasks.models import newest_model
+from m2dr.tasks.search import Searcher
 
 Corpus = Mapping[str, Mapping[str, str]]  # docid -> title and text, as BEIR's loader gives it
 Results = dict[str, dict[str, float]]  # query id -> docid -> score

@@ -17,22 +17,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError, install, nearest
+from m2dr.core.arguments import mappings, strings
+from m2dr.core.errors import UserError, install, nearest
+from m2dr.core.files import atomic_path, lock_folder
+from m2dr.core.jsontext import load_json
+from m2dr.core.progress import progress
+from m2dr.core.records import Cut, Side
+from m2dr.core.requests import MtebRequest
 from m2dr.evaluate.grid import Grid, grid_record, write_csv, write_grid
 from m2dr.evaluate.results import GRID
 from m2dr.index.vectors import prefixes
-from m2dr.io import atomic_path, lock_folder
-from m2dr.jsontext import load_json
 from m2dr.model.folder import read_card
 from m2dr.model.hub import find_folder
 from m2dr.model.sentence_transformers import MODEL_SETTINGS
-from m2dr.pipelines.cut_encoder import CutEncoder
-from m2dr.pipelines.models import cuts_of, document_layer, newest_model
-from m2dr.progress import progress
-from m2dr.records.arguments import mappings, strings
-from m2dr.records.cut import Cut
-from m2dr.records.texts import Side
-from m2dr.settings.evaluate_requests import MtebRequest
+from m2dr.tasks.cut_encoder import CutEncoder
+from m2dr.tasks.models import cuts_of, document_layer, newest_model
 
 Vectors = NDArray[np.float32]
 SIDES = ("query", "document")  # what MTEB calls a text, where it calls it anything

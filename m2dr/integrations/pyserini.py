@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.commands.search import Searcher
-from m2dr.errors import UserError, install
+from m2dr.core.arguments import path_or_name, strings, whole_number
+from m2dr.core.errors import UserError, install
+from m2dr.core.requests import SearchRequest
 from m2dr.index.layout import INDEX, INDEX_DOCIDS, index_remedy
 from m2dr.index.manifest import IndexManifest
 from m2dr.index.vectors import prefixes
-from m2dr.records.arguments import path_or_name, strings, whole_number
-from m2dr.settings.index_requests import SearchRequest
+from m2dr.tasks.search import Searcher
 
 
 class PyseriniQueryEncoder:

@@ -7,11 +7,11 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from m2dr.errors import UserError
-from m2dr.io import explain_failure
-from m2dr.jsontext import read_object
+from m2dr.core.errors import UserError
+from m2dr.core.files import explain_failure
+from m2dr.core.jsontext import read_object
+from m2dr.core.records import Attention, Pooling
 from m2dr.model.hub import transformer_folder
-from m2dr.records.model_card import Attention, Pooling
 
 if TYPE_CHECKING:  # a model card is read without loading either
     from torch import nn

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from huggingface_hub import EvalResult
 
-from m2dr.records.cut import Cut
+from m2dr.core.records import Cut
 
 _TASKS = {  # by a measure: the tag of the hub and the name in MTEB
     **dict.fromkeys(("Spearman", "Pearson"), ("sentence-similarity", "STS")),

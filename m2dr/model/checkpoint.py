@@ -11,9 +11,10 @@ from torch import nn
 from transformers import AutoTokenizer, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
-from m2dr.errors import UserError, command, counted
-from m2dr.io import explain_failure, make_folder
-from m2dr.jsontext import read_object, write_record
+from m2dr.core.errors import UserError, command, counted
+from m2dr.core.files import explain_failure, make_folder
+from m2dr.core.jsontext import read_object, write_record
+from m2dr.core.records import EXPORTED_FILE, ExportRecord, ModelCard, ModelExit
 from m2dr.model.backbones import backbone_of, cut_config, read_config, refuse_own_code
 from m2dr.model.encoder import Encoder
 from m2dr.model.exits import (
@@ -59,8 +60,6 @@ from m2dr.model.modules import (
 from m2dr.model.readme import CardParts, read_training_settings, write_readme
 from m2dr.model.sentence_transformers import lowercases
 from m2dr.model.tokenizer import ModelTokenizer, lowercase
-from m2dr.records.exported import EXPORTED_FILE, ExportRecord
-from m2dr.records.model_card import ModelCard, ModelExit
 
 _AGAIN = "Train or download it again."
 _COPY = "Copy the whole folder of the model again."

@@ -3,8 +3,9 @@
 import json
 from pathlib import Path
 
-from m2dr.io import write_text
-from m2dr.jsontext import read_record
+from m2dr.core.files import write_text
+from m2dr.core.jsontext import read_record
+from m2dr.core.records import EXPORTED_FILE, CutCosts, ExportRecord, ModelCard
 from m2dr.model.card_results import escaped
 from m2dr.model.hub import (
     ONNX_FILE,
@@ -14,8 +15,6 @@ from m2dr.model.hub import (
     table_chain,
 )
 from m2dr.model.tokenizer import ModelTokenizer
-from m2dr.records.exported import EXPORTED_FILE, CutCosts, ExportRecord
-from m2dr.records.model_card import ModelCard
 
 _README = "README.md"
 _IDENTITY = "torch.nn.modules.linear.Identity"

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from m2dr.errors import UserError, counted, nearest
+from m2dr.core.errors import UserError, counted, nearest
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 DTYPE_VARIABLE = "M2DR_DTYPE"  # environment variable that `--dtype auto` stands for

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from torch.distributed.rendezvous import rendezvous
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
 
 JOIN_TIMEOUT = 600.0  # seconds in which all ranks must have started
 WORK_TIMEOUT = 86400.0  # seconds in which all ranks must have done their share of some work

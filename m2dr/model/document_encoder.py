@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from m2dr.errors import UserError, install
+from m2dr.core.errors import UserError, install
+from m2dr.core.records import ModelCard
 from m2dr.model.backbones import backbone_of
 from m2dr.model.checkpoint import load, load_tokenizer
 from m2dr.model.devices import DTYPES, choose_device, choose_dtype
@@ -38,7 +39,6 @@ from m2dr.model.graphs import (
 )
 from m2dr.model.runtimes import RUNTIMES, refuse_runtime
 from m2dr.model.tokenizer import SAMPLE, ModelTokenizer
-from m2dr.records.model_card import ModelCard
 
 OPENVINO = "openvino"
 FEW = 10_000  # documents; auto leaves fewer to torch, as making a graph takes longer than it saves

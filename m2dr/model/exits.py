@@ -17,13 +17,13 @@ from safetensors import safe_open
 from safetensors.torch import save, save_file
 from torch import Tensor, nn
 
-from m2dr.errors import UserError
-from m2dr.io import explain_failure, write_bytes
+from m2dr.core.errors import UserError
+from m2dr.core.files import explain_failure, write_bytes
+from m2dr.core.records import TOKENS, FitInputs, inputs_of
 from m2dr.model.hub import EXITS, HEADS, STATIC, TOKENIZER
 from m2dr.model.static import write_static
 from m2dr.model.token_features import TokenFeatures, WordFeatures, float32_on, shares_of
 from m2dr.model.whole_words import WholeWords
-from m2dr.records.model_card import TOKENS, FitInputs, inputs_of
 
 if TYPE_CHECKING:
     from m2dr.model.encoder import Encoder

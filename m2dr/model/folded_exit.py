@@ -16,13 +16,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from m2dr.errors import UserError
-from m2dr.io import explain_failure
-from m2dr.jsontext import read_object, write_json
+from m2dr.core.errors import UserError
+from m2dr.core.files import explain_failure
+from m2dr.core.jsontext import read_object, write_json
+from m2dr.core.records import TOKENS, FitInputs, inputs_of
 from m2dr.model.exits import FittedExits, linear
 from m2dr.model.hub import TABLE_CHAIN, WEIGHTS, ListedModule, table_chain
 from m2dr.model.token_features import TokenFeatures, float32_on
-from m2dr.records.model_card import TOKENS, FitInputs, inputs_of
 
 _FIRST = 2  # number of the folder of the first module
 _CLS = "cls_token_embeddings"  # the feature that a Pooling takes for the state of the first token

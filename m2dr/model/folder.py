@@ -12,9 +12,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
-from m2dr.errors import UserError, command, counted
-from m2dr.io import list_folder, lock_folder, sha256_of
-from m2dr.jsontext import (
+from m2dr.core.errors import UserError, command, counted
+from m2dr.core.files import list_folder, lock_folder, sha256_of
+from m2dr.core.jsontext import (
     MismatchError,
     decode,
     json_sha256,
@@ -23,6 +23,7 @@ from m2dr.jsontext import (
     read_value,
     write_json,
 )
+from m2dr.core.records import EXITS_FILE, FORMAT, WEIGHTS_ALONE, IndexExits, ModelCard
 from m2dr.model.backbones import read_sizes
 from m2dr.model.hub import (
     ASIDE,
@@ -41,7 +42,6 @@ from m2dr.model.hub import (
     transformer_folder,
 )
 from m2dr.model.sentence_transformers import card_of_folder, embedding_width
-from m2dr.records.model_card import EXITS_FILE, FORMAT, WEIGHTS_ALONE, IndexExits, ModelCard
 
 TOKENIZERS = (TOKENIZER, "tokenizer_config.json", "special_tokens_map.json") + (
     ("added_tokens.json", "vocab.json", "merges.txt", "vocab.txt", "*.model")

@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from m2dr.errors import UserError, command, install
-from m2dr.io import error_summary
-from m2dr.jsontext import write_record
+from m2dr.core.errors import UserError, command, install
+from m2dr.core.files import error_summary
+from m2dr.core.jsontext import write_record
+from m2dr.core.records import EXPORTED_FILE, ExportRecord
 from m2dr.model.checkpoint import save_tokenizer
 from m2dr.model.cut_readme import write_graph_readme
 from m2dr.model.encoder import Encoder, Floats, IdsAndMask
@@ -24,7 +25,6 @@ from m2dr.model.runtimes import RUNTIMES, Graph, RuntimeKind
 from m2dr.model.sentence_transformers import write_model_settings
 from m2dr.model.standalone import CutModel
 from m2dr.model.tokenizer import ModelTokenizer
-from m2dr.records.exported import EXPORTED_FILE, ExportRecord
 
 LEAST_COSINE = 0.9999  # of a graph in fp32 to torch
 _SHAPES = ((1,), (2, 37), (1, 3, 8, 21, 60), (250,))  # words of the texts of each probe

@@ -25,14 +25,14 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.nn.functional import normalize
 
-from m2dr.errors import UserError
-from m2dr.io import sha256_of
-from m2dr.jsontext import json_sha256
+from m2dr.core.errors import UserError
+from m2dr.core.files import sha256_of
+from m2dr.core.jsontext import json_sha256
+from m2dr.core.records import ModelCard
 from m2dr.model.backbones import most_tokens
 from m2dr.model.encoder import Encoder, Floats, IdsAndMask, Ints
 from m2dr.model.folded_exit import FoldedExit
 from m2dr.model.hub import EXITS, ONNX_FILE, OPENVINO_FILE
-from m2dr.records.model_card import ModelCard
 
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 OPENVINO_PACKAGES = ("openvino",)

@@ -11,9 +11,9 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
-from m2dr.errors import UserError, command, install, suggestion
-from m2dr.io import irregular_kind
-from m2dr.jsontext import load_json, quoted, read_object, read_value
+from m2dr.core.errors import UserError, command, install, suggestion
+from m2dr.core.files import irregular_kind
+from m2dr.core.jsontext import load_json, quoted, read_object, read_value
 
 BUILT_IN = "minilm"
 BUILT_IN_ID = "sentence-transformers/all-MiniLM-L6-v2"  # its id on the hub

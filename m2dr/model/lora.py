@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import torch
 from torch import nn
 
-from m2dr.errors import UserError, install
+from m2dr.core.errors import UserError, install
 from m2dr.model.backbones import backbone_of
 from m2dr.model.encoder import Encoder
 

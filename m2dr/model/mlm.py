@@ -11,7 +11,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from torch.nn.functional import gelu, linear
 
-from m2dr.io import explain_failure
+from m2dr.core.files import explain_failure
 from m2dr.model.backbones import backbone_of, read_config
 from m2dr.model.encoder import Encoder
 from m2dr.model.hub import find_folder, transformer_folder

@@ -19,9 +19,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from m2dr.errors import UserError
-from m2dr.io import error_summary
-from m2dr.jsontext import write_json
+from m2dr.core.errors import UserError
+from m2dr.core.files import error_summary
+from m2dr.core.jsontext import write_json
+from m2dr.core.records import ModelCard, pooling_modes
 from m2dr.model.backbones import read_sizes
 from m2dr.model.hub import DENSE, SETTINGS, WEIGHTS, ListedModule, behind_pooling
 from m2dr.model.sentence_transformers import (
@@ -32,7 +33,6 @@ from m2dr.model.sentence_transformers import (
     write_model_settings,
     write_modules_list,
 )
-from m2dr.records.model_card import ModelCard, pooling_modes
 
 FIRST = 2  # number of the first module behind the pooling
 _FIRST = 3  # number of the first module behind an exit head, whose own folder is DENSE

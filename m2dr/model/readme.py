@@ -10,9 +10,10 @@ from typing import Any
 from huggingface_hub import ModelCard as HubCard
 from huggingface_hub import ModelCardData
 
-from m2dr.errors import UserError, command, counted
-from m2dr.io import error_summary, write_text
-from m2dr.jsontext import load_json
+from m2dr.core.errors import UserError, command, counted
+from m2dr.core.files import error_summary, write_text
+from m2dr.core.jsontext import load_json
+from m2dr.core.records import Cut, ModelCard
 from m2dr.model.backbones import backbone_of, read_config
 from m2dr.model.card_results import (
     MeasuredGrid,
@@ -30,8 +31,6 @@ from m2dr.model.cut_readme import (
     transformers_section,
 )
 from m2dr.model.hub import PROCESSES, behind_pooling, hub_id
-from m2dr.records.cut import Cut
-from m2dr.records.model_card import ModelCard
 
 README = "README.md"
 IMAGES = "images"  # folder of the figures that it shows

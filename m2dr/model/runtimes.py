@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch.export import ExportedProgram
 
-from m2dr.errors import UserError, install, nearest
+from m2dr.core.errors import UserError, install, nearest
+from m2dr.core.records import ModelCard
 from m2dr.model import graphs
 from m2dr.model.checkpoint import load, load_tokenizer
 from m2dr.model.devices import choose_device, choose_dtype
@@ -24,7 +25,6 @@ from m2dr.model.encoder import Encoder, Floats, Ints
 from m2dr.model.folder import read_card
 from m2dr.model.graphs import graph_folder, write_graph
 from m2dr.model.tokenizer import SAMPLE, ModelTokenizer
-from m2dr.records.model_card import ModelCard
 
 _WARM_UPS, _ROUNDS = 2, 7  # of each candidate in turn, when the fastest is taken
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from m2dr.errors import UserError
-from m2dr.jsontext import quoted, read_optional_object, write_json
+from m2dr.core.errors import UserError
+from m2dr.core.jsontext import quoted, read_optional_object, write_json
+from m2dr.core.records import Cut, ModelCard, Pooling, Similarity, pooling_modes
 from m2dr.model.backbones import ModelSizes, default_pooling, read_config, read_sizes
 from m2dr.model.hub import (
     MODULES,
@@ -21,8 +22,6 @@ from m2dr.model.hub import (
     table_chain,
     transformer_folder,
 )
-from m2dr.records.cut import Cut
-from m2dr.records.model_card import ModelCard, Pooling, Similarity, pooling_modes
 
 POOLING_FLAGS: dict[str, Pooling] = {  # in the order in which vectors of several are joined
     "pooling_mode_cls_token": "cls",

@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from m2dr.errors import UserError, command
+from m2dr.core.errors import UserError, command
+from m2dr.core.records import Cut, ExportRecord, ModelCard
 from m2dr.model.checkpoint import load, save
 from m2dr.model.cut_readme import read_exported
 from m2dr.model.encoder import Encoder
@@ -19,9 +20,6 @@ from m2dr.model.folded_exit import FoldedExit
 from m2dr.model.folder import locked_for_export, read_card
 from m2dr.model.modules import Dense, Truncate
 from m2dr.model.tokenizer import ModelTokenizer
-from m2dr.records.cut import Cut
-from m2dr.records.exported import ExportRecord
-from m2dr.records.model_card import ModelCard
 
 
 @dataclass(frozen=True)

@@ -19,15 +19,14 @@ from typing import Any, Literal, cast, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from m2dr.errors import UserError, command, nearest
-from m2dr.io import irregular_kind, write_bytes
-from m2dr.jsontext import LATER, JsonError, MismatchError, decode, parse_json
+from m2dr.core.errors import UserError, command, nearest
+from m2dr.core.files import irregular_kind, write_bytes
+from m2dr.core.jsontext import LATER, JsonError, MismatchError, decode, parse_json
+from m2dr.core.records import EXITS_FILE, ModelCard, Side
 from m2dr.model.folder import check_exits, fit_again, read_card
 from m2dr.model.hub import STATIC, TOKENIZER, find_folder, transformer_folder
 from m2dr.model.sentence_transformers import lowercases
 from m2dr.model.tokenizer import FileTokenizer, read_tokenizer, tokenize
-from m2dr.records.model_card import EXITS_FILE, ModelCard
-from m2dr.records.texts import Side
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]

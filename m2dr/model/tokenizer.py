@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 import tokenizers
 from tokenizers import normalizers
 
-from m2dr.errors import UserError, counted
-from m2dr.io import explain_failure, irregular_kind
-from m2dr.jsontext import read_optional_object
+from m2dr.core.errors import UserError, counted
+from m2dr.core.files import explain_failure, irregular_kind
+from m2dr.core.jsontext import read_optional_object
+from m2dr.core.records import ModelCard, Side
 from m2dr.model.hub import TOKENIZER
-from m2dr.records.model_card import ModelCard
-from m2dr.records.texts import Side
 
 if TYPE_CHECKING:  # layer 0 tokenises without loading transformers
     from transformers import PreTrainedTokenizerBase

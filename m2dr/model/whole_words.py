@@ -17,7 +17,7 @@ from tokenizers import models
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from m2dr.io import write_bytes
+from m2dr.core.files import write_bytes
 from m2dr.model.tokenizer import ModelTokenizer
 
 Pieces = tuple[int, ...]

@@ -9,7 +9,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.openapi.utils import get_openapi
 
 from m2dr import __version__
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
 from m2dr.serve.docs_page import STYLE, docs_page
 from m2dr.serve.guard import Guard, State
 from m2dr.serve.messages import (

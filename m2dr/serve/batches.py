@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from m2dr.core.records import Ranking, Side
 from m2dr.index.searchable import Searchable
 from m2dr.model.tokenizer import tokenize
-from m2dr.pipelines.query_encoder import QueryEncoder
-from m2dr.records.run import Ranking
-from m2dr.records.texts import Side
+from m2dr.tasks.query_encoder import QueryEncoder
 
 Vectors = NDArray[np.float32]
 

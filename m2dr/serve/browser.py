@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from urllib.parse import urlencode
 
-from m2dr.records.cut import Cut
+from m2dr.core.records import Cut
+from m2dr.core.requests import ServeRequest
 from m2dr.serve.server import serve
-from m2dr.settings.serve_requests import ServeRequest
 
 Say = Callable[[str], None]
 

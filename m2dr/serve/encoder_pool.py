@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from m2dr.pipelines.query_encoder import LayerEncoder, QueryEncoder, open_query_encoder
-from m2dr.progress import say
+from m2dr.core.progress import say
+from m2dr.tasks.query_encoder import LayerEncoder, QueryEncoder, open_query_encoder
 
 
 @dataclass(frozen=True)

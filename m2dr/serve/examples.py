@@ -2,9 +2,9 @@
 
 import re
 
+from m2dr.core.errors import UserError
+from m2dr.core.records import Document
 from m2dr.data.dataset import Dataset
-from m2dr.errors import UserError
-from m2dr.records.texts import Document
 
 EXAMPLES = 4
 _LOOKED_AT = 64  # documents, spread over the corpus

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.requests import RESULTS
 from m2dr.evaluate.grid import Grid, read_grid
 from m2dr.evaluate.results import GRID, PROVENANCE, read_provenance
-from m2dr.settings.evaluate_requests import RESULTS
 
 _PREFERRED = ("nDCG@10", "RR@10")
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from m2dr.core.requests import ServeRequest
 from m2dr.serve.messages import EmbedBody, EmbeddingsBody, SearchBody, schemas
-from m2dr.settings.serve_requests import ServeRequest
 
 Table = dict[Any, Any]
 DESCRIPTION = "Search an index at any layer and dim, and embed texts."

@@ -9,8 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from m2dr.core.errors import UserError, nearest
+from m2dr.core.records import Cut, Document, ModelCard
 from m2dr.data.dataset import Dataset
-from m2dr.errors import UserError, nearest
 from m2dr.evaluate.costs import Shape, bytes_per_document, search_multiply_adds
 from m2dr.index.exit_files import digest_of_exits
 from m2dr.index.faiss_build import build_index
@@ -23,16 +24,13 @@ from m2dr.index.searchable import Searchable
 from m2dr.index.store import open_store
 from m2dr.model.folder import read_card
 from m2dr.model.hub import STATIC
-from m2dr.pipelines.changed_corpus import with_changes
-from m2dr.pipelines.encode import open_corpus
-from m2dr.pipelines.models import default_dims, document_layer, label_of, names_of
-from m2dr.pipelines.query_encoder import LayerEncoder, LruCache, QueryEncoder
-from m2dr.pipelines.resolve import EXACT, open_documents
-from m2dr.records.cut import Cut
-from m2dr.records.model_card import ModelCard
-from m2dr.records.texts import Document
 from m2dr.serve.encoder_pool import EncoderKey, EncoderPool
 from m2dr.serve.sources import ServedSource
+from m2dr.tasks.changed_corpus import with_changes
+from m2dr.tasks.encode_texts import open_corpus
+from m2dr.tasks.models import default_dims, document_layer, label_of, names_of
+from m2dr.tasks.query_encoder import LayerEncoder, LruCache, QueryEncoder
+from m2dr.tasks.resolve import EXACT, open_documents
 
 QUERY_TOKENS = 12  # of the query whose multiply-adds are told
 _OPEN_CUTS = 32  # cuts of the documents that stay open
@@ -279,8 +277,8 @@ class ServedIndex:
 
     def _shape(self, layer: int) -> Shape | None:
         """Return the sizes of the encoder of a layer; None for one that is not torch's."""
-        from m2dr.commands.costs import shape_of
         from m2dr.model.encoder import Encoder
+        from m2dr.tasks.costs import shape_of
 
         encoder = self.encoder(layer).encoder
         runtime = encoder.opened.runtime if isinstance(encoder, LayerEncoder) else None

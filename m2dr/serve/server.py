@@ -16,13 +16,13 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from m2dr.errors import UserError, command, counted, os_error_message
-from m2dr.io import return_free_memory
+from m2dr.core.errors import UserError, command, counted, os_error_message
+from m2dr.core.files import return_free_memory
+from m2dr.core.requests import LOOPBACK, ServeRequest
 from m2dr.serve.app import make_app
 from m2dr.serve.guard import LOG, State
 from m2dr.serve.messages import sentence_of
 from m2dr.serve.serving import Serving
-from m2dr.settings.serve_requests import LOOPBACK, ServeRequest
 
 Say = Callable[[str], None]
 

@@ -10,14 +10,13 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from m2dr.errors import UserError, nearest
+from m2dr.core.errors import UserError, nearest
+from m2dr.core.records import Cut, Document, Ranking, Side
+from m2dr.core.requests import ServeRequest
 from m2dr.evaluate.grid import Grid
 from m2dr.index.filters import typed
 from m2dr.index.manifest import Kind
 from m2dr.index.vectors import prefixes
-from m2dr.records.cut import Cut
-from m2dr.records.run import Ranking
-from m2dr.records.texts import Document, Side
 from m2dr.serve.batches import Batcher, Outcome, QueueFullError, Search
 from m2dr.serve.encoder_pool import EncoderPool
 from m2dr.serve.examples import examples
@@ -26,7 +25,6 @@ from m2dr.serve.messages import EmbedBody, EmbeddingsBody, HttpError, SearchBody
 from m2dr.serve.meters import Meters
 from m2dr.serve.served_index import FilterError, NoSuchCutError, OpenCut, ServedIndex
 from m2dr.serve.sources import ServedSource, open_sources
-from m2dr.settings.serve_requests import ServeRequest
 
 Table = dict[str, Any]
 _TOP = 10  # documents of the overlap

@@ -3,13 +3,12 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from m2dr.errors import UserError, command
+from m2dr.core.errors import UserError, command
+from m2dr.core.records import EXITS_FILE
+from m2dr.core.requests import INDEXES, PYDOCS, SearchRequest, ServeRequest
 from m2dr.index.layout import CHANGE, EXITS, MANIFEST, NEXT, STORE, only_home, store_folders_of
 from m2dr.index.manifest import IndexManifest, StoreManifest
-from m2dr.pipelines.resolve import ResolvedIndex, default_model, resolve_index
-from m2dr.records.model_card import EXITS_FILE
-from m2dr.settings.index_requests import INDEXES, PYDOCS, SearchRequest
-from m2dr.settings.serve_requests import ServeRequest
+from m2dr.tasks.resolve import ResolvedIndex, default_model, resolve_index
 
 Signature = tuple[tuple[str, int, int, int], ...]
 

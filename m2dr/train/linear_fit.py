@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from m2dr.records.model_card import TOKENS, FitInputs, Rotation, Similarity, inputs_of
+from m2dr.core.records import TOKENS, FitInputs, Rotation, Similarity, inputs_of
 from m2dr.train.scores import prefix_scores
 
 Floats = NDArray[np.float32]

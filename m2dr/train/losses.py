@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from m2dr.records.variant import Compression
+from m2dr.core.variants import Compression
 from m2dr.train.scores import TINY
 
 

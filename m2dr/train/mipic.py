@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.linalg import vector_norm
 from torch.nn.functional import normalize, pad
 
-from m2dr.records.cut import Cut
+from m2dr.core.records import Cut
 from m2dr.train.losses import contrastive
 
 Anchor = Literal["cls", "mean", "last"]  # poolings whose vector is compared with token states

@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from m2dr.errors import UserError
-from m2dr.records.cut import Cut
-from m2dr.records.model_card import Similarity
-from m2dr.records.variant import VARIANTS, Candidates, Distill, Loss, Variant
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut, Similarity
+from m2dr.core.variants import VARIANTS, Candidates, Distill, Loss, Variant
 from m2dr.train.losses import (
     alignment,
     angle_similarities,

@@ -15,7 +15,7 @@ from transformers.integrations.integration_utils import (
     WandbCallback,
 )
 
-from m2dr.errors import UserError, install
+from m2dr.core.errors import UserError, install
 
 
 def require_reporters(names: Iterable[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from m2dr.records.model_card import Similarity
+from m2dr.core.records import Similarity
 
 TINY = 1e-24  # least squared norm that a prefix is divided by, as in torch; zero vectors score 0
 

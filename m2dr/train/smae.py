@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from m2dr.records.cut import Cut
+from m2dr.core.records import Cut
 from m2dr.train.objective import not_a_number
 
 Ints = NDArray[np.int64]

@@ -7,9 +7,9 @@ from itertools import product
 from math import log
 from typing import Literal
 
-from m2dr.errors import UserError
-from m2dr.records.cut import Cut
-from m2dr.records.variant import Variant
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut
+from m2dr.core.variants import Variant
 
 TermKind = Literal[
     "retrieve",  # the base loss

@@ -23,7 +23,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.utils.data import Dataset
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
 from m2dr.train.reporters import RunArguments, begin_reports
 
 Example = TypeVar("Example")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from claims import Evaluation, Model
 
-from m2dr.commands.evaluate import SUITES
+from m2dr.tasks.evaluate import SUITES
 
 # Plain training as the papers do it: no exits are fitted behind it, which m2dr does otherwise.
 CUT_AS_IT_COMES = ("variant=plain", "refit=false")

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from m2dr.errors import UserError
-from m2dr.records.cut import Cut
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut
 
 BERT, MINILM = (12, 768), (6, 384)  # layers and width: of the papers, and at small scale
 SHALLOW, WHOLE, BELOW = "shallow", "whole", "below"  # cells beside cuts; see `Cell`

@@ -25,7 +25,7 @@ from measuring import Found, Measured, measured, places
 from published import grids
 from training import Scale, Trained, settings_of, trained, write
 
-from m2dr.errors import Interrupted, UserError, os_error_message
+from m2dr.core.errors import Interrupted, UserError, os_error_message
 
 SEEN, NOT_SEEN, CLOSE = "seen", "not seen", "too close to tell"
 NOISE = 0.005  # where no standard error is known: what another seed may change, at small scale

@@ -12,9 +12,9 @@ import numpy as np
 from claims import Kind
 from measuring import Measured, meant
 
+from m2dr.core.records import Cut
 from m2dr.evaluate.results import read_scores
 from m2dr.evaluate.sentence_tasks import CORRELATIONS, separation
-from m2dr.records.cut import Cut
 
 DRAWS, SEED = 100, 13  # of the bootstrap
 Array = np.ndarray[Any, Any]

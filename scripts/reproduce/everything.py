@@ -29,7 +29,7 @@ import v1_ablation
 import v1_grid
 from common import Outcome, end, names, parser, reproduce, scale_of, summary, tell
 
-from m2dr.errors import Interrupted, UserError, nearest
+from m2dr.core.errors import Interrupted, UserError, nearest
 
 EXPERIMENTS = {
     module.EXPERIMENT.name: module.EXPERIMENT

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
 
 # ESE, table 3, with its placeholders.
 PROMPT = """As an advanced QA system, your role is to provide accurate and straightforward answers \

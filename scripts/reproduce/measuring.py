@@ -13,13 +13,12 @@ import small
 from claims import BELOW, SHALLOW, WHOLE, Evaluation, Kind, Model
 from training import Scale, cut_of, write
 
-from m2dr.commands.evaluate import evaluate
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut, ModelCard
+from m2dr.core.requests import EvaluateRequest
 from m2dr.model.folder import read_card
-from m2dr.pipelines.models import default_dims
-from m2dr.records.cut import Cut
-from m2dr.records.model_card import ModelCard
-from m2dr.settings.evaluate_requests import EvaluateRequest
+from m2dr.tasks.evaluate import evaluate
+from m2dr.tasks.models import default_dims
 
 LAYERS = 12  # the last ones, of which ESE reports means
 Values = Mapping[str, Mapping[str, float]]  # measure -> cut -> value

@@ -8,8 +8,8 @@ from statistics import fmean
 
 from claims import BELOW, DIMS, SHALLOW, Cell
 
+from m2dr.core.records import Cut
 from m2dr.evaluate.comparison import published_sets
-from m2dr.records.cut import Cut
 
 TABLES = Path(__file__).with_name("published.json")
 

@@ -25,13 +25,13 @@ from ese_grid import MRL, RAW
 from generation import Generator
 from training import Scale, trained, write
 
-from m2dr.commands.evaluate import evaluate
+from m2dr.core.errors import UserError
+from m2dr.core.records import Run
+from m2dr.core.requests import EvaluateRequest
 from m2dr.data.loaders import open_dataset
-from m2dr.errors import UserError
 from m2dr.evaluate.runfiles import read_run
 from m2dr.model.folder import read_card
-from m2dr.records.run import Run
-from m2dr.settings.evaluate_requests import EvaluateRequest
+from m2dr.tasks.evaluate import evaluate
 
 TextOf = Callable[[str], str]  # of a docid
 Cells = Mapping[str, Mapping[str, Mapping[str, float]]]  # model -> cut -> measure -> share

@@ -17,11 +17,11 @@ from common import CLOSE, ERRORS, NOT_SEEN, SEEN, end, names, parser, scale_of, 
 from mipic import MODELS
 from training import Scale, settings_of, write
 
-from m2dr.commands.costs import document_speeds, open_encoders
-from m2dr.commands.dry_run import dry_run
+from m2dr.core.errors import UserError, nearest
 from m2dr.data.sentence_pairs import open_scored_pairs
-from m2dr.errors import UserError, nearest
 from m2dr.model.folder import read_card
+from m2dr.tasks.costs import document_speeds, open_encoders
+from m2dr.tasks.dry_run import dry_run
 
 ROUNDS = 5
 PAPERS = {

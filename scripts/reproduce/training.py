@@ -9,11 +9,11 @@ from typing import Any
 import small
 from claims import MINILM, Model, scaled
 
-from m2dr.commands.train import train
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut
+from m2dr.core.trainings import TrainSettings, read_train_settings
 from m2dr.model.hub import CARD, RECORD
-from m2dr.records.cut import Cut
-from m2dr.settings.trainings import TrainSettings, read_train_settings
+from m2dr.tasks.train import train
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 DOCUMENTS, SENTENCES = (

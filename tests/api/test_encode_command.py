@@ -12,10 +12,10 @@ from shell import m2dr as run
 from world import TEXT, make_model
 
 import m2dr
-from m2dr.commands import encode as verb
+from m2dr.core.errors import UserError
+from m2dr.core.requests import EncodeRequest
 from m2dr.data.text_files import open_texts
-from m2dr.errors import UserError
-from m2dr.settings.index_requests import EncodeRequest
+from m2dr.tasks import encode as verb
 
 LINES = [" ".join(TEXT.split()[start : start + 5]) for start in range(9)]
 FP32 = ("--device", "cpu", "--dtype", "fp32")

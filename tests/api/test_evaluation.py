@@ -10,13 +10,13 @@ from world import make_fitted, make_model
 
 import m2dr
 from m2dr.api.evaluation import EvaluatedGrid
-from m2dr.commands.evaluate import evaluate
-from m2dr.commands.train import train
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut
+from m2dr.core.requests import EvaluateRequest
+from m2dr.core.trainings import read_train_settings
 from m2dr.model.folder import read_card
-from m2dr.records.cut import Cut
-from m2dr.settings.evaluate_requests import EvaluateRequest
-from m2dr.settings.trainings import read_train_settings
+from m2dr.tasks.evaluate import evaluate
+from m2dr.tasks.train import train
 
 FP32 = {"device": "cpu", "dtype": "fp32"}
 

@@ -13,9 +13,9 @@ from shell import m2dr as run
 from world import TEXT, WORDS, make_model
 
 import m2dr
-from m2dr.errors import UserError
-from m2dr.pipelines import fit_texts
-from m2dr.records.cut import Cut
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut
+from m2dr.tasks import fit_texts
 
 FP32 = {"device": "cpu", "dtype": "fp32"}
 CUTS = (Cut(4, 8), Cut(4, 32))  # trained, so that their use is no warning

@@ -14,8 +14,8 @@ from world import WORDS, make_model
 
 import m2dr
 from m2dr.api.text_encoder import TextEncoder
-from m2dr.errors import UserError
-from m2dr.settings.trainings import read_train_settings
+from m2dr.core.errors import UserError
+from m2dr.core.trainings import read_train_settings
 
 TEXTS = [" ".join(WORDS[start : start + 3]) for start in range(5)]
 CLOSE = {"atol": 1e-5, "rtol": 0}

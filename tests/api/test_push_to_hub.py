@@ -11,8 +11,8 @@ from shell import ENVIRONMENT
 from world import make_model
 
 import m2dr
-from m2dr.commands import push_model
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.tasks import push_model
 
 CODE = """if True:
     import sys, m2dr, numpy

@@ -13,16 +13,16 @@ from sentence_transformers import SentenceTransformer
 from world import WORDS, make_model
 
 import m2dr
-from m2dr.commands.export import export
-from m2dr.commands.index import index_corpus
-from m2dr.commands.search import Searcher
+from m2dr.core.errors import UserError
+from m2dr.core.requests import IndexRequest, SearchRequest
 from m2dr.data.loaders import open_dataset
-from m2dr.errors import UserError
 from m2dr.index.store import open_store
 from m2dr.index.vectors import prefixes
 from m2dr.model.static import open_static
-from m2dr.pipelines import cut_encoder
-from m2dr.settings.index_requests import IndexRequest, SearchRequest
+from m2dr.tasks import cut_encoder
+from m2dr.tasks.export import export
+from m2dr.tasks.index import index_corpus
+from m2dr.tasks.search import Searcher
 
 FP32 = {"device": "cpu", "dtype": "fp32"}
 TEXTS = [" ".join(WORDS[start : start + length]) for start in range(6) for length in range(1, 8)]

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
+from m2dr.core.errors import UserError
+from m2dr.core.records import Document, Judgement, Query
 from m2dr.data.loaders import open_dataset
-from m2dr.errors import UserError
-from m2dr.records.texts import Document, Judgement, Query
 
 
 def test_documents_come_in_file_order_with_their_titles(beir: Path) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from m2dr.core.errors import UserError
 from m2dr.data.loaders import LOADERS, open_dataset
-from m2dr.errors import UserError
 
 
 @pytest.mark.parametrize("name", ["no-such-corpus", "some/where/else", "file.txt", ""])

@@ -6,9 +6,9 @@ import ir_datasets
 import pytest
 import requests
 
+from m2dr.core.errors import UserError
+from m2dr.core.records import Document, Judgement, Query
 from m2dr.data.loaders import open_dataset
-from m2dr.errors import UserError
-from m2dr.records.texts import Document, Judgement, Query
 
 
 @pytest.fixture

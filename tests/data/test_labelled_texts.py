@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from m2dr.core.errors import UserError
 from m2dr.data.classification import LabelledText, open_labelled_texts, split_file
-from m2dr.errors import UserError
 
 ROWS = [("one, two", "a"), ("three", "b")]
 

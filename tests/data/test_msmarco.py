@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
+from m2dr.core.errors import UserError
+from m2dr.core.records import Document, Judgement, Query
 from m2dr.data.dataset import NEGATIVES_KEPT
 from m2dr.data.loaders import open_dataset
-from m2dr.errors import UserError
-from m2dr.records.texts import Document, Judgement, Query
 
 
 @pytest.fixture

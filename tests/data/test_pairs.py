@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from m2dr.core.errors import UserError
+from m2dr.core.records import Document, Judgement, Query
 from m2dr.data.dataset import NEGATIVES_KEPT, Dataset, split_of
 from m2dr.data.loaders import open_dataset
 from m2dr.data.pairs import DatasetBuilder, TrainingRow
-from m2dr.errors import UserError
-from m2dr.records.texts import Document, Judgement, Query
 
 HALVES = {"train": 0.5, "test": 0.5}
 

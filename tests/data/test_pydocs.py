@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from m2dr.core.errors import UserError
+from m2dr.core.records import Document, Judgement, Query
 from m2dr.data import pydocs
 from m2dr.data.loaders import open_dataset
 from m2dr.data.pydocs import DOCUMENT_CHARACTERS, Entry, distinct, entries
-from m2dr.errors import UserError
-from m2dr.records.texts import Document, Judgement, Query
 
 ANSWER = "This is the second paragraph, which has more than eight words."
 SOURCE = f'''

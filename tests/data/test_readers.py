@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from world import piped
 
+from m2dr.core.errors import UserError
 from m2dr.data.loaders import open_dataset
 from m2dr.data.qrels import read_judgements
 from m2dr.data.readers import DistinctLines, Line, LineTable, identifier, read_lines, read_table
 from m2dr.data.sentence_pairs import open_sentences
-from m2dr.errors import UserError
 
 
 def first_word(line: Line) -> str:

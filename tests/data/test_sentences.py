@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tabular import as_tsv, write_rows
 
+from m2dr.core.errors import UserError
+from m2dr.core.records import SentencePair
 from m2dr.data.sentence_pairs import (
     SUFFIXES,
     open_binary_pairs,
@@ -14,8 +16,6 @@ from m2dr.data.sentence_pairs import (
     open_sentences,
     recognises_sentences,
 )
-from m2dr.errors import UserError
-from m2dr.records.texts import SentencePair
 
 DATA = Path(os.environ.get("M2DR_DATA") or Path(__file__).parents[3] / "shared" / "data")
 

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from tabular import ARROW, Rows, save_to_disk, write_rows
 
+from m2dr.core.errors import UserError
+from m2dr.core.records import Document, Query
 from m2dr.data.dataset import Dataset
 from m2dr.data.loaders import open_dataset
 from m2dr.data.sentence_pairs import open_scored_pairs, open_sentences, recognises_sentences
 from m2dr.data.tables import read_records
 from m2dr.data.teachers import read_scores
-from m2dr.errors import UserError
-from m2dr.records.texts import Document, Query
 
 TEVATRON = [
     {

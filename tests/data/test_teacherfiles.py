@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from world import piped
 
+from m2dr.core.errors import UserError
 from m2dr.data.teachers import read_scores
-from m2dr.errors import UserError
 
 Found = list[tuple[str, str, float, str]]  # query, document, score, and what it is relative to
 

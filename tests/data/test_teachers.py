@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from m2dr.core.errors import UserError
+from m2dr.core.records import Document, Judgement, Query
 from m2dr.data.dataset import NEGATIVES_KEPT, Dataset, MemoryCorpus, Split, TeacherScore
 from m2dr.data.loaders import open_dataset
 from m2dr.data.pairs import (
@@ -22,8 +24,6 @@ from m2dr.data.pairs import (
 )
 from m2dr.data.readers import Line
 from m2dr.data.teachers import ScoredGroups, read_scores
-from m2dr.errors import UserError
-from m2dr.records.texts import Document, Judgement, Query
 
 Columns = dict[str, Any]
 NO_GIVEN: dict[str, tuple[str, ...]] = {}

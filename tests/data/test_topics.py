@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 from world import piped
 
+from m2dr.core.errors import UserError
+from m2dr.core.records import Query
 from m2dr.data.qrels import read_topics
-from m2dr.errors import UserError
-from m2dr.records.texts import Query
 
 
 @pytest.mark.parametrize(

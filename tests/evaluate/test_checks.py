@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from m2dr.core.records import Cut, ModelCard
 from m2dr.evaluate.checks import (
     depth_checks,
     grid_checks,
@@ -14,8 +15,6 @@ from m2dr.evaluate.checks import (
     ranking_checks,
 )
 from m2dr.evaluate.grid import Grid
-from m2dr.records.cut import Cut
-from m2dr.records.model_card import ModelCard
 
 DIMS = (8, 16, 32, 64, 128, 256, 384)
 SMOOTH = {

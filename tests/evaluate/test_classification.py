@@ -4,7 +4,7 @@ import sys
 import numpy as np
 import pytest
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
 from m2dr.evaluate.sentence_tasks import (
     CLASS_MEASURES,
     Regression,

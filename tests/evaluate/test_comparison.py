@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from m2dr.core.records import Cut
 from m2dr.evaluate.comparison import Comparison, comparison_table, write_comparison
 from m2dr.evaluate.significance import Paired
-from m2dr.records.cut import Cut
 
 
 def cell(difference: float, corrected: float) -> Paired:

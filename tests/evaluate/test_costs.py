@@ -6,7 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut
 from m2dr.evaluate.costs import (
     Cost,
     Costs,
@@ -16,7 +17,6 @@ from m2dr.evaluate.costs import (
     search_multiply_adds,
     write_costs,
 )
-from m2dr.records.cut import Cut
 
 above = st.floats(1e-6, 1e12)
 whole = st.integers(1, 10**12)

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut
 from m2dr.evaluate.comparison import published, published_sets
 from m2dr.evaluate.costs import Cost, Costs
 from m2dr.evaluate.figures import draw_gap_to, draw_gap_to_whole, draw_quality, draw_tradeoff
 from m2dr.evaluate.grid import Grid
 from m2dr.evaluate.pick import BYTES, LATENCY
 from m2dr.evaluate.theme import DARK, LIGHT
-from m2dr.records.cut import Cut
 
 LAYERS, DIMS = (2, 4, 6), (8, 32, 128)
 

@@ -5,12 +5,12 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut
 from m2dr.evaluate import figures, theme
 from m2dr.evaluate.figures import draw_heat_map, quality_over_dims
 from m2dr.evaluate.grid import Grid
 from m2dr.evaluate.theme import Theme, save
-from m2dr.records.cut import Cut
 
 COARSE = 50  # dots per inch
 DIMS = (8, 16, 32, 64, 128, 256, 384)

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from m2dr.core.records import Cut
 from m2dr.evaluate.pick import Budget, Candidate, frontier, near_misses, pick, prices
-from m2dr.records.cut import Cut
 
 NAMES = ("latency", "bytes", "multiply_adds")
 few = st.sampled_from([0.5, 1.0, 1.5, 2.0, 4.0])  # so that ties are common

@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut
 from m2dr.evaluate.grid import (
     Grid,
     average,
@@ -10,7 +11,6 @@ from m2dr.evaluate.grid import (
     require_distinct_names,
     require_same_queries,
 )
-from m2dr.records.cut import Cut
 
 CELLS = {Cut(1, 8): 0.25, Cut(1, 16): 0.5, Cut(2, 16): 0.75}
 

@@ -1,9 +1,9 @@
 import pytest
 
+from m2dr.core.records import Cut
 from m2dr.evaluate.grid import Grid
 from m2dr.evaluate.html_report import PageContent, PlaceContent, html_page
 from m2dr.evaluate.results import ModelResult
-from m2dr.records.cut import Cut
 
 EVIL = "<b onclick='x'>&\"{{ 7 * 7 }}{% x %}"
 SAFE = "&lt;b onclick=&#39;x&#39;&gt;&amp;&#34;{{ 7 * 7 }}{% x %}"

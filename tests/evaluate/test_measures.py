@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from trec import Judged, World, run_of, trec_eval, worlds
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.records import Judgement, Ranking, Run
 from m2dr.evaluate.measures import DEFAULT, Evaluator, measure, parse
-from m2dr.records.run import Ranking, Run
-from m2dr.records.texts import Judgement
 
 # Ours -> what trec_eval calls it. RR@10 has no name there: recip_rank of the ten best documents.
 TREC = {"nDCG@10": "ndcg_cut_10", "R@100": "recall_100", "R@1000": "recall_1000"}
@@ -111,8 +110,8 @@ def test_levels_below_0_are_never_relevant_and_never_fatal(level: int) -> None:
 def test_judgements_that_are_all_negative_are_measured_and_not_waited_for() -> None:
     program = """
         from m2dr.evaluate.measures import measure
-        from m2dr.records.run import Ranking, Run
-        from m2dr.records.texts import Judgement
+        from m2dr.core.records import Ranking, Run
+        from m2dr.core.records import Judgement
 
         for documents in [*range(1, 30)] * 70:
             docids = [f"d{number}" for number in range(documents)]

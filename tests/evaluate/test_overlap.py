@@ -3,7 +3,7 @@ import sys
 import numpy as np
 import pytest
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
 from m2dr.evaluate.overlap import draw_overlap, overlap
 
 VECTORS = np.random.default_rng(7).normal(size=(40, 16)).astype(np.float32)

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
 from m2dr.evaluate.sentence_tasks import PAIR_MEASURES, separation, separations
 
 # Few distinct values, so that ties are common; both classes always present.

@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
+from m2dr.core.errors import UserError
+from m2dr.core.records import Judgement
 from m2dr.data.qrels import read_judgements
-from m2dr.errors import UserError
 from m2dr.evaluate.runfiles import write_qrels
-from m2dr.records.texts import Judgement
 
 
 def test_judgements_are_written_as_trec_eval_reads_them(tmp_path: Path) -> None:

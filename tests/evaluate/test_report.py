@@ -6,7 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut
 from m2dr.evaluate.grid import (
     Grid,
     read_grid,
@@ -17,7 +18,6 @@ from m2dr.evaluate.grid import (
     write_csv,
     write_grid,
 )
-from m2dr.records.cut import Cut
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.sampled_from(
     ["=HYPERLINK(1)", "+1", "-2", "@a", "\ta", "\ra", "a\rb", "'=1", "'", "＝1"]  # noqa: RUF001  # a wide sign is a formula too

@@ -6,7 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut
 from m2dr.evaluate.results import (
     SCORES,
     LayerScores,
@@ -18,7 +19,6 @@ from m2dr.evaluate.results import (
     write_provenance,
     write_scores,
 )
-from m2dr.records.cut import Cut
 
 CUTS = (Cut(1, 8), Cut(2, 16))
 one_folder = settings(

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.records import SentencePair
 from m2dr.evaluate.sentence_tasks import (
     correlations,
     distinct,
@@ -15,7 +16,6 @@ from m2dr.evaluate.sentence_tasks import (
     ranks,
     spearman,
 )
-from m2dr.records.texts import SentencePair
 
 stats = pytest.importorskip("scipy.stats")
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
 from m2dr.evaluate.significance import (
     Paired,
     bootstrap_interval,

@@ -4,11 +4,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut
 from m2dr.evaluate.figures import draw_quality_over_dims
 from m2dr.evaluate.grid import Grid
 from m2dr.evaluate.theme import DARK, LIGHT, THEMES, Theme, inks, inline_svg, save, stroke, svg_text
-from m2dr.records.cut import Cut
 
 CELLS = {Cut(layer, dim): {"RR@10": 0.01 * layer * dim} for layer in (1, 2) for dim in (8, 16)}
 GRID = Grid("mine", "pydocs", "test", 9, CELLS)

@@ -16,7 +16,7 @@ from m2dr.index.faiss_index import GPU_DEPTH
 from m2dr.index.gpu import OnGpu
 from m2dr.index.searchable import Docids, encode_docids
 from m2dr.index.store import Store
-from m2dr.pipelines import resolve
+from m2dr.tasks import resolve
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from m2dr.core.errors import UserError
+from m2dr.core.records import Document, Query
 from m2dr.data.loaders import open_dataset
-from m2dr.errors import UserError
 from m2dr.evaluate.measures import Evaluator
 from m2dr.index.bm25 import Bm25
-from m2dr.records.texts import Document, Query
 
 # What Snowball's English stemmer makes of each word; None: a stop word, or a single letter.
 STEMS = {

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.records import Run
 from m2dr.index.changes import (
     Change,
     add_store,
@@ -29,7 +30,6 @@ from m2dr.index.milvus import Server
 from m2dr.index.milvus_index import open_collection, push
 from m2dr.index.searchable import Searchable
 from m2dr.index.store import Store, open_store
-from m2dr.records.run import Run
 
 Vectors = NDArray[np.float32]
 Build = Callable[..., Store]

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
 from m2dr.index.exact import prefix_top_k
 from m2dr.index.exact import scan as scanning
 from m2dr.index.exact.topk import TieOrder, TopK

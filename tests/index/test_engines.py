@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
 from m2dr.index import faiss_build
 from m2dr.index.engines import ENGINES, Engine
 from m2dr.index.faiss_build import build_index, open_index

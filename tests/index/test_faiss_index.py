@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut
 from m2dr.index.engines import ENGINES, engine_of, factory_name
 from m2dr.index.faiss_build import build_index, open_index
 from m2dr.index.layout import built_dims, built_indexes
 from m2dr.index.searchable import Searchable
 from m2dr.index.store import Store
-from m2dr.records.cut import Cut
 
 Floats = NDArray[np.float32]
 EVERY = pytest.mark.parametrize("engine", list(ENGINES))

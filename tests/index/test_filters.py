@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from m2dr.core.errors import UserError
 from m2dr.data.own_fields import own_fields
-from m2dr.errors import UserError
 from m2dr.index import faiss_index
 from m2dr.index.changes import Change, changing, commit, delete_rows, keep_fields
 from m2dr.index.engines import ENGINES

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut
 from m2dr.index import funnel as rooms
 from m2dr.index.exact import ExactIndex
 from m2dr.index.faiss_build import build_index, open_index
 from m2dr.index.funnel import Funnel, FunnelIndex, Stage
-from m2dr.records.cut import Cut
 
 Floats = NDArray[np.float32]
 

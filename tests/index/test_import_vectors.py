@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from world import piped
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
 from m2dr.index.faiss_build import build_index, open_index
 from m2dr.index.import_vectors import ImportedVectors, import_store, open_npy, open_pyserini
 from m2dr.index.manifest import StorePlan

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
 from m2dr.index.faiss_build import build_index, open_index
 from m2dr.index.store import Store
 

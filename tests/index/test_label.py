@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut
 from m2dr.index.manifest import Label
-from m2dr.records.cut import Cut
 
 
 def test_queries_of_the_same_model_are_accepted_wherever_the_model_lies(label: Label) -> None:

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.jsontext import read_record, write_record
+from m2dr.core.records import Cut
 from m2dr.index.engines import ENGINES
 from m2dr.index.faiss_index import FaissIndex
 from m2dr.index.layout import store_folder
 from m2dr.index.manifest import IndexManifest, Label, PartialStore, StoreManifest, StorePlan
 from m2dr.index.searchable import Docids
-from m2dr.jsontext import read_record, write_record
-from m2dr.records.cut import Cut
 
 texts = st.text(st.characters(codec="utf-8"))
 counts = st.integers(1, 2**53)

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut, Ranking, Run
 from m2dr.index import milvus, milvus_index
 from m2dr.index.exact import prefix_runs
 from m2dr.index.faiss_build import build_index, open_index
@@ -21,8 +22,6 @@ from m2dr.index.milvus import DEEPEST, MILVUS_ENGINES, Server, collection_name, 
 from m2dr.index.milvus_index import MilvusCollection, collection_cuts, open_collection, push
 from m2dr.index.searchable import Searchable
 from m2dr.index.store import Store
-from m2dr.records.cut import Cut
-from m2dr.records.run import Ranking, Run
 
 pymilvus = pytest.importorskip("pymilvus")
 pytest.importorskip("milvus_lite")

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut
 from m2dr.index import milvus, milvus_index
 from m2dr.index.milvus import Server, collection_name, release
 from m2dr.index.milvus_index import collection_cuts, open_collection, push
 from m2dr.index.store import Store
-from m2dr.records.cut import Cut
 
 pytest.importorskip("pymilvus")
 pytest.importorskip("milvus_lite")

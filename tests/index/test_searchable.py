@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.records import Ranking, Run
 from m2dr.index.engines import ENGINES
 from m2dr.index.exact import prefix_runs
 from m2dr.index.faiss_build import build_index, open_index
 from m2dr.index.faiss_index import FaissIndex
 from m2dr.index.store import Store
-from m2dr.records.run import Ranking, Run
 
 Floats = NDArray[np.float32]
 Searcher = Callable[..., Run]

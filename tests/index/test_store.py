@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.files import sha256_of
 from m2dr.index.exact import ExactIndex
 from m2dr.index.faiss_build import build_index, open_index
 from m2dr.index.funnel import Funnel, FunnelIndex
@@ -19,7 +20,6 @@ from m2dr.index.manifest import Shard, StoreManifest, StorePlan, texts_digest
 from m2dr.index.searchable import Docids, encode_docids
 from m2dr.index.store import Store, open_store
 from m2dr.index.store_writer import StoreWriter
-from m2dr.io import sha256_of
 
 lines = st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), min_size=1)
 

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.files import sha256_of
 from m2dr.index.manifest import StorePlan
 from m2dr.index.store import open_store
 from m2dr.index.store_writer import Shards, StoreWriter
-from m2dr.io import sha256_of
 
 Floats = NDArray[np.float32]
 DOCIDS = [f"d{row}" for row in range(35)]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
 from m2dr.index.manifest import StorePlan
 from m2dr.index.store import Store, open_store
 from m2dr.index.store_writer import StoreWriter

@@ -10,7 +10,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoConfig, AutoModel
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
 from m2dr.model.backbones import (
     BACKBONES,
     ModelSizes,

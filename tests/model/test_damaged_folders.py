@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
 from m2dr.model.checkpoint import load, save
 
 HOSTILE: tuple[object, ...] = (

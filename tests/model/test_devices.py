@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
 from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import load
 from m2dr.model.devices import choose_device, choose_dtype, choose_training_device, set_dropout

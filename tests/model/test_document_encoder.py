@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
 from m2dr.model import document_encoder
 from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import load, save

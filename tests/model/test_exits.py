@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from world import load_plain
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
 from m2dr.model.backbones import BACKBONES, cut_config
 from m2dr.model.checkpoint import load
 

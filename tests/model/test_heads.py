@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
 from m2dr.model.checkpoint import export_cut, load, save
 from m2dr.model.encoder import Encoder
 from m2dr.model.folder import fingerprint, read_card, read_card_file, write_card_file

@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoModel
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
 from m2dr.model.backbones import BACKBONES, backbone_of
 from m2dr.model.checkpoint import load, save
 from m2dr.model.encoder import Encoder

@@ -23,18 +23,18 @@ from torch import nn
 from transformers import T5ForConditionalGeneration
 from world import WORDS, configurations, load_plain, make_backbone, unigrams
 
-from m2dr.commands.costs import shape_of
-from m2dr.commands.fit import fit
-from m2dr.commands.train import train
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.trainings import FitSettings, TrainSettings
 from m2dr.model.backbones import read_config
 from m2dr.model.checkpoint import export_cut, load, save
 from m2dr.model.folder import read_card
 from m2dr.model.runtimes import RUNTIMES, open_runtime
 from m2dr.model.static import open_static
-from m2dr.pipelines.encode import embed_texts
-from m2dr.pipelines.recipe import recipe_of
-from m2dr.settings.trainings import FitSettings, TrainSettings
+from m2dr.tasks.costs import shape_of
+from m2dr.tasks.encode_texts import embed_texts
+from m2dr.tasks.fit import fit
+from m2dr.tasks.recipe import recipe_of
+from m2dr.tasks.train import train
 
 TEXTS = ["open the file", "a list of numbers and a class of text and a line of words", "path"]
 Floats = NDArray[np.float32]

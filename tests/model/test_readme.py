@@ -18,14 +18,14 @@ from transformers import AutoModel
 from world import load_plain, make_fitted
 
 from m2dr.cli import main
-from m2dr.commands.train import train
+from m2dr.core.records import Cut
+from m2dr.core.trainings import read_train_settings
 from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import export_cut, load, save
 from m2dr.model.folder import read_card
-from m2dr.pipelines.cut_encoder import CutEncoder
-from m2dr.pipelines.encode import embed_texts
-from m2dr.records.cut import Cut
-from m2dr.settings.trainings import read_train_settings
+from m2dr.tasks.cut_encoder import CutEncoder
+from m2dr.tasks.encode_texts import embed_texts
+from m2dr.tasks.train import train
 
 TEXTS = ["open the file", "a list of numbers and a class of text and a line of words"]
 HOSTILE = "a/b\n---\nlicense: mine\n```\n# not a title | x"

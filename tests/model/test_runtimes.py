@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
 from m2dr.model import graphs, runtimes
 from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import load, save

@@ -27,22 +27,22 @@ from sentence_transformers.sentence_transformer.modules import (
 from torch import nn
 
 from m2dr.cli import main
-from m2dr.commands.pretrain import pretrain
-from m2dr.commands.search import Searcher
-from m2dr.commands.train import train
+from m2dr.core.errors import UserError
+from m2dr.core.records import Query
+from m2dr.core.requests import SearchRequest
+from m2dr.core.trainings import read_pretrain_settings, read_train_settings
 from m2dr.data.loaders import open_dataset
-from m2dr.errors import UserError
 from m2dr.model import checkpoint, hub, modules
 from m2dr.model import sentence_transformers as st_files
 from m2dr.model.checkpoint import export_cut, load
 from m2dr.model.folder import read_card
 from m2dr.model.runtimes import RUNTIMES, open_runtime
 from m2dr.model.tokenizer import read_tokenizer
-from m2dr.pipelines.encode import embed_texts
-from m2dr.pipelines.recipe import recipe_of
-from m2dr.records.texts import Query
-from m2dr.settings.index_requests import SearchRequest
-from m2dr.settings.trainings import read_pretrain_settings, read_train_settings
+from m2dr.tasks.encode_texts import embed_texts
+from m2dr.tasks.pretrain import pretrain
+from m2dr.tasks.recipe import recipe_of
+from m2dr.tasks.search import Searcher
+from m2dr.tasks.train import train
 
 TEXTS = ["open the file", "a list of numbers and a class of text and a line of words", "path"]
 Chain = Sequence[Module]

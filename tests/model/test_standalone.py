@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 from world import make_fitted, make_model
 
 import m2dr
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut, ExportRecord
 from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import load, save
 from m2dr.model.folder import read_card
 from m2dr.model.modules import Dense, rotate
 from m2dr.model.standalone import cut_model, refuse_unready, write_standalone
-from m2dr.records.cut import Cut
-from m2dr.records.exported import ExportRecord
 
 TEXTS = ["open the file", "a list of numbers and a class of text and a line of words", "path"]
 CUT = Cut(2, 8)

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 from world import TEXT, WORDS, make_fitted, make_model
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.records import Side
 from m2dr.model.checkpoint import load, load_tokenizer
 from m2dr.model.hub import STATIC
 from m2dr.model.static import Dtype, StaticTable, open_static, read_static, write_static
-from m2dr.pipelines.encode import embed_texts
-from m2dr.records.texts import Side
+from m2dr.tasks.encode_texts import embed_texts
 
 V, P = 40, 24
 DTYPES = get_args(Dtype)

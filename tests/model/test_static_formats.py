@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from world import TEXT, make_fitted, make_model
 
 from m2dr.cli import main
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
 from m2dr.model.hub import ASIDE, STATIC
 from m2dr.model.static import Dtype, open_static, read_static, write_static
 from m2dr.model.static_formats import FORMATS, export_static

@@ -8,8 +8,8 @@ import pytest
 from http_serving import Server
 from serve_world import CPU, World
 
-from m2dr.commands.index import index_corpus
-from m2dr.settings.index_requests import IndexRequest
+from m2dr.core.requests import IndexRequest
+from m2dr.tasks.index import index_corpus
 
 
 @pytest.fixture(scope="session")

@@ -15,13 +15,12 @@ from serve_world import World
 
 from m2dr import Encoder, open_index
 from m2dr.api.open_index import OpenIndex
-from m2dr.commands.change_index import add
+from m2dr.core.errors import UserError
+from m2dr.core.records import Document
+from m2dr.core.requests import AddRequest, ServeRequest
 from m2dr.data import dataset
-from m2dr.errors import UserError
-from m2dr.records.texts import Document
 from m2dr.serve.serving import Serving, _read
-from m2dr.settings.index_requests import AddRequest
-from m2dr.settings.serve_requests import ServeRequest
+from m2dr.tasks.change_index import add
 
 if TYPE_CHECKING:
     from m2dr.serve.served_index import ServedIndex

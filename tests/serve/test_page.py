@@ -15,8 +15,8 @@ from page_server import PAGE, FakeServer, running, served_index
 from serve_world import World
 
 import m2dr
+from m2dr.core.records import Document
 from m2dr.evaluate.theme import DARK, LIGHT, PALETTE
-from m2dr.records.texts import Document
 from m2dr.serve.examples import example_of
 
 if TYPE_CHECKING:

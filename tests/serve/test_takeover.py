@@ -17,15 +17,15 @@ from serve_world import CPU, World
 from shell import m2dr
 from world import make_corpus
 
-from m2dr.errors import UserError
-from m2dr.records.cut import Cut
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut
+from m2dr.core.requests import ServeRequest
 from m2dr.serve import sources
 from m2dr.serve.app import make_app
 from m2dr.serve.guard import State
 from m2dr.serve.messages import SearchBody
 from m2dr.serve.server import _watch
 from m2dr.serve.serving import Serving
-from m2dr.settings.serve_requests import ServeRequest
 
 QUICK = ("--reload-seconds", "0.2", *CPU)
 CUTS = ({}, {"layer": 1, "dim": 16}, {"layer": 0, "dim": 8}, {"compare": True, "layer": 2})

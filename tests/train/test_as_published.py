@@ -11,8 +11,8 @@ import torch
 from referee import CLOSE
 from torch import Tensor
 
-from m2dr.records.cut import Cut
-from m2dr.records.variant import FAITHFUL, VARIANTS
+from m2dr.core.records import Cut
+from m2dr.core.variants import FAITHFUL, VARIANTS
 from m2dr.train.objective import EncodedBatch, Objective, Setting
 from m2dr.train.terms import possible_steps
 

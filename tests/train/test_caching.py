@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from m2dr.core.trainings import TrainSettings
 from m2dr.model.checkpoint import load
 from m2dr.model.devices import set_dropout
-from m2dr.pipelines.recipe import Kind, recipe_of
-from m2dr.settings.trainings import TrainSettings
+from m2dr.tasks.recipe import Kind, recipe_of
 from m2dr.train.module import TrainingModule
 
 B, N = 6, 10  # queries, documents: their positives and four more

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from m2dr.records.cut import Cut
+from m2dr.core.records import Cut
 from m2dr.train.mipic import Chain, checkpoints_of, full_width
 
 N, H, TAU = 5, 16, 0.05

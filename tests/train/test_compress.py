@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from m2dr.core.variants import Compression
 from m2dr.model.checkpoint import load
-from m2dr.pipelines.encode import embed_texts, open_corpus
-from m2dr.records.variant import Compression
+from m2dr.tasks.encode_texts import embed_texts, open_corpus
 from m2dr.train.losses import compressed, compressed_all, compressed_randomised
 
 WAYS: dict[Compression, object] = {

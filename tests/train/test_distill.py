@@ -16,7 +16,7 @@ from sentence_transformers.sentence_transformer.losses import DistillKLDivLoss, 
 from sentence_transformers.util import pairwise_cos_sim, pairwise_dot_score
 from torch import Tensor, nn
 
-from m2dr.records.variant import VARIANTS, Distill
+from m2dr.core.variants import VARIANTS, Distill
 from m2dr.train.losses import imitation, margin_mse
 from m2dr.train.objective import EncodedBatch, Objective, Setting
 from m2dr.train.scores import own_scores

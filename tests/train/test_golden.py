@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from world import WORDS, make_backbone, make_model
 
-from m2dr.commands.pretrain import pretrain
-from m2dr.commands.train import train
-from m2dr.records.variant import FAITHFUL, VARIANTS
-from m2dr.settings.trainings import read_pretrain_settings, read_train_settings
+from m2dr.core.trainings import read_pretrain_settings, read_train_settings
+from m2dr.core.variants import FAITHFUL, VARIANTS
+from m2dr.tasks.pretrain import pretrain
+from m2dr.tasks.train import train
 
 GOLDEN = tomllib.loads(Path(__file__).with_name("golden.toml").read_text())
 RUN = ("steps=3", "log_steps=1", "learning_rate=1e-3", "dropout=0.0", "dtype=fp32", "device=cpu")

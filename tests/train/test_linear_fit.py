@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from m2dr.records.model_card import FitInputs, inputs_of
+from m2dr.core.records import FitInputs, inputs_of
 from m2dr.train.linear_fit import DEFAULT_RIDGE, Moments, Sample, fit_head
 
 S, P, F, W = 3, 6, 5, 4

@@ -10,8 +10,8 @@ from recipes import mipic
 from referee import CLOSE, WHOLE, same_gradients
 from torch import Tensor, nn
 
-from m2dr.records.cut import Cut
-from m2dr.records.variant import VARIANTS
+from m2dr.core.records import Cut
+from m2dr.core.variants import VARIANTS
 from m2dr.train.mipic import Chain, TokenRelations, shares_of
 from m2dr.train.module import TokenBatch, TrainingModule, embed
 from m2dr.train.objective import Objective, Setting

@@ -12,8 +12,8 @@ from formulas import DIM, DIMS, SHALLOW, TAU, B, L, N
 from referee import WHOLE, batch, encoded_batch, objective_of
 from torch import Tensor
 
-from m2dr.errors import UserError
-from m2dr.records.variant import VARIANTS, Variant
+from m2dr.core.errors import UserError
+from m2dr.core.variants import VARIANTS, Variant
 from m2dr.train.losses import contrastive, imitation
 from m2dr.train.objective import Objective, Setting
 from m2dr.train.terms import StepTerms, possible_steps

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from m2dr.records.texts import Document, Group, Query
+from m2dr.core.records import Document, Group, Query
 from m2dr.train.trainer import BEST, Examples, Plan
 
 

@@ -8,7 +8,7 @@ from recipes import ROWS, first_two_dmse, four
 from referee import agree, batch, objective_of
 from torch import Tensor
 
-from m2dr.records.variant import VARIANTS
+from m2dr.core.variants import VARIANTS
 
 SIMILARITIES = pytest.mark.parametrize("similarity", ["dot", "cosine"])
 Draw = Callable[[Paper, int, int], Tensor]

@@ -12,7 +12,7 @@ from scipy.linalg import expm
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
-from m2dr.records.model_card import Rotation, Similarity
+from m2dr.core.records import Rotation, Similarity
 from m2dr.train import linear_fit
 from m2dr.train.linear_fit import fit_rotation
 

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from m2dr.records.model_card import Similarity
+from m2dr.core.records import Similarity
 from m2dr.train.scores import prefix_scores
 
 SHAPES = st.tuples(

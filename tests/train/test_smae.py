@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut
 from m2dr.model.mlm import MaskedHead
-from m2dr.records.cut import Cut
 from m2dr.train.smae import MaskedAutoencoder, masked_batch
 
 B, T, H, V = 3, 5, 8, 20

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m2dr.errors import UserError
-from m2dr.records.cut import Cut
-from m2dr.records.variant import VARIANTS, Teacher, Variant, Weights
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut
+from m2dr.core.variants import VARIANTS, Teacher, Variant, Weights
 from m2dr.train.terms import StepTerms, Term, layer_weight, possible_steps, terms
 
 L, H = 4, 16

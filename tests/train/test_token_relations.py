@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from m2dr.records.model_card import Pooling
+from m2dr.core.records import Pooling
 from m2dr.train.mipic import TokenRelations, prefix_alignment, shares_of
 
 H, TAU = 24, 0.7

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
 from m2dr.train.trainer import Examples, Plan, Trainer, last_complete_checkpoint
 
 

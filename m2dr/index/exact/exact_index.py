@@ -9,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.records import Run, Similarity
 from m2dr.index.exact.scan import scan
 from m2dr.index.exact.tiles import PrefixSource, VectorSource
 from m2dr.index.exact.topk import TieOrder
@@ -17,8 +18,6 @@ from m2dr.index.filters import Filter
 from m2dr.index.searchable import Docids, Hits, Rows, Scores, Searchable, as_run, hits_of
 from m2dr.index.store import Store
 from m2dr.index.vectors import Floats, check_depth, check_queries, prefixes
-from m2dr.records.model_card import Similarity
-from m2dr.records.run import Run
 
 
 class ExactIndex(Searchable):

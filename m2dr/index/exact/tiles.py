@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from m2dr.errors import UserError
+from m2dr.core.errors import UserError
+from m2dr.core.records import Similarity
 from m2dr.index.store import HASHED_BYTES, Store
 from m2dr.index.vectors import Floats
-from m2dr.records.model_card import Similarity
 
 # Shapes in this file: N documents, n of a tile, H dims of a vector, D prefixes.
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from m2dr.errors import UserError, command
+from m2dr.core.errors import UserError, command
 
 # Shapes in this file: C queries, D prefixes, N documents, n of a tile, m candidates.
 

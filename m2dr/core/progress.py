@@ -1,0 +1,147 @@
+"""Messages and progress on stderr, without control characters of the data."""
+
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from m2dr.core.errors import UserError, counted
+
+Advance = Callable[[int], None]
+Say = Callable[[str], None]
+LINE_EVERY = 10.0  # seconds between plain lines
+_RANKS = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}  # set by torchrun, and defaults
+_LAUNCH = "Start the processes with torchrun, or for one alone: unset RANK LOCAL_RANK WORLD_SIZE"
+
+# Characters that control a terminal or cannot be written: control characters except the line feed
+# and the tab, halves of surrogate pairs, and characters that change the direction of writing
+# (Unicode Standard Annex 9, section 2).
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+)
+
+
+def printable(text: str) -> str:
+    r"""Return `text` with escapes for the characters that control a terminal.
+
+    >>> printable("\x1b[2J a\u202eb")
+    '\\x1b[2J a\\u202eb'
+    """
+    return _UNSEEN.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+@contextmanager
+def progress(
+    what: str, total: int, unit: str, detail: Callable[[], str] = lambda: ""
+) -> Iterator[Advance]:
+    """Show rate and time left while the caller advances; a bar on a terminal, else lines.
+
+    Args:
+        what: the work, such as "Encoding".
+        total: number of units.
+        unit: what is counted, in the plural.
+        detail: returns a further detail, such as bytes written.
+    """
+    shown = _bar if sys.stderr.isatty() else _lines
+    with (shown if is_main_process() else _nothing)(
+        printable(what), total, unit, detail
+    ) as advance:
+        yield advance
+
+
+def say(text: str) -> None:
+    """Print one line to stderr, such as a choice made or a warning; only the main process does."""
+    if is_main_process():
+        sys.stderr.write(printable(text) + "\n")
+        sys.stderr.flush()
+
+
+def is_main_process() -> bool:
+    """Return whether this is rank 0 of the processes that torchrun started."""
+    return _rank_and_count()[0] == 0
+
+
+def process_count() -> int:
+    """Return the number of processes that torchrun or accelerate started."""
+    return _rank_and_count()[1]
+
+
+def _rank_and_count() -> tuple[int, int]:
+    """Return the rank of this process and the number of processes.
+
+    Raises:
+        UserError: the variables that torchrun sets have other values.
+    """
+    found = {name: os.environ[name] for name in _RANKS if os.environ.get(name)}
+    port = os.environ.get("MASTER_PORT", "0")
+    for name, word in (*found.items(), ("MASTER_PORT", port)):
+        if not (word.isascii() and word.isdecimal() and len(word) < 10):
+            raise UserError(f"{name}={word} is not a whole number. {_LAUNCH}")
+    rank, local, size = (int(found.get(name, default)) for name, default in _RANKS.items())
+    lacking = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if size > 1 and lacking:
+        raise UserError(f"WORLD_SIZE={size} is set and {', '.join(lacking)} not. {_LAUNCH}")
+    if max(rank, local) >= max(size, 1):
+        told = " ".join(f"{name}={word}" for name, word in found.items())
+        raise UserError(f"{told}: ranks count from 0 and end below WORLD_SIZE. {_LAUNCH}")
+    return rank, size
+
+
+@contextmanager
+def _nothing(*_: object) -> Iterator[Advance]:
+    yield lambda _: None
+
+
+@contextmanager
+def _bar(what: str, total: int, unit: str, detail: Callable[[], str]) -> Iterator[Advance]:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    begun, done = time.monotonic(), 0
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(what, total=total, rate="")
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            rate = done / max(time.monotonic() - begun, 1e-9)
+            told = f"{rate:,.1f} {unit}/s {detail()}".rstrip()
+            bar.update(task, advance=count, rate=told)
+
+        yield advance
+
+
+@contextmanager
+def _lines(what: str, total: int, unit: str, detail: Callable[[], str]) -> Iterator[Advance]:
+    begun, done, told = time.monotonic(), 0, time.monotonic()
+
+    def advance(count: int) -> None:
+        nonlocal done, told
+        done += count
+        now = time.monotonic()
+        if now - told >= LINE_EVERY and done < total:
+            told, rate = now, done / (now - begun)
+            left = (total - done) / rate if rate else 0
+            line = f"{what}: {done:,} of {counted(total, unit, ',')}, {rate:,.1f}/s"
+            line += f", {left:,.0f} s left"
+            say(", ".join(part for part in (line, detail()) if part))
+
+    yield advance
+    spent = max(time.monotonic() - begun, 1e-9)
+    if done:
+        say(f"{what}: {counted(done, unit, ',')} in {spent:,.1f} s, {done / spent:,.1f}/s")

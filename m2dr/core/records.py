@@ -1,0 +1,388 @@
+"""Plain records: cuts, texts, rankings and runs, model cards and exported cuts."""
+
+import re
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import isnan
+from typing import Literal, cast, get_args
+
+from m2dr.core.errors import UserError, command, nearest
+from m2dr.core.jsontext import LATER
+from m2dr.core.variants import DocumentLayer
+
+
+@dataclass(frozen=True, order=True)
+class Cut:
+    """The first `layer` transformer layers and the first `dim` dims of the embedding.
+
+    `layer` counts transformer layers: 12 is all of BERT-base. Layer 0 runs none of them; it is the
+    static token table of a fitted model. The two numbers mean the same in every option, manifest
+    and file name.
+
+    >>> str(Cut(layer=4, dim=128)), str(Cut(layer=0, dim=64))
+    ('L4D128', 'L0D64')
+    """
+
+    layer: int
+    dim: int
+
+    def __post_init__(self) -> None:
+        if self.layer < 0 or self.dim < 1:
+            raise UserError(f"A cut has a layer from 0 and a dim from 1, not {self}.")
+
+    def __str__(self) -> str:
+        return f"L{self.layer}D{self.dim}"
+
+    @classmethod
+    def parse(cls, word: str) -> "Cut":
+        """Return the cut that a word such as L4D128 names.
+
+        >>> Cut.parse("L4D128"), Cut.parse("L0D64")
+        (Cut(layer=4, dim=128), Cut(layer=0, dim=64))
+        """
+        found = re.fullmatch(r"L(\d+)D(\d+)", word)
+        if not found:
+            raise UserError(f"{word!r} is no cut; layer 4 and dim 128 are written L4D128.")
+        return cls(int(found[1]), int(found[2]))
+
+
+Side = Literal["query", "document"]  # decides the prefix and the length of a text
+Fields = tuple[tuple[str, str], ...]  # names and values, as texts; each name once
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A query with its id."""
+
+    id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A text that can be retrieved.
+
+    >>> Document("d1", "Returns a list.", title="os.listdir").content
+    'os.listdir Returns a list.'
+    """
+
+    id: str
+    text: str
+    title: str = ""
+    fields: Fields = field(default=(), compare=False)  # its own, by which a search may filter
+
+    @property
+    def content(self) -> str:
+        """The text to encode: title and text joined by a space, as in BEIR."""
+        return f"{self.title} {self.text}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The relevance of a document to a query; above 0 is relevant."""
+
+    query_id: str
+    document_id: str
+    relevance: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One training example: a query, a document that answers it, and documents that do not."""
+
+    query: Query
+    positive: Document
+    negatives: tuple[Document, ...] = ()
+    scores: tuple[float, ...] = ()  # of a teacher, for the positive and the negatives; may be empty
+
+
+@dataclass(frozen=True, slots=True)
+class SentencePair:
+    """Two sentences and their similarity, from 0 (unrelated) to 1 (same meaning)."""
+
+    first: str
+    second: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The documents of one query from best to worst, with their scores (float32 values)."""
+
+    docids: tuple[str, ...]
+    scores: tuple[float, ...]
+
+    @classmethod
+    def of(
+        cls,
+        docids: Sequence[str],
+        scores: Iterable[float],
+        k: int | None = None,
+        drop: str | None = None,
+    ) -> "Ranking":
+        """Rank by score descending, then docid descending, as trec_eval reads a run.
+
+        Scores are compared as float32: two that differ by less are a tie in every engine.
+
+        Args:
+            docids: in any order, without repeats.
+            scores: one per docid.
+            k: number of documents to keep; all when None.
+            drop: a docid to leave out, such as the query's own document.
+
+        Raises:
+            UserError: a docid is repeated, a score is not a number, or `k` is below 0.
+
+        >>> Ranking.of(["a", "c", "b"], [1.0, 1.0, 2.0]).docids
+        ('b', 'c', 'a')
+        """
+        if k is not None and k < 0:
+            raise UserError(f"A ranking cannot hold {k} documents.")
+        if len(set(docids)) != len(docids):
+            repeated = next(docid for docid in docids if docids.count(docid) > 1)
+            raise UserError(f"Document {repeated!r} comes twice in one ranking.")
+        single = array("f", scores)
+        if any(map(isnan, single)):
+            raise UserError("A score is not a number, so documents cannot be ranked by it.")
+        pairs = sorted(zip(single, docids, strict=True), reverse=True)
+        kept = [pair for pair in pairs if pair[1] != drop][:k]
+        return cls(tuple(docid for _, docid in kept), tuple(score for score, _ in kept))
+
+
+@dataclass(frozen=True)
+class Run:
+    """The ranking of each query, by id; empty for a query that found nothing."""
+
+    rankings: Mapping[str, Ranking]
+
+    def __len__(self) -> int:
+        return len(self.rankings)
+
+
+Rotation = Literal["pca", "learned", "none"]
+FitInputs = Literal["tokens+layer", "layer", "all-layers"]
+TOKENS = 0  # among the inputs of an exit: the token features of the text
+
+
+def inputs_of(layer: int, inputs: FitInputs) -> tuple[int, ...]:
+    """Return the inputs of a layer's exit: numbers of layers, then TOKENS.
+
+    >>> inputs_of(2, "tokens+layer"), inputs_of(2, "all-layers"), inputs_of(0, "layer")
+    ((2, 0), (1, 2, 0), (0,))
+    """
+    if layer == 0:
+        return (TOKENS,)
+    if inputs == "all-layers":
+        return (*range(1, layer + 1), TOKENS)
+    return (layer, TOKENS) if inputs == "tokens+layer" else (layer,)
+
+
+@dataclass(frozen=True)
+class FitRecord:
+    """What exits were fitted on, and how close they come to the embeddings of the full model."""
+
+    corpora: tuple[str, ...]
+    texts: int
+    snippets: int  # parts of these texts that were also read, as queries
+    rotation: Rotation
+    inputs: FitInputs
+    identity: int  # random features per token
+    ridges: tuple[float, ...]  # λ of layers 0 to L - 1
+    cosines: tuple[float | None, ...]  # of the same layers, on held-out texts; None without these
+
+
+# How the token states of a text become one vector. The last three are named as in
+# sentence-transformers: maximum, sum divided by √length, mean weighted by position from 1.
+Pooling = Literal["cls", "mean", "last", "max", "mean_sqrt_len_tokens", "weightedmean"]
+Similarity = Literal["dot", "cosine"]
+# What a model ends in: "table" is a fitted exit of the last layer, folded into a table of tokens.
+ModelExit = Literal["none", "linear", "fitted", "table"]
+Attention = Literal["causal", "bidirectional"]
+
+FORMAT = 2  # raise it when the new reader would misread older folders
+WEIGHTS_ALONE = 1  # the format whose fingerprint is the sha256 of the weights
+PRETRAINED = "smae"  # the variant of a backbone that `m2dr pretrain` made
+
+
+def pooling_modes(pooling: str) -> tuple[Pooling, ...]:
+    """Return the parts of a pooling.
+
+    >>> pooling_modes("cls+mean")
+    ('cls', 'mean')
+
+    Raises:
+        UserError: a part is no pooling.
+    """
+    known = get_args(Pooling)
+    for mode in str(pooling).split("+"):
+        if mode not in known:
+            raise UserError(f"{mode!r} is no pooling. {nearest(mode, known)}")
+    return cast(tuple[Pooling, ...], tuple(pooling.split("+")))
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """How a model encodes queries and documents, and how it was trained."""
+
+    backbone: str  # id or folder that training began from
+    variant: str  # "untrained" for a backbone without training
+    layers: int  # of the full encoder
+    width: int  # dims of the full embedding
+    cuts: tuple[Cut, ...]  # the trained ones
+    documents: DocumentLayer
+    pooling: str  # a Pooling, or several joined by "+", whose vectors are concatenated
+    similarity: Similarity  # cosine: a prefix is normalised after it is cut
+    temperature: float  # the divisor of the scores in training
+    query_prefix: str = ""
+    document_prefix: str = ""
+    query_length: int = 64  # tokens, special ones included
+    document_length: int = 256
+    # The head of an intermediate layer, applied before the vector is cut.
+    exit_head: ModelExit = field(default="none", metadata=LATER)
+    attention: Attention | None = field(default=None, metadata=LATER)  # None: the backbone's own
+    # Of an exported cut: the fingerprint of the model that it was cut from.
+    exported_from: str = field(default="", metadata=LATER)
+    fit: FitRecord | None = field(default=None, metadata=LATER)  # of fitted exits
+    # Commit of a backbone that was fetched from the hub; empty for any other.
+    revision: str = field(default="", metadata=LATER)
+    fingerprint: str = ""  # sha256 of all files that affect vectors: docs/decisions/0011
+    format: int = field(default=FORMAT, metadata=LATER)
+
+    def __post_init__(self) -> None:
+        pooling_modes(self.pooling)
+
+    @property
+    def full(self) -> Cut:
+        """The cut of the full model."""
+        return Cut(self.layers, self.width)
+
+    @property
+    def lowest_layer(self) -> int:
+        """The first layer with vectors: 0, the static token table, of a fitted model, else 1."""
+        return 0 if self.exit_head == "fitted" else 1
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether this model is the result of a retrieval training, and not an exported cut."""
+        return not self.exported_from and self.variant not in ("untrained", PRETRAINED)
+
+    @property
+    def served_dims(self) -> tuple[int, ...]:
+        """Trained dims of the last layer, increasing; none where only the full width is trained."""
+        dims = sorted({cut.dim for cut in self.cuts if cut.layer == self.layers})
+        return tuple(dims) if dims and dims[0] < self.width else ()
+
+    @property
+    def layers_trained(self) -> tuple[int, ...]:
+        """Layers of the trained cuts, increasing."""
+        return tuple(sorted({cut.layer for cut in self.cuts}))
+
+    def check(self, cut: Cut, model: str = "") -> Cut:
+        """Return `cut` when this encoder has it.
+
+        Args:
+            cut: to check.
+            model: folder or id of this model, for the command in the message; the backbone when
+                empty.
+
+        Raises:
+            UserError: the encoder has fewer layers or dims, or no layer 0 as it is not fitted.
+        """
+        if cut.layer < self.lowest_layer:
+            raise UserError(
+                f"Layer {cut.layer} was asked for, and only a fitted model has it. Fit this one "
+                f"with: {command('fit', backbone=model or self.backbone)}"
+            )
+        if cut.layer > self.layers:
+            raise UserError(f"Layer {cut.layer} was asked for; this encoder has {self.layers}.")
+        if cut.dim > self.width:
+            raise UserError(
+                f"Dim {cut.dim} was asked for; an embedding of this encoder has {self.width}."
+            )
+        return cut
+
+    def with_fingerprint(self, fingerprint: str) -> "ModelCard":
+        """Return the card with this fingerprint and the current format."""
+        return replace(self, fingerprint=fingerprint, format=FORMAT)
+
+
+EXITS_FILE = "exits.json"
+
+
+@dataclass(frozen=True)
+class IndexExits:
+    """The record of the exits of an index; an older one lacks fields and matches no documents."""
+
+    corpus: str
+    fingerprint: str  # of the model
+    texts: str  # of the store of the last layer: the digest of what was encoded
+    fit: FitRecord
+    encoding: str = field(default="", metadata=LATER)  # digest of the settings of encoding
+    dtype: str = field(default="", metadata=LATER)  # of the encoder whose states were read
+    # Name and sha256 of each file.
+    files: tuple[tuple[str, str], ...] = field(default=(), metadata=LATER)
+    # The command that fits them, without the folder of the indexes; for messages, never compared.
+    again: str = field(default="", metadata=LATER)
+
+
+EXPORTED_FILE = "export.json"
+
+
+@dataclass(frozen=True)
+class MeasuredCut:
+    """A measure of a cut on one corpus, beside that of the full model."""
+
+    corpus: str
+    split: str
+    queries: int
+    measure: str
+    value: float
+    full: float | None  # None: not measured
+
+
+@dataclass(frozen=True)
+class CutCosts:
+    """What a cut costs; the times are None where they were not measured."""
+
+    multiply_adds: int | None  # of a query, encoding and search
+    parameters: int  # in memory to encode queries
+    bytes_per_document: int
+    latency_p50_ms: float | None = None
+    setup: str = ""  # what was timed, on which machine
+
+
+@dataclass(frozen=True)
+class QuantizedCheck:
+    """How near the vectors of int8 weights are to those of fp32 weights, on a sample."""
+
+    corpus: str
+    queries: int
+    documents: int
+    cosine: float  # the mean over texts
+    lowest: float
+    measure: str
+    value: float
+    fp32: float
+
+    @property
+    def loss(self) -> float:
+        """What int8 takes from the measure."""
+        return self.fp32 - self.value
+
+
+@dataclass(frozen=True)
+class ExportRecord:
+    """What is written beside an exported cut, and what its README is made of."""
+
+    cut: Cut
+    full: Cut  # of the model that it was cut from
+    model: str  # name of that model
+    fingerprint: str  # of that model
+    query_only: bool  # whether its documents are those of the full model
+    written_as: str  # folder, onnx or openvino
+    measured: tuple[MeasuredCut, ...] = ()
+    costs: CutCosts | None = None
+    full_costs: CutCosts | None = None
+    lowest_cosine: float | None = field(default=None, metadata=LATER)  # of a graph, to torch
+    int8: QuantizedCheck | None = field(default=None, metadata=LATER)

@@ -1,0 +1,829 @@
+"""What each command is asked, with the help of every option.
+
+Neither torch nor numpy is imported here: `--help` is made from these classes.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from m2dr.core.option import REQUIRED, command_of, option
+from m2dr.core.reading import count, measure_floor, milliseconds, search_param, share, size
+from m2dr.core.records import Cut
+
+Dtype = Literal["f16", "f32", "int8"]  # of the vectors of a store
+Backend = Literal["local", "ray"]
+DocumentRuntime = Literal["auto", "torch", "openvino"]
+Retriever = Literal["model", "bm25"]
+
+INDEXES = Path("indexes")
+PYDOCS = "pydocs"
+NEWEST = "Folder or id; the newest trained one in models/ by default."
+DIMS = ("--dim", "--dims")
+LAYERS = ("--layer", "--layers")
+
+
+def corpus_option() -> Any:  # noqa: ANN401  # a field
+    """Return the field of a corpus."""
+    return option(
+        PYDOCS,
+        "pydocs, a folder in BEIR or MS MARCO layout, a JSONL, parquet, Arrow or CSV file, irds:ID "
+        "or hf:ID.",
+    )
+
+
+def root_option() -> Any:  # noqa: ANN401  # a field
+    """Return the field of the folder of indexes."""
+    return option(INDEXES, "Folder of the indexes.", "--indexes")
+
+
+def device_option() -> Any:  # noqa: ANN401  # a field
+    """Return the field of a device."""
+    return option("auto", "auto, cpu, cuda or cuda:N.")
+
+
+def dtype_option(help: str = "auto, fp32 or bf16.") -> Any:  # noqa: A002, ANN401  # a field
+    """Return the field of the arithmetic of an encoder."""
+    return option("auto", help)
+
+
+def document_runtime_option() -> Any:  # noqa: ANN401  # a field
+    """Return the field of what multiplies where documents are encoded."""
+    return option(
+        "auto",
+        "What encodes documents on a CPU: torch, openvino, or auto for the faster one here, from "
+        "10,000 documents on.",
+    )
+
+
+def graph_threads_option() -> Any:  # noqa: ANN401  # a field
+    """Return the field of the threads that build a graph."""
+    return option(
+        1, "Threads that build hnsw; 0 for all. More than one may build other bytes each time."
+    )
+
+
+def workers_option() -> Any:  # noqa: ANN401  # a field
+    """Return the field of the processes that encode."""
+    return option(
+        1, "Processes that encode, each on a gpu or a share of the cores; with Ray, tasks.", least=1
+    )
+
+
+@dataclass(frozen=True)
+class CheckRequest:
+    """What `m2dr data check` is asked."""
+
+    name: str = option(REQUIRED, "A corpus, as --corpus of other commands.", is_argument=True)
+    strict: bool = option(False, "End with exit code 1 if anything is wrong.")
+
+
+@dataclass(frozen=True)
+class IndexRequest:
+    """What `m2dr index corpus` is asked."""
+
+    corpus: str = corpus_option()
+    model: str = option("", NEWEST)
+    dims: tuple[int, ...] = option((), "Dims to index; the full width by default.", *DIMS, least=1)
+    layers: tuple[int, ...] = option(
+        (), "Layers to encode; by default every layer the model was trained to search.", *LAYERS
+    )
+    engines: tuple[str, ...] = option(
+        (), "Engine to build: flat, which is the default, hnsw, ivf, int8, …", "--engine"
+    )
+    factory: str = option("", "Factory string of FAISS, built as one more engine.")
+    graph_threads: int = graph_threads_option()
+    root: Path = root_option()
+    device: str = device_option()
+    dtype: str = dtype_option()
+    runtime: DocumentRuntime = document_runtime_option()
+    overwrite: bool = option(False, "Encode again from the first document.")
+    shard_rows: int = option(
+        4096, "Documents per file of vectors; an interruption loses one file at most.", least=1
+    )
+    store: Dtype = option("f16", "Number format of the stored vectors.")
+    exits: bool = option(
+        True, "Fit exits on the documents, so that queries of any layer can search the last one."
+    )
+    workers: int = workers_option()
+    backend: Backend = option(
+        "local",
+        "Where the workers run: on this machine, or on Ray: the cluster at $RAY_ADDRESS, or a "
+        "local one.",
+        old=("--on",),
+        old_values={"here": "local"},
+    )
+
+
+def index_command(request: IndexRequest) -> str:
+    """Return the command that makes a request, with its corpus and model."""
+    return command_of(("index", "corpus"), request, always=("corpus", "model"))
+
+
+@dataclass(frozen=True)
+class FitIndexRequest:
+    """What `m2dr index fit` is asked."""
+
+    corpus: str = corpus_option()
+    model: str = option("", NEWEST)
+    root: Path = root_option()
+    device: str = device_option()
+    dtype: str = dtype_option()
+    overwrite: bool = option(False, "Replace the exits of the index.")
+
+
+@dataclass(frozen=True)
+class AddRequest:
+    """What `m2dr index add` is asked."""
+
+    documents: str = option(
+        REQUIRED,
+        "Documents to add: a corpus as --corpus takes it, or a JSONL file with _id, title and text "
+        "on each line.",
+        is_argument=True,
+    )
+    corpus: str = corpus_option()
+    model: str = option("", NEWEST)
+    replace: bool = option(False, "Replace documents of the same ids.")
+    root: Path = root_option()
+    device: str = device_option()
+    dtype: str = dtype_option()
+    workers: int = workers_option()
+    backend: Backend = option(
+        "local", "Where the workers run: on this machine, or on Ray, as for m2dr index corpus."
+    )
+    graph_threads: int = graph_threads_option()
+
+
+@dataclass(frozen=True)
+class DeleteRequest:
+    """What `m2dr index delete` is asked."""
+
+    docids: tuple[str, ...] = option((), "Ids of documents to delete.", is_argument=True)
+    file: Path | None = option(None, "File of docids, one per line.", is_file=True)
+    corpus: str = corpus_option()
+    model: str = option("", NEWEST)
+    root: Path = root_option()
+
+
+@dataclass(frozen=True)
+class CompactRequest:
+    """What `m2dr index compact` is asked."""
+
+    corpus: str = corpus_option()
+    model: str = option("", NEWEST)
+    root: Path = root_option()
+    graph_threads: int = graph_threads_option()
+
+
+@dataclass(frozen=True)
+class ImportRequest:
+    """What `m2dr index import` is asked."""
+
+    corpus: str = option(REQUIRED, "Corpus of the vectors, as for m2dr index corpus.")
+    model: str = option(REQUIRED, "Folder or id of the model that made the vectors.")
+    vectors: Path | None = option(
+        None, "X.npy: floats of shape [documents, width]; needs --ids.", is_file=True
+    )
+    ids: Path | None = option(None, "Docids of the rows of --vectors, one per line.", is_file=True)
+    pyserini: Path | None = option(
+        None, "Folder with `index` and `docid`, in place of --vectors and --ids."
+    )
+    layer: int | None = option(None, "Transformer layers that made the vectors; all by default.")
+    dims: tuple[int, ...] = option(
+        (), "Dims to index; the width of the vectors by default.", *DIMS, least=1
+    )
+    sample: int = option(
+        16,
+        "Documents that are encoded again to check --model and --layer. 0: no check, and --corpus "
+        "is a mere name.",
+    )
+    engine: str = option("flat", "Engine to build.")
+    root: Path = root_option()
+    store: Literal["f16", "f32"] = option("f16", "Number format of the stored vectors.")
+    overwrite: bool = option(False, "Replace an existing store.")
+    device: str = device_option()
+    dtype: str = dtype_option("auto, fp32 or bf16, of the sample; auto is fp32.")
+
+
+@dataclass(frozen=True)
+class PushRequest:
+    """What `m2dr index push` is asked."""
+
+    uri: str = option(REQUIRED, "http://HOST:19530, or FILE.db for Milvus Lite.")
+    token: str = option("", "user:password or a key; $MILVUS_TOKEN by default.")
+    corpus: str = corpus_option()
+    model: str = option("", NEWEST)
+    layers: tuple[int, ...] = option((), "Layers to write; all stored ones by default.", *LAYERS)
+    dims: tuple[int, ...] = option(
+        (), "Dims to write; by default all that are built, or else the full width.", *DIMS, least=1
+    )
+    engine: str = option("flat", "flat, hnsw or ivf.")
+    root: Path = root_option()
+    overwrite: bool = option(False, "Replace collections of the same name.")
+
+
+@dataclass(frozen=True)
+class VerifyRequest:
+    """What `m2dr index verify` is asked."""
+
+    folders: tuple[Path, ...] = option(
+        (), "Stores, or folders above them; all of --indexes by default.", is_argument=True
+    )
+    root: Path = root_option()
+    corpus: str = option("", "The documents; by default the corpus that the store names.")
+    model: str = option("", "Their encoder; by default the model that the store names.")
+    sample: int = option(
+        32, "Documents of each store that are encoded again and compared; 0 for none."
+    )
+    device: str = device_option()
+    dtype: str = dtype_option()
+
+
+@dataclass(frozen=True)
+class SearchRequest:
+    """What `m2dr search` is asked, without the queries."""
+
+    corpus: str = corpus_option()
+    model: str = option("", NEWEST)
+    query_layer: int | None = option(
+        None,
+        "Layers that the query runs through; all by default, 0 for a fitted model's table.",
+    )
+    document_layer: int | None = option(
+        None,
+        "Layer of the documents; by default the one the model was trained to search.",
+        old=("--layer", "--layers"),
+    )
+    dim: int | None = option(None, "Dims; by default the most that are built.", *DIMS, least=1)
+    root: Path = root_option()
+    device: str = device_option()
+    dtype: str = dtype_option()
+    engine: str = option("", "An engine that was built, or exact, which scans the store.")
+    funnel: str = option("", "Shortlists by growing prefixes: 32:1000,128:100,384.")
+    index: str = option("", "milvus:URI, or the folder of an index or a store, or one above.")
+    runtime: str = option(
+        "torch", "What encodes queries: torch, onnx, openvino, or auto for the fastest here."
+    )
+    search_params: tuple[tuple[str, int], ...] = option(
+        (),
+        "Setting of the engine, as nprobe=32.",
+        "--search-param",
+        old=("--set",),
+        read=search_param,
+        metavar="NAME=NUMBER",
+    )
+    filter: str = option(
+        "",
+        "Only documents whose own fields fit, such as: year >= 2020 and lang in (en, de).",
+    )
+    exits: Literal["", "index", "model"] = option(
+        "",
+        "Exits of shallow queries: fitted on the documents of the index, which is the default at "
+        "layers that were not trained, or the model's own.",
+    )
+
+
+@dataclass(frozen=True)
+class EncodeRequest:
+    """What `m2dr encode` is asked."""
+
+    file: str = option(
+        REQUIRED,
+        "Texts: a .txt file of lines, .tsv of ids and texts, .jsonl with text, title and id, or a "
+        "corpus.",
+        is_argument=True,
+    )
+    out: Path = option(
+        REQUIRED, "Vectors to write: an array (.npy), or a table with ids (.parquet).", is_file=True
+    )
+    ids: Path | None = option(None, "File of the ids to write too, one per line.", is_file=True)
+    model: str = option("", NEWEST)
+    layer: int | None = option(
+        None, "Layers to run; all by default, 0 for a fitted model's table.", *LAYERS
+    )
+    dim: int | None = option(None, "Dims to keep; all by default.", *DIMS, least=1)
+    query: bool = option(
+        False, "Encode queries, which have a prompt and a length of their own, not documents."
+    )
+    precision: Literal["float32", "float16"] = option("float32", "Number format of the vectors.")
+    tokens_per_batch: int | None = option(
+        None, "Tokens of a batch, padding included; by default as many as suit the device.", least=1
+    )
+    runtime: str = option("torch", "What encodes: torch, onnx, openvino, or auto for the fastest.")
+    device: str = device_option()
+    dtype: str = dtype_option()
+
+
+@dataclass(frozen=True)
+class MineRequest:
+    """What `m2dr mine` is asked."""
+
+    out: Path = option(REQUIRED, "JSONL file of training groups to write.", is_file=True)
+    corpus: str = corpus_option()
+    split: str = option("train", "Split whose queries are mined.")
+    retriever: Retriever = option(
+        "model", "What ranks: a model by its own index, or BM25, which needs none.", old=("--with",)
+    )
+    model: str = option("", NEWEST)
+    query_layer: int | None = option(
+        None,
+        "Layers that the queries run through; all by default, 0 for a fitted model's table.",
+        old=("--layer", "--layers"),
+    )
+    dim: int | None = option(None, "Dims; by default the most that are built.", *DIMS, least=1)
+    depth: int = option(100, "Best documents of a query that are candidates.", least=1)
+    negatives: int = option(
+        16, "Negatives kept per query, the hardest first; m2dr train reads 64 at most.", least=1
+    )
+    skip: int = option(0, "Best unjudged candidates to pass over, as some of them may answer.")
+    margin: float = option(
+        0.95, "Largest score of a negative, as a share of the answer's; 0 for any."
+    )
+    queries: int = option(0, "Queries to mine, the first of the split.", default="all", least=1)
+    root: Path = root_option()
+    overwrite: bool = option(False, "Replace the file.")
+    device: str = device_option()
+    dtype: str = dtype_option()
+
+
+@dataclass(frozen=True)
+class Bm25Request:
+    """What `m2dr bm25` is asked."""
+
+    run_file: Path = option(REQUIRED, "TREC run to write.", "--run", is_file=True)
+    corpus: str = corpus_option()
+    topics: Path | None = option(None, "Queries: id<tab>text lines, or JSONL.", is_file=True)
+    split: str = option("", "Split whose judged queries are ranked, in place of --topics.")
+    top_k: int = option(1000, "Documents per query.", "--top-k", "-k", old=("--k",), least=1)
+
+
+@dataclass(frozen=True)
+class FuseRequest:
+    """What `m2dr fuse` is asked."""
+
+    runs: tuple[Path, ...] = option(REQUIRED, "TREC runs to fuse.", is_argument=True, is_file=True)
+    out: Path = option(REQUIRED, "TREC run to write.", is_file=True)
+    method: Literal["rrf", "interpolate"] = option(
+        "rrf",
+        "rrf: reciprocal ranks; interpolate: weighted scores, those of each run on one scale.",
+        old=("--how",),
+    )
+    weights: tuple[float, ...] = option((), "Weights of the runs, as .7,.3; all alike by default.")
+    top_k: int = option(1000, "Documents kept per query.", "--top-k", "-k", old=("--k",), least=1)
+    rrf_k: float | None = option(None, "Constant that is added to a rank; 60 by default.")
+    scale: str | None = option(None, "Scaling of scores: min-max (the default), z or none.")
+
+
+Runs = Literal["whole", "all", "none"]
+
+RESULTS = Path("results")  # where `m2dr evaluate` writes
+MODELS = Path("models")  # where `m2dr train` writes
+ALPHA = 0.05
+
+
+def _models() -> Any:  # noqa: ANN401  # a field
+    help_of = "Folder or id of a model; the newest trained one in models/ by default."
+    return option((), help_of, "--model", "--models")
+
+
+def _layers() -> Any:  # noqa: ANN401  # a field
+    return option((), "Layers to measure; all by default.", *reversed(LAYERS))
+
+
+def _dims() -> Any:  # noqa: ANN401  # a field
+    help_of = "Dims to measure; by default powers of two from 8, and the full width."
+    return option((), help_of, *reversed(DIMS), least=1)
+
+
+def _out() -> Any:  # noqa: ANN401  # a field
+    return option(RESULTS, "Folder of tables, runs and figures.")
+
+
+def _measures(default: str, *choices: str) -> Any:  # noqa: ANN401  # a field
+    help_of = "Measures to print and draw; files hold all."
+    return option((default,), help_of, "--measure", choices=choices)
+
+
+def _split() -> Any:  # noqa: ANN401  # a field
+    return option("", "Rows to read, of files that hold several splits.")
+
+
+@dataclass(frozen=True)
+class EvaluateRequest:
+    """What `m2dr evaluate` is asked of retrieval."""
+
+    corpora: tuple[str, ...] = option(
+        (),
+        "pydocs, a folder in BEIR or MS MARCO layout, irds:ID or hf:ID; of several the mean comes "
+        "last.",
+        "--corpus",
+    )
+    models: tuple[str, ...] = _models()
+    split: str = option("", "Split of the queries.", default="test, and dev of msmarco in BEIR")
+    suite: str = option("", "beir13: those of its 13 public datasets that are on this machine.")
+    layers: tuple[int, ...] = _layers()
+    dims: tuple[int, ...] = _dims()
+    documents: str = option(
+        "trained",
+        "Layer whose documents are searched: trained, same, last, cross (each of them), or a "
+        "number.",
+    )
+    exits: Literal["model", "index"] = option(
+        "model", "Exits of the queries: the model's own, or some fitted on the documents searched."
+    )
+    measures: tuple[str, ...] = option(
+        (), "Measures as ir_measures writes them; the default measures of the data.", "--measure"
+    )
+    runs: Runs = option(
+        "whole", "TREC runs to write: those of the full model (whole), of all cuts, or none."
+    )
+    overwrite: bool = option(
+        False, "Measure again what was measured before.", "--overwrite", old=("--again",)
+    )
+    root: Path = root_option()
+    out: Path = _out()
+    device: str = device_option()
+    dtype: str = dtype_option()
+    runtime: DocumentRuntime = document_runtime_option()
+
+
+@dataclass(frozen=True)
+class TaskRequest:
+    """What every command for a sentence task is asked."""
+
+    tasks: tuple[str, ...] = option(REQUIRED, "File or folder of a task.", "--task")
+    models: tuple[str, ...] = _models()
+    layers: tuple[int, ...] = _layers()
+    dims: tuple[int, ...] = _dims()
+    measures: tuple[str, ...] = ()  # each kind of task has its own
+    out: Path = _out()
+    device: str = device_option()
+    dtype: str = dtype_option()
+
+
+@dataclass(frozen=True)
+class StsRequest(TaskRequest):
+    """What `m2dr evaluate sts` is asked."""
+
+    tasks: tuple[str, ...] = option(
+        REQUIRED,
+        "File of scored sentence pairs, or NAME for data/sts/NAME.tsv; commas join files to one "
+        "task.",
+        "--task",
+    )
+    measures: tuple[str, ...] = _measures("Spearman", "Spearman", "Pearson")
+    split: str = _split()
+
+
+@dataclass(frozen=True)
+class PairsRequest(TaskRequest):
+    """What `m2dr evaluate pairs` is asked."""
+
+    tasks: tuple[str, ...] = option(
+        REQUIRED,
+        "File of sentence pairs labelled 1 or 0, or NAME in data/pair-classification; commas join "
+        "files to one task.",
+        "--task",
+    )
+    measures: tuple[str, ...] = _measures(
+        "cosine-AP",
+        *(f"{by}-{what}" for by in ("cosine", "dot") for what in ("AP", "Accuracy", "F1")),
+    )
+    split: str = _split()  # of a folder: the file, test where none is named
+
+
+@dataclass(frozen=True)
+class ClassificationRequest(TaskRequest):
+    """What `m2dr evaluate classification` is asked."""
+
+    tasks: tuple[str, ...] = option(
+        REQUIRED,
+        "Folder of train.csv and test.csv, or NAME for data/classification/NAME.",
+        "--task",
+    )
+    measures: tuple[str, ...] = _measures("Accuracy", "Accuracy", "F1")
+    split: str = option("test", "Split of the texts to classify.")
+    protocol: Literal["mteb", "full"] = option(
+        "mteb",
+        "Fit several classifiers on a few texts per label each (mteb), or one on all texts (full).",
+    )
+    samples: int = option(8, "Training texts per label, with --protocol mteb.", least=1)
+    experiments: int = option(10, "Classifiers to fit, with --protocol mteb.", least=1)
+    iterations: int = option(100, "Iterations of a fit, at most.", least=1)
+    seed: int = option(42, "Seed of the drawn training texts.", most=2**32 - 1)
+
+
+@dataclass(frozen=True)
+class MtebRequest:
+    """What `m2dr evaluate mteb` is asked."""
+
+    tasks: tuple[str, ...] = option(REQUIRED, "Name of a task in MTEB.", "--task")
+    model: str = option("", NEWEST)
+    layers: tuple[int, ...] = option(
+        (),
+        "Layers to run, 0 for a fitted model's table; all of the model together by default.",
+        *reversed(LAYERS),
+    )
+    dims: tuple[int, ...] = option(
+        (), "Dims to keep; all together by default.", *reversed(DIMS), least=1
+    )
+    instruction: str = option(
+        "",
+        "What stands before queries, with {instruction} for what MTEB says of the task; the "
+        "prompts of the model by default.",
+    )
+    out: Path = _out()
+    device: str = device_option()
+    dtype: str = dtype_option()
+
+
+@dataclass(frozen=True)
+class CostsRequest:
+    """Whose costs are measured, and how thoroughly."""
+
+    model: str
+    corpus: str  # its documents are searched
+    split: str = "test"  # its queries are timed
+    layers: tuple[int, ...] = ()  # empty: all
+    dims: tuple[int, ...] = ()  # empty: powers of two from 8, and the full width
+    pairing: str = "trained"  # layer whose documents are searched, or "same" or "last"
+    exits: Literal["model", "index"] = "model"  # of the queries
+    queries: int = 50  # evenly spread over the split
+    documents: int = 64  # encoded to time encoding, evenly spread over the corpus
+    rounds: int = 3  # of each measurement; the median counts
+    root: Path = Path("indexes")
+    device: str = "auto"
+    dtype: str = "auto"
+
+
+@dataclass(frozen=True)
+class CompareRequest:
+    """What `m2dr compare` is asked."""
+
+    folder: Path = option(
+        REQUIRED, "Results of one model, as results/CORPUS/SPLIT/MODEL.", is_argument=True
+    )
+    against: tuple[str, ...] = option(
+        REQUIRED, "Baseline: a folder of results, one cut of it as FOLDER@L6D384, or a TREC run."
+    )
+    measures: tuple[str, ...] = option(
+        (), "Measures to compare; nDCG@10 by default, or else the first measure.", "--measure"
+    )
+    alpha: float = option(ALPHA, "Significance level.")
+    qrels: Path | None = option(
+        None, "Judgements for a run; those kept with the results by default.", is_file=True
+    )
+    out: Path | None = option(None, "Folder of the JSON and CSV; FOLDER by default.")
+
+
+@dataclass(frozen=True)
+class PickRequest:
+    """What `m2dr pick` is asked."""
+
+    folder: Path = option(
+        REQUIRED, "Results of one model, as results/CORPUS/SPLIT/MODEL.", is_argument=True
+    )
+    latency_ms: float | None = option(
+        None, "Largest latency of a query, as 5ms.", "--latency", read=milliseconds
+    )
+    percentile: Literal[50, 95] = option(50, "Percentile of the queries' latencies.")
+    bytes_per_document: float | None = option(
+        None, "Largest size in the index, as 256 or 1KB.", read=size
+    )
+    multiply_adds: float | None = option(None, "Most multiply-adds of a query, as 85M.", read=count)
+    quality: float | None = option(
+        None, "Least quality, as a share of the full model's: 0.97 or 97%.", read=share
+    )
+    at_least: tuple[str, float] | None = option(
+        None, "Least value of a measure, as nDCG@10=.3, in place of --quality.", read=measure_floor
+    )
+    measure: str = option(
+        "", "Measure of quality; that of --at-least by default, or else nDCG@10 or the first one."
+    )
+    measure_costs: bool = option(False, "Measure the costs again, although they are known.")
+    model: str = option("", "Model whose costs are measured; models/NAME of FOLDER by default.")
+    corpus: str = option("", "Corpus to measure costs on; that of FOLDER by default.")
+    root: Path = root_option()
+    device: str = device_option()
+    dtype: str = dtype_option()
+
+
+@dataclass(frozen=True)
+class OverlapRequest:
+    """Models whose prefixes are compared with their full vectors, and the texts to do it on."""
+
+    models: tuple[str, ...] = option(
+        (), "Model whose prefixes are drawn over its full vectors.", "--overlap"
+    )
+    corpus: str = option(PYDOCS, "Corpus whose documents --overlap encodes.")
+    dims: tuple[int, ...] = option(
+        (),
+        "Dims of --overlap; by default the power of two within a third of the width.",
+        "--overlap-dims",
+        "--overlap-dim",
+        least=1,
+    )
+    layer: int | None = option(None, "Layer of --overlap; the last by default.", "--overlap-layer")
+    texts: int = 400
+    method: Literal["pca", "tsne"] = option(
+        "pca",
+        "Projection of --overlap to the plane; tsne needs the extra `tasks`.",
+        "--overlap-method",
+        old=("--overlap-by",),
+    )
+    device: str = device_option()
+    dtype: str = dtype_option()
+
+
+@dataclass(frozen=True)
+class FiguresRequest:
+    """What `m2dr figures` is asked."""
+
+    results: tuple[Path, ...] = option(
+        (RESULTS,), "Folders of results: of a model, of several, or all of them.", is_argument=True
+    )
+    out: Path = option(Path("figures"), "Folder of the figures.")
+    measures: tuple[str, ...] = option(
+        (), "Measures to draw; by default the first that was measured.", "--measure"
+    )
+    formats: tuple[Literal["png", "svg"], ...] = option(("png",), "File format.", "--format")
+    theme: Literal["light", "dark"] = option("light", "Theme of the figures.", old=("--look",))
+    separate: Path | None = option(
+        None, "Results of models trained for one cut each, to draw the gap to them."
+    )
+    published: tuple[str, ...] = option(
+        (),
+        "Published scores to draw too: msmarco, beir13, starbucks-msmarco or starbucks-sts; some "
+        "recipes of one as msmarco:FULL-DIM,BERT.",
+    )
+    overlap: OverlapRequest = field(default_factory=OverlapRequest)
+
+
+@dataclass(frozen=True)
+class ReportRequest:
+    """What `m2dr report` is asked."""
+
+    figures: FiguresRequest = field(default_factory=FiguresRequest)  # its folder is not used
+    out: Path = option(Path("report.html"), "The page.", is_file=True)
+    title: str = option("", "Title of the page; the names of the corpora by default.")
+    models: Path = option(MODELS, "Folder of the models, whose settings the page shows.")
+
+
+GRAPHS = ("onnx", "openvino")
+
+
+@dataclass(frozen=True)
+class ExportRequest:
+    """What `m2dr export` is asked."""
+
+    out: Path = option(REQUIRED, "Folder of the smaller model.")
+    named: str = option("", NEWEST, is_argument=True, metavar="[MODEL]")
+    cut: Cut | None = option(
+        None,
+        "Cut to export, as L4D128; layer 0 is the table of tokens of a fitted model.",
+        read=Cut.parse,
+        metavar="L4D128",
+    )
+    format: str = option(
+        "",
+        "onnx or openvino: a graph. By default a folder that transformers, sentence-transformers "
+        "and m2dr open. Of layer 0: sentence-transformers, which is the default, or model2vec.",
+    )
+    int8: bool = option(
+        False, "Store the weights of a graph as int8, and measure what that takes from a sample."
+    )
+    corpus: str = option(
+        PYDOCS, "Corpus of the sample of --int8, with judged queries.", default=PYDOCS
+    )
+    force: bool = option(
+        False, "Export a cut that was neither fitted nor trained, or int8 weights that lose much."
+    )
+    exits: Path | None = option(
+        None, "Exits that an index has, its folder exits, in place of the model's own."
+    )
+    results: tuple[Path, ...] = option(
+        (), "Folder of results for the model card; results by default.", "--results"
+    )
+    model: str = option("", "The same as MODEL.")
+    layers: int | None = option(
+        None, "Layers to keep, with all dims unless --dim is given.", old=("--layer",)
+    )
+    dim: int | None = option(None, "Dims to keep, beside --layers.", *DIMS, least=1)
+    dtype: str = option("", "Number format of layer 0: fp32, which is the default, fp16 or int8.")
+
+
+def _own_model() -> Any:  # noqa: ANN401  # a field
+    return option(REQUIRED, "Folder of a model that m2dr wrote.", is_argument=True)
+
+
+@dataclass(frozen=True)
+class CardRequest:
+    """What `m2dr card` is asked."""
+
+    model: Path = _own_model()
+    results: tuple[Path, ...] = option(
+        (), "Folder of results, of one model or of several; results by default.", "--results"
+    )
+
+
+@dataclass(frozen=True)
+class PushModelRequest:
+    """What `m2dr push` is asked."""
+
+    model: Path = _own_model()
+    id: str = option(REQUIRED, "Name of the model on the hub: OWNER/NAME.", is_argument=True)
+    private: bool = option(False, "Make a new model private.")
+    revision: str = option("", "Branch to write to, made where it is missing; main by default.")
+    message: str = option("", "Message of the commit.")
+    token: str = option("", "Token of the hub; $HF_TOKEN or that of hf auth login by default.")
+    dry_run: bool = option(False, "List the files and their sizes; contact nobody.")
+
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True)
+class ServeRequest:
+    """What `m2dr serve` is asked."""
+
+    indexes: tuple[str, ...] = option(
+        (),
+        "Folder of an index: of all layers of a model, of one layer, or of one dim; by default the "
+        "index of --corpus by --model.",
+        "--index",
+    )
+    corpus: str = option(
+        PYDOCS, "The documents, where no --index is given; else, where their texts are now."
+    )
+    model: str = option(
+        "", "Folder or id; by default the one that an index names, or the newest in models/."
+    )
+    root: Path = root_option()
+    grid: Path | None = option(
+        None,
+        "grid.json of m2dr evaluate, which the page shows; by default that of the same model and "
+        "corpus in results/.",
+        is_file=True,
+    )
+    host: str = option("127.0.0.1", "Address to listen at; 0.0.0.0 for every network.")
+    allow_hosts: tuple[str, ...] = option(
+        (), "Name by which a reverse proxy asks, besides localhost and addresses.", "--allow-host"
+    )
+    port: int = option(8080, "Port to listen at; 0 for any that is free.", most=65535)
+    token_env: str = option(
+        "", "Environment variable with the token that requests must bring.", metavar="NAME"
+    )
+    engine: str = option("", "An engine that was built, or exact; the flat index by default.")
+    runtime: str = option("torch", "What encodes: torch, onnx, openvino, or auto for the fastest.")
+    device: str = device_option()
+    dtype: str = dtype_option()
+    batch_size: int = option(64, "Texts that are encoded at once; 1 for no batches.", least=1)
+    batch_wait: float = option(
+        2.0, "Milliseconds that a batch waits for further requests while there are many."
+    )
+    queue: int = option(2048, "Texts that may wait; further requests get 429.", least=1)
+    max_body: int = option(2**20, "Bytes of a request, at most.", least=64)
+    max_texts: int = option(256, "Queries or texts of a request, at most.", least=1)
+    max_characters: int = option(32768, "Characters of a text or a filter, at most.", least=1)
+    max_k: int = option(1000, "Documents per query, at most.", least=1)
+    max_hits: int = option(20000, "Documents of an answer, at most.", least=1)
+    timeout: float = option(30.0, "Seconds after which a request gets 504.")
+    reload_seconds: float = option(2.0, "How often indexes are looked at for changes; 0 for never.")
+    log_queries: bool = option(False, "Write the texts of queries into the log.")
+
+
+Configured = Literal["train", "fit", "pretrain"]  # commands that read a file of settings
+
+
+@dataclass(frozen=True)
+class InitRequest:
+    """What `m2dr init` is asked."""
+
+    file: Path | None = option(
+        None,
+        "TOML file to write; train.toml by default, or as the command is called.",
+        is_argument=True,
+        is_file=True,
+    )
+    command: Configured = option("train", "Command that is to read the file.", "--for")
+    variant: str = option("", "Recipe of a training; full-dim by default.")
+    overwrite: bool = option(False, "Replace the file.")
+
+
+@dataclass(frozen=True)
+class DoctorRequest:
+    """What `m2dr doctor` is asked."""
+
+    model: str = option("", "Folder or id of a model; all in models/ by default.")
+    index: Path | None = option(
+        None, "Folder of an index or a store, or one above; that of --indexes by default."
+    )
+    corpus: str = option("", "Corpus that indexes are of; what they record by default.")
+    root: Path = option(  # a file in its place is a fault that is found, and not refused
+        INDEXES, "Folder of the indexes.", "--indexes", read=Path, metavar="DIRECTORY"
+    )
+    device: str = device_option()
+    thorough: bool = option(
+        False, "Compare the checksums of all files, and the texts of all documents."
+    )

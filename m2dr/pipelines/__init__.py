@@ -1,1 +1,0 @@
-"""What commands share: data, models, training, indexes and evaluation joined."""

@@ -1,1 +1,0 @@
-"""Settings of commands: read from a TOML file, `key=value` words and options, and checked."""

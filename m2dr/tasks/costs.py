@@ -1,0 +1,367 @@
+"""Measure what each cut of a model costs on this machine: latency, encoding speed, bytes, work.
+
+Shapes: Q queries.
+"""
+
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from m2dr.core.errors import UserError, counted
+from m2dr.core.progress import progress, say
+from m2dr.core.records import Cut, ModelCard
+from m2dr.core.requests import INDEXES, CostsRequest, IndexRequest
+from m2dr.data.dataset import Dataset
+from m2dr.evaluate.costs import (
+    Cost,
+    Costs,
+    Shape,
+    bytes_per_document,
+    search_multiply_adds,
+    write_costs,
+)
+from m2dr.index.exit_files import fitting_exits, no_exits
+from m2dr.index.faiss_build import build_index, open_index
+from m2dr.index.faiss_index import FaissIndex
+from m2dr.index.layout import store_folder
+from m2dr.model import checkpoint
+from m2dr.model.backbones import backbone_of, relative_rows
+from m2dr.model.devices import choose_device, choose_dtype
+from m2dr.model.encoder import Encoder, exit_work, parameters_of, table_work
+from m2dr.model.folder import read_card
+from m2dr.model.static import StaticEncoder, open_static
+from m2dr.model.tokenizer import ModelTokenizer, tokenize
+from m2dr.tasks.encode_texts import embed_texts, embed_tokens, open_corpus
+from m2dr.tasks.index import encode_corpus
+from m2dr.tasks.models import cuts_of, through_exits
+from m2dr.tasks.ranking import pairings
+
+T = TypeVar("T")
+Floats = NDArray[np.float64]
+
+FOUND = 10  # documents that a timed search returns
+WARM_UP = 3  # queries that do not count
+
+
+@dataclass(frozen=True)
+class Encoders:
+    """A cut encoder for each of some layers."""
+
+    by_layer: Mapping[int, Encoder]
+    tokenizer: ModelTokenizer
+    static: StaticEncoder | None = None  # of queries of layer 0, as in a search
+
+    @property
+    def deepest(self) -> Encoder:
+        """The encoder with the most layers."""
+        return self.by_layer[max(self.by_layer)]
+
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        """Return the number of tokens of each query, special ones included."""
+        return [len(row) for row in tokenize(self.deepest.card, self.tokenizer, texts, "query")]
+
+
+def measure_costs(request: CostsRequest, out: Path | None = None) -> Costs:
+    """Measure every cut, and write `costs.json` into `out`.
+
+    A latency is that of one query alone: tokenise, encode by the layers of the cut, search a
+    flat index of its dim; its percentiles are over queries.
+
+    Args:
+        request: model, corpus and cuts.
+        out: a folder of results; nothing is written when None.
+
+    Raises:
+        UserError: the model has no such cut, the corpus or split is not there, or holds no query.
+    """
+    card = read_card(request.model)
+    card = through_exits(card) if request.exits == "index" else card
+    cuts = cuts_of(card, request.layers, request.dims, request.model)
+    layers = sorted({cut.layer for cut in cuts})
+    dataset = open_corpus(request.corpus)
+    texts = _queries(request, dataset)
+    sources = pairings(card, layers, request.pairing)[0].layers
+    encoders = open_encoders(
+        request.model,
+        {*sources, *sources.values()},
+        request.device,
+        request.dtype,
+        _exits(request, card, dataset),
+    )
+    say(f"Timing {counted(len(cuts), 'cuts')} of {request.model} on {_machine(encoders.deepest)}")
+    times, documents = _time_queries(request, encoders, cuts, texts, sources[max(layers)])
+    speeds = document_speeds(
+        encoders, sources.values(), _documents(request, dataset), request.rounds
+    )
+    lengths = encoders.lengths(texts)
+    cells = {
+        cut: _cell(encoders, cut, times[cut], speeds[sources[cut.layer]], documents, lengths)
+        for cut in cuts
+    }
+    costs = _costs(request, card, encoders, documents, lengths, cells)
+    if out is not None:
+        write_costs(costs, out)
+    return costs
+
+
+def shape_of(encoder: Encoder) -> Shape:
+    """Return the sizes from which the multiply-adds of an encoder are computed."""
+    config = encoder.transformer.config
+    row = backbone_of(config)
+    heads = int(config.num_attention_heads)
+    size = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
+    return Shape(
+        width=int(config.hidden_size),
+        inner=int(getattr(config, row.inner_key)),
+        query_width=heads * size,
+        key_width=int(getattr(config, "num_key_value_heads", None) or heads) * size,
+        gated=row.is_gated(config),
+        relative=relative_rows(config),
+        exits=exit_work(encoder),
+        tables=table_work(encoder),
+    )
+
+
+def _exits(request: CostsRequest, card: ModelCard, dataset: Dataset) -> Path | None:
+    """Return the folder of the exits that queries pass; None for those of the model."""
+    if request.exits == "model":
+        return None
+    store = store_folder(request.root, dataset.name, card.fingerprint, card.layers)
+    root = None if request.root == INDEXES else request.root
+    found = fitting_exits(store)
+    if found is None:
+        raise no_exits(str(store.parent), request.corpus, request.model, root)
+    return found
+
+
+def open_encoders(
+    model: str, layers: Iterable[int], device: str, dtype: str, exits: Path | None = None
+) -> Encoders:
+    """Load a cut encoder for each of `layers`; all share the weights of the deepest one.
+
+    Args:
+        model: folder or id.
+        layers: of the encoders.
+        device: as `choose_device` takes it.
+        dtype: as `choose_dtype` takes it.
+        exits: folder of the exits of an index, in place of the model's own.
+    """
+    torch_device = choose_device(device)
+    torch_dtype = choose_dtype(dtype, torch_device)
+    deepest_first = sorted(set(layers), reverse=True)
+    where = (torch_device, torch_dtype, exits)
+    deepest, tokenizer = checkpoint.load(model, deepest_first[0], *where)
+    weights = _held(deepest)
+    encoders = {deepest_first[0]: deepest}
+    for layer in deepest_first[1:]:
+        encoders[layer] = checkpoint.load(model, layer, *where)[0]
+        for name, tensor in _held(encoders[layer]).items():
+            tensor.data = weights[name].data
+    return Encoders(encoders, tokenizer, open_static(model, exits) if 0 in encoders else None)
+
+
+def query_times(
+    encoders: Encoders,
+    layers: Iterable[int],
+    indexes: Mapping[int, FaissIndex],
+    texts: Sequence[str],
+    rounds: int,
+) -> dict[Cut, Floats]:
+    """Return the milliseconds of each query at each cut, [Q]: tokenise, encode and search.
+
+    Queries run one at a time. Encoding at a layer and searching at a dim are timed separately and
+    added per query, in shuffled order: a noisy moment of the machine favours no cut, and caches of
+    the processor are as cold as in service. The median of the rounds of a query counts.
+
+    Args:
+        encoders: of `layers`.
+        layers: of the queries.
+        indexes: by dim.
+        texts: Q queries, at least one.
+        rounds: how often each query is timed.
+    """
+    vectors = embed_texts(encoders.deepest, encoders.tokenizer, texts, "query", [max(layers)])[0]
+
+    def encode(layer: int, query: int) -> None:
+        if layer == 0 and encoders.static is not None:
+            encoders.static.embed([texts[query]])
+            return
+        encoder = encoders.by_layer[layer]
+        rows = tokenize(encoder.card, encoders.tokenizer, [texts[query]], "query")
+        embed_tokens(encoder, rows, encoders.tokenizer.pad_id, [layer])
+
+    def search(dim: int, query: int) -> None:
+        indexes[dim].ranked(["query"], vectors[query : query + 1], FOUND)
+
+    known_layers, dims = sorted(set(layers)), sorted(indexes)
+    steps = [*((encode, layer) for layer in known_layers), *((search, dim) for dim in dims)]
+    times = _interleaved(steps, len(texts), rounds)
+    encoding = dict(zip(known_layers, times[: len(known_layers)], strict=True))
+    searching = dict(zip(dims, times[len(known_layers) :], strict=True))
+    return {Cut(n, dim): encoding[n] + searching[dim] for n in known_layers for dim in dims}
+
+
+def document_speeds(
+    encoders: Encoders, layers: Iterable[int], documents: Sequence[str], rounds: int
+) -> dict[int, float]:
+    """Return the documents per second that each of `layers` encodes, in batches.
+
+    Layers come in shuffled order, and the median of the rounds of a layer counts.
+    """
+    known = sorted(set(layers))
+    times = np.empty((rounds, len(known)))
+    generator = np.random.default_rng(13)
+
+    def encode(layer: int, texts: Sequence[str]) -> None:
+        encoder = encoders.by_layer[layer]
+        embed_texts(encoder, encoders.tokenizer, texts, "document", [layer])
+
+    for layer in known:
+        encode(layer, documents[:WARM_UP])
+    with progress("Timing", rounds * len(known) * len(documents), "documents") as advance:
+        for taken in times:
+            for position in generator.permutation(len(known)):
+                taken[position] = _seconds(encode, known[position], documents)
+                advance(len(documents))
+    rates = len(documents) / np.median(times, axis=0)
+    return dict(zip(known, map(float, rates), strict=True))
+
+
+def _time_queries(
+    request: CostsRequest,
+    encoders: Encoders,
+    cuts: Sequence[Cut],
+    texts: Sequence[str],
+    source: int,
+) -> tuple[Mapping[Cut, Floats], int]:
+    """Return the milliseconds of each query at each cut, and the number of documents searched.
+
+    Of which layer the documents are changes no time, so those of one are searched. Indexes are
+    built aside and thrown away: only those that somebody asked for stay beside the vectors.
+    """
+    index = IndexRequest(
+        request.corpus,
+        request.model,
+        root=request.root,
+        device=request.device,
+        dtype=request.dtype,
+    )
+    store = encode_corpus(index, request.model, read_card(request.model), [source])[0]
+    with tempfile.TemporaryDirectory(prefix="m2dr-costs-") as scratch:
+        indexes = {
+            dim: open_index(build_index(store, dim, "flat", folder=Path(scratch)))
+            for dim in sorted({cut.dim for cut in cuts})
+        }
+    layers = sorted({cut.layer for cut in cuts})
+    return query_times(encoders, layers, indexes, texts, request.rounds), store.documents
+
+
+def _costs(
+    request: CostsRequest,
+    card: ModelCard,
+    encoders: Encoders,
+    documents: int,
+    lengths: Sequence[int],
+    cells: Mapping[Cut, Cost],
+) -> Costs:
+    """Return the costs of all cuts, with the conditions they were measured under."""
+    return Costs(
+        model=request.model,
+        fingerprint=card.fingerprint,
+        corpus=request.corpus,
+        whole=card.full,
+        documents_from=card.documents if request.pairing == "trained" else request.pairing,
+        documents=documents,
+        queries=len(lengths),
+        query_tokens=float(np.mean(lengths)),
+        kept="f32",  # what the flat index keeps
+        machine=_machine(encoders.deepest),
+        cells=cells,
+    )
+
+
+def _cell(
+    encoders: Encoders,
+    cut: Cut,
+    times: Floats,
+    speed: float,
+    documents: int,
+    lengths: Sequence[int],
+) -> Cost:
+    p50, p95 = np.percentile(times, [50, 95])
+    shape = shape_of(encoders.deepest)
+    encoding = float(np.mean([shape.encode(cut.layer, length) for length in lengths]))
+    return Cost(
+        latency_p50_ms=float(p50),
+        latency_p95_ms=float(p95),
+        documents_per_second=speed,
+        bytes_per_document=bytes_per_document(cut.dim),
+        multiply_adds=round(encoding) + search_multiply_adds(documents, cut.dim),
+        parameters=parameters_of(encoders.by_layer[cut.layer], cut.layer),
+    )
+
+
+def _queries(request: CostsRequest, dataset: Dataset) -> list[str]:
+    texts = _spread([query.text for query in dataset.queries(request.split)], request.queries)
+    if not texts:
+        raise UserError(f"{request.corpus} has no query in {request.split} to time.")
+    return texts
+
+
+def _documents(request: CostsRequest, dataset: Dataset) -> list[str]:
+    rows = _spread(range(dataset.document_count), request.documents)
+    return [dataset.document_at(row).content for row in rows]
+
+
+def _machine(encoder: Encoder) -> str:
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    dtype = str(next(encoder.parameters()).dtype).removeprefix("torch.")
+    processor = platform.processor() or platform.machine()
+    return f"{processor}, {counted(cores, 'cores')}, encoder on {encoder.device.type} in {dtype}"
+
+
+def _spread(items: Sequence[T], count: int) -> list[T]:
+    """Return at most `count` items, evenly spread from the first to the last."""
+    kept = min(count, len(items))
+    return [items[place * (len(items) - 1) // max(kept - 1, 1)] for place in range(kept)]
+
+
+def _held(encoder: Encoder) -> dict[str, Any]:
+    """Return parameters and buffers by name; buffers hold the tables of fitted exits."""
+    return {**dict(encoder.named_parameters()), **dict(encoder.named_buffers())}
+
+
+def _interleaved(
+    steps: Sequence[tuple[Callable[[int, int], None], int]], queries: int, rounds: int
+) -> Floats:
+    """Return the median milliseconds of each step for each query, [steps, Q]."""
+    for step, of in steps:
+        for query in range(min(WARM_UP, queries)):
+            step(of, query)
+    generator = np.random.default_rng(13)
+    times = np.empty((rounds, len(steps), queries))
+    with progress("Timing", rounds * queries, "queries") as advance:
+        for taken in times:
+            for query in generator.permutation(queries):
+                for position in generator.permutation(len(steps)):
+                    step, of = steps[position]
+                    taken[position, query] = 1000 * _seconds(step, of, int(query))
+                advance(1)
+    typical: Floats = np.median(times, axis=0)
+    return typical
+
+
+def _seconds(step: Callable[..., None], *arguments: Any) -> float:  # noqa: ANN401 - passed on
+    begun = time.perf_counter()
+    step(*arguments)
+    return time.perf_counter() - begun

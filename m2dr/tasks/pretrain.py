@@ -1,0 +1,231 @@
+"""`m2dr pretrain`: masked-LM pre-training of a backbone at several cuts (SMAE)."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from m2dr.core.errors import UserError, counted
+from m2dr.core.progress import is_main_process, process_count, progress, say
+from m2dr.core.records import PRETRAINED, Cut, ModelCard, pooling_modes
+from m2dr.core.trainings import PretrainSettings
+from m2dr.data.sentence_pairs import open_sentences, recognises_sentences
+from m2dr.data.tokens import mask_tokens, masking_order, pad
+from m2dr.evaluate.sentence_tasks import distinct
+from m2dr.model import checkpoint
+from m2dr.model.backbones import most_tokens, read_config
+from m2dr.model.devices import choose_training_device, set_dropout
+from m2dr.model.encoder import Encoder
+from m2dr.model.folder import read_card
+from m2dr.model.hub import find_folder, revision_of
+from m2dr.model.mlm import (
+    FirstTokenDecoder,
+    is_bidirectional,
+    masked_head,
+    remove_word_embeddings,
+    word_embeddings,
+)
+from m2dr.model.sentence_transformers import reshaping_module
+from m2dr.model.tokenizer import ModelTokenizer
+from m2dr.tasks.dry_run import Forecast, forecast
+from m2dr.tasks.encode_texts import open_corpus
+from m2dr.tasks.models import at_revision
+from m2dr.tasks.recipe import stairs_of
+from m2dr.tasks.run_folder import begin_command, clear, opened, refuse_own_folder
+from m2dr.tasks.train import loss_told, plan_of, run, watched
+from m2dr.train.reporters import require_reporters
+from m2dr.train.smae import MaskedAutoencoder, MaskedTexts, masked_batch
+from m2dr.train.trainer import Examples, Plan, Trainer
+
+
+class Text(NamedTuple):
+    """A text of a step; its masks depend on the seed, the epoch and the place alone."""
+
+    text: str
+    epoch: int
+    place: int
+
+
+@dataclass(frozen=True)
+class PretrainReport:
+    """The result of a pre-training."""
+
+    folder: Path
+    card: ModelCard
+    steps: int
+    first_loss: float  # nats per masked token; the mean of the first log
+    last_loss: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Setup:
+    """All objects that a pre-training needs before its first step."""
+
+    settings: PretrainSettings
+    texts: int
+    card: ModelCard
+    encoder: Encoder
+    tokenizer: ModelTokenizer
+    module: MaskedAutoencoder
+    plan: Plan
+    examples: Examples[Text]
+
+    def batch(self, chosen: Sequence[Text]) -> dict[str, object]:
+        """Return the module's arguments for some texts."""
+        settings, inner = self.settings, self.tokenizer.inner
+        rows = self.tokenizer([text.text for text in chosen], settings.length)
+        special, words = set(inner.all_special_ids), min(len(inner), len(self.encoder.words))
+
+        def hidden(share: float, turn: int) -> MaskedTexts:
+            found = []
+            for row, text in zip(rows, chosen, strict=True):
+                own = [settings.seed, text.epoch, text.place]
+                order = masking_order(row, special, np.random.default_rng([*own, 0]))
+                draw = np.random.default_rng([*own, turn])
+                mask = int(inner.mask_token_id)
+                found.append(mask_tokens(row, share, order, mask, words, draw))
+            return found
+
+        for_encoder, for_decoder = (
+            hidden(settings.encoder_mask, 1),
+            hidden(settings.decoder_mask, 2),
+        )
+        return masked_batch(
+            rows, for_encoder, for_decoder, lambda some: pad(some, self.tokenizer.pad_id)
+        )
+
+
+@at_revision
+def pretrain(
+    settings: PretrainSettings, folder: Path, resume: bool = False, overwrite: bool = False
+) -> PretrainReport:
+    """Train on masked tokens as `settings` say, and write the backbone's folder.
+
+    Raises:
+        UserError: anything a person can fix, before the first step where it can be known.
+        Interrupted: Ctrl-C; what was trained until the last checkpoint is in the folder.
+    """
+    begun = time.monotonic()
+    require_reporters(settings.reporters)
+    refuse_own_folder("pretrain", settings, folder, "smae")
+    setup = _prepare(settings, folder)
+    parameters = sum(p.numel() for p in setup.module.parameters())
+    with opened(folder, settings, parameters, resume, overwrite):
+        trainer, card = _pretrain(setup, folder, resume)
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return PretrainReport(
+        folder, card, setup.plan.steps, losses[0], losses[-1], time.monotonic() - begun
+    )
+
+
+def _pretrain(setup: _Setup, folder: Path, resume: bool) -> tuple[Trainer, ModelCard]:
+    """Train, and write the backbone in the first rank."""
+    settings, plan = setup.settings, setup.plan
+    cuts = " ".join(map(str, setup.module.cuts))
+    say(f"Pre-training {cuts} of {settings.backbone}: {counted(plan.steps, 'steps')}")
+    say(f"  {counted(setup.texts, 'texts')}, {plan.batch_queries} per step, into {folder}")
+    losses: dict[int, float] = {}  # by its step, the last one that was logged
+    with progress("Pre-training", plan.steps, "steps", partial(loss_told, losses)) as advance:
+        watch = watched(advance, losses)
+        trainer = Trainer(setup.module, plan, setup.examples, setup.batch, None, watch)
+        run(trainer, folder, resume, advance, "pretrain")
+    card = setup.card
+    trainer.accelerator.wait_for_everyone()
+    if is_main_process():
+        card = checkpoint.save(setup.encoder.eval(), setup.tokenizer, card, folder)
+        clear(folder)
+    trainer.accelerator.wait_for_everyone()
+    return trainer, card
+
+
+@at_revision
+def dry_run(settings: PretrainSettings) -> Forecast:
+    """Load everything, run a few real steps, and forecast the rest; nothing is written."""
+    setup = _prepare(settings, Path())
+    return forecast(setup.module, setup.plan, setup.examples, setup.batch, "texts")
+
+
+def _prepare(settings: PretrainSettings, folder: Path) -> _Setup:
+    device = choose_training_device(settings.device)
+    count, read = _texts(settings)
+    if settings.batch_texts > count:
+        raise UserError(
+            f"batch_texts = {settings.batch_texts} was asked for; {settings.corpus} has "
+            f"{counted(count, 'texts')}. Ask for fewer."
+        )
+    _check(settings)
+    encoder, tokenizer = checkpoint.load(settings.backbone, None, device)
+    if tokenizer.inner.mask_token_id is None or not is_bidirectional(settings.backbone):
+        raise UserError(
+            f"{settings.backbone} cannot predict masked tokens: its tokens see only those before "
+            "them, or its tokenizer has no mask. Take an encoder such as bert-base-uncased."
+        )
+    decoder, _ = checkpoint.load(settings.backbone, 1, device)
+    remove_word_embeddings(decoder)
+    head, pretrained = masked_head(settings.backbone)
+    if not pretrained:
+        say(f"{settings.backbone} has no masked-LM head: a new one is trained along.")
+    for part in (encoder, decoder):
+        set_dropout(part, settings.dropout)
+    whole = encoder.card.full
+    named = tuple(Cut.parse(word) for word in settings.checkpoints)
+    for cut in named:
+        encoder.card.check(cut)
+    cuts = (*(cut for cut in named if cut != whole), whole) if named else (*stairs_of(whole), whole)
+    module = MaskedAutoencoder(
+        encoder, FirstTokenDecoder(decoder), head, word_embeddings(encoder), cuts
+    ).to(device)
+    plan = plan_of(settings, settings.batch_texts, count, encoder, folder)
+    total = plan.examples * process_count()
+    examples = Examples(
+        count, lambda epoch, place: Text(read(place), epoch, place), total, settings.seed
+    )
+    card = replace(
+        encoder.card,
+        backbone=settings.backbone,
+        revision=revision_of(find_folder(settings.backbone)),
+        variant=PRETRAINED,
+        exported_from="",
+        fingerprint="",
+    )
+    return _Setup(settings, count, card, encoder, tokenizer, module, plan, examples)
+
+
+def _texts(settings: PretrainSettings) -> tuple[int, Callable[[int], str]]:
+    """Return the number of texts, and a function that reads the one at a place."""
+    if recognises_sentences(settings.corpus):
+        pairs = open_sentences(settings.corpus).pairs
+        texts, _, _ = distinct(pairs)
+        return len(texts), texts.__getitem__
+    dataset = open_corpus(settings.corpus)
+    return dataset.document_count, lambda place: dataset.document_at(place).content
+
+
+def _check(settings: PretrainSettings) -> None:
+    folder = find_folder(settings.backbone)
+    card = read_card(folder)
+    if card.exit_head in ("fitted", "table"):
+        origin = replace(settings, backbone=card.backbone, revision="")
+        raise UserError(
+            f"{settings.backbone} has fitted exits, which no longer fit when its layers move. "
+            f"Pre-train what it was made of: {begin_command('pretrain', origin)}"
+        )
+    module, pooling = reshaping_module(folder), card.pooling
+    if module or len(pooling_modes(pooling)) > 1:
+        found = f"the module {module} behind its pooling" if module else f"the pooling {pooling}"
+        raise UserError(
+            f"{settings.backbone} has {found}, so that its vectors are no states of tokens, from "
+            "which masked tokens are predicted. Take the encoder that it was made of, such as "
+            "bert-base-uncased."
+        )
+    longest = most_tokens(read_config(folder))
+    if settings.length > longest:
+        raise UserError(
+            f"length = {settings.length} was asked for; {settings.backbone} reads {longest} tokens "
+            "at most."
+        )

@@ -1,0 +1,497 @@
+"""Rank documents at every cut, by row number, and measure the rankings layer by layer.
+
+Shapes: Q queries, H width, k documents of a ranking.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from m2dr import __version__
+from m2dr.core.errors import Interrupted, UserError, counted
+from m2dr.core.files import remove_files
+from m2dr.core.jsontext import json_sha256
+from m2dr.core.progress import progress, say
+from m2dr.core.records import Cut, Judgement, ModelCard, Query, Ranking, Run
+from m2dr.core.requests import Runs
+from m2dr.data.dataset import Dataset
+from m2dr.evaluate.checks import (
+    depth_checks,
+    grid_checks,
+    model_checks,
+    query_checks,
+    ranking_checks,
+)
+from m2dr.evaluate.fast_measures import Ints, RowEvaluator, drop_own
+from m2dr.evaluate.grid import Grid, write_csv, write_grid
+from m2dr.evaluate.measures import Evaluator, overall
+from m2dr.evaluate.results import (
+    LayerScores,
+    LayerScoresFile,
+    join_layers,
+    write_scores,
+)
+from m2dr.evaluate.runfiles import write_qrels, write_run
+from m2dr.index.exact import prefix_top_k
+from m2dr.index.exit_files import digest_of_exits
+from m2dr.index.store import Store
+from m2dr.model import checkpoint
+from m2dr.model.devices import choose_device, choose_dtype
+from m2dr.model.folder import read_card
+from m2dr.tasks.encode_texts import embed_texts
+from m2dr.tasks.models import document_layer, label_of
+
+WAYS = ("trained", "same", "last", "cross")
+INDEX_EXITS = ".index-exits"  # after a model's name: its queries pass the exits of an index
+DEEPEST = 1000  # documents of a ranking where no measure has a cutoff
+
+Floats = NDArray[np.float32]
+LayerPair = tuple[int, int]  # of the queries, of the documents
+Keep = Callable[[Cut, Callable[[], Run]], None]  # receives a cut, and a function that makes its run
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """The document layer that queries of each layer search, in one grid."""
+
+    suffix: str  # of the model's name in tables and folders; empty for the trained pairing
+    layers: Mapping[int, int]  # of the queries -> of the documents
+
+    @property
+    def documents(self) -> int:
+        """Deepest layer of the documents, and the only one of a pairing with fixed documents."""
+        return max(self.layers.values())
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether queries of several layers search the same documents."""
+        return len(set(self.layers.values())) == 1 and len(self.layers) > 1
+
+
+def pairings(card: ModelCard, layers: Sequence[int], documents: str) -> tuple[Pairing, ...]:
+    """Return the pairings of `--documents`.
+
+    Args:
+        card: model card.
+        layers: of the queries.
+        documents: trained, same, last or the number of a layer; or cross, for each of `layers`.
+
+    Raises:
+        UserError: it is none of these, or the encoder has no such layer.
+    """
+    if documents == "cross":
+        return tuple(_fixed(card, layers, layer) for layer in layers)
+    if documents == "same":
+        return (_named(card, ".documents-same", {layer: layer for layer in layers}),)
+    if documents == "last":
+        return (_fixed(card, layers, card.layers),)
+    if documents == "trained":
+        return (Pairing("", _trained(card, layers)),)
+    if not documents.isdecimal():
+        raise UserError(
+            f"--documents {documents} names no layer of documents; it is {', '.join(WAYS)} or the "
+            f"number of a layer from {card.lowest_layer} to {card.layers}."
+        )
+    return (_fixed(card, layers, card.check(Cut(int(documents), 1)).layer),)
+
+
+def whole_pairing(card: ModelCard, pairing: Pairing) -> Pairing:
+    """Return the same way of pairing for all layers of a model."""
+    layers = range(card.lowest_layer, card.layers + 1)
+    found = pairings(card, layers, pairing_of(f"grid{pairing.suffix}")[1])[0]
+    return replace(found, suffix=pairing.suffix)
+
+
+def pairing_of(grid: str) -> tuple[str, str]:
+    """Return the name of the model of a grid, and its `--documents`, by the name of the grid.
+
+    >>> pairing_of("mine.documents-06"), pairing_of("mine.documents-same"), pairing_of("mine")
+    (('mine', '6'), ('mine', 'same'), ('mine', 'trained'))
+    """
+    found = re.fullmatch(r"(.+)\.documents-(same|\d+)", grid)
+    return (found[1], found[2].lstrip("0") or "0") if found else (grid, "trained")
+
+
+def _fixed(card: ModelCard, layers: Sequence[int], documents: int) -> Pairing:
+    return _named(card, f".documents-{documents:02d}", dict.fromkeys(layers, documents))
+
+
+def _named(card: ModelCard, suffix: str, layers: dict[int, int]) -> Pairing:
+    return Pairing("" if layers == _trained(card, layers) else suffix, layers)
+
+
+def _trained(card: ModelCard, layers: Sequence[int] | Mapping[int, int]) -> dict[int, int]:
+    return {layer: document_layer(card, layer) for layer in layers}
+
+
+@dataclass(frozen=True)
+class RankingTask:
+    """Queries of a split of a dataset, and the measures of their rankings."""
+
+    dataset: Dataset
+    split: str
+    measures: tuple[str, ...]
+
+    @cached_property
+    def queries(self) -> list[Query]:
+        """Judged queries that have a text."""
+        return self.dataset.queries(self.split)
+
+    @cached_property
+    def judgements(self) -> list[Judgement]:
+        """Judgements of all queries that are measured."""
+        return self.dataset.judgements(self.split)
+
+    def require(self) -> None:
+        """Raise UserError if there is nothing to measure, or no such measure."""
+        Evaluator(self.judgements, self.measures)
+
+    @cached_property
+    def digest(self) -> str:
+        """Sha256 of the queries and judgements."""
+        held = [[(one.id, one.text) for one in self.queries], [asdict(j) for j in self.judgements]]
+        return json_sha256(held, sort_keys=False)
+
+
+@dataclass(frozen=True)
+class GridRanker:
+    """Ranks for one model and task, at all dims of a layer in one pass over a store."""
+
+    task: RankingTask
+    model: str
+    card: ModelCard
+    stores: Mapping[int, Store]  # by layer
+    dims: tuple[int, ...]
+    device: str
+    dtype: str
+    exits: Path | None = None  # of an index, used by queries in place of those of the model
+    _vectors: dict[int, Floats] = field(default_factory=dict, compare=False)  # of the queries
+
+    def question(self, layer: int, store: str) -> dict[str, object]:
+        """Return all that a score depends on, but for its dim and measure.
+
+        Args:
+            layer: of the queries.
+            store: digest of the store of the documents.
+        """
+        return {
+            "version": __version__,
+            "model": asdict(replace(label_of(self.card, ""), cuts=())),
+            "exit_head": self.card.exit_head,
+            "layer": layer,
+            "store": store,
+            "task": self.task.digest,
+            "drop": self.task.dataset.drops_own_document,
+            "dtype": str(choose_dtype(self.dtype, choose_device(self.device))),
+            **({"exits": digest_of_exits(self.exits)} if self.exits else {}),
+        }
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """Names of the measures, each once."""
+        return self._evaluator.measures
+
+    @property
+    def depth(self) -> int:
+        """Documents of a ranking, if the corpus has as many."""
+        return self._evaluator.depth or DEEPEST
+
+    def measure(
+        self, pairs: Sequence[LayerPair], keep: Keep
+    ) -> Iterator[tuple[LayerPair, LayerScores]]:
+        """Measure pairs of layers, at least one, one after the other.
+
+        `keep` receives each cut before its layer is yielded.
+        """
+        self._encode({layer for layer, _ in pairs} - self._vectors.keys())
+        with progress("Ranking", len(pairs) * len(self.dims), "cuts") as advance:
+            for layer, source in pairs:
+                yield (layer, source), self._measure(layer, source, keep)
+                advance(len(self.dims))
+
+    def _measure(self, layer: int, source: int, keep: Keep) -> LayerScores:
+        values, tied, empty = {}, {}, {}
+        for cut, rows, scores in self._ranked(layer, source):
+            make_run = partial(self._run, source, rows, scores)
+            keep(cut, make_run)
+            values[cut] = self._evaluator.per_query(rows, make_run)
+            held = (rows >= 0).sum(axis=1)
+            last = scores[np.arange(len(rows)), np.maximum(held, 1) - 1] if rows.size else held
+            first = scores[:, 0] if rows.size else held
+            tied[cut] = int(((held > 1) & (first == last)).sum())
+            empty[cut] = int((held == 0).sum())
+        facts = {
+            "unanswered": self._evaluator.unanswered,
+            "unanswerable": self._evaluator.unanswerable,
+            "unknown_documents": self._evaluator.unknown_documents,
+        }
+        return LayerScores.of(self._evaluator.query_ids, values, tied, empty, facts)
+
+    def _ranked(self, layer: int, source: int) -> Iterator[tuple[Cut, Ints, Floats]]:
+        """Yield the rows and scores of every dim, both [Q, k], best first."""
+        drops = self.task.dataset.drops_own_document
+        found = prefix_top_k(
+            self._vectors[layer],
+            self.stores[source],
+            self.dims,
+            self.depth + drops,
+            self.card.similarity,
+            self.device,
+            self._docid_ranks,
+        )
+        for dim in self.dims:
+            scores, rows = found.pop(dim)
+            _check_finite(scores, self.model, Cut(layer, dim))
+            if drops:
+                rows, scores = drop_own(rows, scores, self._own, self.depth)
+            yield Cut(layer, dim), rows, scores
+
+    def _encode(self, layers: Collection[int]) -> None:
+        """Encode the queries at some layers, in one pass, into `_vectors`, each [Q, H]."""
+        if not layers:
+            return
+        device = choose_device(self.device)
+        dtype = choose_dtype(self.dtype, device)
+        encoder, tokenizer = checkpoint.load(
+            self.model, max(layers), device, dtype, exits=self.exits
+        )
+        texts, deeper = [query.text for query in self.task.queries], sorted(layers)
+        with progress("Encoding", len(texts), "queries") as advance:
+            vectors = embed_texts(encoder, tokenizer, texts, "query", deeper, advance)
+        self._vectors.update(zip(deeper, vectors, strict=True))
+
+    @cached_property
+    def _evaluator(self) -> RowEvaluator:
+        ids = [query.id for query in self.task.queries]
+        return RowEvaluator(self.task.judgements, self.task.measures, ids, self._rows)
+
+    @cached_property
+    def _docid_ranks(self) -> NDArray[np.int64]:
+        """Positions of docids in their sorted order; all layers hold the same documents."""
+        return self._store.docids.ranks()
+
+    @cached_property
+    def _own(self) -> list[int]:
+        """Row of the document with the id of each query, or -1."""
+        ids = [query.id for query in self.task.queries]
+        rows = self._rows(set(ids))
+        return [rows.get(name, -1) for name in ids]
+
+    @property
+    def _store(self) -> Store:
+        return next(iter(self.stores.values()))
+
+    def _rows(self, docids: Iterable[str]) -> dict[str, int]:
+        """Return the rows of those `docids` that exist, in one pass over all docids."""
+        wanted = {docid.encode(errors="surrogatepass"): docid for docid in docids}
+        lines = enumerate(self._store.docids.data.split(b"\n"))
+        return {wanted[line]: row for row, line in lines if line in wanted}
+
+    def _run(self, source: int, rows: Ints, scores: Floats) -> Run:
+        """Make the run of a cut from rows, -1 after the last, and scores, both [Q, k]."""
+        docids, rankings = self.stores[source].docids, {}
+        for query, found, values in zip(self.task.queries, rows, scores, strict=True):
+            held = found >= 0
+            names = tuple(docids.take(found[held].tolist()))
+            rankings[query.id] = Ranking(names, tuple(values[held].tolist()))
+        return Run(rankings)
+
+
+def _check_finite(scores: Floats, model: str, cut: Cut) -> None:
+    invalid = int((~np.isfinite(scores)).any(axis=1).sum())
+    if invalid:
+        raise UserError(
+            f"Scores of {counted(invalid, 'queries')} by {model} at {cut} are not numbers; measure "
+            "again with --dtype fp32, and if that does not help, train the model again."
+        )
+
+
+@dataclass(frozen=True)
+class GridEvaluation:
+    """Measures grids of one model on one corpus, whose documents are encoded.
+
+    Attributes:
+        ranker: of the dims and measures that were asked for.
+        runs: the cuts whose runs are written.
+        overwrite: measure again what was measured before.
+        digests: of the stores, by layer; those of layers that were not asked for besides.
+    """
+
+    ranker: GridRanker
+    runs: Runs
+    overwrite: bool
+    digests: Mapping[int, str]
+
+    def grid(self, name: str, pairing: Pairing, folder: Path) -> Grid:
+        """Measure the layers of a pairing that were not measured before; write grid and scores.
+
+        The files keep what was measured before: layers that are not asked for now, where they have
+        the same dims and measures, and dims and measures of a layer that is.
+
+        Returns:
+            The grid that was asked for.
+
+        Raises:
+            Interrupted: Ctrl-C; the layers measured so far are kept.
+        """
+        whole = whole_pairing(self.ranker.card, pairing)
+        there = [pair for pair in whole.layers.items() if pair[1] in self.digests]
+        questions = (self.ranker.question(layer, self.digests[source]) for layer, source in there)
+        files = {
+            pair: LayerScoresFile(folder, *pair, question)
+            for pair, question in zip(there, questions, strict=True)
+        }
+        before = {} if self.overwrite else _read_all(files)
+        asked = {pair: files[pair] for pair in pairing.layers.items()}
+        wide = self._widened([before[pair] for pair in asked if pair in before])
+        known = {pair: before[pair] for pair in asked if wide._is_there(pair, before, asked)}
+        if known:
+            done = ", ".join(str(layer) for layer, _ in known)
+            say(f"{name}: layers {done} were measured before; --overwrite measures them again")
+        try:
+            for pair, part in wide._measured([one for one in asked if one not in known], asked):
+                known[pair] = part
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"Measuring stopped after {len(known)} of {counted(len(asked), 'layers')}; the "
+                "same command goes on from there."
+            ) from None
+        wide._write(name, whole, before | known, folder)
+        shown = [known[pair].only(self.ranker.dims, self.ranker.measures) for pair in asked]
+        return self._grid(name, pairing, shown)
+
+    def _widened(self, before: Sequence[LayerScores]) -> "GridEvaluation":
+        """Return an evaluation of the dims and measures that were measured before, too."""
+        ranker = self.ranker
+        dims = {*ranker.dims, *(dim for part in before for dim in part.dims)}
+        measures = dict.fromkeys(name for part in before for name in part.measures)
+        task = replace(ranker.task, measures=(*measures | dict.fromkeys(ranker.measures),))
+        return replace(self, ranker=replace(ranker, task=task, dims=tuple(sorted(dims))))
+
+    def _is_there(
+        self,
+        pair: LayerPair,
+        before: Mapping[LayerPair, LayerScores],
+        asked: Mapping[LayerPair, LayerScoresFile],
+    ) -> bool:
+        """Whether a layer was measured before, and all runs to keep are there."""
+        if pair not in before or not self._is_like(before[pair]):
+            return False
+        cuts = (Cut(pair[0], dim) for dim in self.ranker.dims)
+        kept = (cut for cut in cuts if self._keeps(cut, asked))
+        return all(_run_file(asked[pair].folder, cut).exists() for cut in kept)
+
+    def _is_like(self, part: LayerScores) -> bool:
+        """Whether scores have the dims and measures of this evaluation."""
+        ranker = self.ranker
+        return part.dims == ranker.dims and set(part.measures) == set(ranker.measures)
+
+    def _write(
+        self, name: str, whole: Pairing, parts: Mapping[LayerPair, LayerScores], folder: Path
+    ) -> None:
+        """Write the grid and the scores of all layers that have the same dims and measures."""
+        alike = {pair: parts[pair] for pair in sorted(parts) if self._is_like(parts[pair])}
+        left = len(parts) - len(alike)
+        if left:
+            say(
+                f"{folder} holds a grid of the dims and measures that were asked for now; "
+                f"{counted(left, 'layers')} measured before have others, and come back when those "
+                "are asked for"
+            )
+        ordered = [part.only(self.ranker.dims, self.ranker.measures) for part in alike.values()]
+        write_scores(list(join_layers(ordered).values()), folder)
+        grid = self._grid(name, replace(whole, layers=dict(list(alike))), ordered)
+        write_grid(grid, folder / "grid.json")
+        write_csv([grid], folder / "grid.csv")
+
+    def _measured(
+        self, pairs: Sequence[LayerPair], asked: Mapping[LayerPair, LayerScoresFile]
+    ) -> Iterator[tuple[LayerPair, LayerScores]]:
+        def keep(cut: Cut, run: Callable[[], Run]) -> None:
+            if self._keeps(cut, asked):
+                path = _run_file(folder, cut)
+                write_qrels(self.ranker.task.judgements, path.with_name("qrels.tsv"))
+                write_run(run(), path, tag=_tag(folder.name))
+
+        for pair in pairs:
+            folder = asked[pair].folder
+            asked[pair].forget()
+            if (folder / "runs").is_dir():
+                remove_files(folder / "runs", f"L{pair[0]}D*.trec")  # perhaps of other weights
+        for pair, part in self.ranker.measure(pairs, keep) if pairs else ():
+            asked[pair].write(part)
+            yield pair, part
+
+    def _keeps(self, cut: Cut, asked: Collection[LayerPair]) -> bool:
+        full = Cut(max(layer for layer, _ in asked), max(self.ranker.dims))
+        return self.runs == "all" or (self.runs == "whole" and cut == full)
+
+    def _grid(
+        self,
+        name: str,
+        pairing: Pairing,
+        parts: Sequence[LayerScores],
+    ) -> Grid:
+        scores = join_layers(parts)
+        cuts = next(iter(scores.values())).cuts
+        cells = {
+            cut: {
+                measure: overall(measure, one.at(cut).tolist()) for measure, one in scores.items()
+            }
+            for cut in cuts
+        }
+        task, card = self.ranker.task, self.ranker.card
+        queries = len(next(iter(scores.values())).query_ids)
+        place = (name, task.dataset.name, task.split, queries, cells)
+        notes = tuple(_notes(task, card, pairing))
+        checks = [*grid_checks(Grid(*place)), *self._checks(parts, cuts, tuple(scores), queries)]
+        return Grid(*place, notes, checks=tuple(checks))
+
+    def _checks(
+        self,
+        parts: Sequence[LayerScores],
+        cuts: Sequence[Cut],
+        measures: Sequence[str],
+        queries: int,
+    ) -> Iterator[str]:
+        ranker, store = self.ranker, next(iter(self.ranker.stores.values()))
+        facts = parts[0].facts
+        tied = {cut: count for part in parts for cut, count in part.tied.items()}
+        empty = {cut: count for part in parts for cut, count in part.empty.items()}
+        depth = min(ranker.depth, store.documents - ranker.task.dataset.drops_own_document)
+        yield from ranking_checks(tied, empty, queries - facts["unanswered"])
+        yield from depth_checks(measures, depth, store.documents)
+        yield from query_checks(queries, **facts)
+        card = read_card(ranker.model) if ranker.exits else ranker.card
+        differences = store.manifest.label.differences(label_of(card, ranker.model))
+        yield from model_checks(ranker.card, cuts, differences)
+
+
+def _notes(task: RankingTask, card: ModelCard, pairing: Pairing) -> Iterator[str]:
+    if task.dataset.drops_own_document:
+        yield "the query's own document is dropped from its ranking"
+    if set(pairing.layers.values()) != set(pairing.layers) and pairing.is_fixed:
+        yield f"documents are encoded by layer {pairing.documents} whatever the query's layer"
+    if any(document_layer(card, own) != other for own, other in pairing.layers.items()):
+        yield (
+            "the model was trained with documents of "
+            f"{'the last layer' if card.documents == 'last' else 'the same layer as the query'}"
+        )
+
+
+def _read_all(files: Mapping[LayerPair, LayerScoresFile]) -> dict[LayerPair, LayerScores]:
+    found = ((pair, file.read()) for pair, file in files.items())
+    return {pair: part for pair, part in found if part is not None}
+
+
+def _run_file(folder: Path, cut: Cut) -> Path:
+    return folder / "runs" / f"{cut}.trec"
+
+
+def _tag(name: str) -> str:
+    return "".join(char if char.isalnum() or char in "-_." else "-" for char in name)

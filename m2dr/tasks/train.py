@@ -1,0 +1,445 @@
+"""`m2dr train`: train a backbone on a corpus by a recipe."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from m2dr.core.errors import Interrupted, UserError, counted
+from m2dr.core.progress import Advance, is_main_process, process_count, progress, say
+from m2dr.core.records import Cut, ModelCard
+from m2dr.core.trainings import RunSettings, TrainSettings
+from m2dr.model import checkpoint
+from m2dr.model.devices import choose_training_device, drops_out, set_dropout, trains_in_bf16
+from m2dr.model.distributed import RankGroup
+from m2dr.model.encoder import Encoder
+from m2dr.model.folder import read_card
+from m2dr.model.hub import CARD, CHECKPOINTS, RECORD, resume_command
+from m2dr.model.lora import add_lora, merge_lora
+from m2dr.model.tokenizer import ModelTokenizer
+from m2dr.tasks.fit_heads import fit_texts_now
+from m2dr.tasks.fit_texts import FitTexts, drop_exits, fit_texts
+from m2dr.tasks.models import at_revision, fitted_cuts
+from m2dr.tasks.recipe import Recipe, recipe_of
+from m2dr.tasks.run_folder import (
+    LOGS,
+    asked_to_stop,
+    begin_many,
+    clear,
+    held,
+    opened,
+    refuse_own_folder,
+)
+from m2dr.tasks.training_data import Material, kind_of, open_material, refuse_few
+from m2dr.train.module import TrainingModule
+from m2dr.train.reporters import require_reporters
+from m2dr.train.trainer import Examples, Plan, Trainer, last_complete_checkpoint, step_of
+
+FIT_TEXTS = 4096  # documents and training queries that a fit inside a training reads, at most
+
+
+def plan_of(
+    settings: RunSettings,
+    batch: int,
+    count: int,
+    encoder: Encoder,
+    folder: Path,
+    evaluate_steps: int = 0,
+    all_used: bool = True,
+) -> Plan:
+    """Return the plan of a training.
+
+    Args:
+        settings: of the run.
+        batch: examples per step and process.
+        count: examples there are.
+        encoder: what is trained; its device counts.
+        folder: of the model.
+        evaluate_steps: between two evaluations; 0: never.
+        all_used: every step trains every parameter.
+    """
+    per_step = batch * settings.accumulate * process_count()
+    steps = ceil(settings.epochs * count / per_step) if settings.epochs else settings.steps
+    return Plan(
+        folder=folder / CHECKPOINTS,
+        logs=folder / LOGS,
+        steps=steps,
+        batch_queries=batch,
+        accumulate=settings.accumulate,
+        learning_rate=settings.learning_rate,
+        head_learning_rate=settings.head_learning_rate,
+        schedule=settings.schedule,
+        warmup=settings.warmup,
+        weight_decay=settings.weight_decay,
+        max_grad_norm=settings.max_grad_norm,
+        seed=settings.seed,
+        bf16=trains_in_bf16(settings.dtype, encoder.device),
+        cpu=encoder.device.type == "cpu",
+        log_steps=settings.log_steps,
+        save_steps=settings.save_steps,
+        evaluate_steps=min(evaluate_steps, steps),
+        report_to=settings.reporters,
+        settings=asdict(settings),
+        all_used=all_used,
+    )
+
+
+@dataclass(frozen=True)
+class TrainReport:
+    """The result of a training."""
+
+    folder: Path
+    card: ModelCard
+    steps: int
+    first_loss: float  # nats per query, summed over terms; the mean of the first log
+    last_loss: float
+    quality: float | None  # of the kept checkpoint on the dev split: the mean over its cuts
+    measure: str  # what that is a mean of
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Setup:
+    """All objects that a training needs before its first step."""
+
+    settings: TrainSettings
+    material: Material
+    recipe: Recipe
+    encoder: Encoder
+    tokenizer: ModelTokenizer
+    module: TrainingModule
+    plan: Plan
+    examples: Examples[Any]
+
+    def batch(self, chosen: Any) -> dict[str, object]:  # noqa: ANN401  # groups or pairs
+        """Return the module's arguments for some examples."""
+        return self.material.batch(self.recipe.card, self.tokenizer, chosen).tensors()
+
+
+@at_revision
+def train(
+    settings: TrainSettings, folder: Path, resume: bool = False, overwrite: bool = False
+) -> TrainReport:
+    """Train as `settings` say, and write the model folder.
+
+    Raises:
+        UserError: anything a person can fix, before the first step where it can be known.
+        Interrupted: Ctrl-C; what was trained until the last checkpoint is in the folder.
+    """
+    begun = time.monotonic()
+    require_reporters(settings.reporters)
+    refuse_own_folder("train", settings, folder, settings.variant)
+    setup = prepare(settings, folder)
+    parameters = sum(p.numel() for p in setup.module.parameters())
+    with opened(folder, settings, parameters, resume, overwrite):
+        trainer, card = _train(setup, folder, resume)
+    return _report(trainer, folder, card, setup.material, time.monotonic() - begun)
+
+
+def _train(setup: Setup, folder: Path, resume: bool) -> tuple[Trainer, ModelCard]:
+    """Train, and write the model in the first rank."""
+    settings, encoder, plan = setup.settings, setup.encoder, setup.plan
+    material = setup.material
+    kind = f"{encoder.device.type} in {'bf16' if plan.bf16 else 'fp32'}"
+    say(
+        f"Training {setup.recipe.variant.name} on {material.name}: {counted(plan.steps, 'steps')} "
+        f"on {kind}"
+    )
+    say(f"  {counted(material.count, material.unit)}, {plan.batch_queries} per step, into {folder}")
+
+    quality = partial(_quality, setup) if material.quality else None
+    losses: dict[int, float] = {}  # by its step, the last one that was logged
+    with progress("Training", plan.steps, "steps", partial(loss_told, losses)) as advance:
+        watch = watched(advance, losses)
+        trainer = Trainer(setup.module, plan, setup.examples, setup.batch, quality, watch)
+        run(trainer, folder, resume, advance, "train")
+    card = setup.recipe.card
+    trainer.accelerator.wait_for_everyone()
+    if is_main_process():
+        if settings.lora_rank:
+            merge_lora(encoder)
+        encoder.eval()
+        if settings.refits:
+            card = refit(encoder, setup.tokenizer, card, settings)
+        elif encoder.fitted is not None:
+            frozen = setup.recipe.variant.freeze
+            card = with_fitted_cuts(card, frozen)
+            if not frozen:
+                refit_table(encoder, setup.tokenizer, settings)
+        card = checkpoint.save(encoder, setup.tokenizer, card, folder)
+        clear(folder)
+    trainer.accelerator.wait_for_everyone()
+    return trainer, card
+
+
+def _quality(setup: Setup) -> dict[str, float]:
+    """Return the dev measure of each trained cut, by the name of the cut."""
+    if setup.material.quality is None:
+        return {}
+    found = setup.material.quality(setup.encoder, setup.tokenizer)
+    return {str(cut): value for cut, value in found.items()}
+
+
+def prepare(settings: TrainSettings, folder: Path) -> Setup:
+    """Load and check all that a training needs; nothing is written."""
+    device = choose_training_device(settings.device)
+    material = open_material(settings)
+    recipe = recipe_of(settings, material.kind)
+    refuse_few(settings, material)  # after mistakes that no other corpus mends
+    _warn_of_margins(recipe, material)
+    encoder, tokenizer = checkpoint.load(settings.backbone, recipe.card.layers, device)
+    encoder.card = recipe.card
+    if recipe.card.exit_head != "fitted":
+        encoder.fitted = None  # of a fitted backbone: its layers will change
+    elif encoder.fitted is None:
+        fit_before(encoder, tokenizer, settings)
+    if recipe.card.exit_head == "linear":
+        encoder.add_exit_heads([layer for layer in recipe.layers if layer < recipe.full.layer])
+    frozen = recipe.variant.freeze
+    set_dropout(encoder, 0.0 if frozen else settings.dropout)
+    if recipe.setting.loss == "simcse" and not drops_out(encoder):
+        raise UserError(
+            "loss = simcse tells two views of a sentence apart by dropout alone, and there is none;"
+            " set dropout=0.1."
+        )
+    if settings.lora_rank:
+        rank, alpha, dropout = settings.lora_rank, settings.lora_alpha, settings.lora_dropout
+        add_lora(encoder, rank, alpha, dropout, settings.seed)
+    if frozen:
+        train_exits_alone(encoder)
+    if settings.gradient_checkpointing:
+        encoder.checkpoint_layers(on=True)
+    module = TrainingModule(encoder, recipe.objective(), cached=settings.gradient_cache > 0)
+    module.to(device)
+    evaluate = settings.evaluate_steps if material.quality else 0
+    used = _all_used(recipe, encoder)
+    plan = plan_of(
+        settings, settings.batch_queries, material.count, encoder, folder, evaluate, used
+    )
+    total = plan.examples * process_count()
+    examples: Examples[Any] = Examples(material.count, material.example, total, settings.seed)
+    return Setup(settings, material, recipe, encoder, tokenizer, module, plan, examples)
+
+
+def train_exits_alone(encoder: Encoder) -> None:
+    """Freeze an encoder except for its exits."""
+    encoder.requires_grad_(False)
+    encoder.exit_heads.requires_grad_()
+    if encoder.fitted is not None:
+        encoder.fitted.requires_grad_()
+
+
+def fit_before(encoder: Encoder, tokenizer: ModelTokenizer, settings: TrainSettings) -> None:
+    """Give an encoder fitted exits that are then trained with it."""
+    say("Fitting exits before the first step")
+    fit_texts_now(encoder.eval(), tokenizer, _fit_texts(settings), settings.seed, "learned")
+
+
+def refit(
+    encoder: Encoder, tokenizer: ModelTokenizer, card: ModelCard, settings: TrainSettings
+) -> ModelCard:
+    """Give a trained encoder fitted exits, and return its card with them.
+
+    Documents are those of the last layer from now on; the full model stays what it was.
+    """
+    say("Fitting exits: the full model stays as it is trained, every layer below it retrieves")
+    drop_exits(encoder)
+    record = fit_texts_now(encoder, tokenizer, _fit_texts(settings), settings.seed, "learned")
+    return replace(card, cuts=fitted_cuts(card), documents="last", fit=record)
+
+
+def refit_table(encoder: Encoder, tokenizer: ModelTokenizer, settings: TrainSettings) -> None:
+    """Fit layer 0 again, which training does not reach; trained exits do not change."""
+    trained, behind = encoder.fitted, encoder.behind
+    if trained is None:
+        raise AssertionError("exits are fitted before a training of them")
+    texts, tokens = _fit_texts(settings), trained.tokens  # weighted as its queries will be
+    fit_texts_now(encoder, tokenizer, texts, settings.seed, "none", tokens)
+    if encoder.fitted is None:
+        raise AssertionError("a fit gives exits")
+    trained.table = encoder.fitted.table
+    encoder.fitted, encoder.behind = trained, behind
+
+
+def with_fitted_cuts(card: ModelCard, frozen: bool) -> ModelCard:
+    """Return the card with the cuts that the fit adds to the trained ones.
+
+    They are those of layer 0, and all that a frozen encoder had.
+    """
+    more = {cut for cut in fitted_cuts(card) if frozen or cut.layer == 0}
+    return replace(card, cuts=tuple(sorted({*card.cuts, *more})))
+
+
+def _fit_texts(settings: TrainSettings) -> FitTexts:
+    return fit_texts(settings.corpus, FIT_TEXTS, settings.seed, settings.split)
+
+
+def _warn_of_margins(recipe: Recipe, material: Material) -> None:
+    """Warn if margins of the teacher are out of reach: cosines differ by 2 at most."""
+    setting = recipe.setting
+    reached = 2 / setting.temperature
+    if setting.distill == "margin-mse" and setting.similarity == "cosine":
+        widest = material.widest / setting.distill_temperature
+        if widest > reached:
+            say(
+                f"Warning: margins of the teacher go up to {widest:g}, and those of cosines divided"
+                f" by temperature = {setting.temperature:g} to {reached:g}. Raise "
+                "distill_temperature, lower temperature, or set similarity=dot."
+            )
+
+
+def _all_used(recipe: Recipe, encoder: Encoder) -> bool:
+    """Return whether every step trains every parameter: all layers and their exit heads."""
+    heads = {int(layer) for layer in encoder.exit_heads}
+    if encoder.fitted is not None:
+        heads |= {layer for layer in encoder.fitted.layers if layer}
+    return all(
+        step.layers[-1] == encoder.layers and heads <= set(step.layers) for step in recipe.choices
+    )
+
+
+def run(trainer: Trainer, folder: Path, resume: bool, advance: Advance, verb: str) -> None:
+    """Train to the end, from the last complete checkpoint if resumed."""
+    processes = process_count()
+    found = last_complete_checkpoint(folder / CHECKPOINTS, processes) if resume else None
+    if resume:
+        step = step_of(found) if found else 0
+        advance(step)
+        say(f"Resuming after step {step}")
+    go_on = f"go on with: {resume_command(verb, folder, processes)}"
+    try:
+        with asked_to_stop():
+            trainer.train(resume_from_checkpoint=str(found) if found else None)
+            trainer.assemble()
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"Training stopped at step {trainer.state.global_step} of {trainer.state.max_steps}; "
+            f"{go_on}"
+        ) from None
+    except RuntimeError as error:
+        if processes == 1 or not _of_another_process(error):
+            raise
+        raise Interrupted(
+            f"Another process of this training was lost at step {trainer.state.global_step}; "
+            f"{go_on}"
+        ) from error
+
+
+def _of_another_process(error: RuntimeError) -> bool:
+    """Return whether gloo or NCCL reports that another process is gone."""
+    said = str(error).lower()
+    words = ("connection closed by peer", "connection reset by peer", "gloo", "nccl", "timed out")
+    return any(word in said for word in words)
+
+
+def watched(
+    advance: Advance, losses: dict[int, float]
+) -> Callable[[int, Mapping[str, float]], None]:
+    """Return the callback of each step: it advances the bar and keeps the last loss."""
+
+    def on_step(_: int, logged: Mapping[str, float]) -> None:
+        if "loss" in logged:
+            losses.clear()
+            losses[int(logged["step"])] = logged["loss"]
+        advance(1)
+
+    return on_step
+
+
+def loss_told(losses: Mapping[int, float]) -> str:
+    """Return the last loss and its step, as a progress line shows them."""
+    return next((f"loss {loss:.3f} at step {step}" for step, loss in losses.items()), "")
+
+
+def _report(
+    trainer: Trainer, folder: Path, card: ModelCard, material: Material, seconds: float
+) -> TrainReport:
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    quality, steps = trainer.state.best_metric, trainer.state.max_steps
+    measure = "nDCG@10" if material.kind == "documents" else "Spearman"
+    return TrainReport(folder, card, steps, losses[0], losses[-1], quality, measure, seconds)
+
+
+@dataclass(frozen=True)
+class SeparateReport:
+    """The result of a training of several models."""
+
+    trained: tuple[TrainReport, ...]  # now; those that were there already are not among them
+    cuts: tuple[Cut, ...]
+    folder: Path
+    seconds: float
+
+
+@at_revision
+def cuts_asked(settings: TrainSettings) -> tuple[Cut, ...]:
+    """Return every layer with every dim; by default those of the full model."""
+    backbone = read_card(settings.backbone)
+    layers, dims = settings.layers or (backbone.layers,), settings.dims or (backbone.width,)
+    cuts = {backbone.check(Cut(layer, dim)) for layer in layers for dim in dims}
+    return tuple(sorted(cuts))
+
+
+def asks_for_many(settings: TrainSettings) -> bool:
+    """Return whether the settings name more than one model."""
+    several = len(set(settings.layers)) > 1 or len(set(settings.dims)) > 1
+    return settings.recipe().alone and several
+
+
+def largest(settings: TrainSettings) -> TrainSettings:
+    """Return the settings of the most expensive model, to explain or to try."""
+    return _alone(settings, cuts_asked(settings)[-1]) if asks_for_many(settings) else settings
+
+
+@at_revision
+def train_separately(
+    settings: TrainSettings, folder: Path, resume: bool = False, overwrite: bool = False
+) -> SeparateReport:
+    """Train one model per cut, each in its folder: `folder`/L2D32 and so on.
+
+    Resuming passes over the cuts that are finished, and goes on inside the one that is not.
+
+    Raises:
+        UserError: anything a person can fix; all cuts are checked before the first is trained.
+        Interrupted: Ctrl-C; finished models and the last checkpoint are in the folder.
+    """
+    begun = time.monotonic()
+    refuse_own_folder("train", settings, folder, settings.variant)
+    cuts, kind = cuts_asked(settings), kind_of(settings)
+    ones = {cut: _alone(settings, cut) for cut in cuts}
+    for one in ones.values():
+        recipe_of(one, kind)
+    group = RankGroup() if process_count() > 1 else None
+    with held(folder):
+        if is_main_process():
+            begin_many(folder, settings, resume, overwrite)
+        trained = list(_each(ones, folder, group))
+        if is_main_process():
+            clear(folder)
+    return SeparateReport(tuple(trained), cuts, folder, time.monotonic() - begun)
+
+
+def _each(
+    ones: Mapping[Cut, TrainSettings], folder: Path, group: RankGroup | None
+) -> Iterator[TrainReport]:
+    """Train the models that are not trained yet; the first process decides which."""
+    for place, (cut, one) in enumerate(ones.items(), start=1):
+        own = folder / str(cut)
+        found = next((name for name in (RECORD, CARD) if (own / name).exists()), "")
+        if group:  # another process may look when the first one has begun to write
+            found = group.broadcast(f"separate/{cut}", found)
+        if found == CARD:
+            say(f"{cut}: trained already ({place} of {len(ones)})")
+            continue
+        say(f"{cut}: {place} of {len(ones)}")
+        try:
+            yield train(one, own, resume=found == RECORD)
+        except Interrupted as stopped:
+            hint = f"go on with: {resume_command('train', folder, process_count())}"
+            raise Interrupted(f"{str(stopped).split(';')[0]} of {cut}; {hint}") from None
+
+
+def _alone(settings: TrainSettings, cut: Cut) -> TrainSettings:
+    return replace(settings, layers=(cut.layer,), dims=(cut.dim,))

@@ -1,0 +1,66 @@
+"""Which cuts a model has, as its card says."""
+
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut, ModelCard
+from m2dr.model.folder import read_card_file, write_card_file
+
+CARD = ModelCard(
+    backbone="some backbone", variant="plain", layers=6, width=384, cuts=(Cut(6, 384),),
+    documents="last", pooling="mean", similarity="cosine", temperature=0.05, fingerprint="0" * 64,
+)  # fmt: skip
+FITTED = replace(CARD, exit_head="fitted", cuts=(Cut(0, 64), Cut(6, 384)))
+
+
+@pytest.mark.parametrize("exit_head", ["none", "linear"])
+def test_layers_of_a_model_that_is_not_fitted_count_from_1(exit_head: str) -> None:
+    card = replace(CARD, exit_head=exit_head)
+
+    assert card.lowest_layer == 1
+    with pytest.raises(UserError, match="only a fitted model has it") as refused:
+        card.check(Cut(0, 64), "my models/one")
+
+    line = str(refused.value).rpartition("with: ")[2]
+    assert shlex.split(line) == ["m2dr", "fit", "--backbone", "my models/one"]
+
+
+def test_the_refusal_of_layer_0_names_the_backbone_where_no_model_is_named() -> None:
+    with pytest.raises(UserError, match="m2dr fit --backbone 'some backbone'$"):
+        CARD.check(Cut(0, 64))
+
+
+@pytest.mark.parametrize("cut", [Cut(0, 1), Cut(0, 384), Cut(6, 384)])
+def test_a_fitted_model_has_layer_0_at_every_dim(cut: Cut) -> None:
+    assert FITTED.lowest_layer == 0
+    assert FITTED.check(cut) == cut
+
+
+@pytest.mark.parametrize(
+    ("cut", "told"), [(Cut(0, 385), "Dim 385 was asked for"), (Cut(7, 1), "Layer 7 was asked for")]
+)
+def test_a_fitted_model_has_no_more_layers_and_dims_than_any(cut: Cut, told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        FITTED.check(cut)
+
+
+def test_a_fitted_card_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    write_card_file(FITTED, tmp_path / "m2dr.json")
+
+    assert read_card_file(tmp_path / "m2dr.json") == FITTED
+
+
+def test_a_card_with_layer_0_among_its_cuts_is_of_a_fitted_model(tmp_path: Path) -> None:
+    path = tmp_path / "m2dr.json"
+    write_card_file(FITTED, path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "exit_head": "linear"}))
+
+    with pytest.raises(
+        UserError, match="has the cut L0D64 among its cuts, and the model layers 1 to 6"
+    ):
+        read_card_file(path)

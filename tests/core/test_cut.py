@@ -1,0 +1,35 @@
+import pytest
+
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut
+
+
+@pytest.mark.parametrize(("layer", "dim"), [(-1, 8), (1, 0), (0, 0), (1, -8)])
+def test_there_is_no_layer_below_0_and_no_dim_below_1(layer: int, dim: int) -> None:
+    with pytest.raises(UserError, match="a layer from 0 and a dim from 1"):
+        Cut(layer, dim)
+
+
+def test_cuts_sort_by_layer_and_then_by_dim() -> None:
+    cuts = [Cut(2, 8), Cut(1, 128), Cut(10, 8), Cut(0, 384), Cut(1, 16)]
+
+    assert sorted(cuts) == [Cut(0, 384), Cut(1, 16), Cut(1, 128), Cut(2, 8), Cut(10, 8)]
+
+
+@pytest.mark.parametrize("cut", [Cut(0, 64), Cut(12, 768)])
+def test_a_printed_cut_is_read_back_as_the_same(cut: Cut) -> None:
+    assert Cut.parse(str(cut)) == cut
+
+
+@pytest.mark.parametrize("word", ["L-1D64", "L0D0", "L4", "l4d8", "D8L4", ""])
+def test_a_word_that_names_no_cut_is_refused(word: str) -> None:
+    with pytest.raises(UserError, match=r"is no cut|A cut has"):
+        Cut.parse(word)
+
+
+def test_equal_cuts_are_one_key() -> None:
+    assert len({Cut(4, 128), Cut(dim=128, layer=4)}) == 1
+
+
+def test_a_cut_prints_as_it_is_written_in_file_names() -> None:
+    assert str(Cut(12, 768)) == "L12D768"

@@ -1,0 +1,254 @@
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+from world import piped
+
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut
+from m2dr.core.requests import CompareRequest
+from m2dr.evaluate.grid import Grid, read_grid, write_grid
+from m2dr.evaluate.results import QueryScores, write_scores
+from m2dr.tasks.compare import compare, compare_folders, tables
+
+QUERIES = [f"q{i}" for i in range(30)]
+CUTS = (Cut(1, 8), Cut(2, 8))
+DRAWN = np.random.default_rng(3).random((2, 30))
+
+
+def results(
+    folder: Path,
+    values: np.ndarray,
+    cuts: Sequence[Cut] = CUTS,
+    queries: Sequence[str] = QUERIES,
+    measures: Sequence[str] = ("nDCG@10", "RR@10"),
+) -> Path:
+    """A folder as `m2dr evaluate` leaves it."""
+    scores = [QueryScores(name, tuple(cuts), tuple(queries), values) for name in measures]
+    cells = {
+        cut: dict.fromkeys(measures, row.mean()) for cut, row in zip(cuts, values, strict=True)
+    }
+    write_scores(scores, folder)
+    write_grid(Grid(folder.name, "tiny", "test", len(queries), cells), folder / "grid.json")
+    return folder
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    return results(tmp_path / "mine", np.clip(DRAWN + [[0.3], [0.0]], 0, 2))
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Path:
+    return results(tmp_path / "theirs", DRAWN)
+
+
+def test_each_cell_is_compared_with_the_same_cut_of_the_other(mine: Path, theirs: Path) -> None:
+    found = compare(mine, str(theirs))
+
+    assert (found.model, found.baseline, found.measure) == ("mine", "theirs", "nDCG@10")
+    assert [found.mark(cut) for cut in CUTS] == ["▲", "="]
+    assert found.cells[Cut(1, 8)].wins == 30
+    assert found.cells[Cut(2, 8)].ties == 30
+
+
+def test_every_cell_is_compared_with_one_cut_when_it_is_named(mine: Path, theirs: Path) -> None:
+    found = compare(mine, f"{theirs}@L2D8", "RR@10")
+
+    assert (found.against, found.measure) == ("theirs at L2D8", "RR@10")
+    expected = stats.ttest_rel(DRAWN[0] + 0.3, DRAWN[1]).pvalue
+    assert found.cells[Cut(1, 8)].t_p == pytest.approx(expected, rel=1e-9)
+    assert found.cells[Cut(2, 8)].difference == 0
+
+
+def test_the_order_of_the_queries_in_a_file_does_not_matter(mine: Path, tmp_path: Path) -> None:
+    backwards = results(tmp_path / "backwards", DRAWN[:, ::-1], queries=QUERIES[::-1])
+
+    assert compare(mine, str(backwards)).cells[Cut(2, 8)].ties == 30
+    assert compare(mine, f"{backwards}@L2D8").cells[Cut(2, 8)].ties == 30
+
+
+def test_a_baseline_of_more_queries_is_refused(mine: Path, tmp_path: Path) -> None:
+    more = results(tmp_path / "more", np.ones((2, 31)), queries=[*QUERIES, "q99"])
+
+    with pytest.raises(UserError, match=r"it lacks none, and it has 1 \(q99\) beside"):
+        compare(mine, str(more))
+
+
+def test_cuts_that_the_other_lacks_are_left_out_and_named(mine: Path, tmp_path: Path) -> None:
+    less = results(tmp_path / "less", DRAWN[:1], CUTS[:1])
+
+    found = compare(mine, str(less))
+
+    assert set(found.cells) == {Cut(1, 8)}
+    assert found.notes == ("less was not measured at L2D8, which are not compared",)
+
+
+def write_run(path: Path, relevant_at: Mapping[str, int]) -> Path:
+    """The relevant document of each query at a rank from 1."""
+    lines = []
+    for query, place in relevant_at.items():
+        for rank in range(1, 4):
+            name = "right" if rank == place else f"other{rank}"
+            lines.append(f"{query} Q0 {name} {rank} {1 / rank} tag\n")
+    path.write_text("".join(lines))
+    return path
+
+
+def write_qrels(path: Path, queries: Sequence[str]) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(f"{query}\t0\tright\t1\n" for query in queries))
+    return path
+
+
+def test_a_run_is_measured_by_the_judgements_that_the_results_keep(
+    mine: Path, tmp_path: Path
+) -> None:
+    write_qrels(mine / "runs" / "qrels.tsv", QUERIES)
+    run = write_run(tmp_path / "bm25.trec", {query: 2 for query in QUERIES[:27]})
+
+    found = compare(mine, str(run), "RR@10")
+
+    mean = (27 * 0.5 + 3 * 0) / 30
+    assert found.against == "bm25.trec"
+    assert found.cells[Cut(2, 8)].difference == pytest.approx(DRAWN[1].mean() - mean)
+    assert found.notes == ("3 of 30 queries are not in bm25.trec and count as 0 there",)
+
+
+def test_a_run_of_more_queries_than_were_asked_is_no_mistake(mine: Path, tmp_path: Path) -> None:
+    qrels = write_qrels(tmp_path / "qrels.tsv", QUERIES)
+    run = write_run(tmp_path / "all.trec", dict.fromkeys([*QUERIES, "train1", "train2"], 1))
+
+    found = compare(mine, str(run), "RR@10", qrels=qrels)
+
+    assert found.notes == ()
+    assert found.cells[Cut(2, 8)].difference == pytest.approx(DRAWN[1].mean() - 1)
+
+
+def test_a_run_drops_the_querys_own_document_where_the_grid_did(mine: Path, tmp_path: Path) -> None:
+    grid = read_grid(mine / "grid.json")
+    write_grid(
+        replace(grid, notes=("the query's own document is dropped from its ranking",)),
+        mine / "grid.json",
+    )
+    qrels = write_qrels(tmp_path / "qrels.tsv", QUERIES)
+    run = tmp_path / "own.trec"
+    lines = [f"{q} Q0 {q} 1 2 tag\n{q} Q0 right 2 1 tag\n" for q in QUERIES]
+    run.write_text("".join(lines))
+
+    found = compare(mine, str(run), "RR@10", qrels=qrels)
+
+    assert found.notes == ("the query's own document is dropped from own.trec too",)
+    assert found.cells[Cut(2, 8)].difference == pytest.approx(DRAWN[1].mean() - 1)
+
+
+@pytest.mark.parametrize("asked", [["other"] * 1, [*QUERIES[:5], "other"]])
+def test_a_run_of_other_queries_is_refused(mine: Path, tmp_path: Path, asked: list[str]) -> None:
+    qrels = write_qrels(tmp_path / "qrels.tsv", QUERIES)
+    run = write_run(tmp_path / "dev.trec", dict.fromkeys(asked, 1))
+
+    with pytest.raises(UserError, match=r"dev.trec is of other queries: .*1 \(other\) beside"):
+        compare(mine, str(run), qrels=qrels)
+
+
+def test_judgements_of_other_queries_are_refused(mine: Path, tmp_path: Path) -> None:
+    qrels = write_qrels(tmp_path / "qrels.tsv", QUERIES[:25])
+    run = write_run(tmp_path / "bm25.trec", dict.fromkeys(QUERIES, 1))
+
+    with pytest.raises(
+        UserError, match=r"of the 30 to compare it lacks 5 \(q25, q26, q27, …\), and"
+    ):
+        compare(mine, str(run), qrels=qrels)
+
+
+def test_a_baseline_of_other_queries_is_refused_with_which_and_how_many(
+    mine: Path, tmp_path: Path
+) -> None:
+    other = results(tmp_path / "other", DRAWN, queries=[*QUERIES[:-1], "q99"])
+
+    with pytest.raises(UserError, match=r"lacks 1 \(q29\), and it has 1 \(q99\) beside"):
+        compare(mine, str(other))
+
+
+def test_a_run_without_judgements_asks_for_them(mine: Path, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "bm25.trec", dict.fromkeys(QUERIES, 1))
+
+    with pytest.raises(UserError, match="mine's results keep no judgements.*--qrels"):
+        compare(mine, str(run))
+
+
+@pytest.mark.parametrize(
+    ("against", "measure", "alpha", "problem"),
+    [
+        ("nowhere", "", 0.05, "There is no nowhere to compare with"),
+        ("theirs@L9D9", "", 0.05, "no nDCG@10 scores of L9D9"),
+        ("theirs@whole", "", 0.05, "'whole' is no cut"),
+        ("theirs", "RR@1", 0.05, r"does not hold RR@1\. Did you mean RR@10"),
+        ("theirs", "", 0.0, "alpha lies between 0 and 1"),
+        ("theirs", "", float("nan"), "alpha lies between 0 and 1"),
+        (".", "", 0.05, "holds no results of a model"),
+    ],
+)
+def test_what_cannot_be_compared_is_a_sentence(
+    mine: Path, theirs: Path, monkeypatch: pytest.MonkeyPatch,
+    against: str, measure: str, alpha: float, problem: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(theirs.parent)
+
+    with pytest.raises(UserError, match=problem):
+        compare(mine, against, measure, alpha)
+
+
+def test_grids_without_a_common_cut_are_refused(mine: Path, tmp_path: Path) -> None:
+    other = results(tmp_path / "other", DRAWN, (Cut(3, 8), Cut(4, 8)))
+
+    with pytest.raises(UserError, match="other has none of the cuts of mine"):
+        compare(mine, str(other))
+
+
+def test_a_grid_without_scores_of_single_queries_is_refused(mine: Path, theirs: Path) -> None:
+    (theirs / "per_query.npz").unlink()
+
+    with pytest.raises(UserError, match="no scores of single queries"):
+        compare(mine, str(theirs))
+
+
+def test_every_baseline_and_measure_makes_a_table_and_two_files(mine: Path, theirs: Path) -> None:
+    request = CompareRequest(mine, (str(theirs), f"{theirs}@L2D8"), ("nDCG@10", "RR@10"))
+
+    report = compare_folders(request)
+
+    assert len(report.comparisons) == 4
+    assert len({file.name for file in report.files}) == 8
+    assert all(file.parent == mine for file in report.files)
+    assert tables(report.comparisons).count("▲ better") == 4
+    held = json.loads((mine / "nDCG@10-against-theirs-at-L2D8.json").read_text())
+    assert held["against"] == "theirs at L2D8"
+    shutil.rmtree(theirs)  # the files stand on their own
+
+
+def test_baselines_of_one_name_are_told_apart_by_their_folders(mine: Path, tmp_path: Path) -> None:
+    old = results(tmp_path / "old" / "test" / "plain", DRAWN)
+    new = results(tmp_path / "new" / "test" / "plain", DRAWN)
+    against = (str(old), str(new), f"{old}@L2D8", f"{new}/../plain")
+
+    report = compare_folders(CompareRequest(mine, against, ("RR@10",)))
+
+    assert [one.against for one in report.comparisons] == [
+        "the same cut of old/test/plain", "the same cut of new/test/plain", "plain at L2D8"
+    ]  # fmt: skip
+    assert [file.name for file in report.files if file.suffix == ".json"] == [
+        "RR@10-against-old-test-plain.json",
+        "RR@10-against-new-test-plain.json",
+        "RR@10-against-plain-at-L2D8.json",
+    ]
+
+
+def test_a_run_that_is_a_pipe_is_refused_since_each_measure_reads_it(mine: Path) -> None:
+    with pytest.raises(UserError, match="is a pipe or a device, which can be read only once"):
+        compare(mine, str(piped(b"q0 Q0 d 1 1 t\n")))

@@ -1,0 +1,85 @@
+"""What `m2dr evaluate` leaves beside its grids when it is asked for more than them."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from m2dr.cli import main
+from m2dr.evaluate.results import read_provenance
+from m2dr.model.folder import read_card
+from m2dr.tasks import evaluate
+
+
+@pytest.fixture
+def place(
+    tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A folder with a corpus and two models of the same weights."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(tiny_corpus, tmp_path / "corpus")
+    for name in ("first", "second"):
+        shutil.copytree(tiny_backbone, tmp_path / name)
+    return tmp_path
+
+
+def evaluated(*words: str) -> str:
+    asked = ("evaluate", "beir", "--corpus", "corpus", "--layers", "2,4", "--dims", "8,32", *words)
+    done = CliRunner().invoke(main, asked)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def results(name: str) -> Path:
+    return Path("results/corpus/test") / name
+
+
+@pytest.mark.usefixtures("place")
+def test_each_grid_says_how_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluate.sys, "argv", ["/bin/m2dr", "evaluate", "a corpus"])
+
+    evaluated("--model", "first", "--model", "second")
+
+    for name in ("first", "second"):
+        made = read_provenance(results(name))
+        assert made is not None
+        assert (made.model, made.corpus, made.split) == (name, "corpus", "test")
+        assert made.command == "m2dr evaluate 'a corpus'"
+        assert made.fingerprint == read_card(name).fingerprint
+        assert "torch" in made.versions
+
+
+@pytest.mark.usefixtures("place")
+def test_a_record_stays_with_the_evaluation_that_made_it() -> None:
+    evaluated("--model", "first", "--documents", "last")
+    older = results("first.documents-04") / "made.json"
+    older.write_text(older.read_text().replace('"first"', '"as it was"'))
+
+    evaluated("--model", "first")
+
+    assert "as it was" in older.read_text()
+    assert (results("first") / "made.json").exists()
+
+
+@pytest.mark.usefixtures("place")
+def test_costs_of_every_cut_lie_beside_the_grid() -> None:
+    evaluated("--model", "first", "--costs")
+
+    costs = json.loads((results("first") / "costs.json").read_text())
+    measured = [(cell["layer"], cell["dim"]) for cell in costs["cells"]]
+    assert measured == [(2, 8), (2, 32), (4, 8), (4, 32)]
+    assert all(cell["latency_p50_ms"] > 0 for cell in costs["cells"])
+
+
+@pytest.mark.usefixtures("place")
+def test_a_model_is_compared_with_others_and_not_with_itself() -> None:
+    evaluated("--model", "first")
+
+    told = evaluated("--model", "first", "--model", "second", "--against", str(results("first")))
+
+    assert told.count("against the same cut of first:") == 1
+    assert not list(results("first").glob("*against*"))
+    table = json.loads(next(results("second").glob("*against*.json")).read_text())
+    assert all(cell["difference"] == 0 for cell in table["cells"])

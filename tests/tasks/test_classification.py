@@ -1,0 +1,140 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from world import WORDS
+
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut
+from m2dr.core.requests import ClassificationRequest
+from m2dr.model import checkpoint
+from m2dr.tasks.classification import evaluate_classification
+from m2dr.tasks.cut_encoder import CutEncoder
+from m2dr.tasks.sentence_tasks import tables
+
+pytest.importorskip("sklearn")
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Texts whose class is their first word's; one text is in both splits."""
+    folder = tmp_path_factory.mktemp("tasks") / "words"
+    folder.mkdir()
+    generator = np.random.default_rng(3)
+    for split, count in (("train", 40), ("test", 20)):
+        rows = [[str(word) for word in generator.choice(WORDS, size=5)] for _ in range(count)]
+        lines = [f"{' '.join(row)}\t{'low' if row[0] < 'n' else 'high'}" for row in rows]
+        text = "\n".join(["text\tlabel", "read the file\thigh", *lines]) + "\n"
+        (folder / f"{split}.tsv").write_text(text)
+    return folder
+
+
+def request(model: Path, out: Path, task: Path, **rest: object) -> ClassificationRequest:
+    asked = {"layers": (2, 4), "dims": (8, 32), "dtype": "fp32", "device": "cpu", **rest}
+    return ClassificationRequest((str(task),), (str(model),), out=out, **asked)
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_every_cut_is_learnt_from_its_own_vectors(
+    similarity: str, tiny_backbone: Path, task: Path, tmp_path: Path
+) -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    whole, tokenizer = checkpoint.load(tiny_backbone)
+    model = tmp_path / "model"
+    checkpoint.save(whole, tokenizer, replace(whole.card, similarity=similarity), model)
+
+    report = evaluate_classification(request(model, tmp_path / "r", task, protocol="full"))
+
+    (grid,) = report.tasks[0]
+    assert grid.heading("Accuracy") == "Accuracy on words test, 21 texts"
+    rows = {
+        split: [line.split("\t") for line in (task / f"{split}.tsv").read_text().splitlines()[1:]]
+        for split in ("train", "test")
+    }
+    for cut, values in grid.cells.items():
+        encoder = CutEncoder(str(model), cut.layer, cut.dim, device="cpu", dtype="fp32")
+        vectors = {
+            split: encoder.texts([text for text, _ in found]) for split, found in rows.items()
+        }
+        classifier = LogisticRegression().fit(
+            vectors["train"], [label for _, label in rows["train"]]
+        )
+        right = classifier.predict(vectors["test"]) == [label for _, label in rows["test"]]
+        assert values["Accuracy"] == pytest.approx(np.mean(right))
+
+
+def test_texts_are_encoded_once_and_only_those_that_are_used(
+    tiny_backbone: Path, task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from m2dr.tasks import sentence_tasks
+
+    seen, encode = [], sentence_tasks.embed_texts
+
+    def listen(*arguments: object) -> np.ndarray:
+        seen.append(arguments[2:5])
+        return encode(*arguments)
+
+    monkeypatch.setattr(sentence_tasks, "embed_texts", listen)
+    evaluate_classification(request(tiny_backbone, tmp_path, task, samples=2, experiments=3))
+
+    ((texts, side, layers),) = seen
+    assert len(set(texts)) == len(texts) <= 2 * 2 * 3 + 21
+    assert (side, layers) == ("document", [2, 4])
+
+
+def test_the_protocol_and_unfinished_fits_are_told(
+    tiny_backbone: Path, task: Path, tmp_path: Path
+) -> None:
+    asked = request(tiny_backbone, tmp_path / "r", task, iterations=1, experiments=2, samples=30)
+
+    report = evaluate_classification(asked)
+
+    told = tables(report, ["Accuracy", "F1"])
+    assert "the mean over 2 experiments with 30 texts per label (MTEB's protocol, seed 42)" in told
+    assert "Note: fewer texts than that: 2 labels" in told
+    assert "8 of 8 fits had not converged after 1 iteration: L2D8 2, L2D32 2" in told
+    held = json.loads((tmp_path / "r" / "words" / "test" / "tiny-bert" / "grid.json").read_text())
+    assert [set(cell["measures"]) for cell in held["cells"]] == [{"Accuracy", "F1"}] * 4
+    assert (held["split"], held["unit"]) == ("test", "texts")
+
+
+def test_the_same_seed_gives_the_same_scores_and_another_others(
+    tiny_backbone: Path, task: Path, tmp_path: Path
+) -> None:
+    def cells(seed: int) -> object:
+        asked = request(tiny_backbone, tmp_path, task, samples=3, experiments=2, seed=seed)
+        return evaluate_classification(asked).tasks[0][0].cells
+
+    assert cells(1) == cells(1)
+    assert cells(1) != cells(2)
+
+
+@pytest.mark.parametrize(
+    ("rest", "problem"),
+    [
+        ({"layers": (5,)}, "Layer 5 was asked for"),
+        ({"samples": 0}, "count from 1"),
+        ({"split": "dev"}, r"no file of the split 'dev' by name \(test.tsv, train.tsv\)"),
+    ],
+)
+def test_a_mistake_is_refused_before_a_weight_is_loaded(
+    rest: dict[str, object], problem: str, tiny_backbone: Path, task: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.delattr(checkpoint, "load")
+
+    with pytest.raises(UserError, match=problem):
+        evaluate_classification(request(tiny_backbone, tmp_path / "r", task, **rest))
+
+    assert not (tmp_path / "r").exists()
+
+
+def test_cells_are_of_every_layer_with_every_dim(
+    tiny_backbone: Path, task: Path, tmp_path: Path
+) -> None:
+    report = evaluate_classification(request(tiny_backbone, tmp_path, task, experiments=1))
+
+    assert report.tasks[0][0].cuts == (Cut(2, 8), Cut(2, 32), Cut(4, 8), Cut(4, 32))

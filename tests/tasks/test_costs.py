@@ -1,0 +1,304 @@
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from world import configurations, make_fitted
+
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut
+from m2dr.core.requests import CostsRequest
+from m2dr.evaluate.costs import Costs, read_costs
+from m2dr.model.backbones import BACKBONES
+from m2dr.model.checkpoint import load, save
+from m2dr.model.encoder import Encoder
+from m2dr.model.folder import read_card
+from m2dr.model.hub import STATIC
+from m2dr.tasks.costs import measure_costs, open_encoders, query_times, shape_of
+
+
+@pytest.mark.parametrize("model_type", BACKBONES)
+def test_multiply_adds_are_those_that_the_matrices_of_the_encoder_do(
+    model_type: str, backbone: Callable[[str], Path]
+) -> None:
+    encoder, _ = load(backbone(model_type))
+    tokens, done = 7, []
+
+    def count(module: torch.nn.Linear, inputs: tuple[torch.Tensor, ...], _: object) -> None:
+        done.append(inputs[0].numel() * module.out_features)
+
+    for module in encoder.modules():
+        if isinstance(module, torch.nn.Linear):
+            module.register_forward_hook(count)
+    encoder.embed(np.full((1, tokens), 5), np.ones((1, tokens), np.int64))
+
+    config = configurations()[model_type]
+    heads, size = config.num_attention_heads, getattr(config, "head_dim", None) or 8
+    attention = 4 * 2 * tokens * tokens * heads * size  # four blocks: scores, and weighted sums
+    positions = 4 * 2 * tokens * 2 * 8 * heads * size if model_type == "deberta-v2" else 0
+    assert shape_of(encoder).encode(4, tokens) == sum(done) + attention + positions
+
+
+def test_heads_may_be_wider_together_than_the_encoder(backbone: Callable[[str], Path]) -> None:
+    encoder, _ = load(backbone("qwen3"))
+    encoder.transformer.config.head_dim = 16
+
+    shape = shape_of(encoder)
+
+    assert (shape.width, shape.query_width, shape.key_width) == (32, 4 * 16, 2 * 16)
+
+
+def test_an_exit_head_costs_its_own_layer_one_matrix(
+    backbone: Callable[[str], Path], tmp_path: Path
+) -> None:
+    encoder, tokenizer = load(backbone("bert"))
+    without = shape_of(encoder).encode(2, 5)
+    encoder.add_exit_heads([2])
+    save(encoder, tokenizer, replace(encoder.card, exit_head="linear"), tmp_path)
+
+    shape = shape_of(load(tmp_path)[0])
+
+    assert shape.encode(2, 5) == without + 32 * 32
+    assert shape.encode(4, 5) == 2 * without
+
+
+def products(encoder: Encoder, layer: int, tokens: int) -> int:
+    """Multiply-adds of all matrices that a text runs through at a layer, counted as it runs."""
+    done = []
+
+    def count(module: torch.nn.Linear, inputs: tuple[torch.Tensor, ...], _: object) -> None:
+        done.append(inputs[0].numel() * module.out_features)
+
+    linears = [module for module in encoder.modules() if isinstance(module, torch.nn.Linear)]
+    hooks = [module.register_forward_hook(count) for module in linears]
+    encoder.embed(np.full((1, tokens), 5), np.ones((1, tokens), np.int64), [layer])
+    for hook in hooks:
+        hook.remove()
+    return sum(done)
+
+
+@pytest.mark.parametrize("inputs", ["tokens+layer", "layer", "all-layers"])
+@pytest.mark.parametrize("identity", [0, 40])
+def test_fitted_exits_cost_what_their_matrices_and_tables_do(
+    inputs: str, identity: int, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    model = make_fitted(tiny_backbone, tmp_path / "fitted", inputs=inputs, identity=identity)
+    tokens, attention = 7, 2 * 7 * 7 * 32  # of one block: scores, and weighted sums
+    features = 32 + 32 + identity  # word embedding, embedding of the token alone, signs
+
+    for layer in range(5):
+        encoder = load(model, layer)[0]
+        reads_tokens = 0 < layer < 4 and inputs != "layer"
+        table = 32 if layer == 0 else features if reads_tokens else 0
+        expected = layer * attention + tokens * table
+        expected += products(encoder, layer, tokens) if layer else 0
+        assert shape_of(encoder).encode(layer, tokens) == expected
+        assert shape_of(load(model)[0]).encode(layer, tokens) == expected
+
+
+@pytest.fixture(scope="module")
+def fitted(
+    tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path, tiny_corpus: Path
+) -> tuple[CostsRequest, Costs]:
+    folder = tmp_path_factory.mktemp("fitted")
+    model = make_fitted(tiny_backbone, folder / "model")
+    request = CostsRequest(
+        str(model), str(tiny_corpus), dims=(8, 32), queries=4, documents=6, rounds=2,
+        root=folder / "indexes",
+    )  # fmt: skip
+    return request, measure_costs(request, folder / "results")
+
+
+def test_a_fitted_model_is_measured_from_layer_0_on(fitted: tuple[CostsRequest, Costs]) -> None:
+    request, costs = fitted
+
+    assert {cut.layer for cut in costs.cuts} == {0, 1, 2, 3, 4}
+    assert read_costs(request.root.parent / "results") == costs
+    static = load_file(Path(request.model) / STATIC)
+    for dim in (8, 32):
+        cell = costs.cells[Cut(0, dim)]
+        assert cell.multiply_adds == 5 * 32 + 40 * dim  # rows of five tokens, and the scan
+        assert cell.parameters == static["table"].numel() + static["weights"].numel()
+        assert cell.latency_p50_ms < costs.cells[Cut(4, dim)].latency_p50_ms
+        assert cell.documents_per_second == costs.cells[Cut(4, dim)].documents_per_second
+
+
+def test_documents_of_layer_0_are_timed_there(
+    tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    model = make_fitted(tiny_backbone, tmp_path / "fitted", documents="same")
+
+    costs = measure_costs(
+        CostsRequest(
+            str(model), str(tiny_corpus), layers=(0,), dims=(8,), queries=2, documents=40, rounds=2,
+            root=tmp_path,
+        )
+    )  # fmt: skip
+
+    assert costs.document_layer(Cut(0, 8)) == 0
+    assert (tmp_path / "tiny" / read_card(model).fingerprint[:12] / "layer-00").is_dir()
+
+
+def test_encoders_of_a_fitted_model_share_its_tables(fitted: tuple[CostsRequest, Costs]) -> None:
+    encoders = open_encoders(fitted[0].model, range(5), "cpu", "fp32")
+
+    for name in ("fitted.table", "fitted.tokens.single"):
+        places = {encoder.get_buffer(name).data_ptr() for encoder in encoders.by_layer.values()}
+        assert len(places) == 1
+
+
+@pytest.fixture(scope="module")
+def measured(
+    tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path, tiny_corpus: Path
+) -> tuple[CostsRequest, Path, Costs]:
+    folder = tmp_path_factory.mktemp("costs")
+    request = CostsRequest(
+        str(tiny_backbone), str(tiny_corpus), layers=(1, 3), dims=(8, 32), queries=4, documents=6,
+        rounds=2, root=folder / "indexes",
+    )  # fmt: skip
+    return request, folder / "results", measure_costs(request, folder / "results")
+
+
+def test_every_cut_asked_for_is_measured_and_kept(
+    measured: tuple[CostsRequest, Path, Costs],
+) -> None:
+    request, folder, costs = measured
+
+    assert read_costs(folder) == costs
+    assert costs.cuts == (Cut(1, 8), Cut(1, 32), Cut(3, 8), Cut(3, 32))
+    assert (costs.documents, costs.queries, costs.whole) == (40, 4, Cut(4, 32))
+    assert (costs.model, costs.corpus) == (request.model, request.corpus)
+    assert costs.query_tokens == 5  # three words, and two special tokens
+    assert all(cell.latency_p50_ms <= cell.latency_p95_ms for cell in costs.cells.values())
+
+
+def test_bytes_and_work_follow_from_the_cut(measured: tuple[CostsRequest, Path, Costs]) -> None:
+    request, _, costs = measured
+    shape = shape_of(load(request.model)[0])
+
+    for cut, cell in costs.cells.items():
+        assert cell.bytes_per_document == 4 * cut.dim
+        assert cell.multiply_adds == shape.encode(cut.layer, 5) + 40 * cut.dim
+
+
+def test_the_memory_of_a_cut_is_that_of_its_own_blocks(
+    measured: tuple[CostsRequest, Path, Costs],
+) -> None:
+    request, _, costs = measured
+
+    for layer in (1, 3):
+        alone = load(request.model, layer)[0]
+        expected = sum(parameter.numel() for parameter in alone.parameters())
+        assert costs.cells[Cut(layer, 8)].parameters == expected
+
+
+def test_measuring_leaves_no_index_behind(measured: tuple[CostsRequest, Path, Costs]) -> None:
+    request, _, _ = measured
+
+    assert not list(request.root.glob("**/dim-*"))
+
+
+def test_documents_of_the_last_layer_are_timed_there_whatever_the_query_asks(
+    tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    encoder, tokenizer = load(tiny_backbone)
+    save(encoder, tokenizer, replace(encoder.card, documents="last"), tmp_path / "model")
+
+    costs = measure_costs(
+        CostsRequest(
+            str(tmp_path / "model"), str(tiny_corpus), layers=(1, 2), dims=(8,), queries=2,
+            documents=4, rounds=1, root=tmp_path,
+        )
+    )  # fmt: skip
+
+    assert costs.document_layer(Cut(1, 8)) == 4
+    one, two = (costs.cells[Cut(layer, 8)].documents_per_second for layer in (1, 2))
+    assert one == two
+    assert not (tmp_path / "costs.json").exists()
+
+
+def test_documents_of_another_layer_are_timed_there_and_kept_in_the_file(
+    tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    costs = measure_costs(
+        CostsRequest(
+            str(tiny_backbone), str(tiny_corpus), layers=(1, 2), dims=(8,), pairing="3", queries=2,
+            documents=4, rounds=1, root=tmp_path,
+        ),
+        tmp_path,
+    )  # fmt: skip
+
+    assert read_costs(tmp_path) == costs
+    assert [costs.document_layer(cut) for cut in costs.cuts] == [3, 3]
+    one, two = (costs.cells[cut].documents_per_second for cut in costs.cuts)
+    assert one == two
+    assert [path.name for path in tmp_path.glob("tiny/*/layer-*")] == ["layer-03"]
+
+
+def test_cut_encoders_share_their_weights_and_give_the_vectors_of_the_whole(
+    tiny_backbone: Path,
+) -> None:
+    encoders = open_encoders(str(tiny_backbone), [1, 2, 4], "cpu", "fp32")
+    whole = dict(encoders.deepest.named_parameters())
+    ids, mask = np.array([[2, 7, 9, 3]]), np.ones((1, 4), np.int64)
+
+    for layer in (1, 2):
+        cut = encoders.by_layer[layer]
+        assert cut.layers == layer
+        for name, parameter in cut.named_parameters():
+            assert parameter.data_ptr() == whole[name].data_ptr()
+        expected = encoders.deepest.embed(ids, mask, [layer])
+        np.testing.assert_allclose(cut.embed(ids, mask, [layer]), expected, atol=1e-6)
+
+
+def test_a_query_costs_its_encoding_and_its_search(
+    tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent = {("encode", 1): 0.001, ("encode", 2): 0.002, ("search", 8): 0.01, ("search", 16): 0.02}
+    monkeypatch.setattr(
+        "m2dr.tasks.costs._seconds",
+        lambda step, of, query: spent[step.__name__, of] * (query + 1),
+    )
+    index = SimpleNamespace(ranked=lambda *_: None)
+    encoders = open_encoders(str(tiny_backbone), [1, 2], "cpu", "fp32")
+
+    times = query_times(encoders, [1, 2], {8: index, 16: index}, ["read", "write"], rounds=3)
+
+    assert {cut: row.tolist() for cut, row in times.items()} == {
+        Cut(1, 8): pytest.approx([11, 22]),
+        Cut(1, 16): pytest.approx([21, 42]),
+        Cut(2, 8): pytest.approx([12, 24]),
+        Cut(2, 16): pytest.approx([22, 44]),
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"layers": (9,)}, "Layer 9 was asked for; this encoder has 4"),
+        ({"dims": (64,)}, "Dim 64 was asked for"),
+        ({"split": "tset"}, "has no split 'tset'"),
+        ({"corpus": "nowhere"}, "There is no data set 'nowhere'"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_any_weight_is_loaded(
+    tiny_backbone: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, object], problem: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("m2dr.tasks.costs.open_encoders", lambda *_: pytest.fail("it was loaded"))
+    request = replace(CostsRequest(str(tiny_backbone), str(tiny_corpus)), **changes)
+
+    with pytest.raises(UserError, match=problem):
+        measure_costs(request)
+
+
+def test_the_card_of_a_backbone_is_what_costs_are_kept_with(
+    measured: tuple[CostsRequest, Path, Costs],
+) -> None:
+    request, _, costs = measured
+
+    assert costs.fingerprint == read_card(request.model).fingerprint

@@ -1,0 +1,218 @@
+"""`m2dr train` with the scores of a teacher, from a file to a model that has learned them."""
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from numpy.typing import NDArray
+from world import WORDS
+
+from m2dr.cli import main
+from m2dr.model.checkpoint import load
+from m2dr.model.encoder import Encoder
+from m2dr.model.tokenizer import ModelTokenizer
+from m2dr.tasks.encode_texts import embed_texts
+
+QUERIES, NEGATIVES, T = 40, 3, 2.0
+CUTS = [(layer, dim) for layer in (1, 2, 3, 4) for dim in (8, 32)]
+SHORT = [
+    "query_length=16",
+    "document_length=16",
+    "evaluate_steps=0",
+    "warmup=0",
+    "log_steps=5",
+    "dropout=0",
+]
+Scored = tuple[list[str], list[list[str]], NDArray[np.float64]]
+
+
+def scored_groups() -> Scored:
+    """Queries, their documents with the positive first, and scores by the words that they share."""
+    draw = random.Random(13)
+    queries, documents, scores = [], [], []
+    for _ in range(QUERIES):
+        words = draw.sample(WORDS, 4)
+        group = [" ".join([*words[:4], draw.choice(WORDS)])]
+        group += [" ".join([*words[:n], *draw.choices(WORDS, k=5 - n)]) for n in range(2, -1, -1)]
+        queries.append(" ".join(words))
+        documents.append(group)
+        shared = [sum((Counter(words) & Counter(text.split())).values()) for text in group]
+        scores.append([3.0 * n - 2 for n in shared])
+    return queries, documents, np.array(scores)
+
+
+@pytest.fixture(scope="module")
+def groups(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of groups with scores beside the documents, as FlagEmbedding writes it."""
+    path = tmp_path_factory.mktemp("groups") / "scored.jsonl"
+    rows = [
+        {
+            "query_id": f"q{n}",
+            "query": query,
+            "pos": [texts[0]],
+            "neg": texts[1:],
+            "pos_scores": [values[0]],
+            "neg_scores": values[1:],
+        }
+        for n, (query, texts, values) in enumerate(
+            zip(*scored_groups()[:2], scored_groups()[2].tolist(), strict=True)
+        )
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def run(*words: str | Path, sets: str = "") -> Result:
+    given = [part for word in [*SHORT, *sets.split()] for part in ("--set", word)]
+    fixed = ["--device", "cpu", *given]
+    return CliRunner().invoke(main, ["train", *map(str, words), *fixed])
+
+
+def distance(encoder: Encoder, tokenizer: ModelTokenizer, method: str) -> NDArray[np.float64]:
+    """What each cut's scores cost by the teacher's, [cuts]: in numpy, by the published formula."""
+    queries, documents, teacher = scored_groups()
+    layers = [1, 2, 3, 4]
+    asked = embed_texts(encoder, tokenizer, queries, "query", layers).astype(np.float64)
+    texts = [text for group in documents for text in group]
+    answers = embed_texts(encoder, tokenizer, texts, "document", layers).astype(np.float64)
+    answers = answers.reshape(len(layers), QUERIES, 1 + NEGATIVES, -1)
+    found = []
+    for layer, dim in CUTS:
+        q, d = asked[layer - 1, :, :dim], answers[layer - 1, :, :, :dim]
+        scores = np.einsum("qh,qdh->qd", q, d)
+        if encoder.card.similarity == "cosine":
+            scores /= np.linalg.norm(q, axis=-1)[:, None] * np.linalg.norm(d, axis=-1)
+        student, target = scores / encoder.card.temperature, teacher / T
+        if method == "kl":
+            p, r = (np.exp(x) / np.exp(x).sum(axis=1, keepdims=True) for x in (target, student))
+            found.append((p * np.log(p / r)).sum(axis=1).mean())
+        else:
+            margins, wanted = (x[:, :1] - x[:, 1:] for x in (student, target))
+            found.append(((margins - wanted) ** 2).mean())
+    return np.array(found)
+
+
+@pytest.mark.parametrize(
+    ("method", "similarity"), [("margin-mse", "dot"), ("margin-mse", "cosine"), ("kl", "cosine")]
+)
+@pytest.mark.usefixtures("dtype")
+def test_a_training_brings_every_cut_nearer_to_the_teacher(
+    method: str, similarity: str, groups: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    words = ("--variant", "full-dim", "--corpus", groups, "--backbone", tiny_backbone)
+    sizes = ("--steps", "25", "--batch-size", "20", "--negatives", str(NEGATIVES))
+    sets = (
+        f"distill={method} distill_temperature={T} contrastive_weight=0 similarity={similarity} "
+        "learning_rate=3e-3 pooling=mean dims=[8] align=none weights=uniform"
+    )
+
+    done = run(*words, *sizes, "--out", model, sets=sets)
+
+    assert done.exit_code == 0, done.output
+    trained, tokenizer = load(model)
+    untrained, _ = load(tiny_backbone)
+    untrained.card = trained.card
+    before, after = (distance(encoder, tokenizer, method) for encoder in (untrained, trained))
+    assert (after < before).all(), f"{before} -> {after}"
+    assert after.mean() < 0.6 * before.mean()
+
+
+def test_the_terms_of_a_teacher_are_explained(groups: Path, tiny_backbone: Path) -> None:
+    words = ("--variant", "mrl", "--corpus", groups, "--backbone", tiny_backbone, "--explain")
+
+    both = run(*words, sets="distill=kl negatives=2 distill_weight=0.25 dims=[8]")
+    alone = run(*words, sets="distill=margin-mse negatives=2 contrastive_weight=0 dims=[8]")
+
+    rows = [line.split() for line in both.stdout.splitlines()]
+    for cut in ("L4D8", "L4D32"):
+        assert [cut, "contrastive", "1.0000"] in rows
+        assert [cut, "kl", "0.2500", "teacher's", "scores"] in rows
+    assert "contrastive" not in alone.stdout
+    assert "L4D8   margin-mse  1.0000  teacher's scores" in alone.stdout
+
+
+@pytest.fixture
+def reranked(tmp_path: Path) -> Path:
+    """A TREC run of a teacher over the tiny corpus: 20 of its 24 training queries, 4 deep."""
+    lines = [
+        f"q{i} Q0 d{(i + n) % 40} {n + 1} {9 - 5 * n} ce\n" for i in range(20) for n in range(4)
+    ]
+    path = tmp_path / "ce.trec"
+    path.write_text("".join(lines))
+    return path
+
+
+def test_a_run_of_a_reranker_is_a_teacher_of_its_corpus(
+    reranked: Path, tiny_corpus: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    words = ("--variant", "plain", "--corpus", tiny_corpus, "--backbone", tiny_backbone)
+    sizes = ("--steps", "3", "--batch-size", "10", "--negatives", "3", "--out", tmp_path / "m")
+
+    done = run(*words, *sizes, sets=f"distill=margin-mse teacher_scores={reranked}")
+
+    assert done.exit_code == 0, done.output
+    assert "4 of 24 queries left out, which lack the teacher's score" in done.stderr
+    assert "20 queries, 10 per step" in done.stderr
+    assert json.loads((tmp_path / "m" / "settings.json").read_text())["distill"] == "margin-mse"
+
+
+def test_margins_that_no_cosines_have_are_warned_of(
+    reranked: Path, tiny_corpus: Path, tiny_backbone: Path
+) -> None:
+    words = ("--variant", "plain", "--corpus", tiny_corpus, "--backbone", tiny_backbone)
+    sizes = ("--steps", "1", "--batch-size", "4", "--negatives", "3", "--dry-run")
+    told = {
+        sets: run(*words, *sizes, sets=f"teacher_scores={reranked} {sets}").stderr
+        for sets in (
+            "distill=margin-mse similarity=cosine temperature=0.2",
+            "distill=margin-mse similarity=cosine temperature=0.2 distill_temperature=2.0",
+            "distill=margin-mse similarity=cosine",
+            "distill=margin-mse similarity=dot",
+            "distill=kl similarity=cosine temperature=0.2",
+        )
+    }
+
+    warned = [sets for sets, said in told.items() if "margins of the teacher go up to 15" in said]
+    assert warned == ["distill=margin-mse similarity=cosine temperature=0.2"]
+    assert all("Warning" not in said for sets, said in told.items() if sets not in warned)
+
+
+@pytest.mark.parametrize(
+    ("sets", "sentence"),
+    [
+        ("distill=kl negatives=1", "Distillation needs the scores of a teacher, and"),
+        ("distill=kl negatives=1 teacher_scores=other.tsv", "other.tsv, line 1: scores query 'x1'"),
+        ("distill=kl negatives=1 teacher_scores=ce.pkl", "ce.pkl is a pickle"),
+        ("distill=kl negatives=1 teacher_scores=no.tsv", "no.tsv cannot be read: No such file"),
+        (
+            "distill=kl negatives=9 teacher_scores=ce.trec",
+            "ce.trec has too few scores for every query of the split 'train'",
+        ),
+        ("negatives=1 teacher_scores=ce.trec", "ce.trec changes nothing while distill = none"),
+    ],
+)
+@pytest.mark.usefixtures("reranked")
+def test_scores_that_teach_nothing_are_refused_in_a_sentence(
+    sets: str,
+    sentence: str,
+    tiny_corpus: Path,
+    tiny_backbone: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other.tsv").write_text("x1\td1\t3\nx2\td2\t1\n")
+    (tmp_path / "ce.pkl").write_bytes(b"\x80\x04}.")
+    words = ("--variant", "plain", "--corpus", tiny_corpus, "--backbone", tiny_backbone)
+
+    done = run(*words, "--steps", "1", "--batch-size", "4", sets=sets)
+
+    assert done.exit_code == 2, done.output
+    assert sentence in done.stderr
+    assert "Traceback" not in done.output
+    assert not (tmp_path / "models").exists()

@@ -1,0 +1,320 @@
+"""Grids of the tiny world, against other tools on the files they leave."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import pytrec_eval
+from click.testing import CliRunner
+from safetensors.torch import load_file, save_file
+
+from m2dr.cli import main
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut
+from m2dr.core.requests import EvaluateRequest
+from m2dr.data.qrels import read_judgements
+from m2dr.evaluate.costs import read_costs
+from m2dr.evaluate.grid import read_grid
+from m2dr.evaluate.results import read_scores
+from m2dr.evaluate.runfiles import read_run
+from m2dr.tasks import ranking
+from m2dr.tasks.evaluate import EvaluateReport, evaluate, measure_all_costs, told
+
+LAYERS, DIMS = (2, 4), (8, 16, 32)
+TREC = {"nDCG@10": "ndcg_cut_10", "R@100": "recall_100", "AP": "map", "Bpref": "bpref"}
+
+
+@pytest.fixture
+def place(
+    tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A folder with corpora of the names of BEIR, one of which drops the query's document."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("M2DR_DATA", raising=False)
+    for name in ("scifact", "arguana"):
+        shutil.copytree(tiny_corpus, tmp_path / "data" / name)
+    # The queries of ArguAna are documents of its corpus.
+    folder = tmp_path / "data" / "arguana"
+    for path in (folder / "queries.jsonl", *(folder / "qrels").iterdir()):
+        path.write_text(path.read_text().replace('"q', '"d').replace("\nq", "\nd"))
+    rows = [f"d{i}\td{(i + 1) % 40}\t{i % 3}\n" for i in range(32, 40)]
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(rows))
+    shutil.copytree(tiny_backbone, tmp_path / "model")
+    return tmp_path
+
+
+def grid(**fields: object) -> EvaluateReport:
+    asked = {"corpora": ("scifact",), "layers": LAYERS, "dims": DIMS, "runs": "all"} | fields
+    return evaluate(EvaluateRequest(models=("model",), **asked))
+
+
+def trec_eval(folder: Path, cut: Cut) -> dict[str, dict[str, float]]:
+    qrels: dict[str, dict[str, int]] = {}
+    for _, one in read_judgements(folder / "runs" / "qrels.tsv"):
+        qrels.setdefault(one.query_id, {})[one.document_id] = one.relevance
+    run = read_run(folder / "runs" / f"{cut}.trec")
+    raw = {q: dict(zip(r.docids, r.scores, strict=True)) for q, r in run.rankings.items()}
+    return pytrec_eval.RelevanceEvaluator(qrels, set(TREC.values())).evaluate(raw)
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("corpus", ["scifact", "arguana"])
+@pytest.mark.parametrize("documents", ["trained", "last", "2"])
+def test_every_measure_of_every_cell_is_that_of_pytrec_eval_on_its_run(
+    corpus: str, documents: str
+) -> None:
+    report = grid(corpora=(corpus,), documents=documents, measures=tuple(TREC))
+
+    (found,) = report.grids
+    folder = report.folder / found.model
+    scores = read_scores(folder)
+    for cut in found.cuts:
+        expected = trec_eval(folder, cut)
+        for ours, theirs in TREC.items():
+            values = {query: held[theirs] for query, held in expected.items()}
+            mine = dict(zip(scores[ours].query_ids, scores[ours].at(cut), strict=True))
+            assert mine == pytest.approx(values, abs=1e-9)
+            assert found.cells[cut][ours] == pytest.approx(np.mean([*values.values()]), abs=1e-9)
+
+
+@pytest.mark.usefixtures("place")
+def test_the_own_document_is_dropped_where_the_corpus_says_so() -> None:
+    report = grid(corpora=("arguana",))
+
+    run = read_run(report.folder / "model" / "runs" / "L4D32.trec")
+    assert all(query not in ranking.docids for query, ranking in run.rankings.items())
+    assert all(len(ranking.docids) == 39 for ranking in run.rankings.values())
+    assert "the query's own document is dropped" in told(report)
+
+
+@pytest.mark.usefixtures("place")
+def test_crossed_layers_hold_the_layer_against_itself() -> None:
+    same, last, cross = grid(), grid(documents="last"), grid(documents="cross")
+
+    by_layer = cross.places[0].crosses["model"]
+    assert list(by_layer) == [2, 4]
+    for cut in same.grids[0].cuts:
+        assert by_layer[cut.layer].cells[cut] == same.grids[0].cells[cut]
+        assert by_layer[4].cells[cut] == last.grids[0].cells[cut]
+    assert last.grids[0].model == "model.documents-04"
+    assert (cross.folder / "model.cross" / "dim-16.csv").exists()
+    assert "model: nDCG@10 on scifact test, 8 queries, dim 16, documents by layer" in told(cross)
+
+
+@pytest.mark.usefixtures("place")
+def test_what_was_measured_is_not_measured_again_unless_something_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ranked = []
+    first = ranking.prefix_top_k
+    monkeypatch.setattr(
+        ranking, "prefix_top_k", lambda *words: ranked.append(words[2]) or first(*words)
+    )
+    whole = grid()
+    folder = whole.folder / "model"
+    assert len(ranked) == 2
+
+    again = grid()
+    assert len(ranked) == 2
+    assert again.grids == whole.grids
+
+    next((folder / "parts").glob("queries-02-*")).unlink()  # as if killed before it
+    assert grid().grids == whole.grids
+    assert len(ranked) == 3
+
+    (folder / "runs" / "L4D8.trec").unlink()
+    assert grid().grids == whole.grids
+    assert len(ranked) == 4
+
+    (more,) = grid(measures=("RR@10",)).grids
+    assert more.measures == ("RR@10",)
+    assert grid().grids == whole.grids  # which were measured again with it
+    assert len(ranked) == 6
+
+    qrels = Path("data/scifact/qrels/test.tsv")
+    qrels.write_text(qrels.read_text().replace("q39\td39", "q39\td0"))
+    assert grid().grids != whole.grids
+    assert len(ranked) == 8
+    assert len(list((folder / "parts").iterdir())) == 2  # what is stale is gone
+
+    grid(overwrite=True)
+    assert len(ranked) == 10
+
+
+@pytest.mark.usefixtures("place")
+def test_a_grid_is_not_lost_to_a_smaller_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = grid()
+    folder = whole.folder / "model"
+    kept = (folder / "grid.json", folder / "grid.csv")
+    before = [path.read_bytes() for path in kept]
+    scores = read_scores(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(ranking, "prefix_top_k", None)  # nothing is ranked
+        (found,) = grid(layers=(2,), dims=(8, 32), measures=("nDCG@10",)).grids
+
+    assert found.cuts == (Cut(2, 8), Cut(2, 32))
+    assert found.measures == ("nDCG@10",)
+    assert all(found.cells[c]["nDCG@10"] == whole.grids[0].cells[c]["nDCG@10"] for c in found.cuts)
+    assert [path.read_bytes() for path in kept] == before
+    for name, held in read_scores(folder).items():
+        np.testing.assert_array_equal(held.values, scores[name].values)
+
+    capsys.readouterr()
+    grid(layers=(2,), dims=(24,))
+    assert "1 layer measured before have others" in capsys.readouterr().err
+    assert {cut.dim for cut in read_grid(kept[0]).cuts} == {8, 16, 24, 32}
+    assert grid().grids == whole.grids  # the other layer was kept aside
+    assert [path.read_bytes() for path in kept] != before  # with a dim more at each layer
+
+
+@pytest.mark.usefixtures("place")
+def test_runs_of_other_weights_are_not_taken_for_those_of_the_model() -> None:
+    run = grid().folder / "model" / "runs" / "L4D8.trec"
+    of_old_weights = run.read_bytes()
+    weights = load_file("model/model.safetensors")
+    save_file({name: tensor.flip(0) for name, tensor in weights.items()}, "model/model.safetensors")
+
+    grid(runs="none")
+    grid()
+
+    assert run.read_bytes() != of_old_weights
+
+
+@pytest.mark.usefixtures("place")
+def test_a_suite_measures_what_is_here_and_ends_in_the_mean(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report = grid(corpora=(), suite="beir13")
+
+    assert [one.grids[0].corpus for one in report.places] == ["arguana", "scifact"]
+    assert "2 of 13 corpora of beir13 are here; absent: trec-covid" in capsys.readouterr().err
+    (mean,) = report.means
+    assert mean.corpus == "beir13-2-of-13"
+    pair = [one.grids[0].cells[Cut(4, 32)]["nDCG@10"] for one in report.places]
+    assert mean.cells[Cut(4, 32)]["nDCG@10"] == pytest.approx(sum(pair) / 2)
+    assert read_grid(Path("results/beir13-2-of-13/model/grid.json")) == mean
+    assert "Default measures of BEIR: nDCG@10, R@100" in told(report)
+
+
+@pytest.mark.usefixtures("place")
+def test_names_of_means_and_figures_that_are_too_long_end_in_a_digest() -> None:
+    for letter in "ab":
+        shutil.copytree("data/scifact", letter * 130)
+        shutil.copytree("model", f"models/{letter * 130}")
+    models = ("models/" + "a" * 130, "models/" + "b" * 130)
+
+    report = evaluate(EvaluateRequest(("a" * 130, "b" * 130), models, layers=(2,), dims=(8,)))
+
+    assert all(path.exists() for path in report.figures)
+    (folder,) = Path("results").glob("mean-of-*")
+    means = [read_grid(folder / mean.model / "grid.json") for mean in report.means]
+    assert means == list(report.means)
+
+
+@pytest.mark.usefixtures("place")
+def test_costs_are_of_the_documents_that_each_grid_searched() -> None:
+    request = EvaluateRequest(("scifact",), ("model",), layers=LAYERS, dims=(8,), documents="cross")
+
+    costs = list(measure_all_costs(request, evaluate(request)))
+
+    assert [one.document_layer(Cut(2, 8)) for one in costs] == [2, 4]
+    assert read_costs(Path("results/scifact/test/model.documents-04")) == costs[1]
+
+
+@pytest.mark.usefixtures("place")
+def test_two_corpora_that_would_share_a_folder_are_refused_before_the_first_is_measured() -> None:
+    shutil.copytree("data/scifact", "other/scifact")
+
+    with pytest.raises(
+        UserError,
+        match="scifact and other/scifact were asked for, and the results of both would lie in "
+        "results/scifact/test; .* m2dr evaluate retrieval --corpus other/scifact --models model "
+        "--out results-2$",
+    ):
+        grid(corpora=("scifact", "other/scifact"))
+
+    assert not Path("results").exists()
+
+
+@pytest.mark.usefixtures("place")
+def test_an_alias_of_a_split_has_no_folder_of_its_own() -> None:
+    assert grid(split="validation", layers=(2,), dims=(8,)).folder == Path("results/scifact/dev")
+
+
+@pytest.mark.usefixtures("place")
+def test_failed_checks_stand_after_the_tables_and_in_the_file() -> None:
+    report = grid(runs="none")
+
+    data = json.loads((report.folder / "model" / "grid.json").read_text())
+    assert any("R@100 looks deeper than the 40 documents" in check for check in data["alarms"])
+    assert "Check (model): R@100 looks deeper" in told(report)
+    assert not (report.folder / "model" / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"corpora": ()}, "No corpus was asked for"),
+        ({"corpora": (), "suite": "beir14"}, r"no suite 'beir14'\. Did you mean beir13\?"),
+        ({"documents": "5"}, "Layer 5 was asked for; this encoder has 4"),
+        ({"documents": "deep"}, "names no layer of documents; it is trained, same, last, cross"),
+        ({"split": "tset"}, r"Did you mean test\?"),
+        ({"measures": ("ndgc@10",)}, "No measure is called ndgc@10"),
+    ],
+)
+@pytest.mark.usefixtures("place")
+def test_what_cannot_be_measured_is_a_sentence(fields: dict[str, object], problem: str) -> None:
+    with pytest.raises(UserError, match=problem):
+        grid(**fields)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("q39\td99\t1\n", "judges document 'd99', and the corpus holds neither it nor any other"),
+        (
+            "q99\td39\t1\n",
+            "judges query 'q99', and the queries file holds neither it nor any other",
+        ),
+        ("", "holds no judgement"),
+    ],
+)
+def test_judgements_that_name_the_unknown_are_a_sentence(
+    line: str, problem: str, place: Path
+) -> None:
+    path = place / "data" / "scifact" / "qrels" / "test.tsv"
+    path.write_text(f"query-id\tcorpus-id\tscore\n{line}")
+
+    done = CliRunner().invoke(main, ["evaluate", "beir", "--corpus", "scifact", "--model", "model"])
+
+    assert done.exit_code == 2
+    assert problem in done.stderr
+    assert not (place / "indexes").exists()
+
+
+def test_a_suite_of_which_nothing_is_here_says_where_it_looked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("M2DR_DATA", "/nowhere")
+
+    with pytest.raises(UserError, match="None of the 13 corpora of beir13 was found in /nowhere"):
+        evaluate(EvaluateRequest(suite="beir13", models=("model",)))
+
+
+@pytest.mark.usefixtures("place")
+def test_vectors_that_are_no_numbers_are_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = ranking.prefix_top_k
+
+    def broken(*words: object) -> object:
+        found = first(*words)
+        next(iter(found.values()))[0][0, 0] = np.nan
+        return found
+
+    monkeypatch.setattr(ranking, "prefix_top_k", broken)
+    with pytest.raises(UserError, match="Scores of 1 query by model at L2D8 are not numbers"):
+        grid()

@@ -1,0 +1,320 @@
+"""`m2dr index push`, `index import`, `bm25` and `fuse` as a person uses them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from numpy.typing import NDArray
+from world import load_auto
+
+from m2dr.cli import main
+from m2dr.core.errors import UserError
+from m2dr.core.records import Query
+from m2dr.core.requests import SearchRequest
+from m2dr.data.loaders import open_dataset
+from m2dr.evaluate.runfiles import read_run
+from m2dr.index.faiss_build import build_index
+from m2dr.index.layout import store_folder
+from m2dr.index.manifest import StorePlan
+from m2dr.index.milvus import release
+from m2dr.index.milvus_index import open_collection
+from m2dr.index.store import Store, open_store
+from m2dr.index.store_writer import StoreWriter
+from m2dr.model.checkpoint import load
+from m2dr.model.folder import read_card
+from m2dr.tasks.encode_texts import embed_texts
+from m2dr.tasks.models import label_of
+from m2dr.tasks.search import Searcher
+
+QUERIES = [Query(f"q{n}", text) for n, text in enumerate(["read the file", "close list", "path"])]
+
+
+def run(*words: str | Path) -> Result:
+    return CliRunner().invoke(main, list(map(str, words)))
+
+
+def done(*words: str | Path) -> str:
+    result = run(*words)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def refused(*words: str | Path) -> str:
+    result = run(*words)
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    return result.stderr
+
+
+@pytest.fixture(scope="module")
+def indexes(
+    tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path, tiny_corpus: Path
+) -> Path:
+    """Layers 2 and 4 of the tiny corpus by the tiny backbone, at dims 8 and 32."""
+    root = tmp_path_factory.mktemp("indexes")
+    encoder, tokenizer = load(tiny_backbone)
+    card, documents = read_card(tiny_backbone), list(open_dataset(str(tiny_corpus)).documents())
+    texts = [document.content for document in documents]
+    vectors = embed_texts(encoder, tokenizer, texts, "document", [2, 4])
+    label = label_of(card, str(tiny_backbone))
+    for layer, rows in zip((2, 4), vectors, strict=True):
+        folder = store_folder(root, tiny_corpus.name, card.fingerprint, layer)
+        plan = StorePlan(tiny_corpus.name, layer, 32, label, "f32")
+        writer = StoreWriter(folder, plan)
+        writer.write(0, [document.id for document in documents], rows, "texts")
+        writer.finish(len(documents))
+        for dim in (8, 32):
+            build_index(open_store(folder), dim)
+    return root
+
+
+@pytest.fixture(scope="module")
+def store(indexes: Path) -> Store:
+    return open_store(next(indexes.glob("*/*/layer-04")))
+
+
+@pytest.fixture
+def theirs(store: Store, tmp_path: Path) -> tuple[str | Path, ...]:
+    """The vectors of layer 4 as another tool would write them, and the options that name them."""
+    np.save(tmp_path / "X.npy", store.rows(range(store.documents)))
+    (tmp_path / "ids.txt").write_text("".join(f"{docid}\n" for docid in store.docids))
+    return ("--vectors", tmp_path / "X.npy", "--ids", tmp_path / "ids.txt")
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    path = str(tmp_path_factory.mktemp("milvus") / "local.db")
+    yield path
+    release(path)
+
+
+def test_what_is_pushed_ranks_as_the_index_on_disk(
+    uri: str, indexes: Path, tiny_backbone: Path, tiny_corpus: Path
+) -> None:
+    words = (
+        "index", "push", "--to", "milvus", "--uri", uri, "--corpus", tiny_corpus,
+        "--model", tiny_backbone, "--indexes", indexes,
+    )  # fmt: skip
+    first, again = done(*words), done(*words)
+
+    assert first.count("40 documents, 40 of them written now") == 4
+    assert again.count("40 documents, 0 of them written now") == 4
+    searcher = Searcher(
+        SearchRequest(
+            corpus=str(tiny_corpus), model=str(tiny_backbone), dim=8, document_layer=4, root=indexes
+        )
+    )
+    on_disk = searcher.run(QUERIES, 40)
+    fingerprint = read_card(tiny_backbone).fingerprint
+    collection = open_collection(uri, tiny_corpus.name, fingerprint, 4, 8)
+    pushed = collection.ranked([query.id for query in QUERIES], _vectors(tiny_backbone), 40)
+    for query in QUERIES:
+        assert pushed.rankings[query.id].docids == on_disk.rankings[query.id].docids
+        scores = pytest.approx(on_disk.rankings[query.id].scores, abs=1e-5)
+        assert pushed.rankings[query.id].scores == scores
+
+
+def _vectors(model: Path) -> NDArray[np.float32]:
+    encoder, tokenizer = load_auto(model)
+    return embed_texts(encoder, tokenizer, [query.text for query in QUERIES], "query", [4])[0]
+
+
+def test_pushing_what_is_not_there_names_the_command(
+    tmp_path: Path, uri: str, indexes: Path, tiny_backbone: Path, tiny_corpus: Path
+) -> None:
+    to = ("index", "push", "--to", "milvus", "--corpus", tiny_corpus, "--model", tiny_backbone)
+
+    assert "There is no store of" in refused(*to, "--uri", uri, "--indexes", tmp_path)
+    here = (*to, "--indexes", indexes)
+    assert "no store of documents" in refused(*here, "--uri", uri, "--layer", "3")
+    assert "Dim 33 was asked for" in refused(*here, "--uri", uri, "--dim", "33")
+    assert "no engine 'faiss'" in refused(*here, "--uri", uri, "--engine", "faiss")
+    assert "is no address of Milvus" in refused(*here, "--uri", "localhost:19530")
+    assert "is not 'milvus'" in refused(*here[:2], "--to", "qdrant", "--uri", uri)
+
+
+@pytest.mark.parametrize("way", ["npy", "pyserini"])
+def test_imported_vectors_search_as_those_encoded_here(
+    way: str, tmp_path: Path, store: Store, theirs, tiny_backbone: Path, tiny_corpus: Path,
+    indexes: Path, dtype: str,  # noqa: ARG001  # of the queries; the vectors came from elsewhere
+) -> None:  # fmt: skip
+    files = theirs if way == "npy" else ("--pyserini", store.folder / "dim-32")
+
+    told = done(
+        "index", "import", *files, "--corpus", tiny_corpus, "--model", tiny_backbone,
+        "--indexes", tmp_path / "own", "--dim", "8", "--store", "f32",
+    )  # fmt: skip
+
+    assert "40 documents of width 32, 16 encoded again" in told
+    asked = SearchRequest(
+        str(tiny_corpus), str(tiny_backbone), dim=8, document_layer=4, root=indexes
+    )
+    own = SearchRequest(str(tiny_corpus), str(tiny_backbone), dim=8, root=tmp_path / "own")
+    mine, imported = Searcher(asked).run(QUERIES, 40), Searcher(own).run(QUERIES, 40)
+    for query in QUERIES:
+        found, expected = imported.rankings[query.id], mine.rankings[query.id]
+        assert sorted(found.docids) == sorted(expected.docids)
+        assert found.scores == pytest.approx(expected.scores, abs=1e-5)
+
+
+def test_another_dim_is_indexed_later(
+    tmp_path: Path, theirs, tiny_backbone: Path, tiny_corpus: Path
+) -> None:
+    words = (
+        "index", "import", *theirs, "--corpus", tiny_corpus, "--model", tiny_backbone,
+        "--indexes", tmp_path / "own",
+    )  # fmt: skip
+    done(*words)
+    shard = next((tmp_path / "own").rglob("vectors-*"))
+    before = shard.stat().st_mtime_ns
+
+    done(*words, "--dim", "8,16")
+
+    assert shard.stat().st_mtime_ns == before
+    built = {path.name for path in shard.parent.glob("dim-*")}
+    assert built == {"dim-8", "dim-16", "dim-32"}
+
+
+def test_vectors_of_another_layer_or_model_are_refused(
+    tmp_path: Path, store: Store, theirs, backbone, tiny_backbone: Path, tiny_corpus: Path
+) -> None:
+    words = ("index", "import", "--corpus", tiny_corpus, "--indexes", tmp_path / "own")
+
+    layer = refused(*words, *theirs, "--model", tiny_backbone, "--layer", "2")
+    model = refused(*words, *theirs, "--model", backbone("roberta"))
+    rows = store.rows(range(40))
+    np.save(tmp_path / "X.npy", np.roll(rows, 1, axis=0))
+    order = refused(*words, *theirs, "--model", tiny_backbone)
+
+    for told in (layer, model, order):
+        assert "as one document from another" in told
+        assert "--sample 0" in told
+    assert not (tmp_path / "own").exists()
+    done(*words, *theirs, "--model", tiny_backbone, "--sample", "0")
+
+
+def test_malformed_imports_are_sentences(
+    tmp_path: Path, theirs, tiny_backbone: Path, tiny_corpus: Path
+) -> None:
+    words = (
+        "index", "import", "--corpus", tiny_corpus, "--model", tiny_backbone,
+        "--indexes", tmp_path / "own",
+    )  # fmt: skip
+
+    assert "Vectors come from --vectors" in refused(*words)
+    assert "Vectors come from --vectors" in refused(*words, *theirs[:2])
+    assert "Vectors come from --vectors" in refused(*words, *theirs, "--pyserini", tmp_path)
+    assert "this encoder has 4" in refused(*words, *theirs, "--layer", "5")
+    assert "Dim 33 was asked for" in refused(*words, *theirs, "--dim", "33")
+    np.save(tmp_path / "X.npy", np.ones((40, 64), np.float32))
+    assert "have 64 dims, and those of the model 32" in refused(*words, *theirs)
+    (tmp_path / "X.npy").write_bytes(b"\x80\x04.")
+    assert "is a pickle, as Tevatron and BEIR write embeddings" in refused(*words, *theirs)
+    assert not (tmp_path / "own").exists()
+
+
+def test_documents_that_the_corpus_lacks_are_refused(
+    tmp_path: Path, theirs, tiny_backbone: Path, tiny_corpus: Path
+) -> None:
+    (tmp_path / "ids.txt").write_text("".join(f"x{row}\n" for row in range(40)))
+
+    told = refused(
+        "index", "import", *theirs, "--corpus", tiny_corpus, "--model", tiny_backbone,
+        "--indexes", tmp_path / "own",
+    )  # fmt: skip
+
+    assert "holds no document 'x0'" in told
+
+
+def test_words_and_vectors_fuse_into_one_run(tmp_path: Path, tiny_corpus: Path) -> None:
+    topics, words, dense = (tmp_path / name for name in ("topics.tsv", "bm25.trec", "dense.trec"))
+    topics.write_text("".join(f"{query.id}\t{query.text}\n" for query in QUERIES))
+    dense.write_text("q0 Q0 d1 1 .9 x\nq0 Q0 d2 2 .8 x\nq9 Q0 d3 1 .7 x\n")
+
+    told = done("bm25", "--corpus", tiny_corpus, "--topics", topics, "--run", words, "-k", "5")
+    assert "3 queries over 40 documents" in told
+    result = run("fuse", words, dense, "--out", tmp_path / "fused.trec", "--top-k", "3")
+
+    assert result.exit_code == 0, result.output
+    assert "dense.trec lacks 2 of the 4 queries" in result.stderr
+    assert "bm25.trec lacks 1 of the 4 queries" in result.stderr
+    fused = read_run(tmp_path / "fused.trec")
+    assert list(fused.rankings) == ["q0", "q1", "q2", "q9"]
+    assert fused.rankings["q9"].scores == (pytest.approx(1 / 61),)
+    assert all(len(ranking.docids) <= 3 for ranking in fused.rankings.values())
+    before = dense.read_bytes()
+    (tmp_path / "link.trec").symlink_to(dense)
+    again = run("fuse", words, dense, "--out", tmp_path / "link.trec")
+    assert again.exit_code == 2
+    assert "link.trec was to be written, and RUNS names the same file" in again.stderr
+    assert dense.read_bytes() == before
+
+
+def test_bm25_ranks_the_queries_of_a_split(tmp_path: Path, tiny_corpus: Path) -> None:
+    done("bm25", "--corpus", tiny_corpus, "--split", "test", "--run", tmp_path / "run.trec")
+
+    assert set(read_run(tmp_path / "run.trec").rankings) == {f"q{n}" for n in range(32, 40)}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["fuse", "a.trec", "--out", "x"], "There is no run file a.trec"),
+        (["fuse", "--out", "x"], "0 runs were given"),
+        (["fuse", "a.trec", "b.trec"], "Missing option '--out'"),
+        (["fuse", "a", "b", "--out", "x", "--weights", "1,x"], "'x' is not a number"),
+        (["fuse", "a", "b", "--out", "x", "--method", "rff"], "'rff' is not one of"),
+        (["fuse", "a", "b", "--out", "x", "--scale", "z"], "--method rrf looks at ranks"),
+        (["fuse", "a", "b", "--out", "x", "--method", "interpolate", "--rrf-k", "1"], "looks at scores"),
+        (["bm25", "--run", "x"], "give one"),
+        (["bm25", "--run", "x", "--split", "test", "--topics", "t"], "give one"),
+        (["bm25", "--split", "test"], "Missing option '--run'"),
+        (["index", "push", "--uri", "x"], "Missing option '--to'"),
+        (["index", "import", "--vectors", "x"], "Missing option '--model'"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_a_sentence(words: list[str], sentence: str) -> None:
+    assert sentence in refused(*words)
+
+
+def test_nothing_appears_where_a_run_cannot_be_read(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.trec", tmp_path / "bad.trec"
+    good.write_text("q Q0 d 1 1 x\n")
+    bad.write_text("q Q0 d 1 1 x\nq Q0 d 2 1 x\n")
+
+    told = refused("fuse", good, bad, "--out", tmp_path / "fused.trec")
+
+    assert "bad.trec, line 2: document d is listed twice for query q" in told
+    assert not (tmp_path / "fused.trec").exists()
+
+
+def test_a_run_is_not_written_over_what_it_is_made_from(tmp_path: Path, tiny_corpus: Path) -> None:
+    topics, one, other = (tmp_path / name for name in ("topics.tsv", "one.trec", "other.trec"))
+    topics.write_text("q\tread a file\n")
+    one.write_text("q Q0 d 1 1 x\n")
+    other.symlink_to(one)
+    before = one.read_text(), topics.read_text()
+    words = ("--corpus", tiny_corpus, "--topics", topics, "--run", tmp_path / "." / "topics.tsv")
+
+    told = [
+        refused("fuse", one, tmp_path / "absent", "--out", other),
+        refused("bm25", *words),
+        refused("search", *words),
+    ]
+
+    for option, name, sentence in zip(
+        ("--out", "--run", "--run"), ("RUNS", "--topics", "--topics"), told, strict=True
+    ):
+        assert f"was to be written, and {name} names the same file" in sentence
+        assert f"Name another file by {option}." in sentence
+    assert (one.read_text(), topics.read_text()) == before
+
+
+def test_a_user_error_is_what_the_verbs_raise(tmp_path: Path) -> None:
+    from m2dr.core.requests import FuseRequest
+    from m2dr.tasks.runs import fuse
+
+    with pytest.raises(UserError, match="There is no run file"):
+        fuse(FuseRequest((tmp_path / "a", tmp_path / "b"), tmp_path / "out"))

@@ -1,0 +1,355 @@
+"""Layer 0 of a fitted model, through every command that names a layer, beside numpy's own sums."""
+
+import json
+import shlex
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from commands import parsed
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+from trec import trec_eval
+from world import make_fitted
+
+import m2dr
+from m2dr.cli import main
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut
+from m2dr.data.qrels import read_judgements
+from m2dr.evaluate.grid import read_grid
+from m2dr.evaluate.runfiles import read_run
+from m2dr.index.layout import stored_layers
+from m2dr.index.store import open_store
+from m2dr.integrations.beir import BeirIndex, BeirModel
+from m2dr.integrations.mteb import MtebEncoder
+from m2dr.model.checkpoint import load_tokenizer
+from m2dr.model.folder import read_card
+from m2dr.model.hub import STATIC
+
+TEXTS = ["read a file", "open the list of numbers", "close"]
+Floats = NDArray[np.float64]
+
+
+def table_vectors(model: Path, texts: Sequence[str], length: int = 256) -> Floats:
+    """The embeddings of texts at layer 0 by the file alone, [N, H]: weighted means of rows."""
+    static, tokenizer = load_file(model / STATIC), load_tokenizer(model)
+    table, weights = static["table"].astype(np.float64), static["weights"].astype(np.float64)
+    rows = tokenizer(list(texts), length)
+    return np.stack([weights[row] @ table[row] / weights[row].sum() for row in rows])
+
+
+def cosines(queries: Floats, documents: NDArray[np.generic], dim: int) -> Floats:
+    left, right = queries[:, :dim], documents.astype(np.float64)[:, :dim]
+    left = left / np.linalg.norm(left, axis=1, keepdims=True)
+    return left @ (right / np.linalg.norm(right, axis=1, keepdims=True)).T
+
+
+def done(*words: object) -> str:
+    found = CliRunner().invoke(main, [str(word) for word in words])
+    assert found.exit_code == 0, found.output
+    return found.output
+
+
+def refused(*words: object) -> str:
+    found = CliRunner().invoke(main, [str(word) for word in words])
+    assert found.exit_code == 2, found.output
+    return found.output
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, tiny_fitted: Path, tiny_corpus: Path) -> Path:
+    """A folder with a fitted model, a corpus, and documents of layers 0 and 4 at dims 8 and 32."""
+    place = tmp_path_factory.mktemp("place")
+    shutil.copytree(tiny_fitted, place / "model")
+    shutil.copytree(tiny_corpus, place / "tiny")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        done("index", "corpus", *ASKED, "--layer", "0,4", "--dim", "8", "--dim", "32")
+    return place
+
+
+@pytest.fixture(autouse=True)
+def here(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+
+
+ASKED = ("--corpus", "tiny", "--model", "model", "--dtype", "fp32")
+
+
+def store_of(place: Path, layer: int) -> Path:
+    fingerprint = read_card(place / "model").fingerprint
+    return place / "indexes" / "tiny" / fingerprint[:12] / f"layer-{layer:02d}"
+
+
+def test_documents_of_layer_0_are_those_of_the_table(place: Path) -> None:
+    store = open_store(store_of(place, 0))
+    lines = map(json.loads, (place / "tiny" / "corpus.jsonl").read_text().splitlines())
+    texts = [f"{line['title']} {line['text']}" for line in lines]
+
+    expected = table_vectors(place / "model", texts)
+
+    assert stored_layers(place / "indexes", "tiny", read_card("model").fingerprint) == (0, 4)
+    np.testing.assert_allclose(store.rows(range(40)), expected, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.usefixtures("dtype")
+@pytest.mark.parametrize("documents", [0, 4])
+@pytest.mark.parametrize("dim", [8, 32])
+def test_queries_of_layer_0_rank_documents_of_any_layer_as_numpy_does(
+    documents: int, dim: int, place: Path
+) -> None:
+    topics = place / "topics.tsv"
+    topics.write_text("".join(f"{n}\t{text}\n" for n, text in enumerate(TEXTS)))
+    store = open_store(store_of(place, documents))
+    expected = cosines(table_vectors(place / "model", TEXTS), store.rows(range(40)), dim)
+
+    told = done(
+        "search", *ASKED[:4], "--query-layer", "0", "--document-layer", documents, "--dim", dim,
+        "--exits", "model", "--topics", topics, "--run", "found.trec", "-k", "40",
+    )  # fmt: skip
+
+    assert f"(layer {documents}), queries at L0D{dim} of model" in told
+    assert ("Documents come from layer 0" in told) == (documents == 0)
+    found = read_run(place / "found.trec").rankings
+    for row, scores in enumerate(expected):
+        ranking = found[str(row)]
+        places = [store.docids.index(docid) for docid in ranking.docids]
+        np.testing.assert_allclose(ranking.scores, scores[places], atol=2e-6)
+
+
+def test_documents_are_those_of_the_last_layer_where_none_are_named() -> None:
+    told = done("search", TEXTS[0], *ASKED, "--query-layer", "0")
+
+    assert "40 documents of tiny (layer 4), queries at L0D32 of model" in told
+    assert "Warning" not in told
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_python_searches_at_layer_0_and_at_all_layers_when_none_is_named(place: Path) -> None:
+    opened = m2dr.open_index("tiny", model="model", dtype="fp32", exits="model")
+    documents = open_store(store_of(place, 4)).rows(range(40))
+    best = np.sort(cosines(table_vectors(place / "model", TEXTS), documents, 32))[:, ::-1]
+
+    for answer, scores in zip(opened.search(TEXTS, layer=0, k=5), best, strict=True):
+        np.testing.assert_allclose([hit.score for hit in answer.hits], scores[:5], atol=2e-6)
+    assert opened.searcher().cut == Cut(4, 32)
+    assert opened.searcher(layer=0, dim=8).cut == Cut(0, 8)
+    assert opened.searcher(layer=0, document_layer=0).documents.layer == 0
+    kept = m2dr.open_index("tiny", model="model", layer=0, document_layer=0)
+    assert (kept.searcher().cut, kept.searcher().documents.layer) == (Cut(0, 32), 0)
+    assert kept.searcher(layer=4, document_layer=4).documents.layer == 4
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_an_index_named_by_its_folder_is_searched_by_its_own_layer_0(place: Path) -> None:
+    folder = store_of(place, 0) / "dim-8"
+
+    assert "(layer 0), queries at L0D8" in done("search", "read", "--index", folder)
+    assert "(layer 0), queries at L4D8" in done(
+        "search", "read", "--index", folder, "--query-layer", "4"
+    )
+
+
+def test_the_grid_of_a_fitted_model_has_a_row_0_that_trec_eval_confirms(place: Path) -> None:
+    told = done(
+        "evaluate", "beir", *ASKED, "--dims", "8,32", "--measure", "nDCG@10", "--runs", "all",
+        "--out", "row-0",
+    )  # fmt: skip
+
+    folder = place / "row-0" / "tiny" / "test" / "model"
+    grid = read_grid(folder / "grid.json")
+    assert (grid.layers, grid.dims) == ((0, 1, 2, 3, 4), (8, 32))
+    assert "\n    0  " in told
+    judged: dict[str, dict[str, int]] = {}
+    for _, one in read_judgements(place / "tiny" / "qrels" / "test.tsv"):
+        judged.setdefault(one.query_id, {})[one.document_id] = one.relevance
+    for dim in (8, 32):
+        rankings = read_run(folder / "runs" / f"L0D{dim}.trec").rankings
+        found = {
+            query: dict(zip(one.docids, one.scores, strict=True)) for query, one in rankings.items()
+        }
+        measured = trec_eval(found, judged, ["ndcg_cut_10"])
+        mean = np.mean([values["ndcg_cut_10"] for values in measured.values()])
+        assert grid.cells[Cut(0, dim)]["nDCG@10"] == pytest.approx(mean, abs=1e-6)
+    assert "0,8,nDCG@10" in (folder / "grid.csv").read_text()
+
+
+def test_crossed_layers_have_documents_of_layer_0_too(place: Path) -> None:
+    told = done(
+        "evaluate", "beir", *ASKED, "--layers", "0,4", "--dims", "8", "--documents", "cross",
+        "--measure", "nDCG@10", "--runs", "none", "--out", "crossed",
+    )  # fmt: skip
+
+    assert "queries      0      4\n      0  " in told
+    home = place / "crossed" / "tiny" / "test"
+    assert read_grid(home / "model.documents-00" / "grid.json").layers == (0, 4)
+    same = done(
+        "evaluate", "beir", *ASKED, "--layers", "0", "--dims", "8", "--documents", "0",
+        "--measure", "nDCG@10", "--runs", "none", "--out", "of-0",
+    )  # fmt: skip
+    assert "documents of the last layer" in same
+
+
+def test_everything_that_reads_results_takes_a_row_0(place: Path) -> None:
+    done("evaluate", "beir", *ASKED, "--measure", "nDCG@10", "--costs", "--out", "all")
+    folder = place / "all" / "tiny" / "test" / "model"
+
+    compared = done("compare", folder, "--against", f"{folder}@L0D32")
+    picked = done("pick", folder, "--latency", "1s")
+    cheapest = done("pick", folder, "--multiply-adds", 5 * 32 + 40 * 32)
+    done("report", folder, "--out", "page.html")
+    drawn = done("figures", folder, "--out", "figures").splitlines()
+
+    assert "not significantly different from model at L0D32" in compared
+    assert "of L4D32" in picked
+    assert cheapest.startswith("L0D")
+    for line in [one for one in cheapest.splitlines() if one.startswith("m2dr ")]:
+        parsed(line)
+    assert "--query-layer 0 --document-layer 4" in cheapest
+    page = (place / "page.html").read_text()
+    assert "L0D8" in page
+    assert any("heat" in line for line in drawn)
+
+
+def test_a_picked_layer_0_with_documents_of_its_own_is_not_exported(
+    tiny_backbone: Path, tmp_path: Path
+) -> None:
+    model = make_fitted(tiny_backbone, tmp_path / "same", documents="same")
+    asked = ("--corpus", "tiny", "--model", model, "--dtype", "fp32")
+    done(
+        "evaluate", "beir", *asked, "--layers", "0,4", "--dims", "8", "--measure", "nDCG@10",
+        "--costs", "--out", tmp_path,
+    )  # fmt: skip
+
+    told = done("pick", tmp_path / "tiny" / "test" / "same", "--multiply-adds", 5 * 32 + 40 * 8)
+
+    commands = [shlex.split(line) for line in told.splitlines() if line.startswith("m2dr ")]
+    assert [words[1] for words in commands] == ["index", "search"]
+    assert commands[0][-4:-2] == ["--layer", "0"]
+    assert "Warning" not in done(*commands[0][1:]) + done(*commands[1][1:])
+
+
+def test_sentence_tasks_have_a_row_0(place: Path) -> None:
+    pairs = [("5", "read the file", "open a file"), ("1", "a list", "close"), ("3", "the", "line")]
+    rows = ["score\tsentence1\tsentence2", *map("\t".join, pairs)]
+    (place / "tiny-test.tsv").write_text("\n".join(rows) + "\n")
+
+    done("evaluate", "sts", "--task", "tiny-test.tsv", "--model", "model", "--out", "sts")
+
+    (path,) = (place / "sts").rglob("grid.json")
+    assert read_grid(path).layers == (0, 1, 2, 3, 4)
+
+
+def test_documents_of_layer_0_are_verified_and_imported(place: Path) -> None:
+    store = open_store(store_of(place, 0))
+    np.save(place / "X.npy", np.asarray(store.rows(range(40)), np.float32))
+    (place / "ids.txt").write_text("".join(f"{docid}\n" for docid in store.docids))
+    asked = ("index", "import", "--vectors", "X.npy", "--ids", "ids.txt", *ASKED)
+
+    told = done(*asked, "--layer", "0", "--indexes", "theirs")
+    other = refused(*asked, "--layer", "4", "--indexes", "others")
+
+    assert "layer-00: ok, 32 documents encoded again" in done("index", "verify", store.folder)
+    assert "16 encoded again" in told
+    assert "layer-00" in told
+    assert "Name the model and layer that made the vectors" in other
+
+
+def test_negatives_are_mined_at_layer_0(place: Path) -> None:
+    asked = ("mine", *ASKED, "--query-layer", "0", "--dim", "8", "--depth", "9", "--negatives", "4")
+
+    told = done(*asked, "--margin", "0", "--out", "groups.jsonl")
+
+    assert "Mining tiny with queries at L0D8 of model" in told
+    documents = open_store(store_of(place, 4))
+    for line in (place / "groups.jsonl").read_text().splitlines():
+        group = json.loads(line)
+        scores = cosines(
+            table_vectors(place / "model", [group["query"]]), documents.rows(range(40)), 8
+        )
+        found = [one["docid"] for one in group["negative_passages"]]
+        held = [scores[0][documents.docids.index(docid)] for docid in found]
+        assert held == sorted(held, reverse=True)
+        assert held[0] >= np.sort(scores[0])[-3]  # the answer, and a copy of it at most, before it
+
+
+def test_the_doors_to_beir_and_mteb_encode_queries_at_layer_0(place: Path) -> None:
+    expected = table_vectors(place / "model", TEXTS)[:, :8]
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    static = load_file(place / "model" / STATIC)
+
+    beir, mteb = (door("model", layer=0, dim=8, dtype="fp32") for door in (BeirModel, MtebEncoder))
+
+    np.testing.assert_allclose(beir.encode_queries(TEXTS), expected, atol=1e-5)
+    batches = [{"text": TEXTS}]
+    np.testing.assert_allclose(mteb.encode(batches, prompt_type="query"), expected, atol=1e-5)
+    np.testing.assert_allclose(
+        mteb.encode(batches), expected, atol=1e-5
+    )  # compared with each other
+    documents = mteb.encode(batches, prompt_type="document")  # of the last layer
+    assert np.abs(documents - expected).max() > 1e-3
+    assert mteb.parameters > static["table"].size
+    searched = BeirIndex("tiny", "model", layer=0, dim=8, dtype="fp32")
+    corpus = {f"d{n}": {"text": ""} for n in range(40)}
+    found = searched.search(corpus, {"a": TEXTS[0]}, 3, "cos_sim")["a"]
+    ours = m2dr.open_index("tiny", model="model", layer=0, dim=8, dtype="fp32").search(
+        TEXTS[0], k=3
+    )
+    assert found == {hit.docid: pytest.approx(hit.score, abs=1e-6) for hit in ours.hits}
+
+
+LAYERED = [
+    ("search", "read", "--query-layer", "0", "--exits", "model"),
+    ("search", "read", "--document-layer", "0"),
+    ("index", "corpus", "--layer", "0"),
+    ("evaluate", "beir", "--layers", "0,2"),
+    ("evaluate", "beir", "--layers", "2", "--documents", "0"),
+    ("mine", "--query-layer", "0", "--out", "g.jsonl"),
+    ("index", "import", "--layer", "0", "--vectors", "V.npy", "--ids", "V.txt"),
+]
+
+
+@pytest.mark.parametrize("words", LAYERED, ids=lambda words: " ".join(words[:4]))
+def test_layer_0_of_a_model_that_is_not_fitted_ends_in_the_command_that_fits_it(
+    words: Sequence[str], place: Path, tiny_backbone: Path
+) -> None:
+    shutil.copytree(tiny_backbone, place / "plain one", dirs_exist_ok=True)
+    np.save(place / "V.npy", np.ones((40, 32), np.float32))
+    (place / "V.txt").write_text("".join(f"d{n}\n" for n in range(40)))
+
+    told = refused(*words, "--corpus", "tiny", "--model", "plain one")
+
+    line = told.strip().rpartition("with: ")[2]
+    assert "Layer 0 was asked for, and only a fitted model has it." in told
+    assert parsed(line).params["backbone"] == "plain one"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("search", "a", "--query-layer", "-1"), ("index", "corpus", "--layer", "-1"),
+     ("index", "corpus", "--dim", "0"), ("search", "a", "--dim", "0"),
+     ("train", "--layers", "-1"), ("export", "--layers", "-1", "--out", "x")],
+    ids=lambda words: " ".join(words[:4]),
+)  # fmt: skip
+def test_layers_below_0_and_dims_below_1_are_refused_where_they_are_read(
+    words: Sequence[str],
+) -> None:
+    assert "Error: Invalid value for" in refused(*words)
+
+
+def test_a_fitted_model_is_not_pre_trained_on_but_what_it_was_made_of(place: Path) -> None:
+    told = refused("pretrain", "--corpus", "tiny", "--backbone", "model", "--out", "trained")
+
+    line = told.strip().rpartition("made of: ")[2]
+    assert "model has fitted exits" in told
+    assert parsed(line).params["backbone"] == read_card(place / "model").backbone
+
+
+def test_a_cut_with_layer_0_is_refused_in_python_where_there_is_none(tiny_backbone: Path) -> None:
+    for door in (BeirModel, MtebEncoder):
+        with pytest.raises(UserError, match="only a fitted model has it"):
+            door(str(tiny_backbone), layer=0)

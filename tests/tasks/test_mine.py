@@ -1,0 +1,412 @@
+import json
+import shlex
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from safetensors.numpy import load_file, save_file
+from world import load_auto, make_corpus
+
+from m2dr.cli import main
+from m2dr.core.errors import Interrupted, UserError
+from m2dr.core.records import Group
+from m2dr.core.requests import IndexRequest, MineRequest
+from m2dr.data.groups import Groups
+from m2dr.data.loaders import open_dataset
+from m2dr.model.folder import read_card
+from m2dr.tasks import mine as verb
+from m2dr.tasks.encode_texts import embed_texts
+from m2dr.tasks.index import index_corpus
+from m2dr.tasks.mine import highest, mine
+
+Beir = Callable[..., Path]
+
+
+@pytest.fixture
+def beir(tmp_path: Path) -> Beir:
+    """Write a BEIR folder: docid to text or (title, text), query id to text, query to answers."""
+
+    def write(
+        documents: Mapping[str, str | tuple[str, str]],
+        queries: Mapping[str, str],
+        answers: Mapping[str, Mapping[str, int]],
+        name: str = "small",
+    ) -> Path:
+        folder = tmp_path / name
+        (folder / "qrels").mkdir(parents=True)
+        pairs = {d: ("", t) if isinstance(t, str) else t for d, t in documents.items()}
+        corpus = [{"_id": d, "title": title, "text": text} for d, (title, text) in pairs.items()]
+        asked = [{"_id": q, "text": text} for q, text in queries.items()]
+        for file, rows in (("corpus", corpus), ("queries", asked)):
+            (folder / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        lines = [f"{q}\t{d}\t{r}\n" for q, judged in answers.items() for d, r in judged.items()]
+        (folder / "qrels" / "train.tsv").write_text("".join(lines))
+        return folder
+
+    return write
+
+
+def mined(path: Path) -> dict[str, list[str]]:
+    """Query id to the docids of its negatives, as they stand in the file."""
+    groups = [json.loads(line) for line in path.read_text().splitlines()]
+    return {g["query_id"]: [d["docid"] for d in g["negative_passages"]] for g in groups}
+
+
+def bm25(corpus: Path, **options: object) -> MineRequest:
+    return MineRequest(corpus.parent / "groups.jsonl", str(corpus), retriever="bm25", **options)
+
+
+# Ranked for "cat": d9 to d1, by how much of each is about cats.
+CATS = {f"d{n}": " ".join(["cat"] * n + ["tree"] * (9 - n)) for n in range(1, 10)}
+
+
+def test_what_answers_or_scores_as_an_answer_does_is_no_negative(beir: Beir) -> None:
+    corpus = beir(
+        {**CATS, "clone": CATS["d9"], "copy": CATS["d7"], "twin": CATS["d4"]},
+        {"q1": "cat", "q2": "cat", "q3": "elsewhere"},
+        {"q1": {"d7": 1, "d6": 0}, "q2": {"d8": 2}, "q3": {"d1": 0}},
+    )
+
+    report = mine(bm25(corpus, margin=0.95, skip=1, negatives=3))
+
+    # d9 is skipped, and clone with it; d8 answers a query of the same text, d7 this one, and copy
+    # reads as d7 does; d6 scores above .95 of d8; d4 reads as twin does, which ranks before it.
+    assert mined(report.out) == {"q1": ["d5", "twin", "d3"], "q2": ["d5", "twin", "d3"]}
+    per_query = {"answers": 2, "own": 0, "copies": 3, "skipped": 1, "margin": 1}
+    assert report.dropped == {name: 2 * count for name, count in per_query.items()}
+    assert (report.queries, report.negatives, report.bare, report.unreadable) == (2, 6, 0, 0)
+
+
+def test_answers_of_the_same_text_count_beyond_the_queries_asked_for(beir: Beir) -> None:
+    corpus = beir(CATS, {"q1": "cat", "q2": "cat"}, {"q1": {"d9": 1}, "q2": {"d8": 1}})
+
+    report = mine(bm25(corpus, margin=0, queries=1, negatives=2))
+
+    assert mined(report.out) == {"q1": ["d7", "d6"]}
+
+
+@pytest.mark.parametrize(("name", "kept"), [("arguana", ["d8", "d7"]), ("other", ["d9", "d8"])])
+def test_the_querys_own_document_is_dropped_where_the_data_set_drops_it(
+    name: str, kept: list[str], beir: Beir
+) -> None:
+    corpus = beir(CATS, {"d9": "cat"}, {"d9": {"d1": 1}}, name)
+
+    report = mine(bm25(corpus, margin=0, negatives=2))
+
+    assert mined(report.out) == {"d9": kept}
+
+
+def test_an_answer_below_the_depth_has_its_score_all_the_same(beir: Beir) -> None:
+    corpus = beir(CATS, {"q": "cat"}, {"q": {"d5": 1}})
+
+    near, far = (
+        mine(bm25(corpus, depth=d, margin=0.97, negatives=4, overwrite=True)) for d in (4, 9)
+    )
+
+    assert (near.negatives, near.dropped["margin"], near.bare) == (0, 4, 1)
+    assert mined(far.out) == {"q": ["d4", "d3", "d2", "d1"]}
+
+
+def test_a_margin_of_one_keeps_what_scores_as_the_answer_does(beir: Beir) -> None:
+    corpus = beir(
+        {"d1": "cat dog", "d2": "cat tree", "d3": "cat cat"}, {"q": "cat"}, {"q": {"d1": 1}}
+    )
+
+    assert mined(mine(bm25(corpus, margin=1.0)).out) == {"q": ["d2"]}
+
+
+def test_no_document_is_below_an_answer_that_shares_no_word(beir: Beir) -> None:
+    corpus = beir({**CATS, "dog": "dog"}, {"q": "cat"}, {"q": {"dog": 1}})
+
+    assert mine(bm25(corpus)).negatives == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "margin", "expected"),
+    [(2.0, 0.95, 1.9), (-2.0, 0.95, -2.1), (0.0, 0.95, 0.0), (2.0, 1.0, 2.0), (-2.0, 1.0, -2.0)],
+)
+def test_a_margin_is_a_share_of_the_answers_score(
+    answer: float, margin: float, expected: float
+) -> None:
+    assert highest(answer, margin) == pytest.approx(expected)
+    assert highest(answer, 0) == float("inf")
+
+
+def test_the_loader_reads_what_was_mined(beir: Beir) -> None:
+    corpus = beir(
+        {"d1": ("Cat", "tree"), "d2": ("cat", ""), "d3": ("", ""), "d4": ("ça", "chat cat\u2028")},
+        {"q1": "cat", "q2": "cat tree", "q3": " ", "q4": "tree"},
+        {"q1": {"d1": 1}, "q2": {"d2": 1, "d3": 1}, "q3": {"d1": 1}, "q4": {"d3": 1}},
+    )
+
+    report = mine(bm25(corpus, margin=0))
+
+    assert (report.queries, report.unreadable) == (2, 2)
+    assert "2 queries, 2 without a text left out" in report.line
+    before, after = open_dataset(str(corpus)), open_dataset(str(report.out))
+    assert [query.text for query in after.queries("train")] == ["cat", "cat tree"]
+    assert after.negatives("train") == {"q1": ("d2", "d4"), "q2": ("d1", "d4")}
+    for docid in ("d1", "d2", "d4"):
+        assert after.document(docid).content == before.document(docid).content
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
+    """The tiny backbone compared by cosine, its weights so large that texts lie far apart."""
+    folder = Path(shutil.copytree(tiny_backbone, tmp_path_factory.mktemp("model") / "cosine"))
+    weights = load_file(folder / "model.safetensors")
+    larger = {name: 15 * w if w.ndim == 2 else w for name, w in weights.items()}
+    save_file(larger, folder / "model.safetensors", metadata={"format": "pt"})
+    asked = {"similarity_fn_name": "cosine", "prompts": {"query": "list of ", "document": ""}}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(asked))
+    card = read_card(folder)
+    assert (card.similarity, card.query_prefix) == ("cosine", "list of ")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny corpus, with a second answer to every training query."""
+    folder = make_corpus(tmp_path_factory.mktemp("corpus") / "tiny")
+    with (folder / "qrels" / "train.tsv").open("a") as file:
+        file.writelines(f"q{i}\td{i + 9}\t1\n" for i in range(24))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def indexed(
+    tmp_path_factory: pytest.TempPathFactory,
+    model: Path,
+    corpus: Path,
+    dtype: str,  # noqa: ARG001  # what `auto` means below and in the tests
+) -> Path:
+    root = tmp_path_factory.mktemp("indexes")
+    for layers, dims in (((2,), (8,)), ((4,), (8, 32))):
+        index_corpus(IndexRequest(str(corpus), str(model), dims, layers, root=root))
+    return root
+
+
+@pytest.fixture
+def by_model(
+    indexed: Path, model: Path, corpus: Path, tmp_path: Path
+) -> Callable[..., MineRequest]:
+    def request(**options: object) -> MineRequest:
+        given = {"model": str(model), "root": indexed, "device": "cpu", **options}
+        return MineRequest(tmp_path / "groups.jsonl", str(corpus), **given)
+
+    return request
+
+
+def cosines(model: Path, corpus: Path, layer: int, dim: int) -> dict[str, dict[str, float]]:
+    """Query id to docid to cosine, by a full scan of vectors kept as halves of a float."""
+    dataset = open_dataset(str(corpus))
+    encoder, tokenizer = load_auto(model)
+    documents, queries = list(dataset.documents()), dataset.queries("train")
+
+    def units(texts: list[str], side: str, kept: type) -> np.ndarray:
+        vectors = embed_texts(encoder, tokenizer, texts, side, [layer])[0][:, :dim]
+        vectors = vectors.astype(kept).astype(np.float64)
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+    left = units([query.text for query in queries], "query", np.float32)
+    right = units([document.content for document in documents], "document", np.float16)
+    return {
+        query.id: {d.id: float(np.float32(q @ v)) for d, v in zip(documents, right, strict=True)}
+        for query, q in zip(queries, left, strict=True)
+    }
+
+
+@pytest.mark.parametrize(("layer", "dim"), [(4, 32), (4, 8), (2, 8)])
+@pytest.mark.parametrize(("margin", "skip", "depth"), [(0.0, 0, 5), (0.98, 2, 12), (0.99, 1, 30)])
+def test_a_model_mines_what_a_full_scan_would(
+    layer: int,
+    dim: int,
+    margin: float,
+    skip: int,
+    depth: int,
+    by_model: Callable[..., MineRequest],
+    model: Path,
+    corpus: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(verb, "BATCH", 7)  # several batches, the last one shorter
+
+    report = mine(
+        by_model(query_layer=layer, dim=dim, margin=margin, skip=skip, depth=depth, negatives=4)
+    )
+
+    found = mined(report.out)
+    for query, scores in cosines(model, corpus, layer, dim).items():
+        answers = {f"d{int(query[1:])}", f"d{int(query[1:]) + 9}"}
+        best = max(scores[docid] for docid in answers)
+        most = best - (1 - margin) * abs(best) if margin else np.inf
+        ranked = sorted(scores, key=lambda d: (scores[d], d), reverse=True)[:depth]
+        left = [docid for docid in ranked if docid not in answers][skip:]
+        expected = [scores[docid] for docid in left if scores[docid] <= most][:4]
+        assert [scores[docid] for docid in found[query]] == pytest.approx(expected, abs=1e-6)
+    assert 0 < report.negatives <= 4 * 24
+    assert (report.dropped["margin"] > 0) == (margin > 0)
+
+
+def test_a_document_without_a_text_is_no_negative(
+    beir: Beir, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    documents = {"d1": "read", "d2": "", "d3": ("", " "), "d4": ("file", ""), "d5": "list"}
+    corpus = beir(documents, {"q": "read"}, {"q": {"d1": 1}})
+    root, model = tmp_path / "indexes", str(tiny_backbone)
+    index_corpus(IndexRequest(str(corpus), model, root=root))
+
+    report = mine(MineRequest(tmp_path / "g.jsonl", str(corpus), model=model, root=root, margin=0))
+
+    assert set(mined(report.out)["q"]) == {"d4", "d5"}
+    assert report.dropped["copies"] == 2
+
+
+def test_the_same_request_writes_the_same_bytes(by_model: Callable[..., MineRequest]) -> None:
+    first = mine(by_model()).out.read_bytes()
+
+    assert mine(by_model(overwrite=True)).out.read_bytes() == first
+
+
+def test_a_file_is_replaced_only_when_asked(beir: Beir) -> None:
+    corpus = beir(CATS, {"q": "cat"}, {"q": {"d9": 1}})
+    out = corpus.parent / "groups.jsonl"
+    out.write_text("days of work")
+
+    with pytest.raises(UserError, match=r"groups\.jsonl exists; choose another --out"):
+        mine(bm25(corpus))
+    assert out.read_text() == "days of work"
+
+    mine(bm25(corpus, overwrite=True))
+    assert "d5" in mined(out)["q"]
+
+
+@pytest.mark.parametrize("before", ["", "days of work"])
+def test_ctrl_c_leaves_nothing_half_written(
+    before: str, beir: Beir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = beir(CATS, {"q1": "cat", "q2": "tree"}, {"q1": {"d9": 1}, "q2": {"d1": 1}})
+    out = corpus.parent / "groups.jsonl"
+    if before:
+        out.write_text(before)
+    scores = verb.Bm25.scores
+
+    def interrupted(self: verb.Bm25, text: str) -> object:
+        if text == "tree":
+            raise KeyboardInterrupt
+        return scores(self, text)
+
+    monkeypatch.setattr(verb.Bm25, "scores", interrupted)
+    with pytest.raises(Interrupted, match="stopped after 1 query; nothing was written"):
+        mine(bm25(corpus, overwrite=True))
+
+    assert sorted(corpus.parent.iterdir()) == ([out] if before else []) + [corpus]
+    assert not before or out.read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"retriever": "bm52"}, "--retriever bm52 ranks nothing. Did you mean bm25?"),
+        ({"retriever": "bm25", "query_layer": 2}, "leave them out with BM25"),
+        ({"margin": float("nan")}, "--margin nan was asked for"),
+        ({"margin": 1.01}, "--margin 1.01 was asked for"),
+        ({"margin": -0.1}, "--margin -0.1 was asked for"),
+        ({"depth": 20, "skip": 5}, "--depth 20 less --skip 5 leaves 15 candidates. Raise --depth."),
+        ({"negatives": 0}, "0 negatives per query were asked for"),
+        ({"out": Path("groups.tsv")}, "must end in .jsonl"),
+        ({"corpus": "pydoc"}, "Did you mean pydocs?"),
+    ],
+)
+def test_what_cannot_be_mined_is_refused_before_anything_is_opened(
+    options: dict[str, object], sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError) as refused:
+        mine(MineRequest(**{"out": tmp_path / "groups.jsonl", **options}))
+
+    assert sentence in str(refused.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "built"), [({"query_layer": 3}, ""), ({"dim": 16}, " Built are dims 8, 32.")]
+)
+def test_an_absent_index_is_named_with_the_command_that_builds_it(
+    options: dict[str, int],
+    built: str,
+    by_model: Callable[..., MineRequest],
+    indexed: Path,
+    tmp_path: Path,
+) -> None:
+    request = by_model(root=Path(shutil.copytree(indexed, tmp_path / "indexes")), **options)
+
+    with pytest.raises(UserError, match="There is no index of tiny") as refused:
+        mine(request)
+
+    assert f"/.{built} Build it with: m2dr index corpus" in str(refused.value)
+    done = CliRunner().invoke(main, shlex.split(str(refused.value).partition("with: m2dr ")[2]))
+    assert done.exit_code == 0, done.output
+    assert mine(request).queries == 24
+
+
+def test_an_index_without_an_answer_is_one_of_another_corpus(
+    tiny_backbone: Path, tmp_path: Path
+) -> None:
+    corpus = make_corpus(tmp_path / "changed")
+    root = tmp_path / "indexes"
+    index_corpus(IndexRequest(str(corpus), str(tiny_backbone), root=root))
+    text = (corpus / "corpus.jsonl").read_text().replace('"d7"', '"another"')
+    (corpus / "corpus.jsonl").write_text(text)
+    qrels = corpus / "qrels" / "train.tsv"
+    qrels.write_text(qrels.read_text().replace("\td7\t", "\tanother\t"))
+
+    with pytest.raises(UserError, match="'another' answers a query, and the index does not hold"):
+        mine(
+            MineRequest(tmp_path / "groups.jsonl", str(corpus), model=str(tiny_backbone), root=root)
+        )
+
+
+@pytest.mark.parametrize(("name", "rest"), [("g", ""), ("g-dev", " --set split=dev")])
+def test_the_line_names_the_command_that_trains_on_the_file(
+    name: str, rest: str, beir: Beir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = beir(CATS, {"q": "cat"}, {"q": {"d9": 1}})
+    monkeypatch.chdir(corpus.parent)
+
+    request = MineRequest(Path(f"{name}.jsonl"), str(corpus), retriever="bm25", negatives=3)
+    line = mine(request).line
+
+    assert "\n" not in line
+    assert line.startswith("1 query, 3.00 negatives each (0 have none)")
+    assert line.endswith(f"m2dr train --corpus {name}.jsonl --negatives 3{rest}")
+
+
+def test_training_takes_the_mined_negatives(
+    tiny_corpus: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = mine(
+        MineRequest(Path("g.jsonl"), str(tiny_corpus), retriever="bm25", margin=0, negatives=3)
+    )
+    draw, seen = Groups.__getitem__, {}
+
+    def watched(self: Groups, i: int) -> Group:
+        group = draw(self, i)
+        seen[group.query.id] = {document.id for document in group.negatives}
+        return group
+
+    monkeypatch.setattr(Groups, "__getitem__", watched)
+    words = shlex.split(made.line.partition("m2dr ")[2]) + [
+        "--variant", "plain", "--backbone", str(tiny_backbone), "--steps", "3", "--batch-size",
+        "8", "--negatives", "2", "--set", "document_length=16", "--device", "cpu",
+    ]  # fmt: skip
+    done = CliRunner().invoke(main, words)
+
+    assert done.exit_code == 0, done.output
+    given = mined(made.out)
+    assert len(seen) == 24
+    assert all(len(found) == 2 for found in seen.values())
+    assert all(found <= set(given[query]) for query, found in seen.items())

@@ -1,0 +1,102 @@
+"""Which sentences of a batch of pairs must not count as negatives of which."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from m2dr.core.records import ModelCard, SentencePair
+from m2dr.tasks.training_data import make_pair_batch
+
+CARD = ModelCard("made up", "untrained", 2, 8, (), "same", "cls", "cosine", 0.05)
+
+
+class Letters:
+    """One token per letter."""
+
+    pad_id = 0
+
+    def __call__(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
+        return [[ord(letter) for letter in text][:max_length] for text in texts]
+
+
+def excluded(*pairs: tuple[str, str, float]) -> NDArray[np.bool_]:
+    return make_pair_batch(CARD, Letters(), [SentencePair(*pair) for pair in pairs]).excluded
+
+
+def columns(mask: NDArray[np.bool_], row: int) -> list[int]:
+    return np.flatnonzero(mask[row]).tolist()
+
+
+def test_unrelated_pairs_are_each_others_negatives() -> None:
+    assert not excluded(("a", "b", 1.0), ("c", "d", 0.9), ("e", "f", 0.1)).any()
+
+
+def test_a_sentence_that_is_equal_to_the_first_is_no_negative() -> None:
+    mask = excluded(("a", "b", 1.0), ("c", "a", 0.9), ("a", "d", 0.2))
+
+    assert columns(mask, 0) == [1]
+
+
+def test_a_sentence_that_is_alike_to_the_first_in_another_pair_is_no_negative() -> None:
+    mask = excluded(("a", "b", 1.0), ("a", "c", 0.8), ("d", "c", 0.1), ("a", "e", 0.7))
+
+    assert columns(mask, 0) == [1, 2]
+    assert columns(mask, 1) == [0, 2]
+
+
+def test_being_alike_has_no_direction() -> None:
+    """By the first pair a is alike to b, so in the second a is no negative of b."""
+    mask = excluded(("a", "b", 0.9), ("b", "c", 0.9), ("d", "a", 0.9))
+
+    assert columns(mask, 1) == [0, 2]
+
+
+def test_two_views_of_sentences_exclude_the_sentences_that_come_twice() -> None:
+    mask = excluded(("a", "a", 1.0), ("b", "b", 1.0), ("a", "a", 1.0))
+
+    assert [columns(mask, row) for row in range(3)] == [[2], [], [0]]
+
+
+def test_a_pair_that_is_not_alike_says_nothing_of_what_answers() -> None:
+    mask = excluded(("a", "b", 0.9), ("a", "c", 0.1), ("c", "d", 0.9), ("a", "d", 0.3))
+
+    assert columns(mask, 0) == []
+    assert columns(mask, 2) == [1, 3]  # c itself, and d again
+
+
+letters = st.sampled_from("abcd")
+batches = st.lists(
+    st.tuples(letters, letters, st.sampled_from([0.0, 0.5, 0.79, 0.8, 1.0])), min_size=1, max_size=7
+)
+
+
+@given(pairs=batches)
+def test_exclusions_are_those_of_the_definition_read_out_cell_by_cell(
+    pairs: list[tuple[str, str, float]],
+) -> None:
+    mask = excluded(*pairs)
+
+    alike = {frozenset((first, second)) for first, second, score in pairs if score >= 0.8}
+    assert not mask.diagonal().any()
+    for b, (first, _, score) in enumerate(pairs):
+        for n, (_, second, _) in enumerate(pairs):
+            if score >= 0.8 and n != b:  # no other row is ever asked
+                assert mask[b, n] == (first == second or frozenset((first, second)) in alike)
+
+
+def test_scores_and_tokens_go_along() -> None:
+    batch = make_pair_batch(
+        CARD, Letters(), [SentencePair("ab", "c", 0.25), SentencePair("d", "efg", 1.0)]
+    )
+
+    assert batch.labels.tolist() == [0.25, 1.0]
+    assert batch.queries == 2
+    rows = {
+        int(row): ids[mask.astype(bool)].tolist()
+        for part_ids, part_mask, part_rows in batch.texts
+        for ids, mask, row in zip(part_ids, part_mask, part_rows, strict=True)
+    }
+    assert [bytes(rows[i]).decode() for i in range(4)] == ["ab", "d", "c", "efg"]

@@ -1,0 +1,374 @@
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from m2dr.cli import main
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut
+from m2dr.core.requests import PickRequest
+from m2dr.evaluate.costs import Cost, Costs, write_costs
+from m2dr.evaluate.grid import Grid, write_grid
+from m2dr.evaluate.pick import choice_table
+from m2dr.evaluate.results import Provenance, write_provenance
+from m2dr.tasks.pick import commands, pick_cut
+
+# layer, dim, nDCG@10, p50, p95: quality rises with both, latency with the layer alone
+TABLE = [
+    (1, 8, 0.10, 1.0, 2.0), (1, 32, 0.20, 1.0, 2.0),
+    (2, 8, 0.15, 2.0, 4.0), (2, 32, 0.39, 2.0, 4.0),
+    (4, 8, 0.15, 4.0, 8.0), (4, 32, 0.40, 4.0, 8.0),
+]  # fmt: skip
+
+
+def costs_of(rows: list[tuple[Any, ...]], **changes: object) -> Costs:
+    cells = {
+        Cut(layer, dim): Cost(p50, p95, 100.0 / layer, 4 * dim, 1000 * layer + dim, 10 * layer)
+        for layer, dim, _, p50, p95 in rows
+    }
+    costs = Costs(
+        "models/mine", "abc", "pydocs", Cut(4, 32), "same", 40, 8, 5.5, "f32", "a machine", cells
+    )
+    return replace(costs, **changes)
+
+
+def results(folder: Path, rows: list[tuple[Any, ...]] = TABLE, **changes: object) -> Path:
+    cells = {Cut(layer, dim): {"nDCG@10": q, "RR@10": 1 - q} for layer, dim, q, _, _ in rows}
+    write_grid(Grid("mine", "pydocs", "test", 9, cells), folder / "grid.json")
+    write_costs(costs_of(rows, **changes), folder)
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return results(tmp_path / "mine")
+
+
+def picked(**asked: Any) -> Cut:  # noqa: ANN401  # fields of PickRequest
+    return pick_cut(PickRequest(**asked)).chosen.cut
+
+
+def test_the_best_cut_within_a_latency_is_picked(folder: Path) -> None:
+    assert picked(folder=folder, latency_ms=2.0) == Cut(2, 32)
+    assert picked(folder=folder, latency_ms=1.99) == Cut(1, 32)
+
+
+def test_a_limit_can_be_set_for_the_slowest_queries(folder: Path) -> None:
+    assert picked(folder=folder, latency_ms=4.0, percentile=95) == Cut(2, 32)
+    assert picked(folder=folder, latency_ms=4.0) == Cut(4, 32)
+
+
+def test_bytes_and_multiply_adds_are_limits_too(folder: Path) -> None:
+    assert picked(folder=folder, bytes_per_document=32) == Cut(2, 8)
+    assert picked(folder=folder, multiply_adds=2032) == Cut(2, 32)
+    assert picked(folder=folder, bytes_per_document=32, latency_ms=1) == Cut(1, 8)
+
+
+def test_a_share_of_quality_alone_picks_the_cheapest_that_keeps_it(folder: Path) -> None:
+    assert picked(folder=folder, quality=0.97) == Cut(2, 32)
+    assert picked(folder=folder, quality=0.98) == Cut(4, 32)
+    assert picked(folder=folder, quality=0.3) == Cut(2, 8)  # the least latency and bytes together
+
+
+def test_a_floor_may_be_a_value_of_any_measure(folder: Path) -> None:
+    found = pick_cut(PickRequest(folder, at_least=("RR@10", 0.7)))
+
+    assert (found.measure, found.chosen.cut) == ("RR@10", Cut(1, 8))
+
+
+def test_with_no_limit_the_best_is_picked(folder: Path) -> None:
+    assert picked(folder=folder) == Cut(4, 32)
+
+
+finite = st.sampled_from([0.05, 0.1, 0.2, 0.4, 0.8])
+rows_of = st.lists(
+    st.tuples(st.integers(1, 4), st.sampled_from([8, 16, 32]), finite, finite, finite),
+    min_size=1, max_size=10, unique_by=lambda row: row[:2],
+)  # fmt: skip
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(rows=rows_of, latency=st.none() | finite, size=st.none() | st.sampled_from([32, 64, 128]),
+       share=st.none() | st.sampled_from([0.5, 0.9, 1.0]))  # fmt: skip
+def test_picking_from_files_is_a_search_through_their_table(
+    tmp_path: Path, rows: list[tuple[Any, ...]], latency: float | None, size: int | None,
+    share: float | None,
+) -> None:  # fmt: skip
+    results(tmp_path, rows)
+    whole = max(rows, key=lambda row: row[:2])[2]
+    fitting = [
+        row for row in rows
+        if (latency is None or row[3] <= latency) and (size is None or 4 * row[1] <= size)
+        and (share is None or row[2] >= share * whole)
+    ]  # fmt: skip
+    slowest, largest = max(row[3] for row in rows), max(row[1] for row in rows)
+
+    def price(row: tuple[Any, ...]) -> float:
+        return float(row[3] / slowest + row[1] / largest)
+
+    alone = share is not None and latency is None and size is None
+    request = PickRequest(tmp_path, latency_ms=latency, bytes_per_document=size, quality=share)
+    if not fitting:
+        with pytest.raises(UserError, match="No cut fits the budget"):
+            pick_cut(request)
+        return
+
+    chosen = pick_cut(request).chosen
+
+    best = min(
+        fitting,
+        key=lambda r: (price(r), -r[2], r[:2]) if alone else (-r[2], price(r), r[:2]),
+    )
+    assert (chosen.cut.layer, chosen.cut.dim) == best[:2]
+
+
+def test_when_nothing_fits_the_nearest_are_named_with_what_they_lack(folder: Path) -> None:
+    with pytest.raises(UserError, match="No cut fits the budget") as told:
+        pick_cut(PickRequest(folder, latency_ms=1.5, quality=0.9))
+
+    assert "L2D32 (2 ms, not 1.5 ms)" in str(told.value)
+    assert "L1D32 (nDCG@10 .2000, not .3600)" in str(told.value)
+
+
+def test_the_answer_shows_the_frontier_and_how_to_use_the_cut(folder: Path) -> None:
+    choice = pick_cut(PickRequest(folder, latency_ms=2.0))
+
+    lines = choice_table(choice).splitlines()
+    assert lines[0] == (
+        "L2D32: nDCG@10 .3900 (97.5% of L4D32); 2 ms; 128 bytes per document; "
+        "0.00203 M multiply-adds"
+    )
+    assert [line.split()[0] for line in lines[4:9]] == ["L4D32", "L2D32*", "L1D32", "L2D8", "L1D8"]
+    assert commands(choice) == [
+        "m2dr export models/mine --cut L2D32 --out models/mine-L2D32",
+        "m2dr index corpus --model models/mine --corpus pydocs --layer 2 --dim 32",
+        "m2dr search 'a query' --model models/mine --corpus pydocs --query-layer 2 --document-layer 2 --dim 32",
+    ]
+
+
+def test_commands_of_fixed_documents_index_the_last_layer_and_export_nothing(
+    tmp_path: Path,
+) -> None:
+    choice = pick_cut(PickRequest(results(tmp_path, documents_from="last"), latency_ms=1.0))
+
+    assert commands(choice) == [
+        "m2dr index corpus --model models/mine --corpus pydocs --layer 4 --dim 32",
+        "m2dr search 'a query' --model models/mine --corpus pydocs --query-layer 1 --document-layer 4 --dim 32 --exits model",
+    ]
+
+
+def test_costs_and_commands_are_of_the_documents_that_the_grid_searched(
+    tmp_path: Path, tiny_backbone: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "mine").symlink_to(tiny_backbone)
+    cells = {Cut(layer, 8): {"nDCG@10": 0.1 * layer} for layer in (1, 2)}
+    write_grid(Grid("mine.documents-03", "tiny", "test", 9, cells), Path("results/grid.json"))
+
+    choice = pick_cut(PickRequest(Path("results"), corpus=str(tiny_corpus)))
+
+    assert [line.partition(" --corpus")[0] for line in commands(choice)] == [
+        "m2dr index corpus --model models/mine",
+        "m2dr search 'a query' --model models/mine",
+    ]
+    assert commands(choice)[0].endswith("--layer 3 --dim 8")
+    assert commands(choice)[1].endswith("--query-layer 2 --document-layer 3 --dim 8")
+
+
+def test_costs_of_a_model_that_was_trained_again_are_told_of(folder: Path) -> None:
+    assert pick_cut(PickRequest(folder)).notes == ()
+    write_provenance(Provenance("", "models/mine", "pydocs", "test", "abc"), folder)
+    assert pick_cut(PickRequest(folder)).notes == ()
+
+    write_provenance(Provenance("", "models/mine", "pydocs", "test", "def"), folder)
+
+    (note,) = pick_cut(PickRequest(folder)).notes
+    assert note == (
+        "the costs are of models/mine with other weights than the results have; measure them with: "
+        f"m2dr pick {folder} --model models/mine --measure-costs"
+    )
+
+
+def test_a_grid_that_does_not_reach_the_whole_encoder_says_what_shares_are_of(
+    tmp_path: Path,
+) -> None:
+    choice = pick_cut(PickRequest(results(tmp_path, TABLE[:4])))
+
+    assert choice.notes == ("the grid does not reach the full model, L4D32; shares are of L2D32",)
+    assert choice.share(choice.chosen) == 1
+
+
+def test_cuts_whose_costs_are_not_known_are_left_out_and_counted(folder: Path) -> None:
+    write_costs(costs_of(TABLE[:4]), folder)
+
+    choice = pick_cut(PickRequest(folder))
+
+    assert (choice.chosen.cut, choice.notes) == (
+        Cut(2, 32), ("costs of 2 of 6 cuts are not known",)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("asked", "problem"),
+    [
+        ({"measure": "nDCG@1"}, r"does not hold nDCG@1\. Did you mean nDCG@10"),
+        ({"at_least": ("RR@10", 0.1), "measure": "nDCG@10"}, "a cut is picked by one measure"),
+        ({"at_least": ("RR@10", 0.1), "quality": 0.9}, "give one"),
+    ],
+)
+def test_a_question_that_contradicts_itself_is_refused(
+    folder: Path, asked: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(UserError, match=problem):
+        pick_cut(PickRequest(folder, **asked))
+
+
+def test_no_share_is_taken_of_a_quality_of_zero(tmp_path: Path) -> None:
+    results(tmp_path, [(1, 8, 0.1, 1.0, 2.0), (2, 8, 0.0, 1.0, 2.0)])
+
+    with pytest.raises(
+        UserError, match="of which no share can be kept; give a floor as --at-least"
+    ):
+        pick_cut(PickRequest(tmp_path, quality=0.9))
+
+
+def test_costs_of_other_cuts_only_are_refused(folder: Path) -> None:
+    write_costs(costs_of([(9, 9, 0.1, 1.0, 2.0)]), folder)
+
+    with pytest.raises(UserError, match="knows none of the cuts of the grid"):
+        pick_cut(PickRequest(folder))
+
+
+def test_unknown_costs_of_an_unknown_model_ask_for_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "costs.json").unlink()
+    monkeypatch.chdir(folder)
+
+    with pytest.raises(UserError, match="never measured, and there is no models/mine.*--model"):
+        pick_cut(PickRequest(folder))
+
+
+def m2dr(*words: str | Path) -> Result:
+    return CliRunner().invoke(main, ["pick", *map(str, words)])
+
+
+@pytest.mark.parametrize(
+    ("words", "cut"),
+    [
+        (["--latency", "2ms"], "L2D32"),
+        (["--latency", ".002 s"], "L2D32"),
+        (["--latency", "1999us"], "L1D32"),
+        (["--latency", "2"], "L2D32"),
+        (["--bytes-per-document", "32B"], "L2D8"),
+        (["--bytes-per-document", "0.125KiB"], "L4D32"),
+        (["--multiply-adds", "2.032k"], "L2D32"),
+        (["--quality", "97%"], "L2D32"),
+        (["--quality", "0.97", "--latency", "9s"], "L4D32"),
+        (["--at-least", "nDCG@10=.39"], "L2D32"),
+    ],
+)
+def test_limits_are_read_with_their_units(folder: Path, words: list[str], cut: str) -> None:
+    result = m2dr(folder, *words)
+
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith(f"{cut}: nDCG@10")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--latency", "5min"], "'5min' is no time above 0; write it as 5ms or 0.1s."),
+        (["--latency", "0ms"], "'0ms' is no time above 0"),
+        (["--latency=-1"], "'-1' is no time above 0"),
+        (["--latency", "nan"], "'nan' is no time above 0"),
+        (["--latency", "1e999"], "'1e999' is no time above 0"),
+        (["--latency", "٣ms"], "is no time above 0"),
+        (["--bytes-per-document", "many"], "'many' is no size above 0"),
+        (["--multiply-adds", ""], "'' is no number above 0"),
+        (["--quality", "a lot"], "'a lot' is no share above 0"),
+        (["--quality", "97"], "'97' is above 1; write it as 0.97 or 97%"),
+        (["--at-least", "nDCG@10"], "'nDCG@10' is no measure and value"),
+        (["--at-least", "=0.3"], "is no measure and value"),
+        (["--at-least", "nDCG@10=nan"], "is no measure and value"),
+        (["--percentile", "99"], "'99' is not one of '50', '95'"),
+        (
+            ["--latency", "0.5ms"],
+            "No cut fits the budget; the nearest are L1D32 (1 ms, not 0.5 ms)",
+        ),
+    ],
+)
+def test_limits_that_cannot_be_read_or_kept_are_sentences(
+    folder: Path, words: list[str], sentence: str
+) -> None:
+    result = m2dr(folder, *words)
+
+    assert result.exit_code == 2, result.output
+    assert sentence in result.stderr
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "sentence"),
+    [
+        ("grid.json", '"RR@10": 0.9', '"RR@10": NaN', "NaN, which is not a finite number"),
+        ("grid.json", '"format": 1', '"format": 7', "its format is 7"),
+        ("grid.json", '"format": 1', '"format', "Make it again by evaluating that model again"),
+        ("costs.json", "{", "[", "Measure them with: m2dr pick "),
+        (
+            "costs.json",
+            '"latency_p50_ms": 1.0',
+            '"latency_p50_ms": NaN',
+            "NaN, which is not a finite number",
+        ),
+        ("costs.json", '"latency_p50_ms": 1.0', '"latency_p50_ms": []', "costs that m2dr wrote"),
+    ],
+)
+def test_a_folder_of_spoilt_files_is_a_sentence(
+    folder: Path, file: str, old: str, new: str, sentence: str
+) -> None:
+    text = (folder / file).read_text()
+    assert old in text
+    (folder / file).write_text(text.replace(old, new, 1))
+
+    result = m2dr(folder)
+
+    assert result.exit_code == 2, result.output
+    assert sentence in result.stderr
+
+
+def test_a_folder_above_several_models_names_them(folder: Path) -> None:
+    result = m2dr(folder.parent)
+
+    assert result.exit_code == 2
+    assert f"Did you mean {folder}?" in result.stderr
+
+
+def test_a_user_measures_costs_and_picks_in_one_command(
+    tmp_path: Path, tiny_backbone: Path, tiny_corpus: Path
+) -> None:
+    place = results(tmp_path / "results", [row for row in TABLE if row[0] < 3])
+    (place / "costs.json").unlink()
+    words = ["pick", place, "--model", tiny_backbone, "--corpus", tiny_corpus, "--latency", "60s"]
+
+    done = subprocess.run(
+        [sys.executable, "-m", "m2dr", *map(str, words)], cwd=tmp_path, capture_output=True,
+        text=True, check=False, env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("L2D32: nDCG@10 .3900")
+    assert f"m2dr search 'a query' --model {tiny_backbone}" in done.stdout
+    held = json.loads((place / "costs.json").read_text())
+    assert [(cell["layer"], cell["dim"]) for cell in held["cells"]] == [
+        (1, 8), (1, 32), (2, 8), (2, 32)
+    ]  # fmt: skip

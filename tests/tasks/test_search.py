@@ -1,0 +1,400 @@
+"""One searcher over every way to search, from the command line and from Python."""
+
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import m2dr
+from m2dr.cli import main
+from m2dr.core.errors import UserError
+from m2dr.core.records import Query, Ranking, Run
+from m2dr.core.requests import IndexRequest, SearchRequest
+from m2dr.tasks import search as verb
+from m2dr.tasks.index import index_corpus
+from m2dr.tasks.query_encoder import LruCache
+from m2dr.tasks.search import Searcher, compare_with_scan
+
+TEXTS = ["read a file", "open the list of numbers", "close"]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path, tiny_corpus: Path) -> Path:
+    """Layers 2 and 4 of the tiny corpus, indexed at dims 8 and 32."""
+    root = tmp_path_factory.mktemp("indexes")
+    index_corpus(
+        IndexRequest(str(tiny_corpus), str(tiny_backbone), dims=(8, 32), layers=(2, 4), root=root)
+    )
+    return root
+
+
+@pytest.fixture
+def asked(root: Path, tiny_backbone: Path, tiny_corpus: Path) -> dict[str, object]:
+    return {"corpus": str(tiny_corpus), "model": str(tiny_backbone), "root": root}
+
+
+@pytest.fixture(scope="module")
+def opened(root: Path, tiny_backbone: Path, tiny_corpus: Path) -> m2dr.OpenIndex:
+    with pytest.warns(UserWarning, match="L4D8 was not trained"):
+        return m2dr.open_index(str(tiny_corpus), model=str(tiny_backbone), root=root, dim=8)
+
+
+def docids(answers: list[verb.Answer]) -> list[list[str]]:
+    return [[hit.docid for hit in answer.hits] for answer in answers]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(("layer", "dim"), [(2, 8), (2, 32), (4, 32)])
+def test_each_call_may_choose_another_cut(
+    layer: int, dim: int, opened: m2dr.OpenIndex, asked: dict[str, object]
+) -> None:
+    answers = opened.search(TEXTS, layer=layer, dim=dim, k=5)
+
+    alone = Searcher(SearchRequest(query_layer=layer, dim=dim, **asked))
+    assert docids(answers) == [[hit.docid for hit in alone.search(text, 5).hits] for text in TEXTS]
+
+
+def test_one_string_is_one_answer_and_no_strings_are_none(opened: m2dr.OpenIndex) -> None:
+    one = opened.search(TEXTS[0], k=3)
+
+    assert [hit.rank for hit in one.hits] == [1, 2, 3]
+    assert docids([one]) == docids(opened.search(TEXTS[:1], k=3))
+    assert opened.search([]) == []
+
+
+def test_a_folder_above_an_index_names_its_corpus_and_model(
+    root: Path, asked: dict[str, object]
+) -> None:
+    expected = Searcher(SearchRequest(**asked)).search(TEXTS[0], 3)
+    (home,) = {store.parent for store in root.rglob("layer-*")}
+
+    for folder in (home, home.parent, root):
+        found = m2dr.open_index(folder).search(TEXTS[0], k=3)
+        assert docids([found]) == docids([expected])
+        assert found.hits[0].text == expected.hits[0].text
+    with pytest.raises(UserError, match="holds no finished index and no store"):
+        Searcher(SearchRequest(index=str(home / "layer-02" / "elsewhere")))
+
+
+def test_without_any_model_the_one_that_encoded_the_corpus_is_taken(
+    asked: dict[str, object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)  # it has no models/
+
+    searcher = Searcher(SearchRequest(**{**asked, "model": ""}))
+
+    assert searcher.resolved.model == asked["model"]
+    assert f"Model: {asked['model']}, which encoded" in capsys.readouterr().err
+    with pytest.raises(UserError, match="No --model was given"):
+        Searcher(SearchRequest(**{**asked, "model": "", "root": tmp_path}))
+
+
+def test_indexes_of_other_corpora_by_the_model_are_named(
+    asked: dict[str, object], root: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.jsonl"
+    other.write_text('{"id": "a", "text": "read a file"}\n')
+    (home,) = {store.parent for store in root.rglob("layer-*")}
+
+    with pytest.raises(UserError, match=f"There is no index of other .* for --index, {home}. "):
+        Searcher(SearchRequest(**{**asked, "corpus": str(other)}))
+
+
+def test_an_index_named_as_a_corpus_is_pointed_at(asked: dict[str, object], root: Path) -> None:
+    (home,) = {store.parent for store in root.rglob("layer-*")}
+
+    with pytest.raises(UserError, match=f"Name that by --index {home.parent}, in place of"):
+        Searcher(SearchRequest(**{**asked, "corpus": str(home.parent)}))
+
+
+def test_a_cut_of_the_command_line_is_a_layer_and_a_dim(asked: dict[str, object]) -> None:
+    words = ["search", "read", "--json"]
+    for flag, value in (("corpus", "corpus"), ("model", "model"), ("indexes", "root")):
+        words += [f"--{flag}", str(asked[value])]
+
+    cut, both, mixed, wrong = (
+        CliRunner().invoke(main, [*words, *more.split()])
+        for more in ("--cut L2D8", "--query-layer 2 --dim 8", "--cut L2D8 --dim 8", "--cut 2x8")
+    )
+
+    tables = [json.loads(done.stdout) for done in (cut, both)]
+    assert [(table["query_layer"], table["dim"]) for table in tables] == [(2, 8), (2, 8)]
+    assert tables[0]["hits"] == tables[1]["hits"]
+    assert "--cut L2D8 names layer and dim; leave --query-layer and --dim out" in mixed.stderr
+    assert "'2x8' is no cut" in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    "texts", [None, b"read", 7, 1.5, {"q1": "read"}, [b"read"], ["read", None], [["read"]]]
+)
+def test_queries_that_are_no_strings_are_refused(texts: object, opened: m2dr.OpenIndex) -> None:
+    with pytest.raises(UserError, match=r"of the queries is of type|queries are of type"):
+        opened.search(texts)  # type: ignore[call-overload]
+
+
+def test_any_iterable_of_strings_is_searched(opened: m2dr.OpenIndex) -> None:
+    expected = docids(opened.search(TEXTS, k=3))
+
+    assert docids(opened.search(tuple(TEXTS), k=3)) == expected
+    assert docids(opened.search((text for text in TEXTS), k=np.int64(3))) == expected
+    assert docids(opened.search(np.array(TEXTS), k=3)) == expected
+
+
+@pytest.mark.parametrize("name", ["k", "layer", "dim", "document_layer"])
+@pytest.mark.parametrize("value", [-1, True, 2.0, "3"])
+def test_numbers_that_are_none_are_refused(
+    name: str, value: object, opened: m2dr.OpenIndex
+) -> None:
+    with pytest.raises(UserError, match=rf"^{name} = .* was asked for. Give a whole number from"):
+        opened.search(TEXTS, **{name: value})
+
+
+@pytest.mark.parametrize("name", ["k", "dim"])
+def test_no_documents_and_no_dims_are_not_a_number_to_ask_for(
+    name: str, opened: m2dr.OpenIndex
+) -> None:
+    with pytest.raises(UserError, match=f"^{name} = 0 was asked for. Give a whole number from 1"):
+        opened.search(TEXTS, **{name: 0})
+
+
+@pytest.mark.parametrize("name", ["layer", "document_layer"])
+def test_layer_0_of_a_model_that_is_not_fitted_ends_in_the_command_that_fits_it(
+    name: str, root: Path, tiny_backbone: Path, tiny_corpus: Path
+) -> None:
+    opened = m2dr.open_index(
+        str(tiny_corpus), model=str(tiny_backbone), root=root, dim=32, exits="model"
+    )
+    with pytest.raises(UserError, match="Layer 0 was asked for.* Fit this one with: m2dr fit"):
+        opened.search(TEXTS, **{name: 0})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"name": None}, "name is of type NoneType. Give a string or a path."),
+        ({"name": b"pydocs"}, "name is of type bytes"),
+        ({"model": 7}, "model is of type int"),
+        ({"root": None}, "root is of type NoneType"),
+        ({"corpus": 7}, "corpus is of type int. Give a string."),
+        ({"engine": None}, "engine is of type NoneType"),
+        ({"layer": "4"}, "layer = '4' was asked for. Give a whole number from 0."),
+        ({"dim": 8.0}, "dim = 8.0 was asked for"),
+        ({"search_params": [("nprobe", 3)]}, "Give a dict, such as {'nprobe': 32}"),
+        ({"knobs": {"nprobe": "3"}}, "nprobe = '3' was asked for"),
+    ],
+)
+def test_arguments_of_another_type_are_refused(wrong: dict[str, object], sentence: str) -> None:
+    with pytest.raises(UserError) as refused:
+        m2dr.open_index(**wrong)  # type: ignore[arg-type]
+
+    assert sentence in str(refused.value)
+
+
+def test_texts_are_read_when_they_are_asked_for(opened: m2dr.OpenIndex, tiny_corpus: Path) -> None:
+    hit = opened.search(TEXTS[0], k=1).hits[0]
+
+    assert f'"_id": "{hit.docid}"' in (tiny_corpus / "corpus.jsonl").read_text()
+    assert hit.text.split()[-1] in (tiny_corpus / "corpus.jsonl").read_text()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_folder_of_an_index_is_enough_to_search_it(
+    root: Path, asked: dict[str, object], tmp_path: Path
+) -> None:
+    import shutil
+
+    folder = next(root.glob("tiny/*/layer-02/dim-8"))
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    expected = Searcher(SearchRequest(query_layer=2, document_layer=2, dim=8, **asked)).answers(
+        TEXTS, 4
+    )
+
+    for place in (folder, copy):
+        index = m2dr.open_index(place)
+        answers = index.search(TEXTS, k=4)
+        assert docids(answers) == docids(expected)
+        assert index.searcher().cut.layer == 2
+        assert answers[0].hits[0].text == expected[0].hits[0].text
+    index = m2dr.open_index(copy, corpus=str(tmp_path / "gone"))
+    with pytest.raises(UserError, match="The texts of tiny are not at hand"):
+        _ = index.search(TEXTS[0]).hits[0].text
+
+
+@pytest.mark.filterwarnings("always")
+def test_warnings_are_told_once(opened: m2dr.OpenIndex, recwarn: pytest.WarningsRecorder) -> None:
+    for _ in range(2):
+        opened.search("read", layer=3, dim=32, document_layer=2)
+
+    told = [str(one.message) for one in recwarn]
+    assert len([sentence for sentence in told if "Cut L3D32 was not trained" in sentence]) == 1
+    assert len([sentence for sentence in told if "not aligned" in sentence]) == 1
+
+
+def test_the_exact_engine_ranks_as_flat_does(asked: dict[str, object]) -> None:
+    runs = [
+        Searcher(SearchRequest(query_layer=4, dim=8, engine=engine, **asked)).run(
+            verb.as_queries(TEXTS), 40
+        )
+        for engine in ("flat", "exact")
+    ]
+
+    for name, flat in runs[0].rankings.items():
+        exact = runs[1].rankings[name]
+        assert exact.docids == flat.docids
+        np.testing.assert_allclose(exact.scores, flat.scores, rtol=1e-4)
+
+
+def test_a_funnel_reports_what_it_finds_of_the_whole_width(asked: dict[str, object]) -> None:
+    searcher = Searcher(SearchRequest(query_layer=4, funnel="8:20,32", **asked))
+
+    report = compare_with_scan(searcher, verb.as_queries(TEXTS), 5)
+
+    whole = Searcher(SearchRequest(query_layer=4, dim=32, **asked)).answers(TEXTS, 5)
+    pairs = zip(docids(searcher.answers(TEXTS, 5)), docids(whole), strict=True)
+    assert report.recall == pytest.approx(np.mean([len({*a} & {*b}) / 5 for a, b in pairs]))
+    assert (searcher.cut.dim, report.scanned, report.spent) == (32, 40 * 32, 40 * 8 + 20 * 32)
+
+
+class HalfBlind:
+    """Documents of which every second is missed."""
+
+    multiply_adds = 16
+
+    def __init__(self, inner) -> None:
+        self.inner, self.dim, self.documents = inner, inner.dim, inner.documents
+
+    def ranked(self, names, vectors, k) -> Run:
+        found = self.inner.ranked(names, vectors, k).rankings
+        return Run({n: Ranking(r.docids[::2], r.scores[::2]) for n, r in found.items()})
+
+
+def test_the_report_counts_what_was_lost_and_what_was_saved(asked: dict[str, object]) -> None:
+    searcher = Searcher(SearchRequest(query_layer=4, dim=8, **asked))
+    searcher._documents = HalfBlind(searcher.documents)
+
+    report = compare_with_scan(searcher, verb.as_queries(TEXTS), 10)
+
+    assert (report.recall, report.scanned, report.spent) == (0.5, 40 * 8, 16)
+    assert str(report).endswith("16 multiply-adds per query against 320, 20.0 times fewer")
+
+
+@pytest.mark.parametrize("texts", [[""], ["read", " \n"]])
+def test_an_empty_query_is_refused(texts: list[str], opened: m2dr.OpenIndex) -> None:
+    with pytest.raises(UserError, match=r"[qQ]uery.* is empty; give it a word"):
+        opened.search(texts)
+
+
+def test_a_query_that_just_fits_is_not_called_long(
+    asked: dict[str, object],
+) -> None:
+    told: list[str] = []
+    searcher = Searcher(SearchRequest(query_layer=2, dim=8, **asked), tell=told.append)
+    length = searcher.resolved.card.query_length
+    fits = " ".join(["read"] * (length - 2))  # and two special tokens
+
+    searcher.answers([fits, f"{fits} file", "open"], 3)
+
+    assert told == [
+        f"1 of 3 queries is longer than {length} tokens; what follows these is not read."
+    ]
+    np.testing.assert_array_equal(*searcher.vectors([fits, f"{fits} file"]))
+
+
+def test_a_docid_that_no_run_file_can_hold_is_named_and_the_file_stays(
+    asked: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searcher = Searcher(SearchRequest(query_layer=2, dim=8, **asked))
+    monkeypatch.setattr(searcher, "run", lambda *_: Run({"q": Ranking(("d 1",), (1.0,))}))
+    (tmp_path / "run.trec").write_text("before")
+
+    with pytest.raises(UserError, match="The document id 'd 1' cannot be written to a run"):
+        verb.search_topics(searcher, [Query("q", "read")], tmp_path / "run.trec", 1)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["before"]
+
+
+def test_an_engine_that_there_is_not_is_refused_with_the_nearest(asked: dict[str, object]) -> None:
+    with pytest.raises(UserError, match="There is no engine 'hsnw', .*Did you mean hnsw?") as told:
+        Searcher(SearchRequest(engine="hsnw", **asked))
+    assert "m2dr index corpus" not in str(told.value)  # which would not build it either
+
+
+def test_a_funnel_through_the_folder_of_an_index_is_sent_to_its_store(root: Path) -> None:
+    index = next(root.glob("**/layer-04/dim-8"))
+
+    with pytest.raises(UserError, match="a funnel reads the store") as told:
+        Searcher(SearchRequest(index=str(index), funnel="8:20,32"))
+    line = str(told.value).partition("as in: ")[2]
+    result = CliRunner().invoke(main, shlex.split(line)[1:])
+    assert result.exit_code == 0, result.output
+
+
+def test_json_without_the_texts_has_the_documents_and_a_warning(
+    root: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(next(root.glob("**/layer-04/dim-32")), tmp_path / "dim-32")
+    words = ["search", "read", "--index", str(tmp_path / "dim-32"), "--model", str(tiny_backbone)]
+
+    result = CliRunner().invoke(main, [*words, "--corpus", "absent", "-k", "2", "--json"])
+
+    assert result.exit_code == 0, result.output
+    hits = json.loads(result.stdout)["hits"]
+    assert [hit["text"] for hit in hits] == [None, None]
+    assert result.stderr.count("Warning: The texts of ") == 1
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_threads_find_what_one_finds(opened: m2dr.OpenIndex) -> None:
+    cuts = [(2, 8), (4, 8), (2, 32), (4, 32)]
+    texts = [*TEXTS, "read " * 99]
+    expected = {
+        (cut, text): docids([opened.search(text, layer=cut[0], dim=cut[1], k=5)])
+        for cut in cuts
+        for text in texts
+    }
+    wrong: list[object] = []
+
+    def work(seed: int) -> None:
+        generator = np.random.default_rng(seed)
+        for _ in range(40):
+            cut, text = cuts[generator.integers(4)], texts[generator.integers(4)]
+            found = docids([opened.search(text, layer=cut[0], dim=cut[1], k=5)])
+            if found != expected[cut, text]:
+                wrong.append((cut, text))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert not wrong
+
+
+def test_what_was_not_used_for_longest_is_let_go() -> None:
+    made: list[int] = []
+    warm: LruCache[int, int] = LruCache(lambda key: made.append(key) or key, 2)
+
+    for key in (1, 2, 1, 3, 1, 2):
+        warm.get(key)
+
+    assert made == [1, 2, 3, 2]
+
+
+def test_importing_m2dr_loads_nothing_heavy() -> None:
+    code = "import m2dr, sys; print({'torch', 'numpy', 'faiss'} & set(sys.modules))"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "set()"
+    with pytest.raises(AttributeError, match="no attribute 'open_idnex'"):
+        _ = m2dr.open_idnex

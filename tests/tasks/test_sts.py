@@ -1,0 +1,354 @@
+import csv
+import json
+import re
+import shutil
+from dataclasses import replace
+from math import fsum, sqrt
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut
+from m2dr.core.requests import StsRequest
+from m2dr.model import checkpoint
+from m2dr.model.folder import read_card
+from m2dr.tasks.sentence_tasks import evaluate_sts, find_task, tables
+
+stats = pytest.importorskip("scipy.stats")
+
+STS = ("sts", "a file of scored sentence pairs")
+
+ROWS = [
+    ("5", "read the file", "open a file"),
+    ("1.5", "the list of numbers", "read the file"),
+    ("3", "close the path", "write text"),
+    ("3", "class module", "read a line string"),
+    ("0.5", "open a file", "close the path"),
+    ("4.5", "number string", "number string"),
+]
+
+
+def write_task(path: Path, rows: list[tuple[str, str, str]] = ROWS) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = ["score\tsentence1\tsentence2", *map("\t".join, rows)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Path:
+    return write_task(tmp_path / "tiny-test.tsv")
+
+
+def request(model: Path, out: Path, *tasks: Path | str, **rest: object) -> StsRequest:
+    asked = {"layers": (2, 4), "dims": (8, 32), "dtype": "fp32", "device": "cpu", **rest}
+    return StsRequest(tuple(map(str, tasks)), (str(model),), out=out, **asked)
+
+
+def naive_cosines(model: Path, layer: int, dim: int) -> list[float]:
+    """Each sentence alone through transformers, its mean or first state cut and then normalised."""
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer, encoder = AutoTokenizer.from_pretrained(model), AutoModel.from_pretrained(model)
+    pooling = read_card(model).pooling
+
+    def vector(text: str) -> list[float]:
+        with torch.no_grad():
+            out = encoder(**tokenizer(text, return_tensors="pt"), output_hidden_states=True)
+        states = out.hidden_states[layer][0]
+        return (states[0] if pooling == "cls" else states.mean(dim=0))[:dim].tolist()
+
+    found = []
+    for _, first, second in ROWS:
+        left, right = vector(first), vector(second)
+        dot = fsum(a * b for a, b in zip(left, right, strict=True))
+        found.append(dot / sqrt(fsum(a * a for a in left) * fsum(b * b for b in right)))
+    return found
+
+
+def test_each_cut_correlates_as_its_own_cosines_do(
+    tiny_backbone: Path, task: Path, tmp_path: Path
+) -> None:
+    report = evaluate_sts(request(tiny_backbone, tmp_path / "r", task))
+
+    (grid,) = report.tasks[0]
+    assert grid.cuts == (Cut(2, 8), Cut(2, 32), Cut(4, 8), Cut(4, 32))
+    assert grid.heading("Spearman") == "Spearman on tiny-test, 6 pairs"
+    gold = [float(row[0]) for row in ROWS]
+    for cut, values in grid.cells.items():
+        cosines = naive_cosines(tiny_backbone, cut.layer, cut.dim)
+        assert values["Spearman"] == pytest.approx(stats.spearmanr(cosines, gold).statistic)
+        assert values["Pearson"] == pytest.approx(stats.pearsonr(cosines, gold).statistic, abs=1e-5)
+
+
+def test_every_sentence_is_encoded_once_as_a_document(
+    tiny_backbone: Path, task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from m2dr.tasks import sentence_tasks
+
+    seen, encode = [], sentence_tasks.embed_texts
+
+    def listen(*arguments: object) -> np.ndarray:
+        seen.append(arguments[2:5])
+        return encode(*arguments)
+
+    monkeypatch.setattr(sentence_tasks, "embed_texts", listen)
+    evaluate_sts(request(tiny_backbone, tmp_path / "r", task))
+
+    ((texts, side, layers),) = seen
+    assert sorted(texts) == sorted({text for row in ROWS for text in row[1:]})
+    assert (side, layers) == ("document", [2, 4])
+
+
+def test_files_hold_both_correlations_whatever_is_printed(
+    tiny_backbone: Path, task: Path, tmp_path: Path
+) -> None:
+    asked = request(tiny_backbone, tmp_path / "r", task, measures=("Pearson",))
+
+    report = evaluate_sts(asked)
+
+    folder = tmp_path / "r" / "tiny-test"
+    held = json.loads((folder / "tiny-bert" / "grid.json").read_text())
+    assert [set(cell["measures"]) for cell in held["cells"]] == [{"Spearman", "Pearson"}] * 4
+    assert (held["corpus"], held["queries"], held["unit"]) == ("tiny-test", 6, "pairs")
+    with (folder / "tiny-bert" / "grid.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == 8
+    assert report.figures == (folder / "tiny-bert_Pearson.png",)
+    assert report.figures[0].read_bytes().startswith(b"\x89PNG")
+    told = tables(report, asked.measures)
+    assert told.startswith("tiny-bert: Pearson on tiny-test, 6 pairs, * best\n")
+    assert "Spearman" not in told
+
+
+def test_several_tasks_end_in_their_mean(tiny_backbone: Path, task: Path, tmp_path: Path) -> None:
+    other = write_task(tmp_path / "other.tsv", ROWS[:4])
+
+    report = evaluate_sts(request(tiny_backbone, tmp_path / "r", task, other))
+
+    first, second, mean = (grids[0] for grids in report.tasks)
+    assert mean.corpus == "mean-of-tiny-test+other"
+    for cut in mean.cuts:
+        for name in mean.measures:
+            both = first.cells[cut][name] + second.cells[cut][name]
+            assert mean.cells[cut][name] == pytest.approx(both / 2)
+    assert (tmp_path / "r" / "mean-of-tiny-test+other" / "tiny-bert" / "grid.json").exists()
+    assert "the mean over tiny-test, other, each counted alike" in tables(report, ["Spearman"])
+    assert len(report.figures) == 3
+
+
+def test_names_of_means_and_figures_that_are_too_long_end_in_a_digest(
+    tiny_backbone: Path, task: Path, tmp_path: Path
+) -> None:
+    tasks = [tmp_path / f"{letter * 130}.tsv" for letter in "ab"]
+    for path in tasks:
+        shutil.copy(task, path)
+    models = [tmp_path / (letter * 130) for letter in "cd"]
+    for path in models:
+        shutil.copytree(tiny_backbone, path)
+    asked = request(models[0], tmp_path / "r", *tasks)
+
+    report = evaluate_sts(replace(asked, models=tuple(map(str, models))))
+
+    assert all(path.exists() for path in report.figures)
+    assert report.tasks[-1][0].corpus == f"mean-of-{'a' * 130}+{'b' * 130}"
+    (mean,) = (tmp_path / "r").glob("mean-of-*")
+    assert re.fullmatch(rf"mean-of-{'a' * 92}-[0-9a-f]{{12}}", mean.name)
+
+
+def test_several_models_stand_in_one_table(tiny_backbone: Path, task: Path, tmp_path: Path) -> None:
+    from world import make_backbone
+
+    other = make_backbone(tmp_path / "other-bert", seed=14)
+    asked = request(tiny_backbone, tmp_path / "r", task)
+    both = StsRequest(**{**asked.__dict__, "models": (str(tiny_backbone), str(other))})
+
+    report = evaluate_sts(both)
+
+    told = tables(report, ["Spearman"])
+    assert told.startswith("Spearman on tiny-test, 6 pairs, * best of its cut\n")
+    assert told.count("other-bert") == told.count("tiny-bert") == 2
+    assert report.figures == (tmp_path / "r" / "tiny-test" / "tiny-bert-other-bert_Spearman.png",)
+
+
+@pytest.mark.parametrize(
+    ("layers", "dims", "note"),
+    [
+        ((4,), (32,), None),
+        ((2, 4), (8, 32), "Note: only these cuts were trained: L4D32"),
+        ((4,), (16, 32), "Note: not trained: L4D16"),
+        ((2,), (8,), "Note: none of these cuts was trained: expect worse than the model can do"),
+    ],
+)
+def test_untrained_cuts_are_named_as_such(
+    layers: tuple[int, ...], dims: tuple[int, ...], note: str | None,
+    tiny_backbone: Path, task: Path, tmp_path: Path,
+) -> None:  # fmt: skip
+    asked = request(tiny_backbone, tmp_path / "r", task, layers=layers, dims=dims)
+
+    told = tables(evaluate_sts(asked), ["Spearman"])
+
+    assert [line for line in told.splitlines() if line.startswith("Note")] == [note] * bool(note)
+
+
+def test_documents_of_one_layer_are_said_to_be_encoded_by_another(
+    tiny_backbone: Path, task: Path, tmp_path: Path
+) -> None:
+    encoder, tokenizer = checkpoint.load(tiny_backbone)
+    cuts = (Cut(2, 32), Cut(4, 32))
+    card = encoder.card.__class__(**{**encoder.card.__dict__, "documents": "last", "cuts": cuts})
+    checkpoint.save(encoder, tokenizer, card, tmp_path / "fixed")
+    asked = request(tmp_path / "fixed", tmp_path / "r", task, dims=(32,))
+
+    told = tables(evaluate_sts(asked), ["Spearman"])
+
+    assert "though documents were trained at layer 4 alone" in told
+
+
+def test_a_short_name_means_the_file_where_data_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("M2DR_DATA", raising=False)
+    here = write_task(tmp_path / "datasets" / "sts" / "tiny.tsv")
+    assert find_task("tiny", *STS).resolve() == here
+    given = write_task(tmp_path / "elsewhere" / "sts" / "tiny.tsv")
+    monkeypatch.setenv("M2DR_DATA", str(tmp_path / "elsewhere"))
+
+    assert find_task("tiny", *STS) == given
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("stsb-tset", "Did you mean stsb-test?"), ("./tinny-test.tsv", "Did you mean tiny-test.tsv?")],
+)
+@pytest.mark.usefixtures("task")
+def test_an_unknown_task_is_answered_with_the_nearest(
+    name: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_task(tmp_path / "data" / "sts" / "stsb-test.tsv")
+
+    with pytest.raises(UserError) as refused:
+        find_task(name, *STS)
+
+    assert f"There is no task {name!r}. {hint} A task is a file of scored" in str(refused.value)
+
+
+def test_where_no_name_is_near_the_places_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(
+        UserError, match=r"no task 'x'\. A task is a file .*NAME\.tsv in .*data/sts"
+    ):
+        find_task("x", *STS)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        (
+            "unscored.txt",
+            "read the file\nopen a list\n",
+            "unscored.txt has no scores; give a file",
+        ),
+        (
+            "splits.tsv",
+            "split\tscore\tsentence1\tsentence2\ntrain\t1\ta\tb\ntrain\t2\ta\tc\ntest\t3\tb\tc\n",
+            "splits.tsv holds rows of several splits, test, train; say which .* as in --split test",
+        ),
+        ("bad.tsv", "score\tsentence1\tsentence2\n1\ta\tb\nmuch\ta\tc\n", "bad.tsv, line 3"),
+        (
+            "labels.tsv",
+            "label\tpremise\thypothesis\nentailment\ta\tb\nentailment\ta\tc\n",
+            r"All 2 pairs of .*labels.tsv have the score 1",
+        ),
+        ("empty.tsv", "", "empty.tsv holds no sentence: every line of it is blank"),
+        ("columns.tsv", "score\ta\tb\n1\tx\ty\n", "columns.tsv, line 1: names neither a pair of"),
+    ],
+)
+def test_a_file_without_scores_to_agree_with_is_refused_before_a_weight_is_loaded(
+    name: str, text: str, problem: str, task: Path, tiny_backbone: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.delattr(checkpoint, "load")
+    (tmp_path / name).write_text(text)
+
+    with pytest.raises(UserError, match=problem):
+        evaluate_sts(request(tiny_backbone, tmp_path / "r", task, tmp_path / name))
+
+    assert not (tmp_path / "r").exists()
+
+
+def test_two_tasks_of_one_name_are_refused(tiny_backbone: Path, task: Path, tmp_path: Path) -> None:
+    twin = Path(shutil.copy(task, tmp_path / "tiny-test.csv"))
+    twin.write_text(task.read_text().replace("\t", ","))
+
+    with pytest.raises(UserError, match="are both called tiny-test"):
+        evaluate_sts(request(tiny_backbone, tmp_path / "r", task, twin))
+
+
+@pytest.mark.parametrize(
+    ("layers", "dims", "problem"),
+    [((2, 5), (8,), "Layer 5 was asked for; this"), ((2,), (33,), "Dim 33 was asked for; an")],
+)
+def test_a_cut_that_the_encoder_lacks_is_refused_before_a_weight_is_loaded(
+    layers: tuple[int, ...], dims: tuple[int, ...], problem: str, tiny_backbone: Path, task: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.delattr(checkpoint, "load")
+
+    with pytest.raises(UserError, match=problem):
+        evaluate_sts(request(tiny_backbone, tmp_path / "r", task, layers=layers, dims=dims))
+
+
+SPLITS = """split\tscore\tsentence1\tsentence2
+train\t1\ta file\ta list
+test\t5\tread text\topen text
+TEST\t2\tclose\tnumber
+test\t3\tfile\tpath
+"""
+
+
+def test_of_a_file_of_several_splits_the_asked_one_is_measured(
+    tiny_backbone: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "mixed.tsv").write_text(SPLITS)
+    rows = [row.split("\t")[1:] for row in SPLITS.splitlines()[2:]]
+    alone = write_task(tmp_path / "alone.tsv", rows)
+
+    mixed = evaluate_sts(
+        request(tiny_backbone, tmp_path / "r", tmp_path / "mixed.tsv", split="test")
+    )
+
+    grid = mixed.tasks[0][0]
+    assert grid.heading("Spearman") == "Spearman on mixed test, 3 pairs"
+    assert grid.cells == evaluate_sts(request(tiny_backbone, tmp_path, alone)).tasks[0][0].cells
+    assert (tmp_path / "r" / "mixed" / "test" / "tiny-bert" / "grid.json").exists()
+
+
+def test_files_joined_by_commas_are_ranked_together(tiny_backbone: Path, tmp_path: Path) -> None:
+    whole = write_task(tmp_path / "whole.tsv")
+    parts = (write_task(tmp_path / "a.tsv", ROWS[:2]), write_task(tmp_path / "b.tsv", ROWS[2:]))
+
+    joined = evaluate_sts(request(tiny_backbone, tmp_path / "r", ",".join(map(str, parts))))
+
+    assert joined.tasks[0][0].corpus == "a+b"
+    same = evaluate_sts(request(tiny_backbone, tmp_path / "s", whole))
+    assert joined.tasks[0][0].cells == same.tasks[0][0].cells
+
+
+def test_pairs_that_nobody_agreed_on_are_left_out_and_told(
+    tiny_backbone: Path, tmp_path: Path
+) -> None:
+    rows = ["gold_label\tsentence1\tsentence2", "entailment\ta\tb", "-\tc\td", "neutral\te\tf"]
+    (tmp_path / "nli.tsv").write_text("\n".join(rows) + "\n")
+
+    report = evaluate_sts(request(tiny_backbone, tmp_path / "r", tmp_path / "nli.tsv"))
+
+    assert report.tasks[0][0].queries == 2
+    assert "Note: left out: 1 pair without a label" in tables(report, ["Spearman"])

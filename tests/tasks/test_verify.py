@@ -1,0 +1,135 @@
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from m2dr.cli import main
+from m2dr.core.errors import UserError
+from m2dr.core.requests import IndexRequest, VerifyRequest
+from m2dr.index.store import open_store
+from m2dr.tasks.index import index_corpus
+from m2dr.tasks.verify import verify
+
+
+@pytest.fixture
+def folder(tiny_corpus: Path, tiny_backbone: Path, tmp_path: Path) -> Path:
+    """A store of the tiny corpus in four shards, with one index."""
+    index_corpus(
+        IndexRequest(
+            str(tiny_corpus), str(tiny_backbone), layers=(2,), dims=(8,), root=tmp_path,
+            device="cpu", shard_rows=10,
+        )
+    )  # fmt: skip
+    return next(tmp_path.glob("*/*/layer-02"))
+
+
+def problems(folder: Path, corpus: Path, sample: int = 4) -> str:
+    (verdict,) = verify(VerifyRequest((folder,), corpus=str(corpus), sample=sample, device="cpu"))
+    return " ".join(verdict.problems)
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def run(*words: str | Path) -> Result:
+    return CliRunner().invoke(main, list(map(str, words)))
+
+
+def test_what_was_not_touched_is_well(folder: Path, tiny_corpus: Path) -> None:
+    (verdict,) = verify(VerifyRequest((folder,), corpus=str(tiny_corpus), sample=5, device="cpu"))
+
+    assert (verdict.is_well, verdict.compared, verdict.notes) == (True, 5, ())
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("vectors-00002.f16", r"vectors-00002\.f16 is not the file that was written"),
+        ("docids.txt", r"docids\.txt"),
+        ("dim-8/index", r"index is missing or not the file that was written.*--dim 8"),
+        ("dim-8/docid", r"docid is not the file that was written"),
+    ],
+)
+def test_one_flipped_bit_is_found(folder: Path, tiny_corpus: Path, name: str, reason: str) -> None:
+    flip(folder / name)
+
+    found = run("index", "verify", folder, "--corpus", tiny_corpus, "--device", "cpu")
+
+    assert found.exit_code == 2
+    assert "WRONG" in found.output
+    assert re.search(reason, problems(folder, tiny_corpus), re.DOTALL)
+
+
+@pytest.mark.parametrize("how", ["missing", "cut off"])
+def test_a_shard_that_is_missing_or_cut_off_is_named(
+    folder: Path, tiny_corpus: Path, how: str
+) -> None:
+    shard = folder / "vectors-00001.f16"
+    shard.unlink() if how == "missing" else shard.write_bytes(shard.read_bytes()[:-2])
+
+    assert "vectors-00001.f16 is missing or has another size" in problems(folder, tiny_corpus)
+
+
+def test_a_store_of_a_newer_format_is_told_apart(folder: Path, tiny_corpus: Path) -> None:
+    table = json.loads((folder / "store.json").read_text())
+    (folder / "store.json").write_text(json.dumps({**table, "format": 2}))
+
+    assert "has format 2, and this m2dr reads format 1" in problems(folder, tiny_corpus)
+
+
+def test_vectors_that_the_model_would_not_give_are_found_by_the_sample(
+    folder: Path, tiny_corpus: Path
+) -> None:
+    """As after a fault that came before the checksum."""
+    shard = open_store(folder).manifest.shards[0]
+    vectors = np.fromfile(folder / shard.name, "<f2").reshape(10, -1)
+    vectors[0] *= -1
+    vectors.tofile(folder / shard.name)
+    import hashlib
+
+    text = (folder / "store.json").read_text()
+    digest = hashlib.sha256((folder / shard.name).read_bytes()).hexdigest()
+    (folder / "store.json").write_text(text.replace(shard.sha256, digest))
+
+    assert "'d0'" in problems(folder, tiny_corpus)
+    assert "cosine -1.000" in problems(folder, tiny_corpus)
+    assert not problems(folder, tiny_corpus, sample=0)
+
+
+def test_another_corpus_or_none_is_a_note_and_no_fault(folder: Path, tmp_path: Path) -> None:
+    (verdict,) = verify(VerifyRequest((folder,), corpus=str(tmp_path / "gone"), device="cpu"))
+
+    assert verdict.is_well
+    assert "Nothing was encoded again: There is no data set" in verdict.notes[0]
+
+
+def test_a_folder_without_stores_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match="holds no store. Make one with: m2dr index corpus --indexes"
+    ):
+        verify(VerifyRequest(root=tmp_path))
+    with pytest.raises(UserError, match="holds no store. Name the folder of a layer"):
+        verify(VerifyRequest((tmp_path,)))
+
+
+def test_the_list_shows_what_is_there_and_how_far_what_is_half_written_is(
+    folder: Path, tmp_path: Path
+) -> None:
+    assert "tiny" in run("index", "list", "--indexes", tmp_path).output
+    other = folder.with_name("layer-03")
+    other.mkdir()
+    (other / "store.json").write_text("{")
+
+    listed = run("index", "list", "--indexes", tmp_path)
+
+    assert listed.exit_code == 0
+    assert [line.split()[0] for line in listed.output.splitlines()[:2]] == ["corpus", "tiny"]
+    assert "40" in listed.output
+    assert "is not JSON" in listed.output
+    assert "holds no store" in run("index", "list", "--indexes", tmp_path / "none").output

@@ -1,0 +1,140 @@
+"""A folder whose training died blocks nothing that there is not something to keep of."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from m2dr.core.errors import UserError
+from m2dr.core.trainings import TrainSettings, read_train_settings
+from m2dr.model.checkpoint import export_cut
+from m2dr.model.folder import read_card
+from m2dr.tasks.run_folder import resumed
+from m2dr.tasks.train import train, train_separately
+from m2dr.train.module import TrainingModule
+
+Train = Callable[..., object]
+
+
+@pytest.fixture
+def settings(tiny_backbone: Path, tiny_corpus: Path) -> TrainSettings:
+    return TrainSettings(
+        variant="plain", corpus=str(tiny_corpus), backbone=str(tiny_backbone), batch_queries=4,
+        steps=3, save_steps=2, evaluate_steps=0, query_length=8, document_length=16, device="cpu",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def dying(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], pytest.MonkeyPatch]:
+    """Let trainings die in a step, as a fault of the program would; undone by `undo`."""
+
+    def at(last: int) -> pytest.MonkeyPatch:
+        usual = TrainingModule.forward
+
+        def forward(
+            self: nn.Module, *arguments: object, step: int = 0, **options: object
+        ) -> object:
+            if step == last:
+                raise RuntimeError("out of luck")
+            return usual(self, *arguments, step=step, **options)
+
+        monkeypatch.setattr(TrainingModule, "forward", forward)
+        return monkeypatch
+
+    return at
+
+
+def dies(command: Train, *words: object) -> None:
+    with pytest.raises(RuntimeError, match="out of luck"):
+        command(*words)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_training_that_died_before_its_first_checkpoint_is_begun_again(
+    resume: bool, settings: TrainSettings, dying, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    patched = dying(1)
+    dies(train, settings, folder)
+    dies(train, settings, folder)
+    patched.undo()
+
+    train(settings, folder, resume=resume)
+
+    assert read_card(folder).variant == "plain"
+    assert not (folder / "checkpoints").exists()
+
+
+def test_a_checkpoint_is_kept_until_someone_says_otherwise(
+    settings: TrainSettings, dying, tmp_path: Path
+) -> None:
+    patched = dying(2)
+    dies(train, settings, tmp_path)
+    patched.undo()
+    assert (tmp_path / "checkpoints" / "checkpoint-2").exists()
+
+    with pytest.raises(
+        UserError, match="holds an interrupted training; --overwrite it, or go on with: m2dr"
+    ):
+        train(settings, tmp_path)
+
+    train(settings, tmp_path, resume=True)
+    assert read_card(tmp_path).variant == "plain"
+
+
+@pytest.mark.parametrize("text", ["[1]", "nul", '{"processes": "two"}'])
+def test_settings_of_a_training_that_are_damaged_are_told_in_a_sentence(
+    text: str, tmp_path: Path
+) -> None:
+    (tmp_path / "training.json").write_text(text)
+    with pytest.raises(UserError, match=r"training.json.*Begin again with --overwrite"):
+        resumed(read_train_settings, tmp_path, None, (), {})
+
+
+def test_many_trainings_of_which_none_came_to_a_checkpoint_are_begun_again(
+    settings: TrainSettings, dying, tmp_path: Path
+) -> None:
+    settings = replace(settings, variant="separate", dims=(8, 16), steps=2)
+    patched = dying(1)
+    dies(train_separately, settings, tmp_path)
+    patched.undo()
+
+    report = train_separately(settings, tmp_path)
+
+    assert len(report.trained) == 2
+    with pytest.raises(UserError, match="holds trained models; choose another --out"):
+        train_separately(settings, tmp_path)
+
+
+def test_an_export_that_died_is_written_again_and_is_no_model_before(
+    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("m2dr.model.checkpoint.write_sentence_transformers_files", full)
+    with pytest.raises(OSError, match="no space left"):
+        export_cut(tiny_backbone, 2, tmp_path / "small")
+    monkeypatch.undo()
+    with pytest.raises(UserError, match=r"There is no model folder|holds no model"):
+        read_card(tmp_path / "small")
+
+    export_cut(tiny_backbone, 2, tmp_path / "small")
+
+    assert read_card(tmp_path / "small").layers == 2
+
+
+def test_the_leavings_of_a_killed_export_are_named_and_written_over(
+    tiny_backbone: Path, tmp_path: Path
+) -> None:
+    (tmp_path / ".partial").mkdir()
+    (tmp_path / ".partial" / "config.json").write_text(json.dumps({}))
+
+    with pytest.raises(UserError, match="holds an incomplete model; repeat the command"):
+        read_card(tmp_path)
+
+    export_cut(tiny_backbone, 2, tmp_path)
+    assert read_card(tmp_path).layers == 2
