@@ -89,7 +89,7 @@ def written(folder: Path, originals: Floats, documents: int, similarity: str) ->
     return open_store(folder)
 
 
-def flat(store: Store, dim: int) -> Any:  # noqa: ANN401 - faiss has no type stubs
+def flat(store: Store, dim: int) -> Any:
     """FAISS's full scan of a prefix."""
     index = load_faiss().IndexFlatIP(dim)
     for _, block in store.blocks():

@@ -135,7 +135,7 @@ def run_case(case: Callable[[], Iterator[Row]], write: Callable[[Row], None]) ->
             write(row)
     except MissingError as error:
         write({"table": "left out", "told": str(error)})
-    except Exception as error:  # noqa: BLE001  # whatever it is, the other cases go on
+    except Exception as error:  # whatever it is, the other cases go on
         write({"table": "failed", "told": last_lines_of(error)})
         if "CUDA error" in str(error):  # nothing works in this process any more
             os._exit(3)
@@ -225,7 +225,7 @@ def ended(
 ) -> tuple[int | None, str]:
     """Run a process and all that it starts until the deadline; its code, None when stopped."""
     with tempfile.TemporaryFile("w+") as told:
-        process = subprocess.Popen(  # noqa: S603  # ourselves
+        process = subprocess.Popen(  # ourselves
             words, cwd=ROOT, stdout=told, stderr=subprocess.STDOUT, start_new_session=True,
             env={**(environment or os.environ), "PYTHONPATH": _python_path()},
         )  # fmt: skip

@@ -109,7 +109,9 @@ def timed(*words: str) -> float:
     environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
     begun = time.perf_counter()
     command = [sys.executable, __file__, *words]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)  # noqa: S603  # ourselves
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, check=False
+    )  # ourselves
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
     return time.perf_counter() - begun

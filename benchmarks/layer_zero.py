@@ -189,7 +189,7 @@ def search(place: Place, layer: int | None, engine: str) -> Callable[[Any], obje
     return lambda vectors: documents.ranked(["q"], vectors, place.k)
 
 
-def by_model2vec(place: Place) -> Any:  # noqa: ANN401  # a StaticModel, which has no type stubs
+def by_model2vec(place: Place) -> Any:  # a StaticModel, which has no type stubs
     """The same table opened by model2vec, where it is installed."""
     if not has("model2vec"):
         return None

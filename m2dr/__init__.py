@@ -48,7 +48,7 @@ def __dir__() -> list[str]:
 class _CallablePackage(ModuleType):
     """A package whose name is that of a function too: `m2dr.train(...)` and `m2dr.train.losses`."""
 
-    def __call__(self, *args: Any, **options: Any) -> object:  # noqa: ANN401  # of the function
+    def __call__(self, *args: Any, **options: Any) -> object:  # of the function
         """Call the function of the API that has the name of this package."""
         function: Any = __getattr__(self.__name__.rpartition(".")[2])
         return function(*args, **options)

@@ -52,7 +52,7 @@ def _sections(group: click.Group, path: str) -> Iterator[str]:
         yield _table("option", map(_option, (each for each in options if _is_shown(each))))
 
 
-def _table(first: str, rows: Any) -> str:  # noqa: ANN401  # rows of four cells
+def _table(first: str, rows: Any) -> str:  # rows of four cells
     head = (first, "type", "default", "meaning")
     lines = [head, ("---",) * 4, *rows]
     cells = (tuple(cell.replace("|", "\\|") for cell in line) for line in lines)

@@ -27,7 +27,7 @@ class Reply:
     headers: Mapping[str, str]
 
     @property
-    def json(self) -> Any:  # noqa: ANN401  # what JSON can hold
+    def json(self) -> Any:  # what JSON can hold
         return json.loads(self.data)
 
     @property

@@ -14,7 +14,7 @@ PAGE = Path(__file__).parents[1] / "m2dr" / "serve" / "page"
 TYPES = {"page.html": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
 
 
-def served_index(name: str = "books", **changes: Any) -> dict[str, Any]:  # noqa: ANN401  # JSON
+def served_index(name: str = "books", **changes: Any) -> dict[str, Any]:  # JSON
     """Return an index as GET /models has it: layers 0 to 6, with a grid whose best is the last."""
     layers = changes.get("layers", [0, 2, 4, 6])
     dims = changes.get("dims", [32, 128, 384])

@@ -168,7 +168,7 @@ def begin_in_bf16(folder: Path) -> None:
     """Train two steps, and write the dtypes that the loss is computed in."""
     usual, seen = TrainingModule.forward, set()
 
-    def forward(self: TrainingModule, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401  # as TrainingModule
+    def forward(self: TrainingModule, *arguments: Any, **options: Any) -> Any:  # as TrainingModule
         def see(
             _: object, inputs: tuple[object, EncodedBatch], found: tuple[Tensor, object]
         ) -> None:
@@ -192,7 +192,7 @@ def shard_on_cpu() -> None:
     """
     usual = PartialState.__init__
 
-    def disguised(self: PartialState, *arguments: Any, **options: Any) -> None:  # noqa: ANN401  # accelerate's
+    def disguised(self: PartialState, *arguments: Any, **options: Any) -> None:  # accelerate's
         usual(self, *arguments, **options)
         if self.distributed_type == DistributedType.MULTI_CPU:
             self.distributed_type = DistributedType.MULTI_XPU

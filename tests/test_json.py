@@ -28,7 +28,7 @@ def ask(tiny_fitted: Path, tiny_corpus: Path, tmp_path_factory: pytest.TempPathF
         "RESULTS": place / "results" / "tiny" / "test" / "tiny-fitted",
     }
 
-    def run(line: str, *more: str) -> Any:  # noqa: ANN401  # JSON
+    def run(line: str, *more: str) -> Any:  # JSON
         asked = [str(words.get(word, word)) for word in line.split()]
         done = CliRunner().invoke(main, [*asked, "--json", *more])
         assert done.exit_code == 0, done.output

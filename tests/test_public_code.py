@@ -1,5 +1,5 @@
 """The referees of tests/public_code.py, held against torch, numpy and sentence-transformers."""
-# ruff: noqa: E741, N806 - l and L are the papers' letters
+# ruff: noqa: E741 - l and L are the papers' letters
 
 import random
 from collections.abc import Callable, Sequence

@@ -27,7 +27,7 @@ from training import DOCUMENTS, SENTENCES, Scale, settings_of  # noqa: E402  # t
 
 from m2dr.core.errors import UserError  # noqa: E402  # after the scripts' folder
 from m2dr.core.records import (  # noqa: E402  # the same
-    Cut,  # noqa: E402  # the same
+    Cut,  # the same
     Ranking,
     Run,
 )

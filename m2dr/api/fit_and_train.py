@@ -41,7 +41,7 @@ def train(
     config: Named | None = None,
     resume: bool = False,
     overwrite: bool = False,
-    **settings: Any,  # noqa: ANN401  # each of a type of its own, checked
+    **settings: Any,  # each of a type of its own, checked
 ) -> TextEncoder:
     """Train one encoder whose every layer and every prefix can retrieve, as `m2dr train` does.
 
@@ -87,7 +87,7 @@ def fit(
     config: Named | None = None,
     resume: bool = False,
     overwrite: bool = False,
-    **settings: Any,  # noqa: ANN401  # each of a type of its own, checked
+    **settings: Any,  # each of a type of its own, checked
 ) -> TextEncoder:
     """Make every layer and prefix of an encoder retrieve, without training, as `m2dr fit` does.
 

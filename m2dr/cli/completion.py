@@ -143,7 +143,7 @@ def _dims(ctx: click.Context, _: str) -> Items:
     return [str(dim) for dim in sorted({cut.dim for cut in card.cuts})] if card else []
 
 
-def _card(ctx: click.Context) -> Any:  # noqa: ANN401  # a ModelCard, or None
+def _card(ctx: click.Context) -> Any:  # a ModelCard, or None
     """Return the card of the model that the command line names, or of the newest trained one."""
     from m2dr.core.requests import MODELS
     from m2dr.model.folder import read_card, read_card_file

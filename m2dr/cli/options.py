@@ -29,7 +29,7 @@ class _Named(click.Path):
         value: str | os.PathLike[str],
         param: click.Parameter | None,
         ctx: click.Context | None,
-    ) -> Any:  # noqa: ANN401  # as click declares it
+    ) -> Any:  # as click declares it
         """Refuse a path that names nothing."""
         if not str(value).strip() or "\0" in str(value):
             self.fail(f"{value!r} names nothing; for this folder write a dot.", param, ctx)
@@ -39,7 +39,9 @@ class _Named(click.Path):
 class Whole(click.IntRange):
     """A whole number of at most 64 bits, which every array and every loop can count to."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:  # noqa: ANN401  # as click declares it
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:  # as click declares it
         """Refuse what is no number, and a number of more bits."""
         try:
             int(value)
@@ -61,7 +63,7 @@ class _Read(click.ParamType):  # type: ignore[type-arg]  # generic in newer vers
 
     def convert(
         self,
-        value: Any,  # noqa: ANN401  # as click declares it
+        value: Any,  # as click declares it
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> object:
@@ -81,15 +83,15 @@ class NamedOption(click.Option):
 
     def __init__(
         self,
-        *args: Any,  # noqa: ANN401  # click's
+        *args: Any,  # click's
         old: Iterable[str] = (),
         old_values: Mapping[str, str] | None = None,
-        **kwargs: Any,  # noqa: ANN401  # click's
+        **kwargs: Any,  # click's
     ) -> None:
         super().__init__(*args, **kwargs)
         self.old, self.old_values = tuple(old), dict(old_values or {})
 
-    def get_help_extra(self, ctx: click.Context) -> Any:  # noqa: ANN401  # click's
+    def get_help_extra(self, ctx: click.Context) -> Any:  # click's
         """Return what stands in brackets: texts for a default as they are, no range of counts."""
         extra = super().get_help_extra(ctx)
         if isinstance(self.show_default, str):
@@ -102,7 +104,7 @@ class NamedOption(click.Option):
 class NamedArgument(click.Argument):
     """An argument with a text for docs/settings.md."""
 
-    def __init__(self, *args: Any, told: str, **kwargs: Any) -> None:  # noqa: ANN401  # click's
+    def __init__(self, *args: Any, told: str, **kwargs: Any) -> None:  # click's
         super().__init__(*args, **kwargs)
         self.told = told
 
@@ -114,7 +116,7 @@ class NamedCommand(WholeSummary):
         examples: command lines that work, without the name of the program, for the end of the help.
     """
 
-    def __init__(self, *args: Any, examples: Iterable[str] = (), **kwargs: Any) -> None:  # noqa: ANN401  # click's
+    def __init__(self, *args: Any, examples: Iterable[str] = (), **kwargs: Any) -> None:  # click's
         super().__init__(*args, **kwargs)
         self.examples = tuple(examples)
 
@@ -197,7 +199,7 @@ def cut_option(layer: str) -> Callable[[Callable[..., None]], Callable[..., None
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
-        def run(request: Any, cut: Cut | None, **values: Any) -> None:  # noqa: ANN401  # any command's
+        def run(request: Any, cut: Cut | None, **values: Any) -> None:  # any command's
             if cut is not None:
                 if (getattr(request, layer), request.dim) != (None, None):
                     flag = f"--{layer.replace('_', '-')}"
@@ -233,7 +235,7 @@ def takes(
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
-        def run(**values: Any) -> None:  # noqa: ANN401  # of the options
+        def run(**values: Any) -> None:  # of the options
             given = {name: values.pop(name) for name in names}
             function(_request(kind, given), **values)
 
@@ -293,7 +295,7 @@ def _described(kind: type[Any], prefix: str = "") -> dict[str, tuple[Field[Any],
     return found
 
 
-def _request(kind: Any, given: Mapping[str, Any], prefix: str = "") -> Any:  # noqa: ANN401  # of that kind
+def _request(kind: Any, given: Mapping[str, Any], prefix: str = "") -> Any:  # of that kind
     """Make a request of what was given; what was not has its default."""
     values = {}
     hints = get_type_hints(kind)
@@ -310,7 +312,7 @@ def _parameter(
     name: str,
     each: Field[Any],
     hint: Hint,
-    **changes: Any,  # noqa: ANN401  # of the option
+    **changes: Any,  # of the option
 ) -> Callable[[Command], Command]:
     """Return the decorator that adds one field to a command."""
     value = changes.pop("value", each.default)
@@ -371,7 +373,7 @@ def _metavar(item: Hint, is_list: bool) -> str | None:
     return "N" if item is int else None
 
 
-def _type(item: Hint, described: Option) -> Any:  # noqa: ANN401  # a type of click
+def _type(item: Hint, described: Option) -> Any:  # a type of click
     form: Hint = get_origin(item)
     literals = [value for value in get_args(item) if value != ""] if form is Literal else []
     choices = described.choices or literals

@@ -61,7 +61,7 @@ class WholeSummary(click.Command):
 class MainGroup(WholeSummary, click.Group):
     """The group of all commands: prints a UserError as a sentence, other errors as a traceback."""
 
-    def main(self, args: Sequence[str] | None = None, **kwargs: Any) -> Any:  # type: ignore[override]  # noqa: ANN401  # click's overloads
+    def main(self, args: Sequence[str] | None = None, **kwargs: Any) -> Any:  # type: ignore[override]  # click's overloads
         """Run a command line; `--debug` may stand anywhere in it."""
         if _COMPLETING in os.environ:
             from m2dr.cli.completion import use_whole_lines
@@ -80,12 +80,12 @@ class MainGroup(WholeSummary, click.Group):
             code = STOPPED if isinstance(error, Interrupted) else MISTAKE
             stop(f"Error: {_readable(sentence)}", code)
 
-    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:  # noqa: ANN401  # click's
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:  # click's
         """Make a context; escape what a refusal of click quotes."""
         with _printable_refusals():
             return super().make_context(*args, **kwargs)
 
-    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401  # click's
+    def invoke(self, ctx: click.Context) -> Any:  # click's
         """Run a command; escape what a refusal of click quotes."""
         with _printable_refusals():
             return super().invoke(ctx)

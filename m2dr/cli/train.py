@@ -62,7 +62,7 @@ def train(
     overwrite: bool,
     only_explain: bool,
     only_try: bool,
-    **given: Any,  # noqa: ANN401  # settings that have an option of their own
+    **given: Any,  # settings that have an option of their own
 ) -> None:
     """Train an encoder so that every layer and prefix can retrieve."""
     given = _given(given)
@@ -136,7 +136,7 @@ def fit(
     out: Path | None,
     resume: bool,
     overwrite: bool,
-    **given: Any,  # noqa: ANN401  # settings that have an option of their own
+    **given: Any,  # settings that have an option of their own
 ) -> None:
     """Make every layer and prefix retrieve by least squares.
 
@@ -178,7 +178,7 @@ def pretrain(
     resume: bool,
     overwrite: bool,
     only_try: bool,
-    **given: Any,  # noqa: ANN401  # settings that have an option of their own
+    **given: Any,  # settings that have an option of their own
 ) -> None:
     """Pre-train small cuts of a backbone on masked tokens (SMAE).
 

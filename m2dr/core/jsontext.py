@@ -59,7 +59,7 @@ class MismatchError(ValueError):
     """A JSON value of another type than expected; the message names the value."""
 
 
-def parse_json(text: str | bytes, strict: bool = True) -> Any:  # noqa: ANN401  # any JSON value
+def parse_json(text: str | bytes, strict: bool = True) -> Any:  # any JSON value
     """Return the value of a JSON text that is nested at most `DEEPEST` deep.
 
     Args:
@@ -117,7 +117,7 @@ def write_json(
     write_text(path, f"{text}\n")
 
 
-def load_json(path: Path) -> Any:  # noqa: ANN401  # any JSON value
+def load_json(path: Path) -> Any:  # any JSON value
     """Return the value of a regular JSON file, as `parse_json` does.
 
     Raises:
@@ -127,7 +127,9 @@ def load_json(path: Path) -> Any:  # noqa: ANN401  # any JSON value
     return parse_json(read_regular(path))
 
 
-def read_value(path: Path, hint: object, remedy: str, strict: bool = False) -> Any:  # noqa: ANN401  # what `hint` says
+def read_value(
+    path: Path, hint: object, remedy: str, strict: bool = False
+) -> Any:  # what `hint` says
     """Read a JSON file of a type, such as `list[dict[str, str]]`.
 
     Args:

@@ -52,7 +52,9 @@ class Option:
         return self.flags[0].lstrip("-") if self.flags else ""
 
 
-def option(value: Any, help: str, *flags: str, **rest: Any) -> Any:  # noqa: A002, ANN401  # of any type, as dataclasses.field
+def option(
+    value: Any, help: str, *flags: str, **rest: Any
+) -> Any:  # of any type, as dataclasses.field
     """Return a dataclass field with this default that is described as an `Option`."""
     return field(default=value, metadata={"option": Option(help, flags, **rest)})
 

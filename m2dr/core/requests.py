@@ -23,7 +23,7 @@ DIMS = ("--dim", "--dims")
 LAYERS = ("--layer", "--layers")
 
 
-def corpus_option() -> Any:  # noqa: ANN401  # a field
+def corpus_option() -> Any:  # a field
     """Return the field of a corpus."""
     return option(
         PYDOCS,
@@ -32,22 +32,22 @@ def corpus_option() -> Any:  # noqa: ANN401  # a field
     )
 
 
-def root_option() -> Any:  # noqa: ANN401  # a field
+def root_option() -> Any:  # a field
     """Return the field of the folder of indexes."""
     return option(INDEXES, "Folder of the indexes.", "--indexes")
 
 
-def device_option() -> Any:  # noqa: ANN401  # a field
+def device_option() -> Any:  # a field
     """Return the field of a device."""
     return option("auto", "auto, cpu, cuda or cuda:N.")
 
 
-def dtype_option(help: str = "auto, fp32 or bf16.") -> Any:  # noqa: A002, ANN401  # a field
+def dtype_option(help: str = "auto, fp32 or bf16.") -> Any:  # a field
     """Return the field of the arithmetic of an encoder."""
     return option("auto", help)
 
 
-def document_runtime_option() -> Any:  # noqa: ANN401  # a field
+def document_runtime_option() -> Any:  # a field
     """Return the field of what multiplies where documents are encoded."""
     return option(
         "auto",
@@ -56,14 +56,14 @@ def document_runtime_option() -> Any:  # noqa: ANN401  # a field
     )
 
 
-def graph_threads_option() -> Any:  # noqa: ANN401  # a field
+def graph_threads_option() -> Any:  # a field
     """Return the field of the threads that build a graph."""
     return option(
         1, "Threads that build hnsw; 0 for all. More than one may build other bytes each time."
     )
 
 
-def workers_option() -> Any:  # noqa: ANN401  # a field
+def workers_option() -> Any:  # a field
     """Return the field of the processes that encode."""
     return option(
         1, "Processes that encode, each on a gpu or a share of the cores; with Ray, tasks.", least=1
@@ -382,30 +382,30 @@ MODELS = Path("models")  # where `m2dr train` writes
 ALPHA = 0.05
 
 
-def _models() -> Any:  # noqa: ANN401  # a field
+def _models() -> Any:  # a field
     help_of = "Folder or id of a model; the newest trained one in models/ by default."
     return option((), help_of, "--model", "--models")
 
 
-def _layers() -> Any:  # noqa: ANN401  # a field
+def _layers() -> Any:  # a field
     return option((), "Layers to measure; all by default.", *reversed(LAYERS))
 
 
-def _dims() -> Any:  # noqa: ANN401  # a field
+def _dims() -> Any:  # a field
     help_of = "Dims to measure; by default powers of two from 8, and the full width."
     return option((), help_of, *reversed(DIMS), least=1)
 
 
-def _out() -> Any:  # noqa: ANN401  # a field
+def _out() -> Any:  # a field
     return option(RESULTS, "Folder of tables, runs and figures.")
 
 
-def _measures(default: str, *choices: str) -> Any:  # noqa: ANN401  # a field
+def _measures(default: str, *choices: str) -> Any:  # a field
     help_of = "Measures to print and draw; files hold all."
     return option((default,), help_of, "--measure", choices=choices)
 
 
-def _split() -> Any:  # noqa: ANN401  # a field
+def _split() -> Any:  # a field
     return option("", "Rows to read, of files that hold several splits.")
 
 
@@ -713,7 +713,7 @@ class ExportRequest:
     dtype: str = option("", "Number format of layer 0: fp32, which is the default, fp16 or int8.")
 
 
-def _own_model() -> Any:  # noqa: ANN401  # a field
+def _own_model() -> Any:  # a field
     return option(REQUIRED, "Folder of a model that m2dr wrote.", is_argument=True)
 
 

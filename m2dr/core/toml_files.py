@@ -67,7 +67,7 @@ def _own_first(settings: "DataclassInstance") -> Iterator[Field[Any]]:
     yield from (each for each in fields(settings) if each.name in base)
 
 
-def _meaning(each: Field[Any], hint: Any) -> str:  # noqa: ANN401  # what get_type_hints returns
+def _meaning(each: Field[Any], hint: Any) -> str:  # what get_type_hints returns
     described = option_of(each)
     told, kind = described.help if described else "", describe(hint)
     return f"{told} {kind[0].upper()}{kind[1:]}." if kind.startswith("one of ") else told

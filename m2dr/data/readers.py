@@ -43,7 +43,7 @@ class Line(NamedTuple):
         """Return the error to raise for this line: file, line number, reason."""
         return UserError(f"{self.path}, {self.unit} {self.number}: {reason}")
 
-    def parsed(self) -> Any:  # noqa: ANN401  # any JSON value
+    def parsed(self) -> Any:  # any JSON value
         """Return the JSON value of the line."""
         try:
             return json.loads(self.text)

@@ -222,7 +222,7 @@ def _grid_lines(comparison: Comparison, cells: Mapping[Cut, str], hang: str) -> 
     return aligned(rows)
 
 
-def _comparison(data: Any) -> Comparison:  # noqa: ANN401  # anything may stand in JSON
+def _comparison(data: Any) -> Comparison:  # anything may stand in JSON
     require_format(data, FORMAT)
     rows = {Cut(int(row["layer"]), int(row["dim"])): row for row in data["cells"]}
     names = [field.name for field in fields(Paired)]

@@ -162,7 +162,7 @@ def measuring(folder: Path) -> str:
     return command("pick", folder, measure_costs=True)
 
 
-def _costs(data: Any) -> Costs:  # noqa: ANN401  # anything may stand in JSON
+def _costs(data: Any) -> Costs:  # anything may stand in JSON
     """Return costs from parsed JSON; raise ValueError, TypeError or KeyError if it has none."""
     require_format(data, FORMAT)
     cells: dict[Cut, Cost] = {}

@@ -16,7 +16,7 @@ from m2dr.core.records import Cut
 T = TypeVar("T")
 FORMAT = 1  # of grid.json; raise it when this reader would misread an older file
 # What a cell that a spreadsheet takes for a formula begins with; wide signs count too.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠", "'")  # noqa: RUF001
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠", "'")
 
 
 @dataclass(frozen=True)
@@ -351,7 +351,7 @@ def load_results(
         raise UserError(f"{path} is not {what} that m2dr wrote: {reason}.{after}") from error
 
 
-def require_format(data: Any, number: int) -> None:  # noqa: ANN401  # anything may stand in JSON
+def require_format(data: Any, number: int) -> None:  # anything may stand in JSON
     """Raise ValueError unless a JSON object of results has this format number."""
     if data["format"] != number:
         raise ValueError(f"its format is {data['format']!r} and this m2dr reads {number}.")
@@ -406,7 +406,7 @@ def _starred(rows: Sequence[Sequence[str]], left: Collection[int] = ()) -> list[
     return aligned(padded, left, " ")
 
 
-def _grid(data: Any) -> Grid:  # noqa: ANN401  # anything may stand in JSON
+def _grid(data: Any) -> Grid:  # anything may stand in JSON
     """Return a grid from parsed JSON; raise ValueError, TypeError or KeyError if it is none."""
     require_format(data, FORMAT)
     cells: dict[Cut, dict[str, float]] = {}

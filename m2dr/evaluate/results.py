@@ -437,5 +437,5 @@ def _packed(value: object) -> NDArray[np.uint8]:
     return np.frombuffer(json.dumps(value).encode(), dtype=np.uint8)
 
 
-def _unpacked(array: NDArray[Any]) -> Any:  # noqa: ANN401  # anything may stand in JSON
+def _unpacked(array: NDArray[Any]) -> Any:  # anything may stand in JSON
     return parse_json(array.tobytes())

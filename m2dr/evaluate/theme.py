@@ -272,7 +272,7 @@ def legal(text: str) -> str:
     return _NO_XML.sub("\ufffd", text)
 
 
-def _draw(figure: "Figure", target: Any, **options: Any) -> None:  # noqa: ANN401  # as savefig takes them
+def _draw(figure: "Figure", target: Any, **options: Any) -> None:  # as savefig takes them
     from matplotlib.text import Text
 
     for words in figure.findobj(Text):

@@ -425,7 +425,7 @@ def _read(path: Path, engine: Engine, dim: int) -> Handle:
     return read_current(path, lambda it: faiss.read_index(str(it)))
 
 
-def _write(index: Any, path: Path) -> None:  # noqa: ANN401 - faiss has no type stubs
+def _write(index: Any, path: Path) -> None:
     faiss = load_faiss()
     with atomic_path(path) as temporary, temporary.open("wb") as file:
         # Through Python's own file: a full disk is then an OSError, not a RuntimeError.

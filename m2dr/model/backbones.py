@@ -61,7 +61,7 @@ class Backbone:
     class_name: str = "AutoModel"  # of transformers, the class that holds the encoder alone
 
     @property
-    def model_class(self) -> Any:  # noqa: ANN401  # AutoModel and PreTrainedModel share no type
+    def model_class(self) -> Any:  # AutoModel and PreTrainedModel share no type
         """The class of transformers that loads the encoder."""
         import transformers
 

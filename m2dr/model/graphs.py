@@ -62,7 +62,7 @@ class OnnxGraph:
 class OpenvinoGraph:
     """One layer of an encoder in OpenVINO. Safe to use from several threads: each has a request."""
 
-    def __init__(self, card: ModelCard, compiled: Any) -> None:  # noqa: ANN401  # openvino has no stubs
+    def __init__(self, card: ModelCard, compiled: Any) -> None:  # openvino has no stubs
         self.card = card
         self.device = torch.device("cpu")
         self._compiled = compiled
@@ -84,7 +84,7 @@ class OpenvinoBatches:
     output for a batch is the same with any number of threads.
     """
 
-    def __init__(self, compiled: Any, at_once: int) -> None:  # noqa: ANN401  # openvino has no stubs
+    def __init__(self, compiled: Any, at_once: int) -> None:  # openvino has no stubs
         self._compiled = compiled
         self._at_once = at_once
 
@@ -177,7 +177,9 @@ def open_openvino_batches(folder: Path, dtype: str) -> OpenvinoBatches:
     return OpenvinoBatches(compiled, threads + 1)  # one waits, so that no thread does
 
 
-def _compiled(folder: Path, dtype: str, settings: Mapping[str, str | int]) -> Any:  # noqa: ANN401  # openvino has no stubs
+def _compiled(
+    folder: Path, dtype: str, settings: Mapping[str, str | int]
+) -> Any:  # openvino has no stubs
     import openvino
 
     known = {

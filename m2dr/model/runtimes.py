@@ -162,7 +162,7 @@ class _GraphSource:
         if folder.exists():
             try:
                 return GraphRuntime(kind.open(folder, self.card, dtype), self.layer)
-            except Exception:  # noqa: S110  # a damaged graph, which is written again below
+            except Exception:  # a damaged graph, which is written again below
                 pass
         write_graph(self.encoder, self.layer, folder, kind.name, kind.write)
         return GraphRuntime(kind.open(folder, self.card, dtype), self.layer)

@@ -176,7 +176,7 @@ def _file(path: Path) -> Callable[[], Awaitable[Response]]:
     return route
 
 
-def as_json(table: Any, status: int = 200) -> Response:  # noqa: ANN401  # what JSON can hold
+def as_json(table: Any, status: int = 200) -> Response:  # what JSON can hold
     """Return a table as a response."""
     data = json.dumps(table, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
     return Response(data, status_code=status, media_type=_JSON)

@@ -79,7 +79,7 @@ def _token(request: ServeRequest) -> str:
 
 
 @contextmanager
-def _listening(request: ServeRequest) -> Any:  # noqa: ANN401  # an iterator of a socket
+def _listening(request: ServeRequest) -> Any:  # an iterator of a socket
     """Bind the port before anything is loaded, so that a taken one is told at once."""
     family = socket.AF_INET6 if ":" in request.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:

@@ -195,7 +195,7 @@ class Serving:
         rows = [{"id": n, "object": "model", "created": 0, "owned_by": "m2dr"} for n in names]
         return {"object": "list", "data": rows}
 
-    def _model(self, name: str) -> Any:  # noqa: ANN401  # a function
+    def _model(self, name: str) -> Any:  # a function
         index, grid = self.indexes[name], self.grids[name]
 
         def table() -> Table:
@@ -403,7 +403,7 @@ def _times(outcome: Outcome) -> dict[str, float]:
     }
 
 
-def _vectors(index: ServedIndex, outcome: Outcome, cut: Cut) -> Any:  # noqa: ANN401  # [n, dim]
+def _vectors(index: ServedIndex, outcome: Outcome, cut: Cut) -> Any:  # [n, dim]
     return prefixes(outcome.vectors, cut.dim, index.card.similarity)
 
 

@@ -361,7 +361,7 @@ def _interleaved(
     return typical
 
 
-def _seconds(step: Callable[..., None], *arguments: Any) -> float:  # noqa: ANN401 - passed on
+def _seconds(step: Callable[..., None], *arguments: Any) -> float:
     begun = time.perf_counter()
     step(*arguments)
     return time.perf_counter() - begun

@@ -315,7 +315,7 @@ class _RankPipe:
             time.sleep(min(timeout, LOOK_EVERY))
         return self._here is not None
 
-    def recv(self) -> Any:  # noqa: ANN401  # a shard or None at a rank, a message at the scheduler
+    def recv(self) -> Any:  # a shard or None at a rank, a message at the scheduler
         item = json.loads(self._here or "null")
         self._here, self._received = None, self._received + 1
         return _MESSAGES[item[0]](*item[1:]) if isinstance(item, list) else item
@@ -385,7 +385,9 @@ class _RayPool:
 
     count = 1  # the cluster
 
-    def __init__(self, ray: Any, job: EncodingJob, workers: int, shards: int) -> None:  # noqa: ANN401  # Ray has no stubs
+    def __init__(
+        self, ray: Any, job: EncodingJob, workers: int, shards: int
+    ) -> None:  # Ray has no stubs
         there = ray.cluster_resources()
         gpus, cores = there.get("GPU", 0), int(there.get("CPU", 1))
         nodes = [node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]]

@@ -94,7 +94,7 @@ def _needs(card: ModelCard, documents: int, store: str, dim: int) -> int:
 
 def _roomiest(root: Path) -> Path:
     """Return a folder of indexes on the disk, of a few, that has the most room."""
-    places = [Path.home(), Path("/tmp"), Path.cwd().parent]  # noqa: S108  # a proposal
+    places = [Path.home(), Path("/tmp"), Path.cwd().parent]  # a proposal
     return max(places, key=_free) / root.name
 
 

@@ -36,7 +36,7 @@ def at_revision(function: Function) -> Function:
     """Return a function in which the backbone of its settings is one commit of the hub."""
 
     @wraps(function)
-    def run(settings: OfBackbone, *rest: Any, **named: Any) -> Any:  # noqa: ANN401  # the function's
+    def run(settings: OfBackbone, *rest: Any, **named: Any) -> Any:  # the function's
         with pinned(settings.backbone, settings.revision):
             return function(settings, *rest, **named)
 

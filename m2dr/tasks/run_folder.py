@@ -333,7 +333,7 @@ def _require_begun(folder: Path) -> None:
         raise UserError(f"--resume: the training in {folder} {done}; leave --resume out to train.")
 
 
-def _plain(settings: Any) -> dict[str, Any]:  # noqa: ANN401  # a dataclass of settings
+def _plain(settings: Any) -> dict[str, Any]:  # a dataclass of settings
     """Return settings as JSON holds them: lists, not tuples."""
     table = asdict(settings).items()
     return {key: list(value) if isinstance(value, tuple) else value for key, value in table}

@@ -129,7 +129,7 @@ class Searcher:
         """The resolved request."""
         return self._resolved
 
-    def where(self, filter: str) -> Searchable:  # noqa: A002  # as the option is called
+    def where(self, filter: str) -> Searchable:  # as the option is called
         """Return the open index, in which only documents that fit a filter are found.
 
         Those that were asked for last stay open.
@@ -160,7 +160,7 @@ class Searcher:
         self,
         texts: Sequence[str],
         k: int | None = None,
-        filter: str = "",  # noqa: A002  # as the option is called
+        filter: str = "",  # as the option is called
     ) -> list[Answer]:
         """Return the best `k` documents of each query, in the order of the queries.
 

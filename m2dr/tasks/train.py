@@ -114,7 +114,7 @@ class Setup:
     plan: Plan
     examples: Examples[Any]
 
-    def batch(self, chosen: Any) -> dict[str, object]:  # noqa: ANN401  # groups or pairs
+    def batch(self, chosen: Any) -> dict[str, object]:  # groups or pairs
         """Return the module's arguments for some examples."""
         return self.material.batch(self.recipe.card, self.tokenizer, chosen).tensors()
 

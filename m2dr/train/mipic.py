@@ -269,7 +269,7 @@ class _PrefixAlignment(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,  # noqa: ANN401  # torch's own context
+        ctx: Any,  # torch's own context
         states: Tensor,
         chosen: Tensor,
         counts: Tensor,
@@ -289,7 +289,7 @@ class _PrefixAlignment(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, weights: Tensor) -> tuple[Tensor, None, None, None]:  # noqa: ANN401  # as above
+    def backward(ctx: Any, weights: Tensor) -> tuple[Tensor, None, None, None]:  # as above
         rows, tokens, within, *slopes = ctx.saved_tensors
         back = _back_by_tokens if ctx.by_tokens else _back_by_dims
         with torch.autocast(tokens.device.type, enabled=False):

@@ -172,13 +172,13 @@ def all_gather(vectors: Tensor) -> Tensor:
 
 class _AllGather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, vectors: Tensor) -> Tensor:  # noqa: ANN401  # torch's own context
+    def forward(ctx: Any, vectors: Tensor) -> Tensor:  # torch's own context
         parts = [torch.empty_like(vectors) for _ in range(world_size())]
         dist.all_gather(parts, vectors.contiguous())
         ctx.count = vectors.shape[1]
         return torch.cat(parts, dim=1)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # noqa: ANN401  # torch's own context
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # torch's own context
         start = dist.get_rank() * ctx.count
         return gradient[:, start : start + ctx.count] * world_size()

@@ -42,12 +42,12 @@ class RunArguments(TrainingArguments):
 class _WandbCallback(WandbCallback):
     """Ends the run of wandb that it began, so that the next training has a run of its own."""
 
-    def setup(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # transformers'
+    def setup(self, *args: Any, **kwargs: Any) -> None:  # transformers'
         """Begin a run, or go on with the one that the caller has begun."""
         self._ours = self._wandb.run is None
         super().setup(*args, **kwargs)  # type: ignore[no-untyped-call]  # not annotated
 
-    def on_train_end(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # transformers'
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:  # transformers'
         """End the run."""
         super().on_train_end(*args, **kwargs)
         if self._ours:

@@ -66,7 +66,9 @@ class _PrefixDots(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, queries: Tensor, documents: Tensor, dims: tuple[int, ...]) -> Tensor:  # noqa: ANN401  # torch's own context
+    def forward(
+        ctx: Any, queries: Tensor, documents: Tensor, dims: tuple[int, ...]
+    ) -> Tensor:  # torch's own context
         ctx.save_for_backward(queries, documents)
         ctx.spans = list(pairwise([0, *dims]))
         layers, (count, others) = len(queries), (queries.shape[1], documents.shape[1])
@@ -79,7 +81,7 @@ class _PrefixDots(torch.autograd.Function):
         return dots
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:  # noqa: ANN401  # the same
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:  # the same
         queries, documents = ctx.saved_tensors
         for_queries, for_documents = torch.zeros_like(queries), torch.zeros_like(documents)
         reaching = torch.zeros_like(gradient[:, 0])  # [L, B, N]

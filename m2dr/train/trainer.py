@@ -267,7 +267,7 @@ class Trainer(transformers.Trainer):
         return metrics
 
 
-def _settle_sharding(plugin: Any) -> None:  # noqa: ANN401  # accelerate's, which has no stubs
+def _settle_sharding(plugin: Any) -> None:  # accelerate's, which has no stubs
     """Make FSDP write unsharded checkpoints, and use autocast alone for bf16, as one process does.
 
     transformers waits forever to load the best of sharded checkpoints. With bf16 accelerate would

@@ -79,17 +79,17 @@ def _classes_of_pairs(
 
 def _kept(
     judged: ScoredPairs,
-    gold: Any,  # noqa: ANN401 - scores or classes, [P]
+    gold: Any,
     values: Callable[..., Mapping[int, Mapping[str, float]]],
     cosines: list[np.ndarray[Any, Any]],
 ) -> SentenceTask:
     """The task, whose cosines [K, P] are kept layer by layer as it is measured."""
 
     def of_layer(
-        vectors: Any,  # noqa: ANN401 - [N, H]
-        first: Any,  # noqa: ANN401 - rows, [P]
-        second: Any,  # noqa: ANN401 - the same
-        gold: Any,  # noqa: ANN401 - as above
+        vectors: Any,
+        first: Any,
+        second: Any,
+        gold: Any,
         dims: Sequence[int],
     ) -> Mapping[int, Mapping[str, float]]:
         cosines.append(prefix_cosines(vectors, first, second, dims).astype(np.float32))

@@ -170,7 +170,7 @@ def test_documents_are_found_by_row_and_by_id(kind: str, tmp_path: Path) -> None
     assert [dataset.document(f"d{n}") for n in range(19, -1, -1)] == expected[::-1]
     assert dataset.document_count == 20
     assert not dataset.holds("d20")
-    sent = pickle.loads(pickle.dumps(dataset))  # noqa: S301  # ours, as to a worker
+    sent = pickle.loads(pickle.dumps(dataset))  # ours, as to a worker
     assert sent.document_at(7) == expected[7]
 
 

@@ -20,7 +20,18 @@ from m2dr.evaluate.grid import (
 )
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.sampled_from(
-    ["=HYPERLINK(1)", "+1", "-2", "@a", "\ta", "\ra", "a\rb", "'=1", "'", "＝1"]  # noqa: RUF001  # a wide sign is a formula too
+    [
+        "=HYPERLINK(1)",
+        "+1",
+        "-2",
+        "@a",
+        "\ta",
+        "\ra",
+        "a\rb",
+        "'=1",
+        "'",
+        "＝1",
+    ]  # a wide sign is a formula too
 )
 GRIDS = st.builds(
     Grid,
@@ -109,7 +120,9 @@ def test_a_csv_has_one_line_per_value_with_all_its_digits(
 
     with (tmp_path / "grids.csv").open(encoding="utf-8", newline="") as file:
         cells = list(csv.reader(file))[1:]
-    assert not any(word.startswith(tuple("=+-@\t\r＝")) for row in cells for word in row[:6])  # noqa: RUF001  # as above
+    assert not any(
+        word.startswith(tuple("=+-@\t\r＝")) for row in cells for word in row[:6]
+    )  # as above
     names = [[word.removeprefix("'") for word in row] for row in cells]
     rows = [(*row[:3], int(row[3]), int(row[4]), row[5], float(row[6])) for row in names]
     assert rows == [

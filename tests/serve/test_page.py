@@ -373,7 +373,7 @@ def test_an_index_without_an_evaluation_or_exits_has_a_page(opened: Open, fake: 
 
 
 def test_a_token_is_asked_for_and_sent(opened: Open, fake: FakeServer) -> None:
-    fake.token = "secret words"  # noqa: S105  # of this test alone
+    fake.token = "secret words"  # of this test alone
     page = opened("#q=ducks&layer=2&dim=128")
     page.get_by_label("This server asks for a token").fill("wrong")
     page.keyboard.press("Enter")

@@ -52,7 +52,7 @@ def folder(tmp_path: Path) -> Path:
     return results(tmp_path / "mine")
 
 
-def picked(**asked: Any) -> Cut:  # noqa: ANN401  # fields of PickRequest
+def picked(**asked: Any) -> Cut:  # fields of PickRequest
     return pick_cut(PickRequest(**asked)).chosen.cut
 
 
