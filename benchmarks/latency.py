@@ -28,7 +28,7 @@ from m2dr.model.checkpoint import export_cut, load
 from m2dr.model.folder import read_card
 from m2dr.model.runtimes import RUNTIMES
 from m2dr.tasks.encode_texts import embed_texts
-from m2dr.tasks.query_encoder import QueryEncoder, open_query_encoder
+from m2dr.tasks.encoder import QueryEncoder, open_query_encoder
 
 Vectors = NDArray[np.float32]
 Way = Callable[[str], object]

@@ -31,7 +31,7 @@ from m2dr.core.records import (  # noqa: E402  # the same
     Ranking,
     Run,
 )
-from m2dr.tasks.models import default_dims  # noqa: E402  # the same
+from m2dr.tasks.encoder import default_dims  # noqa: E402  # the same
 from m2dr.tasks.recipe import Kind, recipe_of  # noqa: E402  # the same
 
 EXPERIMENTS = everything.EXPERIMENTS

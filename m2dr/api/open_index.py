@@ -28,7 +28,7 @@ from m2dr.core.requests import (
     SearchRequest,
 )
 from m2dr.index.layout import MANIFEST, STORE
-from m2dr.tasks.query_encoder import LruCache, QueryEncoder, open_query_encoder
+from m2dr.tasks.encoder import LruCache, QueryEncoder, open_query_encoder
 from m2dr.tasks.resolve import MILVUS, ResolvedIndex, check_cut, resolve_index
 from m2dr.tasks.search import Answer, Searcher
 

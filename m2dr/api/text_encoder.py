@@ -29,7 +29,7 @@ from m2dr.core.errors import UserError
 from m2dr.core.progress import progress
 from m2dr.core.records import Cut, ModelCard, Side
 from m2dr.model.hub import find_folder
-from m2dr.tasks.cut_encoder import CutEncoder
+from m2dr.tasks.encoder import CutEncoder
 
 if TYPE_CHECKING:
     import torch

@@ -14,9 +14,8 @@ from m2dr.core.errors import UserError, counted
 from m2dr.core.records import Document, Query, Ranking
 from m2dr.core.requests import INDEXES, SearchRequest
 from m2dr.model.folder import read_card
-from m2dr.tasks.cut_encoder import CutEncoder
 from m2dr.tasks.encode_texts import open_corpus
-from m2dr.tasks.models import newest_model
+from m2dr.tasks.encoder import CutEncoder, newest_model
 from m2dr.tasks.search import Searcher
 
 Corpus = Mapping[str, Mapping[str, str]]  # docid -> title and text, as BEIR's loader gives it

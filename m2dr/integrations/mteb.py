@@ -30,8 +30,7 @@ from m2dr.index.vectors import prefixes
 from m2dr.model.folder import read_card
 from m2dr.model.hub import find_folder
 from m2dr.model.sentence_transformers import MODEL_SETTINGS
-from m2dr.tasks.cut_encoder import CutEncoder
-from m2dr.tasks.models import cuts_of, document_layer, newest_model
+from m2dr.tasks.encoder import CutEncoder, cuts_of, document_layer, newest_model
 
 Vectors = NDArray[np.float32]
 SIDES = ("query", "document")  # what MTEB calls a text, where it calls it anything

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from m2dr.core.records import Ranking, Side
 from m2dr.index.searchable import Searchable
 from m2dr.model.tokenizer import tokenize
-from m2dr.tasks.query_encoder import QueryEncoder
+from m2dr.tasks.encoder import QueryEncoder
 
 Vectors = NDArray[np.float32]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from m2dr.core.progress import say
-from m2dr.tasks.query_encoder import LayerEncoder, QueryEncoder, open_query_encoder
+from m2dr.tasks.encoder import LayerEncoder, QueryEncoder, open_query_encoder
 
 
 @dataclass(frozen=True)

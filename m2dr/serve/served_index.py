@@ -28,8 +28,15 @@ from m2dr.serve.encoder_pool import EncoderKey, EncoderPool
 from m2dr.serve.sources import ServedSource
 from m2dr.tasks.changed_corpus import with_changes
 from m2dr.tasks.encode_texts import open_corpus
-from m2dr.tasks.models import default_dims, document_layer, label_of, names_of
-from m2dr.tasks.query_encoder import LayerEncoder, LruCache, QueryEncoder
+from m2dr.tasks.encoder import (
+    LayerEncoder,
+    LruCache,
+    QueryEncoder,
+    default_dims,
+    document_layer,
+    label_of,
+    names_of,
+)
 from m2dr.tasks.resolve import EXACT, open_documents
 
 QUERY_TOKENS = 12  # of the query whose multiply-adds are told

@@ -22,8 +22,8 @@ from m2dr.model.readme import (
     read_training_settings,
     write_readme,
 )
+from m2dr.tasks.encoder import names_of
 from m2dr.tasks.figures import plain
-from m2dr.tasks.models import names_of
 from m2dr.tasks.run_folder import SETTINGS
 
 

@@ -51,8 +51,8 @@ from m2dr.tasks.changed_corpus import (
 )
 from m2dr.tasks.encode_store import EncodingJob
 from m2dr.tasks.encode_texts import open_corpus
+from m2dr.tasks.encoder import label_of, newest_model
 from m2dr.tasks.make_stores import Workers, make_stores
-from m2dr.tasks.models import label_of, newest_model
 
 NAMED = 3  # docids that a message names
 CORPUS = "corpus.jsonl"  # of the documents that are being added: a folder in BEIR layout

@@ -40,8 +40,8 @@ from m2dr.model.folder import read_card
 from m2dr.model.static import StaticEncoder, open_static
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.tasks.encode_texts import embed_texts, embed_tokens, open_corpus
+from m2dr.tasks.encoder import cuts_of, through_exits
 from m2dr.tasks.index import encode_corpus
-from m2dr.tasks.models import cuts_of, through_exits
 from m2dr.tasks.ranking import pairings
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from m2dr.tasks.doctor_install import install_facts, install_faults
 from m2dr.tasks.doctor_machine import machine_facts, machine_faults
 from m2dr.tasks.doctor_model import model_faults, trained
 from m2dr.tasks.encode_texts import open_corpus
-from m2dr.tasks.models import document_layers
+from m2dr.tasks.encoder import document_layers
 
 _INDEXED = 4  # bytes of a value in a flat index
 _SMALL = 64  # dims of the index that is proposed where there is little room

@@ -38,7 +38,7 @@ from m2dr.tasks.changed_corpus import with_changes
 from m2dr.tasks.doctor_machine import free_memory
 from m2dr.tasks.doctor_model import fault_of_model, is_here
 from m2dr.tasks.encode_texts import open_corpus
-from m2dr.tasks.models import label_of
+from m2dr.tasks.encoder import label_of
 
 MOST_DELETED = 0.2  # share of deleted rows from which compacting is worth its time
 SAMPLE = 200  # documents whose ids are compared without --thorough

@@ -10,7 +10,7 @@ from m2dr.core.errors import counted
 from m2dr.core.progress import process_count, progress
 from m2dr.core.trainings import TrainSettings
 from m2dr.core.variants import CHOICES, VARIANTS
-from m2dr.tasks.models import at_revision
+from m2dr.tasks.encoder import at_revision
 from m2dr.tasks.recipe import Recipe
 from m2dr.tasks.run_folder import BYTES_PER_PARAMETER
 from m2dr.tasks.train import prepare

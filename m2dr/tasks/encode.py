@@ -19,8 +19,7 @@ from m2dr.core.records import Cut, Side
 from m2dr.core.requests import EncodeRequest
 from m2dr.data.text_files import Texts, open_texts
 from m2dr.data.tokens import batched
-from m2dr.tasks.cut_encoder import AT_ONCE, CutEncoder
-from m2dr.tasks.models import newest_model
+from m2dr.tasks.encoder import AT_ONCE, CutEncoder, newest_model
 
 # Shapes in this file: N texts, n of them at a time, D dims.
 

@@ -46,8 +46,8 @@ from m2dr.model.folder import read_card
 from m2dr.tasks.compare import compare_folders
 from m2dr.tasks.costs import measure_costs
 from m2dr.tasks.encode_texts import open_corpus
+from m2dr.tasks.encoder import cuts_of, names_of, newest_model, through_exits
 from m2dr.tasks.index import encode_corpus, fit_index
-from m2dr.tasks.models import cuts_of, names_of, newest_model, through_exits
 from m2dr.tasks.ranking import (
     INDEX_EXITS,
     GridEvaluation,

@@ -17,8 +17,8 @@ from m2dr.model.graph_export import graph_aside, require_graph
 from m2dr.model.standalone import CutModel, cut_model, refuse_unready, write_standalone
 from m2dr.model.static_formats import FORMATS, StaticFolder, export_static
 from m2dr.tasks.card import results_of
+from m2dr.tasks.encoder import names_of, newest_model
 from m2dr.tasks.int8_check import compare, open_sample
-from m2dr.tasks.models import names_of, newest_model
 
 FOLDER = "sentence-transformers"  # the format of a folder, and the first one of layer 0
 LEAST_COSINE, LARGEST_LOSS = 0.999, 0.02  # of int8: the mean cosine, and nDCG@10 on the sample

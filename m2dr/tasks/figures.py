@@ -26,7 +26,7 @@ from m2dr.evaluate.results import ModelResult, by_place, joined_grid, read_resul
 from m2dr.evaluate.theme import THEMES, Theme, save
 from m2dr.model.folder import read_card
 from m2dr.tasks.encode_texts import embed_texts, open_corpus
-from m2dr.tasks.models import names_of
+from m2dr.tasks.encoder import names_of
 
 SEPARATE = "separate"
 

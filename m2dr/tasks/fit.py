@@ -22,6 +22,7 @@ from m2dr.model.encoder import Encoder
 from m2dr.model.hub import CHECKPOINTS, find_folder, resume_command, revision_of
 from m2dr.model.token_features import TokenFeatures
 from m2dr.model.tokenizer import ModelTokenizer
+from m2dr.tasks.encoder import at_revision, fitted_cuts
 from m2dr.tasks.fit_heads import (
     WINDOW,
     Rounds,
@@ -39,7 +40,6 @@ from m2dr.tasks.fit_texts import (
     read_texts,
     rows_of,
 )
-from m2dr.tasks.models import at_revision, fitted_cuts
 from m2dr.tasks.run_folder import (
     asked_to_stop,
     begin_command,

@@ -23,6 +23,7 @@ from m2dr.model.exits import give_exits
 from m2dr.model.modules import rotate
 from m2dr.model.token_features import TokenFeatures, WordFeatures, with_counts
 from m2dr.model.tokenizer import ModelTokenizer
+from m2dr.tasks.encoder import default_dims
 from m2dr.tasks.fit_texts import (
     FitTexts,
     as_sample,
@@ -33,7 +34,6 @@ from m2dr.tasks.fit_texts import (
     token_parts,
 )
 from m2dr.tasks.fit_words import word_features
-from m2dr.tasks.models import default_dims
 from m2dr.train.linear_fit import (
     RIDGES,
     RIDGES_OF_SIGNS,

@@ -24,7 +24,7 @@ from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.folder import read_card
 from m2dr.tasks.changed_corpus import keep_fields_of
 from m2dr.tasks.encode_texts import embed_texts, open_corpus
-from m2dr.tasks.models import label_of
+from m2dr.tasks.encoder import label_of
 
 SHARD_ROWS = 16_384
 # How far a vector may lie from the same document encoded here, where one document lies from

@@ -37,7 +37,7 @@ from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.folder import read_card
 from m2dr.tasks.changed_corpus import with_changes
 from m2dr.tasks.encode_texts import embed_texts, open_corpus
-from m2dr.tasks.models import document_layer, label_of, newest_model
+from m2dr.tasks.encoder import document_layer, label_of, newest_model
 
 Answers = Mapping[str, frozenset[str]]  # query id → docids known to answer it, one at least
 BATCH = 256  # queries that are encoded and ranked together

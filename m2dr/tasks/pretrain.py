@@ -33,7 +33,7 @@ from m2dr.model.sentence_transformers import reshaping_module
 from m2dr.model.tokenizer import ModelTokenizer
 from m2dr.tasks.dry_run import Forecast, forecast
 from m2dr.tasks.encode_texts import open_corpus
-from m2dr.tasks.models import at_revision
+from m2dr.tasks.encoder import at_revision
 from m2dr.tasks.recipe import stairs_of
 from m2dr.tasks.run_folder import begin_command, clear, opened, refuse_own_folder
 from m2dr.tasks.train import loss_told, plan_of, run, watched

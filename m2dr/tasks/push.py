@@ -13,7 +13,7 @@ from m2dr.index.milvus_index import PushResult, push
 from m2dr.index.store import Store, open_store
 from m2dr.model.folder import read_card
 from m2dr.tasks.changed_corpus import stored_corpus
-from m2dr.tasks.models import newest_model
+from m2dr.tasks.encoder import newest_model
 
 
 @dataclass(frozen=True)

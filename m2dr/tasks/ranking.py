@@ -44,7 +44,7 @@ from m2dr.model import checkpoint
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.folder import read_card
 from m2dr.tasks.encode_texts import embed_texts
-from m2dr.tasks.models import document_layer, label_of
+from m2dr.tasks.encoder import document_layer, label_of
 
 WAYS = ("trained", "same", "last", "cross")
 INDEX_EXITS = ".index-exits"  # after a model's name: its queries pass the exits of an index

@@ -12,7 +12,7 @@ from m2dr.model.backbones import attend, default_pooling, most_tokens, read_conf
 from m2dr.model.folder import read_card
 from m2dr.model.hub import find_folder, revision_of
 from m2dr.model.sentence_transformers import TEMPERATURE, reshaping_module
-from m2dr.tasks.models import at_revision, default_dims
+from m2dr.tasks.encoder import at_revision, default_dims
 from m2dr.tasks.run_folder import refuse_cut
 from m2dr.tasks.unused_settings import refuse_idle
 from m2dr.train.mipic import Anchor, Chain, TokenRelations, checkpoints_of, full_width, shares_of

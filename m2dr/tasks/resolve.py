@@ -37,7 +37,7 @@ from m2dr.model.folder import read_card
 from m2dr.model.hub import CARD
 from m2dr.tasks.changed_corpus import with_changes
 from m2dr.tasks.encode_texts import open_corpus
-from m2dr.tasks.models import document_layer, newest_model
+from m2dr.tasks.encoder import document_layer, newest_model
 
 if TYPE_CHECKING:
     from m2dr.index.exact import ExactIndex

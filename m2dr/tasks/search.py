@@ -19,8 +19,7 @@ from m2dr.index.filters import Filter, Value, typed
 from m2dr.index.manifest import Kind
 from m2dr.index.searchable import Searchable
 from m2dr.index.store import open_store
-from m2dr.tasks.models import label_of
-from m2dr.tasks.query_encoder import LruCache, QueryEncoder, Tell, open_query_encoder
+from m2dr.tasks.encoder import LruCache, QueryEncoder, Tell, label_of, open_query_encoder
 from m2dr.tasks.resolve import ResolvedIndex, open_documents, resolve_index, store_of
 
 DEPTH = 10  # documents of an answer where no number is asked for

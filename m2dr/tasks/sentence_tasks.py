@@ -34,7 +34,7 @@ from m2dr.model import checkpoint
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.folder import read_card
 from m2dr.tasks.encode_texts import embed_texts
-from m2dr.tasks.models import cuts_of, names_of, newest_model
+from m2dr.tasks.encoder import cuts_of, names_of, newest_model
 
 # Shapes in this file:
 #   L layers, N distinct texts, H width.

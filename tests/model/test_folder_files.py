@@ -17,7 +17,7 @@ from m2dr.index.manifest import Label
 from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import load, load_tokenizer, save
 from m2dr.model.folder import read_card
-from m2dr.tasks.models import label_of
+from m2dr.tasks.encoder import label_of
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 

@@ -23,8 +23,8 @@ from m2dr.core.trainings import read_train_settings
 from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import export_cut, load, save
 from m2dr.model.folder import read_card
-from m2dr.tasks.cut_encoder import CutEncoder
 from m2dr.tasks.encode_texts import embed_texts
+from m2dr.tasks.encoder import CutEncoder
 from m2dr.tasks.train import train
 
 TEXTS = ["open the file", "a list of numbers and a class of text and a line of words"]

@@ -11,7 +11,7 @@ from m2dr.core.records import Cut
 from m2dr.core.requests import ClassificationRequest
 from m2dr.model import checkpoint
 from m2dr.tasks.classification import evaluate_classification
-from m2dr.tasks.cut_encoder import CutEncoder
+from m2dr.tasks.encoder import CutEncoder
 from m2dr.tasks.sentence_tasks import tables
 
 pytest.importorskip("sklearn")

@@ -20,7 +20,7 @@ from m2dr.core.requests import ExportRequest
 from m2dr.evaluate.results import read_results
 from m2dr.model.cut_readme import read_exported
 from m2dr.tasks import export as verb
-from m2dr.tasks.query_encoder import open_query_encoder
+from m2dr.tasks.encoder import open_query_encoder
 
 TEXTS = ["open the file", "a list of numbers and a class of text and a line of words", "path"]
 GRAPHS = ("onnx", "openvino")

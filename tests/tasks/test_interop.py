@@ -25,7 +25,7 @@ from m2dr.index.store_writer import StoreWriter
 from m2dr.model.checkpoint import load
 from m2dr.model.folder import read_card
 from m2dr.tasks.encode_texts import embed_texts
-from m2dr.tasks.models import label_of
+from m2dr.tasks.encoder import label_of
 from m2dr.tasks.search import Searcher
 
 QUERIES = [Query(f"q{n}", text) for n, text in enumerate(["read the file", "close list", "path"])]

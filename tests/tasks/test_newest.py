@@ -11,7 +11,7 @@ from world import make_model
 from m2dr.cli import main
 from m2dr.core.errors import UserError
 from m2dr.model.checkpoint import export_cut
-from m2dr.tasks.models import newest_model
+from m2dr.tasks.encoder import newest_model
 
 CHOSEN = "Model: models/trained, the newest in models/"
 PASSED = "(exported or pre-trained, so not used: models/pretrained, models/cut)"

@@ -18,8 +18,8 @@ from m2dr.core.errors import UserError
 from m2dr.core.records import Query, Ranking, Run
 from m2dr.core.requests import IndexRequest, SearchRequest
 from m2dr.tasks import search as verb
+from m2dr.tasks.encoder import LruCache
 from m2dr.tasks.index import index_corpus
-from m2dr.tasks.query_encoder import LruCache
 from m2dr.tasks.search import Searcher, compare_with_scan
 
 TEXTS = ["read a file", "open the list of numbers", "close"]
