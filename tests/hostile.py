@@ -167,7 +167,6 @@ COMMANDS = (
     Command(f"compare {_RESULT} --against a.trec --out out", ("results", "a.trec"), {"--qrels": WORDS}, ("out",), weight=6),
     Command(f"pick {_RESULT} --latency 5s --quality 50%", ("results",), {"--latency": NUMBERS, "--bytes-per-document": NUMBERS, "--multiply-adds": NUMBERS, "--quality": NUMBERS, "--at-least": (*WORDS, "nDCG@10=", "=1", "nDCG@10=nan"), "--measure": WORDS}, weight=14),
     Command("figures results --out out", ("results",), {"--measure": WORDS, "--published": WORDS, "--separate": WORDS}, ("out",), weight=2),
-    Command("report results --out out.html", ("results",), {"--title": WORDS, "--models": WORDS, "--published": WORDS, "--measure": WORDS}, ("out.html",), weight=2),
     Command("fuse a.trec b.trec --out out.trec", ("a.trec", "b.trec"), {"--weights": (*NUMBERS, ",", "1,1", "0,0", "1,2,3", "-1,1"), "-k": COUNTS, "--rrf-k": NUMBERS, "--scale": WORDS, "--method": WORDS}, ("out.trec",), weight=14),
     Command("fuse a.trec b.trec --method interpolate --weights .3,.7 --out out.trec", ("a.trec", "b.trec"), {"--weights": NUMBERS, "--scale": ("none", "z", "x")}, ("out.trec",), weight=6),
     Command("bm25 --corpus corpus --split test --run out.trec", ("corpus",), {"--corpus": WORDS, "--split": WORDS, "-k": COUNTS}, ("out.trec",), weight=12),

@@ -68,8 +68,6 @@ _RECORD = "train --resume --backbone backbone --corpus corpus --out new"
     [
         (f"pick {_GRID} --quality 50%", f"{_GRID}/grid.json"),
         (f"pick {_GRID} --quality 50%", f"{_GRID}/costs.json"),
-        ("report results --out out.html", f"{_GRID}/made.json"),
-        ("report results --out out.html", f"{_GRID}/*-against-*.json"),
         (_SEARCH, f"{_STORE}/store.json"),
         (_SEARCH, f"{_STORE}/dim-32/manifest.json"),
         (_SEARCH, "model/m2dr.json"),
@@ -200,8 +198,7 @@ def test_a_fifo_in_the_place_of_a_file_of_ours_is_not_waited_for(name: str, worl
     path.unlink()
     os.mkfifo(path)
     words = {
-        "grid.json": "report results --out o.html",
-        "made.json": "report results --out o.html",
+        "grid.json": "figures results --out o",
         "costs.json": f"pick {_GRID} --quality 50%",
         "per_query.npz": f"compare {_GRID} --against {_GRID}@L2D8 --out out",
     }

@@ -24,12 +24,12 @@ from m2dr.core.requests import (
 from m2dr.data.loaders import open_dataset
 from m2dr.evaluate.grid import Grid
 from m2dr.evaluate.measures import Evaluator
-from m2dr.evaluate.results import read_results
 from m2dr.integrations import mteb as adapter
 from m2dr.integrations.mteb import MtebEncoder, evaluate_mteb, run_task
 from m2dr.model import checkpoint
 from m2dr.tasks import cut_encoder
 from m2dr.tasks.classification import evaluate_classification
+from m2dr.tasks.figures import read_results
 from m2dr.tasks.index import index_corpus
 from m2dr.tasks.search import Searcher
 from m2dr.tasks.sentence_tasks import evaluate_pairs, evaluate_sts

@@ -49,11 +49,9 @@ OLD = [
         ("index corpus --on here", "index corpus --backend local"),
         ("index corpus --on=ray", "index corpus --backend=ray"),
         ("index corpus --dim 8 --dim 16", "index corpus --dims 8,16"),
-        ("evaluate beir --corpus c --again --dim 8", "evaluate beir --corpus c --overwrite --dims 8"),
+        ("evaluate beir --corpus c --dim 8", "evaluate beir --corpus c --dims 8"),
         ("fuse a b --out c --how rrf --k 5", "fuse a b --out c --method rrf --top-k 5"),
         ("bm25 --run r --k 5", "bm25 --run r -k 5"),
-        ("figures --look dark", "figures --theme dark"),
-        ("report --overlap-by tsne", "report --overlap-method tsne"),
     ],
 )  # fmt: skip
 def test_an_old_spelling_means_what_the_new_one_means(old: str, new: str) -> None:
@@ -104,7 +102,6 @@ def test_what_must_be_given_is_named(words: str, missing: str) -> None:
 @pytest.mark.parametrize(
     ("path", "usage"),
     [
-        ("m2dr report", "[RESULTS]..."),
         ("m2dr figures", "[RESULTS]..."),
         ("m2dr fuse", "[RUNS]..."),
         ("m2dr pick", "FOLDER"),

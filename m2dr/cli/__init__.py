@@ -26,7 +26,6 @@ MODULES = {
     "compare": "compare",
     "pick": "compare",
     "figures": "figures",
-    "report": "figures",
     "export": "export",
     "card": "export",
     "push": "export",

@@ -1,8 +1,8 @@
-"""`m2dr figures` and `m2dr report`: results as figures, and as one page."""
+"""`m2dr figures`: results as figures."""
 
 from m2dr.cli.options import command, takes
 from m2dr.cli.terminal import echo
-from m2dr.core.requests import FiguresRequest, ReportRequest
+from m2dr.core.requests import FiguresRequest
 
 
 @command(
@@ -25,25 +25,3 @@ def figures(request: FiguresRequest) -> None:
         echo(f"Note: {note}", err=True)
     for file in report.files:
         echo(str(file))
-
-
-@command(
-    examples=(
-        "report",
-        "report results/scifact --out scifact.html --title SciFact",
-    ),
-)
-@takes(ReportRequest, leave=("figures_out", "figures_formats", "figures_theme"))
-def report(request: ReportRequest) -> None:
-    """Write one page with the tables and figures of results.
-
-    Costs and settings are on it too. RESULTS are folders that m2dr evaluate wrote: of one
-    model, of several on one corpus, or results itself, which is the default. The page is one
-    file, and needs no network to be read.
-    """
-    from m2dr.tasks.report import write_report
-
-    done = write_report(request)
-    for note in done.notes:
-        echo(f"Note: {note}", err=True)
-    echo(f"{done.path}: {done.bytes / 1e6:.1f} MB", beside=done.path)

@@ -3,7 +3,7 @@
 Neither torch nor numpy is imported here: `--help` is made from these classes.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -438,9 +438,7 @@ class EvaluateRequest:
     runs: Runs = option(
         "whole", "TREC runs to write: those of the full model (whole), of all cuts, or none."
     )
-    overwrite: bool = option(
-        False, "Measure again what was measured before.", "--overwrite", old=("--again",)
-    )
+    overwrite: bool = option(False, "Measure again what was measured before.")
     root: Path = root_option()
     out: Path = _out()
     device: str = device_option()
@@ -610,33 +608,6 @@ class PickRequest:
 
 
 @dataclass(frozen=True)
-class OverlapRequest:
-    """Models whose prefixes are compared with their full vectors, and the texts to do it on."""
-
-    models: tuple[str, ...] = option(
-        (), "Model whose prefixes are drawn over its full vectors.", "--overlap"
-    )
-    corpus: str = option(PYDOCS, "Corpus whose documents --overlap encodes.")
-    dims: tuple[int, ...] = option(
-        (),
-        "Dims of --overlap; by default the power of two within a third of the width.",
-        "--overlap-dims",
-        "--overlap-dim",
-        least=1,
-    )
-    layer: int | None = option(None, "Layer of --overlap; the last by default.", "--overlap-layer")
-    texts: int = 400
-    method: Literal["pca", "tsne"] = option(
-        "pca",
-        "Projection of --overlap to the plane; tsne needs the extra `tasks`.",
-        "--overlap-method",
-        old=("--overlap-by",),
-    )
-    device: str = device_option()
-    dtype: str = dtype_option()
-
-
-@dataclass(frozen=True)
 class FiguresRequest:
     """What `m2dr figures` is asked."""
 
@@ -648,7 +619,7 @@ class FiguresRequest:
         (), "Measures to draw; by default the first that was measured.", "--measure"
     )
     formats: tuple[Literal["png", "svg"], ...] = option(("png",), "File format.", "--format")
-    theme: Literal["light", "dark"] = option("light", "Theme of the figures.", old=("--look",))
+    theme: Literal["light", "dark"] = option("light", "Theme of the figures.")
     separate: Path | None = option(
         None, "Results of models trained for one cut each, to draw the gap to them."
     )
@@ -657,17 +628,6 @@ class FiguresRequest:
         "Published scores to draw too: msmarco, beir13, starbucks-msmarco or starbucks-sts; some "
         "recipes of one as msmarco:FULL-DIM,BERT.",
     )
-    overlap: OverlapRequest = field(default_factory=OverlapRequest)
-
-
-@dataclass(frozen=True)
-class ReportRequest:
-    """What `m2dr report` is asked."""
-
-    figures: FiguresRequest = field(default_factory=FiguresRequest)  # its folder is not used
-    out: Path = option(Path("report.html"), "The page.", is_file=True)
-    title: str = option("", "Title of the page; the names of the corpora by default.")
-    models: Path = option(MODELS, "Folder of the models, whose settings the page shows.")
 
 
 GRAPHS = ("onnx", "openvino")

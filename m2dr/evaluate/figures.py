@@ -42,16 +42,6 @@ _STROKE: dict[str, Any] = {"marker": "o", "markersize": 3.5, "linewidth": 1.5}  
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A figure that can be drawn, and its caption."""
-
-    name: str  # file name without suffix
-    caption: str
-    draw: Callable[[Theme], "Figure"]
-    tabular: bool = False  # whether a table shows the same
-
-
-@dataclass(frozen=True)
 class Series:
     """One entry of a legend, with a value for each cut."""
 

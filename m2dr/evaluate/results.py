@@ -5,10 +5,9 @@ import io
 import json
 import platform
 import shlex
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 from zipfile import is_zipfile
@@ -16,19 +15,13 @@ from zipfile import is_zipfile
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.core.errors import UserError, command, nearest
+from m2dr.core.errors import UserError, nearest
 from m2dr.core.files import atomic_path, read_regular
 from m2dr.core.jsontext import parse_json, write_json
 from m2dr.core.records import Cut
-from m2dr.evaluate.comparison import Comparison, read_comparison
-from m2dr.evaluate.costs import COSTS, Costs, read_costs
 from m2dr.evaluate.grid import (
-    Grid,
     load_results,
-    read_grid,
-    require_distinct_names,
     require_format,
-    require_same_queries,
 )
 
 # Shapes in this file:
@@ -324,99 +317,6 @@ def join_layers(layers: Sequence[LayerScores]) -> dict[str, QueryScores]:
         values = np.concatenate([one.values for one in held])[order]
         found[name] = QueryScores(name, tuple(cuts[i] for i in order), first.query_ids, values)
     return found
-
-
-@dataclass(frozen=True)
-class ModelResult:
-    """What the folder of one model on one corpus and split holds."""
-
-    folder: Path
-    grid: Grid
-    costs: Costs | None  # None: not measured
-    comparisons: tuple[Comparison, ...]
-    provenance: Provenance | None  # None: not recorded
-
-
-def read_results(folders: Sequence[Path]) -> tuple[ModelResult, ...]:
-    """Read the results in these folders and below, each once, in the order of their paths.
-
-    Raises:
-        UserError: there is none, or a file of one is damaged or of another version.
-    """
-    paths: dict[Path, Path] = {}
-    for folder in folders:
-        found = _grids_in(folder)
-        paths |= {path.resolve(): path for path in found if path.resolve() not in paths}
-    return tuple(_read(path.parent) for path in paths.values())
-
-
-def by_place(results: Iterable[ModelResult]) -> list[tuple[str, tuple[ModelResult, ...]]]:
-    """Group results by corpus and split: those of one group can be compared.
-
-    Raises:
-        UserError: two of one place are of different queries, or have one name.
-    """
-    ordered = sorted(results, key=lambda one: one.grid.place)
-    places = [(name, tuple(held)) for name, held in groupby(ordered, lambda one: one.grid.place)]
-    for _, held in places:
-        require_same_queries(one.grid for one in held)
-        require_distinct_names(one.grid for one in held)
-    return places
-
-
-def joined_grid(folder: Path, name: str = "separate") -> Grid:
-    """Read the grid of a folder, or join the grids of models that were trained for one cut each.
-
-    The name of such a model ends in its cut, such as L2D32, and only that cut is taken of its grid.
-
-    Raises:
-        UserError: there is no grid, or several that are not of single cuts.
-    """
-    grids = [one.grid for one in read_results([folder])]
-    if len(grids) == 1:
-        return grids[0]
-    require_same_queries(grids)
-    cells = {}
-    for grid in grids:
-        cut = _own_cut(grid)
-        if cut is None or cut not in grid.cells:
-            raise UserError(
-                f"{folder} holds {len(grids)} grids, and {grid.model} is not named after one of "
-                f"its cuts, such as L2D32; give the folder of one grid."
-            )
-        cells[cut] = grid.cells[cut]
-    first = grids[0]
-    return Grid(name, first.corpus, first.split, first.queries, cells, unit=first.unit)
-
-
-def _grids_in(folder: Path) -> list[Path]:
-    if (folder / GRID).is_file():
-        return [folder / GRID]
-    found = sorted(folder.glob(f"**/{GRID}"))
-    if not found:
-        what = "holds no results" if folder.is_dir() else "is not there"
-        raise UserError(
-            f"The folder {folder} {what}: no {GRID}, in it or below. "
-            f"Make some with: {command('evaluate', 'pydocs', out=folder)}"
-        )
-    return found
-
-
-def _read(folder: Path) -> ModelResult:
-    return ModelResult(
-        folder,
-        read_grid(folder / GRID),
-        read_costs(folder) if (folder / COSTS).exists() else None,
-        tuple(read_comparison(path) for path in sorted(folder.glob(_AGAINST))),
-        read_provenance(folder),
-    )
-
-
-def _own_cut(grid: Grid) -> Cut | None:
-    try:
-        return Cut.parse(grid.model.rpartition("-")[2])
-    except UserError:
-        return None
 
 
 def _read_scores(held: Mapping[str, NDArray[Any]]) -> dict[str, QueryScores]:

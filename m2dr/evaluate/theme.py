@@ -1,11 +1,9 @@
 """The theme of all figures: inks on light and dark paper, strokes, and files of PNG and SVG."""
 
-import html
 import re
 import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import cache
 from io import StringIO
 from itertools import pairwise
 from math import log2
@@ -30,7 +28,6 @@ _NEAR = 0.85  # on dark paper the palette is reversed and its darkest 15 % are l
 # Each model has a marker and a dash of its own, so that figures can be read without colours.
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
-_SHADE = re.compile(r"(stroke|fill): (#[0-9a-f]{6})")
 _LEGEND_WIDTH = 34  # characters of a name before it wraps
 # Characters that XML cannot hold (control characters, halves of surrogate pairs), and the control
 # characters of Latin-1, which browsers read as other letters.
@@ -206,65 +203,8 @@ def svg_text(figure: "Figure") -> str:
     return out.getvalue()
 
 
-def inline_svg(figure: "Figure", key: str, title: str) -> str:
-    """Return a figure as an SVG element of a page, whose light or dark theme it follows.
-
-    Args:
-        figure: drawn in the light theme, whose inks become CSS variables.
-        key: prefix of all ids, which no other figure of the page has.
-        title: what the figure shows, for screen readers.
-    """
-    text = svg_text(figure)
-    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
-    # Only inside tags; text, such as a model's name, is escaped and stays as it is.
-    text = re.sub(r"<[^>]*>", lambda tag: _inlined(tag[0], key), text[text.index("<svg") :])
-    label = f'role="img" aria-labelledby="{key}-title"'
-    first, rest = text.split(">", 1)
-    return f'{first} {label}><title id="{key}-title">{html.escape(legal(title))}</title>{rest}'
-
-
-def _inlined(tag: str, key: str) -> str:
-    """Return one tag without XML namespaces, with prefixed ids and with inks as CSS variables."""
-    tag = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", tag)
-    tag = re.sub(r'(\sid=")', rf"\1{key}-", tag)
-    tag = _SHADE.sub(_in_both, tag)
-    tag = re.sub(r'\s(?:xlink:)?href="#', f' href="#{key}-', tag).replace("url(#", f"url(#{key}-")
-    for name, colour in inks(LIGHT).items():
-        tag = tag.replace(colour, f"var({name})")
-    return tag
-
-
-def _in_both(shade: re.Match[str]) -> str:
-    """Add to a layer's colour a declaration of its light and dark colours, for newer browsers."""
-    name, colour = shade[1], shade[2]
-    dark = _reversed_palette().get(colour)
-    return f"{name}: {colour}; {name}: light-dark({colour}, {dark})" if dark else shade[0]
-
-
-@cache
-def _reversed_palette() -> dict[str, str]:
-    """Return colour on light paper -> colour on dark paper, where the palette is reversed."""
-    from matplotlib import colormaps
-    from matplotlib.colors import to_hex
-
-    shades = [to_hex(colormaps[PALETTE](place)) for place in range(256)]
-    return {shade: shades[255 - round(_NEAR * place)] for place, shade in enumerate(shades)}
-
-
-def inks(theme: Theme) -> dict[str, str]:
-    """Return CSS variable -> colour; all themes have the same variables."""
-    models = {f"--figure-{place}": colour for place, colour in enumerate(theme.models)}
-    return {
-        "--figure-paper": theme.paper,
-        "--figure-ink": theme.ink,
-        "--figure-muted": theme.muted,
-        "--figure-rule": theme.rule,
-        **models,
-    }
-
-
 def legal(text: str) -> str:
-    r"""Return the text with U+FFFD for each character that a page or a figure cannot hold.
+    r"""Return the text with U+FFFD for each character that a figure cannot hold.
 
     >>> legal("a\x1b[31mb\x00")
     'a\ufffd[31mb\ufffd'

@@ -10,7 +10,7 @@ from m2dr.core.records import ModelCard
 from m2dr.core.requests import RESULTS, CardRequest
 from m2dr.evaluate.figures import quality_over_dims
 from m2dr.evaluate.measures import BEIR13
-from m2dr.evaluate.results import GRID, ModelResult, read_results
+from m2dr.evaluate.results import GRID
 from m2dr.model.card_results import MeasuredGrid, hub_dataset
 from m2dr.model.folder import read_card
 from m2dr.model.hub import CARD
@@ -23,7 +23,7 @@ from m2dr.model.readme import (
     write_readme,
 )
 from m2dr.tasks.encoder import names_of
-from m2dr.tasks.figures import plain
+from m2dr.tasks.figures import ModelResult, plain, read_results
 from m2dr.tasks.run_folder import SETTINGS
 
 

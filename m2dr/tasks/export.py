@@ -9,7 +9,6 @@ from m2dr.core.progress import say
 from m2dr.core.records import Cut, CutCosts, ExportRecord, MeasuredCut, ModelCard, QuantizedCheck
 from m2dr.core.requests import GRAPHS, PYDOCS, CardRequest, ExportRequest
 from m2dr.evaluate.costs import Cost, bytes_per_document
-from m2dr.evaluate.results import ModelResult
 from m2dr.model.checkpoint import export_cut, load, save
 from m2dr.model.encoder import Encoder, parameters_of
 from m2dr.model.folder import locked_for_export, read_card
@@ -18,6 +17,7 @@ from m2dr.model.standalone import CutModel, cut_model, refuse_unready, write_sta
 from m2dr.model.static_formats import FORMATS, StaticFolder, export_static
 from m2dr.tasks.card import results_of
 from m2dr.tasks.encoder import names_of, newest_model
+from m2dr.tasks.figures import ModelResult
 from m2dr.tasks.int8_check import compare, open_sample
 
 FOLDER = "sentence-transformers"  # the format of a folder, and the first one of layer 0

@@ -1,17 +1,18 @@
-"""`m2dr figures`: draw the figures of the papers from results in folders."""
+"""`m2dr figures`: draw the figures of the papers from folders of results."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from m2dr.core.errors import UserError
-from m2dr.core.progress import progress
 from m2dr.core.records import Cut
-from m2dr.core.requests import FiguresRequest, OverlapRequest
+from m2dr.core.requests import FiguresRequest
 from m2dr.evaluate.comparison import Published, published
+from m2dr.evaluate.costs import COSTS, Costs, read_costs
 from m2dr.evaluate.figures import (
-    Picture,
     draw_gap_to,
     draw_gap_to_whole,
     draw_heat_map,
@@ -19,76 +20,31 @@ from m2dr.evaluate.figures import (
     draw_quality_over_dims,
     draw_tradeoff,
 )
-from m2dr.evaluate.grid import Grid
-from m2dr.evaluate.overlap import Overlap, draw_overlap, overlap
+from m2dr.evaluate.grid import Grid, read_grid, require_distinct_names, require_same_queries
 from m2dr.evaluate.pick import BYTES, LATENCY
-from m2dr.evaluate.results import ModelResult, by_place, joined_grid, read_results
+from m2dr.evaluate.results import GRID, Provenance, read_provenance
 from m2dr.evaluate.theme import THEMES, Theme, save
-from m2dr.model.folder import read_card
-from m2dr.tasks.encode_texts import embed_texts, open_corpus
-from m2dr.tasks.encoder import names_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SEPARATE = "separate"
-
-
-def overlaps(request: OverlapRequest) -> list[Overlap]:
-    """Return an overlap per model and dim, in that order.
-
-    Raises:
-        UserError: a model, corpus, layer or dim is not there.
-    """
-    if not request.models:
-        return []
-    # Most figures need no encoder, and need not wait for torch to load.
-    from m2dr.model import checkpoint
-    from m2dr.model.devices import choose_device, choose_dtype
-
-    if request.texts < 3:
-        raise UserError(f"{request.texts} texts were asked for; an overlap needs 3 or more.")
-    dataset = open_corpus(request.corpus)
-    rows = sorted(
-        {i * dataset.document_count // request.texts for i in range(request.texts)}
-    )  # fewer where the corpus has fewer
-    texts = [dataset.document_at(row).content for row in rows]
-    device = choose_device(request.device)
-    found = []
-    names = names_of(request.models)
-    with progress("Encoding", len(texts) * len(names), "documents") as advance:
-        for model, name in zip(request.models, names, strict=True):
-            card = read_card(model)
-            layer = card.layers if request.layer is None else request.layer
-            card.check(Cut(layer, max(request.dims, default=1)), model)
-            encoder, tokenizer = checkpoint.load(
-                model, layer, device, choose_dtype(request.dtype, device)
-            )
-            vectors = embed_texts(encoder, tokenizer, texts, "document", [layer], advance)[0]
-            for dim in request.dims or (_usual(vectors.shape[1]),):
-                found.append(overlap(name, layer, vectors, dim, request.method))
-    return found
-
-
-def _usual(width: int) -> int:
-    """Return the largest power of two within a third of the width.
-
-    >>> _usual(384), _usual(768), _usual(32)
-    (128, 256, 8)
-    """
-    return int(2 ** ((max(width, 6) // 3).bit_length() - 1))
+Drawings = Iterator[tuple[str, Callable[[Theme], "Figure"]]]  # name of a file without its suffix
 
 
 @dataclass(frozen=True)
-class Pictured:
-    """The figures of one corpus and split, and why others are missing."""
+class ModelResult:
+    """What the folder of one model on one corpus and split holds."""
 
-    place: str
-    results: tuple[ModelResult, ...]
-    pictures: tuple[Picture, ...]
-    notes: tuple[str, ...]
+    folder: Path
+    grid: Grid
+    costs: Costs | None  # None: not measured
+    provenance: Provenance | None  # None: not recorded
 
 
 @dataclass(frozen=True)
 class FiguresReport:
-    """The figures that were drawn."""
+    """The figures that were drawn, and why others are missing."""
 
     files: tuple[Path, ...]
     notes: tuple[str, ...]
@@ -101,49 +57,68 @@ def draw_figures(request: FiguresRequest) -> FiguresReport:
         UserError: no grid is there, grids of one place are of different queries or have one name,
             a measure was not measured, or a name of something published is unknown.
     """
-    look = THEMES[request.theme]
-    files: list[Path] = []
-    notes: list[str] = []
-    for pictured in picture(request):
-        folder = request.out / plain(pictured.place)
-        notes += [f"{pictured.place}: {note}" for note in pictured.notes]
-        files += _saved(pictured.pictures, folder, request.formats, look)
-    compared = overlaps(request.overlap)
-    if compared:
-        title = f"Prefixes and full vectors: {request.overlap.corpus}"
-        one = Picture("overlap", title, partial(draw_overlap, compared, title))
-        files += _saved([one], request.out, request.formats, look)
+    shown = published(request.published)
+    places = by_place(read_results(request.results))
+    separate = joined_grid(request.separate) if request.separate else None
+    if separate and all(separate.place != place for place, _ in places):
+        raise UserError(
+            f"{request.separate} is of {separate.place}, and the results are of "
+            f"{', '.join(place for place, _ in places)}."
+        )
+    files, notes = [], []
+    for place, results in places:
+        grids = [result.grid for result in results]
+        reference = separate if separate and separate.place == place else None
+        reference = reference or next((grid for grid in grids if _is_separate(grid)), None)
+        measures = request.measures or (_common_measure(grids),)
+        for measure in measures:
+            for name, draw in _drawings(results, measure, shown, reference):
+                figure = draw(THEMES[request.theme])
+                for kind in request.formats:
+                    files.append(save(figure, request.out / plain(place) / f"{name}.{kind}"))
+        if not reference:
+            notes.append(f"{place}: no results named {SEPARATE!r} are given, so the gap to them is "
+                         "not drawn")  # fmt: skip
+        without = [result.grid.model for result in results if result.costs is None]
+        if without:
+            notes.append(f"{place}: the costs of {', '.join(without)} were not measured")
+        for name in dict.fromkeys(one.measure for one in shown if one.measure not in measures):
+            notes.append(f"{place}: published scores are {name}, which is not drawn")
     return FiguresReport(tuple(files), tuple(notes))
 
 
-def picture(request: FiguresRequest) -> tuple[Pictured, ...]:
-    """Return the figures of each corpus and split without saving them."""
-    beside = published(request.published)
-    places = by_place(read_results(request.results))
-    reference = joined_grid(request.separate) if request.separate else None
-    found = tuple(_pictured(request, place, held, beside, reference) for place, held in places)
-    if reference and all(reference.place != place for place, _ in places):
-        raise UserError(
-            f"{request.separate} is of {reference.place}, and the results are of "
-            f"{', '.join(place for place, _ in places)}; measure both on the same."
-        )
-    return found
+def _drawings(
+    results: Sequence[ModelResult],
+    measure: str,
+    shown: Sequence[Published],
+    reference: Grid | None,
+) -> Drawings:
+    """Yield all figures of one measure on one corpus and split: a row for each kind."""
+    grids, name = [result.grid for result in results], plain(measure)
+    costs = {result.grid.model: result.costs for result in results if result.costs}
+    yield f"{name}-layers", partial(draw_quality, grids, measure, shown)
+    yield f"{name}-gap-to-whole", partial(draw_gap_to_whole, grids, measure)
+    if reference:
+        others = [grid for grid in grids if grid.model != reference.model]
+        others = [grid for grid in others if set(grid.cuts) & set(reference.cuts)]
+        if others:
+            yield f"{name}-gap-to-separate", partial(draw_gap_to, others, reference, measure)
+    for price in (LATENCY, BYTES) if costs else ():
+        yield f"{name}-against-{price}", partial(draw_tradeoff, grids, costs, measure, price)
+    yield f"{name}-models", partial(draw_quality_over_dims, grids, measure)
+    for grid in grids:
+        yield f"{name}-heat-{plain(grid.model)}", partial(draw_heat_map, grid, measure)
 
 
-def measures_of(request: FiguresRequest, results: Sequence[ModelResult]) -> tuple[str, ...]:
-    """Return the measures asked for, or the first that every model has."""
-    if request.measures:
-        return request.measures
-    common = [
-        name
-        for name in results[0].grid.measures
-        if all(name in one.grid.measures for one in results)
-    ]
-    if not common:
-        raise UserError(
-            f"The models on {results[0].grid.place} have no measure in common; measure them alike."
-        )
-    return (common[0],)
+def _common_measure(grids: Sequence[Grid]) -> str:
+    for name in grids[0].measures:
+        if all(name in grid.measures for grid in grids):
+            return name
+    raise UserError(f"The models on {grids[0].place} have no measure in common.")
+
+
+def _is_separate(grid: Grid) -> bool:
+    return grid.model == SEPARATE or grid.model.endswith(f"-{SEPARATE}")
 
 
 def plain(name: str) -> str:
@@ -152,92 +127,67 @@ def plain(name: str) -> str:
     return kept.strip(".-")[:120] or "figure"
 
 
-def _pictured(
-    request: FiguresRequest,
-    place: str,
-    held: tuple[ModelResult, ...],
-    beside: Sequence[Published],
-    reference: Grid | None,
-) -> Pictured:
-    pictures: list[Picture] = []
-    notes: list[str] = []
-    grids = [one.grid for one in held]
-    if reference is None or reference.place != place:
-        reference = next((grid for grid in grids if _is_separate(grid)), None)
-    measures = measures_of(request, held)
-    for measure in measures:
-        pictures += _of_measure(held, measure, beside, reference)
-    if not reference:
-        notes.append(
-            f"no results named {SEPARATE!r} are given, so the gap to them is not drawn; --separate "
-            "names their folder"
+def read_results(folders: Sequence[Path]) -> tuple[ModelResult, ...]:
+    """Read the results in these folders and below, each once, in the order of their paths.
+
+    Raises:
+        UserError: there is none, or a file of one is damaged.
+    """
+    paths: dict[Path, Path] = {}
+    for folder in folders:
+        here = folder / GRID
+        below = [here] if here.is_file() else sorted(folder.glob(f"**/{GRID}"))
+        if not below:
+            raise UserError(f"The folder {folder} holds no results: no {GRID}, in it or below.")
+        for path in below:
+            paths.setdefault(path.resolve(), path)
+    return tuple(
+        ModelResult(
+            path.parent,
+            read_grid(path),
+            read_costs(path.parent) if (path.parent / COSTS).exists() else None,
+            read_provenance(path.parent),
         )
-    without = [one.grid.model for one in held if one.costs is None]
-    if without:
-        notes.append(f"not in the figures of costs, which were not measured: {', '.join(without)}")
-    for name in dict.fromkeys(one.measure for one in beside if one.measure not in measures):
-        notes.append(f"published scores are {name}, which is not drawn; ask for --measure {name}")
-    return Pictured(place, held, tuple(pictures), tuple(notes))
+        for path in paths.values()
+    )
 
 
-def _of_measure(
-    held: Sequence[ModelResult], measure: str, beside: Sequence[Published], reference: Grid | None
-) -> Iterator[Picture]:
-    grids = [one.grid for one in held]
-    name = plain(measure)
-    yield Picture(
-        f"{name}-layers",
-        f"{measure} over the dims, a panel for each layer, a line for each model.",
-        partial(draw_quality, grids, measure, beside),
-    )
-    yield Picture(
-        f"{name}-gap-to-whole",
-        f"What each cut gains or loses against the largest cut of its own model, in {measure}.",
-        partial(draw_gap_to_whole, grids, measure),
-    )
-    others = [grid for grid in grids if reference and set(grid.cuts) & set(reference.cuts)]
-    others = [grid for grid in others if reference and grid.model != reference.model]
-    if reference and others:
-        yield Picture(
-            f"{name}-gap-to-separate",
-            f"What each cut gains or loses against a model trained for that cut alone: {measure}.",
-            partial(draw_gap_to, others, reference, measure),
-        )
-    yield from _of_costs(held, measure)
-    yield Picture(
-        f"{name}-models",
-        f"{measure} over the dims, a panel for each model, a line for each layer.",
-        partial(draw_quality_over_dims, grids, measure),
-    )
+def by_place(results: Sequence[ModelResult]) -> list[tuple[str, tuple[ModelResult, ...]]]:
+    """Group results by corpus and split: those of one group can be compared.
+
+    Raises:
+        UserError: two of one place are of different queries, or have one name.
+    """
+    ordered = sorted(results, key=lambda result: result.grid.place)
+    groups = groupby(ordered, lambda result: result.grid.place)
+    places = [(name, tuple(group)) for name, group in groups]
+    for _, group in places:
+        require_same_queries(result.grid for result in group)
+        require_distinct_names(result.grid for result in group)
+    return places
+
+
+def joined_grid(folder: Path, name: str = SEPARATE) -> Grid:
+    """Read the grid of a folder, or join the grids of models that were trained for one cut each.
+
+    The name of such a model ends in its cut, such as L2D32, and only that cut is taken of its grid.
+
+    Raises:
+        UserError: there is no grid, or several that are not of single cuts.
+    """
+    grids = [result.grid for result in read_results([folder])]
+    if len(grids) == 1:
+        return grids[0]
+    require_same_queries(grids)
+    cells = {}
     for grid in grids:
-        yield Picture(
-            f"{name}-heat-{plain(grid.model)}",
-            f"{measure} of every cut of {grid.model}.",
-            partial(draw_heat_map, grid, measure),
-            tabular=True,
-        )
-
-
-def _of_costs(held: Sequence[ModelResult], measure: str) -> Iterator[Picture]:
-    grids = [one.grid for one in held]
-    costs = {one.grid.model: one.costs for one in held if one.costs}
-    for price in (LATENCY, BYTES) if costs else ():
-        yield Picture(
-            f"{plain(measure)}-against-{price}",
-            f"{measure} of every cut against {price}. The line is the frontier: no cut left of it "
-            f"is as good.",
-            partial(draw_tradeoff, grids, costs, measure, price),
-        )
-
-
-def _is_separate(grid: Grid) -> bool:
-    return grid.model == SEPARATE or grid.model.endswith(f"-{SEPARATE}")
-
-
-def _saved(
-    pictures: Sequence[Picture], folder: Path, formats: Sequence[str], look: Theme
-) -> Iterator[Path]:
-    for one in pictures:
-        figure = one.draw(look)
-        for kind in formats:
-            yield save(figure, folder / f"{one.name}.{kind}")
+        word = grid.model.rpartition("-")[2]
+        cut = next((cut for cut in grid.cuts if str(cut) == word), None)
+        if cut is None:
+            raise UserError(
+                f"{folder} holds {len(grids)} grids, and {grid.model} is not named after one of "
+                f"its cuts, such as {Cut(2, 32)}."
+            )
+        cells[cut] = grid.cells[cut]
+    first = grids[0]
+    return Grid(name, first.corpus, first.split, first.queries, cells, unit=first.unit)

@@ -1,4 +1,3 @@
-import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -8,7 +7,7 @@ from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.evaluate.figures import draw_quality_over_dims
 from m2dr.evaluate.grid import Grid
-from m2dr.evaluate.theme import DARK, LIGHT, THEMES, Theme, inks, inline_svg, save, stroke, svg_text
+from m2dr.evaluate.theme import THEMES, Theme, save, stroke, svg_text
 
 CELLS = {Cut(layer, dim): {"RR@10": 0.01 * layer * dim} for layer in (1, 2) for dim in (8, 16)}
 GRID = Grid("mine", "pydocs", "test", 9, CELLS)
@@ -45,12 +44,6 @@ def test_no_two_of_eight_models_share_a_marker_so_that_grey_print_tells_them_apa
     assert len({drawn["color"] for drawn in strokes}) == 8
 
 
-@pytest.mark.parametrize("theme", THEMES.values(), ids=THEMES)
-def test_no_two_inks_are_one_so_that_each_can_become_a_variable(theme: Theme) -> None:
-    assert len(set(inks(theme).values())) == len(inks(theme))
-    assert inks(theme).keys() == inks(LIGHT).keys()
-
-
 def test_an_svg_keeps_its_words_and_is_the_same_each_time(tmp_path: Path) -> None:
     path = save(draw_quality_over_dims([GRID], "RR@10"), tmp_path / "a.svg")
 
@@ -68,28 +61,6 @@ def test_a_figure_of_any_name_is_xml(name: str, tmp_path: Path) -> None:
     root = ElementTree.parse(path).getroot()  # our own file
     assert "\ufffd" in "".join(root.itertext())
     assert save(draw_quality_over_dims([grid], "RR@10"), tmp_path / "a.png").exists()
-
-
-def test_an_inline_svg_takes_its_inks_from_the_page_and_asks_for_nothing() -> None:
-    text = inline_svg(draw_quality_over_dims([GRID], "RR@10"), "one", "A title")
-
-    assert "http" not in text
-    assert not set(inks(LIGHT).values()) & set(re.findall(r"#[0-9a-f]{6}", text))
-    assert set(re.findall(r"var\((--[\w-]+)\)", text)) <= inks(DARK).keys()
-    assert "light-dark(" in text  # the layers
-    ids = re.findall(r'\sid="([^"]+)"', text)
-    assert len(set(ids)) == len(ids)
-    assert all(key.startswith("one-") for key in ids)
-    assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', text)) <= set(ids)
-
-
-def test_a_name_with_markup_stays_a_name() -> None:
-    name = '<script>alert(1)</script> id="x" xmlns="y" fill: #1b1f24'
-    text = inline_svg(draw_quality_over_dims([Grid(name, "c", "s", 9, CELLS)], "RR@10"), "k", "t")
-
-    assert "<script" not in text
-    assert "&lt;script&gt;" in text
-    assert "#1b1f24" in text  # of the name
 
 
 def test_another_format_is_refused(tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ import m2dr
 from m2dr.cli import main
 from m2dr.core.errors import UserError
 from m2dr.core.requests import ExportRequest
-from m2dr.evaluate.results import read_results
 from m2dr.model.cut_readme import read_exported
 from m2dr.tasks import export as verb
 from m2dr.tasks.encoder import open_query_encoder
+from m2dr.tasks.figures import read_results
 
 TEXTS = ["open the file", "a list of numbers and a class of text and a line of words", "path"]
 GRAPHS = ("onnx", "openvino")

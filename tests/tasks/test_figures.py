@@ -1,0 +1,110 @@
+"""`m2dr figures` on folders as `m2dr evaluate` and `m2dr pick` leave them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from matplotlib.image import imread
+
+from m2dr.cli import main
+from m2dr.core.records import Cut
+from m2dr.core.requests import FiguresRequest
+from m2dr.evaluate.costs import Cost, Costs, write_costs
+from m2dr.evaluate.grid import Grid, write_grid
+from m2dr.tasks.figures import draw_figures, joined_grid, read_results
+
+LAYERS, DIMS, QUERIES = (2, 4), (8, 16, 32), 12
+EVIL = "<script>alert('1')</script>&\"$x^2$"
+
+
+def left(
+    folder: Path, model: str, seed: int = 0, queries: int = QUERIES, priced: bool = True
+) -> None:
+    """What an evaluation and a measurement of costs leave of one model."""
+    cuts = tuple(Cut(layer, dim) for layer in LAYERS for dim in DIMS)
+    values = np.random.default_rng(seed).random(len(cuts))
+    cells = {cut: {"nDCG@10": float(value)} for cut, value in zip(cuts, values, strict=True)}
+    write_grid(Grid(model, "corpus", "test", queries, cells), folder / "grid.json")
+    if priced:
+        costs = {c: Cost(1.5 * c.layer, 2.0 * c.layer, 90.0, 4 * c.dim, 10**6, 9) for c in cuts}
+        place = ("models/none", "abc", "corpus", cuts[-1], "same", 99, 9, 7.5, "f32", "a machine")
+        write_costs(Costs(*place, costs), folder)
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """Three models on one corpus, one with a wild name and without costs."""
+    place = tmp_path / "results" / "corpus" / "test"
+    left(place / "plain", "plain")
+    left(place / "full-dim", "full-dim", 1)
+    left(place / "evil", EVIL, 2, priced=False)
+    return tmp_path / "results"
+
+
+def test_every_kind_of_figure_in_every_format(results: Path, tmp_path: Path) -> None:
+    report = draw_figures(FiguresRequest((results,), tmp_path / "out", formats=("png", "svg")))
+
+    names = {path.name for path in report.files}
+    stems = ("layers", "gap-to-whole", "against-latency", "against-bytes", "models", "heat-plain")
+    assert {f"nDCG@10-{stem}.{kind}" for stem in stems for kind in ("png", "svg")} <= names
+    assert all(imread(path).std() > 0.01 for path in report.files if path.suffix == ".png")
+    assert any(EVIL in note for note in report.notes)  # its costs are not known
+
+
+def test_the_gap_to_separate_takes_one_model_per_cut(results: Path, tmp_path: Path) -> None:
+    apart = tmp_path / "apart"
+    for seed, cut in enumerate((Cut(2, 8), Cut(4, 32))):
+        left(apart / str(cut), str(cut), seed + 7)
+
+    report = draw_figures(FiguresRequest((results,), tmp_path / "out", separate=apart))
+
+    joined = joined_grid(apart)
+    assert joined.cuts == (Cut(2, 8), Cut(4, 32))
+    assert joined.cells[Cut(4, 32)] == read_results([apart / "L4D32"])[0].grid.cells[Cut(4, 32)]
+    assert any(path.name == "nDCG@10-gap-to-separate.png" for path in report.files)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("none",), "holds no results"),
+        (("nowhere",), "holds no results"),
+        (("mixed",), "cannot be compared"),
+        (("broken",), "broken/grid.json"),
+        (("twice",), "Two grids are called one"),
+        (("good", "--measure", "nDCG@11"), "Did you mean nDCG@10?"),
+        (("good", "--published", "msmarcoo"), "Did you mean msmarco?"),
+        (("good", "--separate", "none"), "holds no results"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_cannot_be_drawn_is_a_sentence(
+    words: tuple[str, ...], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    left(tmp_path / "mixed" / "one", "one")
+    left(tmp_path / "mixed" / "two", "two", queries=5)
+    left(tmp_path / "good", "one")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "grid.json").write_text("{\n]")
+    left(tmp_path / "twice" / "a", "one")
+    left(tmp_path / "twice" / "b", "one")
+    (tmp_path / "none").mkdir()
+
+    done = CliRunner().invoke(main, ["figures", *words])
+
+    assert done.exit_code == 2, done.output
+    assert sentence in done.stderr
+
+
+def test_the_command_draws_in_svg_on_dark_paper(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(results.parent)
+
+    done = CliRunner().invoke(main, ["figures", "--format", "svg", "--theme", "dark"])
+
+    assert done.exit_code == 0, done.output
+    assert (results.parent / "figures" / "corpus-test" / "nDCG@10-layers.svg").is_file()
+    assert "Note: corpus test: no results named 'separate' are given" in done.stderr
