@@ -13,7 +13,7 @@ from world import TEXT, make_fitted, make_model
 
 import m2dr
 from m2dr.cli import main
-from m2dr.evaluate.runfiles import read_run
+from m2dr.evaluate.runs import read_run
 from m2dr.index.exit_files import exits_folder
 from m2dr.index.store import open_store
 from m2dr.model.static import open_static

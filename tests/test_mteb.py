@@ -28,11 +28,10 @@ from m2dr.integrations import mteb as adapter
 from m2dr.integrations.mteb import MtebEncoder, evaluate_mteb, run_task
 from m2dr.model import checkpoint
 from m2dr.tasks import cut_encoder
-from m2dr.tasks.classification import evaluate_classification
 from m2dr.tasks.figures import read_results
 from m2dr.tasks.index import index_corpus
 from m2dr.tasks.search import Searcher
-from m2dr.tasks.sentence_tasks import evaluate_pairs, evaluate_sts
+from m2dr.tasks.sentence_tasks import evaluate_classification, evaluate_pairs, evaluate_sts
 
 pytest.importorskip("mteb")
 pytestmark = pytest.mark.filterwarnings("default")  # mteb's and datasets' own are not ours to mend

@@ -10,11 +10,10 @@ from m2dr.core.requests import ClassificationRequest, EvaluateRequest, IndexRequ
 from m2dr.core.trainings import FitSettings
 from m2dr.evaluate.grid import Grid
 from m2dr.integrations.beir import BeirIndex
-from m2dr.tasks.classification import evaluate_classification
 from m2dr.tasks.evaluate import evaluate
 from m2dr.tasks.fit import fit
 from m2dr.tasks.index import index_corpus
-from m2dr.tasks.sentence_tasks import evaluate_sts
+from m2dr.tasks.sentence_tasks import evaluate_classification, evaluate_sts
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 

@@ -191,7 +191,7 @@ def classification(request: ClassificationRequest, as_json: bool) -> None:
 
     A logistic regression is fitted on frozen vectors.
     """
-    from m2dr.tasks.classification import evaluate_classification
+    from m2dr.tasks.sentence_tasks import evaluate_classification
 
     _show(request, evaluate_classification(request), as_json)
 

@@ -24,8 +24,7 @@ from m2dr.core.jsontext import load_json
 from m2dr.core.progress import progress
 from m2dr.core.records import Cut, Side
 from m2dr.core.requests import MtebRequest
-from m2dr.evaluate.grid import Grid, grid_record, write_csv, write_grid
-from m2dr.evaluate.results import GRID
+from m2dr.evaluate.grid import GRID, Grid, grid_record, write_csv, write_grid
 from m2dr.index.vectors import prefixes
 from m2dr.model.folder import read_card
 from m2dr.model.hub import find_folder

@@ -5,8 +5,7 @@ from typing import Any
 
 from m2dr.core.errors import UserError
 from m2dr.core.requests import RESULTS
-from m2dr.evaluate.grid import Grid, read_grid
-from m2dr.evaluate.results import GRID, PROVENANCE, read_provenance
+from m2dr.evaluate.grid import GRID, PROVENANCE, Grid, read_grid, read_provenance
 
 _PREFERRED = ("nDCG@10", "RR@10")
 

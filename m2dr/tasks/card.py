@@ -9,8 +9,8 @@ from m2dr.core.files import lock_folder
 from m2dr.core.records import ModelCard
 from m2dr.core.requests import RESULTS, CardRequest
 from m2dr.evaluate.figures import quality_over_dims
+from m2dr.evaluate.grid import GRID
 from m2dr.evaluate.measures import BEIR13
-from m2dr.evaluate.results import GRID
 from m2dr.model.card_results import MeasuredGrid, hub_dataset
 from m2dr.model.folder import read_card
 from m2dr.model.hub import CARD

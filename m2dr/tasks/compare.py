@@ -13,10 +13,9 @@ from m2dr.core.records import Cut, Ranking, Run
 from m2dr.core.requests import ALPHA, CompareRequest
 from m2dr.data.qrels import read_judgements
 from m2dr.evaluate.comparison import Comparison, comparison_table, write_comparison
-from m2dr.evaluate.grid import Grid, read_grid
+from m2dr.evaluate.grid import GRID, SCORES, Grid, QueryScores, read_grid, read_scores, remake
 from m2dr.evaluate.measures import Evaluator
-from m2dr.evaluate.results import GRID, SCORES, QueryScores, read_scores, remake
-from m2dr.evaluate.runfiles import read_run
+from m2dr.evaluate.runs import read_run
 from m2dr.evaluate.significance import paired
 
 QRELS = Path("runs") / "qrels.tsv"  # in the folder of a grid, where runs were kept

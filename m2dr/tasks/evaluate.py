@@ -27,17 +27,19 @@ from m2dr.evaluate.costs import Costs, costs_record
 from m2dr.evaluate.figures import quality_over_dims
 from m2dr.evaluate.grid import (
     Grid,
+    Provenance,
     average,
     grid_record,
+    package_versions,
     text_comparison,
     text_cross,
     text_table,
     write_cross,
     write_csv,
     write_grid,
+    write_provenance,
 )
 from m2dr.evaluate.measures import BEIR13, OTHER_NAMES, default_measures, default_split
-from m2dr.evaluate.results import Provenance, package_versions, write_provenance
 from m2dr.index.exit_files import fitting_exits
 from m2dr.index.layout import STORE, store_folder
 from m2dr.index.manifest import StoreManifest

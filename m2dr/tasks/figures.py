@@ -13,17 +13,26 @@ from m2dr.core.requests import FiguresRequest
 from m2dr.evaluate.comparison import Published, published
 from m2dr.evaluate.costs import COSTS, Costs, read_costs
 from m2dr.evaluate.figures import (
+    THEMES,
+    Theme,
     draw_gap_to,
     draw_gap_to_whole,
     draw_heat_map,
     draw_quality,
     draw_quality_over_dims,
     draw_tradeoff,
+    save,
 )
-from m2dr.evaluate.grid import Grid, read_grid, require_distinct_names, require_same_queries
+from m2dr.evaluate.grid import (
+    GRID,
+    Grid,
+    Provenance,
+    read_grid,
+    read_provenance,
+    require_distinct_names,
+    require_same_queries,
+)
 from m2dr.evaluate.pick import BYTES, LATENCY
-from m2dr.evaluate.results import GRID, Provenance, read_provenance
-from m2dr.evaluate.theme import THEMES, Theme, save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

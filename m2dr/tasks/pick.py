@@ -7,7 +7,7 @@ from m2dr.core.progress import say
 from m2dr.core.records import Cut
 from m2dr.core.requests import INDEXES, MODELS, CostsRequest, PickRequest
 from m2dr.evaluate.costs import COSTS, Costs, measuring, read_costs
-from m2dr.evaluate.grid import Grid
+from m2dr.evaluate.grid import Grid, Provenance, read_provenance
 from m2dr.evaluate.pick import (
     BYTES,
     LATENCY,
@@ -19,7 +19,6 @@ from m2dr.evaluate.pick import (
     pick,
     priced,
 )
-from m2dr.evaluate.results import Provenance, read_provenance
 from m2dr.tasks.compare import USUAL, grid_of
 from m2dr.tasks.costs import measure_costs
 from m2dr.tasks.ranking import INDEX_EXITS, pairing_of

@@ -14,8 +14,7 @@ from m2dr.core.requests import (
     index_command,
 )
 from m2dr.core.trainings import read_fit_settings, read_train_settings
-from m2dr.evaluate.grid import Grid
-from m2dr.evaluate.results import GRID
+from m2dr.evaluate.grid import GRID, Grid
 from m2dr.model.hub import CARD, RECORD
 from m2dr.tasks.evaluate import EvaluateReport, evaluate, keep_record, tables
 from m2dr.tasks.fit import fit

@@ -27,16 +27,17 @@ from m2dr.evaluate.checks import (
     query_checks,
     ranking_checks,
 )
-from m2dr.evaluate.fast_measures import Ints, RowEvaluator, drop_own
-from m2dr.evaluate.grid import Grid, write_csv, write_grid
-from m2dr.evaluate.measures import Evaluator, overall
-from m2dr.evaluate.results import (
+from m2dr.evaluate.grid import (
+    Grid,
     LayerScores,
     LayerScoresFile,
     join_layers,
+    write_csv,
+    write_grid,
     write_scores,
 )
-from m2dr.evaluate.runfiles import write_qrels, write_run
+from m2dr.evaluate.measures import Evaluator, Ints, RowEvaluator, drop_own, overall
+from m2dr.evaluate.runs import write_qrels, write_run
 from m2dr.index.exact import prefix_top_k
 from m2dr.index.exit_files import digest_of_exits
 from m2dr.index.store import Store

@@ -11,8 +11,7 @@ from m2dr.core.progress import progress
 from m2dr.core.records import Query, Ranking, Run
 from m2dr.core.requests import Bm25Request, FuseRequest
 from m2dr.data.qrels import read_topics
-from m2dr.evaluate.fusion import RANK_OFFSET, interpolated, reciprocal_ranks
-from m2dr.evaluate.runfiles import read_run, write_run
+from m2dr.evaluate.runs import RANK_OFFSET, interpolated, read_run, reciprocal_ranks, write_run
 from m2dr.index.bm25 import Bm25
 from m2dr.tasks.encode_texts import open_corpus
 

@@ -14,7 +14,7 @@ from m2dr.core.errors import UserError, counted
 from m2dr.core.progress import say
 from m2dr.core.records import Cut, Document, Query, Ranking, Run
 from m2dr.core.requests import SearchRequest
-from m2dr.evaluate.runfiles import write_run
+from m2dr.evaluate.runs import write_run
 from m2dr.index.filters import Filter, Value, typed
 from m2dr.index.manifest import Kind
 from m2dr.index.searchable import Searchable

@@ -13,7 +13,7 @@ from claims import Kind
 from measuring import Measured, meant
 
 from m2dr.core.records import Cut
-from m2dr.evaluate.results import read_scores
+from m2dr.evaluate.grid import read_scores
 from m2dr.evaluate.sentence_tasks import CORRELATIONS, separation
 
 DRAWS, SEED = 100, 13  # of the bootstrap

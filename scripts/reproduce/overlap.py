@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.evaluate.theme import LIGHT, dress, head, name_panel, new_figure, save
+from m2dr.evaluate.figures import LIGHT, dress, head, name_panel, new_figure, save
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.folder import read_card

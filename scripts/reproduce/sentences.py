@@ -17,8 +17,12 @@ from m2dr.data.classification import split_file
 from m2dr.data.sentence_pairs import ScoredPairs, open_binary_pairs, open_scored_pairs
 from m2dr.evaluate.grid import Grid
 from m2dr.evaluate.sentence_tasks import correlations, gold_scores, prefix_cosines, separations
-from m2dr.tasks.classification import evaluate_classification
-from m2dr.tasks.sentence_tasks import SentenceTask, measure_tasks, task_of_pairs
+from m2dr.tasks.sentence_tasks import (
+    SentenceTask,
+    evaluate_classification,
+    measure_tasks,
+    task_of_pairs,
+)
 
 
 @dataclass(frozen=True)

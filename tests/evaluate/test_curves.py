@@ -8,10 +8,16 @@ from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.evaluate.comparison import published, published_sets
 from m2dr.evaluate.costs import Cost, Costs
-from m2dr.evaluate.figures import draw_gap_to, draw_gap_to_whole, draw_quality, draw_tradeoff
+from m2dr.evaluate.figures import (
+    DARK,
+    LIGHT,
+    draw_gap_to,
+    draw_gap_to_whole,
+    draw_quality,
+    draw_tradeoff,
+)
 from m2dr.evaluate.grid import Grid
 from m2dr.evaluate.pick import BYTES, LATENCY
-from m2dr.evaluate.theme import DARK, LIGHT
 
 LAYERS, DIMS = (2, 4, 6), (8, 32, 128)
 

@@ -8,9 +8,8 @@ from matplotlib.image import imread
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.evaluate import figures, theme
-from m2dr.evaluate.figures import draw_heat_map, quality_over_dims
+from m2dr.evaluate.figures import Theme, draw_heat_map, quality_over_dims, save
 from m2dr.evaluate.grid import Grid
-from m2dr.evaluate.theme import Theme, save
 
 COARSE = 50  # dots per inch
 DIMS = (8, 16, 32, 64, 128, 256, 384)

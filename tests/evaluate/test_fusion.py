@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import Ranking, Run
-from m2dr.evaluate.fusion import SCALINGS, interpolated, reciprocal_ranks
+from m2dr.evaluate.runs import SCALINGS, interpolated, reciprocal_ranks
 
 Pairs = list[tuple[str, float]]
 SCORES = st.one_of(st.floats(-1000, 1000, width=32), st.sampled_from([0.0, 1.0, 0.5, -3.0]))

@@ -5,7 +5,7 @@ import pytest
 from m2dr.core.errors import UserError
 from m2dr.core.records import Judgement
 from m2dr.data.qrels import read_judgements
-from m2dr.evaluate.runfiles import write_qrels
+from m2dr.evaluate.runs import write_qrels
 
 
 def test_judgements_are_written_as_trec_eval_reads_them(tmp_path: Path) -> None:

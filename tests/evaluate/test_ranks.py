@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from trec import Judged, World, run_of, trec_eval, worlds
 
 from m2dr.core.records import Judgement, Ranking, Run
-from m2dr.evaluate.fast_measures import RowEvaluator, drop_own, has_formula
-from m2dr.evaluate.measures import overall
-from m2dr.evaluate.runfiles import read_run, write_run
+from m2dr.evaluate.measures import RowEvaluator, drop_own, has_formula, overall
+from m2dr.evaluate.runs import read_run, write_run
 
 # Ours -> relevance level and name of trec_eval.
 TREC = {

@@ -10,7 +10,7 @@ from world import piped
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import Ranking, Run
-from m2dr.evaluate.runfiles import read_run, write_run
+from m2dr.evaluate.runs import read_run, write_run
 
 # Neighbours as float32, and one number in eight digits.
 NEIGHBOURS = [1073741760.0, 1073741696.0]

@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
-from m2dr.evaluate.results import (
+from m2dr.evaluate.grid import (
     SCORES,
     LayerScores,
     LayerScoresFile,

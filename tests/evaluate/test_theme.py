@@ -5,9 +5,8 @@ import pytest
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
-from m2dr.evaluate.figures import draw_quality_over_dims
+from m2dr.evaluate.figures import THEMES, Theme, draw_quality_over_dims, save, stroke, svg_text
 from m2dr.evaluate.grid import Grid
-from m2dr.evaluate.theme import THEMES, Theme, save, stroke, svg_text
 
 CELLS = {Cut(layer, dim): {"RR@10": 0.01 * layer * dim} for layer in (1, 2) for dim in (8, 16)}
 GRID = Grid("mine", "pydocs", "test", 9, CELLS)

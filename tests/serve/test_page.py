@@ -16,7 +16,7 @@ from serve_world import World
 
 import m2dr
 from m2dr.core.records import Document
-from m2dr.evaluate.theme import DARK, LIGHT, PALETTE
+from m2dr.evaluate.figures import DARK, LIGHT, PALETTE
 from m2dr.serve.examples import example_of
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from world import piped
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.core.requests import CompareRequest
-from m2dr.evaluate.grid import Grid, read_grid, write_grid
-from m2dr.evaluate.results import QueryScores, write_scores
+from m2dr.evaluate.grid import Grid, QueryScores, read_grid, write_grid, write_scores
 from m2dr.tasks.compare import compare, compare_folders, tables
 
 QUERIES = [f"q{i}" for i in range(30)]

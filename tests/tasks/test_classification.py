@@ -10,9 +10,8 @@ from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.core.requests import ClassificationRequest
 from m2dr.model import checkpoint
-from m2dr.tasks.classification import evaluate_classification
 from m2dr.tasks.encoder import CutEncoder
-from m2dr.tasks.sentence_tasks import tables
+from m2dr.tasks.sentence_tasks import evaluate_classification, tables
 
 pytest.importorskip("sklearn")
 

@@ -16,9 +16,8 @@ from m2dr.core.records import Cut
 from m2dr.core.requests import EvaluateRequest
 from m2dr.data.qrels import read_judgements
 from m2dr.evaluate.costs import read_costs
-from m2dr.evaluate.grid import read_grid
-from m2dr.evaluate.results import read_scores
-from m2dr.evaluate.runfiles import read_run
+from m2dr.evaluate.grid import read_grid, read_scores
+from m2dr.evaluate.runs import read_run
 from m2dr.tasks import ranking
 from m2dr.tasks.evaluate import EvaluateReport, evaluate, measure_all_costs, told
 

@@ -14,7 +14,7 @@ from m2dr.core.errors import UserError
 from m2dr.core.records import Query
 from m2dr.core.requests import SearchRequest
 from m2dr.data.loaders import open_dataset
-from m2dr.evaluate.runfiles import read_run
+from m2dr.evaluate.runs import read_run
 from m2dr.index.faiss_build import build_index
 from m2dr.index.layout import store_folder
 from m2dr.index.manifest import StorePlan

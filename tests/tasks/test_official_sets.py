@@ -21,9 +21,8 @@ from m2dr.core.requests import EvaluateRequest, MineRequest
 from m2dr.core.trainings import TrainSettings
 from m2dr.data.groups import Groups
 from m2dr.data.loaders import open_dataset
-from m2dr.evaluate.grid import read_grid
-from m2dr.evaluate.results import read_scores
-from m2dr.evaluate.runfiles import read_run
+from m2dr.evaluate.grid import read_grid, read_scores
+from m2dr.evaluate.runs import read_run
 from m2dr.model import checkpoint
 from m2dr.tasks import evaluate as verb
 from m2dr.tasks.evaluate import EvaluateReport, evaluate, told

@@ -16,9 +16,8 @@ from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.core.requests import PickRequest
 from m2dr.evaluate.costs import Cost, Costs, write_costs
-from m2dr.evaluate.grid import Grid, write_grid
+from m2dr.evaluate.grid import Grid, Provenance, write_grid, write_provenance
 from m2dr.evaluate.pick import choice_table
-from m2dr.evaluate.results import Provenance, write_provenance
 from m2dr.tasks.pick import commands, pick_cut
 
 # layer, dim, nDCG@10, p50, p95: quality rises with both, latency with the layer alone
