@@ -199,23 +199,6 @@ def test_a_worker_killed_under_ray_is_replaced(
     assert Made(tmp_path / "indexes") == undisturbed
 
 
-@pytest.mark.slow  # starts several processes that each load torch
-def test_processes_of_torchrun_share_the_shards(
-    corpus: Path, tiny_backbone: Path, undisturbed: Made, tmp_path: Path
-) -> None:
-    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "m2dr"]
-
-    done = subprocess.run(
-        [sys.executable, "-m", *torchrun, *map(str, words(corpus, tiny_backbone))],
-        cwd=tmp_path, env=QUICK, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
-
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("1,500 documents, 2 indexes") == 1
-    assert done.stderr.count("Encoding many at layers 2, 4") == 1
-    assert Made(tmp_path / "indexes") == undisturbed
-
-
 def test_the_second_of_two_writers_is_told_and_the_first_goes_on(
     corpus: Path, tiny_backbone: Path, undisturbed: Made, tmp_path: Path
 ) -> None:

@@ -15,8 +15,8 @@ from m2dr.core.arguments import one_of, one_or_many, path_or_name, string, whole
 from m2dr.core.errors import UserError
 from m2dr.core.files import atomic_path, list_folder, sha256_of
 from m2dr.core.requests import INDEXES, IndexRequest, SearchRequest
-from m2dr.index.layout import layer_folders, store_folders_of
-from m2dr.index.manifest import Dtype, StoreManifest
+from m2dr.index.layout import layer_folders
+from m2dr.index.manifest import Dtype
 from m2dr.tasks.changed_corpus import document_line
 from m2dr.tasks.index import check_index_request, index_corpus
 
@@ -51,8 +51,7 @@ class Index(OpenIndex):
     ) -> "Index":
         """Encode documents and build their indexes, as `m2dr index corpus` does; open them.
 
-        What was encoded and built before is used again; an interrupted build goes on. An index
-        whose documents were added to or deleted since is opened by `m2dr.open_index`.
+        What was encoded and built before is used again; an interrupted build goes on.
 
             index = m2dr.Index.build(model, [{"id": "d1", "text": "A text."}], dims=[128])
             index.search("a query", k=10).hits
@@ -77,7 +76,7 @@ class Index(OpenIndex):
 
         Raises:
             UserError: a document has no text, two have one id, there are other documents of that
-                name, or they were changed since, or the model has no such layer or dim. What
+                name, or the model has no such layer or dim. What
                 was not there before is then not left behind.
         """
         encoder = model if isinstance(model, TextEncoder) else None
@@ -104,7 +103,6 @@ class Index(OpenIndex):
         else:
             check_index_request(asked)  # before the index that is there is replaced
             with _nothing_left(Path(corpus)):
-                _refuse_changed(Path(corpus), overwrite)
                 _keep(documents, Path(corpus), overwrite)
                 index_corpus(asked)
         if encoder is None:
@@ -135,18 +133,6 @@ def _plain(name: str) -> str:
             f"name = {name[:80]!r} was asked for. Give the name of a folder, such as texts."
         )
     return name
-
-
-def _refuse_changed(folder: Path, overwrite: bool) -> None:
-    """Refuse documents of which an index was changed: it would not hold those that are given."""
-    stores = [
-        store for home in list_folder(folder) if home.is_dir() for store in store_folders_of(home)
-    ]
-    if not overwrite and any(StoreManifest.read(store).revision for store in stores):
-        raise UserError(
-            f"Documents of {folder} were added or deleted since they were built. Open them by "
-            f"m2dr.open_index({str(folder)!r}, ...), or give up the changes by overwrite=True."
-        )
 
 
 @contextmanager

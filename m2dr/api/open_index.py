@@ -23,8 +23,7 @@ from m2dr.core.progress import printable
 from m2dr.core.requests import (
     INDEXES,
     PYDOCS,
-    AddRequest,
-    DeleteRequest,
+    IndexRequest,
     SearchRequest,
 )
 from m2dr.index.layout import MANIFEST, STORE
@@ -33,7 +32,7 @@ from m2dr.tasks.resolve import MILVUS, ResolvedIndex, check_cut, resolve_index
 from m2dr.tasks.search import Answer, Searcher
 
 if TYPE_CHECKING:  # it loads torch, and a search at layer 0 does without
-    from m2dr.tasks.change_index import ChangeReport
+    from m2dr.tasks.index import ChangeReport
 
 _CUTS, _LAYERS = 8, 4  # numbers of indexes and encoders that are kept open
 _CutKey = tuple[int | None, int | None, int | None]  # query layer, dim, document layer
@@ -159,7 +158,7 @@ class OpenIndex:
 
     @understood("add", {"texts": "documents", "docs": "documents"})
     def add(self, documents: Iterable[Item], *, replace: bool = False) -> "ChangeReport":
-        """Encode documents and add them to every layer and dim, as `m2dr index add` does.
+        """Add documents to the corpus of `Index.build`, and to every layer and dim of its index.
 
         Args:
             documents: dicts with an id, a text, and perhaps a title and other fields.
@@ -169,39 +168,43 @@ class OpenIndex:
             UserError: an id is there already, a document has no id or no text, or this is an index
                 of Milvus; nothing has changed then.
         """
-        from m2dr.tasks.change_index import add_documents
+        from m2dr.tasks.index import change_documents
 
-        request = self._resolved.request
-        asked = AddRequest("", *self._collection(), replace=replace, root=request.root,
-                           device=request.device, dtype=request.dtype)  # fmt: skip
         found = checked_documents(documents, "documents", numbered=False)
-        report = add_documents(found, asked)
+        report = change_documents(*self._collection(), found, replace=replace)
         self._reopen()
         return report
 
     @understood("delete", dict.fromkeys(("ids", "doc_ids", "documents"), "docids"))
     def delete(self, docids: str | Sequence[str]) -> "ChangeReport":
-        """Delete documents; no search returns them from then on, as with `m2dr index delete`.
+        """Delete documents from the corpus of `Index.build`, and from its index.
 
         Raises:
             UserError: an id is not there, or all documents would be gone; nothing has changed then.
         """
-        from m2dr.tasks.change_index import delete_documents
+        from m2dr.tasks.index import change_documents
 
-        asked = DeleteRequest((), None, *self._collection(), root=self._resolved.request.root)
-        report = delete_documents(one_or_many("docids", docids), asked)
+        gone = one_or_many("docids", docids)
+        report = change_documents(*self._collection(), delete=gone)
         self._reopen()
         return report
 
-    def _collection(self) -> tuple[str, str]:
-        """Return the corpus and the model whose stores are changed."""
+    def _collection(self) -> tuple[IndexRequest, Path]:
+        """Return the request of what is changed, and the folder of its stores."""
         request = self._resolved.request
         if request.index:
             raise UserError(
                 f"Documents of {request.index} were to be changed. Open the index by its corpus "
                 "and model, change that, and push it again."
             )
-        return request.corpus, str(self._resolved.model)
+        asked = IndexRequest(
+            request.corpus,
+            str(self._resolved.model),
+            root=request.root,
+            device=request.device,
+            dtype=request.dtype,
+        )
+        return asked, self._resolved.home
 
     def _reopen(self) -> None:
         """Open what was changed at the next search."""

@@ -2,7 +2,6 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -12,18 +11,12 @@ from m2dr.core.errors import command, counted
 from m2dr.core.requests import (
     INDEXES,
     PYDOCS,
-    AddRequest,
-    CompactRequest,
-    DeleteRequest,
     FitIndexRequest,
     ImportRequest,
     IndexRequest,
     PushRequest,
     VerifyRequest,
 )
-
-if TYPE_CHECKING:
-    from m2dr.tasks.change_index import ChangeReport
 
 
 @click.group(cls=CommandGroup)
@@ -48,8 +41,6 @@ def corpus(request: IndexRequest, resume: bool) -> None:
 
     refuse_both(resume, request.overwrite)
     report = index_corpus(request)
-    if not report.folders:  # of several processes, the first one speaks
-        return
     for folder in report.folders:
         echo(str(folder))
     for note in report.notes:
@@ -100,12 +91,12 @@ def list_(root: Path | None, as_json: bool) -> None:
         made = command("index", "corpus", indexes=root if root != INDEXES else None)
         echo(f"{root or INDEXES}/ holds no store. Make one with: {made}")
         return
-    names = ("corpus", "model", "fingerprint", "layer", "documents", "deleted", "dtype", "MB")
+    names = ("corpus", "model", "fingerprint", "layer", "documents", "dtype", "MB")
     rows = [(*names, "dims and engines", "")]
     rows += [
         (
             store.corpus, store.model or "-", store.fingerprint, str(store.layer),
-            f"{store.documents:,}", f"{store.deleted:,}", store.dtype,
+            f"{store.documents:,}", store.dtype,
             f"{store.bytes / 1e6:,.1f}", ", ".join(store.indexes) or "-",
             "" if store.finished else "half-written",
         )
@@ -116,68 +107,6 @@ def list_(root: Path | None, as_json: bool) -> None:
     for store in stores:
         if store.problem:
             echo(store.problem)
-
-
-@index.command(
-    examples=(
-        "index add new.jsonl",
-        "index add new.jsonl --corpus scifact --replace",
-    ),
-)
-@takes(AddRequest)
-def add(request: AddRequest) -> None:
-    """Encode documents and add them to the indexes of a corpus.
-
-    DOCUMENTS are added to all stores and indexes of --corpus. Flat and IVF indexes are appended
-    to, and others are built again. An interruption leaves the index as it was; the same command
-    goes on from there.
-    """
-    from m2dr.tasks.change_index import add as add_to
-
-    _tell_change(add_to(request))
-
-
-@index.command(
-    examples=(
-        "index delete 4983 5836 --corpus scifact",
-        "index delete --file ids.txt --corpus scifact",
-    ),
-)
-@takes(DeleteRequest)
-def delete(request: DeleteRequest) -> None:
-    """Delete documents from the indexes of a corpus.
-
-    They leave all stores and indexes of --corpus: no search finds them any more. Their vectors
-    stay in the files until m2dr index compact. Milvus follows with m2dr index push.
-    """
-    from m2dr.tasks.change_index import delete as delete_from
-
-    _tell_change(delete_from(request))
-
-
-@index.command(
-    examples=(
-        "index compact",
-        "index compact --corpus scifact --model minilm",
-    ),
-)
-@takes(CompactRequest)
-def compact(request: CompactRequest) -> None:
-    """Write indexes anew without the documents that were deleted."""
-    from m2dr.tasks.change_index import compact as compact_all
-
-    _tell_change(compact_all(request), "deleted ones removed from the files")
-
-
-def _tell_change(report: "ChangeReport", gone: str = "deleted") -> None:
-    for folder, done in report.indexes:
-        echo(f"{folder}: {done}")
-    for note in report.notes:
-        echo(f"Note: {note}", err=True)
-    echo(
-        f"{report.home}: {counted(report.added, 'documents', ',')} added, {report.deleted:,} "
-        f"{gone}, {report.documents:,} now, {report.seconds:,.0f} s"
-    )
 
 
 @index.command(

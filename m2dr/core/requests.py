@@ -133,50 +133,6 @@ class FitIndexRequest:
 
 
 @dataclass(frozen=True)
-class AddRequest:
-    """What `m2dr index add` is asked."""
-
-    documents: str = option(
-        REQUIRED,
-        "Documents to add: a corpus as --corpus takes it, or a JSONL file with _id, title and text "
-        "on each line.",
-        is_argument=True,
-    )
-    corpus: str = corpus_option()
-    model: str = option("", NEWEST)
-    replace: bool = option(False, "Replace documents of the same ids.")
-    root: Path = root_option()
-    device: str = device_option()
-    dtype: str = dtype_option()
-    workers: int = workers_option()
-    backend: Backend = option(
-        "local", "Where the workers run: on this machine, or on Ray, as for m2dr index corpus."
-    )
-    graph_threads: int = graph_threads_option()
-
-
-@dataclass(frozen=True)
-class DeleteRequest:
-    """What `m2dr index delete` is asked."""
-
-    docids: tuple[str, ...] = option((), "Ids of documents to delete.", is_argument=True)
-    file: Path | None = option(None, "File of docids, one per line.", is_file=True)
-    corpus: str = corpus_option()
-    model: str = option("", NEWEST)
-    root: Path = root_option()
-
-
-@dataclass(frozen=True)
-class CompactRequest:
-    """What `m2dr index compact` is asked."""
-
-    corpus: str = corpus_option()
-    model: str = option("", NEWEST)
-    root: Path = root_option()
-    graph_threads: int = graph_threads_option()
-
-
-@dataclass(frozen=True)
 class ImportRequest:
     """What `m2dr index import` is asked."""
 

@@ -73,11 +73,10 @@ def fitting_exits(store: Path) -> Path | None:
     if not ((folder / EXITS_FILE).exists() and (store / STORE).exists()):
         return None
     record, manifest = read_exits_record(folder), StoreManifest.read(store)
-    found = (record.fingerprint, record.texts, record.encoding)
     label = manifest.label
-    known = manifest.encoded or manifest.texts  # later changes leave exits as they are
-    wanted = [(label.fingerprint, texts, encoding_of(label)) for texts in (known, manifest.texts)]
-    return folder if found in wanted and record.files else None
+    wanted = (label.fingerprint, manifest.texts, encoding_of(label))
+    found = (record.fingerprint, record.texts, record.encoding)
+    return folder if found == wanted and record.files else None
 
 
 def encoding_of(label: Label, dtype: str = "") -> str:

@@ -1,6 +1,5 @@
 """Build FAISS indexes of the prefixes of a store, and open them."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -28,26 +27,20 @@ from m2dr.index.layout import (
     INDEX,
     INDEX_DOCIDS,
     MANIFEST,
-    NEXT,
     STORE,
     built_indexes,
     index_folder,
     index_remedy,
-    read_current,
 )
 from m2dr.index.manifest import IndexManifest, StoreManifest
 from m2dr.index.searchable import Docids, read_docids
 from m2dr.index.store import HASHED_BYTES, Store, open_store
-from m2dr.index.tombstones import read_tombstones
 from m2dr.index.vectors import prefixes
 
 Handle = Any  # a faiss.Index, which has no type stubs, or BinaryIndex
 
 SEED = 13
 ROTATIONS = 10  # rounds of OPQ; FAISS's own 50 take five times as long for 1 % of the error
-APPENDED = ("flat", "flat-f16", "flat-l2", "ivf")  # engines whose index can take more documents
-MORE_LISTS = 2  # times as many would be built today: inverted lists are then learnt anew
-_LISTS = re.compile(r"IVF(\d+),")
 LINKS = 80  # efConstruction of a graph; FAISS's own 40 loses recall at a thousand documents
 
 
@@ -114,8 +107,6 @@ def build_index(
             return target  # by another process, in the meantime
         # Without a manifest nobody takes the files below for an index while they are replaced.
         remove_files(target, MANIFEST, f"*{TEMPORARY_SUFFIX}")
-        if store.manifest.deleted:
-            store.tombstones.write(target, store.manifest.deleted.name)
         write_index(store, dim, row, target, workers, progress)
     return target
 
@@ -128,62 +119,11 @@ def write_index(
     workers: int = 1,
     progress: Callable[[int], None] | None = None,
 ) -> None:
-    """Build an index and write its files, the manifest last; arguments as `build_index` has them.
-
-    It holds all rows of the store's files; those that are deleted are left out by searches.
-    """
-    store = store.complete
+    """Build an index and write its files, the manifest last."""
     recipe = row.recipe(store.documents, dim)
     write_bytes(target / INDEX_DOCIDS, store.docids.data)
     _write(filled_index(store, dim, row, recipe, workers, progress), target / INDEX)
     _manifest(store, dim, row, recipe, target / INDEX).write(target)
-
-
-def renew_index(folder: Path, store: Store, new: Store, workers: int = 1) -> str:
-    """Write the index of a changed store beside one that is there, for `changes` to replace it.
-
-    A flat index, and one of inverted lists that are still enough, is read and appended to; any
-    other is built anew.
-
-    Args:
-        folder: of the index.
-        store: that it was cut from, before the change.
-        new: the same store after it: with the same rows and more, or with other rows.
-        workers: threads that build a graph.
-
-    Returns:
-        What was done: "appended" or "rebuilt"; empty where the index was of another store.
-
-    Raises:
-        UserError: FAISS refuses, or a file is not the one that was written.
-    """
-    manifest, _ = _checked(folder)
-    if manifest.store != store.manifest.rows_digest:
-        return ""
-    engine, target = _engine_of(manifest), folder / NEXT
-    if not _can_append(manifest, engine, store, new):
-        write_index(new, manifest.dim, engine, target, workers)
-        return "rebuilt"
-    handle = _read(folder / INDEX, engine, manifest.dim)
-    complete = new.complete
-    for start, block in complete.blocks(compare=True):
-        fresh = block[max(0, store.manifest.documents - start) :]
-        if len(fresh):
-            handle.add(prefixes(fresh, manifest.dim, manifest.similarity))
-    write_bytes(target / INDEX_DOCIDS, complete.docids.data)
-    _write(handle, target / INDEX)
-    recipe = FaissRecipe(manifest.factory, search_params=manifest.knobs, notes=manifest.notes)
-    _manifest(complete, manifest.dim, engine, recipe, target / INDEX).write(target)
-    return "appended"
-
-
-def _can_append(manifest: IndexManifest, engine: Engine, store: Store, new: Store) -> bool:
-    """Whether the documents that were added can be appended, and the rest stays as it is."""
-    if engine.name not in APPENDED or new.manifest.compacted != store.manifest.compacted:
-        return False
-    lists = (manifest.factory, engine.recipe(new.manifest.documents, manifest.dim).factory)
-    had, wanted = (int(found[1]) if (found := _LISTS.match(one)) else 1 for one in lists)
-    return wanted <= MORE_LISTS * had
 
 
 def open_index(
@@ -229,15 +169,12 @@ def _opened(
         store = _store_beside(folder, manifest)
     elif store is not None and not _is_of(store.manifest, manifest):
         raise UserError(f"{folder} was not cut from the vectors in {store.folder}. Give its own.")
-    remedy = partial(index_remedy, folder)
-    gone = read_tombstones(folder, manifest.deleted, manifest.documents, remedy)
     opened = FaissIndex(
         manifest,
-        docids.without(gone.rows),
+        docids,
         engine,
         handle,
         store_folder=folder.parent,
-        tombstones=gone,
     )
     return opened.with_search_params(chosen, store)
 
@@ -403,26 +340,24 @@ def _is_built(folder: Path, store: StoreManifest, engine: str) -> bool:
 
 
 def _is_of(store: StoreManifest, index: IndexManifest) -> bool:
-    """Whether an index was cut from a store, and leaves out the same documents."""
-    return (store.rows_digest, store.deleted) == (index.store, index.deleted)
+    """Whether an index was cut from a store."""
+    return store.digest == index.store
 
 
 def _checked(folder: Path) -> tuple[IndexManifest, Docids]:
     """Read the manifest and the docids, refusing files that are not those that were written."""
     manifest = IndexManifest.read(folder)
-    read_current(folder / INDEX, lambda path: _refuse_changed(path, manifest))
+    _refuse_changed(folder / INDEX, manifest)
     remedy = partial(index_remedy, folder)
-    return manifest, read_current(
-        folder / INDEX_DOCIDS,
-        lambda path: read_docids(path, manifest.documents, manifest.docids, remedy),
-    )
+    path = folder / INDEX_DOCIDS
+    return manifest, read_docids(path, manifest.documents, manifest.docids, remedy)
 
 
 def _read(path: Path, engine: Engine, dim: int) -> Handle:
     faiss = load_faiss()
     if engine.kind == "binary":
-        return read_current(path, lambda it: BinaryIndex(faiss.read_index_binary(str(it)), dim))
-    return read_current(path, lambda it: faiss.read_index(str(it)))
+        return BinaryIndex(faiss.read_index_binary(str(path)), dim)
+    return faiss.read_index(str(path))
 
 
 def _write(index: Any, path: Path) -> None:
@@ -450,13 +385,11 @@ def _manifest(
         bytes=path.stat().st_size,
         sha256=sha256_of(path),
         docids=store.manifest.docids,
-        store=store.manifest.rows_digest,
+        store=store.manifest.digest,
         factory=recipe.factory,
         knobs=recipe.search_params,
         reader="read_index_binary" if engine.kind == "binary" else "read_index",
         notes=recipe.notes,
-        deleted=store.manifest.deleted,
-        revision=store.manifest.revision,
     )
 
 

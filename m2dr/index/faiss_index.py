@@ -255,8 +255,6 @@ class FaissIndex(Searchable):
         prepared = prefixes(queries, self.dim, self.manifest.similarity)
         if self.filtered and not self.exact:
             return hits_of(self.docids, self._all_of_few(prepared, k))
-        if len(self.tombstones) and not self.exact:
-            return hits_of(self.docids, self._past_deleted(prepared, k))
         return hits_of(self.docids, self._found(prepared, k))
 
     def _found(self, prepared: Scores, k: int) -> Iterable[tuple[Scores, Rows]]:
@@ -279,19 +277,6 @@ class FaissIndex(Searchable):
             return
         for query, (scores, rows) in zip(prepared, self._found(prepared, k), strict=True):
             yield (scores, rows) if (rows >= 0).sum() >= k else self._scanned(query, k)
-
-    def _past_deleted(self, prepared: Scores, k: int) -> Iterator[tuple[Scores, Rows]]:
-        """Yield what `_found` does; exact where deleted documents take the places of others.
-
-        A graph, or a few lists, may lead to little else. Without the store they stay missing.
-        """
-        has_store = self.store is not None or self._has_store
-        for query, (scores, rows) in zip(prepared, self._found(prepared, k), strict=True):
-            missing = has_store and (rows >= 0).sum() < k
-            if missing and (self._all(query[None], k)[1] >= 0).all():
-                yield replace(self, store=self._same_store)._scanned(query, k)
-            else:
-                yield scores, rows
 
     @property
     def _same_store(self) -> Store:
@@ -339,7 +324,7 @@ class FaissIndex(Searchable):
 def _refuse_other(store: Store, index: FaissIndex) -> None:
     """Refuse a store that does not hold what an index does: it was changed after its opening."""
     held, made = store.manifest, index.manifest
-    if (held.rows_digest, held.deleted) != (made.store, made.deleted):
+    if held.digest != made.store:
         raise UserError(
             f"{store.folder} was changed after its index of dim {index.dim} was opened. Open the "
             "index again."

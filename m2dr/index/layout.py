@@ -1,15 +1,13 @@
 """Paths of stores and indexes, and the complete commands that make again what is missing there."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from m2dr.core.errors import UserError, command, counted
 from m2dr.core.jsontext import load_json
-
-Found = TypeVar("Found")
 
 STORE = "store.json"
 PARTIAL = "store.partial.json"
@@ -17,9 +15,6 @@ DOCIDS = "docids.txt"
 MANIFEST = "manifest.json"
 INDEX = "index"  # this name and the next are those that pyserini's FaissSearcher opens
 INDEX_DOCIDS = "docid"
-CHANGE = "change.json"  # beside the stores: a change whose new records count, not all in place yet
-NEXT = "next"  # folder of the new records and index files of a change, in the folder of each
-ADDED = "added"  # folder of documents that are being added, beside the stores and in each
 EXITS = "exits"  # folder of the exits that were fitted on the documents, beside the stores
 DIGITS = 12  # of the fingerprint, in folder names and in messages
 _LAYER = re.compile(r"layer-(\d+)")  # the name of a store's folder
@@ -36,31 +31,6 @@ def store_folder(root: Path, corpus: str, fingerprint: str, layer: int) -> Path:
     if not parts or Path(corpus).is_absolute() or ".." in parts:
         raise UserError(f"{corpus!r} cannot name a corpus: use a relative name such as pydocs.")
     return root.joinpath(*parts, fingerprint[:DIGITS], f"layer-{layer:02d}")
-
-
-def current(path: Path) -> Path:
-    """Return the file that counts for a file of a store or index: that of a change that was made.
-
-    A change of several files is made at once, when `CHANGE` is written; then they are renamed.
-    """
-    new = path.parent / NEXT / path.name
-    made = any((path.parents[up] / CHANGE).exists() for up in (1, 2) if len(path.parents) > up)
-    return new if made and new.exists() else path
-
-
-def read_current(path: Path, read: Callable[[Path], Found]) -> Found:
-    """Return what `read` makes of the file that counts; again where it was renamed meanwhile.
-
-    Raises:
-        Exception: what `read` raises of a file that still counts then.
-    """
-    while True:
-        found = current(path)
-        try:
-            return read(found)
-        except (UserError, RuntimeError):  # FAISS raises the latter
-            if current(path) == found:
-                raise
 
 
 def index_folder(store: Path, dim: int, engine: str = "flat") -> Path:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from m2dr.core.errors import UserError
-from m2dr.index.layout import ADDED, DIGITS, NEXT, PARTIAL, STORE, built_indexes
+from m2dr.index.layout import DIGITS, PARTIAL, STORE, built_indexes
 from m2dr.index.manifest import StoreManifest
 from m2dr.index.store_writer import Shards, read_partial
 
@@ -19,7 +19,6 @@ class ListedStore:
     fingerprint: str  # the first digits of the model's
     layer: int
     documents: int  # written so far, where the store is not finished
-    deleted: int  # documents that are gone, and whose vectors are still in the files
     dtype: str
     bytes: int  # of vectors and indexes
     indexes: tuple[str, ...]  # dims, each with its engine unless that is flat
@@ -30,7 +29,7 @@ class ListedStore:
 def store_folders(root: Path) -> list[Path]:
     """Return the folders at or below `root` that hold a store or a part of one, sorted."""
     found = {path.parent for name in (STORE, PARTIAL) for path in root.rglob(name)}
-    return sorted(folder for folder in found if folder.name not in (NEXT, ADDED))
+    return sorted(found)
 
 
 def list_stores(root: Path) -> list[ListedStore]:
@@ -43,13 +42,12 @@ def _listed(folder: Path) -> ListedStore:
     try:
         if finished:
             manifest = StoreManifest.read(folder)
-            deleted = manifest.deleted.rows if manifest.deleted else 0
-            plan, documents = manifest.plan, manifest.documents - deleted
+            plan, documents = manifest.plan, manifest.documents
         else:
             plan = read_partial(folder).plan
-            documents, deleted = sum(s.rows for s in Shards(folder, plan).read_all()), 0
+            documents = sum(s.rows for s in Shards(folder, plan).read_all())
     except UserError as error:
-        return ListedStore(folder, "?", "?", "?", 0, 0, 0, "?", 0, (), finished, str(error))
+        return ListedStore(folder, "?", "?", "?", 0, 0, "?", 0, (), finished, str(error))
     built = built_indexes(folder)
     files = [*folder.glob(f"vectors-*.{plan.dtype}")]
     files += [path for index in built for path in index.folder.iterdir()]
@@ -61,7 +59,6 @@ def _listed(folder: Path) -> ListedStore:
         plan.label.fingerprint[:DIGITS],
         plan.layer,
         documents,
-        deleted,
         plan.dtype,
         sum(path.stat().st_size for path in files),
         tuple(names),

@@ -1,7 +1,6 @@
 """Records of stores and indexes: the label of their vectors, plans and manifests."""
 
 import hashlib
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -14,21 +13,17 @@ from m2dr.core.requests import Dtype as Dtype
 from m2dr.core.variants import DocumentLayer
 from m2dr.index.layout import (
     DIGITS,
-    DOCIDS,
     MANIFEST,
     STORE,
     Origin,
     index_remedy,
     origin_of,
-    read_current,
     shard_name,
     store_remedy,
 )
 
 Kind = Literal["integer", "number", "date", "boolean", "text"]  # of the values of a field
-_NO_VECTOR_DEPENDS_ON = (
-    "revision", "compacted", "docid_file", "deleted", "added", "encoded", "fields", "runtime",
-)  # fmt: skip
+_NO_VECTOR_DEPENDS_ON = ("fields", "runtime")
 AnyManifest = TypeVar("AnyManifest", "StoreManifest", "IndexManifest")
 
 
@@ -180,15 +175,6 @@ class StorePlan:
 
 
 @dataclass(frozen=True)
-class DeletedRows:
-    """The record of a file of deleted rows, int64 and increasing."""
-
-    name: str
-    rows: int  # that are deleted
-    sha256: str
-
-
-@dataclass(frozen=True)
 class FieldFile:
     """The record of a file with the fields of documents."""
 
@@ -210,7 +196,7 @@ class StoreManifest:
     """store.json: written last, so that a folder with it is a finished store."""
 
     corpus: str
-    documents: int  # rows of the shards, those that are deleted included
+    documents: int
     layer: int
     width: int
     dtype: Dtype
@@ -219,14 +205,6 @@ class StoreManifest:
     shards: tuple[Shard, ...]
     docids: str  # sha256 of the docids of all rows
     texts: str  # sha256 over the shards' digests of texts
-    # Older files lack the fields below, and read as these defaults: nothing was added or deleted.
-    revision: int = field(default=0, metadata=LATER)  # changes so far
-    compacted: int = field(default=0, metadata=LATER)  # the last that gave rows other numbers
-    docid_file: str = field(default=DOCIDS, metadata=LATER)
-    deleted: DeletedRows | None = field(default=None, metadata=LATER)
-    # Files beside the stores with the texts of documents that were added, the oldest first.
-    added: tuple[str, ...] = field(default=(), metadata=LATER)
-    encoded: str = field(default="", metadata=LATER)  # `texts` before the first change
     runtime: str = field(default="torch", metadata=LATER)  # of the plan
     # Fields of all rows, in files beside this one; None: it was encoded before they were kept.
     fields: tuple[FieldFile, ...] | None = field(default=None, metadata=LATER)
@@ -247,12 +225,6 @@ class StoreManifest:
     @property
     def digest(self) -> str:
         """Sha256 that identifies what this store holds, without the paths of model and corpus."""
-        rows = self.rows_digest
-        return json_sha256([rows, self.deleted.sha256]) if self.deleted else rows
-
-    @property
-    def rows_digest(self) -> str:
-        """As `digest`, of the files with the rows that are deleted: what indexes are built from."""
         table = asdict(replace(self, label=replace(self.label, model="")))
         del table["label"]["source"]
         for name in _NO_VECTOR_DEPENDS_ON:
@@ -282,10 +254,9 @@ class StoreManifest:
         least = min(self.documents, self.width, self.shard_rows)
         if least < 1:
             yield f"has {least} documents, dims or rows per shard, not at least 1"
-        first = self.first_shard if self.revision else 0
-        for number, shard in enumerate(self.shards, first):
+        for number, shard in enumerate(self.shards):
             name = shard_name(number, self.dtype)
-            short = self.revision > 0 or number == len(self.shards) - 1  # such as the last
+            short = number == len(self.shards) - 1
             if shard.name != name:  # a file of another folder, or the same one twice
                 yield f"names shard {number} {shard.name!r} where {name!r} belongs"
             elif not (1 if short else self.shard_rows) <= shard.rows <= self.shard_rows:
@@ -299,26 +270,12 @@ class StoreManifest:
             yield f"has {rows} rows in its shards for {self.documents} documents"
         if self.texts != texts_digest(self.shards):
             yield "has another digest of its texts than its shards"
-        if self.deleted and not 0 < self.deleted.rows < self.documents:
-            yield f"has {self.deleted.rows} deleted rows of {self.documents}"
         files = [file.name for file in self.fields or () if file.name]
-        files += [self.deleted.name] if self.deleted else []
         if self.fields is not None and sum(file.rows for file in self.fields) != self.documents:
             yield f"has fields of other than {counted(self.documents, 'documents')}"
-        for path in (self.docid_file, *self.added, *files):
+        for path in files:
             if Path(path).name != path:
                 yield f"names {path!r}, which is no file of its folder"
-
-    @property
-    def first_shard(self) -> int:
-        """Number of the first shard; compacting gives shards new numbers."""
-        found = re.fullmatch(r"vectors-(\d+)\..*", self.shards[0].name) if self.shards else None
-        return int(found[1]) if found else 0
-
-    @property
-    def next_shard(self) -> int:
-        """Number of the shard that comes after the last."""
-        return self.first_shard + len(self.shards)
 
 
 @dataclass(frozen=True)
@@ -344,10 +301,6 @@ class IndexManifest:
     reader: str = field(default="read_index", metadata=LATER)
     # What differs from the engine's default, and why.
     notes: tuple[str, ...] = field(default=(), metadata=LATER)
-    # Rows that a search leaves out.
-    deleted: DeletedRows | None = field(default=None, metadata=LATER)
-    # Of the store: changes so far, which other documents or other texts of them came by.
-    revision: int = field(default=0, metadata=LATER)
 
     def write(self, folder: Path) -> None:
         """Write manifest.json."""
@@ -373,7 +326,7 @@ class IndexManifest:
 
 
 def _read(path: Path, kind: type[AnyManifest], remedy: Callable[[], str]) -> AnyManifest:
-    manifest = read_current(path, lambda found: read_record(found, kind, remedy))
+    manifest = read_record(path, kind, remedy)
     for problem in manifest.problems():
         raise UserError(f"{path} {problem}. {remedy()}")
     return manifest

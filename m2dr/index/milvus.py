@@ -87,9 +87,6 @@ class CollectionManifest:
     engine: str  # a name in MILVUS_ENGINES
     label: Label
     store: str  # digest of the store that they were cut from
-    # Of the store: changes so far, and the last that gave rows other numbers.
-    revision: int = field(default=0, metadata=LATER)
-    compacted: int = field(default=0, metadata=LATER)
     # Of the documents, in the order of their columns; empty where none were known.
     fields: tuple[tuple[str, Kind], ...] = field(default=(), metadata=LATER)
 
@@ -102,11 +99,9 @@ class CollectionManifest:
         """Refuse to mix these vectors with those of another manifest.
 
         Raises:
-            UserError: a field differs; documents may, where the store was changed since.
+            UserError: a field differs.
         """
-        names = ["corpus", "layer", "dim", "engine"]
-        if self.revision == found.revision == 0:
-            names += ["documents", "store"]
+        names = ("corpus", "layer", "dim", "engine", "documents", "store")
         differences = {name: (getattr(found, name), getattr(self, name)) for name in names}
         differences |= found.label.differences(self.label)
         told = [f"{name} {a!r}, not {b!r}" for name, (a, b) in differences.items() if a != b]

@@ -302,23 +302,20 @@ def push(
     held = store.manifest
     manifest = CollectionManifest(
         held.corpus, store.documents, store.layer, dim, milvus_engine(engine).name, held.label,
-        held.digest, held.revision, held.compacted, pushed_fields(store),
+        held.digest, pushed_fields(store),
     )  # fmt: skip
     name = manifest.name
     if overwrite:
         server.drop(name)
-    changed = _made_ready(server, manifest)
+    _made_ready(server, manifest)
     written = _send(store, manifest, server, progress)
-    if changed:
-        server.flush(name)
-        server.relabel(manifest)
     if written:
         server.flush(name)
     return PushResult(name, server.count(name), written, 4 * dim * written)
 
 
-def _made_ready(server: Server, manifest: CollectionManifest) -> bool:
-    """Make a collection, unless it is there; return whether it follows a change of its store.
+def _made_ready(server: Server, manifest: CollectionManifest) -> None:
+    """Make a collection, unless it is there.
 
     Raises:
         UserError: the collection holds something else.
@@ -327,15 +324,10 @@ def _made_ready(server: Server, manifest: CollectionManifest) -> bool:
     if name in server.names():
         found = server.manifest(name)
         manifest.refuse_other(found, server.where)
-        follows = found.compacted == manifest.compacted and found.revision <= manifest.revision
-        if follows and found.fields == manifest.fields:
-            changed = found != replace(manifest, label=found.label)
-            if changed:
-                server.relabel(replace(manifest, documents=_UNFINISHED))
-            return changed
-        server.drop(name)  # its rows have other numbers, or its fields other types
+        if found.fields == manifest.fields:
+            return
+        server.drop(name)  # its fields have other types
     server.create(manifest)
-    return False
 
 
 def _send(
@@ -343,27 +335,20 @@ def _send(
 ) -> int:
     """Write the batches that are not there in full; return how many documents they hold."""
     server.load(manifest.name)  # rows of a collection that is not loaded cannot be counted
-    name, complete = manifest.name, store.complete
+    name = manifest.name
     begun = server.count(name) > 0
     size = max(1, min(BATCH_ROWS, BATCH_BYTES // (4 * manifest.dim)))
     written = 0
     # One by one: all fields of a large collection would not fit in memory.
     values: Iterator[Mapping[str, Value]]
     values = store.fields.values() if manifest.fields else repeat({})
-    for start, block in complete.blocks(size, compare=True):
-        every = range(start, start + len(block))
+    for start, block in store.blocks(size, compare=True):
+        rows = range(start, start + len(block))
         fields = [entity(manifest.fields, one) for one in islice(values, len(block))]
-        rows = store.tombstones.remaining(every)
-        if begun and len(rows) < len(every):
-            server.delete(name, sorted({*every} - {*rows}))
-        if not rows:
-            continue
-        docids = complete.docids.take(rows)
-        kept = block[np.array(rows) - start]
-        vectors = prefixes(kept, manifest.dim, manifest.label.similarity)
+        docids = store.docids.take(rows)
+        vectors = prefixes(block, manifest.dim, manifest.label.similarity)
         if not (begun and _is_there(server, name, rows, docids, vectors)):
-            more = [fields[row - start] for row in rows]
-            server.upsert(name, rows, docids, vectors, more)
+            server.upsert(name, rows, docids, vectors, fields)
             written += len(rows)
         progress(len(rows))
     return written

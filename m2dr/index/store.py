@@ -16,11 +16,11 @@ from m2dr.core.errors import UserError, counted, install
 from m2dr.core.files import sha256_of
 from m2dr.index.field_files import FieldTable
 from m2dr.index.filters import Filter
-from m2dr.index.layout import PARTIAL, STORE, store_remedy
+from m2dr.index.layout import DOCIDS, PARTIAL, STORE, store_remedy
 from m2dr.index.manifest import Shard, StoreManifest, StorePlan
 from m2dr.index.searchable import Docids, read_docids
 from m2dr.index.store_writer import Shards, has_size, read_partial
-from m2dr.index.tombstones import Tombstones, read_tombstones
+from m2dr.index.tombstones import Tombstones
 from m2dr.index.vectors import FORMATS, Floats
 
 # Of larger files the digest is not computed each time they are opened for search. Their size is
@@ -30,16 +30,12 @@ HASHED_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class Store:
-    """The vectors of one layer: [documents, width], not normalised.
-
-    Deleted documents are not there: rows count those that are left, unless it is `complete`.
-    """
+    """The vectors of one layer: [documents, width], not normalised."""
 
     folder: Path
     manifest: StoreManifest
     docids: Docids
-    tombstones: Tombstones = field(default_factory=Tombstones)
-    written: Docids | None = field(default=None, repr=False)  # of all rows, where some are deleted
+    tombstones: Tombstones = field(default_factory=Tombstones)  # rows that a filter leaves out
     _compared: set[str] = field(default_factory=set, repr=False, compare=False)  # names of shards
     # Of each shard at opening: a store that is encoded anew writes other files of the same names.
     _stamps: Mapping[str, tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False)
@@ -54,16 +50,9 @@ class Store:
         """Number of documents."""
         return self.manifest.documents - len(self.tombstones)
 
-    @property
-    def complete(self) -> "Store":
-        """The same store with the documents that are deleted."""
-        if self.written is None:
-            return self
-        return replace(self, docids=self.written, tombstones=Tombstones(), written=None)
-
     @cached_property
     def fields(self) -> FieldTable:
-        """The fields of all rows that are stored, deleted ones included.
+        """The fields of all rows that are stored.
 
         Raises:
             UserError: the store was made before fields were kept, or without pyarrow.
@@ -83,16 +72,14 @@ class Store:
         return FieldTable(self.folder, held.fields, held.corpus, remedy)
 
     def where(self, wanted: Filter) -> "Store":
-        """Return the same store without the documents that a filter leaves out, as if deleted.
+        """Return the same store without the documents that a filter leaves out.
 
         Raises:
             UserError: the fields are not known, or the filter does not fit them.
         """
         fits = self.fields.matching(wanted)
-        fits[self.tombstones.rows] = False
         gone = Tombstones(np.flatnonzero(~fits))
-        written = self.written or self.docids
-        return replace(self, docids=written.without(gone.rows), tombstones=gone, written=written)
+        return replace(self, docids=self.docids.without(gone.rows), tombstones=gone)
 
     @property
     def layer(self) -> int:
@@ -107,8 +94,8 @@ class Store:
     def blocks(self, rows: int = 8192, *, compare: bool = False) -> Iterator[tuple[int, Floats]]:
         """Yield blocks of at most `rows` documents, each with the row it starts at.
 
-        A block [n, width] is a read-only view of a file, or a copy where documents of it are
-        deleted, or float32 where the store holds int8; none crosses a shard's end.
+        A block [n, width] is a read-only view of a file, or a copy where a filter leaves out
+        documents of it, or float32 where the store holds int8; none crosses a shard's end.
 
         Args:
             rows: of a block, at most.
@@ -221,11 +208,8 @@ def store_of_manifest(folder: Path, manifest: StoreManifest) -> Store:
         _require(folder, shard, manifest.plan)
         stamps[shard.name] = _stamp(folder / shard.name)
     remedy = partial(store_remedy, folder, overwrite=True)
-    path = folder / manifest.docid_file
-    docids = read_docids(path, manifest.documents, manifest.docids, remedy)
-    gone = read_tombstones(folder, manifest.deleted, manifest.documents, remedy)
-    written = docids if len(gone) else None
-    return Store(folder, manifest, docids.without(gone.rows), gone, written, _stamps=stamps)
+    docids = read_docids(folder / DOCIDS, manifest.documents, manifest.docids, remedy)
+    return Store(folder, manifest, docids, _stamps=stamps)
 
 
 def _require(folder: Path, shard: Shard, plan: StorePlan) -> None:
@@ -245,7 +229,7 @@ def _gone(folder: Path, shard: Shard) -> str:
 
 
 def _was_replaced(folder: Path) -> str:
-    return f"{folder} was compacted or encoded anew after it was opened. Open it again."
+    return f"{folder} was encoded anew after it was opened. Open it again."
 
 
 def _stamp(path: Path) -> tuple[int, ...]:

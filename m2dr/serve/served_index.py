@@ -26,7 +26,6 @@ from m2dr.model.folder import read_card
 from m2dr.model.hub import STATIC
 from m2dr.serve.encoder_pool import EncoderKey, EncoderPool
 from m2dr.serve.sources import ServedSource
-from m2dr.tasks.changed_corpus import with_changes
 from m2dr.tasks.encode_texts import open_corpus
 from m2dr.tasks.encoder import (
     LayerEncoder,
@@ -364,12 +363,12 @@ class ServedIndex:
         if self.source.alone is not None:
             return ""
         manifest = StoreManifest.read(_store(self.source, self.document_layer(self.full.layer)))
-        return manifest.encoded or manifest.texts
+        return manifest.texts
 
     def _changed_dataset(self) -> Dataset:
         if self.source.alone is not None:
             return self.source.resolved(None, None).dataset
-        return with_changes(self.base, self.source.home)
+        return self.base
 
 
 def _views(source: ServedSource, card: ModelCard) -> dict[int, LayerView]:

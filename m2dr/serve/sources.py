@@ -6,7 +6,7 @@ from pathlib import Path
 from m2dr.core.errors import UserError, command
 from m2dr.core.records import EXITS_FILE
 from m2dr.core.requests import INDEXES, PYDOCS, SearchRequest, ServeRequest
-from m2dr.index.layout import CHANGE, EXITS, MANIFEST, NEXT, STORE, only_home, store_folders_of
+from m2dr.index.layout import EXITS, MANIFEST, STORE, only_home, store_folders_of
 from m2dr.index.manifest import IndexManifest, StoreManifest
 from m2dr.tasks.resolve import ResolvedIndex, default_model, resolve_index
 
@@ -33,10 +33,11 @@ class ServedSource:
     def signature(self) -> Signature:
         """Return what tells whether the files are those that were read; empty without any."""
         folder = self.alone or self.home
-        patterns = (MANIFEST, f"{NEXT}/{MANIFEST}") if self.alone else (
-            CHANGE, f"layer-*/{STORE}", f"layer-*/{NEXT}/{STORE}", f"layer-*/dim-*/{MANIFEST}",
-            f"layer-*/dim-*/{NEXT}/{MANIFEST}", f"{EXITS}/{EXITS_FILE}",
-        )  # fmt: skip
+        patterns = (
+            (MANIFEST,)
+            if self.alone
+            else (f"layer-*/{STORE}", f"layer-*/dim-*/{MANIFEST}", f"{EXITS}/{EXITS_FILE}")
+        )
         try:
             paths = sorted(path for pattern in patterns for path in folder.glob(pattern))
         except OSError:

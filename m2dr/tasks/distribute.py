@@ -1,14 +1,11 @@
-"""One scheduler gives shards to the processes that encode them: local ones, torchrun's or Ray's."""
+"""One scheduler gives shards to the processes that encode them: of this machine, or of Ray."""
 
-import json
 import logging
 import os
 import signal
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain
@@ -22,7 +19,6 @@ from typing import Any, NamedTuple, Protocol
 from m2dr.core.errors import UserError, counted, install
 from m2dr.core.progress import say
 from m2dr.model.devices import share_of_machine, use_threads
-from m2dr.model.distributed import RankGroup
 from m2dr.tasks.encode_store import (
     AHEAD,
     EncodingJob,
@@ -31,8 +27,6 @@ from m2dr.tasks.encode_store import (
     WrittenShard,
 )
 
-PATIENCE = 600.0  # seconds without a message of any rank, after which encoding is given up
-LOOK_EVERY = 0.05  # seconds between two looks for messages of ranks
 RETRIES = 3  # of a shard whose Ray worker was lost
 CPUS = 4  # of a Ray task, where the number of workers is not given
 # Environment that Ray's workers need from the command; m2dr.cli sets it.
@@ -54,7 +48,6 @@ class Lost(NamedTuple):
 
 # What a worker reports; it refuses by an error that every other worker would raise too.
 Message = WrittenShard | Advanced | Lost | UserError
-_MESSAGES = {kind.__name__: kind for kind in (WrittenShard, Advanced)}  # of ranks
 
 
 class WorkerPool(Protocol):
@@ -67,11 +60,7 @@ class WorkerPool(Protocol):
         """Ask a worker for a shard."""
 
     def messages(self) -> Iterable[tuple[int, Message]]:
-        """Wait for messages and return them, each with its worker.
-
-        Raises:
-            TimeoutError: there was none for `PATIENCE` seconds.
-        """
+        """Wait for messages and return them, each with its worker."""
 
 
 class Scheduler:
@@ -86,20 +75,12 @@ class Scheduler:
         """Return when all shards are written.
 
         Raises:
-            UserError: a worker refuses, all of them have ended, or none sends messages.
+            UserError: a worker refuses, or all of them have ended.
         """
         while self._todo or any(self._doing.values()):
             self._give()
-            try:
-                for worker, message in self._pool.messages():
-                    self._receive(worker, message)
-            except TimeoutError:
-                missing = (f"rank {w}: shards {str(d)[1:-1]}" for w, d in self._doing.items() if d)
-                raise UserError(
-                    f"No rank has sent a message for {PATIENCE:,.0f} s, and shards are missing "
-                    f"({'; '.join(missing)}). What is written stays; start all ranks again to go "
-                    "on from there."
-                ) from None
+            for worker, message in self._pool.messages():
+                self._receive(worker, message)
 
     def _give(self) -> None:
         """Give each worker a shard to encode, and only then those that it reads meanwhile."""
@@ -154,7 +135,7 @@ class MessageListener:
             self.send(Advanced(number, documents))
 
 
-def _work(job: EncodingJob, pipe: "Connection[Message, int | None] | _RankPipe") -> None:
+def _work(job: EncodingJob, pipe: "Connection[Message, int | None]") -> None:
     """Encode the shards whose numbers come through a pipe, until None comes."""
     ended = Event()
 
@@ -258,111 +239,6 @@ def _end_with_parent() -> None:
     if parent is not None:
         wait([parent.sentinel])
         os._exit(1)
-
-
-def lead(group: RankGroup, job: EncodingJob, numbers: Sequence[int], stats: EncodingStats) -> None:
-    """As rank 0 of torchrun, schedule shards in a thread, and encode some of them in this one.
-
-    Raises:
-        UserError: encoding here refuses, or no rank sends messages. Where another rank refuses, it
-            ends with its message, and torchrun ends all others.
-    """
-    group.put("runtime", job.runtime)
-    group.put("layers", " ".join(str(plan.layer) for _, plan in job.stores))
-    ranks = _RankPool(group, job)
-
-    def schedule() -> None:
-        with closing(ranks):
-            Scheduler(ranks, numbers, stats).run()
-
-    with ThreadPoolExecutor(1, "schedule") as threads:
-        scheduled = threads.submit(schedule)
-        try:
-            _work(job, _RankPipe(group, "messages/0", "shards/0"))
-            scheduled.result()
-        finally:
-            ranks.stopped.set()
-
-
-def dismiss(group: RankGroup) -> None:
-    """As rank 0, let go ranks that have not been given shards: nothing is left to do."""
-    group.put("layers", "")
-
-
-def follow(group: RankGroup, job: EncodingJob) -> None:
-    """As another rank of torchrun, encode the shards that rank 0 gives, if it gives any."""
-    layers = group.get("layers").split()
-    if layers:  # the others are finished, and their folders not locked
-        stores = tuple((folder, plan) for folder, plan in job.stores if str(plan.layer) in layers)
-        rank = group.rank
-        pipe = _RankPipe(group, f"messages/{rank}", f"shards/{rank}")
-        _work(replace(job, stores=stores, runtime=group.get("runtime")), pipe)
-
-
-class _RankPipe:
-    """One end of a pipe between rank 0 and a rank, as `Connection`, through torchrun's store."""
-
-    def __init__(self, group: RankGroup, sends: str, receives: str) -> None:
-        self._group, self._sends, self._receives = group, sends, receives
-        self._sent = self._received = 0
-        self._here: str | None = None
-
-    def poll(self, timeout: float = 0.0) -> bool:
-        """Return whether something is here, after a pause of up to `timeout` where nothing is."""
-        if self._here is None:
-            self._here = self._group.take(f"{self._receives}/{self._received}")
-        if self._here is None:
-            time.sleep(min(timeout, LOOK_EVERY))
-        return self._here is not None
-
-    def recv(self) -> Any:  # a shard or None at a rank, a message at the scheduler
-        item = json.loads(self._here or "null")
-        self._here, self._received = None, self._received + 1
-        return _MESSAGES[item[0]](*item[1:]) if isinstance(item, list) else item
-
-    def send(self, item: int | Message | None) -> None:
-        plain = [type(item).__name__, *item] if isinstance(item, tuple) else item
-        self._group.put(f"{self._sends}/{self._sent}", json.dumps(plain))
-        self._sent += 1
-
-
-class _RankPool:
-    """All ranks of a torchrun job, rank 0 included."""
-
-    ahead = AHEAD + 1
-
-    def __init__(self, group: RankGroup, job: EncodingJob) -> None:
-        self.count, self.stopped = group.size, Event()
-        self._job = job
-        names = ((f"shards/{rank}", f"messages/{rank}") for rank in range(self.count))
-        self._pipes = [_RankPipe(group, *pair) for pair in names]
-        self._received: list[tuple[int, Message]] = []
-
-    def give(self, worker: int, number: int) -> None:
-        self._pipes[worker].send(number)
-
-    def messages(self) -> list[tuple[int, Message]]:
-        until = time.monotonic() + PATIENCE
-        while not self.stopped.is_set():
-            self._received += [
-                (n, pipe.recv()) for n, pipe in enumerate(self._pipes) if pipe.poll()
-            ]
-            ready = [one for one in self._received if self._is_visible(one[1])]
-            if ready:
-                self._received = [one for one in self._received if one not in ready]
-                return ready
-            if time.monotonic() > until:
-                raise TimeoutError
-            time.sleep(LOOK_EVERY)
-        raise UserError("Encoding was stopped.")
-
-    def _is_visible(self, message: Message) -> bool:
-        """Return whether its files are there: a network file system may show them late."""
-        return not isinstance(message, WrittenShard) or not self._job.lacks(message.number)
-
-    def close(self) -> None:
-        for pipe in self._pipes:
-            pipe.send(None)
 
 
 def encode_on_ray(

@@ -16,11 +16,8 @@ from m2dr.data.dataset import Dataset
 from m2dr.index.exit_files import exits_folder, fit_command, fitting_exits
 from m2dr.index.faiss_build import refuse_stale
 from m2dr.index.layout import (
-    ADDED,
-    CHANGE,
     DIGITS,
     MANIFEST,
-    NEXT,
     STORE,
     BuiltIndex,
     built_indexes,
@@ -34,7 +31,6 @@ from m2dr.index.problems import index_problems
 from m2dr.index.store import Store, open_store
 from m2dr.model.folder import check_exits, read_card
 from m2dr.model.hub import EXITS, STATIC
-from m2dr.tasks.changed_corpus import with_changes
 from m2dr.tasks.doctor_machine import free_memory
 from m2dr.tasks.doctor_model import fault_of_model, is_here
 from m2dr.tasks.encode_texts import open_corpus
@@ -97,9 +93,8 @@ class IndexChecks:
         """Find folders of vectors without the record of a store."""
         others = {path.parent for path in self.root.rglob("vectors-*")} - set(known)
         for folder in sorted(others):
-            if folder.name not in (NEXT, ADDED):
-                problem = f"{folder} has vectors and lacks {STORE}, so that it is no store."
-                self._add("error", folder, problem, _without(store_remedy(folder)))
+            problem = f"{folder} has vectors and lacks {STORE}, so that it is no store."
+            self._add("error", folder, problem, _without(store_remedy(folder)))
 
     def _opened(self, folder: Path) -> Store | None:
         """Open a store; a store that another process writes has no fault yet."""
@@ -119,14 +114,6 @@ class IndexChecks:
         if home in self.homes or is_locked(home):
             return
         self.homes.add(home)
-        made = origin_of(folder)
-        where = {"corpus": made.source, "model": made.model, "indexes": made.root}
-        if (home / CHANGE).exists():
-            problem = f"{home} has a change that was made and is not in place in all its files."
-            self._add("warning", home, problem, _without(store_remedy(folder)))
-        elif (home / ADDED).exists():
-            problem = f"{home} has documents that an interrupted command was adding."
-            self._add("warning", home, problem, command("index", "add", home / ADDED, **where))
 
     def _asked(self, stores: list[Store]) -> Iterable[Store]:
         """Return the stores of the model that is asked for, if they are not asked for by folder."""
@@ -159,7 +146,6 @@ class IndexChecks:
         self._check_exits(store)
         self._check_label(store.manifest.label, store.manifest.corpus, store.folder)
         self._check_corpus(store)
-        self._check_deleted(store)
 
     def _check_index(self, built: BuiltIndex) -> None:
         folder = built.folder
@@ -231,24 +217,10 @@ class IndexChecks:
                 self._add("error", store.folder, problem, other)
             return
         try:
-            dataset = with_changes(dataset, store.folder.parent)
             for problem in _differences(store, dataset, self.request.thorough):
                 self._add("error", store.folder, problem, again)
         except UserError as error:
             self.faults.append(fault_of(error, store.folder, again))
-
-    def _check_deleted(self, store: Store) -> None:
-        manifest = store.manifest
-        gone = manifest.deleted.rows if manifest.deleted else 0
-        if gone / manifest.documents < MOST_DELETED:
-            return
-        made = origin_of(store.folder)
-        where = {"corpus": made.source, "model": made.model, "indexes": made.root}
-        problem = (
-            f"{gone:,} of the {manifest.documents:,} vectors in {store.folder} are of deleted "
-            "documents, which take room and time."
-        )
-        self._add("warning", store.folder, problem, command("index", "compact", **where))
 
     def _card(self, name: str) -> ModelCard | None:
         if name not in self.cards:
@@ -296,7 +268,7 @@ def _differences(store: Store, dataset: Dataset, thorough: bool) -> Iterator[str
             f"{dataset.name} lacks {counted(len(absent), 'docids', ',')} of {store.folder}, of "
             f"{len(rows):,} compared; the first is {absent[0]!r}."
         )
-    elif thorough and not store.manifest.revision:
+    elif thorough:
         yield from _other_texts(store, dataset)
 
 

@@ -12,7 +12,6 @@ from m2dr.core.progress import progress, say
 from m2dr.core.records import Cut, ModelCard, Similarity
 from m2dr.core.requests import ImportRequest
 from m2dr.data.dataset import Dataset
-from m2dr.index.changes import settle
 from m2dr.index.faiss_build import build_index, check_engine
 from m2dr.index.import_vectors import ImportedVectors, import_store, open_npy, open_pyserini
 from m2dr.index.layout import store_folder
@@ -74,9 +73,7 @@ def import_vectors(request: ImportRequest) -> ImportReport:
     store = _write(foreign, folder, plan, request.overwrite)
     if request.sample:
         fields = {one.id: one.fields for one in dataset.documents_with_fields()}
-        keep_fields_of(
-            folder.parent, lambda one: (fields.get(docid, ()) for docid in one.complete.docids)
-        )
+        keep_fields_of(folder.parent, lambda one: (fields.get(docid, ()) for docid in one.docids))
     dims = sorted(set(request.dims)) or [foreign.width]
     indexes = tuple(build_index(store, dim, request.engine) for dim in dims)
     spent = time.monotonic() - begun
@@ -162,7 +159,6 @@ def _apart(ours: Floats, theirs: Floats, similarity: Similarity) -> NDArray[np.f
 
 
 def _write(foreign: ImportedVectors, folder: Path, plan: StorePlan, overwrite: bool) -> Store:
-    settle(folder.parent)
     try:
         with progress("Importing", len(foreign.docids), "documents") as advance:
             return import_store(foreign, folder, plan, overwrite=overwrite, progress=advance)

@@ -1,7 +1,8 @@
 """`m2dr index corpus` and `fit`: encode documents, build indexes, fit the exits of an index."""
 
+import dataclasses
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from m2dr.core.errors import UserError, command, counted
 from m2dr.core.files import (
     TEMPORARY_SUFFIX,
+    atomic_path,
     lock_folder,
     make_folder,
     remove_files,
@@ -20,12 +22,11 @@ from m2dr.core.files import (
     sha256_of,
 )
 from m2dr.core.option import command_of
-from m2dr.core.progress import is_main_process, progress, say
-from m2dr.core.records import EXITS_FILE, Cut, FitRecord, IndexExits, ModelCard
+from m2dr.core.progress import progress, say
+from m2dr.core.records import EXITS_FILE, Cut, Document, FitRecord, IndexExits, ModelCard
 from m2dr.core.requests import FitIndexRequest, IndexRequest, index_command
 from m2dr.data.dataset import Dataset
 from m2dr.data.tokens import Ragged
-from m2dr.index.changes import settle
 from m2dr.index.exit_files import (
     StateFile,
     encoding_of,
@@ -40,13 +41,13 @@ from m2dr.index.faiss_build import build_index, check_engine
 from m2dr.index.layout import (
     PARTIAL,
     STORE,
+    built_indexes,
     store_folder,
     store_folders_of,
     store_remedy,
 )
-from m2dr.index.manifest import IndexManifest, StoreManifest, StorePlan
+from m2dr.index.manifest import IndexManifest, StorePlan
 from m2dr.index.store import Store, open_store
-from m2dr.index.store_writer import refuse_other_plan
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_device, choose_dtype, own_device
 from m2dr.model.document_encoder import BatchEncoder, refuse_absent
@@ -55,7 +56,7 @@ from m2dr.model.exits import write_exits
 from m2dr.model.folder import read_card
 from m2dr.model.hub import EXITS, STATIC, TOKENIZER
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
-from m2dr.tasks.changed_corpus import fields_of_rows, keep_fields_of, with_changes
+from m2dr.tasks.changed_corpus import document_line, fields_of_rows, keep_fields_of
 from m2dr.tasks.encode_store import EncodingJob, ShardReader, digest_of
 from m2dr.tasks.encode_texts import embed_tokens_and_states, open_corpus
 from m2dr.tasks.encoder import document_layers, label_of, newest_model
@@ -63,12 +64,13 @@ from m2dr.tasks.fit_heads import ONE_OF, Snippets, fit_states, held_out, snippet
 from m2dr.tasks.fit_texts import snippets
 from m2dr.tasks.make_stores import Workers, make_stores
 
+CORPUS = "corpus.jsonl"  # of a folder in the layout of BEIR
+
 # Shapes in this file: n documents of a fit, S shallow layers.
 
 # Random signs per token: the more the better, and the longer the regressions take. A fit of few
 # documents, which are encoded soon, has fewer.
 FEW, FEW_SIGNS, SIGNS = 3000, 1024, 3072
-LEAST_COSINE = 0.98  # of a text's vector and the stored one; int8 has .998 at least
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,6 @@ def index_corpus(request: IndexRequest) -> IndexReport:
     model, card, layers, dims = check_index_request(request)
     ways = _ways(request)
     stores = encode_corpus(request, model, card, layers)
-    if not is_main_process():
-        return IndexReport((), 0, 0, time.monotonic() - begun)
     jobs = [(store, dim, way) for store in stores for dim in sorted(set(dims)) for way in ways]
     with progress("Indexing", len(jobs) * stores[0].documents, "documents") as advance:
         folders = tuple(
@@ -125,6 +125,73 @@ def _unfitted_prefixes(
         )
 
 
+@dataclass(frozen=True)
+class ChangeReport:
+    """What a change of documents did."""
+
+    documents: int  # now
+    added: int
+    deleted: int  # those that were replaced count in both
+
+
+def change_documents(
+    request: IndexRequest,
+    home: Path,
+    add: Iterable[Document] = (),
+    delete: Iterable[str] = (),
+    *,
+    replace: bool = False,
+) -> ChangeReport:
+    """Change the corpus.jsonl of a folder, and then all stores and indexes that were made of it.
+
+    Args:
+        request: of the corpus, a folder, and its model.
+        home: folder of the stores of all layers.
+        add: documents to add.
+        delete: docids to delete.
+        replace: whether documents of the same ids are replaced by those that are added.
+
+    Raises:
+        UserError: the corpus is no such folder, a docid to add is there already, one to delete is
+            not, or no document would be left; nothing has changed then.
+    """
+    path = Path(request.corpus) / CORPUS
+    if not path.is_file():
+        raise UserError(f"Documents of {request.corpus} were to be changed, and it has no {path}.")
+    new, gone = {document.id: document for document in add}, set(delete)
+    absent, there, count = set(gone), set(), 0
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        for document in open_corpus(request.corpus).documents_with_fields():
+            absent.discard(document.id)
+            if document.id in new:
+                there.add(document.id)
+            elif document.id not in gone:
+                file.write(document_line(document))
+                count += 1
+        for document in new.values():
+            file.write(document_line(document))
+        if there and not replace:
+            raise UserError(
+                f"{path} holds {', '.join(sorted(there)[:3])} already; nothing changed."
+            )
+        if absent:
+            raise UserError(f"{path} has no {', '.join(sorted(absent)[:3])}; nothing was deleted.")
+        if not count + len(new):
+            raise UserError(f"All documents of {path} were to be deleted, and one must stay.")
+    built = [index for store in store_folders_of(home) for index in built_indexes(store)]
+    index_corpus(
+        dataclasses.replace(
+            request,
+            layers=tuple(
+                int(folder.name.removeprefix("layer-")) for folder in store_folders_of(home)
+            ),
+            dims=tuple(sorted({index.dim for index in built})),
+            overwrite=True,
+        )
+    )
+    return ChangeReport(count + len(new), len(new), len(gone) + len(there))
+
+
 def check_index_request(
     request: IndexRequest,
 ) -> tuple[str, ModelCard, tuple[int, ...], tuple[int, ...]]:
@@ -156,8 +223,6 @@ def encode_corpus(
 ) -> list[Store]:
     """Return a finished store per layer, from one pass over the missing documents.
 
-    Of several processes that torchrun started, all but the first do their share and get no stores.
-
     Raises:
         Interrupted: Ctrl-C; the shards written so far are kept.
     """
@@ -172,11 +237,6 @@ def encode_corpus(
         for layer in sorted(set(layers))
     )
     home = stores[0][0].parent
-    if is_main_process():
-        settle(home)
-    if changed := _changed_stores(request, home, dict(stores)):
-        keep_fields_of(home, partial(fields_of_rows, dataset, home))
-        return changed
     documents = dataset.document_count
     device = own_device(request.device)
     job = EncodingJob(
@@ -187,50 +247,10 @@ def encode_corpus(
     if request.exits and exits and not checkpoint.ends_fitted(model):
         job = replace(job, exits=exits)
     made = make_stores(job, dataset, workers, overwrite=request.overwrite, exits=exits)
-    if made:
-        keep_fields_of(home, partial(fields_of_rows, dataset, home))
-    if made and job.exits:
+    keep_fields_of(home, partial(fields_of_rows, dataset))
+    if job.exits:
         fit_exits(replace(job, runtime=made[-1].manifest.runtime), dataset, made[-1])
     return made
-
-
-def _changed_stores(
-    request: IndexRequest, home: Path, asked: Mapping[Path, StorePlan]
-) -> list[Store]:
-    """Return the stores of a collection that was changed since it was encoded, else nothing.
-
-    They hold no longer what the corpus holds, and are not compared with it.
-
-    Raises:
-        UserError: a layer would hold other documents than the others, or a store was made with
-            other settings.
-    """
-    there = set(store_folders_of(home))
-    staying = there - set(asked) if request.overwrite else there
-    if not any(map(_is_changed, staying)):
-        return []
-    if request.overwrite or not set(asked) <= there:
-        layers = tuple(int(folder.name.removeprefix("layer-")) for folder in sorted(there))
-        again = index_command(replace(request, layers=layers, overwrite=True))
-        raise UserError(
-            f"Documents of {home} were added or deleted since they were encoded, so a layer that "
-            f"is encoded now would hold others. Use layers {', '.join(map(str, layers))}, or give "
-            f"up the changes and encode all of them from the corpus with: {again}"
-        )
-    found = [open_store(folder) for folder in asked]
-    for store in found:
-        made = store.manifest.plan
-        refuse_other_plan(store.folder, made, asked[store.folder], ("shard_rows", "runtime"))
-    say(f"Documents of {home} were added or deleted since they were encoded: those of now are used")
-    return found
-
-
-def _is_changed(folder: Path) -> bool:
-    """Whether documents of a store were added or deleted; a damaged one is found later."""
-    try:
-        return StoreManifest.read(folder).revision > 0
-    except UserError:
-        return False
 
 
 def fit_exits(job: EncodingJob, dataset: Dataset, store: Store) -> None:
@@ -269,7 +289,6 @@ def fit_index(request: FitIndexRequest) -> tuple[Path, IndexExits]:
     store = _open_store(request, card, dataset)
     folder = store.folder
     exits = exits_folder(folder)
-    dataset = with_changes(dataset, folder.parent)
     if not request.overwrite and fitting_exits(folder):
         again = command_of(
             ("index", "fit"),
@@ -288,8 +307,7 @@ def fit_index(request: FitIndexRequest) -> tuple[Path, IndexExits]:
         exits,
         store.manifest.runtime,
     )
-    if not store.manifest.revision:
-        _refuse_changed(job, dataset, store)
+    _refuse_changed(job, dataset, store)
     return exits, _fit(job, dataset, store, exits)
 
 
@@ -338,8 +356,7 @@ def _fit(job: EncodingJob, dataset: Dataset, store: Store, folder: Path) -> Inde
         device = choose_device(job.device)
         dtype = choose_dtype(job.dtype, device)
         encoder, tokenizer = checkpoint.load(job.model, None, device, dtype)
-        read = _states_of_changed if store.manifest.revision else _states
-        rows, states = read(job, dataset, store, folder, encoder, tokenizer)
+        rows, states = _states(job, dataset, store, folder, encoder, tokenizer)
         fit = fit_states(
             encoder,
             tokenizer,
@@ -372,7 +389,7 @@ def _write(encoder: Encoder, store: Store, fit: FitRecord, dtype: str, folder: P
     record = IndexExits(
         store.manifest.corpus,
         encoder.card.fingerprint,
-        store.manifest.encoded or store.manifest.texts,
+        store.manifest.texts,
         fit,
         encoding_of(store.manifest.label),
         dtype,
@@ -427,34 +444,6 @@ def _opened(job: EncodingJob, store: Store) -> BatchEncoder:
     """Open the encoder in the runtime that made the vectors of a store."""
     refuse_absent(job.runtime, f"it made the vectors of {store.folder}")
     return job.source.open(job.runtime)[0]
-
-
-def _states_of_changed(
-    job: EncodingJob,
-    dataset: Dataset,
-    store: Store,
-    folder: Path,  # noqa: ARG001  # nothing is kept there
-    encoder: Encoder,
-    tokenizer: ModelTokenizer,
-) -> tuple[Ragged, NDArray[np.float32]]:
-    """Return what `_states` does for documents that were added to or deleted from since.
-
-    Their shards have no digests of what is left, so each vector is compared with the stored one.
-    """
-    chosen = sampled_rows(store.documents)
-    contents = [dataset.document_at(int(row)).content for row in chosen]
-    rows = Ragged.of(tokenize(encoder.card, tokenizer, contents, "document"))
-    layers, everything = (encoder.layers,), np.arange(len(rows))
-    same: BatchEncoder = encoder if job.runtime == "torch" else _opened(job, store)
-    with progress("Reading states", len(rows), "documents") as advance:
-        vectors, states = embed_tokens_and_states(
-            same, rows, tokenizer.pad_id, layers, everything, advance
-        )
-    found, held = vectors[0], np.asarray(store.rows(chosen), np.float32)
-    lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(held, axis=1)
-    if ((found * held).sum(axis=1) < LEAST_COSINE * lengths).any():
-        raise _changed(job, store)
-    return rows, states
 
 
 def _snippets(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from m2dr.core.errors import Interrupted, UserError, counted
 from m2dr.core.files import lock_folder, remove_stale_lock
-from m2dr.core.progress import is_main_process, process_count, progress, say
+from m2dr.core.progress import process_count, progress, say
 from m2dr.core.requests import Backend
 from m2dr.data.dataset import Dataset
 from m2dr.index.exit_files import drop_exits
@@ -15,7 +15,6 @@ from m2dr.index.layout import PARTIAL
 from m2dr.index.store import Store, open_store
 from m2dr.index.store_writer import StoreWriter, is_finished, read_partial
 from m2dr.model.devices import choose_device, choose_dtype
-from m2dr.model.distributed import RankGroup
 from m2dr.model.document_encoder import choose_runtime, refuse_absent
 from m2dr.tasks import distribute
 from m2dr.tasks.encode_store import (
@@ -37,10 +36,8 @@ class Workers:
     def __post_init__(self) -> None:
         if self.count < 1:
             raise UserError(f"--workers {self.count} was asked for; there is at least one.")
-        if process_count() > 1 and (self.count > 1 or self.backend != "local"):
-            raise UserError(
-                "torchrun has started several processes already; leave out --workers and --backend."
-            )
+        if process_count() > 1:
+            raise UserError("torchrun has started several processes; start one, with --workers.")
 
 
 def make_stores(
@@ -61,31 +58,23 @@ def make_stores(
         exits: folder of the exits of one of the stores, deleted when that store is overwritten.
 
     Returns:
-        The stores of all layers; nothing in a process of torchrun other than the first.
+        The stores of all layers.
 
     Raises:
         Interrupted: Ctrl-C; the shards written so far are kept.
         UserError: another process writes there, the corpus has changed since, or what encoding
             and writing refuse.
     """
-    group = RankGroup() if process_count() > 1 else None
-    if group and not is_main_process():
-        distribute.follow(group, job)
-        return []
-    try:
-        job = _with_runtime(job, overwrite=overwrite)
-        with ExitStack() as held:
-            writers = _open(job, held, exits if overwrite else None, overwrite=overwrite)
-            missing = _missing(job, dataset, writers)
-            asked = tuple((writer.folder, writer.plan) for writer in writers if not writer.finished)
-            if missing:
-                _encode(replace(job, stores=asked), dataset, workers, group, missing)
-            for writer in writers:
-                if not writer.finished:
-                    writer.finish(job.documents)
-    finally:
-        if group:
-            distribute.dismiss(group)
+    job = _with_runtime(job, overwrite=overwrite)
+    with ExitStack() as held:
+        writers = _open(job, held, exits if overwrite else None, overwrite=overwrite)
+        missing = _missing(job, dataset, writers)
+        asked = tuple((writer.folder, writer.plan) for writer in writers if not writer.finished)
+        if missing:
+            _encode(replace(job, stores=asked), dataset, workers, missing)
+        for writer in writers:
+            if not writer.finished:
+                writer.finish(job.documents)
     return [open_store(folder) for folder, _ in job.stores]
 
 
@@ -155,7 +144,6 @@ def _encode(
     job: EncodingJob,
     dataset: Dataset,
     workers: Workers,
-    group: RankGroup | None,
     missing: Sequence[int],
 ) -> None:
     """Encode the missing shards and report progress."""
@@ -164,9 +152,7 @@ def _encode(
     stats = EncodingStats()
     try:
         with progress("Encoding", documents, "documents", stats.size) as stats.advance:
-            if group:
-                distribute.lead(group, job, missing, stats)
-            elif workers.backend == "ray":
+            if workers.backend == "ray":
                 distribute.encode_on_ray(job, missing, workers.count, stats)
             elif workers.count > 1:
                 distribute.encode_locally(job, missing, workers.count, stats)

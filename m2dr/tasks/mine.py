@@ -35,7 +35,6 @@ from m2dr.index.vectors import prefixes
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.folder import read_card
-from m2dr.tasks.changed_corpus import with_changes
 from m2dr.tasks.encode_texts import embed_texts, open_corpus
 from m2dr.tasks.encoder import document_layer, label_of, newest_model
 
@@ -209,9 +208,6 @@ def mine(request: MineRequest) -> MineReport:
         dataset = open_corpus(request.corpus)
         if request.retriever == "model":
             request = replace(request, model=request.model or newest_model())
-            fingerprint = read_card(request.model).fingerprint
-            home = store_folder(request.root, dataset.name, fingerprint, 1).parent
-            dataset = with_changes(dataset, home)
         _write(request, dataset, counts)
     return MineReport(
         request.out,

@@ -35,7 +35,6 @@ from m2dr.index.searchable import Searchable
 from m2dr.index.store import open_store
 from m2dr.model.folder import read_card
 from m2dr.model.hub import CARD
-from m2dr.tasks.changed_corpus import with_changes
 from m2dr.tasks.encode_texts import open_corpus
 from m2dr.tasks.encoder import document_layer, newest_model
 
@@ -66,35 +65,12 @@ class ResolvedIndex:
         """The dataset with the texts of the documents.
 
         Raises:
-            UserError: the corpus cannot be opened; an index folder records only its name, and one
-                that was copied without its store does not hold the texts of added documents.
+            UserError: the corpus cannot be opened; an index folder records only its name.
         """
         try:
-            return with_changes(self.encoded, self._home_of_texts)
+            return open_corpus(self.request.corpus)
         except UserError as error:
             raise UserError(f"The texts of {self.corpus} are not at hand: {error}") from error
-
-    @cached_property
-    def encoded(self) -> Dataset:
-        """The dataset whose documents were encoded first, before any change."""
-        return open_corpus(self.request.corpus)
-
-    @property
-    def _home_of_texts(self) -> Path:
-        """The folder of the stores whose documents a copied index has."""
-        copied = self.folder is not None and not (self.folder.parent / STORE).exists()
-        held = IndexManifest.read(self.folder) if self.folder and copied else None
-        if held is None or not held.revision:
-            return self.home
-        made = (held.corpus, held.label.fingerprint, held.layer)
-        store = store_folder(self.request.root, *made)
-        if (store / STORE).exists() and StoreManifest.read(store).revision == held.revision:
-            return store.parent
-        raise UserError(
-            f"{self.folder} was copied without its store after documents were added, replaced or "
-            f"deleted, and {store} does not hold those. Copy the folder above the layer instead, "
-            "or name the folder of the indexes that it was copied from by --indexes."
-        )
 
     @property
     def query_layer(self) -> int:
@@ -458,12 +434,12 @@ def _open_collection(resolved: ResolvedIndex) -> Searchable:
     found = open_collection(uri, resolved.corpus, card.fingerprint, layer, dim, remedy=remedy)
     store = resolved.home / f"layer-{layer:02d}"
     if (store / STORE).exists():
-        ours, theirs = StoreManifest.read(store), found.manifest
-        if ours.digest != theirs.store and (ours.revision or theirs.revision):
+        theirs = found.manifest
+        if StoreManifest.read(store).digest != theirs.store:
             found.close()
             raise UserError(
                 f"The collection {theirs.name} of {found.server.where} does not hold what {store} "
-                f"holds, whose documents have changed. Push them {remedy}"
+                f"holds. Push them {remedy}"
             )
     return found
 

@@ -181,7 +181,7 @@ class Searcher:
     def run(self, queries: Sequence[Query], k: int) -> Run:
         """Rank for many queries at once."""
         texts = [query.text for query in queries]
-        own = self._resolved.encoded.drops_own_document
+        own = self._resolved.dataset.drops_own_document
         return self._walk([query.id for query in queries], texts, k, self.where(""), own)[0]
 
     def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:

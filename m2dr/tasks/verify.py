@@ -18,7 +18,6 @@ from m2dr.index.store import Store, open_store
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.folder import read_card
-from m2dr.tasks.changed_corpus import with_changes
 from m2dr.tasks.encode_texts import embed_texts, open_corpus
 
 LEAST_COSINE = 0.99  # bf16 against fp32 gives .9999, int8 against fp32 .998 with wide outliers
@@ -102,7 +101,7 @@ def _source(store: Store, request: VerifyRequest) -> tuple[Dataset, str]:
             f"{model} is not the model that encoded {store.folder}, or its weights, tokenizer or "
             "config.json were changed since; give --model, or encode the documents again."
         )
-    dataset = with_changes(open_corpus(request.corpus or manifest.corpus), store.folder.parent)
+    dataset = open_corpus(request.corpus or manifest.corpus)
     if dataset.name != manifest.corpus:
         raise UserError(f"{store.folder} holds {manifest.corpus}, not {dataset.name}.")
     return dataset, model

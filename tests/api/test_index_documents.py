@@ -257,24 +257,12 @@ def test_only_indexes_are_replaced(model: m2dr.Encoder, tmp_path: Path) -> None:
     assert not other.exists()
 
 
-def test_an_index_that_was_changed_is_not_built_again_as_if_it_were_new(
-    model: m2dr.Encoder, tmp_path: Path
-) -> None:
-    given = {"folder": tmp_path, "exits": False}
-    m2dr.Index.build(model, DOCUMENTS, **given).delete(["d0"])
-
-    with pytest.raises(UserError, match=r"were added or deleted since.*m2dr.open_index\("):
-        m2dr.Index.build(model, DOCUMENTS, **given)
-    again = m2dr.Index.build(model, DOCUMENTS, overwrite=True, **given)
-    assert len(again.search("read", k=9).hits) == 9
-
-
 def test_documents_are_added_replaced_and_deleted(model: m2dr.Encoder, tmp_path: Path) -> None:
     index = m2dr.Index.build(model, DOCUMENTS, dims=[8], exits=False, folder=tmp_path)
     index.search(TEXT, k=9)  # what is open now must not answer later
     more = [{"id": "new", "title": "", "text": TEXT}, {"id": "d3", "text": "run list"}]
 
-    with pytest.raises(UserError, match=r"hold.*'d3'.*replace=True"):
+    with pytest.raises(UserError, match=r"holds d3 already"):
         index.add(more)
     for wrong, sentence in (
         ({"id": "u", "text": "a\ud800"}, "documents, line 2: the text holds half a surrogate pair"),
@@ -306,5 +294,5 @@ def test_documents_are_added_replaced_and_deleted(model: m2dr.Encoder, tmp_path:
         np.testing.assert_allclose(
             [hit.score for hit in found], [hit.score for hit in expected], atol=1e-5
         )
-    with pytest.raises(UserError, match="does not hold"):
+    with pytest.raises(UserError, match="has no d0"):
         index.delete(["d0"])

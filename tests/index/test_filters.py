@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from m2dr.core.errors import UserError
 from m2dr.data.own_fields import own_fields
 from m2dr.index import faiss_index
-from m2dr.index.changes import Change, changing, commit, delete_rows, keep_fields
+from m2dr.index.changes import keep_fields
 from m2dr.index.engines import ENGINES
 from m2dr.index.exact import ExactIndex
 from m2dr.index.faiss_build import build_index, open_index
@@ -31,7 +31,6 @@ from m2dr.index.store import Store, open_store
 DOCUMENTS, DIM = 90, 16
 QUERIES = np.random.default_rng(5).normal(size=(3, DIM)).astype(np.float32)
 NAMES = ["a", "b", "c"]
-DELETED = ("d4", "d50")
 
 
 # The documents, and what their fields are worth, apart from how m2dr keeps them
@@ -165,7 +164,7 @@ CONDITIONS = st.recursive(comparisons(), joined, max_leaves=5)
 
 @pytest.fixture(scope="module")
 def store(build, tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Documents with fields and copies of vectors; two of them are deleted."""
+    """Documents with fields and copies of vectors."""
     home = tmp_path_factory.mktemp("filtered") / "0123456789ab"
     vectors = np.random.default_rng(3).normal(size=(DOCUMENTS, DIM)).astype(np.float32)
     vectors[60:] = vectors[:30]
@@ -173,10 +172,6 @@ def store(build, tmp_path_factory: pytest.TempPathFactory) -> Store:
     for engine in ENGINES:
         build_index(whole, DIM, engine)
     keep_fields(home, lambda _: (own_fields(row, ("_id", "text")) for row in ROWS))
-    with changing(home):
-        whole = open_store(whole.folder)
-        _, outcomes = delete_rows(whole, whole.docids.find(DELETED).values())
-        commit(home, Change("delete", "", 0, len(DELETED), outcomes))
     return open_store(whole.folder)
 
 
@@ -203,7 +198,7 @@ def ways(store: Store, uri: str) -> Iterator[dict[str, Searchable]]:
 
 
 def allowed(asked: Asked) -> list[str]:
-    return [str(row["_id"]) for row in ROWS if row["_id"] not in DELETED and asked.fits(row)]
+    return [str(row["_id"]) for row in ROWS if asked.fits(row)]
 
 
 def check(ways: dict[str, Searchable], store: Store, asked: Asked, k: int) -> None:

@@ -17,10 +17,8 @@ from m2dr import Encoder, open_index
 from m2dr.api.open_index import OpenIndex
 from m2dr.core.errors import UserError
 from m2dr.core.records import Document
-from m2dr.core.requests import AddRequest, ServeRequest
-from m2dr.data import dataset
+from m2dr.core.requests import ServeRequest
 from m2dr.serve.serving import Serving, _read
-from m2dr.tasks.change_index import add
 
 if TYPE_CHECKING:
     from m2dr.serve.served_index import ServedIndex
@@ -214,25 +212,6 @@ def test_indexes_of_one_name_are_all_served(world: World, tmp_path: Path) -> Non
     first = f"tiny-{world.model.name}"
     again = f"{first}-{world.home.name}"
     assert names == [first, again, f"{again}-2", f"{again}-3"]
-
-
-@pytest.mark.parametrize("added", [False, True])
-def test_texts_are_found_before_the_first_request(
-    added: bool, copied: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if added:
-        (tmp_path / "more.jsonl").write_text('{"_id": "new", "text": "read the file"}\n')
-        asked = AddRequest(
-            str(tmp_path / "more.jsonl"), str(copied.corpus), str(copied.model), root=copied.root,
-            device="cpu", dtype="fp32",
-        )  # fmt: skip
-        add(asked)
-    serving = opened(copied.home)
-
-    serving.warm_up()
-
-    monkeypatch.setattr(dataset, "LineTable", None)
-    assert serving.indexes["tiny"].document("d0").text
 
 
 def test_hits_without_texts_say_why() -> None:

@@ -8,16 +8,14 @@ from world import stopped_after
 
 import m2dr
 from m2dr.core.errors import Interrupted, UserError
-from m2dr.core.requests import AddRequest, IndexRequest
+from m2dr.core.requests import IndexRequest
 from m2dr.data.loaders import open_dataset
 from m2dr.index.exit_files import exits_folder, fitting_exits
 from m2dr.index.store import Store, open_store
 from m2dr.index.store_writer import read_partial
-from m2dr.model import document_encoder
 from m2dr.model.document_encoder import OPENVINO
 from m2dr.model.runtimes import RUNTIMES
 from m2dr.tasks import encode_store
-from m2dr.tasks.change_index import add
 from m2dr.tasks.index import index_corpus
 
 pytestmark = pytest.mark.skipif(
@@ -106,27 +104,6 @@ def test_a_finished_store_is_used_whatever_runtime_is_asked_for(
 
     assert report.documents == 40
     assert store_of(whole).manifest.runtime == OPENVINO
-
-
-def test_documents_that_are_added_run_as_those_before_them(
-    tiny_corpus: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = request(tiny_corpus, tiny_backbone, tmp_path, layers=(4,), exits=False)
-    index_corpus(asked)
-    more = tmp_path / "more.jsonl"
-    more.write_text('{"_id": "new", "title": "", "text": "read a file"}\n')
-    opened: list[str] = []
-    usual = document_encoder.DocumentSource.open
-    monkeypatch.setattr(
-        document_encoder.DocumentSource,
-        "open",
-        lambda source, runtime: opened.append(runtime) or usual(source, runtime),
-    )
-
-    add(AddRequest(str(more), str(tiny_corpus), str(tiny_backbone), root=tmp_path, dtype="fp32"))
-
-    assert set(opened) == {OPENVINO}
-    assert store_of(tmp_path).manifest.runtime == OPENVINO
 
 
 @pytest.mark.slow

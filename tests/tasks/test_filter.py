@@ -1,7 +1,6 @@
 """A search among documents whose fields fit, from files of all kinds to the command line."""
 
 import json
-import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -16,20 +15,13 @@ import m2dr
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut, Query
 from m2dr.core.requests import (
-    AddRequest,
-    CompactRequest,
-    DeleteRequest,
     ImportRequest,
     IndexRequest,
     SearchRequest,
-    VerifyRequest,
 )
-from m2dr.index.layout import STORE
-from m2dr.tasks.change_index import add, compact, delete_documents
 from m2dr.tasks.import_vectors import import_vectors
 from m2dr.tasks.index import index_corpus
 from m2dr.tasks.search import Searcher, compare_with_scan
-from m2dr.tasks.verify import verify
 
 FP32 = {"device": "cpu", "dtype": "fp32"}
 DOCUMENTS = [
@@ -82,92 +74,6 @@ def fields_of_hits(corpus: str, model: Path, wanted: str = "") -> dict[str, dict
 
 def fields(home: Path) -> list[str]:
     return sorted(path.name for path in home.rglob("fields-*"))
-
-
-def test_every_way_to_search_filters_also_after_changes(corpus: str, model: Path) -> None:
-    index(corpus, model, engines=("flat", "hnsw"), layers=(2, 4), shard_rows=8)
-    ways: list[dict[str, object]] = [
-        {}, {"engine": "hnsw"}, {"engine": "exact"}, {"funnel": "4:20,8"}, {"document_layer": 2},
-    ]  # fmt: skip
-    new = [
-        {"_id": "n1", "text": "a list", "year": 2030, "lang": "de"},
-        {"_id": "d11", "text": "read", "metadata": {"year": 1990, "lang": "de"}},
-        {"_id": "d1", "text": "close", "year": 2031, "lang": "de", "pages": 3},
-    ]
-    lines(Path("new.jsonl"), new)
-
-    assert all(found(corpus, model, **way) == FOUND for way in ways)
-    add(AddRequest("new.jsonl", corpus, str(model), replace=True, **FP32))
-    now = FOUND - {"d11"} | {"n1", "d1"}
-    assert all(found(corpus, model, **way) == now for way in ways)
-    delete_documents(["d13", "n1"], DeleteRequest(corpus=corpus, model=str(model)))
-    now -= {"d13", "n1"}
-    assert all(found(corpus, model, **way) == now for way in ways)
-    assert fields(Path("indexes")) == ["fields-00000.parquet"] * 2 + ["fields-00001.parquet"] * 2
-    compact(CompactRequest(corpus, str(model)))
-    assert all(found(corpus, model, **way) == now for way in ways)
-    assert fields(Path("indexes")) == ["fields-00003.parquet"] * 2
-    assert found(corpus, model, "pages = 3") == {"d1"}
-    assert fields_of_hits(corpus, model, "pages = 3") == {
-        "d1": {"year": 2031, "lang": "de", "pages": 3}
-    }
-    assert all(one.is_well for one in verify(VerifyRequest(sample=0)))
-    for path in Path("indexes").rglob("fields-*"):
-        path.write_bytes(path.read_bytes()[::-1])
-    assert not any(one.is_well for one in verify(VerifyRequest(sample=0)))
-
-
-def test_odd_values_that_make_a_field_text_are_told_of(
-    corpus: str, model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = [*DOCUMENTS, {"_id": "odd", "text": "read", "lang": "en", "year": "unknown"}]
-    lines(Path(corpus) / "corpus.jsonl", rows)
-    index(corpus, model, root=Path("odd"))
-    told = "'year' is compared as text: 19 of its 20 values are whole numbers, and 'unknown' is"
-    assert told in capsys.readouterr().err
-
-    lines(Path(corpus) / "corpus.jsonl", DOCUMENTS)
-    index(corpus, model)
-    assert "compared as text" not in capsys.readouterr().err
-    add(AddRequest(str(lines(Path("new.jsonl"), rows[-1:])), corpus, str(model), **FP32))
-    assert "'year' is compared as text from now on: it held" in capsys.readouterr().err
-
-
-def test_an_index_of_before_gets_its_fields_by_the_command_that_is_named(
-    corpus: str, model: Path
-) -> None:
-    index(corpus, model)
-    (path,) = Path("indexes").rglob(STORE)
-
-    def forget() -> None:
-        record = json.loads(path.read_text())
-        (held,) = record.pop("fields")
-        path.write_text(json.dumps(record))
-        (path.parent / held["name"]).unlink(missing_ok=True)
-
-    forget()
-    with pytest.raises(
-        UserError, match="holds no fields of its documents.*Add them with: "
-    ) as told:
-        found(corpus, model)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("m2dr.index.store.find_spec", lambda _: None)
-        with pytest.raises(UserError, match=r"pip install 'm2dr\[filter\]'; then .*index corpus"):
-            found(corpus, model)
-    assert found(corpus, model, "").issuperset(FOUND)
-    command = shlex.split(str(told.value).partition("with: ")[2])
-    done = run(*command[1:], "--dtype", "fp32", cwd=Path.cwd())
-    assert done.returncode == 0, done.stderr
-    assert found(corpus, model) == FOUND
-
-    lines(Path("new.jsonl"), [{"_id": "d2", "text": "a", "year": 2050, "lang": "de"}])
-    delete_documents(["d13"], DeleteRequest(corpus=corpus, model=str(model)))
-    forget()
-    add(AddRequest("new.jsonl", corpus, str(model), replace=True, **FP32))
-    with pytest.raises(UserError, match="holds no fields of its documents"):
-        found(corpus, model)
-    index(corpus, model)
-    assert found(corpus, model) == FOUND - {"d13"} | {"d2"}
 
 
 def test_columns_of_tables_are_fields(

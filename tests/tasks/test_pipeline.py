@@ -8,7 +8,7 @@ import pytest
 from m2dr.core.errors import Interrupted, UserError
 from m2dr.core.requests import IndexRequest
 from m2dr.data.loaders import open_dataset
-from m2dr.index.manifest import Label, StorePlan
+from m2dr.index.manifest import Label
 from m2dr.index.store import open_store
 from m2dr.tasks import distribute, encode_store
 from m2dr.tasks.distribute import Advanced, Lost, Message, Scheduler
@@ -200,13 +200,6 @@ def test_the_loss_of_all_workers_and_a_refusal_end_encoding() -> None:
         Scheduler(refusing, [0], EncodingStats()).run()
 
 
-def test_ranks_that_are_silent_are_named_with_their_shards() -> None:
-    pool = Scripted(3, [(0, written(0)), (1, written(1)), (0, written(3))])
-
-    with pytest.raises(UserError, match=r"\(rank 1: shards 4; rank 2: shards 2, 5\)"):
-        Scheduler(pool, range(6), EncodingStats()).run()
-
-
 def test_a_worker_that_has_ended_is_told_to_end_all_the_same() -> None:
     ours, theirs = Pipe()
     theirs.close()
@@ -252,91 +245,9 @@ def test_a_ray_task_fits_on_a_node_and_workers_limit_the_tasks(
     assert pool.ahead == tasks
 
 
-class Store:
-    """The texts of a torchrun job, as `RankGroup` keeps them, in this process."""
-
-    def __init__(self, rank: int = 0, size: int = 2) -> None:
-        self.rank, self.size, self.texts = rank, size, dict[str, str]()
-
-    def put(self, name: str, text: str) -> None:
-        self.texts[name] = text
-
-    def get(self, name: str) -> str:
-        return self.texts[name]
-
-    def take(self, name: str) -> str | None:
-        return self.texts.pop(name, None)
-
-
-def test_rank_0_waits_for_messages_of_ranks_and_for_the_files_that_they_wrote(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(distribute, "PATIENCE", 0.01)
-    monkeypatch.setattr(distribute, "LOOK_EVERY", 0.005)
-    store, lacking = Store(), {1}
-
-    class Job:
-        def lacks(self, number: int) -> bool:
-            return number in lacking
-
-    pool = distribute._RankPool(store, Job())  # type: ignore[arg-type]  # stand-ins
-    rank = distribute._RankPipe(store, "messages/1", "shards/1")  # type: ignore[arg-type]  # a stand-in
-
-    with pytest.raises(TimeoutError):
-        pool.messages()
-    pool.give(1, 1)
-    assert (rank.poll(), rank.recv(), rank.poll()) == (True, 1, False)
-    for message in (Advanced(1, 5), written(1), Advanced(2, 5)):
-        rank.send(message)
-    assert pool.messages() == [(1, Advanced(1, 5))]
-    assert pool.messages() == [(1, Advanced(2, 5))]
-    with pytest.raises(TimeoutError):
-        pool.messages()
-    lacking.clear()
-    assert pool.messages() == [(1, written(1))]
-
-
 @pytest.mark.parametrize("workers", [0, -1])
 def test_no_workers_is_a_mistake(
     workers: int, tiny_corpus: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match="there is at least one"):
         index_corpus(request(tiny_corpus, tiny_backbone, tmp_path, workers=workers))
-
-
-def test_other_ranks_leave_finished_layers_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    jobs: list[encode_store.EncodingJob] = []
-    told: list[list[int]] = []
-
-    class Listening:
-        def __init__(self, job: encode_store.EncodingJob, *_: object) -> None:
-            jobs.append(job)
-
-        def encode(self, numbers: Iterator[int], *_: object) -> None:
-            told.append(list(numbers))
-
-    store = Store(rank=1)
-    store.texts = {"layers": "4", "runtime": "openvino"}
-    store.texts |= {"shards/1/0": "2", "shards/1/1": "0", "shards/1/2": "null"}
-    monkeypatch.setattr(distribute, "ShardEncoder", Listening)
-    plans = [StorePlan("tiny", layer, 32, LABEL) for layer in (2, 4)]
-    stores = tuple((tmp_path / str(plan.layer), plan) for plan in plans)
-
-    job = encode_store.EncodingJob("tiny", 40, "m", "cpu", "fp32", stores)
-
-    distribute.follow(store, job)  # type: ignore[arg-type]  # a stand-in
-
-    assert jobs[0].stores == stores[1:]
-    assert told == [[2, 0]]
-    assert jobs[0].runtime == "openvino"  # which rank 0 chose
-
-
-def test_ranks_that_are_not_needed_go_home() -> None:
-    store = Store(rank=1)
-    distribute.dismiss(store)  # type: ignore[arg-type]  # a stand-in
-
-    distribute.follow(store, encode_store.EncodingJob("tiny", 40, "m", "cpu", "fp32", ()))  # type: ignore[arg-type]  # a stand-in
-
-    assert store.texts == {"layers": ""}
