@@ -30,8 +30,6 @@ MODULES = {
     "card": "export",
     "push": "export",
     "quickstart": "export",
-    "init": "setup",
-    "doctor": "setup",
 }
 
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from m2dr.cli.completion import completer
 from m2dr.cli.options import CommandGroup, json_option, options, takes
 from m2dr.cli.terminal import echo, echo_json
 from m2dr.core.errors import counted
@@ -42,7 +41,6 @@ def _retrieval(
         click.option(
             "--against",
             multiple=True,
-            shell_complete=completer("against"),
             help="Baseline: a folder of results, a cut FOLDER@L6D384, or a TREC run. Repeatable.",
         ),
         click.option(

@@ -10,7 +10,6 @@ from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
 
 import click
 
-from m2dr.cli.completion import completer
 from m2dr.cli.terminal import WholeSummary, echo
 from m2dr.core.errors import UserError
 from m2dr.core.option import Option, option_of
@@ -330,7 +329,6 @@ def _parameter(
             metavar=f"[{each.name.upper()}]..." if many else shown,
             nargs=-1 if many else 1,
             type=_type(item, described),
-            shell_complete=completer(each.name),
             required=required and not many,
         )
     flags = described.flags or (f"--{each.name.replace('_', '-')}",)
@@ -346,7 +344,6 @@ def _parameter(
         type=None if hint is bool else str if is_list else _type(item, described),
         is_flag=True if hint is bool else None,  # False would let it stand without its value
         multiple=many,
-        shell_complete=completer(each.name),
         callback=_numbers(item, described.least) if is_list else None,
         required=required,
         **({} if required else {"default": None if is_empty and hint is not bool else value}),

@@ -12,12 +12,10 @@ from typing import Any, NoReturn
 import click
 
 from m2dr.core.errors import Interrupted, UserError, nearest, os_error_message
-from m2dr.core.files import is_stdout
 from m2dr.core.progress import printable
 
 MISTAKE, STOPPED = 2, 1  # exit codes
 LONGEST = 2_000  # characters of an error that are printed
-_COMPLETING = "_M2DR_COMPLETE"  # environment variable that a shell sets to ask for completions
 _UNCUT = 1_000  # characters of a summary; more than any has
 
 
@@ -29,7 +27,7 @@ def echo(line: str = "", *, err: bool = False, beside: Path | None = None) -> No
         err: whether to print on standard error.
         beside: a file that was written; if it is standard output, print on standard error.
     """
-    click.echo(printable(line), err=err or (beside is not None and is_stdout(beside)))
+    click.echo(printable(line), err=err or (beside is not None and str(beside) == "/dev/stdout"))
 
 
 def echo_table(rows: Sequence[Sequence[str]], numbers: bool = False) -> None:
@@ -63,10 +61,6 @@ class MainGroup(WholeSummary, click.Group):
 
     def main(self, args: Sequence[str] | None = None, **kwargs: Any) -> Any:  # type: ignore[override]  # click's overloads
         """Run a command line; `--debug` may stand anywhere in it."""
-        if _COMPLETING in os.environ:
-            from m2dr.cli.completion import use_whole_lines
-
-            use_whole_lines()
         words = list(sys.argv[1:] if args is None else args)
         debug = "--debug" in words
         _open_streams()

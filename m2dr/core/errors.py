@@ -35,6 +35,12 @@ _FULL = ("no space left", "os error 28", "storagefull", "inline_container", "fil
 _NO_MEMORY = ("out of memory", "can't allocate memory", "defaultcpuallocator")
 
 
+def quoted(value: object) -> str:
+    """Return the repr of a value for a message, shortened to 60 characters."""
+    word = repr(value)
+    return word if len(word) <= 60 else f"{word[:60]}…"
+
+
 class UserError(Exception):
     """An error that a user can fix; shown as its message alone, without a traceback.
 
@@ -125,6 +131,20 @@ def install(*extras: str) -> str:
     ("pip install 'm2dr[onnx]'", 'pip install m2dr')
     """
     return shlex.join(["pip", "install", f"m2dr[{','.join(extras)}]" if extras else "m2dr"])
+
+
+def missing(package: str, extra: str = "") -> UserError:
+    """Return the error for a package that is not installed.
+
+    Args:
+        package: its name, as people know it.
+        extra: of m2dr, that installs it; empty for a package that m2dr itself needs.
+
+    >>> missing("ONNX Runtime", "onnx")
+    UserError("ONNX Runtime is not installed; install it with: pip install 'm2dr[onnx]'")
+    """
+    name = f"m2dr[{extra}]" if extra else "m2dr"
+    return UserError(f"{package} is not installed; install it with: pip install {name!r}")
 
 
 def os_error_message(error: BaseException) -> str:

@@ -1,130 +1,158 @@
-"""Reading of regular files, atomic writing, locks on files and folders, and the heap."""
+"""JSON records, atomic writing, and locks on files and folders."""
 
 import ctypes
-import errno
-import fcntl
 import hashlib
+import json
 import os
-import re
 import shutil
-import socket
-import stat
 import tempfile
-import time
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from m2dr.core.errors import UserError, os_error_message
+import msgspec
+
+from m2dr.core.errors import UserError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    Record = TypeVar("Record", bound=DataclassInstance)
 
 TEMPORARY_SUFFIX = ".tmp"  # of a file while it is written
 # In a folder that is being written to; of a file, the end of its lock's name.
 LOCK_NAME = ".m2dr.lock"
-_ROOM = "Free some space or name a folder on another disk, then run the same command again"
-_RIGHTS = "Name a folder that you may write to, or change its permissions"
-_ANOTHER = "There is a file where a folder should be, or the reverse; name another"
-_REMEDIES = {
-    errno.ENOSPC: _ROOM,
-    errno.EDQUOT: _ROOM,
-    errno.EACCES: _RIGHTS,
-    errno.EPERM: _RIGHTS,
-    errno.EROFS: _RIGHTS,
-    errno.ENOTDIR: _ANOTHER,
-    errno.EISDIR: _ANOTHER,
-    errno.EEXIST: _ANOTHER,
-    errno.EPIPE: "The process that read it has ended; run the command again with another reader",
-    errno.ELOOP: "Its symbolic links form a loop; name a file",
-}
-# Folders of a process's open files, which /dev/stdout and `>(command)` are links into.
-_OPEN_FILES = re.compile(r"/proc/(\d+)(/task/\d+)?/fd|/dev/fd")
-_NUMBER = re.compile(r"[0-9]{1,9}")  # of an open file
+FORMAT = 1  # of records; raise it when the new reader would misread older files
 _LONG_NAME = 120  # bytes
-_ATTEMPTS = 100  # to open a lock whose folder other processes remove
-_MOST_LINKS = 40  # as Linux follows them
-_NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)  # the file system has no locks
-_KINDS = {
-    stat.S_IFIFO: "a FIFO",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFDIR: "a folder",
-}
-_STREAMS = ("a FIFO", "a device", "a socket")  # may have no end, and can be read once
+
+
+# JSON
+
+
+def read_json(path: Path, kind: object = Any) -> Any:  # what `kind` says
+    """Read a JSON file that another program wrote; NaN and whole numbers of any size are read.
+
+    Args:
+        path: the file.
+        kind: the type of its value, such as `list[dict[str, str]]`.
+
+    Raises:
+        UserError: the file cannot be read, is not JSON, or a value has another type.
+    """
+    try:
+        return msgspec.convert(json.loads(path.read_bytes()), kind)
+    except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise UserError(_unreadable(path, error)) from error
+
+
+def read_object(path: Path, hints: Mapping[str, object]) -> dict[str, Any]:
+    """Read a JSON object of which some fields are known.
+
+    Args:
+        path: the file.
+        hints: types of the known fields; each may be absent, and there may be others.
+
+    Raises:
+        UserError: as `read_json`.
+    """
+    table: dict[str, Any] = read_json(path, dict[str, Any])
+    for name in hints.keys() & table.keys():
+        try:
+            table[name] = msgspec.convert(table[name], hints[name])
+        except msgspec.ValidationError as error:
+            raise UserError(_unreadable(path, f"{name}: {error}")) from error
+    return table
+
+
+def read_optional_object(path: Path, hints: Mapping[str, object]) -> dict[str, Any]:
+    """Read a JSON object as `read_object` does; it is empty where there is no file."""
+    return read_object(path, hints) if path.exists() or path.is_symlink() else {}
+
+
+def write_json(
+    path: Path,
+    value: object,
+    *,
+    sort_keys: bool = False,
+    ensure_ascii: bool = True,
+    allow_nan: bool = True,
+) -> None:
+    """Write a value as indented JSON, atomically; the options are those of `json.dumps`."""
+    text = json.dumps(
+        value, indent=2, sort_keys=sort_keys, ensure_ascii=ensure_ascii, allow_nan=allow_nan
+    )
+    write_text(path, f"{text}\n")
+
+
+def json_sha256(value: object, sort_keys: bool = True) -> str:
+    """Return the SHA-256 of a value's JSON, in hex."""
+    return hashlib.sha256(json.dumps(value, sort_keys=sort_keys).encode()).hexdigest()
+
+
+def write_record(path: Path, record: "DataclassInstance") -> None:
+    """Write a dataclass as indented, sorted JSON with a format number, atomically."""
+    table = {"format": FORMAT, **asdict(record)}
+    write_json(path, table, sort_keys=True, ensure_ascii=False, allow_nan=False)
+
+
+def read_record(path: Path, kind: "type[Record]") -> "Record":
+    """Read a record that `write_record` wrote.
+
+    Raises:
+        UserError: the file is missing, is not JSON, has another format, or is not of this type.
+    """
+    try:
+        return parse_record(path.read_bytes(), kind)
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
+        raise UserError(_unreadable(path, error)) from error
+
+
+def parse_record(text: str | bytes, kind: "type[Record]") -> "Record":
+    """Parse the JSON of a record with a format number.
+
+    Raises:
+        ValueError: it has another format.
+        msgspec.MsgspecError: it is not JSON, or not of this type.
+    """
+    table = msgspec.json.decode(text, type=dict[str, Any])
+    if table.get("format") != FORMAT:
+        raise ValueError(f"has format {table.get('format')}, and this m2dr reads format {FORMAT}")
+    return msgspec.convert(table, kind)
+
+
+def _unreadable(path: Path, error: object) -> str:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+    return f"{path} cannot be read: {reason}."
 
 
 # Reading
 
 
-def irregular_kind(path: Path) -> str:
-    """Return what is at a path, such as "a folder"; empty for a regular file. Nothing is opened."""
-    try:
-        mode = path.stat().st_mode
-    except FileNotFoundError:
-        return "a link to nothing" if path.is_symlink() else "nothing"
-    except OSError as error:
-        return f"nothing that can be read ({error.strerror or error})"
-    return "" if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "no file")
-
-
-def read_regular(path: Path) -> bytes:
-    """Return the bytes of a regular file; reading a FIFO might never end.
-
-    Raises:
-        OSError: it cannot be read, or is a FIFO, device or socket.
-    """
-    found = irregular_kind(path)
-    if found.startswith(_STREAMS):
-        raise OSError(errno.ENXIO, f"it is {found}, not a file", str(path))
-    return path.read_bytes()
-
-
 def refuse_pipe(path: Path) -> None:
     """Raise UserError for a pipe or a device, where the caller reads a path more than once."""
-    if irregular_kind(path).startswith(_STREAMS):
-        raise UserError(
-            f"{path} is a pipe or a device, which can be read only once, and m2dr reads it several "
-            "times. Write its content to a file, and name that file instead."
-        )
-
-
-def read_bytes(path: Path, remedy: str) -> bytes:
-    """Return the bytes of a regular file.
-
-    Args:
-        path: the file.
-        remedy: what to do when it cannot be read; a sentence.
-
-    Raises:
-        UserError: the file is missing, not regular or not readable.
-    """
-    found = irregular_kind(path)
-    if found:
-        raise UserError(f"{path} is {found}, not a file. {remedy}")
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror or error}). {remedy}") from error
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise UserError(f"{path} is a pipe or a device, and m2dr reads it more than once.")
 
 
 @contextmanager
-def explain_failure(what: str, remedy: str) -> Iterator[None]:
+def explain_failure(what: str) -> Iterator[None]:
     """Turn what a library raises for a damaged file into a UserError.
 
     Interruptions and errors of the operating system pass unchanged.
 
     Args:
         what: what cannot be done, such as "The model in models/x cannot be loaded".
-        remedy: what to do; a sentence.
     """
     try:
         yield
-    except (UserError, KeyboardInterrupt, SystemExit, GeneratorExit):
+    except (UserError, MemoryError, KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
     except BaseException as error:  # a panic of a library in Rust is no Exception
-        if os_error_message(error):
+        if isinstance(error, OSError) and error.errno:
             raise
-        raise UserError(f"{what} ({error_summary(error)}). {remedy}") from error
+        raise UserError(f"{what}: {error_summary(error)}.") from error
 
 
 def error_summary(error: BaseException) -> str:
@@ -137,45 +165,37 @@ def error_summary(error: BaseException) -> str:
 
 
 @contextmanager
-def explain_write_failure(path: Path) -> Iterator[None]:
-    """Turn an OSError of writing to `path` into a UserError that says what to do."""
-    try:
-        yield
-    except OSError as error:
-        remedy = _REMEDIES.get(error.errno or 0, "Check the disk and the folder's permissions")
-        raise UserError(
-            f"{path} cannot be written: {error.strerror or error}. {remedy}."
-        ) from error
-
-
-@contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield the path of a temporary file, which replaces `path` when the block succeeds.
 
     The replacement is atomic: an interruption leaves the old file or none. Symbolic links are
-    followed, and missing folders are made. A FIFO, a character device or an open file of this
-    process, such as /dev/stdout, is not replaced; the content is copied into it.
+    followed, and missing folders are made. The content is copied into a pipe or a device, such as
+    /dev/stdout.
 
     The temporary name has the process number, so two processes never share one.
 
     Raises:
-        UserError: `path` is a folder, a socket or a disk, or it cannot be written.
+        OSError: `path` is a folder, or cannot be written.
     """
-    with explain_write_failure(path):
-        target = _followed(path)
-        stream = _stream(target, path)
-        if stream is None:
-            target.parent.mkdir(parents=True, exist_ok=True)
-    opened = _replaced(target) if stream is None else _copied(target, stream)
-    temporary: Path | None = None
-    try:
-        with opened as temporary:
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        with tempfile.TemporaryDirectory(prefix="m2dr-") as folder:
+            temporary = Path(folder, path.name)
             yield temporary
-    except OSError as error:
-        if error.filename not in (None, str(temporary), str(target)):
-            raise  # the error is of another file, which the block reads
-        with explain_write_failure(path):
-            raise
+            with temporary.open("rb") as file, path.open("wb") as out:
+                shutil.copyfileobj(file, out)
+        return
+    target = Path(os.path.realpath(path))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
+    try:
+        yield temporary
+        with suppress(OSError):  # there is no earlier file, or the disk has no modes
+            shutil.copymode(target, temporary)
+        sync(temporary)
+        temporary.replace(target)
+        sync(target.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def write_bytes(path: Path, data: bytes | memoryview) -> None:
@@ -185,11 +205,17 @@ def write_bytes(path: Path, data: bytes | memoryview) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` to a file in UTF-8, as `atomic_path` does, with its line ends unchanged.
+    """Write `text` to a file in UTF-8, as `atomic_path` does, with its line ends unchanged."""
+    write_bytes(path, text.encode())
 
-    Half a surrogate pair, from a file name that is not UTF-8, is written as a JSON escape.
-    """
-    write_bytes(path, text.encode(errors="backslashreplace"))
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def short_name(name: str) -> str:
@@ -206,29 +232,11 @@ def short_name(name: str) -> str:
     return f"{data[:100].decode(errors='ignore')}-{hashlib.sha256(data).hexdigest()[:12]}"
 
 
-def make_folder(path: Path) -> None:
-    """Make a folder and its parents unless they exist; raise UserError when that fails."""
-    with explain_write_failure(path):
-        _followed(path).mkdir(parents=True, exist_ok=True)
-
-
 def list_folder(folder: Path) -> list[Path]:
-    """Return the paths in a folder except its lock; empty where there is no folder.
-
-    Raises:
-        UserError: it is a file, or cannot be read.
-    """
-    with explain_write_failure(folder), suppress(FileNotFoundError):
+    """Return the paths in a folder except its lock; empty where there is no folder."""
+    with suppress(FileNotFoundError):
         return [path for path in folder.iterdir() if path.name != LOCK_NAME]
     return []
-
-
-def is_stdout(path: Path) -> bool:
-    """Return whether `path` is the standard output of this process."""
-    try:
-        return os.path.samestat(path.stat(), os.fstat(1))
-    except OSError:
-        return False
 
 
 def refuse_same_file(option: str, path: Path | None, others: Mapping[str, object]) -> None:
@@ -248,19 +256,15 @@ def refuse_same_file(option: str, path: Path | None, others: Mapping[str, object
     for name, other in others.items():
         is_file = isinstance(other, Path) or Path(str(other or ".")).is_file()
         if is_file and os.path.realpath(str(other)) == os.path.realpath(path):
-            raise UserError(
-                f"{option} {path} was to be written, and {name} names the same file, which would "
-                f"be lost. Name another file by {option}."
-            )
+            raise UserError(f"{option} {path} would overwrite the file that {name} names.")
 
 
 def remove_files(folder: Path, *patterns: str) -> None:
     """Remove the files directly in `folder` that match a pattern."""
-    with explain_write_failure(folder):
-        for pattern in patterns:
-            for path in folder.glob(pattern):
-                path.unlink(missing_ok=True)
-        sync(folder)
+    for pattern in patterns:
+        for path in folder.glob(pattern):
+            path.unlink(missing_ok=True)
+    sync(folder)
 
 
 def sha256_of(path: Path) -> str:
@@ -269,98 +273,36 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _followed(path: Path) -> Path:
-    """Return the target of the symbolic links at `path`, which need not exist.
-
-    A link into the open files of a process is not followed.
-    """
-    for _ in range(_MOST_LINKS):
-        path = Path(os.path.realpath(path.parent), path.name)
-        if _OPEN_FILES.fullmatch(str(path.parent)) or not path.is_symlink():
-            return path
-        path = path.parent / path.readlink()
-    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-
-
-def _stream(target: Path, asked: Path) -> int | None:
-    """Open a stream, which is written to and not replaced; None for a regular file, or for none."""
-    process = _OPEN_FILES.fullmatch(str(target.parent))
-    if process and process[1] in (None, str(os.getpid())) and _NUMBER.fullmatch(target.name):
-        return os.dup(int(target.name))  # opening it by name would start at its beginning
-    try:
-        mode = target.stat().st_mode
-    except FileNotFoundError:
-        return None
-    if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
-        return os.open(target, os.O_WRONLY | os.O_NOCTTY)  # a FIFO waits for a reader
-    if process or not stat.S_ISREG(mode):
-        kind = "a folder" if stat.S_ISDIR(mode) else "no file that m2dr may replace"
-        raise UserError(f"{asked} is {kind}, and m2dr writes a file there. Name a file.")
-    return None
-
-
-@contextmanager
-def _replaced(target: Path) -> Iterator[Path]:
-    """Yield a temporary name beside `target`, and rename that file to `target`."""
-    temporary = target.with_name(f".{target.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
-    try:
-        yield temporary
-        with suppress(OSError):  # there is no earlier file, or the disk has no modes
-            shutil.copymode(target, temporary)
-        sync(temporary)
-        temporary.replace(target)
-        sync(target.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-@contextmanager
-def _copied(target: Path, stream: int) -> Iterator[Path]:
-    """Yield a name in a temporary folder, and copy that file into an open one."""
-    with (
-        os.fdopen(stream, "wb") as out,
-        tempfile.TemporaryDirectory(prefix="m2dr-") as folder,
-    ):
-        temporary = Path(folder, target.name)
-        yield temporary
-        with temporary.open("rb") as file:
-            shutil.copyfileobj(file, out)
-
-
 # Locks
 
 
 @contextmanager
-def lock_folder(folder: Path, remedy: str = "name another folder") -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Lock a folder, which need not exist, while something is written to it.
 
     The operating system releases the lock when its process ends; a lock file without a process
     locks nothing. A folder that was made only for the lock is removed with it.
 
-    Args:
-        folder: to lock.
-        remedy: what to do instead of waiting; the end of a sentence.
-
     Raises:
-        UserError: another process holds the lock, or the folder cannot be written to.
+        UserError: another process holds the lock.
+        OSError: the folder cannot be written to.
     """
-    made = [part for part in (folder, *folder.parents) if not part.exists()]
+    added = [part for part in (folder, *folder.parents) if not part.exists()]
     try:
-        with _held(folder / LOCK_NAME, folder, remedy):
+        with _locked(folder / LOCK_NAME, folder):
             yield
     finally:
-        for part in made:
+        for part in added:
             with suppress(OSError):  # it is not empty, or does not exist
                 part.rmdir()
+
+
+def lock_file(path: Path) -> AbstractContextManager[None]:
+    """Lock a file, which need not exist, as `lock_folder` does; a FIFO or device is not locked."""
+    target = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file():
+        return nullcontext()
+    return _locked(target.with_name(f".{target.name}{LOCK_NAME}"), path)
 
 
 def remove_stale_lock(folder: Path) -> None:
@@ -369,78 +311,28 @@ def remove_stale_lock(folder: Path) -> None:
     Nothing is done where there is no lock, where a process holds it, or on a read-only disk.
     """
     if (folder / LOCK_NAME).exists():
-        with suppress(UserError), _held(folder / LOCK_NAME, folder, ""):
+        with suppress(UserError, OSError), _locked(folder / LOCK_NAME, folder):
             pass
 
 
-def is_locked(folder: Path) -> bool:
-    """Return whether another process writes to a folder; nothing is changed."""
-    try:
-        with (folder / LOCK_NAME).open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # there is no lock, or the disk has none
-        return False
-    return False
-
-
-def lock_file(path: Path, remedy: str = "name another file") -> AbstractContextManager[None]:
-    """Lock a file, which need not exist, as `lock_folder` does; a FIFO or device is not locked."""
-    with explain_write_failure(path):
-        target = _followed(path)
-    if target.exists() and not target.is_file():
-        return nullcontext()
-    return _held(target.with_name(f".{target.name}{LOCK_NAME}"), path, remedy)
-
-
 @contextmanager
-def _held(lock: Path, what: Path, remedy: str) -> Iterator[None]:
-    with explain_write_failure(what):
-        handle = _locked(lock, what, remedy)
+def _locked(path: Path, what: Path) -> Iterator[None]:
+    import filelock
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(path)
     try:
-        os.ftruncate(handle, 0)
-        now = time.strftime("%Y-%m-%d %H:%M:%S")
-        os.write(handle, f"{os.getpid()} on {socket.gethostname()} since {now}".encode())
+        lock.acquire(timeout=0.2, poll_interval=0.05)  # over the moment of a release
+    except filelock.Timeout:
+        raise UserError(f"Another process is writing to {what}.") from None
+    try:
         yield
     finally:
-        lock.unlink(missing_ok=True)  # before the release: a process that opened it tries again
-        os.close(handle)
+        path.unlink(missing_ok=True)  # before the release: a process that opened it tries again
+        lock.release()
 
 
-def _locked(path: Path, what: Path, remedy: str) -> int:
-    """Open and lock the lock file; try again when another process removed it meanwhile."""
-    left = _ATTEMPTS
-    while True:
-        make_folder(path.parent)
-        try:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        except FileNotFoundError:
-            left -= 1
-            if left:
-                continue  # another process removed the folder
-            raise  # the folder takes no files, as /proc
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.read(handle, 300).decode(errors="replace") or "of an unknown number"
-            os.close(handle)
-            raise UserError(
-                f"Another process, {holder}, is writing to {what}. Wait until it has ended, or "
-                f"{remedy}."
-            ) from None
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                os.close(handle)
-                raise
-            warnings.warn(
-                f"{what} cannot be locked ({error.strerror}): make sure that no other process "
-                "writes there.",
-                stacklevel=5,
-            )
-        if path.exists() and os.fstat(handle).st_ino == path.stat().st_ino:
-            return handle
-        os.close(handle)  # its holder removed it between our opening and our locking
+# Memory
 
 
 def return_free_memory() -> bool:

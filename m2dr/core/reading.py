@@ -22,7 +22,6 @@ from typing import (
 )
 
 from m2dr.core.errors import UserError
-from m2dr.core.jsontext import reason_of
 from m2dr.core.option import option_of
 
 Hint: TypeAlias = Any  # what get_type_hints returns: a class, or a form of typing
@@ -74,7 +73,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"The settings file {path} cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:  # TOML and UTF-8 mistakes
-        raise UserError(f"{path} is not TOML: {reason_of(error)}.") from error
+        raise UserError(f"{path} is not TOML: {error}.") from error
 
 
 def _parse_word(word: str, kind: type) -> tuple[str, Any]:
@@ -88,7 +87,7 @@ def _parse_word(word: str, kind: type) -> tuple[str, Any]:
     except tomllib.TOMLDecodeError:
         pass
     except (ValueError, RecursionError) as error:
-        raise UserError(f"--set {key}: its value is not TOML: {reason_of(error)}.") from error
+        raise UserError(f"--set {key}: its value is not TOML: {error}.") from error
     quoted = isinstance(value, str) and value != text.strip()
     return key, value if quoted or not _is_verbatim(key, kind) else text
 

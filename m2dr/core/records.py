@@ -8,7 +8,6 @@ from math import isnan
 from typing import Literal, cast, get_args
 
 from m2dr.core.errors import UserError, command, nearest
-from m2dr.core.jsontext import LATER
 from m2dr.core.variants import DocumentLayer
 
 
@@ -239,15 +238,15 @@ class ModelCard:
     query_length: int = 64  # tokens, special ones included
     document_length: int = 256
     # The head of an intermediate layer, applied before the vector is cut.
-    exit_head: ModelExit = field(default="none", metadata=LATER)
-    attention: Attention | None = field(default=None, metadata=LATER)  # None: the backbone's own
+    exit_head: ModelExit = "none"
+    attention: Attention | None = None  # None: the backbone's own
     # Of an exported cut: the fingerprint of the model that it was cut from.
-    exported_from: str = field(default="", metadata=LATER)
-    fit: FitRecord | None = field(default=None, metadata=LATER)  # of fitted exits
+    exported_from: str = ""
+    fit: FitRecord | None = None  # of fitted exits
     # Commit of a backbone that was fetched from the hub; empty for any other.
-    revision: str = field(default="", metadata=LATER)
+    revision: str = ""
     fingerprint: str = ""  # sha256 of all files that affect vectors: docs/decisions/0011
-    format: int = field(default=FORMAT, metadata=LATER)
+    format: int = FORMAT
 
     def __post_init__(self) -> None:
         pooling_modes(self.pooling)
@@ -318,12 +317,12 @@ class IndexExits:
     fingerprint: str  # of the model
     texts: str  # of the store of the last layer: the digest of what was encoded
     fit: FitRecord
-    encoding: str = field(default="", metadata=LATER)  # digest of the settings of encoding
-    dtype: str = field(default="", metadata=LATER)  # of the encoder whose states were read
+    encoding: str = ""  # digest of the settings of encoding
+    dtype: str = ""  # of the encoder whose states were read
     # Name and sha256 of each file.
-    files: tuple[tuple[str, str], ...] = field(default=(), metadata=LATER)
+    files: tuple[tuple[str, str], ...] = ()
     # The command that fits them, without the folder of the indexes; for messages, never compared.
-    again: str = field(default="", metadata=LATER)
+    again: str = ""
 
 
 EXPORTED_FILE = "export.json"
@@ -384,5 +383,5 @@ class ExportRecord:
     measured: tuple[MeasuredCut, ...] = ()
     costs: CutCosts | None = None
     full_costs: CutCosts | None = None
-    lowest_cosine: float | None = field(default=None, metadata=LATER)  # of a graph, to torch
-    int8: QuantizedCheck | None = field(default=None, metadata=LATER)
+    lowest_cosine: float | None = None  # of a graph, to torch
+    int8: QuantizedCheck | None = None

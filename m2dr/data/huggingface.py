@@ -265,8 +265,7 @@ def _explained(name: str, asked: HubName) -> Iterator[None]:
     """Turn what the library raises into a UserError."""
     from datasets.exceptions import DatasetNotFoundError
 
-    remedy = "Check the name, or convert the data to parquet and give the file."
-    with explain_failure(f"{name} cannot be loaded by the library datasets", remedy):
+    with explain_failure(f"{name} cannot be loaded by the library datasets"):
         try:
             yield
         except DatasetNotFoundError:

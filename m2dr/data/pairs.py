@@ -3,6 +3,7 @@
 Both are rows of any file that m2dr.data.tables reads. Keys and columns are found by name.
 """
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from m2dr.core.errors import UserError, counted
-from m2dr.core.jsontext import JsonError, parse_json
 from m2dr.core.records import Document, Judgement, Query
 from m2dr.data.dataset import (
     Dataset,
@@ -460,8 +460,8 @@ def _numbers(line: Line, row: Row, key: str) -> Numbers:
     value = row[key]
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
-            value = parse_json(value, strict=False)
-        except JsonError:
+            value = json.loads(value)
+        except ValueError:
             raise line.error(f"{key!r} is {value!r}, not a list of numbers.") from None
     values = value if isinstance(value, list) else [value]
     return tuple(number(line, item, f"a score in {key!r}") for item in values)

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from m2dr.core.errors import UserError, nearest
-from m2dr.core.files import write_text
-from m2dr.core.jsontext import json_sha256
+from m2dr.core.files import json_sha256, write_text
 from m2dr.core.records import Document, Judgement, Query
 from m2dr.data.dataset import Dataset, JudgedQueries, MemoryCorpus, Split, split_of
 from m2dr.data.readers import read_lines, string

@@ -18,9 +18,8 @@ from weakref import finalize
 
 import numpy as np
 
-from m2dr.core.errors import UserError, counted
+from m2dr.core.errors import UserError, counted, quoted
 from m2dr.core.files import refuse_pipe
-from m2dr.core.jsontext import quoted, reason_of
 
 Row = dict[str, object]
 _Cells = Iterator[tuple["Line", list[str]]]
@@ -48,7 +47,7 @@ class Line(NamedTuple):
         try:
             return json.loads(self.text)
         except (ValueError, RecursionError) as error:
-            raise self.error(f"is not JSON ({reason_of(error)}).") from None
+            raise self.error(f"is not JSON ({error}).") from None
 
     def json(self) -> Row:
         """Return the JSON object of the line, or the values of the row by column."""

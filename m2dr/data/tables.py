@@ -327,9 +327,7 @@ def _open(path: Path, columns: Collection[str]) -> "Iterator[pa.RecordBatch]":
     """Yield the rows of a file, in batches."""
     refuse_pipe(path)
     _pyarrow(path)
-    with explain_failure(
-        f"{path} cannot be read as a table of {path.suffix}", "Write it again, or copy it again."
-    ):
+    with explain_failure(f"{path} cannot be read as a table of {path.suffix}"):
         yield from (_of_parquet if path.suffix.lower() in PARQUET else _of_arrow)(path, columns)
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from m2dr.core.errors import UserError, counted, nearest
-from m2dr.core.files import write_text
-from m2dr.core.jsontext import write_json
+from m2dr.core.files import write_json, write_text
 from m2dr.core.records import Cut
 from m2dr.evaluate.grid import Grid, aligned, format_score, load_results, require_format
 from m2dr.evaluate.significance import BETTER, SAME, WORSE, Paired

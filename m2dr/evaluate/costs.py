@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from m2dr.core.errors import UserError, command, counted, nearest
-from m2dr.core.jsontext import write_json
+from m2dr.core.files import write_json
 from m2dr.core.records import Cut
 from m2dr.evaluate.grid import load_results, require_format
 

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError, counted, nearest
-from m2dr.core.files import atomic_path, read_regular, write_text
-from m2dr.core.jsontext import JsonError, load_json, parse_json, write_json
+from m2dr.core.files import atomic_path, read_json, write_json, write_text
 from m2dr.core.records import Cut
 
 T = TypeVar("T")
@@ -348,13 +347,12 @@ def load_results(
         UserError: the file cannot be read, or is another one; with its name and what is wrong.
     """
     after = f" {remedy}" if remedy else ""
+    if absent and not path.exists():
+        raise UserError(absent)
+    table = read_json(path)
     try:
-        return parse(load_json(path))
-    except JsonError as error:
-        raise UserError(f"{error.at(path)}{after}") from error
-    except (OSError, UserError, ValueError, TypeError, AttributeError, KeyError) as error:
-        if absent and isinstance(error, FileNotFoundError):
-            raise UserError(absent) from None
+        return parse(table)
+    except (UserError, ValueError, TypeError, AttributeError, KeyError) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         reason = reason.removesuffix(".")
         raise UserError(f"{path} is not {what} that m2dr wrote: {reason}.{after}") from error
@@ -604,7 +602,7 @@ def load_scores(path: Path) -> tuple[dict[str, QueryScores], dict[str, Any]]:
         UserError: as `read_scores`.
     """
     try:
-        data = io.BytesIO(read_regular(path))
+        data = io.BytesIO(path.read_bytes())
         if not is_zipfile(data):  # numpy would take it for a pickle
             raise ValueError("it is not a zip file.")
         with np.load(data, allow_pickle=False) as held:
@@ -753,4 +751,4 @@ def _packed(value: object) -> NDArray[np.uint8]:
 
 
 def _unpacked(array: NDArray[Any]) -> Any:  # anything may stand in JSON
-    return parse_json(array.tobytes())
+    return json.loads(array.tobytes())

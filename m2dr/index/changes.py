@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from m2dr.core.files import atomic_path, explain_write_failure, lock_folder, sync
+from m2dr.core.files import atomic_path, lock_folder, sync
 from m2dr.core.records import Fields
 from m2dr.index.field_files import field_file, write_fields
 from m2dr.index.layout import store_folders_of
@@ -31,9 +31,9 @@ def keep_fields(
         UserError: another process changes the stores, or the disk refuses.
     """
     made: dict[str, tuple[Path, FieldFile]] = {}  # by documents: layers share them
-    with lock_folder(home, _ELSEWHERE):
+    with lock_folder(home):
         for folder in store_folders_of(home):
-            with lock_folder(folder, _ELSEWHERE):
+            with lock_folder(folder):
                 _keep_fields_of(open_store(folder), rows, made, say)
 
 
@@ -57,10 +57,9 @@ def _keep_fields_of(
 
 def link(source: Path, target: Path) -> None:
     """Give a file a second name, or copy it where a disk has no links."""
-    with explain_write_failure(target):
-        try:
-            os.link(source, target)
-        except OSError:
-            with atomic_path(target) as temporary:
-                shutil.copyfile(source, temporary)
-        sync(target.parent)
+    try:
+        os.link(source, target)
+    except OSError:
+        with atomic_path(target) as temporary:
+            shutil.copyfile(source, temporary)
+    sync(target.parent)

@@ -19,8 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError, command
-from m2dr.core.files import TEMPORARY_SUFFIX, read_bytes, remove_files, write_bytes
-from m2dr.core.jsontext import json_sha256, read_record, write_record
+from m2dr.core.files import (
+    TEMPORARY_SUFFIX,
+    json_sha256,
+    read_record,
+    remove_files,
+    write_bytes,
+    write_record,
+)
 from m2dr.core.records import EXITS_FILE, IndexExits
 from m2dr.index.layout import EXITS, STORE, origin_of
 from m2dr.index.manifest import Label, StoreManifest
@@ -39,7 +45,7 @@ def read_exits_record(folder: Path) -> IndexExits:
     Raises:
         UserError: it is missing or damaged.
     """
-    return read_record(folder / EXITS_FILE, IndexExits, lambda: _again(folder))
+    return read_record(folder / EXITS_FILE, IndexExits)
 
 
 def write_exits_record(folder: Path, record: IndexExits) -> None:
@@ -150,7 +156,7 @@ class StateFile:
         path = state_path(folder, number)
         if not path.exists():
             return None
-        data = io.BytesIO(read_bytes(path, _again(folder)))
+        data = io.BytesIO(path.read_bytes())
         try:
             with np.load(data, allow_pickle=False) as file:
                 words = (str(file["texts"]), str(file["encoding"]))

@@ -102,7 +102,7 @@ def build_index(
     if _is_built(target, store.manifest, row.name):
         remove_stale_lock(target)
         return target
-    with lock_folder(target, "choose another dim or engine"):
+    with lock_folder(target):
         if _is_built(target, store.manifest, row.name):
             return target  # by another process, in the meantime
         # Without a manifest nobody takes the files below for an index while they are replaced.

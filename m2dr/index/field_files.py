@@ -217,7 +217,7 @@ class FieldTable:
         self._check(file)
         path = self._folder / file.name
         with (
-            explain_failure(f"{path} cannot be read", _LOOK),
+            explain_failure(f"{path} cannot be read"),
             ParquetFile(path) as opened,
         ):
             if opened.metadata.num_rows != file.rows:

@@ -138,7 +138,7 @@ def import_store(
     Raises:
         UserError: the folder holds other vectors, a value is not finite, or the disk refuses.
     """
-    with lock_folder(folder, "give another --indexes"):
+    with lock_folder(folder):
         writer = StoreWriter(folder, plan, overwrite=overwrite)
         with _refusing(folder):
             writer.expect(len(imported.docids))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from m2dr.core.errors import UserError, command, counted
-from m2dr.core.jsontext import load_json
+from m2dr.core.files import read_json
 
 STORE = "store.json"
 PARTIAL = "store.partial.json"
@@ -256,8 +256,8 @@ def _layer(folder: Path) -> str:
 def _read(path: Path) -> dict[str, Any]:
     """Return the JSON object of a file; an empty one where it cannot be read."""
     try:
-        found = load_json(path)
-    except (OSError, ValueError):
+        found = read_json(path)
+    except UserError:
         return {}
     return found if isinstance(found, dict) else {}
 

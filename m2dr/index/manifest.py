@@ -2,12 +2,12 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeVar, get_args
 
 from m2dr.core.errors import UserError, counted, nearest
-from m2dr.core.jsontext import LATER, json_sha256, read_record, write_record
+from m2dr.core.files import json_sha256, read_record, write_record
 from m2dr.core.records import Cut, Similarity
 from m2dr.core.requests import Dtype as Dtype
 from m2dr.core.variants import DocumentLayer
@@ -42,7 +42,7 @@ class Label:
     cuts: tuple[tuple[int, int], ...] = ()  # (layer, dim) pairs that were trained
     model: str = ""  # where the model was found: a hint for people, never compared
     # The corpus as it was given to m2dr, the same kind of hint; empty for imported vectors.
-    source: str = field(default="", metadata=LATER)
+    source: str = ""
 
     def differences(self, other: "Label") -> dict[str, tuple[str | int, str | int]]:
         """Return the fields that make vectors incomparable, with both values."""
@@ -154,7 +154,7 @@ class StorePlan:
     dtype: Dtype = "f16"
     shard_rows: int = 65536  # in every shard but the last; 50 MB of f16 at width 384
     # What multiplies: torch, or openvino, whose vectors differ by rounding. Older files lack it.
-    runtime: str = field(default="torch", metadata=LATER)
+    runtime: str = "torch"
 
     def __post_init__(self) -> None:
         if self.dtype not in get_args(Dtype):
@@ -205,9 +205,9 @@ class StoreManifest:
     shards: tuple[Shard, ...]
     docids: str  # sha256 of the docids of all rows
     texts: str  # sha256 over the shards' digests of texts
-    runtime: str = field(default="torch", metadata=LATER)  # of the plan
+    runtime: str = "torch"  # of the plan
     # Fields of all rows, in files beside this one; None: it was encoded before they were kept.
-    fields: tuple[FieldFile, ...] | None = field(default=None, metadata=LATER)
+    fields: tuple[FieldFile, ...] | None = None
 
     @property
     def plan(self) -> StorePlan:
@@ -294,13 +294,13 @@ class IndexManifest:
     docids: str  # sha256 of the docid file
     store: str  # digest of the store that it was cut from
     # Older files lack the fields below, and read as these defaults.
-    factory: str = field(default="Flat", metadata=LATER)  # what FAISS made it from
+    factory: str = "Flat"  # what FAISS made it from
     # Default search parameters, by name.
-    knobs: tuple[tuple[str, int], ...] = field(default=(), metadata=LATER)
+    knobs: tuple[tuple[str, int], ...] = ()
     # The function of FAISS that opens the index file.
-    reader: str = field(default="read_index", metadata=LATER)
+    reader: str = "read_index"
     # What differs from the engine's default, and why.
-    notes: tuple[str, ...] = field(default=(), metadata=LATER)
+    notes: tuple[str, ...] = ()
 
     def write(self, folder: Path) -> None:
         """Write manifest.json."""
@@ -326,7 +326,7 @@ class IndexManifest:
 
 
 def _read(path: Path, kind: type[AnyManifest], remedy: Callable[[], str]) -> AnyManifest:
-    manifest = read_record(path, kind, remedy)
+    manifest = read_record(path, kind)
     for problem in manifest.problems():
         raise UserError(f"{path} {problem}. {remedy()}")
     return manifest

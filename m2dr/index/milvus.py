@@ -1,22 +1,24 @@
 """Access to Milvus through pymilvus: a server, or a local file of Milvus Lite."""
 
 import hashlib
+import json
 import logging
 import logging.config
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError, install, nearest
-from m2dr.core.jsontext import LATER, dump_record, parse_record
+from m2dr.core.files import FORMAT, parse_record
 from m2dr.core.records import Cut
 from m2dr.index.layout import DIGITS
 from m2dr.index.manifest import Kind, Label
@@ -88,7 +90,7 @@ class CollectionManifest:
     label: Label
     store: str  # digest of the store that they were cut from
     # Of the documents, in the order of their columns; empty where none were known.
-    fields: tuple[tuple[str, Kind], ...] = field(default=(), metadata=LATER)
+    fields: tuple[tuple[str, Kind], ...] = ()
 
     @property
     def name(self) -> str:
@@ -182,7 +184,7 @@ class Server:
         types, engine, text = (
             self._library.DataType,
             milvus_engine(manifest.engine),
-            dump_record(manifest),
+            _label(manifest),
         )
         # The server keeps description and properties, Milvus Lite the properties alone.
         schema = self._client.create_schema(auto_id=False, description=text)
@@ -217,14 +219,16 @@ class Server:
             found = self._client.describe_collection(name, timeout=ANSWERING)
         text = found.get("properties", {}).get(_PROPERTY) or found.get("description", "")
         where = f"The label of the collection {name} of {self.where}"
-        remedy = "Push the index again, with --overwrite."
-        return parse_record(text, CollectionManifest, where, lambda: remedy)
+        try:
+            return parse_record(text, CollectionManifest)
+        except (ValueError, msgspec.MsgspecError) as error:
+            raise UserError(f"{where} cannot be read: {error}.") from error
 
     def relabel(self, manifest: CollectionManifest) -> None:
         """Replace the manifest that a collection holds."""
         with self._asking(f"label the collection {manifest.name}"):
             self._client.alter_collection_properties(
-                manifest.name, properties={_PROPERTY: dump_record(manifest)}, timeout=ANSWERING
+                manifest.name, properties={_PROPERTY: _label(manifest)}, timeout=ANSWERING
             )
 
     def delete(self, name: str, rows: Sequence[int]) -> None:
@@ -421,3 +425,7 @@ def _logging_left_alone() -> Iterator[None]:
         yield
     finally:
         logging.config.dictConfig = configure
+
+
+def _label(manifest: CollectionManifest) -> str:
+    return json.dumps({"format": FORMAT, **asdict(manifest)}, sort_keys=True, ensure_ascii=False)

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError, counted
-from m2dr.core.files import read_regular
 from m2dr.core.records import Cut, Ranking, Run
 from m2dr.index.filters import Filter
 from m2dr.index.manifest import Label
@@ -333,7 +332,7 @@ def read_docids(path: Path, documents: int, sha256: str, remedy: Callable[[], st
             the one that was written.
     """
     try:
-        data = read_regular(path)
+        data = path.read_bytes()
         data.decode()
     except OSError as error:
         problem = f"{path} cannot be read ({error.strerror})"

@@ -9,8 +9,14 @@ from pathlib import Path
 import numpy as np
 
 from m2dr.core.errors import UserError
-from m2dr.core.files import TEMPORARY_SUFFIX, make_folder, remove_files, sha256_of, write_bytes
-from m2dr.core.jsontext import read_record, write_record
+from m2dr.core.files import (
+    TEMPORARY_SUFFIX,
+    read_record,
+    remove_files,
+    sha256_of,
+    write_bytes,
+    write_record,
+)
 from m2dr.index.layout import DOCIDS, PARTIAL, STORE, shard_name, store_remedy
 from m2dr.index.manifest import PartialStore, Shard, StoreManifest, StorePlan, texts_digest
 from m2dr.index.searchable import Docids, encode_docids
@@ -54,7 +60,7 @@ class Shards:
             return f"Remove this file and go on {store_remedy(self.folder, resume=True)}"
 
         path, name = self._record(number), shard_name(number, self.plan.dtype)
-        shard = read_record(path, Shard, remedy)
+        shard = read_record(path, Shard)
         if shard.name != name or not 1 <= shard.rows <= self.plan.shard_rows:
             raise UserError(
                 f"{path} records {shard.rows} rows in {shard.name!r}, where {name!r} with 1 to "
@@ -162,7 +168,7 @@ def read_partial(folder: Path, remedy: Callable[[], str] | None = None) -> Parti
         UserError: the file is missing or malformed.
     """
     remedy = remedy or (lambda: f"Start afresh {store_remedy(folder, overwrite=True)}")
-    return read_record(folder / PARTIAL, PartialStore, remedy)
+    return read_record(folder / PARTIAL, PartialStore)
 
 
 class StoreWriter:
@@ -190,7 +196,7 @@ class StoreWriter:
         """
         self.folder = folder
         self.plan = plan
-        make_folder(folder)
+        folder.mkdir(parents=True, exist_ok=True)
         if overwrite:
             # store.json first: from then on the folder is no finished store.
             remove_files(folder, STORE)

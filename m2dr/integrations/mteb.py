@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from m2dr.core.arguments import mappings, strings
 from m2dr.core.errors import UserError, install, nearest
-from m2dr.core.files import atomic_path, lock_folder
-from m2dr.core.jsontext import load_json
+from m2dr.core.files import atomic_path, lock_folder, read_json
 from m2dr.core.progress import progress
 from m2dr.core.records import Cut, Side
 from m2dr.core.requests import MtebRequest
@@ -292,7 +291,7 @@ def evaluate_mteb(request: MtebRequest) -> MtebReport:
     folder = request.out / "mteb" / encoder.name
     scores: dict[Cut, list[MtebScore]] = {cut: [] for cut in cuts}
     grids: list[Grid] = []
-    with lock_folder(folder, "give another --out"):
+    with lock_folder(folder):
         for task in tasks:
             found, texts = _run_grid(encoder, task, cuts, folder)
             for cut in cuts:
@@ -362,7 +361,7 @@ def run_task(encoder: MtebEncoder, task: Any, folder: Path) -> list[MtebScore]: 
 def _prompts_of(model: str) -> dict[str, str]:
     """Return the prompts of a model by the names that MTEB looks for; empty without any."""
     path = find_folder(model) / MODEL_SETTINGS
-    found = load_json(path).get("prompts") if path.is_file() else None
+    found = read_json(path).get("prompts") if path.is_file() else None
     return {name: text for name, text in (found or {}).items() if isinstance(text, str)}
 
 

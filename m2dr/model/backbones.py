@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from m2dr.core.errors import UserError
-from m2dr.core.files import explain_failure
-from m2dr.core.jsontext import read_object
+from m2dr.core.files import explain_failure, read_object
 from m2dr.core.records import Attention, Pooling
 from m2dr.model.hub import transformer_folder
 
@@ -182,7 +181,7 @@ def read_config(folder: Path) -> "PretrainedConfig":
     named = _read_table(folder).get("model_type")
     if named is not None:  # of a type of which transformers knows nothing it says to update it
         _refuse_other_type(named)
-    with explain_failure(f"{folder / 'config.json'} cannot be read", _AGAIN):
+    with explain_failure(f"{folder / 'config.json'} cannot be read"):
         config: PretrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     backbone_of(config)
     return config
@@ -212,7 +211,7 @@ def _read_table(folder: Path) -> dict[str, Any]:
         UserError: it is damaged, holds such a number, or asks for code of its own.
     """
     path = folder / "config.json"
-    table = read_object(path, _FIELDS, _AGAIN)
+    table = read_object(path, _FIELDS)
     for name, most in _LARGEST.items():  # before anything is made in their size
         value = table.get(name)
         if isinstance(value, int) and not 1 <= value <= most:

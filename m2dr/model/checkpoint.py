@@ -12,8 +12,7 @@ from transformers import AutoTokenizer, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
 from m2dr.core.errors import UserError, command, counted
-from m2dr.core.files import explain_failure, make_folder
-from m2dr.core.jsontext import read_object, write_record
+from m2dr.core.files import explain_failure, read_object, write_record
 from m2dr.core.records import EXPORTED_FILE, ExportRecord, ModelCard, ModelExit
 from m2dr.model.backbones import backbone_of, cut_config, read_config, refuse_own_code
 from m2dr.model.encoder import Encoder
@@ -100,13 +99,13 @@ def load(
     _refuse_other_vocabulary(tokenizer, config, folder)
     for length in ("query_length", "document_length"):
         tokenizer.require_room(getattr(card, length), f"{folder} has {length}")
-    with explain_failure(f"The model in {folder} cannot be loaded", _AGAIN):
+    with explain_failure(f"The model in {folder} cannot be loaded"):
         _refuse_small_weights(folder, config)
     if layer is not None:
         config = cut_config(config, max(layer, 1))  # a backbone has at least one
     row = backbone_of(config)
     options = {"add_pooling_layer": False} if row.pooler else {}
-    with explain_failure(f"The model in {folder} cannot be loaded", _AGAIN):
+    with explain_failure(f"The model in {folder} cannot be loaded"):
         transformer, report = row.model_class.from_pretrained(
             transformer_folder(folder),
             config=config,
@@ -160,9 +159,9 @@ def load_tokenizer(name: str | Path) -> ModelTokenizer:
         raise UserError(f"{folder} has no tokenizer: none of {ways} is there. {_COPY}")
     for path in (folder / "tokenizer_config.json", folder / "config.json"):
         if path.exists():
-            table = read_object(path, {"auto_map": dict[str, object] | None}, _AGAIN)
+            table = read_object(path, {"auto_map": dict[str, object] | None})
             refuse_own_code(path, table.get("auto_map") or {}, ["AutoTokenizer"])
-    with explain_failure(f"The tokenizer in {folder} cannot be loaded", _AGAIN):
+    with explain_failure(f"The tokenizer in {folder} cannot be loaded"):
         inner = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         tokenizer = ModelTokenizer(inner, lowercases(model))
         if tokenizer.lowercases:
@@ -241,9 +240,7 @@ def ends_fitted(name: str | Path) -> bool:
     """
     card = read_card(name)
     fitted = card.exit_head == "fitted" and card.layers > 0
-    return (
-        card.exit_head == "table" or fitted and has_exit(find_folder(str(name)), card.layers, _COPY)
-    )
+    return card.exit_head == "table" or fitted and has_exit(find_folder(str(name)), card.layers)
 
 
 def refuse_ended(name: str | Path, corpus: str = "") -> None:
@@ -284,7 +281,7 @@ def save(
         The card, with the fingerprint of the files that were written, and the kind of exit heads
         that the encoder has.
     """
-    make_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     with folder_aside(folder) as aside:
         card = _write_aside(encoder, tokenizer, card, aside, record)
     (folder / CARD).unlink(missing_ok=True)

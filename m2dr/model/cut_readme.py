@@ -3,8 +3,7 @@
 import json
 from pathlib import Path
 
-from m2dr.core.files import write_text
-from m2dr.core.jsontext import read_record
+from m2dr.core.files import read_record, write_text
 from m2dr.core.records import EXPORTED_FILE, CutCosts, ExportRecord, ModelCard
 from m2dr.model.card_results import escaped
 from m2dr.model.hub import (
@@ -160,7 +159,7 @@ def read_exported(folder: Path) -> ExportRecord | None:
     path = folder / EXPORTED_FILE
     if not path.exists():
         return None
-    return read_record(path, ExportRecord, lambda: "Export the cut again.")
+    return read_record(path, ExportRecord)
 
 
 def cut_section(record: ExportRecord) -> str:

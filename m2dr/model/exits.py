@@ -212,7 +212,7 @@ def load_heads(encoder: "Encoder", folder: Path) -> None:
     Raises:
         UserError: the file is missing, damaged, or of an encoder of another width.
     """
-    with explain_failure(f"The exit heads in {folder / HEADS} cannot be read", _AGAIN):
+    with explain_failure(f"The exit heads in {folder / HEADS} cannot be read"):
         heads = _read_heads(folder / HEADS, encoder.layers)
     width = encoder.pooled_width
     for layer, head in heads.items():
@@ -253,19 +253,18 @@ def write_exits(fitted: FittedExits, folder: Path) -> None:
         fitted.whole_words.write(folder / TOKENIZER)
 
 
-def has_exit(folder: Path, layer: int, remedy: str) -> bool:
+def has_exit(folder: Path, layer: int) -> bool:
     """Return whether a model has a fitted exit at a layer.
 
     Args:
         folder: of the model.
         layer: from 1.
-        remedy: a sentence that says what to do where the file is damaged.
 
     Raises:
         UserError: the file is missing or damaged.
     """
     with (
-        explain_failure(f"The fitted exits in {folder} cannot be read", remedy),
+        explain_failure(f"The fitted exits in {folder} cannot be read"),
         safe_open(folder / EXITS, framework="pt") as file,
     ):
         return f"heads.{layer}.weight" in set(file.keys())
@@ -283,7 +282,7 @@ def load_exits(encoder: "Encoder", folder: Path, remedy: str) -> None:
     Raises:
         UserError: a file is missing, damaged, or of another encoder.
     """
-    with explain_failure(f"The fitted exits in {folder} cannot be read", remedy):
+    with explain_failure(f"The fitted exits in {folder} cannot be read"):
         fitted = _read_exits(encoder, folder)
         wrong = _misfit(encoder, fitted)
     if wrong:

@@ -17,8 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from m2dr.core.errors import UserError
-from m2dr.core.files import explain_failure
-from m2dr.core.jsontext import read_object, write_json
+from m2dr.core.files import explain_failure, read_object, write_json
 from m2dr.core.records import TOKENS, FitInputs, inputs_of
 from m2dr.model.exits import FittedExits, linear
 from m2dr.model.hub import TABLE_CHAIN, WEIGHTS, ListedModule, table_chain
@@ -172,11 +171,11 @@ def read_table(folder: Path, layer: int, pooled_width: int, width: int, ids: int
     rows = [folder / row.path for row in table_chain(folder)]
     if not rows:
         raise UserError(f"{folder} lacks the table of its exit, which m2dr.json names. {_AGAIN}")
-    with explain_failure(f"The exit in {folder} cannot be read", _AGAIN):
+    with explain_failure(f"The exit in {folder} cannot be read"):
         table = load_file(rows[0] / WEIGHTS)["emb_layer.weight"]
         dense = load_file(rows[2] / WEIGHTS)
         head = linear(dense["linear.weight"], dense["linear.bias"])
-        named = read_object(rows[1] / "config.json", _WEIGHTS_FILE, _AGAIN, True)
+        named = read_object(rows[1] / "config.json", _WEIGHTS_FILE)
         weights = torch.tensor([named["word_weights"][name] for name in named["vocab"]])
     found = [list(table.shape), list(head.weight.shape), list(weights.shape)]
     belongs = [[ids, width], [width, pooled_width], [ids]]

@@ -10,17 +10,19 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
+
+import msgspec
 
 from m2dr.core.errors import UserError, command, counted
-from m2dr.core.files import list_folder, lock_folder, sha256_of
-from m2dr.core.jsontext import (
-    MismatchError,
-    decode,
+from m2dr.core.files import (
     json_sha256,
+    list_folder,
+    lock_folder,
+    read_json,
     read_object,
     read_record,
-    read_value,
+    sha256_of,
     write_json,
 )
 from m2dr.core.records import EXITS_FILE, FORMAT, WEIGHTS_ALONE, IndexExits, ModelCard
@@ -97,7 +99,7 @@ def read_card_file(path: Path) -> ModelCard:
         UserError: the file is missing, not regular, damaged, of another format, or holds a value
             that no model has.
     """
-    table = read_object(path, {"format": int, "cuts": list[tuple[int, int]]}, _CARD_AGAIN, True)
+    table = read_object(path, {"format": int, "cuts": list[tuple[int, int]]})
     if table.get("format") not in (WEIGHTS_ALONE, FORMAT):
         raise UserError(
             f"{path} has format {table.get('format')}, and this m2dr reads format {FORMAT}; "
@@ -105,7 +107,7 @@ def read_card_file(path: Path) -> ModelCard:
         )
     try:
         return _checked_card(table)
-    except (MismatchError, UserError) as error:
+    except (msgspec.ValidationError, UserError) as error:
         raise UserError(f"{path} is damaged: it {error}. {_CARD_AGAIN}") from error
 
 
@@ -120,22 +122,22 @@ def _checked_card(table: dict[str, Any]) -> ModelCard:
     """Turn the object of m2dr.json, whose cuts are pairs, into a card."""
     cuts = table.get("cuts", [])
     if any(layer < 0 or dim < 1 for layer, dim in cuts):
-        raise MismatchError(f"has cuts = {cuts}, and a cut has a layer from 0 and a dim from 1")
+        raise UserError(f"has cuts = {cuts}, and a cut has a layer from 0 and a dim from 1")
     if "cuts" in table:
         table["cuts"] = [{"layer": layer, "dim": dim} for layer, dim in cuts]
-    card = cast(ModelCard, decode(table, ModelCard, ""))
+    card = msgspec.convert(table, ModelCard)
     for name in ("layers", "width", "query_length", "document_length", "temperature"):
         value = getattr(card, name)
         if not 0 < value < _LARGEST:
-            raise MismatchError(f"has {name} = {value}, which no model has")
+            raise UserError(f"has {name} = {value}, which no model has")
     for cut in card.cuts:
         if not card.lowest_layer <= cut.layer <= card.layers or cut.dim > card.width:
-            raise MismatchError(
+            raise UserError(
                 f"has the cut {cut} among its cuts, and the model layers {card.lowest_layer} to "
                 f"{card.layers} of {card.width} dims"
             )
     if not re.fullmatch("[0-9a-f]{64}", card.fingerprint):
-        raise MismatchError("has a fingerprint that is no sha256")
+        raise UserError("has a fingerprint that is no sha256")
     return card
 
 
@@ -248,7 +250,7 @@ def _hash_one(file: _File, backbone: bool) -> str:
     path = file[0]
     if path.suffix != ".json":
         return _hash(file)
-    table: Any = read_value(path, object, _AGAIN)
+    table: Any = read_json(path, object)
     if isinstance(table, dict):
         ignored = {*_IGNORED.get(path.name, ()), *(() if backbone else MATRYOSHKA)}
         table = {name: value for name, value in table.items() if name not in ignored}
@@ -301,7 +303,10 @@ def told_of_exits(folder: Path) -> str:
 
 
 def _read_record(folder: Path) -> IndexExits:
-    return read_record(folder / EXITS_FILE, IndexExits, lambda: _FIT_ANY)
+    return read_record(
+        folder / EXITS_FILE,
+        IndexExits,
+    )
 
 
 def _how_to_fit(folder: Path, record: IndexExits) -> str:
@@ -320,7 +325,7 @@ def locked_for_export(folder: Path) -> Iterator[None]:
     Raises:
         UserError: it holds something other than an incomplete model, or is being written to.
     """
-    with lock_folder(folder, "give another --out"):
+    with lock_folder(folder):
         if list_folder(folder) and not is_half_written(folder):
             raise UserError(f"{folder} is not empty; choose another --out.")
         yield

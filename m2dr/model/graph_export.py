@@ -12,8 +12,7 @@ import numpy as np
 import torch
 
 from m2dr.core.errors import UserError, command, install
-from m2dr.core.files import error_summary
-from m2dr.core.jsontext import write_record
+from m2dr.core.files import error_summary, write_record
 from m2dr.core.records import EXPORTED_FILE, ExportRecord
 from m2dr.model.checkpoint import save_tokenizer
 from m2dr.model.cut_readme import write_graph_readme

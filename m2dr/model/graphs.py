@@ -26,8 +26,7 @@ from torch.export import Dim, ExportedProgram
 from torch.nn.functional import normalize
 
 from m2dr.core.errors import UserError
-from m2dr.core.files import sha256_of
-from m2dr.core.jsontext import json_sha256
+from m2dr.core.files import json_sha256, sha256_of
 from m2dr.core.records import ModelCard
 from m2dr.model.backbones import most_tokens
 from m2dr.model.encoder import Encoder, Floats, IdsAndMask, Ints

@@ -11,9 +11,8 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
-from m2dr.core.errors import UserError, command, install, suggestion
-from m2dr.core.files import irregular_kind
-from m2dr.core.jsontext import load_json, quoted, read_object, read_value
+from m2dr.core.errors import UserError, command, install, quoted, suggestion
+from m2dr.core.files import read_json, read_object
 
 BUILT_IN = "minilm"
 BUILT_IN_ID = "sentence-transformers/all-MiniLM-L6-v2"  # its id on the hub
@@ -218,7 +217,7 @@ def _refuse_files_elsewhere(folder: Path) -> None:
         )
     path = folder / WEIGHTS_INDEX
     if path.exists():
-        table = read_object(path, {"weight_map": dict[str, str]}, _AGAIN)
+        table = read_object(path, {"weight_map": dict[str, str]})
         beside = {file.name for file in folder.iterdir()}
         for name in sorted(set(table.get("weight_map", {}).values()) - beside):
             raise UserError(f"{path} names the file {name[:80]!r}, not one beside it. {_AGAIN}")
@@ -227,9 +226,9 @@ def _refuse_files_elsewhere(folder: Path) -> None:
 def _refuse_irregular(folder: Path) -> None:
     """Refuse FIFOs, devices and folders in place of files, before opening one waits for ever."""
     for path in (*folder.iterdir(), *folder.glob("*/*")):
-        found = irregular_kind(path)
-        if found not in ("", "nothing") and (found != "a folder" or path.suffix in _SUFFIXES):
-            raise UserError(f"{path} is {found} where a file of the model belongs. {_AGAIN}")
+        is_folder = path.is_dir() and path.suffix not in _SUFFIXES
+        if path.exists() and not path.is_file() and not is_folder:
+            raise UserError(f"{path} is no file, where a file of the model belongs.")
 
 
 def _refuse_modules(folder: Path) -> None:
@@ -288,7 +287,7 @@ def listed_modules(folder: Path) -> list[ListedModule]:
         UserError: the file is damaged, or names code that is no part of sentence-transformers.
     """
     path = folder / MODULES
-    rows = read_value(path, list[dict[str, object]], _AGAIN) if path.exists() else []
+    rows = read_json(path, list[dict[str, object]]) if path.exists() else []
     return [_listed_module(path, row) for row in rows]
 
 
@@ -363,9 +362,9 @@ def launched(line: str, processes: int) -> str:
 def go_on(folder: Path) -> str:
     """Return how to finish the training in a folder by its record, as the end of a sentence."""
     try:
-        record = load_json(folder / RECORD)
+        record = read_json(folder / RECORD)
         pretrain_or_fit = "fit" if "rotation" in record else "pretrain"
         verb = "train" if "variant" in record else pretrain_or_fit
         return f"go on with: {resume_command(verb, folder, int(record.get(PROCESSES, 1)))}"
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (UserError, ValueError, TypeError, AttributeError):
         return "it left nothing to go on from, so begin again with --overwrite."

@@ -109,7 +109,7 @@ def masked_head(name: str) -> tuple[MaskedHead, bool]:
     spread = float(getattr(config, "initializer_range", 0.02))
     epsilon = float(getattr(config, "layer_norm_eps", 1e-12))
     head = MaskedHead(config.hidden_size, config.vocab_size, spread, epsilon)
-    with explain_failure(f"The masked-LM head in {folder} cannot be read", "Download it again."):
+    with explain_failure(f"The masked-LM head in {folder} cannot be read"):
         found = _read_stored(folder)
         if found:
             head.load_state_dict(found)

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from m2dr.core.errors import UserError
-from m2dr.core.files import error_summary
-from m2dr.core.jsontext import write_json
+from m2dr.core.files import error_summary, write_json
 from m2dr.core.records import ModelCard, pooling_modes
 from m2dr.model.backbones import read_sizes
 from m2dr.model.hub import DENSE, SETTINGS, WEIGHTS, ListedModule, behind_pooling

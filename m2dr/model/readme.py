@@ -11,8 +11,7 @@ from huggingface_hub import ModelCard as HubCard
 from huggingface_hub import ModelCardData
 
 from m2dr.core.errors import UserError, command, counted
-from m2dr.core.files import error_summary, write_text
-from m2dr.core.jsontext import load_json
+from m2dr.core.files import error_summary, read_json, write_text
 from m2dr.core.records import Cut, ModelCard
 from m2dr.model.backbones import backbone_of, read_config
 from m2dr.model.card_results import (
@@ -223,8 +222,8 @@ class CardParts:
 def read_training_settings(path: Path) -> dict[str, Any]:
     """Return the settings of a training in a file, without those that are not set."""
     try:
-        table = load_json(path)
-    except (OSError, ValueError):
+        table = read_json(path)
+    except UserError:
         return {}
     unset: tuple[object, ...] = (None, "", [])
     return {k: v for k, v in table.items() if k != PROCESSES and v not in unset}

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from m2dr.core.errors import UserError
-from m2dr.core.jsontext import quoted, read_optional_object, write_json
+from m2dr.core.errors import UserError, quoted
+from m2dr.core.files import read_optional_object, write_json
 from m2dr.core.records import Cut, ModelCard, Pooling, Similarity, pooling_modes
 from m2dr.model.backbones import ModelSizes, default_pooling, read_config, read_sizes
 from m2dr.model.hub import (
@@ -126,7 +126,7 @@ def card_of_folder(name: str, folder: Path) -> ModelCard:
         UserError: the folder asks for something that m2dr does not run.
     """
     sizes = read_sizes(folder)
-    told = read_optional_object(folder / MODEL_SETTINGS, _FIELDS, _AGAIN)
+    told = read_optional_object(folder / MODEL_SETTINGS, _FIELDS)
     similarity = _similarity(folder, told)
     pooling, whole_text = _pooling(folder)
     pooling = pooling or default_pooling(read_config(folder))
@@ -171,7 +171,7 @@ def _pooling(folder: Path) -> tuple[str | None, bool]:
     """Return the pooling of a folder, None if it names none, and whether it includes the prompt."""
     listed = listed_modules(folder)
     path = folder / (listed[1].path if listed else "1_Pooling") / "config.json"
-    table = read_optional_object(path, _FIELDS, _AGAIN)
+    table = read_optional_object(path, _FIELDS)
     if not table:
         if listed:
             raise UserError(f"{path} is missing or empty; get the model again.")
@@ -238,7 +238,7 @@ def module_settings(folder: Path, kind: str, width: int) -> dict[str, Any]:
             another width.
     """
     settings, known = (
-        read_optional_object(folder / "config.json", _MODULE_FIELDS, _AGAIN),
+        read_optional_object(folder / "config.json", _MODULE_FIELDS),
         MODULE_FILES[kind],
     )
     strange = [key for key in settings if key not in known.keys]
@@ -269,16 +269,12 @@ def embedding_width(folder: Path, sizes: ModelSizes, pooling: str) -> int:
     width = len(pooling_modes(pooling)) * sizes.width
     chain = table_chain(folder)
     if chain:
-        added = read_optional_object(
-            folder / chain[-1].path / "config.json", _MODULE_FIELDS, _AGAIN
-        )
+        added = read_optional_object(folder / chain[-1].path / "config.json", _MODULE_FIELDS)
         return int(added.get("out_features", 0))
     for row in behind_pooling(folder):
         settings = module_settings(folder / row.path, row.kind, width)
         width = settings.get(MODULE_FILES[row.kind].gives, width)
-    dim: int | None = read_optional_object(folder / MODEL_SETTINGS, _FIELDS, _AGAIN).get(
-        "truncate_dim"
-    )
+    dim: int | None = read_optional_object(folder / MODEL_SETTINGS, _FIELDS).get("truncate_dim")
     if dim is None:
         return width
     if dim < 1:
@@ -293,7 +289,7 @@ def _lengths(folder: Path, sizes: ModelSizes) -> tuple[int, int]:
     default: Any = MAX_LENGTH
     if listed_modules(folder):
         path = transformer_folder(folder) / "tokenizer_config.json"
-        tokenizer = read_optional_object(path, _FIELDS, _AGAIN)
+        tokenizer = read_optional_object(path, _FIELDS)
         default = tokenizer.get("model_max_length", sizes.tokens)
     longest = given or settings.get("max_seq_length") or default
     asked = [settings.get(f"{side}_length") or longest for side in ("query", "document")]
@@ -311,8 +307,8 @@ def _transformer_settings(folder: Path) -> dict[str, Any]:
     """
     inner = transformer_folder(folder)
     paths = [inner / name for name in SETTINGS]
-    path = next((path for path in paths if read_optional_object(path, _FIELDS, _AGAIN)), paths[0])
-    settings = read_optional_object(path, _FIELDS, _AGAIN)
+    path = next((path for path in paths if read_optional_object(path, _FIELDS)), paths[0])
+    settings = read_optional_object(path, _FIELDS)
     odd = _odd_settings(settings)
     if odd:
         raise UserError(

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from itertools import chain
 from math import prod
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from m2dr.core.errors import UserError, command, nearest
-from m2dr.core.files import irregular_kind, write_bytes
-from m2dr.core.jsontext import LATER, JsonError, MismatchError, decode, parse_json
+from m2dr.core.files import write_bytes
 from m2dr.core.records import EXITS_FILE, ModelCard, Side
 from m2dr.model.folder import check_exits, fit_again, read_card
 from m2dr.model.hub import STATIC, TOKENIZER, find_folder, transformer_folder
@@ -187,7 +187,7 @@ def open_static(name: str | Path, folder: Path | None = None) -> StaticEncoder:
     table_folder = folder or inner
     if folder is not None and (folder / EXITS_FILE).exists():
         check_exits(folder, card.fingerprint, STATIC)
-    if irregular_kind(table_folder / STATIC) == "nothing":
+    if not (table_folder / STATIC).exists():
         why = f"the model is not fitted. Fit it with: {command('fit', backbone=name)}"
         raise UserError(
             f"{table_folder} has no {STATIC}, so that no query can run at layer 0: "
@@ -226,8 +226,8 @@ class _Header:
 
     table: _Tensor
     weights: _Tensor
-    scales: _Tensor | None = field(default=None, metadata=LATER)
-    __metadata__: dict[str, str] = field(default_factory=dict, metadata=LATER)
+    scales: _Tensor | None = None
+    __metadata__: dict[str, str] = field(default_factory=dict)
 
 
 def read_static(folder: Path) -> StaticTable:
@@ -237,9 +237,8 @@ def read_static(folder: Path) -> StaticTable:
         UserError: there is none, or it is not as `write_static` writes it.
     """
     path = folder / STATIC
-    found = irregular_kind(path)
-    if found:
-        raise UserError(f"{path} is {found} where the table of layer 0 belongs. {_again(path)}")
+    if not path.is_file():
+        raise UserError(f"{path} is no file, where the table of layer 0 belongs.")
     try:
         header, start = _read_header(path)
         _check_shapes(header, path.stat().st_size - start)
@@ -249,9 +248,7 @@ def read_static(folder: Path) -> StaticTable:
             np.array(_mapped(path, start, header.scales)) if header.scales else None,
             path,
         )
-    except JsonError as error:
-        raise _damaged(path, f"has a header that is not JSON ({error})") from error
-    except MismatchError as error:
+    except (ValueError, msgspec.MsgspecError) as error:
         raise _damaged(path, str(error)) from error
     except struct.error as error:
         raise _damaged(path, "ends before its header does") from error
@@ -314,30 +311,29 @@ def _read_header(path: Path) -> tuple[_Header, int]:
     with path.open("rb") as file:
         (size,) = struct.unpack("<Q", file.read(8))
         if size > _HEADER:
-            raise MismatchError(f"has a header of {size} bytes")
-        header = decode(parse_json(file.read(size)), _Header, "")
-    return cast(_Header, header), 8 + size
+            raise ValueError(f"has a header of {size} bytes")
+        return msgspec.json.decode(file.read(size), type=_Header), 8 + size
 
 
 def _check_shapes(header: _Header, size: int) -> None:
     """Refuse tensors that do not match, or do not fill the `size` bytes behind the header."""
     table, scales = header.table, header.scales
     if len(table.shape) != 2 or min(table.shape) < 1:
-        raise MismatchError(f"has a table of shape {list(table.shape)}")
+        raise ValueError(f"has a table of shape {list(table.shape)}")
     if (scales is not None) != (table.dtype == "I8"):
-        raise MismatchError(f"has a table of {table.dtype} and {'' if scales else 'no '}scales")
+        raise ValueError(f"has a table of {table.dtype} and {'' if scales else 'no '}scales")
     end = 0
     for name, one in (("table", table), ("weights", header.weights), ("scales", scales)):
         if one is None:
             continue
         if name != "table" and (one.shape, one.dtype) != (table.shape[:1], "F32"):
-            raise MismatchError(f"has {name} of {one.dtype} and shape {list(one.shape)}")
+            raise ValueError(f"has {name} of {one.dtype} and shape {list(one.shape)}")
         begin, stop = one.data_offsets
         if begin < 0 or stop - begin != prod(one.shape) * _DTYPES[one.dtype].itemsize:
-            raise MismatchError(f"has {stop - begin} bytes of {name}")
+            raise ValueError(f"has {stop - begin} bytes of {name}")
         end = max(end, stop)
     if end != size:
-        raise MismatchError(f"has {size} bytes of tensors, and its header speaks of {end}")
+        raise ValueError(f"has {size} bytes of tensors, and its header speaks of {end}")
 
 
 def _mapped(path: Path, start: int, tensor: _Tensor) -> NDArray[Any]:

@@ -15,8 +15,8 @@ from typing import Any, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.core.errors import UserError, nearest
-from m2dr.core.jsontext import quoted, write_json
+from m2dr.core.errors import UserError, nearest, quoted
+from m2dr.core.files import write_json
 from m2dr.model.folder import folder_aside, locked_for_export, told_of_exits
 from m2dr.model.hub import TOKENIZER, WEIGHTS, ListedModule
 from m2dr.model.readme import write_static_readme

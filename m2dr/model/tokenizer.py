@@ -12,8 +12,7 @@ import tokenizers
 from tokenizers import normalizers
 
 from m2dr.core.errors import UserError, counted
-from m2dr.core.files import explain_failure, irregular_kind
-from m2dr.core.jsontext import read_optional_object
+from m2dr.core.files import explain_failure, read_optional_object
 from m2dr.core.records import ModelCard, Side
 from m2dr.model.hub import TOKENIZER
 
@@ -245,13 +244,13 @@ def read_tokenizer(folder: Path, lowercases: bool = False) -> FileTokenizer:
         UserError: there is none, or it is damaged.
     """
     path = folder / TOKENIZER
-    if irregular_kind(path):
+    if not path.is_file():
         raise UserError(
             f"{folder} has no {TOKENIZER}, the only tokenizer file that layer 0 reads. Take a "
             "layer from 1, or a model that has the file."
         )
-    settings = read_optional_object(folder / SETTINGS, _FIELDS, _AGAIN)
-    with explain_failure(f"{path} cannot be read", _AGAIN):
+    settings = read_optional_object(folder / SETTINGS, _FIELDS)
+    with explain_failure(f"{path} cannot be read"):
         backend = tokenizers.Tokenizer.from_file(str(path))
         if lowercases:
             lowercase(backend)

@@ -50,7 +50,7 @@ def write_card(request: CardRequest) -> CardReport:
     card, earlier = read_card(str(folder)), read_earlier(folder)
     name = names_of([str(folder)])[0]
     found, notes = results_of(card, name, request)
-    with lock_folder(folder, "give the command again"):
+    with lock_folder(folder):
         grids = tuple(_measured(one, folder) for one in found)
         settings = read_training_settings(folder / SETTINGS)
         write_readme(card, folder, CardParts(settings, grids, earlier, name))

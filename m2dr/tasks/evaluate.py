@@ -275,7 +275,7 @@ def _grids(
     folders = [_folder_of(request, task) / f"{name}{pairing.suffix}" for pairing in asked]
     with ExitStack() as held:
         for folder in folders:
-            held.enter_context(lock_folder(folder, "give another --out"))
+            held.enter_context(lock_folder(folder))
         ranker = _ranker(request, corpus, task, model, card, dims, asked)
         digests = _other_stores(request, ranker)
         digests |= {layer: store.manifest.digest for layer, store in ranker.stores.items()}

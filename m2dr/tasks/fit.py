@@ -170,7 +170,7 @@ def _rounds_so_far(settings: FitSettings, folder: Path, rounds: Rounds) -> Round
         rounds.write(path)
         return rounds
     again = begin_command("fit", settings, folder, overwrite=True)
-    found = Rounds.read(path, f"Begin again with: {again}")
+    found = Rounds.read(path)
     other = [name for name, value in rounds.of.items() if found.of.get(name) != value]
     if other:
         raise UserError(
@@ -260,9 +260,8 @@ class _Work:
         return Sums(Moments(self._encoder.layers - 1, self._settings.inputs == "all-layers"))
 
     def _read_sums(self, place: Path) -> Sums:
-        again = begin_command("fit", self._settings, self._folder, overwrite=True)
         moments = self._no_sums().moments
-        return Sums.read(place, moments.layers, moments.wide, f"Begin again with: {again}")
+        return Sums.read(place, moments.layers, moments.wide)
 
     def _rounds(self) -> Iterator[range]:
         """Yield the windows of each round; after a round either more is read or the fit ends."""

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError
-from m2dr.core.files import read_bytes, write_bytes, write_text
-from m2dr.core.jsontext import read_value
+from m2dr.core.files import read_json, write_bytes, write_text
 from m2dr.core.progress import progress
 from m2dr.core.records import FitInputs, FitRecord, Rotation
 from m2dr.core.trainings import FitSettings
@@ -144,24 +143,23 @@ class Sums:
         write_bytes(path, data.getbuffer())
 
     @classmethod
-    def read(cls, path: Path, layers: int, wide: bool, remedy: str) -> "Sums":
+    def read(cls, path: Path, layers: int, wide: bool) -> "Sums":
         """Read what `write` wrote.
 
         Args:
             path: the file.
             layers: as of the moments.
             wide: the same.
-            remedy: what to do when it cannot be used; a sentence.
 
         Raises:
             UserError: the file is damaged.
         """
         try:
-            with np.load(io.BytesIO(read_bytes(path, remedy)), allow_pickle=False) as file:
+            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
                 arrays = dict(file)
             return cls._of(arrays, layers, wide)
         except (ValueError, KeyError, EOFError, BadZipFile) as error:
-            raise UserError(f"{path} is damaged ({error}). {remedy}") from error
+            raise UserError(f"{path} cannot be read: {error}.") from error
 
     @classmethod
     def _of(cls, arrays: Arrays, layers: int, wide: bool) -> "Sums":
@@ -209,17 +207,16 @@ class Rounds:
         write_text(path, self.text() + "\n")
 
     @classmethod
-    def read(cls, path: Path, remedy: str) -> "Rounds":
+    def read(cls, path: Path) -> "Rounds":
         """Read what `write` wrote.
 
         Args:
             path: the file.
-            remedy: what to do when it cannot be used; a sentence.
 
         Raises:
             UserError: the file is damaged.
         """
-        found: Rounds = read_value(path, Rounds, remedy)
+        found: Rounds = read_json(path, Rounds)
         return found
 
 

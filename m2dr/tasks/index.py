@@ -16,7 +16,6 @@ from m2dr.core.files import (
     TEMPORARY_SUFFIX,
     atomic_path,
     lock_folder,
-    make_folder,
     remove_files,
     remove_stale_lock,
     sha256_of,
@@ -351,8 +350,8 @@ def _changed(job: EncodingJob, store: Store) -> UserError:
 
 def _fit(job: EncodingJob, dataset: Dataset, store: Store, folder: Path) -> IndexExits:
     begun = time.monotonic()
-    make_folder(folder)
-    with lock_folder(folder, "give another --indexes"):
+    folder.mkdir(parents=True, exist_ok=True)
+    with lock_folder(folder):
         device = choose_device(job.device)
         dtype = choose_dtype(job.dtype, device)
         encoder, tokenizer = checkpoint.load(job.model, None, device, dtype)

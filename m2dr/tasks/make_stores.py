@@ -108,7 +108,7 @@ def _open(
     """
     for folder, _ in job.stores:
         if overwrite or not is_finished(folder):
-            held.enter_context(lock_folder(folder, "give another --indexes"))
+            held.enter_context(lock_folder(folder))
         else:
             remove_stale_lock(folder)
     if outdated:

@@ -203,7 +203,7 @@ def mine(request: MineRequest) -> MineReport:
     begun = time.monotonic()
     _refuse(request)
     counts: Counter[str] = Counter()
-    with lock_file(request.out, "give another --out"):
+    with lock_file(request.out):
         _refuse_existing(request)
         dataset = open_corpus(request.corpus)
         if request.retriever == "model":

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from m2dr.core.errors import Interrupted, UserError, command, counted
-from m2dr.core.files import error_summary, irregular_kind
+from m2dr.core.files import error_summary
 from m2dr.core.progress import progress
 from m2dr.core.records import EXPORTED_FILE
 from m2dr.core.requests import PushModelRequest
@@ -152,9 +152,8 @@ def model_files(folder: Path) -> tuple[PushedFile, ...]:
     shown = (folder / name for name in sorted(set(_FIGURE.findall(card))))
     inside += [path for path in shown if path.exists()]
     for path in inside:
-        found = irregular_kind(path)
-        if found:
-            raise UserError(f"{path} is {found} where a file of the model belongs; remove it.")
+        if not path.is_file():
+            raise UserError(f"{path} is no file, where a file of the model belongs.")
     names = {path.relative_to(folder).as_posix(): path.stat().st_size for path in inside}
     return tuple(PushedFile(name, size) for name, size in sorted(names.items()))
 

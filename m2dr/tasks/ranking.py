@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from m2dr import __version__
 from m2dr.core.errors import Interrupted, UserError, counted
-from m2dr.core.files import remove_files
-from m2dr.core.jsontext import json_sha256
+from m2dr.core.files import json_sha256, remove_files
 from m2dr.core.progress import progress, say
 from m2dr.core.records import Cut, Judgement, ModelCard, Query, Ranking, Run
 from m2dr.core.requests import Runs

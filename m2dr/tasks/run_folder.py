@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from m2dr.core.errors import UserError, command, counted
-from m2dr.core.files import list_folder, lock_folder
-from m2dr.core.jsontext import read_object, write_json
+from m2dr.core.files import list_folder, lock_folder, read_object, write_json
 from m2dr.core.progress import is_main_process, process_count
 from m2dr.core.requests import MODELS
 from m2dr.core.trainings import FitSettings, PretrainSettings, TrainSettings
@@ -209,7 +208,7 @@ def held(folder: Path) -> Iterator[None]:
     Raises:
         UserError: another process trains into it.
     """
-    with lock_folder(folder, "give another --out") if is_main_process() else nullcontext():
+    with lock_folder(folder) if is_main_process() else nullcontext():
         yield
 
 
@@ -313,7 +312,7 @@ def enough_space(folder: Path, parameters: int) -> None:
 def _read(folder: Path, keys: Collection[str]) -> dict[str, Any]:
     path = folder / RECORD
     _require_begun(folder)
-    table = read_object(path, {PROCESSES: int}, "Begin again with --overwrite.", strict=True)
+    table = read_object(path, {PROCESSES: int})
     begun, asked = table.pop(PROCESSES, 1), process_count()
     if table.keys() != set(keys):
         raise UserError(

@@ -265,7 +265,7 @@ def _grids(
     with ExitStack() as held:
         for task in tasks:
             folder = request.out / short_name(task.name) / task.split / name
-            held.enter_context(lock_folder(folder, "give another --out"))
+            held.enter_context(lock_folder(folder))
         yield from _held_grids(request, tasks, model, name, cuts)
 
 

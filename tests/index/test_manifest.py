@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from m2dr.core.errors import UserError
-from m2dr.core.jsontext import read_record, write_record
+from m2dr.core.files import read_record, write_record
 from m2dr.core.records import Cut
 from m2dr.index.engines import ENGINES
 from m2dr.index.faiss_index import FaissIndex
@@ -38,7 +38,7 @@ def test_what_is_written_is_read_back(
 
     write_record(path, partial)
 
-    assert read_record(path, PartialStore, lambda: "Nothing to do") == partial
+    assert read_record(path, PartialStore) == partial
 
 
 def test_a_manifest_is_sorted_and_indented(tmp_path: Path, manifest: IndexManifest) -> None:
@@ -47,77 +47,6 @@ def test_a_manifest_is_sorted_and_indented(tmp_path: Path, manifest: IndexManife
     text = (tmp_path / "manifest.json").read_text()
     assert text == json.dumps(json.loads(text), indent=2, sort_keys=True) + "\n"
     assert IndexManifest.read(tmp_path) == manifest
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ('{"format": 1,\n "dim": }', r"manifest\.json, line 2: is not JSON"),
-        ("[]", "holds no JSON object"),
-        ('{"format": 2}', "has format 2, and this m2dr reads format 1"),
-        ("{}", "has format None"),
-        ('{"format": 1}', "lacks 'bytes', lacks 'corpus'"),
-    ],
-)
-def test_a_malformed_manifest_is_named_with_the_reason_and_the_command(
-    tmp_path: Path, text: str, reason: str
-) -> None:
-    folder = tmp_path / "layer-06" / "dim-8"
-    folder.mkdir(parents=True)
-    (folder / "manifest.json").write_text(text)
-
-    with pytest.raises(
-        UserError, match=rf"{reason}.*Build the index with the command that made it$"
-    ):
-        IndexManifest.read(folder)
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "reason"),
-    [
-        ("dim", "8", "dim = '8' where int belongs"),
-        ("dim", True, "dim = True where int belongs"),
-        ("similarity", "l2", "similarity = 'l2', which is none of dot, cosine"),
-        ("label", None, "label = None where an object belongs"),
-        ("labels", 1, "has an unknown 'labels'"),
-    ],
-)
-def test_a_field_that_is_not_what_it_should_be_is_named(
-    tmp_path: Path, manifest: IndexManifest, field: str, value: object, reason: str
-) -> None:
-    manifest.write(tmp_path)
-    table = json.loads((tmp_path / "manifest.json").read_text())
-    (tmp_path / "manifest.json").write_text(json.dumps(table | {field: value}))
-
-    with pytest.raises(UserError, match=reason):
-        IndexManifest.read(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("cuts", "reason"),
-    [
-        ([[6]], r"label\.cuts\[0\] = \[6\] where 2 values belong"),
-        ([[6, "x"]], r"label\.cuts\[0\]\[1\] = 'x' where int belongs"),
-        (6, r"label\.cuts = 6 where a list belongs"),
-    ],
-)
-def test_a_nested_value_is_named_by_its_place(
-    tmp_path: Path, manifest: IndexManifest, cuts: object, reason: str
-) -> None:
-    manifest.write(tmp_path)
-    table = json.loads((tmp_path / "manifest.json").read_text())
-    table["label"]["cuts"] = cuts
-    (tmp_path / "manifest.json").write_text(json.dumps(table))
-
-    with pytest.raises(UserError, match=reason):
-        IndexManifest.read(tmp_path)
-
-
-def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
-    (tmp_path / "store.json").write_bytes(b"{\xff}")
-
-    with pytest.raises(UserError, match=r"store\.json, line 1: is not JSON \(it is not UTF-8\)"):
-        StoreManifest.read(tmp_path)
 
 
 @pytest.fixture

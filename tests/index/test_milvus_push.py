@@ -201,14 +201,14 @@ def test_a_vector_that_something_else_wrote_is_refused(
 def test_a_collection_that_m2dr_did_not_make_is_refused(server: Server, own: Store) -> None:
     server._client.create_collection(name_of(own), dimension=WIDTH)
 
-    with pytest.raises(UserError, match="The label of the collection .* is not JSON"):
+    with pytest.raises(UserError, match="The label of the collection .* cannot be read"):
         push(own, WIDTH, server)
 
 
 def test_a_label_of_a_newer_format_is_refused(server: Server, own: Store, monkeypatch) -> None:
-    dump = milvus.dump_record
+    dump = milvus._label
     with monkeypatch.context() as patch:
-        patch.setattr(milvus, "dump_record", lambda label: dump(label).replace('at": 1', 'at": 2'))
+        patch.setattr(milvus, "_label", lambda label: dump(label).replace('at": 1', 'at": 2'))
         push(own, WIDTH, server)
 
     with pytest.raises(UserError, match="has format 2, and this m2dr reads format 1"):

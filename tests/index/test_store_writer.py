@@ -298,7 +298,7 @@ def test_a_damaged_record_is_named(
     writer.write(0, DOCIDS[:9], vectors[:9], texts="")
     (tmp_path / "vectors-00000.json").write_bytes(damage)
 
-    with pytest.raises(UserError, match=r"vectors-00000.json.*Remove this file and go on"):
+    with pytest.raises(UserError, match=r"vectors-00000.json cannot be read"):
         writer.has(0)
 
 
@@ -370,44 +370,22 @@ def test_vectors_of_another_width_are_a_mistake_of_the_caller(
         StoreWriter(tmp_path, plan).write(0, DOCIDS[:2], vectors[:2, :8], texts="")
 
 
-@pytest.mark.parametrize(
-    ("code", "reason"),
-    [
-        (errno.ENOSPC, "No space left on device. Free some space"),
-        (errno.EACCES, "Permission denied. Name a folder that you may write to"),
-        (errno.EROFS, "Read-only file system. Name a folder"),
-        (errno.EIO, "Input/output error. Check the disk"),
-    ],
-)
 @pytest.mark.parametrize("name", ["replace", "fsync"])
-def test_what_the_disk_refuses_is_a_sentence_and_the_run_goes_on_later(
-    tmp_path: Path,
-    plan: StorePlan,
-    vectors: Floats,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    code: int,
-    reason: str,
+def test_what_the_disk_refuses_is_written_later(
+    tmp_path: Path, plan: StorePlan, vectors: Floats, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     writer = StoreWriter(tmp_path, plan)
 
     def refuse(*_: object) -> None:
-        raise OSError(code, os.strerror(code))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
         patch.setattr(os, name, refuse)
-        with pytest.raises(UserError, match=f"docids-00000.txt cannot be written: {reason}"):
+        with pytest.raises(OSError, match="No space left"):
             writer.write(0, DOCIDS[:10], vectors[:10], texts="texts 0")
     assert not list(tmp_path.glob("vectors-*"))
     encode(tmp_path, plan, vectors, DOCIDS)
     assert open_store(tmp_path).documents == 35
-
-
-def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path, plan: StorePlan) -> None:
-    (tmp_path / "file").write_text("not a folder")
-
-    with pytest.raises(UserError, match="cannot be written: Not a directory"):
-        StoreWriter(tmp_path / "file" / "layer-06", plan)
 
 
 @settings(max_examples=25, deadline=None)
