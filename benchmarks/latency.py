@@ -28,7 +28,7 @@ from m2dr.model.checkpoint import export_cut, load
 from m2dr.model.folder import read_card
 from m2dr.model.runtimes import RUNTIMES
 from m2dr.tasks.encode_texts import embed_texts
-from m2dr.tasks.encoder import QueryEncoder, open_query_encoder
+from m2dr.tasks.encoder import QueryEncoder
 
 Vectors = NDArray[np.float32]
 Way = Callable[[str], object]
@@ -116,7 +116,7 @@ def main() -> None:
     documents = [one.content for one in dataset.documents()]
     encoders = {
         layer: {
-            name: open_query_encoder(asked.model, layer, name, "cpu", "fp32", lambda _: None)
+            name: QueryEncoder(asked.model, layer, name, "cpu", "fp32")
             for name in ("torch", *(kind.name for kind in RUNTIMES.values() if kind.installed))
         }
         for layer in layers

@@ -5,16 +5,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from m2dr.api.evaluation import evaluate
-    from m2dr.api.fit_and_train import fit, train
-    from m2dr.api.index_documents import Index
-    from m2dr.api.open_index import OpenIndex, open_index
-    from m2dr.api.text_encoder import TextEncoder as Encoder
+    from m2dr.api import Encoder, Index, UserError, evaluate, fit, open_index, train
 
 __all__ = [
     "Encoder",
     "Index",
-    "OpenIndex",
+    "UserError",
     "__version__",
     "evaluate",
     "fit",
@@ -22,23 +18,13 @@ __all__ = [
     "train",
 ]
 __version__ = "0.1.0"
-_PLACES = {  # by name: the module of m2dr.api, and the name there
-    "Encoder": ("text_encoder", "TextEncoder"),
-    "Index": ("index_documents", "Index"),
-    "OpenIndex": ("open_index", "OpenIndex"),
-    "evaluate": ("evaluation", "evaluate"),
-    "fit": ("fit_and_train", "fit"),
-    "open_index": ("open_index", "open_index"),
-    "train": ("fit_and_train", "train"),
-}
 
 
 def __getattr__(name: str) -> object:
-    """Import a part of the API when it is first used, because torch takes seconds to load."""
-    if name not in _PLACES:
+    """Import the API when it is first used, because it takes time to load."""
+    if name not in __all__:
         raise AttributeError(f"module 'm2dr' has no attribute {name!r}")
-    module, there = _PLACES[name]
-    return getattr(import_module(f"m2dr.api.{module}"), there)
+    return getattr(import_module("m2dr.api"), name)
 
 
 def __dir__() -> list[str]:

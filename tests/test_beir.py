@@ -184,25 +184,3 @@ def test_a_document_without_a_title_is_its_text(tiny_backbone: Path) -> None:
 
     assert first == pytest.approx(second)
     assert first == pytest.approx(third, abs=1e-6)
-
-
-def test_texts_that_are_no_strings_are_refused(tiny_backbone: Path) -> None:
-    model = BeirModel(str(tiny_backbone), 2, 8, **MACHINE)
-
-    for queries in (None, "read a file", ["read", None], [b"read"]):
-        with pytest.raises(UserError, match="queries.* of type .*Give a list of strings"):
-            model.encode_queries(queries)  # type: ignore[arg-type]
-    for corpus in (None, {"text": ["read"]}, ["read"], [None]):
-        with pytest.raises(UserError, match="documents.* of type .*Give a list of dicts"):
-            model.encode_corpus(corpus)  # type: ignore[arg-type]
-    for row in ({"text": None}, {"text": 7}, {"text": "read", "title": 7}):
-        with pytest.raises(UserError, match="documents' .* of type .*Give a list of strings"):
-            model.encode_corpus([row])
-
-
-@pytest.mark.parametrize("wrong", [{"layer": "2"}, {"dim": 8.0}, {"layer": True}, {"dim": 0}])
-def test_cuts_that_are_no_numbers_are_refused(
-    wrong: dict[str, object], tiny_backbone: Path
-) -> None:
-    with pytest.raises(UserError, match="was asked for. Give a whole number from"):
-        BeirModel(str(tiny_backbone), **wrong)  # type: ignore[arg-type]

@@ -29,7 +29,7 @@ from m2dr.model.checkpoint import export_cut, load, save
 from m2dr.model.encoder import pool
 from m2dr.tasks import pretrain as pretraining
 from m2dr.tasks.encode_texts import embed_texts
-from m2dr.tasks.encoder import CutEncoder
+from m2dr.tasks.encoder import Encoder
 from m2dr.tasks.evaluate import evaluate
 from m2dr.tasks.index import index_corpus
 from m2dr.tasks.search import Searcher
@@ -355,7 +355,7 @@ def test_an_index_of_bf16_is_searched_verified_and_evaluated(place: Path) -> Non
 
 def test_beir_is_given_vectors_of_bf16(place: Path) -> None:
     model = str(place / "model")
-    exact = CutEncoder(model, 2, 8, device="cpu", dtype="fp32").queries(TEXTS)
+    exact = Encoder(model, 2, 8, device="cpu", dtype="fp32").encode_queries(TEXTS)
 
     found = BeirModel(model, 2, 8, device="cpu", dtype="bf16").encode_queries(TEXTS)
 

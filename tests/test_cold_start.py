@@ -11,7 +11,6 @@ from click.testing import CliRunner
 from shell import COMMAND, ENVIRONMENT
 from world import TEXT, make_fitted, make_model
 
-import m2dr
 from m2dr.cli import main
 from m2dr.evaluate.runs import read_run
 from m2dr.index.exit_files import exits_folder
@@ -159,13 +158,3 @@ def test_every_way_to_search_takes_queries_of_layer_0(way: tuple[str, str], plac
 
     assert done.exit_code == 0, done.output
     assert re.findall(r"  (d\d+)$", done.stdout, flags=re.MULTILINE) == best(place, 8, 3)
-
-
-def test_a_runtime_for_a_table_is_refused(place: Path) -> None:
-    with pytest.raises(
-        m2dr.core.errors.UserError, match="--runtime onnx was asked for, and layer 0"
-    ):
-        m2dr.open_index(
-            place / "corpus", model=place / "models" / "tiny", layer=0, dim=8,
-            root=place / "indexes", runtime="onnx",
-        )  # fmt: skip

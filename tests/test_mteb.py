@@ -27,7 +27,7 @@ from m2dr.evaluate.measures import Evaluator
 from m2dr.integrations import mteb as adapter
 from m2dr.integrations.mteb import MtebEncoder, evaluate_mteb, run_task
 from m2dr.model import checkpoint
-from m2dr.tasks import cut_encoder
+from m2dr.tasks import encoder as cut_encoder
 from m2dr.tasks.figures import read_results
 from m2dr.tasks.index import index_corpus
 from m2dr.tasks.search import Searcher

@@ -28,7 +28,7 @@ def encode(request: EncodeRequest) -> None:
     file whose records have a text and perhaps a title and an id, such as corpus.jsonl and
     queries.jsonl of BEIR, or a corpus. Vectors of a model that compares by cosine have length one.
     """
-    from m2dr.tasks.encode import encode as verb
+    from m2dr.tasks.encoder import encode as verb
 
     report = verb(request)
     what = f"{counted(report.texts, 'texts', ',')}, {report.cut} of {report.model}"

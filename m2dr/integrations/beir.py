@@ -5,17 +5,15 @@ Shapes: Q queries, N documents, D dims of the cut.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from m2dr.core.arguments import mappings, path_or_name, strings, whole_number
 from m2dr.core.errors import UserError, counted
-from m2dr.core.records import Document, Query, Ranking
+from m2dr.core.records import Query, Ranking
 from m2dr.core.requests import INDEXES, SearchRequest
 from m2dr.model.folder import read_card
 from m2dr.tasks.encode_texts import open_corpus
-from m2dr.tasks.encoder import CutEncoder, newest_model
+from m2dr.tasks.encoder import Encoder, newest_model
 from m2dr.tasks.search import Searcher
 
 Corpus = Mapping[str, Mapping[str, str]]  # docid -> title and text, as BEIR's loader gives it
@@ -24,7 +22,7 @@ Results = dict[str, dict[str, float]]  # query id -> docid -> score
 SCORES = {"cos_sim": "cosine", "dot": "dot"}  # BEIR's name of a similarity -> the model's
 
 
-class BeirModel(CutEncoder):
+class BeirModel(Encoder):
     """One cut of a model, as an encoder for BEIR's DenseRetrievalExactSearch.
 
     Queries and documents get the prefixes and lengths of the model; a document is its title and
@@ -35,23 +33,9 @@ class BeirModel(CutEncoder):
         EvaluateRetrieval(model, score_function="cos_sim").retrieve(corpus, queries)
     """
 
-    def encode_queries(
-        self, queries: Sequence[str], batch_size: int = 0, **_: object
-    ) -> NDArray[np.float32]:
-        """Return vectors [Q, D]; `batch_size` is ignored, as batches are made by length."""
-        del batch_size
-        return self.queries(strings(queries, "queries"))
-
-    def encode_corpus(
-        self, corpus: Sequence[Mapping[str, str]], batch_size: int = 0, **_: object
-    ) -> NDArray[np.float32]:
-        """Return vectors [N, D] of documents, each with a `text` and optionally a `title`."""
-        del batch_size
-        rows = mappings(corpus, "documents")
-        texts = strings([row.get("text", "") for row in rows], "documents' texts")
-        titles = strings([row.get("title") or "" for row in rows], "documents' titles")
-        documents = (Document("", *parts) for parts in zip(texts, titles, strict=True))
-        return self.documents([document.content for document in documents])
+    def encode_corpus(self, corpus: Sequence[Mapping[str, str]], **options: Any) -> Any:
+        """Return vectors [N, D] of documents; `options` as `encode_documents` takes them."""
+        return self.encode_documents(corpus, **options)
 
 
 class BeirIndex:

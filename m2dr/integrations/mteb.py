@@ -28,7 +28,7 @@ from m2dr.index.vectors import prefixes
 from m2dr.model.folder import read_card
 from m2dr.model.hub import find_folder
 from m2dr.model.sentence_transformers import MODEL_SETTINGS
-from m2dr.tasks.encoder import CutEncoder, cuts_of, document_layer, newest_model
+from m2dr.tasks.encoder import Encoder, cuts_of, document_layer, names_of, newest_model
 
 Vectors = NDArray[np.float32]
 SIDES = ("query", "document")  # what MTEB calls a text, where it calls it anything
@@ -69,7 +69,7 @@ class _Kept:
         return len({text for rows in self._rows.values() for text in rows})
 
 
-class MtebEncoder(CutEncoder):
+class MtebEncoder(Encoder):
     """One cut of a model, with the interface of MTEB's EncoderProtocol.
 
     Texts that MTEB calls queries get the query prefix and length of the model, documents those of
@@ -94,7 +94,7 @@ class MtebEncoder(CutEncoder):
         device: str = "auto",
         dtype: str = "auto",
     ) -> None:
-        """Load the layers that the cut needs; arguments and errors as `CutEncoder`.
+        """Load the layers that the cut needs; arguments and errors as `Encoder`.
 
         Args:
             model: folder or id.
@@ -118,7 +118,7 @@ class MtebEncoder(CutEncoder):
         for cut in cuts:
             other = copy(self)
             other.__dict__.pop("mteb_model_meta", None)
-            other.cut, other._kept = cut, kept
+            other.layer, other.dim, other._kept = cut.layer, cut.dim, kept
             found[cut] = other
         return found
 
@@ -127,7 +127,7 @@ class MtebEncoder(CutEncoder):
         """Number of distinct texts that the encoders of a grid have encoded."""
         return self._kept.texts if self._kept else 0
 
-    def encode(
+    def encode(  # type: ignore[override]  # as MTEB calls it
         self,
         inputs: Iterable[Mapping[str, Any]],
         *,
@@ -159,9 +159,9 @@ class MtebEncoder(CutEncoder):
     def _encoded(self, texts: Sequence[str], kind: str, prompt: str | None) -> Vectors:
         """Return vectors [N, D] of queries, documents or other texts; None: the model's prefix."""
         side: Side = "query" if kind == "query" else "document"
-        layer = self.document_layer if kind == "document" else self.cut.layer
+        layer = self.document_layer if kind == "document" else self.layer
         whole = copy(self)  # at full width, so that the cuts of a grid can share it
-        whole.cut = Cut(self.cut.layer, self.card.width)
+        whole.dim = self.card.width
         if prompt is not None:
             whole.card = replace(self.card, query_prefix=prompt, document_prefix=prompt)
 
@@ -172,7 +172,7 @@ class MtebEncoder(CutEncoder):
             vectors = embed(texts, [layer])[0]
         else:
             vectors = self._kept.vectors((kind, prompt), texts, layer, embed)
-        return prefixes(vectors, self.cut.dim, self.card.similarity)
+        return prefixes(vectors, self.dim, self.card.similarity)
 
     def _prompt(self, task: Any, kind: str) -> str | None:  # mteb's TaskMetadata
         """Return what stands before the texts of a task; None for the prefix of the model."""
@@ -204,17 +204,25 @@ class MtebEncoder(CutEncoder):
         scores: Vectors = (_rows(embeddings1) * _rows(embeddings2)).sum(axis=1)
         return scores
 
+    def _parameters(self) -> int:
+        """Return the number of weights that encode queries and documents of the cut."""
+        from m2dr.model.checkpoint import load
+        from m2dr.model.encoder import parameters_of
+
+        deepest = max(self.layer, self.document_layer)
+        return parameters_of(load(self.name, deepest)[0], deepest)
+
     @cached_property
     def mteb_model_meta(self) -> Any:  # mteb's ModelMeta, which is not imported here
         """Metadata that MTEB writes with scores; the revision is the sha256 of the weights."""
-        card, cut = self.card, self.cut
+        card, cut = self.card, Cut(self.layer, self.dim)
         meta = library().models.ModelMeta.create_empty().model_dump()
         return library().models.ModelMeta(
             **meta
             | {
-                "name": f"m2dr/{self.name}-{cut}",
+                "name": f"m2dr/{names_of([self.name])[0]}-{cut}",
                 "revision": card.fingerprint,
-                "n_parameters": self.parameters,
+                "n_parameters": self._parameters(),
                 "embed_dim": cut.dim,
                 "max_tokens": max(card.query_length, card.document_length),
                 "similarity_fn_name": card.similarity,
@@ -288,7 +296,8 @@ def evaluate_mteb(request: MtebRequest) -> MtebReport:
         device=request.device,
         dtype=request.dtype,
     )
-    folder = request.out / "mteb" / encoder.name
+    (name,) = names_of([model])
+    folder = request.out / "mteb" / name
     scores: dict[Cut, list[MtebScore]] = {cut: [] for cut in cuts}
     grids: list[Grid] = []
     with lock_folder(folder):
@@ -296,12 +305,12 @@ def evaluate_mteb(request: MtebRequest) -> MtebReport:
             found, texts = _run_grid(encoder, task, cuts, folder)
             for cut in cuts:
                 scores[cut] += found[cut]
-            grids += _grids(encoder.name, found, texts)
+            grids += _grids(name, found, texts)
         for grid in grids:
             home = request.out / grid.corpus / grid.split / grid.model
             write_grid(grid, home / GRID)
             write_csv([grid], home / "grid.csv")
-    return MtebReport(encoder.name, scores, tuple(grids), folder, time.monotonic() - begun)
+    return MtebReport(name, scores, tuple(grids), folder, time.monotonic() - begun)
 
 
 def _run_grid(

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from m2dr.core.records import Ranking, Side
 from m2dr.index.searchable import Searchable
-from m2dr.model.tokenizer import tokenize
 from m2dr.tasks.encoder import QueryEncoder
 
 Vectors = NDArray[np.float32]
@@ -200,15 +199,13 @@ def _run(batch: Sequence[Work]) -> list[Outcome]:
 
 def _tokens(encoder: QueryEncoder, batch: Sequence[Work]) -> list[list[list[int]]]:
     """Return the token rows of each request; one call for the texts of each side."""
-    inner = encoder.encoder
     found: dict[int, list[list[int]]] = {}
     sides: dict[Side, list[int]] = {}
     for number, work in enumerate(batch):
         sides.setdefault(work.side, []).append(number)
     for side, numbers in sides.items():
         texts = [text for number in numbers for text in batch[number].texts]
-        with encoder.lock:
-            rows = iter(tokenize(inner.card, inner.tokenizer, texts, side))
+        rows = iter(encoder.tokenize(texts, side=side))
         for number in numbers:
             found[number] = [next(rows) for _ in batch[number].texts]
     return [found[number] for number in range(len(batch))]

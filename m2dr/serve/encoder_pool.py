@@ -5,8 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from m2dr.core.progress import say
-from m2dr.tasks.encoder import LayerEncoder, QueryEncoder, open_query_encoder
+from m2dr.tasks.encoder import QueryEncoder
 
 
 @dataclass(frozen=True)
@@ -58,25 +57,9 @@ class EncoderPool:
 
     def _load(self, key: EncoderKey) -> QueryEncoder:
         runtime = "torch" if key.layer == 0 else self._runtime
-        found = open_query_encoder(
-            key.model, key.layer, runtime, self._device, self._dtype, say, key.exits
-        )
-        self._share(key, found)
-        found.warm_up()
-        return found
-
-    def _share(self, key: EncoderKey, made: QueryEncoder) -> None:
-        """Give an encoder the equal tensors of those that are open, deepest first."""
-        if not isinstance(made.encoder, LayerEncoder):
-            return
-        from m2dr.model.encoder import Encoder, share_weights
-
-        runtime = made.encoder.opened.runtime
-        if not isinstance(runtime, Encoder):
-            return
+        encoder = QueryEncoder(key.model, key.layer, runtime, self._device, self._dtype, key.exits)
         alike = [one for one in self._open if one.fingerprint == key.fingerprint]
         for other in sorted(alike, key=lambda one: -one.layer):
-            held = self._open[other].encoder
-            source = held.opened.runtime if isinstance(held, LayerEncoder) else None
-            if isinstance(source, Encoder):
-                share_weights(runtime, source)
+            encoder.share_weights(self._open[other])
+        encoder.warm_up()
+        return encoder

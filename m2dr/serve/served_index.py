@@ -28,7 +28,6 @@ from m2dr.serve.encoder_pool import EncoderKey, EncoderPool
 from m2dr.serve.sources import ServedSource
 from m2dr.tasks.encode_texts import open_corpus
 from m2dr.tasks.encoder import (
-    LayerEncoder,
     LruCache,
     QueryEncoder,
     default_dims,
@@ -286,8 +285,8 @@ class ServedIndex:
         from m2dr.model.encoder import Encoder
         from m2dr.tasks.costs import shape_of
 
-        encoder = self.encoder(layer).encoder
-        runtime = encoder.opened.runtime if isinstance(encoder, LayerEncoder) else None
+        opened = self.encoder(layer).opened
+        runtime = opened.runtime if opened else None
         return shape_of(runtime) if isinstance(runtime, Encoder) else None
 
     def _open(self, cut: Cut) -> OpenCut:

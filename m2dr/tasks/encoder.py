@@ -1,54 +1,767 @@
-"""The encoder of people and commands: any texts at one cut, or at several layers in one pass."""
+"""The encoder of people and commands: any texts at one cut, or at several layers in one pass.
+
+Shapes: L layers, N texts, Q queries, H width of the model, D dims of a cut.
+"""
 
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from functools import wraps
+from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from m2dr.core.arguments import path_or_name, whole_number
-from m2dr.core.errors import UserError, command
-from m2dr.core.progress import say
-from m2dr.core.records import Cut, ModelCard, Side
-from m2dr.core.requests import MODELS
+from m2dr.core.errors import UserError, nearest
+from m2dr.core.files import atomic_path, refuse_same_file
+from m2dr.core.progress import Advance, progress, say
+from m2dr.core.records import Cut, Document, ModelCard, Side
+from m2dr.core.requests import MODELS, EncodeRequest
+from m2dr.data.dataset import DOCUMENT_COLUMNS, DOCUMENT_IDS, DOCUMENT_TEXTS
+from m2dr.data.own_fields import own_fields
 from m2dr.data.pydocs import cache_folder
-from m2dr.data.tokens import buckets, pad
+from m2dr.data.text_files import Texts, open_texts
+from m2dr.data.tokens import batched, buckets, pad
 from m2dr.index.manifest import Label
 from m2dr.index.vectors import prefixes
 from m2dr.model.folder import check_exits, read_card, read_card_file
-from m2dr.model.hub import CARD, EXITS, pinned
+from m2dr.model.hub import CARD, EXITS, find_folder, pinned
 from m2dr.model.static import open_static
 from m2dr.model.tokenizer import SAMPLE, BaseTokenizer, tokenize
 from m2dr.tasks.encode_texts import embed_tokens, tokens_per_batch
 
+if TYPE_CHECKING:
+    from m2dr.model.document_encoder import BatchEncoder
+    from m2dr.model.runtimes import OpenedRuntime
+
+AT_ONCE = 4096  # texts that are tokenised at a time, and sorted by length into batches
+SIDES: dict[str, Side] = {  # by names of prompts
+    "query": "query",
+    **dict.fromkeys(("document", "passage", "corpus"), "document"),
+}
+_LONG = 512  # tokens of a long text; some models take texts of any length
+_OPEN = 3  # encoders of different layers that are kept
+_WARM_UPS = 3  # the first runs of torch allocate memory and choose kernels
+
+Vectors = NDArray[np.float32]
+Item = str | Mapping[str, object]  # a text, or a dict with a text and perhaps a title and an id
+Tell = Callable[[str], None]
 Function = TypeVar("Function", bound=Callable[..., Any])
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
 
 
-class OfBackbone(Protocol):
-    """Settings that name a backbone."""
+class Encoder:
+    """A model cut to a layer and a dim, which encodes queries and documents; thread-safe.
+
+    Vectors are cut and, where the model compares by cosine, then scaled to length one, as
+    sentence-transformers does. They are those of `m2dr index` and `m2dr search`.
+
+        model = m2dr.Encoder("minilm", layer=4, dim=128)
+        scores = model.similarity(model.encode_queries(queries), model.encode_documents(documents))
+
+    Attributes:
+        name: folder or id of the model.
+        card: layers, width, similarity, prompts, lengths, trained cuts.
+        layer: that queries run through.
+        dim: of a vector.
+        device: as it was asked for.
+        dtype: as it was asked for.
+        runtime: as it was asked for.
+    """
+
+    def __init__(
+        self,
+        name: str | PathLike[str],
+        layer: int | None = None,
+        dim: int | None = None,
+        *,
+        device: object = "auto",
+        dtype: object = "auto",
+        runtime: str = "torch",
+    ) -> None:
+        """Load the layers that queries of a cut run through; those of documents when needed.
+
+        Args:
+            name: folder of a model, `minilm`, which is built in, or a Hugging Face id.
+            layer: layers that queries run through; all of them by default. Layer 0 is the table of
+                tokens of a fitted model and needs no torch. Documents run through the layer that
+                the model trained such queries to search.
+            dim: dims of the embedding to keep; all by default.
+            device: auto, cpu, cuda or cuda:N.
+            dtype: auto, fp32 or bf16; auto is bf16 where the processor or gpu multiplies it.
+            runtime: torch, onnx, openvino or auto.
+
+        Raises:
+            UserError: no such model, or it has no such layer or dim.
+        """
+        self.name = str(fspath(name))
+        self.card = read_card(self.name)
+        cut = find_cut(self.card, layer, dim, self.name)
+        self.layer, self.dim = cut.layer, cut.dim
+        self.device, self.dtype, self.runtime = device_name(device), dtype_name(dtype), runtime
+        self._tokenizing = threading.Lock()  # a tokenizer keeps its last length inside
+        self._encoders = LruCache(self._open, _OPEN)
+        self._graphs = LruCache(self._open_graph, 1)
+        self._encoders.get(self.layer)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: str | PathLike[str],
+        layer: int | None = None,
+        dim: int | None = None,
+        *,
+        revision: str = "",
+        token: str = "",
+        cache_dir: str | PathLike[str] | None = None,
+        **options: Any,  # device, dtype, runtime
+    ) -> "Encoder":
+        """Load a model as the constructor does, of a revision of the hub too.
+
+        Args:
+            name: folder or id.
+            layer: layers that queries run through; all by default.
+            dim: dims to keep; all by default.
+            revision: branch, tag or commit of a Hugging Face id.
+            token: of Hugging Face, for private models; that of the login by default.
+            cache_dir: folder of the local copies of Hugging Face models.
+            options: device, dtype and runtime.
+
+        Raises:
+            UserError: no such model, or it has no such layer or dim.
+        """
+        folder = str(fspath(name))
+        if revision or token or cache_dir:
+            cache = Path(cache_dir) if cache_dir else None
+            folder = str(find_folder(folder, revision=revision, token=token, cache_dir=cache))
+        return cls(folder, layer, dim, **options)
 
     @property
-    def backbone(self) -> str:
-        """Folder or id."""
-        ...
+    def document_layer(self) -> int:
+        """Layer of the documents that queries of the cut were trained to search."""
+        return document_layer(self.card, self.layer)
 
-    @property
-    def revision(self) -> str:
-        """Branch, tag or commit of an id; empty for its main branch."""
-        ...
+    def get_sentence_embedding_dimension(self) -> int:
+        """Return `dim`, as sentence-transformers calls it."""
+        return self.dim
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, layer={self.layer}, dim={self.dim})"
+
+    def encode(
+        self,
+        sentences: Item | Iterable[Item],
+        *,
+        side: Side | None = None,
+        layer: int | Sequence[int] | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int | None = None,
+        tokens_per_batch: int | None = None,
+        show_progress_bar: bool | None = False,
+        precision: str = "float32",
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+    ) -> Any:  # an array, a tensor, or a dict of these
+        """Return the vectors of texts at one layer, or at several from one pass.
+
+        Most arguments are those of sentence-transformers.
+
+        Args:
+            sentences: N texts, or one; documents may be dicts with a text and a title.
+            side: query or document, which have prompts and lengths of their own; document by
+                default.
+            layer: layers that they run through, or a list of such numbers; that of the side by
+                default.
+            prompt_name: query, or document (passage, corpus), which is the side.
+            prompt: that of the side; another one is refused.
+            batch_size: texts of the longest length whose tokens make a batch, in place of
+                tokens_per_batch; of shorter texts there are more in a batch.
+            tokens_per_batch: tokens of a batch, padding included; texts of similar length share a
+                batch. By default as many as suit the device.
+            show_progress_bar: whether to show progress on standard error.
+            precision: float32 or float16.
+            convert_to_numpy: False for tensors of torch.
+            convert_to_tensor: whether tensors of torch are returned, on the processor.
+            normalize_embeddings: whether vectors are scaled to length one, also those of a model
+                that compares by dot products.
+            truncate_dim: dims to keep, at most those of the encoder; cut before they are
+                normalised.
+
+        Returns:
+            [N, D] or a tensor, or [D] for a single text; of several layers a dict from layer to
+            such an array.
+
+        Raises:
+            UserError: the model has no such layer or dim, or another prompt was asked for.
+        """
+        side = side or SIDES.get(prompt_name or "document")
+        if side is None:
+            raise UserError(
+                f"There is no prompt {prompt_name!r}. {nearest(str(prompt_name), SIDES)}"
+            )
+        prefix = self.card.query_prefix if side == "query" else self.card.document_prefix
+        if prompt is not None and prompt != prefix:
+            raise UserError(f"The prompt of a {side} is {prefix!r}, not {prompt!r:.200}.")
+        if precision not in ("float32", "float16"):
+            raise UserError(f"Vectors are float32 or float16, not {precision}.")
+        if batch_size is not None:
+            longest = self.card.query_length if side == "query" else self.card.document_length
+            tokens_per_batch = batch_size * min(longest, _LONG)
+        if truncate_dim is not None and truncate_dim > self.dim:
+            raise UserError(f"Dim {truncate_dim} was asked for; this encoder has {self.dim}.")
+        own = self.layer if side == "query" else self.document_layer
+        layers = (
+            sorted({*layer}) if isinstance(layer, Sequence) else [own if layer is None else layer]
+        )
+        single = isinstance(sentences, str | Mapping)
+        texts = texts_of([sentences] if isinstance(sentences, str | Mapping) else sentences)
+        bar = progress("Encoding", len(texts), "texts") if show_progress_bar else nullcontext()
+        with bar as advance:
+            vectors = self.vectors(
+                texts, side, layers, tokens_per_batch, advance or (lambda _: None), truncate_dim
+            )
+        if normalize_embeddings and self.card.similarity != "cosine":
+            vectors = np.stack([_unit(rows) for rows in vectors])
+        rows = [each[0] if single else each for each in vectors.astype(precision, copy=False)]
+        if convert_to_tensor or not convert_to_numpy:
+            from m2dr.model.devices import as_tensor
+
+            rows = [as_tensor(each) for each in rows]
+        return dict(zip(layers, rows, strict=True)) if isinstance(layer, Sequence) else rows[0]
+
+    def encode_queries(self, queries: str | Iterable[str], **options: Any) -> Any:
+        """Return the vectors of queries, [Q, D], or [D] of one; `options` as `encode` takes them.
+
+        Each gets the query prompt of the model and is cut at its query length.
+        """
+        return self.encode(queries, side="query", **options)
+
+    def encode_documents(self, documents: Item | Iterable[Item], **options: Any) -> Any:
+        """Return the vectors of documents, [N, D], or [D] of one; `options` as `encode` takes them.
+
+        Each gets the document prompt of the model and is cut at its document length. Dicts have a
+        text and perhaps a title, which stands before the text.
+        """
+        return self.encode(documents, side="document", **options)
+
+    encode_query, encode_document = encode_queries, encode_documents  # of sentence-transformers
+
+    def similarity(self, queries: ArrayLike, documents: ArrayLike) -> Vectors:
+        """Return the scores of all pairs of vectors, [Q, N]: cosines or dot products.
+
+        Args:
+            queries: [Q, D], or [D] of one.
+            documents: [N, D], or [D] of one.
+        """
+        left, right = (np.atleast_2d(np.asarray(each, np.float32)) for each in (queries, documents))
+        if self.card.similarity == "cosine":
+            left, right = _unit(left), _unit(right)
+        scores: Vectors = left @ right.T
+        return scores
+
+    def cut(self, layer: int | str | Cut | None = None, dim: int | None = None) -> "Encoder":
+        """Return the same model at another cut; its layers are loaded once more.
+
+        Args:
+            layer: of the queries, from 0, or a whole cut, also as "L4D128"; this one's by default.
+            dim: of the vectors; that of this encoder by default.
+
+        Raises:
+            UserError: the model has no such layer or dim.
+        """
+        if isinstance(layer, str | Cut):
+            cut = Cut.parse(layer) if isinstance(layer, str) else layer
+            layer, dim = cut.layer, cut.dim if dim is None else dim
+        return Encoder(
+            self.name, self.layer if layer is None else layer, self.dim if dim is None else dim,
+            device=self.device, dtype=self.dtype, runtime=self.runtime,
+        )  # fmt: skip
+
+    def save_pretrained(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
+        """Write a model folder that m2dr, transformers and sentence-transformers open.
+
+        Of a cut it is the smaller model that `m2dr export` writes, whose vectors are those of the
+        queries: other layers and dims are left out. Where the model trained such queries to search
+        documents of its last layer, save that cut too, for the documents. Layer 0 is a table and no
+        model, so that the whole model is written.
+
+        Args:
+            folder: to write; empty or missing.
+            force: whether a cut that was neither fitted nor trained is written too.
+
+        Raises:
+            UserError: the folder is not empty, or the cut was neither fitted nor trained.
+        """
+        from m2dr.tasks.export import save_cut
+
+        save_cut(self.name, Cut(self.layer, self.dim), self.document_layer, Path(folder), force)
+        return Path(folder)
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        token: str = "",
+        private: bool = False,
+        commit_message: str = "",
+        revision: str = "",
+    ) -> str:
+        """Upload the model to the Hugging Face hub, as `m2dr push` does, and return its address.
+
+        A folder that holds the whole model is uploaded as it is, with its README and figures. Of a
+        cut whose documents need fewer layers, and of a model from elsewhere, a folder of the layers
+        that queries and documents need is uploaded, with all dims.
+
+        Args:
+            repo_id: OWNER/NAME.
+            token: of the hub; that of the login by default.
+            private: whether a new model is private.
+            commit_message: of the commit.
+            revision: branch to write to, made where it is missing; main by default.
+
+        Raises:
+            UserError: the id is not OWNER/NAME, there is no token, or the hub refuses.
+        """
+        from m2dr.core.requests import PushModelRequest
+        from m2dr.tasks.push_model import push_layers
+
+        request = PushModelRequest(
+            Path(self.name), repo_id, private, revision, commit_message, token
+        )
+        return push_layers(request, max(self.layer, self.document_layer)).url
+
+    def vectors(
+        self,
+        texts: Sequence[str],
+        side: Side,
+        layers: Sequence[int],
+        budget: int | None = None,
+        advance: Advance = lambda _: None,
+        dim: int | None = None,
+    ) -> Vectors:
+        """Return the vectors of texts at some layers, [L, N, D]; arguments as for `stream`."""
+        vectors = np.empty((len(layers), len(texts), dim or self.dim), np.float32)
+        parts = (texts[start : start + AT_ONCE] for start in range(0, len(texts), AT_ONCE))
+        end = 0
+        for part in self.stream(parts, side, layers, budget, advance, dim):
+            start, end = end, end + part.shape[1]
+            vectors[:, start:end] = part
+        return vectors
+
+    def stream(
+        self,
+        parts: Iterable[Sequence[str]],
+        side: Side,
+        layers: Sequence[int],
+        budget: int | None = None,
+        advance: Advance = lambda _: None,
+        dim: int | None = None,
+    ) -> Iterator[Vectors]:
+        """Yield the vectors of each part of the texts, [L, n, D], while the next is tokenised.
+
+        Args:
+            parts: of n texts each, in the order of the texts.
+            side: whether they are queries or documents.
+            layers: L layers; all of them come from one pass, but queries in a runtime other than
+                torch, and any text in onnx, take one each.
+            budget: tokens of a batch, padding included; by default as many as suit the device.
+            advance: receives the number of texts of each batch.
+            dim: dims to keep; those of the cut by default.
+
+        Raises:
+            UserError: the model has no such layer or dim.
+        """
+        dim = dim or self.dim
+        for layer in layers:
+            self.card.check(Cut(layer, dim), self.name)
+        deepest = self._encoders.get(max(layers))
+
+        def tokens(part: Sequence[str]) -> list[list[int]]:
+            with self._tokenizing:
+                return tokenize(self.card, deepest.tokenizer, part, side)
+
+        for rows in _ahead(tokens, parts):
+            embedded = self._embed(deepest, rows, side, layers, budget, advance)
+            yield np.stack([prefixes(each, dim, self.card.similarity) for each in embedded])
+
+    def _embed(
+        self,
+        deepest: "QueryEncoder",
+        rows: list[list[int]],
+        side: Side,
+        layers: Sequence[int],
+        budget: int | None,
+        advance: Advance,
+    ) -> Vectors:  # [L, n, H], not normalised
+        several = len(rows) > 1 or len(layers) > 1  # one query has no batches to be sorted into
+        opened = deepest.opened if several else None
+        if opened and opened.name == "torch":
+            encoder = cast("BatchEncoder", opened.runtime)
+            return embed_tokens(encoder, rows, opened.tokenizer.pad_id, layers, advance, budget)
+        if opened and opened.name == "openvino" and side == "document":  # batches side by side
+            graph, pad_id = self._graphs.get(max(layers))
+            return embed_tokens(graph, rows, pad_id, layers, advance, budget)
+        vectors = np.stack([self._encoders.get(layer).embed(rows) for layer in layers])
+        advance(len(rows))
+        return vectors
+
+    def _open_graph(self, layer: int) -> "tuple[BatchEncoder, int]":
+        from m2dr.model.document_encoder import OPENVINO, DocumentSource
+
+        source = DocumentSource(self.name, layer, self.device, self.dtype, cache_folder())
+        encoder, tokenizer = source.open(OPENVINO)
+        return encoder, tokenizer.pad_id
+
+    def _open(self, layer: int) -> "QueryEncoder":
+        runtime = self.runtime if layer else "torch"
+        return QueryEncoder(self.name, layer, runtime, self.device, self.dtype)
+
+
+class QueryEncoder:
+    """Encodes queries at one layer of a model, of an index too; thread-safe.
+
+    Attributes:
+        card: of the model.
+        tokenizer: that the ids come from.
+        opened: the first layers of the model in a runtime; None at layer 0.
+        lock: a tokenizer keeps its last length inside: two threads would mix them up.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        layer: int,
+        runtime: str = "torch",
+        device: str = "auto",
+        dtype: str = "auto",
+        exits: Path | None = None,
+    ) -> None:
+        """Load the layers that queries run through, and no others; layer 0 needs no torch.
+
+        Args:
+            model: folder or id.
+            layer: of the queries.
+            runtime: torch, onnx, openvino or auto, whose choice is told.
+            device: as `choose_device` takes it.
+            dtype: as `choose_dtype` takes it.
+            exits: folder of the exits of an index, used in place of those of the model.
+
+        Raises:
+            UserError: as `open_static` and `open_runtime` do, or a runtime was named at layer 0.
+        """
+        self.layer, self.lock = layer, threading.Lock()
+        self.tokenizer: BaseTokenizer
+        self.opened: OpenedRuntime | None = None
+        if layer == 0:
+            if runtime not in ("torch", "auto"):
+                raise UserError(f"--runtime {runtime} was asked for, and layer 0 is a table.")
+            static = open_static(model, exits)
+            self.card, self.tokenizer, self._embed = static.card, static.tokenizer, static.embed_ids
+            return
+        from m2dr.model.runtimes import open_runtime
+
+        if exits is not None and runtime != "torch":  # a graph is opened without a look at them
+            check_exits(exits, read_card(model).fingerprint, EXITS)
+        self.opened = open_runtime(runtime, model, layer, device, dtype, cache_folder(), exits)
+        if self.opened.note:
+            say(self.opened.note)
+        self.card, self.tokenizer = self.opened.runtime.card, self.opened.tokenizer
+
+    def tokenize(
+        self, texts: Sequence[str], tell: Tell | None = None, side: Side = "query"
+    ) -> list[list[int]]:
+        """Return the token ids of each text, cut at the model's length.
+
+        Args:
+            texts: queries, or documents.
+            tell: is told when queries are longer than that.
+            side: whether they are queries or documents.
+
+        Raises:
+            UserError: `tell` is given and a query is empty.
+        """
+        card, length = self.card, self.card.query_length
+        if tell is None:
+            with self.lock:
+                return tokenize(card, self.tokenizer, texts, side)
+        for number, text in enumerate(texts, start=1):
+            if not text.strip():
+                which = f"Query {number} of {len(texts)}" if len(texts) > 1 else "The query"
+                raise UserError(f"{which} is empty; give it a word to search for.")
+        with self.lock:
+            # One token more than fits distinguishes a text that is cut from one that just fits.
+            rows = tokenize(card, self.tokenizer, texts, "query", spare=1)
+            long = [number for number, row in enumerate(rows) if len(row) > length]
+            cut = tokenize(card, self.tokenizer, [texts[number] for number in long], "query")
+        for number, row in zip(long, cut, strict=True):
+            rows[number] = row
+        if long:
+            which = (
+                "The query is" if len(texts) == 1 else f"{len(long)} of {len(texts)} queries are"
+            )
+            tell(f"{which} longer than {length} tokens; what follows these is not read.")
+        return rows
+
+    def embed(self, rows: Sequence[Sequence[int]]) -> Vectors:
+        """Return the vectors of token rows, [N, H], in their order, not normalised."""
+        if self.opened is None:
+            return self._embed(rows)
+        runtime, layers = self.opened.runtime, [self.layer]
+        if len(rows) == 1:  # sorting and padding a single query costs as much as half a layer
+            ids = np.array(rows, np.int64)
+            single: Vectors = runtime.embed(ids, np.ones_like(ids), layers)[0]
+            return single
+        vectors = np.empty((len(rows), self.card.width), np.float32)
+        for chosen in buckets([len(row) for row in rows], tokens_per_batch(runtime.device.type)):
+            ids, mask = pad([rows[number] for number in chosen], self.opened.tokenizer.pad_id)
+            vectors[chosen] = runtime.embed(ids, mask, layers)[0]
+        return vectors
+
+    def share_weights(self, other: "QueryEncoder") -> None:
+        """Hold the tensors of another encoder of the model in place of equal ones."""
+        from m2dr.model.encoder import Encoder as TorchEncoder
+        from m2dr.model.encoder import share_weights
+
+        mine, theirs = (one.opened and one.opened.runtime for one in (self, other))
+        if isinstance(mine, TorchEncoder) and isinstance(theirs, TorchEncoder):
+            share_weights(mine, theirs)
+
+    def warm_up(self) -> None:
+        """Run a few queries, so that libraries are loaded before the first one that counts."""
+        for _ in range(_WARM_UPS):
+            self.embed(self.tokenize([SAMPLE]))
+
+
+class LruCache(Generic[Key, Value]):
+    """The values of the keys that were used last, each made once; thread-safe."""
+
+    def __init__(self, make: Callable[[Key], Value], most: int) -> None:
+        self._make, self._most = make, most
+        self.kept: OrderedDict[Key, Value] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Key) -> Value:
+        """Return the value of a key, making it if needed, and drop those used least recently."""
+        with self._lock:
+            if key not in self.kept:
+                self.kept[key] = self._make(key)
+            self.kept.move_to_end(key)
+            while len(self.kept) > self._most:
+                self.kept.popitem(last=False)
+            return self.kept[key]
+
+
+def as_documents(items: Iterable[Item], numbered: bool = True) -> Iterator[Document]:
+    """Yield documents of strings, or of dicts with a text and perhaps a title, an id and fields.
+
+    Args:
+        items: documents.
+        numbered: whether those without an id have their number, from 0, as id.
+
+    Raises:
+        UserError: an item has no text, or no id although it needs one.
+    """
+    if isinstance(items, str | bytes | Mapping) or hasattr(items, "columns"):
+        raise UserError(f"Give a list of strings or dicts, not {type(items).__name__}.")
+    for number, item in enumerate(items):
+        row = {"text": item} if isinstance(item, str) else item
+        if not isinstance(row, Mapping):
+            raise UserError(f"Document {number} is {type(item).__name__}; give a string or a dict.")
+        text = next((row[key] for key in DOCUMENT_TEXTS if row.get(key) is not None), None)
+        docid = next((row[key] for key in DOCUMENT_IDS if row.get(key) is not None), None)
+        docid = number if docid is None and numbered else docid
+        title = row.get("title") or ""
+        if not isinstance(text, str) or not isinstance(title, str):
+            raise UserError(f"Document {number} has no text, which is a string under 'text'.")
+        if docid is None:
+            raise UserError(f"Document {number} has no id, which is a string under 'id'.")
+        yield Document(str(docid), text, title, own_fields(row, DOCUMENT_COLUMNS))
+
+
+def texts_of(items: Iterable[Item]) -> list[str]:
+    """Return what an encoder reads of texts: of a dict its title and text.
+
+    Raises:
+        UserError: an item has no text, or holds half a surrogate pair.
+    """
+    texts = [document.content for document in as_documents(items)]
+    for number, text in enumerate(texts):
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise UserError(f"Text {number} holds half a surrogate pair.") from None
+    return texts
+
+
+def device_name(device: object) -> str:
+    """Return a device, also one of torch, by its name; None is auto."""
+    return "auto" if device is None else str(device)
+
+
+def dtype_name(dtype: object) -> str:
+    """Return a number format, also one of torch, by the name that m2dr has for it."""
+    name = "auto" if dtype is None else str(dtype).removeprefix("torch.")
+    return {"float32": "fp32", "bfloat16": "bf16"}.get(name, name)
+
+
+def _unit(vectors: Vectors) -> Vectors:
+    """Return vectors of length one; one of length zero stays as it is."""
+    norms = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+    unit: Vectors = (vectors / np.where(norms > 0, norms, 1)).astype(np.float32)
+    return unit
+
+
+def _ahead(
+    tokens: Callable[[Sequence[str]], list[list[int]]], parts: Iterable[Sequence[str]]
+) -> Iterator[list[list[int]]]:
+    """Yield the token rows of each part; another thread tokenises the next meanwhile."""
+    source = iter(parts)
+    part = next(source, None)
+    if part is None:
+        return
+    rows, part = tokens(part), next(source, None)
+    if part is None:  # a single query is not worth a thread
+        yield rows
+        return
+    with ThreadPoolExecutor(1, "tokenise") as pool:
+        while part is not None:
+            coming = pool.submit(tokens, part)
+            yield rows
+            rows, part = coming.result(), next(source, None)
+    yield rows
+
+
+@dataclass(frozen=True)
+class EncodeReport:
+    """The vectors that `m2dr encode` wrote."""
+
+    texts: int
+    model: str
+    cut: Cut
+    seconds: float
+
+
+def encode(request: EncodeRequest) -> EncodeReport:
+    """Encode all texts of a file at one cut, and write their vectors in its order.
+
+    All lines are checked before the model is loaded. The files are replaced when they are complete.
+
+    Raises:
+        UserError: a line is malformed, there is none, there is no such model or cut, the format
+            is not known, or two of the files are the same.
+    """
+    begun = time.monotonic()
+    kind = request.out.suffix.lower()
+    if kind not in _FORMATS:
+        raise UserError(f"--out {request.out} ends in {kind!r}. {nearest(kind, _FORMATS)}")
+    refuse_same_file("--out", request.out, {"FILE": request.file, "--ids": request.ids})
+    refuse_same_file("--ids", request.ids, {"FILE": request.file})
+    texts = open_texts(request.file, request.query)
+    total = left = sum(1 for _ in texts())
+    if total == 0:
+        raise UserError(f"{request.file} holds no texts.")
+    encoder = Encoder(
+        request.model or newest_model(), request.layer, request.dim,
+        device=request.device, dtype=request.dtype, runtime=request.runtime,
+    )  # fmt: skip
+    with ExitStack() as files:
+        write = files.enter_context(
+            _FORMATS[kind](request.out, (total, encoder.dim), request.precision)
+        )
+        keep = files.enter_context(_ids_file(request.ids)) if request.ids else None
+        advance = files.enter_context(progress("Encoding", total, "texts"))
+        for ids, vectors in _encoded(request, encoder, texts, advance):
+            left -= len(ids)
+            if left < 0:
+                break
+            write(ids, vectors)
+            if keep:
+                keep(ids)
+        if left != 0:
+            raise UserError(f"{request.file} has changed while it was encoded. Encode it again.")
+    cut = Cut(encoder.layer, encoder.dim)
+    return EncodeReport(total, encoder.name, cut, time.monotonic() - begun)
+
+
+def _encoded(
+    request: EncodeRequest, encoder: Encoder, texts: Texts, advance: Advance
+) -> Iterator[tuple[list[str], Vectors]]:
+    """Yield the ids of n texts, and their vectors [n, D] in the format asked for."""
+    read: deque[list[str]] = deque()  # ids of the parts whose vectors are to come
+
+    def parts() -> Iterator[list[str]]:
+        for part in batched(texts(), AT_ONCE):
+            read.append([each.id for each in part])
+            yield [each.content for each in part]
+
+    side: Side = "query" if request.query else "document"
+    budget, layers = request.tokens_per_batch, [encoder.layer]
+    for (vectors,) in encoder.stream(parts(), side, layers, budget, advance):
+        with np.errstate(over="ignore"):
+            written = vectors.astype(request.precision)
+        if not np.isfinite(written).all():
+            raise UserError(f"A vector has {np.abs(vectors).max():.6g}, too large for float16.")
+        yield read.popleft(), written
+
+
+@contextmanager
+def _npy(path: Path, shape: tuple[int, int], precision: str) -> Iterator[Callable[..., None]]:
+    """Open an array [N, D], which `numpy.load` reads."""
+    descr = np.lib.format.dtype_to_descr(np.dtype(precision))
+    header = {"descr": descr, "fortran_order": False, "shape": shape}
+    # Not through a mapped file: on a full disk that ends the process by a signal.
+    with atomic_path(path) as unfinished, unfinished.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+
+        def write(_: list[str], vectors: Vectors) -> None:
+            file.write(vectors.tobytes())
+
+        yield write
+
+
+@contextmanager
+def _parquet(path: Path, shape: tuple[int, int], precision: str) -> Iterator[Callable[..., None]]:
+    """Open a table with the columns `id` and `vector`, a list of D numbers."""
+    import pyarrow
+    from pyarrow import parquet
+
+    numbers = pyarrow.from_numpy_dtype(np.dtype(precision))
+    schema = pyarrow.schema({"id": pyarrow.string(), "vector": pyarrow.list_(numbers, shape[1])})
+    with atomic_path(path) as unfinished, parquet.ParquetWriter(unfinished, schema) as file:
+
+        def write(ids: list[str], vectors: Vectors) -> None:
+            column = pyarrow.FixedSizeListArray.from_arrays(vectors.ravel(), shape[1])
+            file.write_table(pyarrow.table([pyarrow.array(ids), column], schema=schema))
+
+        yield write
+
+
+@contextmanager
+def _ids_file(path: Path) -> Iterator[Callable[[list[str]], None]]:
+    """Open a file of one id per line, as `m2dr index import --ids` reads it."""
+    with atomic_path(path) as unfinished, unfinished.open("w", encoding="utf-8") as file:
+        yield lambda ids: file.writelines(f"{each}\n" for each in ids)
+
+
+_FORMATS = {".npy": _npy, ".parquet": _parquet}
 
 
 def at_revision(function: Function) -> Function:
     """Return a function in which the backbone of its settings is one commit of the hub."""
 
     @wraps(function)
-    def run(settings: OfBackbone, *rest: Any, **named: Any) -> Any:  # the function's
+    def run(settings: Any, *rest: Any, **named: Any) -> Any:  # the function's
         with pinned(settings.backbone, settings.revision):
             return function(settings, *rest, **named)
 
@@ -64,23 +777,11 @@ def newest_model(folder: Path = MODELS) -> str:
         UserError: there is no trained model, or the newest m2dr.json is damaged.
     """
     cards = [(path.stat().st_mtime_ns, path) for path in folder.glob(f"*/{CARD}")]
-    passed: list[str] = []
     for _, path in sorted(cards, reverse=True):
-        model = str(path.parent)
         if read_card_file(path).is_trained:
-            newer = f" (exported or pre-trained, so not used: {_few(passed)})" if passed else ""
-            say(f"Model: {model}, the newest in {folder}/{newer}; --model names another.")
-            return model
-        passed.append(model)
-    raise UserError(
-        f"No --model was given and there is no trained one in {folder}/"
-        f"{f', only what was exported or pre-trained ({_few(passed)})' if passed else ''}. "
-        f"Name one, such as minilm, or fit one without labels: {command('fit', backbone='minilm')}"
-    )
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+            say(f"Model: {path.parent}, the newest in {folder}/; --model names another.")
+            return str(path.parent)
+    raise UserError(f"No --model was given and there is no trained one in {folder}/.")
 
 
 def label_of(card: ModelCard, model: str, source: str = "") -> Label:
@@ -170,8 +871,6 @@ def find_cut(card: ModelCard, layer: int | None, dim: int | None, model: str) ->
         UserError: the model has no such cut.
     """
     full = card.full
-    layer = None if layer is None else whole_number("layer", layer, 0)
-    dim = None if dim is None else whole_number("dim", dim, 1)
     cut = Cut(full.layer if layer is None else layer, full.dim if dim is None else dim)
     return card.check(cut, model)
 
@@ -184,364 +883,3 @@ def names_of(models: Sequence[str]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     raise UserError(f"The models {', '.join(models)} repeat; name each once.")
-
-
-if TYPE_CHECKING:
-    from m2dr.model.runtimes import OpenedRuntime
-
-Key = TypeVar("Key", bound=Hashable)
-Value = TypeVar("Value")
-Tell = Callable[[str], None]
-
-_WARM_UPS = 3  # the first runs of torch allocate memory and choose kernels
-
-
-class RowEncoder(Protocol):
-    """Encodes token ids at one layer; a StaticEncoder is one, of layer 0."""
-
-    @property
-    def card(self) -> ModelCard:
-        """The model card."""
-        ...
-
-    @property
-    def tokenizer(self) -> BaseTokenizer:
-        """The tokenizer that the ids come from."""
-        ...
-
-    def embed_ids(self, rows: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        """Return the vectors of token rows, [N, H], in their order, not normalised."""
-        ...
-
-
-@dataclass(frozen=True)
-class LayerEncoder:
-    """The first layers of an encoder, in a runtime."""
-
-    layer: int
-    opened: "OpenedRuntime"
-
-    @property
-    def card(self) -> ModelCard:
-        """The model card."""
-        return self.opened.runtime.card
-
-    @property
-    def tokenizer(self) -> BaseTokenizer:
-        """The tokenizer that the ids come from."""
-        return self.opened.tokenizer
-
-    def embed_ids(self, rows: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        """Return the vectors of token rows, [N, H], in their order, not normalised."""
-        runtime, layers = self.opened.runtime, [self.layer]
-        if len(rows) == 1:  # sorting and padding a single query costs as much as half a layer
-            ids = np.array(rows, np.int64)
-            alone: NDArray[np.float32] = runtime.embed(ids, np.ones_like(ids), layers)[0]
-            return alone
-        vectors = np.empty((len(rows), runtime.card.width), np.float32)
-        budget = tokens_per_batch(runtime.device.type)
-        for chosen in buckets([len(row) for row in rows], budget):
-            ids, mask = pad([rows[number] for number in chosen], self.opened.tokenizer.pad_id)
-            vectors[chosen] = runtime.embed(ids, mask, layers)[0]
-        return vectors
-
-
-@dataclass(frozen=True)
-class QueryEncoder:
-    """Encodes queries; thread-safe."""
-
-    encoder: RowEncoder
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def tokenize(self, texts: Sequence[str], tell: Tell) -> list[list[int]]:
-        """Return the token ids of each query, cut at the model's length, which `tell` is told.
-
-        Raises:
-            UserError: a text is empty.
-        """
-        for number, text in enumerate(texts, start=1):
-            if not text.strip():
-                which = f"Query {number} of {len(texts)}" if len(texts) > 1 else "The query"
-                raise UserError(f"{which} is empty; give it a word to search for.")
-        card, tokenizer = self.encoder.card, self.encoder.tokenizer
-        with self.lock:  # a tokenizer keeps its last length inside: two threads would mix them up
-            # One token more than fits distinguishes a text that is cut from one that just fits.
-            rows = tokenize(card, tokenizer, texts, "query", spare=1)
-            long = [number for number, row in enumerate(rows) if len(row) > card.query_length]
-            cut = tokenize(card, tokenizer, [texts[number] for number in long], "query")
-        for number, row in zip(long, cut, strict=True):
-            rows[number] = row
-        if long:
-            verb = "is" if len(long) == 1 else "are"
-            of = f"{len(long)} of {len(texts)} queries {verb}" if len(texts) > 1 else "The query is"
-            tell(f"{of} longer than {card.query_length} tokens; what follows these is not read.")
-        return rows
-
-    def embed(self, rows: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        """Return the vectors of token rows, [N, H], in their order, not normalised."""
-        return self.encoder.embed_ids(rows)
-
-    def warm_up(self) -> None:
-        """Run a few queries, so that libraries are loaded before the first one that counts."""
-        for _ in range(_WARM_UPS):
-            self.embed(self.tokenize([SAMPLE], lambda _: None))
-
-
-def open_query_encoder(
-    model: str,
-    layer: int,
-    runtime: str,
-    device: str,
-    dtype: str,
-    tell: Tell,
-    exits: Path | None = None,
-) -> QueryEncoder:
-    """Load the layers that queries run through, and no others; layer 0 needs no torch.
-
-    Args:
-        model: folder or id.
-        layer: of the queries.
-        runtime: torch, onnx, openvino or auto.
-        device: as `choose_device` takes it.
-        dtype: as `choose_dtype` takes it.
-        tell: receives the note of a runtime that was chosen.
-        exits: folder of the exits of an index, used in place of those of the model.
-
-    Raises:
-        UserError: as `open_static` and `open_runtime` do, or a runtime was asked for at layer 0.
-    """
-    if layer == 0:
-        if runtime not in ("torch", "auto"):
-            raise UserError(
-                f"--runtime {runtime} was asked for, and layer 0 is a table that needs none. Leave "
-                "it out."
-            )
-        return QueryEncoder(open_static(model, exits))
-    from m2dr.model.runtimes import open_runtime
-
-    if (
-        exits is not None and runtime != "torch"
-    ):  # an exported graph is opened without a look at them
-        check_exits(exits, read_card(model).fingerprint, EXITS)
-    opened = open_runtime(runtime, model, layer, device, dtype, cache_folder(), exits)
-    if opened.note:
-        tell(opened.note)
-    return QueryEncoder(LayerEncoder(layer, opened))
-
-
-class LruCache(Generic[Key, Value]):
-    """The values of the keys that were used last, each made once; thread-safe."""
-
-    def __init__(self, make: Callable[[Key], Value], most: int) -> None:
-        self._make, self._most = make, most
-        self._kept: OrderedDict[Key, Value] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: Key) -> Value:
-        """Return the value of a key, making it if needed, and drop those used least recently."""
-        with self._lock:
-            if key not in self._kept:
-                self._kept[key] = self._make(key)
-            self._kept.move_to_end(key)
-            while len(self._kept) > self._most:
-                self._kept.popitem(last=False)
-            return self._kept[key]
-
-
-if TYPE_CHECKING:
-    from m2dr.model.document_encoder import BatchEncoder
-
-AT_ONCE = 4096  # texts that are tokenised at a time, and sorted by length into batches
-_OPEN = 3  # encoders of different layers that are kept
-Vectors = NDArray[np.float32]
-
-
-class CutEncoder:
-    """Encodes queries, documents and other texts at one cut; thread-safe.
-
-    Vectors are cut and, where the model compares by cosine, then scaled to length one, as
-    sentence-transformers gives them: dot products rank alike. They are those of `m2dr index` and
-    `m2dr search`.
-    """
-
-    def __init__(
-        self,
-        model: str,
-        layer: int | None = None,
-        dim: int | None = None,
-        *,
-        device: str = "auto",
-        dtype: str = "auto",
-        runtime: str = "torch",
-    ) -> None:
-        """Load the layers that queries of the cut need; those of documents when they are needed.
-
-        Args:
-            model: folder or id.
-            layer: layers that queries run through, from 0; all of them when None. Documents run
-                through those that the model trained such queries to search.
-            dim: dims to keep; all when None.
-            device: auto, cpu, cuda or cuda:N.
-            dtype: auto, fp32 or bf16.
-            runtime: torch, onnx, openvino or auto; layer 0 needs none of them.
-
-        Raises:
-            UserError: no such model, or it has no such cut.
-        """
-        self.model = path_or_name("model", model)
-        self.card = read_card(self.model)
-        self.name = names_of([self.model])[0]
-        self.cut = find_cut(self.card, layer, dim, self.model)
-        self.device, self.dtype, self.runtime = device, dtype, runtime
-        self._tokenizing = threading.Lock()  # a tokenizer keeps its last length inside
-        self._encoders = LruCache(self._open, _OPEN)
-        self._graphs = LruCache(self._open_graph, 1)
-        self._encoders.get(self.cut.layer)
-
-    @property
-    def document_layer(self) -> int:
-        """Layer of the documents that queries of the cut were trained to search."""
-        return document_layer(self.card, self.cut.layer)
-
-    @property
-    def parameters(self) -> int:
-        """Number of weights that encode queries and documents of the cut."""
-        from m2dr.model.checkpoint import load
-        from m2dr.model.encoder import parameters_of
-
-        deepest = max(self.cut.layer, self.document_layer)
-        return parameters_of(load(self.model, deepest)[0], deepest)
-
-    def queries(self, texts: Sequence[str]) -> Vectors:
-        """Return the vectors of queries, [N, D]."""
-        return self._at(texts, "query", self.cut.layer)
-
-    def documents(self, texts: Sequence[str]) -> Vectors:
-        """Return the vectors of documents that such queries search, [N, D]."""
-        return self._at(texts, "document", self.document_layer)
-
-    def texts(self, texts: Sequence[str]) -> Vectors:
-        """Return the vectors of texts to compare with each other, as documents, [N, D]."""
-        return self._at(texts, "document", self.cut.layer)
-
-    def _at(self, texts: Sequence[str], side: Side, layer: int) -> Vectors:
-        found: Vectors = self.vectors(texts, side, [layer])[0]
-        return found
-
-    def vectors(
-        self,
-        texts: Sequence[str],
-        side: Side,
-        layers: Sequence[int],
-        budget: int | None = None,
-        advance: Callable[[int], None] = lambda _: None,
-        dim: int | None = None,
-    ) -> Vectors:
-        """Return the vectors of texts at some layers, [L, N, D]; arguments as for `stream`."""
-        found = np.empty((len(layers), len(texts), dim or self.cut.dim), np.float32)
-        parts = (texts[start : start + AT_ONCE] for start in range(0, len(texts), AT_ONCE))
-        end = 0
-        for part in self.stream(parts, side, layers, budget, advance, dim):
-            start, end = end, end + part.shape[1]
-            found[:, start:end] = part
-        return found
-
-    def stream(
-        self,
-        parts: Iterable[Sequence[str]],
-        side: Side,
-        layers: Sequence[int],
-        budget: int | None = None,
-        advance: Callable[[int], None] = lambda _: None,
-        dim: int | None = None,
-    ) -> Iterator[Vectors]:
-        """Yield the vectors of each part of the texts, [L, n, D], while the next is tokenised.
-
-        Args:
-            parts: of n texts each, in the order of the texts.
-            side: whether they are queries or documents.
-            layers: L layers; all of them come from one pass, but queries in a runtime other than
-                torch, and any text in onnx, take one each.
-            budget: tokens of a batch, padding included; by default as many as suit the device.
-            advance: receives the number of texts of each batch.
-            dim: dims to keep; those of the cut by default.
-
-        Raises:
-            UserError: the model has no such layer or dim.
-        """
-        dim = dim or self.cut.dim
-        for layer in layers:
-            self.card.check(Cut(layer, dim), self.model)
-        if budget is not None and budget < 1:
-            raise UserError(f"{budget} tokens per batch were asked for. Ask for at least one.")
-        deepest = self._encoders.get(max(layers))
-
-        def tokens(part: Sequence[str]) -> list[list[int]]:
-            with self._tokenizing:
-                return tokenize(self.card, deepest.tokenizer, part, side)
-
-        for rows in _ahead(tokens, parts):
-            vectors = self._embed(deepest, rows, side, layers, budget, advance)
-            cut = [prefixes(one, dim, self.card.similarity) for one in vectors]
-            yield np.stack(cut)
-
-    def _embed(
-        self,
-        deepest: RowEncoder,
-        rows: list[list[int]],
-        side: Side,
-        layers: Sequence[int],
-        budget: int | None,
-        advance: Callable[[int], None],
-    ) -> Vectors:
-        """Return the vectors of token rows at some layers, [L, n, H], not normalised."""
-        alone = len(rows) == 1 and len(layers) == 1  # one query has no batches to be sorted into
-        if isinstance(deepest, LayerEncoder) and deepest.opened.name == "torch" and not alone:
-            from m2dr.model.encoder import Encoder
-
-            encoder, pad_id = deepest.opened.runtime, deepest.opened.tokenizer.pad_id
-            assert isinstance(encoder, Encoder)  # what runtime torch opens
-            return embed_tokens(encoder, rows, pad_id, layers, advance, budget)
-        if self._in_graphs(deepest, side) and not alone:
-            graph, pad_id = self._graphs.get(max(layers))
-            return embed_tokens(graph, rows, pad_id, layers, advance, budget)
-        found = np.stack([self._encoders.get(layer).embed_ids(rows) for layer in layers])
-        advance(len(rows))
-        return found
-
-    @staticmethod
-    def _in_graphs(deepest: RowEncoder, side: Side) -> bool:
-        """Whether documents run several batches at a time, as `m2dr index` runs them."""
-        opened = isinstance(deepest, LayerEncoder) and deepest.opened.name == "openvino"
-        return side == "document" and opened
-
-    def _open_graph(self, layer: int) -> "tuple[BatchEncoder, int]":
-        from m2dr.model.document_encoder import OPENVINO, DocumentSource
-
-        source = DocumentSource(self.model, layer, self.device, self.dtype, cache_folder())
-        encoder, tokenizer = source.open(OPENVINO)
-        return encoder, tokenizer.pad_id
-
-    def _open(self, layer: int) -> RowEncoder:
-        runtime = "torch" if layer == 0 else self.runtime
-        return open_query_encoder(self.model, layer, runtime, self.device, self.dtype, say).encoder
-
-
-def _ahead(
-    tokens: Callable[[Sequence[str]], list[list[int]]], parts: Iterable[Sequence[str]]
-) -> Iterator[list[list[int]]]:
-    """Yield the token rows of each part; another thread tokenises the next meanwhile."""
-    source = iter(parts)
-    part = next(source, None)
-    if part is None:
-        return
-    rows, part = tokens(part), next(source, None)
-    if part is None:  # a single query is not worth a thread
-        yield rows
-        return
-    with ThreadPoolExecutor(1, "tokenise") as pool:
-        while part is not None:
-            coming = pool.submit(tokens, part)
-            yield rows
-            rows, part = coming.result(), next(source, None)
-    yield rows

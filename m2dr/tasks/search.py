@@ -19,7 +19,7 @@ from m2dr.index.filters import Filter, Value, typed
 from m2dr.index.manifest import Kind
 from m2dr.index.searchable import Searchable
 from m2dr.index.store import open_store
-from m2dr.tasks.encoder import LruCache, QueryEncoder, Tell, label_of, open_query_encoder
+from m2dr.tasks.encoder import LruCache, QueryEncoder, Tell, label_of
 from m2dr.tasks.resolve import ResolvedIndex, open_documents, resolve_index, store_of
 
 DEPTH = 10  # documents of an answer where no number is asked for
@@ -242,13 +242,12 @@ class Searcher:
 
 def _load(resolved: ResolvedIndex) -> QueryEncoder:
     request = resolved.request
-    return open_query_encoder(
+    return QueryEncoder(
         resolved.model,
         resolved.query_layer,
         request.runtime,
         request.device,
         request.dtype,
-        say,
         resolved.exits,
     )
 

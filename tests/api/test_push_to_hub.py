@@ -1,6 +1,5 @@
 """Encoders go to a stand-in of the hub and come back from it, at a revision."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,10 +8,6 @@ import pytest
 from hub_server import TOKEN, running_hub
 from shell import ENVIRONMENT
 from world import make_model
-
-import m2dr
-from m2dr.core.errors import UserError
-from m2dr.tasks import push_model
 
 CODE = """if True:
     import sys, m2dr, numpy
@@ -44,26 +39,3 @@ def test_a_model_goes_to_the_hub_and_comes_back(
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [f"{hub.url}/me/tiny/commit/{commit}", str(layers)]
     assert hub.private == {"me/tiny"}
-
-
-def test_a_copy_that_is_not_taken_is_pushed_again_by_the_same_call(
-    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The folder of the copy is gone by then."""
-    model = make_model(tiny_backbone, tmp_path / "model", similarity="cosine")
-    encoder = m2dr.Encoder.from_pretrained(model, layer=2, dtype="fp32", device="cpu")
-
-    def lost(*_: object) -> None:
-        raise ConnectionError("lost")
-
-    monkeypatch.setattr(push_model, "_pushed", lost)
-    for cut, again in (
-        (encoder, "push_to_hub('me/tiny', private=True, revision='v2')"),
-        (encoder.cut(4), f"m2dr push {model} me/tiny --revision v2 --private"),
-    ):
-        with pytest.raises(UserError, match=re.escape(f"go on with: {again}") + "$"):
-            cut.push_to_hub("me/tiny", revision="v2", private=True)
-    with pytest.raises(UserError, match="repo_id is of type NoneType. Give a string"):
-        encoder.push_to_hub(None)
-    with pytest.raises(UserError, match="'tiny' is no name for a model on the hub"):
-        encoder.push_to_hub("tiny")

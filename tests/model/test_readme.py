@@ -24,7 +24,7 @@ from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import export_cut, load, save
 from m2dr.model.folder import read_card
 from m2dr.tasks.encode_texts import embed_texts
-from m2dr.tasks.encoder import CutEncoder
+from m2dr.tasks.encoder import Encoder
 from m2dr.tasks.train import train
 
 TEXTS = ["open the file", "a list of numbers and a class of text and a line of words"]
@@ -220,7 +220,7 @@ def test_the_python_of_the_card_gives_one_cut_in_every_tool(
 
     assert np.shape(ours["scores"]) == np.shape(theirs["scores"]) == (1, 1)
     np.testing.assert_allclose(ours["queries"], states["vectors"], atol=1e-5)
-    whole = CutEncoder(str(folder), dim=8, device="cpu").queries(["a question"])
+    whole = Encoder(str(folder), dim=8, device="cpu").encode_queries(["a question"])
     np.testing.assert_allclose(whole, unit(theirs["queries"], similarity), atol=1e-5)
     assert not np.allclose(whole, ours["queries"], atol=1e-3)  # it is another layer
 

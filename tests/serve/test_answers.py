@@ -14,7 +14,7 @@ from openai import OpenAI
 from serve_world import World
 
 from m2dr import Encoder, open_index
-from m2dr.api.open_index import OpenIndex
+from m2dr import Index as OpenIndex
 from m2dr.core.errors import UserError
 from m2dr.core.records import Document
 from m2dr.core.requests import ServeRequest
@@ -65,8 +65,8 @@ def test_a_dim_without_an_index_is_searched_through_the_store(
     models = server.get("/models").json["indexes"][0]
     assert 8 in models["dims"]
     scan = open_index(
-        index._resolved.request.corpus, model=index._resolved.model, dim=8, engine="exact",
-        root=index._resolved.request.root, device="cpu", dtype="fp32",
+        index.resolved.request.corpus, model=index.resolved.model, dim=8, engine="exact",
+        root=index.resolved.request.root, device="cpu", dtype="fp32",
     )  # fmt: skip
 
     assert server.hits(query=QUERIES[0], dim=8) == [

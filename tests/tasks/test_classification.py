@@ -10,7 +10,7 @@ from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.core.requests import ClassificationRequest
 from m2dr.model import checkpoint
-from m2dr.tasks.encoder import CutEncoder
+from m2dr.tasks.encoder import Encoder
 from m2dr.tasks.sentence_tasks import evaluate_classification, tables
 
 pytest.importorskip("sklearn")
@@ -54,9 +54,10 @@ def test_every_cut_is_learnt_from_its_own_vectors(
         for split in ("train", "test")
     }
     for cut, values in grid.cells.items():
-        encoder = CutEncoder(str(model), cut.layer, cut.dim, device="cpu", dtype="fp32")
+        encoder = Encoder(str(model), cut.layer, cut.dim, device="cpu", dtype="fp32")
         vectors = {
-            split: encoder.texts([text for text, _ in found]) for split, found in rows.items()
+            split: encoder.encode([text for text, _ in found], layer=encoder.layer)
+            for split, found in rows.items()
         }
         classifier = LogisticRegression().fit(
             vectors["train"], [label for _, label in rows["train"]]

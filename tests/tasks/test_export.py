@@ -19,7 +19,7 @@ from m2dr.core.errors import UserError
 from m2dr.core.requests import ExportRequest
 from m2dr.model.cut_readme import read_exported
 from m2dr.tasks import export as verb
-from m2dr.tasks.encoder import open_query_encoder
+from m2dr.tasks.encoder import QueryEncoder
 from m2dr.tasks.figures import read_results
 
 TEXTS = ["open the file", "a list of numbers and a class of text and a line of words", "path"]
@@ -187,9 +187,8 @@ def test_exits_of_an_index_are_exported(
 
     assert code == 0, noted
     assert "L2D8 encodes queries, and finds documents of L4D8 best" in noted
-    said: list[str] = []
-    opened = open_query_encoder(str(tiny_backbone), 2, "torch", "cpu", "fp32", said.append, exits)
-    expected = opened.embed(opened.tokenize(TEXTS, said.append))[:, :8]
+    opened = QueryEncoder(str(tiny_backbone), 2, "torch", "cpu", "fp32", exits)
+    expected = opened.embed(opened.tokenize(TEXTS))[:, :8]
     again = m2dr.Encoder.from_pretrained(tmp_path / "small", device="cpu", dtype="fp32")
     found = again.encode_queries(TEXTS)
     unit = expected / np.linalg.norm(expected, axis=1, keepdims=True)

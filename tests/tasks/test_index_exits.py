@@ -112,7 +112,7 @@ def test_queries_of_every_layer_search_the_documents_of_the_last(ask: Ask) -> No
         for answer, place in zip(found, places, strict=True):
             near = [place[hit.docid] for hit in answer.hits]
             assert np.median(near) < 40  # of 150; chance is 75
-    with pytest.raises(UserError, match="exits = 'indexes' was asked for"):
+    with pytest.raises(UserError, match="exits is 'index' or 'model', not 'indexes'"):
         open_index(request.corpus, model=request.model, root=request.root, exits="indexes")
 
 

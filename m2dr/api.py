@@ -1,0 +1,237 @@
+"""The Python interface: what `import m2dr` gives."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from m2dr.core.errors import UserError
+from m2dr.core.reading import lists_of
+from m2dr.core.requests import EvaluateRequest, PickRequest
+from m2dr.evaluate.grid import Grid, text_table
+from m2dr.tasks.encoder import Encoder, device_name, dtype_name
+from m2dr.tasks.index_object import Index
+
+if TYPE_CHECKING:
+    import pandas
+
+    from m2dr.evaluate.pick import Choice
+
+__all__ = ["Encoder", "EvaluatedGrid", "Index", "UserError", "evaluate", "fit", "open_index",
+           "train"]  # fmt: skip
+
+open_index = Index.open
+Named = str | PathLike[str]
+
+
+def train(
+    *,
+    out: Named | None = None,
+    config: Named | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    **settings: Any,  # each of a type of its own, checked
+) -> Encoder:
+    """Train one encoder whose every layer and every prefix can retrieve, as `m2dr train` does.
+
+        model = m2dr.train(variant="full-dim", corpus="pydocs", dims=[32, 128], steps=500)
+
+    Args:
+        out: folder of the model; models/CORPUS-VARIANT by default.
+        config: TOML file of settings, which keywords overrule.
+        resume: whether to go on with a training that was interrupted.
+        overwrite: whether to begin again in a folder that is in use.
+        settings: those of docs/settings.md, such as variant, corpus, backbone, steps or dims.
+
+    Returns:
+        The trained model, all layers and dims.
+
+    Raises:
+        UserError: a setting is unknown or wrong, or anything else that a person can mend.
+        Interrupted: Ctrl-C; what was trained until the last checkpoint is in the folder.
+    """
+    from m2dr.core.trainings import TrainSettings, read_train_settings
+    from m2dr.tasks import train as task
+    from m2dr.tasks.run_folder import folder_of, resumed
+
+    given, file = _plain(settings, TrainSettings), Path(config) if config else None
+    request = read_train_settings(file, (), given)
+    folder = folder_of(request.corpus, request.variant, Path(out) if out else None)
+    if resume:
+        request = resumed(read_train_settings, folder, file, (), given)
+    if task.asks_for_many(request):
+        raise UserError(f"variant = {request.variant} trains a model for each cut; name one cut.")
+    report = task.train(request, folder, resume, overwrite)
+    return Encoder(report.folder, device=request.device, dtype=request.dtype)
+
+
+def fit(
+    *,
+    out: Named | None = None,
+    config: Named | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    **settings: Any,  # each of a type of its own, checked
+) -> Encoder:
+    """Make every layer and prefix of an encoder retrieve, without training, as `m2dr fit` does.
+
+        model = m2dr.fit(backbone="minilm", corpus="pydocs")
+        model.cut(0).encode_queries("read a file line by line")
+
+    Args:
+        out: folder of the model; models/CORPUS-fitted by default.
+        config: TOML file of settings, which keywords overrule.
+        resume: whether to go on with a fit that was interrupted.
+        overwrite: whether to begin again in a folder that is in use.
+        settings: those of docs/settings.md, such as backbone, corpus, texts or inputs.
+
+    Returns:
+        The fitted model, all layers and dims.
+
+    Raises:
+        UserError: a setting is unknown or wrong, or anything else that a person can mend.
+        Interrupted: Ctrl-C; what was read until the last save is in the folder.
+    """
+    from m2dr.core.trainings import FitSettings, read_fit_settings
+    from m2dr.tasks import fit as task
+    from m2dr.tasks.run_folder import folder_of, resumed
+
+    given, file = _plain(settings, FitSettings), Path(config) if config else None
+    request = read_fit_settings(file, (), given)
+    folder = folder_of(request.corpus, task.FITTED, Path(out) if out else None)
+    if resume:
+        request = resumed(read_fit_settings, folder, file, (), given)
+    report = task.fit(request, folder, resume, overwrite)
+    return Encoder(report.folder, device=request.device, dtype=request.dtype)
+
+
+def evaluate(
+    model: Encoder | Named,
+    corpus: Named,
+    *,
+    folder: Named | None = None,
+    device: object = None,
+    dtype: object = None,
+    **options: Any,
+) -> "EvaluatedGrid":
+    """Measure every cut of a model on a corpus, as `m2dr evaluate retrieval` does.
+
+    Documents are encoded once into the stores of `folder`; what was measured before is not
+    measured again.
+
+    Args:
+        model: an encoder, or the folder or id of a model.
+        corpus: pydocs, a folder in BEIR or MS MARCO layout or its bare name, or irds:ID.
+        folder: of the indexes.
+        device: auto, cpu, cuda or cuda:N; that of the encoder by default.
+        dtype: auto, fp32 or bf16; that of the encoder by default.
+        options: other fields of `EvaluateRequest`: split, layers, dims, measures, documents, exits,
+            out, overwrite and others.
+
+    Raises:
+        UserError: a corpus, split, model, measure or cut is not there.
+    """
+    from m2dr.tasks.evaluate import evaluate as task
+    from m2dr.tasks.evaluate import keep_record
+
+    encoder = model if isinstance(model, Encoder) else None
+    own = (encoder.device, encoder.dtype) if encoder else ("auto", "auto")
+    lists = _plain(options, EvaluateRequest).items()
+    options = {name: tuple(each) if isinstance(each, list) else each for name, each in lists}
+    paths = {"root": folder or options.get("root"), "out": options.get("out")}
+    options |= {name: Path(path) for name, path in paths.items() if path}
+    request = EvaluateRequest(
+        corpora=(fspath(corpus),),
+        models=(encoder.name if encoder else fspath(model),),  # type: ignore[arg-type]  # a name
+        device=device_name(device or own[0]),
+        dtype=dtype_name(dtype or own[1]),
+        **options,
+    )
+    report = task(request)
+    keep_record(report)
+    if report.means:  # of a corpus that consists of several
+        grid = report.means[0]
+        home = Path(request.out) / grid.corpus.replace(" ", "-")
+    else:
+        grid, home = report.grids[0], report.folder
+    values = {field.name: getattr(grid, field.name) for field in fields(Grid)}
+    return EvaluatedGrid(**values, request=request, folder=home / grid.model)
+
+
+@dataclass(frozen=True)
+class EvaluatedGrid(Grid):
+    """The measures of one model, cut by cut, and the folder with its files.
+
+    Cells are `grid.cells[m2dr.core.records.Cut(4, 128)]["nDCG@10"]`; `str(grid)` is the table that
+    `m2dr evaluate` prints.
+    """
+
+    request: EvaluateRequest | None = None  # what was measured; None of no grid that is returned
+    folder: Path = Path()  # with grid.json, grid.csv and runs
+
+    def __str__(self) -> str:
+        return "\n\n".join(text_table(self, measure) for measure in self.measures)
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """Return a row per cut, with the columns layer and dim and one for each measure."""
+        import pandas
+
+        cuts = sorted(self.cells.items())
+        return pandas.DataFrame(
+            [{"layer": cut.layer, "dim": cut.dim, **values} for cut, values in cuts]
+        )
+
+    def plot(self, path: Named, measure: str = "") -> Path:
+        """Draw a measure, the first by default, over the dims, a line per layer; return the path.
+
+        Raises:
+            UserError: the grid does not hold the measure, or the file cannot be written.
+        """
+        from m2dr.evaluate.figures import quality_over_dims
+
+        quality_over_dims([self], measure or self.measures[0], Path(path))
+        return Path(path)
+
+    def pick(self, **limits: Any) -> "Choice":
+        """Return the best cut within a budget, as `m2dr pick` does; `choice.chosen.cut` is the cut.
+
+        Costs that are not known yet are measured on this machine.
+
+        Args:
+            limits: fields of `PickRequest`: latency_ms, bytes_per_document, multiply_adds, quality
+                as a share of the full model's, at_least as ("nDCG@10", .3), measure, percentile.
+
+        Raises:
+            UserError: no cut fits, with the nearest ones and what they lack.
+        """
+        from m2dr.tasks.pick import pick_cut
+
+        request = self.request
+        assert request is not None  # every grid that `evaluate` returns has one
+        return pick_cut(
+            PickRequest(
+                self.folder, model=request.models[0], corpus=request.corpora[0], root=request.root,
+                device=request.device, dtype=request.dtype, **limits,
+            )
+        )  # fmt: skip
+
+
+def _plain(options: dict[str, Any], kind: type) -> dict[str, Any]:
+    """Return options as a file of settings would hold them.
+
+    A path is a text there. A single number or text where several are taken stands for itself, and
+    numbers of numpy are those of Python.
+    """
+    lists = lists_of(kind)
+    plain = {}
+    for name, value in options.items():
+        if value is None:
+            continue
+        value = fspath(value) if isinstance(value, PathLike) else value
+        value = value.tolist() if hasattr(value, "tolist") else value
+        if name in lists and not isinstance(value, list | tuple):
+            several = isinstance(value, Iterable) and not isinstance(value, str)
+            value = list(value) if several else [value]
+        plain[name] = value
+    return plain
