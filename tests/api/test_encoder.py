@@ -236,7 +236,7 @@ def test_tensors_and_half_precision(prompted: Path) -> None:
         (lambda model: model.encode("a", precision="int8"), "float32 or float16, not int8"),
         (lambda model: model.encode("a", prompt="x "), "The prompt of a document is 'text '"),
         (lambda model: model.encode("a", truncate_dim=64), "Dim 64 was asked for"),
-        (lambda model: model.encode("a", prompt_name="STS"), "not 'STS'"),
+        (lambda model: model.encode("a", prompt_name="STS"), "no prompt 'STS'"),
         (lambda model: model.cut(dim=99), "Dim 99 was asked for"),
     ],
 )

@@ -258,7 +258,7 @@ def test_a_query_that_just_fits_is_not_called_long(
     searcher.answers([fits, f"{fits} file", "open"], 3)
 
     assert told == [
-        f"1 of 3 queries is longer than {length} tokens; what follows these is not read."
+        f"1 of 3 queries are longer than {length} tokens; what follows these is not read."
     ]
     np.testing.assert_array_equal(*searcher.vectors([fits, f"{fits} file"]))
 
