@@ -140,6 +140,7 @@ def evaluate(
     lists = _plain(options, EvaluateRequest).items()
     options = {name: tuple(each) if isinstance(each, list) else each for name, each in lists}
     paths = {"root": folder or options.get("root"), "out": options.get("out")}
+    options["documents"] = str(options.get("documents", "trained"))  # also the number of a layer
     options |= {name: Path(path) for name, path in paths.items() if path}
     request = EvaluateRequest(
         corpora=(fspath(corpus),),

@@ -215,7 +215,7 @@ class Index:
         if isinstance(texts, Mapping) or not all(isinstance(query, str) for query in queries):
             raise UserError("Give a query, or a list of queries, which are strings.")
         searcher = self.searcher(layer, dim, document_layer)
-        answers: list[Answer] = searcher.answers(queries, k, filter)
+        answers: list[Answer] = searcher.answers(queries, None if k is None else int(k), filter)
         return answers[0] if isinstance(texts, str) else answers
 
     def searcher(
