@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from m2dr.core.errors import UserError
 from m2dr.core.reading import lists_of
 from m2dr.core.requests import EvaluateRequest, PickRequest
-from m2dr.evaluate.grid import Grid, text_table
+from m2dr.evaluate.grid import Grid, text_tables
 from m2dr.tasks.encoder import Encoder, device_name, dtype_name
 from m2dr.tasks.index_object import Index
 
 if TYPE_CHECKING:
     import pandas
 
-    from m2dr.evaluate.pick import Choice
+    from m2dr.tasks.pick import Choice
 
 __all__ = ["Encoder", "EvaluatedGrid", "Index", "UserError", "evaluate", "fit", "open_index",
            "train"]  # fmt: skip
@@ -172,7 +172,7 @@ class EvaluatedGrid(Grid):
     folder: Path = Path()  # with grid.json, grid.csv and runs
 
     def __str__(self) -> str:
-        return "\n\n".join(text_table(self, measure) for measure in self.measures)
+        return text_tables([self])
 
     def to_pandas(self) -> "pandas.DataFrame":
         """Return a row per cut, with the columns layer and dim and one for each measure."""

@@ -19,15 +19,13 @@ def compare(request: CompareRequest, as_json: bool) -> None:
     Each cell of a grid is compared by a paired test. FOLDER holds the results of one model, as
     results/pydocs/test/pydocs-full-dim.
     """
-    from m2dr.evaluate.comparison import comparison_record
-    from m2dr.tasks.compare import compare_folders, tables
+    from m2dr.tasks.compare import compare_folders
 
     report = compare_folders(request)
     if as_json:
-        found = [comparison_record(one) for one in report.comparisons]
-        echo_json({"comparisons": found, "files": report.files})
+        echo_json(report.record())
         return
-    echo(tables(report.comparisons))
+    echo(str(report))
     for file in report.files:
         echo(str(file))
 
@@ -48,14 +46,13 @@ def pick(request: PickRequest, as_json: bool) -> None:
     alone, the cheapest that reaches it, by all three costs alike. Ties go to the cheaper. Costs
     that are not known yet are measured on this machine.
     """
-    from m2dr.evaluate.pick import choice_record, choice_table
-    from m2dr.tasks.pick import commands, pick_cut
+    from m2dr.tasks.pick import pick_cut
 
     choice = pick_cut(request)
     if as_json:
-        echo_json({**choice_record(choice), "commands": commands(choice, request.root)})
+        echo_json({**choice.record(), "commands": choice.commands(request.root)})
         return
-    echo(choice_table(choice))
+    echo(str(choice))
     echo()
-    for line in commands(choice, request.root):
+    for line in choice.commands(request.root):
         echo(line)

@@ -8,14 +8,12 @@ import click
 
 from m2dr.cli.options import CommandGroup, json_option, options, takes
 from m2dr.cli.terminal import echo, echo_json
-from m2dr.core.errors import counted
 from m2dr.core.requests import (
     ClassificationRequest,
     EvaluateRequest,
     MtebRequest,
     PairsRequest,
     StsRequest,
-    TaskRequest,
 )
 
 if TYPE_CHECKING:
@@ -47,7 +45,6 @@ def _retrieval(
             "--costs", is_flag=True, help="Measure latency, bytes and encoding speed of each cut."
         ),
         json_option,
-        click.option("--grid", is_flag=True, hidden=True, expose_value=False),  # it always does
     )
 
 
@@ -138,20 +135,19 @@ def pydocs(request: EvaluateRequest, against: tuple[str, ...], costs: bool, as_j
 def _evaluate(
     request: EvaluateRequest, against: tuple[str, ...], costs: bool, as_json: bool
 ) -> None:
-    from m2dr.tasks.compare import tables
-    from m2dr.tasks.evaluate import compared, keep_record, measure_all_costs, record_of, told
+    from m2dr.tasks.evaluate import compared, keep_record, measure_all_costs
     from m2dr.tasks.evaluate import evaluate as measure
 
     report = measure(request)
     keep_record(report)
     comparisons = tuple(compared(request, report, against)) if against else ()
     if not as_json:
-        echo(told(report))
+        echo(str(report))
         for one in comparisons:
-            echo(f"\n{tables([one])}")
+            echo(f"\n{one}")
     measured = tuple(measure_all_costs(request, report)) if costs else ()
     if as_json:
-        echo_json(record_of(report, comparisons, measured))
+        echo_json(report.record(comparisons, measured))
         return
     echo(f"{report.seconds:,.0f} s; tables and runs in {report.folder}")
     for figure in report.figures:
@@ -173,7 +169,7 @@ def sts(request: StsRequest, as_json: bool) -> None:
     """
     from m2dr.tasks.sentence_tasks import evaluate_sts
 
-    _show(request, evaluate_sts(request), as_json)
+    _show(evaluate_sts(request), as_json)
 
 
 @evaluate.command(
@@ -191,7 +187,7 @@ def classification(request: ClassificationRequest, as_json: bool) -> None:
     """
     from m2dr.tasks.sentence_tasks import evaluate_classification
 
-    _show(request, evaluate_classification(request), as_json)
+    _show(evaluate_classification(request), as_json)
 
 
 @evaluate.command(
@@ -209,17 +205,15 @@ def pairs(request: PairsRequest, as_json: bool) -> None:
     """
     from m2dr.tasks.sentence_tasks import evaluate_pairs
 
-    _show(request, evaluate_pairs(request), as_json)
+    _show(evaluate_pairs(request), as_json)
 
 
-def _show(request: TaskRequest, report: "TaskReport", as_json: bool) -> None:
-    from m2dr.tasks.sentence_tasks import record_of, tables
-
+def _show(report: "TaskReport", as_json: bool) -> None:
     if as_json:
-        echo_json({**record_of(report), "folder": request.out})
+        echo_json(report.record())
         return
-    echo(tables(report, request.measures))
-    echo(f"{report.seconds:,.0f} s; tables in {request.out}")
+    echo(str(report))
+    echo(f"{report.seconds:,.0f} s; tables in {report.folder}")
     for figure in report.figures:
         echo(str(figure))
 
@@ -237,20 +231,10 @@ def mteb(request: MtebRequest, as_json: bool) -> None:
 
     The Massive Text Embedding Benchmark fetches its data.
     """
-    from m2dr.evaluate.grid import text_table
-    from m2dr.integrations.mteb import evaluate_mteb, record_of
+    from m2dr.integrations.mteb import evaluate_mteb
 
     report = evaluate_mteb(request)
     if as_json:
-        echo_json(record_of(report))
-        return
-    cuts = tuple(report.scores)
-    if len(cuts) > 1:
-        for grid in report.grids:
-            echo(f"{text_table(grid, grid.measures[0])}\n")
-        told = counted(len(cuts), "cuts")
+        echo_json(report.record())
     else:
-        for score in report.scores[cuts[0]]:
-            echo(f"{score.value:.4f}  {score.measure} of {score.task}, split {score.split}")
-        told = str(cuts[0])
-    echo(f"{told} of {report.model}, {report.seconds:,.0f} s; all in {report.folder}")
+        echo(str(report))

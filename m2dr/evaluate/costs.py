@@ -1,18 +1,15 @@
 """Costs of cuts: multiply-adds and bytes by arithmetic, times as they were measured."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import Any
 
-from m2dr.core.errors import UserError, command, counted, nearest
-from m2dr.core.files import write_json
+from m2dr.core.errors import UserError, counted, nearest
 from m2dr.core.records import Cut
-from m2dr.evaluate.grid import load_results, require_format
+from m2dr.evaluate.grid import read_cells, write_cells
 
 COSTS = "costs.json"
-FORMAT = 1  # of costs.json; raise it when this reader would misread an older file
 # Bits per value, by how an engine stores vectors.
 BITS = {"f32": 32, "f16": 16, "bf16": 16, "int8": 8, "binary": 1}
 
@@ -109,6 +106,12 @@ class Costs:
     machine: str  # processor, cores, device and dtype
     cells: Mapping[Cut, Cost]
 
+    def __post_init__(self) -> None:
+        if not self.cells or not (
+            self.documents_from in ("last", "same") or self.documents_from.isdecimal()
+        ):
+            raise UserError("Costs hold one cut at least, and a layer of documents.")
+
     @property
     def cuts(self) -> tuple[Cut, ...]:
         """Every cut that was measured, smallest layer first."""
@@ -130,20 +133,9 @@ class Costs:
         return cut.layer if self.documents_from == "same" else int(self.documents_from)
 
 
-def write_costs(costs: Costs, folder: Path) -> Path:
-    """Write `costs.json`, atomically, and return its path."""
-    write_json(folder / COSTS, costs_record(costs), allow_nan=False)
-    return folder / COSTS
-
-
-def costs_record(costs: Costs) -> dict[str, Any]:
-    """Return what costs.json holds of some costs."""
-    head = {field.name: getattr(costs, field.name) for field in fields(Costs)}
-    head["whole"] = [costs.whole.layer, costs.whole.dim]
-    head["cells"] = [
-        {"layer": cut.layer, "dim": cut.dim, **asdict(costs.cells[cut])} for cut in costs.cuts
-    ]
-    return {"format": FORMAT, **head}
+def write_costs(costs: Costs, folder: Path) -> None:
+    """Write `costs.json`, atomically."""
+    write_cells(folder / COSTS, costs)
 
 
 def read_costs(folder: Path) -> Costs:
@@ -152,39 +144,4 @@ def read_costs(folder: Path) -> Costs:
     Raises:
         UserError: there is no such file, or it is not one; with the file and what is wrong.
     """
-    path, remedy = folder / COSTS, f"Measure them with: {measuring(folder)}"
-    absent = f"{path} is missing: the costs of these cuts were not measured. {remedy}"
-    return load_results(path, "a file of costs", _costs, remedy, absent)
-
-
-def measuring(folder: Path) -> str:
-    """Return the command that measures the costs of the results in a folder."""
-    return command("pick", folder, measure_costs=True)
-
-
-def _costs(data: Any) -> Costs:  # anything may stand in JSON
-    """Return costs from parsed JSON; raise ValueError, TypeError or KeyError if it has none."""
-    require_format(data, FORMAT)
-    cells: dict[Cut, Cost] = {}
-    for row in data["cells"]:
-        cut = Cut(_whole(row["layer"]), _whole(row["dim"]))
-        if cut in cells:
-            raise ValueError(f"it holds the cut {cut} twice.")
-        try:
-            cells[cut] = Cost(**{field.name: row[field.name] for field in fields(Cost)})
-        except UserError as error:
-            raise ValueError(f"at {cut}, {error}") from error
-    if not cells:
-        raise ValueError("it holds no cut.")
-    words = {field.name: data[field.name] for field in fields(Costs)}
-    documents = words["documents_from"]
-    if documents not in ("last", "same") and not str(documents).isdecimal():
-        raise ValueError(f"its documents_from is {documents!r} where a layer belongs.")
-    layer, dim = data["whole"]
-    return Costs(**{**words, "whole": Cut(_whole(layer), _whole(dim)), "cells": cells})
-
-
-def _whole(value: object) -> int:
-    if type(value) is not int:  # not isinstance, for which JSON's true would be an int
-        raise ValueError(f"a layer or dim is {value!r} where a whole number belongs.")
-    return value
+    return read_cells(folder / COSTS, Costs)

@@ -1,30 +1,39 @@
-"""The measures of a model cut by cut: a grid, as tables of text, as CSV and as JSON."""
+"""The measures of a model cut by cut: a grid, its tables and files, and the scores of its queries.
+
+Shapes: M measures, K cuts, Q queries.
+"""
 
 import csv
 import hashlib
 import io
 import json
 import platform
-import shlex
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from math import fsum, isfinite
 from pathlib import Path
 from typing import Any, TypeVar
-from zipfile import is_zipfile
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError, counted, nearest
-from m2dr.core.files import atomic_path, read_json, write_json, write_text
+from m2dr.core.files import atomic_path, read_record, write_record, write_text
 from m2dr.core.records import Cut
 
+Floats = NDArray[np.float64]
 T = TypeVar("T")
-FORMAT = 1  # of grid.json; raise it when this reader would misread an older file
+
+GRID = "grid.json"
+PROVENANCE = "made.json"
+SCORES = "per_query.npz"
+PARTS = "parts"
+PART_FORMAT = 3  # raise it when a measure or a check is computed otherwise
 # What a cell that a spreadsheet takes for a formula begins with; wide signs count too.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠", "'")
+_PACKAGES = ("m2dr", "torch", "transformers", "faiss-cpu", "faiss-gpu", "numpy", "ir-measures")
 
 
 @dataclass(frozen=True)
@@ -58,8 +67,8 @@ class Grid:
             odd = [name for name, value in values.items() if not isfinite(value)]
             if odd:
                 raise UserError(
-                    f"The {odd[0]} of {self.model} at {cut} is {values[odd[0]]}, which cannot be "
-                    f"compared; measure that cut again."
+                    f"The {odd[0]} of {self.model} at {cut} is {values[odd[0]]}, which is no "
+                    "number to compare."
                 )
 
     @property
@@ -114,10 +123,7 @@ class Grid:
         mine, theirs = self.values(measure), other.values(measure)
         common = {cut: mine[cut] - theirs[cut] for cut in mine if cut in theirs}
         if not common:
-            raise UserError(
-                f"{self.model} and {other.model} have no cut in common; {self.model} has "
-                f"{', '.join(map(str, mine))} and {other.model} {', '.join(map(str, theirs))}."
-            )
+            raise UserError(f"{self.model} and {other.model} have no cut in common.")
         return common
 
     def best(self, measure: str) -> Cut:
@@ -132,13 +138,20 @@ def require_same_queries(grids: Iterable[Grid]) -> None:
     if not settings:
         raise UserError("No grid was given; pass the grid of at least one model.")
     if len(settings) > 1:
-        found = "; ".join(
+        listed = "; ".join(
             f"{model} on {counted(queries, unit)} of {place}"
             for (place, queries, unit), model in settings.items()
         )
-        raise UserError(
-            f"Grids of different test sets cannot be compared: {found}. Measure all on the same."
-        )
+        raise UserError(f"Grids of different test sets cannot be compared: {listed}.")
+
+
+def require_distinct_names(grids: Iterable[Grid]) -> None:
+    """Raise UserError when two grids have the same model name."""
+    names: set[str] = set()
+    for grid in grids:
+        if grid.model in names:
+            raise UserError(f"Two grids are called {grid.model}; rename one of them.")
+        names.add(grid.model)
 
 
 def average(grids: Sequence[Grid], corpus: str = "") -> Grid:
@@ -148,13 +161,10 @@ def average(grids: Sequence[Grid], corpus: str = "") -> Grid:
         grids: at least one, all of the same model, cuts and measures.
         corpus: name of the mean; made of the names of the corpora when empty.
     """
-    first = grids[0]
+    first, count = grids[0], len(grids)
     cells = {
-        cut: {
-            name: fsum(grid.cells[cut][name] for grid in grids) / len(grids)
-            for name in first.measures
-        }
-        for cut in first.cuts
+        cut: {name: fsum(grid.cells[cut][name] for grid in grids) / count for name in values}
+        for cut, values in sorted(first.cells.items())
     }
     places = [grid.place for grid in grids]
     notes = dict.fromkeys(note for grid in grids for note in grid.notes)
@@ -169,16 +179,7 @@ def average(grids: Sequence[Grid], corpus: str = "") -> Grid:
     )
 
 
-def require_distinct_names(grids: Iterable[Grid]) -> None:
-    """Raise UserError when two grids have the same model name."""
-    names: set[str] = set()
-    for grid in grids:
-        if grid.model in names:
-            raise UserError(
-                f"Two grids are called {grid.model}, and a table could not tell them apart; "
-                f"rename one of them."
-            )
-        names.add(grid.model)
+# Tables as text
 
 
 def format_score(value: float) -> str:
@@ -188,6 +189,12 @@ def format_score(value: float) -> str:
     ('.3159', '-.0200', '1.0000')
     """
     return f"{value:.4f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.4f}"
+
+
+def text_tables(grids: Sequence[Grid], measures: Sequence[str] = ()) -> str:
+    """Return a table per measure; several models stand under each other at each layer."""
+    table = text_comparison if len(grids) > 1 else lambda grids, name: text_table(grids[0], name)
+    return "\n\n".join(table(grids, name) for name in measures or grids[0].measures)
 
 
 def text_table(grid: Grid, measure: str) -> str:
@@ -203,8 +210,7 @@ def text_table(grid: Grid, measure: str) -> str:
     top = max(values.values())
     rows = [["layer", *map(str, grid.dims)]]
     for layer in grid.layers:
-        cuts = [Cut(layer, dim) for dim in grid.dims]
-        rows.append([str(layer), *(_cell(values.get(cut), top) for cut in cuts)])
+        rows.append([str(layer), *(_cell(values.get(Cut(layer, dim)), top) for dim in grid.dims)])
     title = f"{grid.model}: {grid.heading(measure)}, * best"
     return "\n".join([title, *_starred(rows), *_notes([grid])])
 
@@ -222,11 +228,14 @@ def text_comparison(grids: Sequence[Grid], measure: str) -> str:
     rows = [["layer", "model", *map(str, dims)]]
     for layer in sorted({layer for grid in grids for layer in grid.layers}):
         cuts = [Cut(layer, dim) for dim in dims]
-        tops = [_best_of([v[cut] for v in values if cut in v]) for cut in cuts]
-        present = [pair for pair in zip(grids, values, strict=True) if layer in pair[0].layers]
-        for place, (grid, held) in enumerate(present):
-            cells = [_cell(held.get(cut), top) for cut, top in zip(cuts, tops, strict=True)]
-            rows.append([str(layer) if place == 0 else "", grid.model, *cells])
+        known = [[of[cut] for of in values if cut in of] for cut in cuts]
+        tops = [max(column) if len(column) > 1 else None for column in known]
+        label = str(layer)
+        for grid, of in zip(grids, values, strict=True):
+            if layer in grid.layers:
+                cells = [_cell(of.get(cut), top) for cut, top in zip(cuts, tops, strict=True)]
+                rows.append([label, grid.model, *cells])
+                label = ""
     title = f"{grids[0].heading(measure)}, * best of its cut"
     return "\n".join([title, *_starred(rows, left={1}), *_notes(grids)])
 
@@ -241,127 +250,13 @@ def text_cross(model: str, grids: Mapping[int, Grid], dim: int, measure: str) ->
         measure: one that all grids hold.
     """
     first = next(iter(grids.values()))
-    values = {layer: grid.values(measure) for layer, grid in grids.items()}
-    top = max(value for held in values.values() for cut, value in held.items() if cut.dim == dim)
+    values = [grid.values(measure) for grid in grids.values()]
+    top = max(value for of in values for cut, value in of.items() if cut.dim == dim)
     rows = [["queries", *map(str, grids)]]
     for layer in first.layers:
-        rows.append([str(layer), *(_cell(values[one].get(Cut(layer, dim)), top) for one in grids)])
+        rows.append([str(layer), *(_cell(of.get(Cut(layer, dim)), top) for of in values)])
     title = f"{model}: {first.heading(measure)}, dim {dim}, documents by layer across, * best"
     return "\n".join([title, *_starred(rows)])
-
-
-def write_cross(grids: Mapping[int, Grid], dim: int, path: Path) -> None:
-    """Write all measures at one dim as CSV: a line per query layer, document layer and measure."""
-    head = ("corpus", "split", "query_layer", "document_layer", "dim", "measure", "value")
-    rows = [
-        (grid.corpus, grid.split, cut.layer, layer, dim, name, value)
-        for layer, grid in grids.items()
-        for cut in grid.cuts
-        if cut.dim == dim
-        for name, value in grid.cells[cut].items()
-    ]
-    write_text(path, _csv([head, *rows]))
-
-
-def write_csv(grids: Iterable[Grid], path: Path) -> None:
-    """Write a CSV file with a line per model, cut and measure, values in full precision."""
-    head = ("model", "corpus", "split", "layer", "dim", "measure", "value")
-    rows = [
-        (grid.model, grid.corpus, grid.split, cut.layer, cut.dim, name, value)
-        for grid in grids
-        for cut in grid.cuts
-        for name, value in grid.cells[cut].items()
-    ]
-    write_text(path, _csv([head, *rows]))
-
-
-def inert(name: str) -> str:
-    """Return a name as a cell that no spreadsheet runs as a formula.
-
-    A name that begins like a formula, or with an apostrophe, is prefixed with an apostrophe, so
-    that removing one leading apostrophe gives the name back.
-
-    >>> inert("=HYPERLINK(1)"), inert("'s"), inert("full-dim")
-    ("'=HYPERLINK(1)", "''s", 'full-dim')
-    """
-    return f"'{name}" if name.startswith(_FORMULA) else name
-
-
-def _csv(rows: Sequence[Sequence[str | float]]) -> str:
-    cells = [[inert(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
-    # The csv module does not quote carriage returns by default, but reads them as line ends.
-    returns = any("\r" in cell for row in cells for cell in row if isinstance(cell, str))
-    text = io.StringIO()
-    dialect = csv.unix_dialect if returns else csv.excel  # unix_dialect quotes every cell
-    csv.writer(text, dialect, lineterminator="\n").writerows(cells)
-    return text.getvalue()
-
-
-def write_grid(grid: Grid, path: Path) -> None:
-    """Write `grid` as JSON that `read_grid` reads; in a diff, each cut has lines of its own."""
-    write_json(path, grid_record(grid))
-
-
-def grid_record(grid: Grid) -> dict[str, Any]:
-    """Return what grid.json holds of a grid."""
-    cells = []
-    for cut in grid.cuts:
-        measures = {name: float(value) for name, value in grid.cells[cut].items()}
-        cells.append({"layer": cut.layer, "dim": cut.dim, "measures": measures})
-    return {
-        "format": FORMAT,
-        "model": grid.model,
-        "corpus": grid.corpus,
-        "split": grid.split,
-        "queries": grid.queries,
-        "unit": grid.unit,
-        "notes": grid.notes,
-        "alarms": grid.checks,
-        "cells": cells,
-    }
-
-
-def read_grid(path: Path, remedy: str = "") -> Grid:
-    """Read what `write_grid` wrote; `remedy` is a sentence that ends each message.
-
-    Raises:
-        UserError: the file cannot be read, or is not a grid; with the file and what is wrong.
-    """
-    absent = f"There is no grid file {path}; write one or correct the path."
-    return load_results(path, "a grid", _grid, remedy, absent)
-
-
-def load_results(
-    path: Path, what: str, parse: Callable[[Any], T], remedy: str = "", absent: str = ""
-) -> T:
-    """Read a JSON file of results.
-
-    Args:
-        path: the file.
-        what: what it should hold, such as "a grid".
-        parse: turns the parsed JSON into a value; any error says that the file is another one.
-        remedy: a sentence that ends each message.
-        absent: the message when there is no file.
-
-    Raises:
-        UserError: the file cannot be read, or is another one; with its name and what is wrong.
-    """
-    after = f" {remedy}" if remedy else ""
-    if absent and not path.exists():
-        raise UserError(absent)
-    table = read_json(path)
-    try:
-        return parse(table)
-    except (UserError, ValueError, TypeError, AttributeError, KeyError) as error:
-        reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-        reason = reason.removesuffix(".")
-        raise UserError(f"{path} is not {what} that m2dr wrote: {reason}.{after}") from error
-
-
-def require_format(data: Any, number: int) -> None:  # anything may stand in JSON
-    """Raise ValueError unless a JSON object of results has this format number."""
-    if data["format"] != number:
-        raise ValueError(f"its format is {data['format']!r} and this m2dr reads {number}.")
 
 
 def aligned(
@@ -394,11 +289,6 @@ def _notes(grids: Sequence[Grid]) -> list[str]:
     return lines
 
 
-def _best_of(values: Sequence[float]) -> float | None:
-    """Return the highest of two or more values; None for fewer, of which none is marked."""
-    return max(values) if len(values) > 1 else None
-
-
 def _cell(value: float | None, top: float | None) -> str:
     """Return a value, with a star if it equals `top`; a dash for a cut that was not measured."""
     return "-" if value is None else format_score(value) + "*" * (value == top)
@@ -413,44 +303,93 @@ def _starred(rows: Sequence[Sequence[str]], left: Collection[int] = ()) -> list[
     return aligned(padded, left, " ")
 
 
-def _grid(data: Any) -> Grid:  # anything may stand in JSON
-    """Return a grid from parsed JSON; raise ValueError, TypeError or KeyError if it is none."""
-    require_format(data, FORMAT)
-    cells: dict[Cut, dict[str, float]] = {}
-    for cell in data["cells"]:
-        cut = Cut(_only(int, cell["layer"], "layer"), _only(int, cell["dim"], "dim"))
-        if cut in cells:
-            raise ValueError(f"it holds the cut {cut} twice.")
-        cells[cut] = {name: _only(float, v, name) for name, v in cell["measures"].items()}
-    words = [_only(str, data[key], key) for key in ("model", "corpus", "split")]
-    notes = tuple(_only(str, note, "note") for note in data["notes"])
-    queries = _only(int, data["queries"], "queries")
-    unit = _only(str, data.get("unit", "queries"), "unit")  # absent in older files
-    checks = tuple(_only(str, one, "alarm") for one in data.get("alarms", []))
-    return Grid(words[0], words[1], words[2], queries, cells, notes, unit, checks)
+# Files
 
 
-def _only(kind: type[T], value: object, what: str) -> T:
-    # Not isinstance, for which JSON's true would be an int.
-    if type(value) is not kind:
-        raise ValueError(f"its {what} is {value!r} where {kind.__name__} belongs.")
-    return value
+def write_grid(grid: Grid, folder: Path) -> None:
+    """Write `grid` as grid.json, which `read_grid` reads, and as grid.csv."""
+    write_cells(folder / GRID, grid)
+    write_csv([grid], folder / "grid.csv")
 
 
-# Shapes in this file:
-#   M measures, K cuts, Q queries.
+def read_grid(path: Path) -> Grid:
+    """Read the grid of a folder, or of the file itself.
 
-Floats = NDArray[np.float64]
+    Raises:
+        UserError: the file cannot be read, or is not a grid.
+    """
+    return read_cells(path / GRID if path.is_dir() else path, Grid)
 
-GRID = "grid.json"
-PROVENANCE = "made.json"
-SCORES = "per_query.npz"
-SCORES_FORMAT = 1  # raise it when this reader would misread an older file
-PARTS = "parts"
-PART_FORMAT = 2  # raise it when a measure or a check is computed otherwise
-_DIGITS = 16  # of the digest in a file name
-_AGAINST = "*-against-*.json"
-_PACKAGES = ("m2dr", "torch", "transformers", "faiss-cpu", "faiss-gpu", "numpy", "ir-measures")
+
+def write_csv(grids: Iterable[Grid], path: Path) -> None:
+    """Write a CSV file with a line per model, cut and measure, values in full precision."""
+    rows: list[Sequence[str | float]] = [
+        ("model", "corpus", "split", "layer", "dim", "measure", "value")
+    ]
+    for grid in grids:
+        for cut in grid.cuts:
+            head = (grid.model, grid.corpus, grid.split, cut.layer, cut.dim)
+            rows += [(*head, name, value) for name, value in grid.cells[cut].items()]
+    _write_rows(rows, path)
+
+
+def write_cross(grids: Mapping[int, Grid], dim: int, path: Path) -> None:
+    """Write all measures at one dim as CSV: a line per query layer, document layer and measure."""
+    rows: list[Sequence[str | float]] = [
+        ("corpus", "split", "query_layer", "document_layer", "dim", "measure", "value")
+    ]
+    for layer, grid in grids.items():
+        for cut in grid.cuts:
+            head = (grid.corpus, grid.split, cut.layer, layer, dim)
+            values = grid.cells[cut] if cut.dim == dim else {}
+            rows += [(*head, name, value) for name, value in values.items()]
+    _write_rows(rows, path)
+
+
+def _write_rows(rows: Sequence[Sequence[str | float]], path: Path) -> None:
+    """Write a CSV file in which no spreadsheet runs a name as a formula.
+
+    A name that begins like a formula, or with an apostrophe, gets an apostrophe before it.
+    """
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_MINIMAL).writerows(
+        [f"'{cell}" if str(cell).startswith(_FORMULA) and isinstance(cell, str) else cell
+         for cell in row]
+        for row in rows
+    )  # fmt: skip
+    write_text(path, text.getvalue())
+
+
+def as_json(record: object) -> Any:  # any JSON value
+    """Return a record as JSON has it; a cut as a key is written as L4D128."""
+    return msgspec.json.decode(_encoded(record))
+
+
+def write_cells(path: Path, record: object) -> None:
+    """Write a record with `cells` by cut, as indented JSON, atomically."""
+    write_text(path, f"{msgspec.json.format(_encoded(record), indent=2).decode()}\n")
+
+
+def read_cells(path: Path, kind: type[T]) -> T:
+    """Read a record that `write_cells` wrote.
+
+    Raises:
+        UserError: the file cannot be read, or holds something else; with what is wrong.
+    """
+    try:
+        table = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        cells = {Cut.parse(name): cell for name, cell in table["cells"].items()}
+        return msgspec.convert({**table, "cells": cells}, kind)
+    except FileNotFoundError:
+        raise UserError(f"There is no file {path}.") from None
+    except (OSError, ValueError, UserError, KeyError, AttributeError) as error:
+        what = kind.__name__.lower()
+        raise UserError(f"{path} is not a {what} that m2dr wrote: {error}") from error
+
+
+def _encoded(record: object) -> bytes:
+    # A cut as a key becomes its name, a number of numpy that of Python.
+    return msgspec.json.encode(record, enc_hook=lambda one: getattr(one, "item", one.__str__)())
 
 
 @dataclass(frozen=True)
@@ -467,7 +406,7 @@ class Provenance:
 
 def write_provenance(provenance: Provenance, folder: Path) -> None:
     """Write made.json beside a grid."""
-    write_json(folder / PROVENANCE, asdict(provenance))
+    write_record(folder / PROVENANCE, provenance)
 
 
 def read_provenance(folder: Path) -> Provenance | None:
@@ -477,43 +416,21 @@ def read_provenance(folder: Path) -> Provenance | None:
         UserError: the file is not what `write_provenance` writes.
     """
     path = folder / PROVENANCE
-    if not path.exists():
-        return None
-    remedy = "Measure the results again with --overwrite."
-    return load_results(path, "a file of provenance", lambda data: Provenance(**data), remedy)
-
-
-def remake(folder: Path, measures: Sequence[str] = ()) -> str:
-    """Say how to make the results of a folder again: "with: " and the command, where it is known.
-
-    Args:
-        folder: of one model's results.
-        measures: measures to add to the command.
-    """
-    try:
-        provenance = read_provenance(folder)
-    except UserError:
-        provenance = None
-    if provenance is None or not provenance.command:
-        asked = "".join(f" --measure {name}" for name in measures)
-        return f"by evaluating that model again{' with' if asked else ''}{asked}"
-    words = shlex.split(provenance.command)
-    for name in measures:
-        given = zip(words, words[1:], strict=False)
-        if ("--measure", name) not in given and f"--measure={name}" not in words:
-            words += ["--measure", name]
-    return f"with: {shlex.join(words)}"
+    return read_record(path, Provenance) if path.exists() else None
 
 
 def package_versions() -> dict[str, str]:
     """Return the versions of Python and of the installed packages that affect results."""
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
+
+
+# Scores of single queries
 
 
 @dataclass(frozen=True, eq=False)
@@ -527,17 +444,10 @@ class QueryScores:
 
     def __post_init__(self) -> None:
         wanted = (len(self.cuts), len(self.query_ids))
-        if self.values.shape != wanted:
+        if self.values.shape != wanted or not np.isfinite(self.values).all():
             raise UserError(
-                f"Scores of {self.measure} have the shape {self.values.shape} where {wanted[0]} "
-                f"cuts of {wanted[1]} queries belong."
-            )
-        odd = np.argwhere(~np.isfinite(self.values))
-        if len(odd):
-            cut, query = self.cuts[odd[0][0]], self.query_ids[odd[0][1]]
-            raise UserError(
-                f"The {self.measure} of query {query} at {cut} is not a number; measure that cut "
-                f"again."
+                f"Scores of {self.measure} have the shape {self.values.shape}, or values that are "
+                f"no numbers, where {wanted[0]} cuts of {wanted[1]} queries belong."
             )
 
     def at(self, cut: Cut) -> Floats:
@@ -547,76 +457,66 @@ class QueryScores:
             UserError: the cut was not measured.
         """
         if cut not in self.cuts:
-            raise UserError(
-                f"There are no {self.measure} scores of {cut}. "
-                f"{nearest(str(cut), map(str, self.cuts))}"
-            )
+            known = nearest(str(cut), map(str, self.cuts))
+            raise UserError(f"There are no {self.measure} scores of {cut}. {known}")
         row: Floats = self.values[self.cuts.index(cut)]
         return row
 
 
-def write_scores(scores: Sequence[QueryScores], folder: Path) -> Path:
-    """Write all measures of one grid as `per_query.npz`, atomically, and return its path.
+def write_scores(
+    scores: Sequence[QueryScores], path: Path, facts: Mapping[str, object] | None = None
+) -> None:
+    """Write all measures of one grid, and JSON `facts` with them, as arrays of numpy, atomically.
 
-    The file holds arrays that numpy reads without pickle: `format`, `measures`, `cuts` and
-    `query_ids` as JSON in UTF-8 (numpy would truncate ids that end in zero bytes), and `values`
-    [M, K, Q] float64.
+    The file holds `head`, JSON in UTF-8 with measures, cuts and query ids, and `values` [M, K, Q].
 
     Args:
         scores: at least one, all of the same cuts and queries.
-        folder: created if need be.
+        path: a file; of a folder its `per_query.npz`.
+        facts: anything else.
     """
-    return save_scores(scores, folder / SCORES)
+    head = {
+        "measures": [one.measure for one in scores],
+        "cuts": [(cut.layer, cut.dim) for cut in scores[0].cuts],
+        "query_ids": scores[0].query_ids,
+        "facts": facts or {},
+    }
+    with (
+        atomic_path(path if path.suffix == ".npz" else path / SCORES) as unfinished,
+        unfinished.open("wb") as file,
+    ):
+        np.savez_compressed(
+            file,
+            head=np.frombuffer(json.dumps(head).encode(), np.uint8),
+            values=np.stack([one.values for one in scores]),
+        )
 
 
-def read_scores(folder: Path) -> dict[str, QueryScores]:
+def read_scores(path: Path) -> dict[str, QueryScores]:
     """Return measure -> its scores, from the folder of a grid or the file itself.
 
     Raises:
         UserError: there is no such file, or it is not one that m2dr wrote; with what is wrong.
     """
-    return load_scores(folder if folder.suffix == ".npz" else folder / SCORES)[0]
+    return _read_scores(path if path.suffix == ".npz" else path / SCORES)[0]
 
 
-def save_scores(
-    scores: Sequence[QueryScores], path: Path, facts: Mapping[str, object] | None = None
-) -> Path:
-    """Write scores as `write_scores` does, under any name, and JSON `facts` with them."""
-    with atomic_path(path) as unfinished, unfinished.open("wb") as file:
-        np.savez_compressed(
-            file,
-            format=_packed(SCORES_FORMAT),
-            measures=_packed([one.measure for one in scores]),
-            cuts=_packed([[cut.layer, cut.dim] for cut in scores[0].cuts]),
-            query_ids=_packed(scores[0].query_ids),
-            facts=_packed(facts or {}),
-            values=np.stack([one.values for one in scores]),
-        )
-    return path
-
-
-def load_scores(path: Path) -> tuple[dict[str, QueryScores], dict[str, Any]]:
-    """Return what `save_scores` wrote: measure -> its scores, and the facts.
-
-    Raises:
-        UserError: as `read_scores`.
-    """
+def _read_scores(path: Path) -> tuple[dict[str, QueryScores], dict[str, Any]]:
+    """Return measure -> its scores, and the facts."""
     try:
-        data = io.BytesIO(path.read_bytes())
-        if not is_zipfile(data):  # numpy would take it for a pickle
-            raise ValueError("it is not a zip file.")
-        with np.load(data, allow_pickle=False) as held:
-            return _read_scores(held), dict(_unpacked(held["facts"]))
+        data = path.read_bytes()
+        if data[:2] != b"PK":  # numpy would take it for a pickle
+            raise ValueError("it is not a zip file")
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            head, values = json.loads(arrays["head"].tobytes()), arrays["values"]
+        cuts = tuple(Cut(layer, dim) for layer, dim in head["cuts"])
+        rows = zip(head["measures"], values.astype(np.float64, casting="no"), strict=True)
+        ids = tuple(head["query_ids"])
+        return {name: QueryScores(name, cuts, ids, row) for name, row in rows}, head["facts"]
     except FileNotFoundError:
-        raise UserError(
-            f"There are no scores of single queries in {path}; make them {remake(path.parent)}"
-        ) from None
+        raise UserError(f"There are no scores of single queries in {path}.") from None
     except Exception as error:  # numpy raises many kinds for a damaged header
-        reason = f"no {error}" if isinstance(error, KeyError) else str(error).removesuffix(".")
-        raise UserError(
-            f"{path} is not a file of scores that m2dr wrote: {reason}. Make it again "
-            f"{remake(path.parent)}"
-        ) from error
+        raise UserError(f"{path} is not a file of scores that m2dr wrote: {error}") from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -639,19 +539,15 @@ class LayerScores:
     ) -> "LayerScores":
         """Join the cuts, whose values are cut -> measure -> [Q]."""
         cuts = tuple(sorted(values))
-        measures = values[cuts[0]]
-        scores = {
-            name: QueryScores(
-                name, cuts, tuple(query_ids), np.stack([values[cut][name] for cut in cuts])
-            )
-            for name in measures
-        }
+        stacked = {name: np.stack([values[cut][name] for cut in cuts]) for name in values[cuts[0]]}
+        ids = tuple(query_ids)
+        scores = {name: QueryScores(name, cuts, ids, rows) for name, rows in stacked.items()}
         return cls(scores, tied, empty, facts)
 
     @property
     def dims(self) -> tuple[int, ...]:
         """Dims that were measured, increasing."""
-        return tuple(cut.dim for cut in next(iter(self.scores.values())).cuts)
+        return tuple(cut.dim for cut in self.tied)
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -660,18 +556,11 @@ class LayerScores:
 
     def only(self, dims: Collection[int], measures: Sequence[str]) -> "LayerScores":
         """Return the scores at some of the dims, by some of the measures."""
-        cuts = [cut for cut in next(iter(self.scores.values())).cuts if cut.dim in dims]
-        scores = {
-            name: QueryScores(
-                name,
-                tuple(cuts),
-                self.scores[name].query_ids,
-                np.stack([self.scores[name].at(cut) for cut in cuts]),
-            )
-            for name in measures
-        }
+        cuts = [cut for cut in self.tied if cut.dim in dims]
+        values = {cut: {name: self.scores[name].at(cut) for name in measures} for cut in cuts}
+        ids = next(iter(self.scores.values())).query_ids
         tied, empty = ({cut: of[cut] for cut in cuts} for of in (self.tied, self.empty))
-        return LayerScores(scores, tied, empty, self.facts)
+        return LayerScores.of(ids, values, tied, empty, self.facts)
 
 
 @dataclass(frozen=True)
@@ -687,7 +576,7 @@ class LayerScoresFile:
     def path(self) -> Path:
         """The path, which differs for every other question."""
         text = json.dumps({**self.question, "format": PART_FORMAT}, sort_keys=True)
-        digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:_DIGITS]
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         return self.folder / PARTS / f"{self._stem}-{digest}.npz"
 
     @property
@@ -697,12 +586,12 @@ class LayerScoresFile:
     def read(self) -> LayerScores | None:
         """Return the scores, or None where they must be measured."""
         try:
-            scores, facts = load_scores(self.path)
-            cuts = next(iter(scores.values())).cuts
-            tied, empty = (dict(zip(cuts, facts[key], strict=True)) for key in ("tied", "empty"))
-            return LayerScores(scores, tied, empty, facts["split"])
-        except (UserError, KeyError, ValueError, TypeError, StopIteration):
+            scores, facts = _read_scores(self.path)
+        except UserError:
             return None
+        cuts = next(iter(scores.values())).cuts
+        tied, empty = (dict(zip(cuts, facts[key], strict=True)) for key in ("tied", "empty"))
+        return LayerScores(scores, tied, empty, facts["split"])
 
     def forget(self) -> None:
         """Remove the files of this layer for all questions, before the runs change."""
@@ -711,44 +600,21 @@ class LayerScoresFile:
 
     def write(self, layer: LayerScores) -> None:
         """Write the scores, atomically."""
-        scores = list(layer.scores.values())
-        facts = {
-            "tied": [layer.tied[cut] for cut in scores[0].cuts],
-            "empty": [layer.empty[cut] for cut in scores[0].cuts],
-            "split": dict(layer.facts),
-        }
-        save_scores(scores, self.path, facts)
+        counts = {"tied": list(layer.tied.values()), "empty": list(layer.empty.values())}
+        facts = {**counts, "split": dict(layer.facts)}
+        write_scores(list(layer.scores.values()), self.path, facts)
 
 
 def join_layers(layers: Sequence[LayerScores]) -> dict[str, QueryScores]:
     """Return measure -> scores at the cuts of all layers, which have the same queries."""
-    found = {}
+    joined = {}
     for name, first in layers[0].scores.items():
-        held = [one.scores[name] for one in layers]
-        cuts = [cut for one in held for cut in one.cuts]
-        order = sorted(range(len(cuts)), key=cuts.__getitem__)
-        values = np.concatenate([one.values for one in held])[order]
-        found[name] = QueryScores(name, tuple(cuts[i] for i in order), first.query_ids, values)
-    return found
-
-
-def _read_scores(held: Mapping[str, NDArray[Any]]) -> dict[str, QueryScores]:
-    require_format({"format": _unpacked(held["format"])}, SCORES_FORMAT)
-    cuts = tuple(Cut(int(layer), int(dim)) for layer, dim in _unpacked(held["cuts"]))
-    query_ids = tuple(map(str, _unpacked(held["query_ids"])))
-    names, values = _unpacked(held["measures"]), held["values"]
-    if values.dtype != np.float64:
-        raise ValueError(f"its values are {values.dtype} where float64 belongs.")
-    return {
-        name: QueryScores(name, cuts, query_ids, rows)
-        for name, rows in zip(names, values, strict=True)
-    }
-
-
-def _packed(value: object) -> NDArray[np.uint8]:
-    # An id may hold half a surrogate pair, which JSON escapes and UTF-8 could not encode.
-    return np.frombuffer(json.dumps(value).encode(), dtype=np.uint8)
-
-
-def _unpacked(array: NDArray[Any]) -> Any:  # anything may stand in JSON
-    return json.loads(array.tobytes())
+        rows = {
+            cut: row
+            for layer in layers
+            for cut, row in zip(layer.scores[name].cuts, layer.scores[name].values, strict=True)
+        }
+        cuts = tuple(sorted(rows))
+        values = np.stack([rows[cut] for cut in cuts])
+        joined[name] = QueryScores(name, cuts, first.query_ids, values)
+    return joined

@@ -1,14 +1,13 @@
-"""Pick a cut by quality and costs: the frontier, a budget, and the choice as text."""
+"""Pick a cut by quality and costs: the frontier, and the best cut within a budget."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from math import fsum
-from typing import Any
 
-from m2dr.core.errors import UserError, counted
+from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.evaluate.costs import Costs
-from m2dr.evaluate.grid import Grid, aligned, format_score
+from m2dr.evaluate.grid import Grid, format_score
 
 LATENCY, BYTES, WORK = "latency", "bytes", "multiply_adds"  # costs, by name
 PRICES = (LATENCY, BYTES)  # the costs that decide which of two cuts is cheaper
@@ -120,127 +119,35 @@ def near_misses(candidates: Sequence[Candidate], budget: Budget, count: int = 3)
     return sorted(candidates, key=lambda c: (lack[c.cut], -c.quality, c.cut))[:count]
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The chosen cut, and the candidates."""
-
-    chosen: Candidate
-    frontier: tuple[Candidate, ...]  # best quality first
-    candidates: tuple[Candidate, ...]
-    grid: Grid
-    costs: Costs
-    measure: str
-    percentile: int  # of the latencies: 50 or 95
-    whole: Cut  # the full model, whose quality is a share of 1
-    budget: Budget
-    notes: tuple[str, ...] = ()
-
-    def share(self, one: Candidate) -> float:
-        """Return quality as a share of the full model's; 0 where that is 0."""
-        full = self.grid.cells[self.whole][self.measure]
-        return one.quality / full if full else 0.0
-
-
-def choice_table(choice: Choice) -> str:
-    """Return the chosen cut as a line, and the frontier as a table."""
-    chosen, measure, costs = choice.chosen, choice.measure, choice.costs
-    values = "; ".join(_with_unit(name, value) for name, value in chosen.costs.items())
-    return "\n".join(
-        [
-            f"{chosen.cut}: {measure} {format_score(chosen.quality)} "
-            f"({choice.share(chosen):.1%} of {choice.whole}); {values}",
-            *(f"Note: {note}" for note in choice.notes),
-            "",
-            f"Frontier: {measure} against query latency (p{choice.percentile}) and bytes per "
-            f"document; {len(choice.frontier)} of {counted(len(choice.candidates), 'cuts')}, * "
-            "chosen",
-            *_rows(choice),
-            costs.setup,
-        ]
-    )
-
-
-def choice_record(choice: Choice) -> dict[str, Any]:
-    """Return the chosen cut and the frontier with the names that grid.json and costs.json have."""
-    grid, budget = choice.grid, choice.budget
-    return {
-        "model": grid.model,
-        "corpus": grid.corpus,
-        "split": grid.split,
-        "measure": choice.measure,
-        "percentile": choice.percentile,
-        "whole": [choice.whole.layer, choice.whole.dim],
-        "budget": {**budget.ceilings, QUALITY: budget.floor},
-        "chosen": _record_of(choice, choice.chosen),
-        "frontier": [_record_of(choice, one) for one in choice.frontier],
-        "notes": choice.notes,
-        "setup": choice.costs.setup,
-    }
-
-
-def _record_of(choice: Choice, one: Candidate) -> dict[str, Any]:
-    head = {"layer": one.cut.layer, "dim": one.cut.dim, "value": one.quality}
-    return {**head, "share": choice.share(one), **asdict(choice.costs.cells[one.cut])}
-
-
 def nothing_fits(candidates: Sequence[Candidate], budget: Budget, measure: str) -> str:
     """Return the message that names the cuts which miss a budget least, and by what."""
-    missing = [
-        f"{one.cut} ({'; '.join(_lacks(one, budget, measure))})"
+
+    def lacks(one: Candidate, name: str) -> str:
+        if name == QUALITY:
+            floor = format_score(budget.floor or 0)
+            return f"{measure} {format_score(one.quality)}, not {floor}"
+        return f"{with_unit(name, one.costs[name])}, not {with_unit(name, budget.ceilings[name])}"
+
+    nearest = [
+        f"{one.cut} ({'; '.join(lacks(one, name) for name in budget.misses(one))})"
         for one in near_misses(candidates, budget)
     ]
-    return f"No cut fits the budget; the nearest are {', '.join(missing)}. Raise a limit."
+    return f"No cut fits the budget; the nearest are {', '.join(nearest)}."
 
 
-def _lacks(one: Candidate, budget: Budget, measure: str) -> list[str]:
-    """Return the values of a cut that miss the budget, each with its limit."""
-    found = []
-    for name in budget.misses(one):
-        if name == QUALITY:
-            found.append(
-                f"{measure} {format_score(one.quality)}, not {format_score(budget.floor or 0)}"
-            )
-        else:
-            limit = budget.ceilings[name]
-            found.append(f"{_with_unit(name, one.costs[name])}, not {_with_unit(name, limit)}")
-    return found
-
-
-def _with_unit(name: str, value: float) -> str:
+def with_unit(name: str, value: float) -> str:
     """Return a cost with its unit."""
     if name == LATENCY:
         return f"{value:.3g} ms"
     if name == BYTES:
         return f"{value:,.0f} bytes per document"
-    return f"{_millions(value)} M multiply-adds"
+    return f"{millions(value)} M multiply-adds"
 
 
-def _millions(value: float) -> str:
+def millions(value: float) -> str:
     """Return a number in millions, with three digits at least.
 
-    >>> _millions(38_080), _millions(128_065_536), _millions(2_500_000_000)
+    >>> millions(38_080), millions(128_065_536), millions(2_500_000_000)
     ('0.0381', '128', '2,500')
     """
-    millions = value / 1e6
-    return f"{millions:,.0f}" if millions >= 100 else f"{millions:.3g}"
-
-
-def _rows(choice: Choice) -> list[str]:
-    rows = [["cut", choice.measure, "share", "p50 ms", "p95 ms", "bytes", "M mult-adds", "docs/s"]]
-    # Where multiply-adds have a ceiling, the chosen cut need not be on the frontier of the others.
-    beside = [] if choice.chosen in choice.frontier else [choice.chosen]
-    for one in [*choice.frontier, *beside]:
-        cost = choice.costs.cells[one.cut]
-        rows.append(
-            [
-                f"{one.cut}{'*' if one == choice.chosen else ''}",
-                format_score(one.quality),
-                f"{choice.share(one):.1%}",
-                f"{cost.latency_p50_ms:.2f}",
-                f"{cost.latency_p95_ms:.2f}",
-                f"{cost.bytes_per_document:,}",
-                _millions(cost.multiply_adds),
-                f"{cost.documents_per_second:,.0f}",
-            ]
-        )
-    return aligned(rows, left={0})
+    return f"{value / 1e6:,.0f}" if value >= 1e8 else f"{value / 1e6:.3g}"

@@ -75,26 +75,28 @@ def paired(
     cells, queries = differences.shape
     # The smallest p that B random signs can give is 1 / (B + 1), and Holm takes it C times.
     count = resamples or max(RESAMPLES, int(np.ceil(10 * cells / alpha)))
-    means = differences.mean(axis=1)
     low, high = bootstrap_interval(differences, seed, min(count, RESAMPLES))
     t_p, p = t_test(differences), randomisation_test(differences, count, seed)
-    t_corrected, corrected, effects = holm(t_p), holm(p), effect_size(differences)
-    wins, losses = (differences > 0).sum(axis=1), (differences < 0).sum(axis=1)
+    # Each [C]. A new statistic is a row here and a field of Paired; the files show it as it is.
+    statistics = {
+        "difference": differences.mean(axis=1),
+        "low": low,
+        "high": high,
+        "effect": effect_size(differences),
+        "t_p": t_p,
+        "t_corrected": holm(t_p),
+        "p": p,
+        "corrected": holm(p),
+        "wins": (differences > 0).sum(axis=1),
+        "ties": (differences == 0).sum(axis=1),
+        "losses": (differences < 0).sum(axis=1),
+    }
+    rows: list[dict[str, Any]] = [
+        {name: column[i].item() for name, column in statistics.items()} for i in range(cells)
+    ]
     return tuple(
-        Paired(
-            difference=float(means[i]),
-            low=float(low[i]),
-            high=float(high[i]),
-            effect=None if isnan(effects[i]) else float(effects[i]),
-            t_p=float(t_p[i]),
-            t_corrected=float(t_corrected[i]),
-            p=float(p[i]),
-            corrected=float(corrected[i]),
-            wins=int(wins[i]),
-            ties=queries - int(wins[i]) - int(losses[i]),
-            losses=int(losses[i]),
-        )
-        for i in range(cells)
+        Paired(**(row | {"effect": None if isnan(row["effect"]) else row["effect"]}))
+        for row in rows
     )
 
 

@@ -1,11 +1,11 @@
 """Evaluate any cut of a model on the text tasks of MTEB.
 
-Shapes: N texts, Q queries, D dims of the cut.
+Shapes: L layers, N texts, Q queries, H width, D dims of the cut.
 """
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -17,13 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.core.arguments import mappings, strings
-from m2dr.core.errors import UserError, install, nearest
+from m2dr.core.errors import UserError, counted, install, nearest
 from m2dr.core.files import atomic_path, lock_folder, read_json
 from m2dr.core.progress import progress
 from m2dr.core.records import Cut, Side
 from m2dr.core.requests import MtebRequest
-from m2dr.evaluate.grid import GRID, Grid, grid_record, write_csv, write_grid
+from m2dr.evaluate.grid import Grid, as_json, text_table, write_grid
 from m2dr.index.vectors import prefixes
 from m2dr.model.folder import read_card
 from m2dr.model.hub import find_folder
@@ -34,39 +33,18 @@ Vectors = NDArray[np.float32]
 SIDES = ("query", "document")  # what MTEB calls a text, where it calls it anything
 SLOT = "{instruction}"
 
-_Side = tuple[str, str | None]  # query, document or None as a word, and the prompt
-_Embed = Callable[[Sequence[str], Sequence[int]], Vectors]  # of texts at layers, [L, N, H]
 
-
-class _Kept:
+class _Cache:
     """The vectors of the texts of a task at all layers of a grid; each text is encoded once.
 
     They stay in memory: 4 bytes × layers × texts × width.
     """
 
-    def __init__(self, layers: Sequence[int], document_layers: Sequence[int]) -> None:
-        """Take the layers of queries and other texts, and those of documents."""
-        self._layers = {"document": tuple(document_layers)}
-        self._other = tuple(layers)
-        self._rows: dict[_Side, dict[str, int]] = defaultdict(dict)
-        self._vectors: dict[_Side, Vectors] = {}  # [L, n, H]
-
-    def vectors(self, side: _Side, texts: Sequence[str], layer: int, embed: _Embed) -> Vectors:
-        """Return the vectors [N, H] of texts at one layer; `embed` encodes those that are new."""
-        layers, rows = self._layers.get(side[0], self._other), self._rows[side]
-        new = [text for text in dict.fromkeys(texts) if text not in rows]
-        if new or side not in self._vectors:
-            parts = [embed(new, layers)]
-            parts = [self._vectors[side], *parts] if side in self._vectors else parts
-            rows.update((text, number) for number, text in enumerate(new, start=len(rows)))
-            self._vectors[side] = np.concatenate(parts, axis=1)
-        found: Vectors = self._vectors[side][layers.index(layer), [rows[text] for text in texts]]
-        return found
-
-    @property
-    def texts(self) -> int:
-        """Number of distinct texts."""
-        return len({text for rows in self._rows.values() for text in rows})
+    def __init__(self, cuts: Sequence[Cut], document_layers: Iterable[int]) -> None:
+        self.documents, self.others = sorted(set(document_layers)), sorted({c.layer for c in cuts})
+        # Of a kind of text and a prompt: text -> row, and the vectors [L, n, H].
+        self.rows: dict[tuple[str, str | None], dict[str, int]] = defaultdict(dict)
+        self.vectors: dict[tuple[str, str | None], Vectors] = {}
 
 
 class MtebEncoder(Encoder):
@@ -105,27 +83,34 @@ class MtebEncoder(Encoder):
             device: auto, cpu, cuda or cuda:N.
             dtype: auto, fp32 or bf16.
         """
-        _check_instruction(instruction)
+        if instruction and SLOT not in instruction:
+            raise UserError(
+                f"The instruction {instruction!r} has no {SLOT}, where what MTEB says of a task "
+                f"goes; write it as 'Instruct: {SLOT} Query: '."
+            )
         super().__init__(model, layer, dim, device=device, dtype=dtype)
-        self._instruction, self._prompts = instruction, _prompts_of(model)
-        self._kept: _Kept | None = None
+        path = find_folder(model) / MODEL_SETTINGS
+        prompts = (read_json(path).get("prompts") if path.is_file() else None) or {}
+        self._prompts = {name: text for name, text in prompts.items() if isinstance(text, str)}
+        self._instruction = instruction
+        self._cache: _Cache | None = None
 
     def grid(self, cuts: Sequence[Cut]) -> "dict[Cut, MtebEncoder]":
         """Return an encoder of each cut, none deeper than this one; they share their vectors."""
-        documents = {document_layer(self.card, cut.layer) for cut in cuts}
-        kept = _Kept(sorted({cut.layer for cut in cuts}), sorted(documents))
-        found = {}
+        cache = _Cache(cuts, (document_layer(self.card, cut.layer) for cut in cuts))
+        encoders = {}
         for cut in cuts:
-            other = copy(self)
-            other.__dict__.pop("mteb_model_meta", None)
-            other.layer, other.dim, other._kept = cut.layer, cut.dim, kept
-            found[cut] = other
-        return found
+            encoders[cut] = copy(self)
+            encoders[cut].__dict__.pop("mteb_model_meta", None)
+            encoders[cut].layer, encoders[cut].dim = cut.layer, cut.dim
+            encoders[cut]._cache = cache
+        return encoders
 
     @property
     def texts_kept(self) -> int:
         """Number of distinct texts that the encoders of a grid have encoded."""
-        return self._kept.texts if self._kept else 0
+        cache = self._cache
+        return len({text for rows in cache.rows.values() for text in rows}) if cache else 0
 
     def encode(  # type: ignore[override]  # as MTEB calls it
         self,
@@ -145,33 +130,30 @@ class MtebEncoder(Encoder):
         Raises:
             UserError: a batch holds no text.
         """
-        batches = mappings(inputs, "batches")
+        batches = list(inputs)
         if any("text" not in batch for batch in batches):
-            raise UserError(
-                "The task has inputs without a text, and m2dr encodes text alone; choose a task "
-                "whose modality is text."
-            )
-        texts = [text for batch in batches for text in strings(batch["text"], "texts")]
+            raise UserError("The task has inputs without a text, and m2dr encodes text alone.")
+        texts = [text for batch in batches for text in batch["text"]]
         # MTEB's prompt type is an enum whose value is one of these words.
         kind = str(getattr(prompt_type, "value", prompt_type))
-        return self._encoded(texts, kind, self._prompt(task_metadata, kind))
-
-    def _encoded(self, texts: Sequence[str], kind: str, prompt: str | None) -> Vectors:
-        """Return vectors [N, D] of queries, documents or other texts; None: the model's prefix."""
-        side: Side = "query" if kind == "query" else "document"
-        layer = self.document_layer if kind == "document" else self.layer
-        whole = copy(self)  # at full width, so that the cuts of a grid can share it
-        whole.dim = self.card.width
-        if prompt is not None:
-            whole.card = replace(self.card, query_prefix=prompt, document_prefix=prompt)
-
-        def embed(texts: Sequence[str], layers: Sequence[int]) -> Vectors:
-            return whole.vectors(texts, side, layers)
-
-        if self._kept is None:
-            vectors = embed(texts, [layer])[0]
-        else:
-            vectors = self._kept.vectors((kind, prompt), texts, layer, embed)
+        prompt = self._prompt(task_metadata, kind)
+        cache = self._cache or _Cache([Cut(self.layer, self.dim)], [self.document_layer])
+        layers = cache.documents if kind == "document" else cache.others
+        rows = cache.rows[kind, prompt]
+        new = [text for text in dict.fromkeys(texts) if text not in rows]
+        if new or (kind, prompt) not in cache.vectors:
+            whole = copy(self)  # at full width, so that the cuts of a grid can share it
+            whole.dim = self.card.width
+            if prompt is not None:
+                whole.card = replace(self.card, query_prefix=prompt, document_prefix=prompt)
+            side: Side = "query" if kind == "query" else "document"
+            parts = [whole.vectors(new, side, layers)]
+            if (kind, prompt) in cache.vectors:
+                parts.insert(0, cache.vectors[kind, prompt])
+            rows.update((text, number) for number, text in enumerate(new, start=len(rows)))
+            cache.vectors[kind, prompt] = np.concatenate(parts, axis=1)
+        layer = layers.index(self.document_layer if kind == "document" else self.layer)
+        vectors = cache.vectors[kind, prompt][layer, [rows[text] for text in texts]]
         return prefixes(vectors, self.dim, self.card.similarity)
 
     def _prompt(self, task: Any, kind: str) -> str | None:  # mteb's TaskMetadata
@@ -204,25 +186,21 @@ class MtebEncoder(Encoder):
         scores: Vectors = (_rows(embeddings1) * _rows(embeddings2)).sum(axis=1)
         return scores
 
-    def _parameters(self) -> int:
-        """Return the number of weights that encode queries and documents of the cut."""
-        from m2dr.model.checkpoint import load
-        from m2dr.model.encoder import parameters_of
-
-        deepest = max(self.layer, self.document_layer)
-        return parameters_of(load(self.name, deepest)[0], deepest)
-
     @cached_property
     def mteb_model_meta(self) -> Any:  # mteb's ModelMeta, which is not imported here
         """Metadata that MTEB writes with scores; the revision is the sha256 of the weights."""
+        from m2dr.model.checkpoint import load
+        from m2dr.model.encoder import parameters_of
+
         card, cut = self.card, Cut(self.layer, self.dim)
+        deepest = max(self.layer, self.document_layer)
         meta = library().models.ModelMeta.create_empty().model_dump()
         return library().models.ModelMeta(
             **meta
             | {
                 "name": f"m2dr/{names_of([self.name])[0]}-{cut}",
                 "revision": card.fingerprint,
-                "n_parameters": self._parameters(),
+                "n_parameters": parameters_of(load(self.name, deepest)[0], deepest),
                 "embed_dim": cut.dim,
                 "max_tokens": max(card.query_length, card.document_length),
                 "similarity_fn_name": card.similarity,
@@ -252,21 +230,27 @@ class MtebReport:
     folder: Path
     seconds: float
 
+    def __str__(self) -> str:
+        cuts = tuple(self.scores)
+        parts = [f"{text_table(grid, grid.measures[0])}\n" for grid in self.grids]
+        if len(cuts) == 1:
+            parts = [
+                f"{score.value:.4f}  {score.measure} of {score.task}, split {score.split}"
+                for score in self.scores[cuts[0]]
+            ]
+        measured = str(cuts[0]) if len(cuts) == 1 else counted(len(cuts), "cuts")
+        end = f"{measured} of {self.model}, {self.seconds:,.0f} s; all in {self.folder}"
+        return "\n".join([*parts, end])
 
-def record_of(report: MtebReport) -> dict[str, object]:
-    """Return the grids with the names that their files have, and the scores of each cut."""
-    scores = [
-        {"layer": cut.layer, "dim": cut.dim, **asdict(score)}
-        for cut, found in report.scores.items()
-        for score in found
-    ]
-    return {
-        "model": report.model,
-        "grids": [grid_record(grid) for grid in report.grids],
-        "scores": scores,
-        "folder": report.folder,
-        "seconds": report.seconds,
-    }
+    def record(self) -> dict[str, object]:
+        """Return the grids with the names that their files have, and the scores of each cut."""
+        scores = [
+            {"layer": cut.layer, "dim": cut.dim, **asdict(score)}
+            for cut, of_cut in self.scores.items()
+            for score in of_cut
+        ]
+        report = {"model": self.model, "folder": self.folder, "seconds": self.seconds}
+        return {"grids": [as_json(grid) for grid in self.grids], "scores": scores, **report}
 
 
 def evaluate_mteb(request: MtebRequest) -> MtebReport:
@@ -280,72 +264,36 @@ def evaluate_mteb(request: MtebRequest) -> MtebReport:
     """
     begun = time.monotonic()
     require_mteb()
-    _check_instruction(request.instruction)
     model = request.model or newest_model()
     card = read_card(model)
-    full = card.full
-    layers, dims = request.layers or (full.layer,), request.dims or (full.dim,)
+    layers, dims = request.layers or (card.full.layer,), request.dims or (card.full.dim,)
     cuts = cuts_of(card, layers, dims, model)  # before mteb loads
     tasks = [_task(name) for name in request.tasks]
-    for task in tasks:
-        _load(task)
-    encoder = MtebEncoder(
-        model,
-        max(cuts).layer,
-        instruction=request.instruction,
-        device=request.device,
-        dtype=request.dtype,
-    )
+    how: dict[str, Any] = {"device": request.device, "dtype": request.dtype}
+    encoder = MtebEncoder(model, max(cuts).layer, instruction=request.instruction, **how)
     (name,) = names_of([model])
     folder = request.out / "mteb" / name
     scores: dict[Cut, list[MtebScore]] = {cut: [] for cut in cuts}
     grids: list[Grid] = []
     with lock_folder(folder):
         for task in tasks:
-            found, texts = _run_grid(encoder, task, cuts, folder)
-            for cut in cuts:
-                scores[cut] += found[cut]
-            grids += _grids(name, found, texts)
+            encoders = encoder.grid(cuts)
+            with progress(f"{task.metadata.name} of MTEB", len(cuts), "cuts") as advance:
+                by_cut = {}
+                for cut, one in encoders.items():
+                    by_cut[cut] = run_task(one, task, folder / str(cut))
+                    scores[cut] += by_cut[cut]
+                    advance(1)
+            texts = encoders[cuts[0]].texts_kept
+            for place in sorted({(s.task, s.split) for of_cut in by_cut.values() for s in of_cut}):
+                cells = {
+                    cut: {s.measure: s.value for s in of_cut if s.split == place[1]}
+                    for cut, of_cut in by_cut.items()
+                }
+                grids.append(Grid(name, *place, texts, cells, unit="texts"))
         for grid in grids:
-            home = request.out / grid.corpus / grid.split / grid.model
-            write_grid(grid, home / GRID)
-            write_csv([grid], home / "grid.csv")
+            write_grid(grid, request.out / grid.corpus / grid.split / grid.model)
     return MtebReport(name, scores, tuple(grids), folder, time.monotonic() - begun)
-
-
-def _run_grid(
-    encoder: MtebEncoder,
-    task: Any,  # mteb's AbsTask
-    cuts: Sequence[Cut],
-    folder: Path,
-) -> tuple[dict[Cut, list[MtebScore]], int]:
-    """Return the scores of each cut on a task, and the number of texts that were encoded."""
-    encoders = encoder.grid(cuts)
-    found: dict[Cut, list[MtebScore]] = {}
-    with progress(f"{task.metadata.name} of MTEB", len(cuts), "cuts") as advance:
-        for cut, one in encoders.items():
-            found[cut] = run_task(one, task, folder / str(cut))
-            advance(1)
-    return found, encoders[cuts[0]].texts_kept
-
-
-def _grids(model: str, found: Mapping[Cut, Sequence[MtebScore]], texts: int) -> list[Grid]:
-    """Return a grid for each split of a task."""
-    places = {(score.task, score.split) for scores in found.values() for score in scores}
-    return [
-        Grid(
-            model,
-            task,
-            split,
-            texts,
-            {
-                cut: {s.measure: s.value for s in scores if s.split == split}
-                for cut, scores in found.items()
-            },
-            unit="texts",
-        )
-        for task, split in sorted(places)
-    ]
 
 
 def run_task(encoder: MtebEncoder, task: Any, folder: Path) -> list[MtebScore]:  # mteb's AbsTask
@@ -356,30 +304,12 @@ def run_task(encoder: MtebEncoder, task: Any, folder: Path) -> list[MtebScore]: 
     (result,) = results.task_results
     with atomic_path(folder / f"{result.task_name}.json") as unfinished:
         result.to_disk(unfinished)
-    return [
-        MtebScore(
-            result.task_name,
-            split,
-            task.metadata.main_score,
-            float(np.mean([subset["main_score"] for subset in subsets])),
-        )
+    measure = task.metadata.main_score
+    means = {
+        split: float(np.mean([subset["main_score"] for subset in subsets]))
         for split, subsets in result.scores.items()
-    ]
-
-
-def _prompts_of(model: str) -> dict[str, str]:
-    """Return the prompts of a model by the names that MTEB looks for; empty without any."""
-    path = find_folder(model) / MODEL_SETTINGS
-    found = read_json(path).get("prompts") if path.is_file() else None
-    return {name: text for name, text in (found or {}).items() if isinstance(text, str)}
-
-
-def _check_instruction(template: str) -> None:
-    if template and SLOT not in template:
-        raise UserError(
-            f"--instruction {template!r} has no {SLOT}, where what MTEB says of a task goes; write "
-            f"it as 'Instruct: {SLOT} Query: '."
-        )
+    }
+    return [MtebScore(result.task_name, split, measure, mean) for split, mean in means.items()]
 
 
 def library() -> Any:  # a module without stubs
@@ -401,25 +331,18 @@ def require_mteb() -> None:
 
 
 def _task(name: str) -> Any:  # mteb's AbsTask
+    """Return a task of MTEB and load its data."""
     try:
-        return library().get_task(name)
+        task = library().get_task(name)
     except KeyError:
         known = sorted(task.metadata.name for task in library().get_tasks(exclude_superseded=False))
-        hint = nearest(name, known)
-        more = hint if hint.startswith("Did") else "mteb.get_tasks() lists them."
-        raise UserError(f"MTEB has no task {name!r}. {more}") from None
-
-
-def _load(task: Any) -> None:  # mteb's AbsTask
-    """Load the data of a task, before any task runs."""
+        raise UserError(f"MTEB has no task {name!r}. {nearest(name, known)}") from None
     try:
         task.load_data()
     except Exception as error:  # whatever the hub, the network or the disk may raise
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise UserError(
-            f"The data of MTEB's {task.metadata.name} cannot be loaded ({reason}). They come from "
-            "the Hugging Face hub; run the command once with a network."
-        ) from error
+        raise UserError(f"The data of MTEB's {name} cannot be loaded ({reason}).") from error
+    return task
 
 
 def _rows(vectors: Any) -> Vectors:  # an array, or a tensor on any device

@@ -1,19 +1,23 @@
-"""`m2dr compare`: compare a grid with another grid, one cut of it, or a run of any system."""
+"""`m2dr compare`: compare a grid with another grid, one cut of it, or a run of any system.
 
-from collections.abc import Iterator, Mapping, Sequence
+Shapes: Q queries.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError, nearest
-from m2dr.core.files import refuse_pipe, short_name
+from m2dr.core.files import short_name
 from m2dr.core.records import Cut, Ranking, Run
 from m2dr.core.requests import ALPHA, CompareRequest
 from m2dr.data.qrels import read_judgements
-from m2dr.evaluate.comparison import Comparison, comparison_table, write_comparison
-from m2dr.evaluate.grid import GRID, SCORES, Grid, QueryScores, read_grid, read_scores, remake
+from m2dr.evaluate.comparison import Comparison, write_comparison
+from m2dr.evaluate.grid import GRID, SCORES, Grid, QueryScores, read_grid, read_scores
 from m2dr.evaluate.measures import Evaluator
 from m2dr.evaluate.runs import read_run
 from m2dr.evaluate.significance import paired
@@ -27,10 +31,17 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class CompareReport:
-    """The comparisons, and the folder that they were written to."""
+    """The comparisons, and the files that they were written to; `str` is their tables."""
 
     comparisons: tuple[Comparison, ...]
     files: tuple[Path, ...]
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self.comparisons))
+
+    def record(self) -> dict[str, Any]:
+        """Return what the command prints as JSON."""
+        return {"comparisons": [one.record() for one in self.comparisons], "files": self.files}
 
 
 @dataclass(frozen=True)
@@ -45,35 +56,30 @@ class _Baseline:
 
 def compare_folders(request: CompareRequest) -> CompareReport:
     """Compare a grid with every baseline asked for, and write a table of each."""
-    paths = {Path(one).resolve(): one for one in request.against}  # each once
-    measures, rest = dict.fromkeys(request.measures or ("",)), (request.alpha, request.qrels)
-    of_paths = {
-        path: [compare(request.folder, one, measure, *rest) for measure in measures]
-        for path, one in paths.items()
+    measures = dict.fromkeys(request.measures or ("",))
+    by_path = {
+        path: [
+            compare(request.folder, name, measure, request.alpha, request.qrels)
+            for measure in measures
+        ]
+        for path, name in {Path(name).resolve(): name for name in request.against}.items()
     }
-    comparisons = list(_told_apart(of_paths))
+    names = {path: plain(comparisons[0].baseline) for path, comparisons in by_path.items()}
+    renamed: list[Comparison] = []
     files: list[Path] = []
-    for comparison in comparisons:
-        name = short_name(_plain(f"{comparison.measure}-against-{comparison.baseline}"))
-        files += write_comparison(comparison, (request.out or request.folder) / name)
-    return CompareReport(tuple(comparisons), tuple(files))
-
-
-def _told_apart(of_paths: Mapping[Path, Sequence[Comparison]]) -> Iterator[Comparison]:
-    """Yield the comparisons; baselines of one name have the end of their path in its place.
-
-    Else tables would not tell them apart, and the second would overwrite the files of the first.
-    """
-    names = {path: _plain(found[0].baseline) for path, found in of_paths.items()}
-    for path, found in of_paths.items():
-        others = [one for one in names if one != path and names[one] == names[path]]
+    for path, comparisons in by_path.items():
+        # Baselines of one name have the end of their path in its place.
+        others = [other for other in names if other != path and names[other] == names[path]]
         depth = 2
-        while any(one.parts[-depth:] == path.parts[-depth:] for one in others):
+        while any(other.parts[-depth:] == path.parts[-depth:] for other in others):
             depth += 1
-        for one in found:
+        for one in comparisons:
             name = "/".join(path.parts[-depth:]) if others else one.baseline
-            told = one.against.removesuffix(one.baseline) + name
-            yield replace(one, baseline=name, against=told)
+            against = one.against.removesuffix(one.baseline) + name
+            renamed.append(replace(one, baseline=name, against=against))
+            file = short_name(plain(f"{one.measure}-against-{name}"))
+            files += write_comparison(renamed[-1], (request.out or request.folder) / file)
+    return CompareReport(tuple(renamed), tuple(files))
 
 
 def compare(
@@ -103,10 +109,7 @@ def compare(
     baseline = _baseline(folder, grid, scores, against, qrels)
     cuts = [cut for cut in scores.cuts if cut in baseline.rows]
     if not cuts:
-        raise UserError(
-            f"{baseline.name} has none of the cuts of {grid.model}; compare with one of its cuts, "
-            f"as FOLDER@L6D384, or evaluate both at the same layers and dims."
-        )
+        raise UserError(f"{baseline.name} has none of the cuts of {grid.model}.")
     mine = np.stack([scores.at(cut) for cut in cuts])
     theirs = np.stack([baseline.rows[cut] for cut in cuts])
     return Comparison(
@@ -123,29 +126,26 @@ def compare(
     )
 
 
-def tables(comparisons: Sequence[Comparison]) -> str:
-    """Return the comparisons as text tables, one under the other."""
-    return "\n\n".join(map(comparison_table, comparisons))
-
-
 def grid_of(folder: Path) -> Grid:
     """Read the grid of a folder; the refusal names folders near it that hold one."""
     if not (folder / GRID).is_file():
         near = sorted(str(path.parent) for path in folder.glob(f"**/{GRID}"))[:5]
-        hint = f"Did you mean {', or '.join(near)}?" if near else "Correct the path."
-        raise UserError(f"{folder} holds no results of a model ({GRID}). {hint}")
-    return read_grid(folder / GRID, f"Make it again {remake(folder)}")
+        hint = f" Did you mean {', or '.join(near)}?" if near else ""
+        raise UserError(f"{folder} holds no results of a model ({GRID}).{hint}")
+    return read_grid(folder)
+
+
+def plain(name: str) -> str:
+    """Return a name as a file name."""
+    return "".join(char if char.isalnum() or char in "@.-_" else "-" for char in name)
 
 
 def _scores_of(folder: Path, measure: str) -> QueryScores:
-    held = read_scores(folder)
-    name = measure or (USUAL if USUAL in held else next(iter(held)))
-    if name not in held:
-        raise UserError(
-            f"{folder / SCORES} does not hold {name}. {nearest(name, held)} Another measure is "
-            f"kept {remake(folder, (*held, name))}"
-        )
-    return held[name]
+    scores = read_scores(folder)
+    name = measure or (USUAL if USUAL in scores else next(iter(scores)))
+    if name not in scores:
+        raise UserError(f"{folder / SCORES} does not hold {name}. {nearest(name, scores)}")
+    return scores[name]
 
 
 def _baseline(
@@ -153,11 +153,11 @@ def _baseline(
 ) -> _Baseline:
     """Open the baseline that `against` names."""
     path = Path(against)
-    refuse_pipe(path)
     if path.is_dir():
         return _grid_baseline(path, None, scores)
     if path.is_file():
-        return _run_baseline(path, grid, scores, qrels or _kept_qrels(folder))
+        kept = folder / QRELS
+        return _run_baseline(path, grid, scores, qrels or (kept if kept.is_file() else None))
     place, at, word = against.rpartition("@")
     if at and Path(place).is_dir():
         return _grid_baseline(Path(place), Cut.parse(word), scores)
@@ -186,14 +186,15 @@ def _run_baseline(path: Path, grid: Grid, scores: QueryScores, qrels: Path | Non
     if qrels is None:
         raise UserError(
             f"{path} is a run, and {grid.model}'s results keep no judgements to measure it by; "
-            f"give them with --qrels, as in --qrels {grid.corpus}/qrels/{grid.split or 'test'}.tsv."
+            f"give them with --qrels."
         )
     judgements = [judgement for _, judgement in read_judgements(qrels)]
     judged = tuple(dict.fromkeys(judgement.query_id for judgement in judgements))
     _require_same(scores.query_ids, judged, str(qrels))
     run, notes = read_run(path), []
     if any(OWN_DROPPED in note for note in grid.notes):
-        run = _without_own(run)
+        rankings = run.rankings.items()
+        run = Run({q: Ranking.of(one.docids, one.scores, drop=q) for q, one in rankings})
         notes.append(f"the query's own document is dropped from {path.name} too")
     absent = [query for query in judged if query not in run.rankings]
     if absent and (len(absent) == len(judged) or not run.rankings.keys() <= set(judged)):
@@ -201,47 +202,18 @@ def _run_baseline(path: Path, grid: Grid, scores: QueryScores, qrels: Path | Non
     values = Evaluator(judgements, [scores.measure]).scores(run).per_query[scores.measure]
     row = np.array([values[query] for query in scores.query_ids])
     if absent:
-        told = f"{len(absent)} of {len(judged)} queries"
-        notes.append(f"{told} are not in {path.name} and count as 0 there")
+        share = f"{len(absent)} of {len(judged)} queries"
+        notes.append(f"{share} are not in {path.name} and count as 0 there")
     return _Baseline(path.name, path.name, dict.fromkeys(scores.cuts, row), tuple(notes))
 
 
-def _without_own(run: Run) -> Run:
-    """Return the run without documents that have the query's own id."""
-    return Run(
-        {
-            query: Ranking.of(ranking.docids, ranking.scores, drop=query)
-            for query, ranking in run.rankings.items()
-        }
-    )
-
-
-def _kept_qrels(folder: Path) -> Path | None:
-    """Return the file of judgements that was kept with the grid, or None."""
-    return folder / QRELS if (folder / QRELS).is_file() else None
-
-
-def _require_same(asked: Sequence[str], found: Sequence[str], where: str) -> None:
+def _require_same(wanted: Sequence[str], given: Sequence[str], where: str) -> None:
     """Raise UserError unless both hold the same queries, in any order."""
-    here, there = set(asked), set(found)
-    if here == there:
-        return
-    lacks = _some(sorted(here - there))
-    more = _some(sorted(there - here))
-    raise UserError(
-        f"{where} is of other queries: of the {len(here)} to compare it lacks {lacks}, and it has "
-        f"{more} beside; a paired test needs the same ones. Measure both on the same split."
-    )
-
-
-def _some(names: Sequence[str]) -> str:
-    """Return the number of names and the first few of them."""
-    if not names:
-        return "none"
-    shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
-    return f"{len(names)} ({shown})"
-
-
-def _plain(name: str) -> str:
-    """Return a name as a file name."""
-    return "".join(char if char.isalnum() or char in "@.-_" else "-" for char in name)
+    here, there = set(wanted), set(given)
+    if here != there:
+        lacks, more = (sorted(names)[:3] for names in (here - there, there - here))
+        raise UserError(
+            f"{where} is of other queries: of the {len(here)} to compare it lacks "
+            f"{len(here - there)} ({', '.join(lacks)}), and it has {len(there - here)} others "
+            f"({', '.join(more)})."
+        )

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError, counted
 from m2dr.core.progress import progress, say
-from m2dr.core.records import Cut, ModelCard
+from m2dr.core.records import Cut
 from m2dr.core.requests import INDEXES, CostsRequest, IndexRequest
-from m2dr.data.dataset import Dataset
 from m2dr.evaluate.costs import (
     Cost,
     Costs,
@@ -82,31 +81,81 @@ def measure_costs(request: CostsRequest, out: Path | None = None) -> Costs:
     Raises:
         UserError: the model has no such cut, the corpus or split is not there, or holds no query.
     """
-    card = read_card(request.model)
-    card = through_exits(card) if request.exits == "index" else card
+    own = read_card(request.model)
+    card = through_exits(own) if request.exits == "index" else own
     cuts = cuts_of(card, request.layers, request.dims, request.model)
     layers = sorted({cut.layer for cut in cuts})
     dataset = open_corpus(request.corpus)
-    texts = _queries(request, dataset)
+    texts = _spread([query.text for query in dataset.queries(request.split)], request.queries)
+    if not texts:
+        raise UserError(f"{request.corpus} has no query in {request.split} to time.")
     sources = pairings(card, layers, request.pairing)[0].layers
+    exits = None
+    if request.exits == "index":
+        folder = store_folder(request.root, dataset.name, card.fingerprint, card.layers)
+        exits = fitting_exits(folder)
+        if exits is None:
+            root = None if request.root == INDEXES else request.root
+            raise no_exits(str(folder.parent), request.corpus, request.model, root)
     encoders = open_encoders(
+        request.model, {*sources, *sources.values()}, request.device, request.dtype, exits
+    )
+    deepest = encoders.deepest
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    dtype = str(next(deepest.parameters()).dtype).removeprefix("torch.")
+    machine = (
+        f"{platform.processor() or platform.machine()}, {counted(cores, 'cores')}, "
+        f"encoder on {deepest.device.type} in {dtype}"
+    )
+    say(f"Timing {counted(len(cuts), 'cuts')} of {request.model} on {machine}")
+    # Of which layer the documents are changes no time, so those of one are searched. Indexes are
+    # built in a temporary folder: only those that somebody asked for stay with the vectors.
+    index = IndexRequest(
+        request.corpus,
         request.model,
-        {*sources, *sources.values()},
-        request.device,
-        request.dtype,
-        _exits(request, card, dataset),
+        root=request.root,
+        device=request.device,
+        dtype=request.dtype,
     )
-    say(f"Timing {counted(len(cuts), 'cuts')} of {request.model} on {_machine(encoders.deepest)}")
-    times, documents = _time_queries(request, encoders, cuts, texts, sources[max(layers)])
-    speeds = document_speeds(
-        encoders, sources.values(), _documents(request, dataset), request.rounds
-    )
+    store = encode_corpus(index, request.model, own, [sources[max(layers)]])[0]
+    with tempfile.TemporaryDirectory(prefix="m2dr-costs-") as scratch:
+        indexes = {
+            dim: open_index(build_index(store, dim, "flat", folder=Path(scratch)))
+            for dim in sorted({cut.dim for cut in cuts})
+        }
+    times = query_times(encoders, layers, indexes, texts, request.rounds)
+    rows = _spread(range(dataset.document_count), request.documents)
+    documents = [dataset.document_at(row).content for row in rows]
+    speeds = document_speeds(encoders, sources.values(), documents, request.rounds)
     lengths = encoders.lengths(texts)
-    cells = {
-        cut: _cell(encoders, cut, times[cut], speeds[sources[cut.layer]], documents, lengths)
-        for cut in cuts
-    }
-    costs = _costs(request, card, encoders, documents, lengths, cells)
+    shape = shape_of(deepest)
+    cells = {}
+    for cut in cuts:
+        p50, p95 = np.percentile(times[cut], [50, 95])
+        encoding = float(np.mean([shape.encode(cut.layer, length) for length in lengths]))
+        cells[cut] = Cost(
+            latency_p50_ms=float(p50),
+            latency_p95_ms=float(p95),
+            documents_per_second=speeds[sources[cut.layer]],
+            bytes_per_document=bytes_per_document(cut.dim),
+            multiply_adds=round(encoding) + search_multiply_adds(store.documents, cut.dim),
+            parameters=parameters_of(encoders.by_layer[cut.layer], cut.layer),
+        )
+    costs = Costs(
+        model=request.model,
+        fingerprint=card.fingerprint,
+        corpus=request.corpus,
+        whole=card.full,
+        documents_from=card.documents if request.pairing == "trained" else request.pairing,
+        documents=store.documents,
+        queries=len(lengths),
+        query_tokens=float(np.mean(lengths)),
+        kept="f32",  # what the flat index keeps
+        machine=machine,
+        cells=cells,
+    )
     if out is not None:
         write_costs(costs, out)
     return costs
@@ -128,18 +177,6 @@ def shape_of(encoder: Encoder) -> Shape:
         exits=exit_work(encoder),
         tables=table_work(encoder),
     )
-
-
-def _exits(request: CostsRequest, card: ModelCard, dataset: Dataset) -> Path | None:
-    """Return the folder of the exits that queries pass; None for those of the model."""
-    if request.exits == "model":
-        return None
-    store = store_folder(request.root, dataset.name, card.fingerprint, card.layers)
-    root = None if request.root == INDEXES else request.root
-    found = fitting_exits(store)
-    if found is None:
-        raise no_exits(str(store.parent), request.corpus, request.model, root)
-    return found
 
 
 def open_encoders(
@@ -233,101 +270,6 @@ def document_speeds(
                 advance(len(documents))
     rates = len(documents) / np.median(times, axis=0)
     return dict(zip(known, map(float, rates), strict=True))
-
-
-def _time_queries(
-    request: CostsRequest,
-    encoders: Encoders,
-    cuts: Sequence[Cut],
-    texts: Sequence[str],
-    source: int,
-) -> tuple[Mapping[Cut, Floats], int]:
-    """Return the milliseconds of each query at each cut, and the number of documents searched.
-
-    Of which layer the documents are changes no time, so those of one are searched. Indexes are
-    built aside and thrown away: only those that somebody asked for stay beside the vectors.
-    """
-    index = IndexRequest(
-        request.corpus,
-        request.model,
-        root=request.root,
-        device=request.device,
-        dtype=request.dtype,
-    )
-    store = encode_corpus(index, request.model, read_card(request.model), [source])[0]
-    with tempfile.TemporaryDirectory(prefix="m2dr-costs-") as scratch:
-        indexes = {
-            dim: open_index(build_index(store, dim, "flat", folder=Path(scratch)))
-            for dim in sorted({cut.dim for cut in cuts})
-        }
-    layers = sorted({cut.layer for cut in cuts})
-    return query_times(encoders, layers, indexes, texts, request.rounds), store.documents
-
-
-def _costs(
-    request: CostsRequest,
-    card: ModelCard,
-    encoders: Encoders,
-    documents: int,
-    lengths: Sequence[int],
-    cells: Mapping[Cut, Cost],
-) -> Costs:
-    """Return the costs of all cuts, with the conditions they were measured under."""
-    return Costs(
-        model=request.model,
-        fingerprint=card.fingerprint,
-        corpus=request.corpus,
-        whole=card.full,
-        documents_from=card.documents if request.pairing == "trained" else request.pairing,
-        documents=documents,
-        queries=len(lengths),
-        query_tokens=float(np.mean(lengths)),
-        kept="f32",  # what the flat index keeps
-        machine=_machine(encoders.deepest),
-        cells=cells,
-    )
-
-
-def _cell(
-    encoders: Encoders,
-    cut: Cut,
-    times: Floats,
-    speed: float,
-    documents: int,
-    lengths: Sequence[int],
-) -> Cost:
-    p50, p95 = np.percentile(times, [50, 95])
-    shape = shape_of(encoders.deepest)
-    encoding = float(np.mean([shape.encode(cut.layer, length) for length in lengths]))
-    return Cost(
-        latency_p50_ms=float(p50),
-        latency_p95_ms=float(p95),
-        documents_per_second=speed,
-        bytes_per_document=bytes_per_document(cut.dim),
-        multiply_adds=round(encoding) + search_multiply_adds(documents, cut.dim),
-        parameters=parameters_of(encoders.by_layer[cut.layer], cut.layer),
-    )
-
-
-def _queries(request: CostsRequest, dataset: Dataset) -> list[str]:
-    texts = _spread([query.text for query in dataset.queries(request.split)], request.queries)
-    if not texts:
-        raise UserError(f"{request.corpus} has no query in {request.split} to time.")
-    return texts
-
-
-def _documents(request: CostsRequest, dataset: Dataset) -> list[str]:
-    rows = _spread(range(dataset.document_count), request.documents)
-    return [dataset.document_at(row).content for row in rows]
-
-
-def _machine(encoder: Encoder) -> str:
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    dtype = str(next(encoder.parameters()).dtype).removeprefix("torch.")
-    processor = platform.processor() or platform.machine()
-    return f"{processor}, {counted(cores, 'cores')}, encoder on {encoder.device.type} in {dtype}"
 
 
 def _spread(items: Sequence[T], count: int) -> list[T]:

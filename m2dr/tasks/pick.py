@@ -1,27 +1,130 @@
 """`m2dr pick`: pick the best cut within a budget, and list the cuts on the frontier."""
 
+import shlex
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from m2dr.core.errors import UserError, command
+from m2dr.core.errors import UserError, counted
 from m2dr.core.progress import say
 from m2dr.core.records import Cut
 from m2dr.core.requests import INDEXES, MODELS, CostsRequest, PickRequest
-from m2dr.evaluate.costs import COSTS, Costs, measuring, read_costs
-from m2dr.evaluate.grid import Grid, Provenance, read_provenance
+from m2dr.evaluate.costs import COSTS, Costs, read_costs
+from m2dr.evaluate.grid import Grid, aligned, format_score, read_provenance
 from m2dr.evaluate.pick import (
     BYTES,
     LATENCY,
+    QUALITY,
     WORK,
     Budget,
-    Choice,
+    Candidate,
     frontier,
+    millions,
     nothing_fits,
     pick,
     priced,
+    with_unit,
 )
 from m2dr.tasks.compare import USUAL, grid_of
 from m2dr.tasks.costs import measure_costs
 from m2dr.tasks.ranking import INDEX_EXITS, pairing_of
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The chosen cut, and the candidates; `str` is the choice and the frontier as a table."""
+
+    chosen: Candidate
+    frontier: tuple[Candidate, ...]  # best quality first
+    candidates: tuple[Candidate, ...]
+    grid: Grid
+    costs: Costs
+    measure: str
+    percentile: int  # of the latencies: 50 or 95
+    whole: Cut  # the full model, whose quality is a share of 1
+    budget: Budget
+    notes: tuple[str, ...] = ()
+
+    def share(self, one: Candidate) -> float:
+        """Return quality as a share of the full model's; 0 where that is 0."""
+        full = self.grid.cells[self.whole][self.measure]
+        return one.quality / full if full else 0.0
+
+    def __str__(self) -> str:
+        chosen, measure = self.chosen, self.measure
+        costs = "; ".join(with_unit(name, value) for name, value in chosen.costs.items())
+        rows = [["cut", measure, "share", "p50 ms", "p95 ms", "bytes", "M mult-adds", "docs/s"]]
+        # Where multiply-adds have a ceiling, the chosen cut need not be on the frontier.
+        outside = [] if chosen in self.frontier else [chosen]
+        for one in [*self.frontier, *outside]:
+            cost = self.costs.cells[one.cut]
+            rows.append(
+                [
+                    f"{one.cut}{'*' if one == chosen else ''}",
+                    format_score(one.quality),
+                    f"{self.share(one):.1%}",
+                    f"{cost.latency_p50_ms:.2f}",
+                    f"{cost.latency_p95_ms:.2f}",
+                    f"{cost.bytes_per_document:,}",
+                    millions(cost.multiply_adds),
+                    f"{cost.documents_per_second:,.0f}",
+                ]
+            )
+        return "\n".join(
+            [
+                f"{chosen.cut}: {measure} {format_score(chosen.quality)} "
+                f"({self.share(chosen):.1%} of {self.whole}); {costs}",
+                *(f"Note: {note}" for note in self.notes),
+                "",
+                f"Frontier: {measure} against query latency (p{self.percentile}) and bytes per "
+                f"document; {len(self.frontier)} of {counted(len(self.candidates), 'cuts')}, * "
+                "chosen",
+                *aligned(rows, left={0}),
+                self.costs.setup,
+            ]
+        )
+
+    def commands(self, indexes: Path = INDEXES) -> list[str]:
+        """Return the commands that use the chosen cut."""
+        costs, cut = self.costs, self.chosen.cut
+        documents = costs.document_layer(cut)
+        common = ["--model", costs.model, "--corpus", costs.corpus]
+        common += ["--indexes", str(indexes)] if indexes != INDEXES else []
+        layers = ["--query-layer", cut.layer, "--document-layer", documents, "--dim", cut.dim]
+        if cut.layer < costs.whole.layer == documents:
+            # A search by queries of a shallow layer takes the exits of the index unless told.
+            of_index = pairing_of(self.grid.model)[0].endswith(INDEX_EXITS)
+            layers += ["--exits", "index" if of_index else "model"]
+        lines = [
+            ["index", "corpus", *common, "--layer", documents, "--dim", cut.dim],
+            ["search", "a query", *common, *layers],
+        ]
+        if costs.documents_from == "same" and cut.layer > 0 and cut != costs.whole:
+            out = f"{costs.model.rstrip('/')}-{cut}"
+            lines.insert(0, ["export", costs.model, "--cut", cut, "--out", out])
+        return [shlex.join(["m2dr", *map(str, line)]) for line in lines]
+
+    def record(self) -> dict[str, Any]:
+        """Return the chosen cut and the frontier with the names of grid.json and costs.json."""
+
+        def row(one: Candidate) -> dict[str, Any]:
+            head = {"layer": one.cut.layer, "dim": one.cut.dim, "value": one.quality}
+            return {**head, "share": self.share(one), **asdict(self.costs.cells[one.cut])}
+
+        return {
+            "model": self.grid.model,
+            "corpus": self.grid.corpus,
+            "split": self.grid.split,
+            "measure": self.measure,
+            "percentile": self.percentile,
+            "whole": [self.whole.layer, self.whole.dim],
+            "budget": {**self.budget.ceilings, QUALITY: self.budget.floor},
+            "chosen": row(self.chosen),
+            "frontier": [row(one) for one in self.frontier],
+            "notes": self.notes,
+            "setup": self.costs.setup,
+        }
 
 
 def pick_cut(request: PickRequest) -> Choice:
@@ -35,25 +138,52 @@ def pick_cut(request: PickRequest) -> Choice:
             fits, with the nearest ones and what they lack.
     """
     grid = grid_of(request.folder)
-    measure = _measure(request, grid)
+    floor_of, floor = request.at_least or ("", None)
+    if floor_of and request.measure not in ("", floor_of):
+        raise UserError(
+            f"--at-least asks for {floor_of} and --measure for {request.measure}; a cut is picked "
+            f"by one measure."
+        )
+    if request.quality is not None and request.at_least:
+        raise UserError("--quality and --at-least both say how good a cut must be; give one.")
+    usual = USUAL if USUAL in grid.measures else grid.measures[0]
+    measure = request.measure or floor_of or usual
     values = grid.values(measure)
     whole = max(values)
-    if request.quality is not None and values[whole] <= 0:
-        raise UserError(
-            f"The {measure} of {grid.model} at {whole} is {values[whole]:g}, of which no share can "
-            f"be kept; give a floor as --at-least {measure}=VALUE."
-        )
+    if request.quality is not None:
+        floor = request.quality * values[whole]
+        if values[whole] <= 0:
+            raise UserError(
+                f"The {measure} of {grid.model} at {whole} is {values[whole]:g}, of which no share "
+                f"can be kept; give a floor as --at-least {measure}=VALUE."
+            )
     costs = _costs(request, grid)
     if not values.keys() & costs.cells.keys():
-        raise UserError(
-            f"{request.folder / COSTS} knows none of the cuts of the grid. Measure them with: "
-            f"{measuring(request.folder)}"
-        )
+        raise UserError(f"{request.folder / COSTS} knows none of the cuts of the grid.")
     candidates = priced(grid, costs, measure, request.percentile)
-    budget = _budget(request, values[whole])
+    ceilings = {
+        LATENCY: request.latency_ms,
+        BYTES: request.bytes_per_document,
+        WORK: request.multiply_adds,
+    }
+    budget = Budget({name: at for name, at in ceilings.items() if at is not None}, floor)
     chosen = pick(candidates, budget)
     if chosen is None:
         raise UserError(nothing_fits(candidates, budget, measure))
+    notes = []
+    made = read_provenance(request.folder)
+    if made and made.fingerprint != costs.fingerprint:
+        notes.append(
+            f"the costs are of {costs.model} with other weights than the results have; "
+            "--measure-costs measures them again"
+        )
+    if whole != costs.whole:
+        notes.append(
+            f"the grid does not reach the full model, {costs.whole}; shares are of {whole}"
+        )
+    unknown = len(grid.cuts) - len(candidates)
+    if unknown:
+        notes.append(f"costs of {unknown} of {len(grid.cuts)} cuts are not known")
     return Choice(
         chosen=chosen,
         frontier=tuple(frontier(candidates)),
@@ -64,135 +194,46 @@ def pick_cut(request: PickRequest) -> Choice:
         percentile=request.percentile,
         whole=whole,
         budget=budget,
-        notes=tuple(_notes(request.folder, grid, costs, whole, len(candidates))),
+        notes=tuple(notes),
     )
-
-
-def _measure(request: PickRequest, grid: Grid) -> str:
-    asked = request.at_least[0] if request.at_least else ""
-    if asked and request.measure and asked != request.measure:
-        raise UserError(
-            f"--at-least asks for {asked} and --measure for {request.measure}; a cut is picked by "
-            f"one measure."
-        )
-    if request.quality is not None and request.at_least:
-        raise UserError("--quality and --at-least both say how good a cut must be; give one.")
-    usual = USUAL if USUAL in grid.measures else grid.measures[0]
-    return request.measure or asked or usual
-
-
-def _budget(request: PickRequest, whole: float) -> Budget:
-    ceilings = {
-        LATENCY: request.latency_ms,
-        BYTES: request.bytes_per_document,
-        WORK: request.multiply_adds,
-    }
-    floor = request.at_least[1] if request.at_least else None
-    if request.quality is not None:
-        floor = request.quality * whole
-    return Budget({name: at for name, at in ceilings.items() if at is not None}, floor)
 
 
 def _costs(request: PickRequest, grid: Grid) -> Costs:
     """Read the costs kept with the grid; measure them if there are none or when asked to."""
-    kept = (request.folder / COSTS).exists()
-    if kept and not request.measure_costs:
+    if (request.folder / COSTS).exists() and not request.measure_costs:
         return read_costs(request.folder)
-    known = _measured(request.folder) or read_provenance(request.folder)
+    known: Any = None  # what knows the model and the corpus
+    with suppress(UserError):  # costs that are measured again may be damaged
+        known = read_costs(request.folder)
+    known = known or read_provenance(request.folder)
     name, pairing = pairing_of(grid.model)
-    by_index = name.endswith(INDEX_EXITS)
-    model = request.model or (known.model if known else _model(name.removesuffix(INDEX_EXITS)))
+    model = request.model or (known.model if known else "")
+    if not model:
+        folder = MODELS / name.removesuffix(INDEX_EXITS)
+        if not folder.is_dir():
+            raise UserError(
+                f"The costs of {folder.name} were never measured, and there is no {folder} to "
+                f"measure; say where the model is with --model, and its corpus with --corpus."
+            )
+        model = str(folder)
     if not request.model:
-        reason = "whose results these are" if known else "which has the name of these results"
-        say(f"Model: {model}, {reason}; --model names another.")
-    asked = CostsRequest(
+        say(f"Costs are measured of the model {model}; --model names another.")
+    costs = CostsRequest(
         model=model,
         corpus=request.corpus or (known.corpus if known else grid.corpus),
         split=grid.split or "test",
         layers=grid.layers,
         dims=grid.dims,
         pairing=pairing,
-        exits="index" if by_index else "model",
+        exits="index" if name.endswith(INDEX_EXITS) else "model",
         root=request.root,
         device=request.device,
         dtype=request.dtype,
     )
     try:
-        return measure_costs(asked, request.folder)
+        return measure_costs(costs, request.folder)
     except UserError as error:
         raise UserError(
-            f"The costs of {request.folder} were to be measured, with --model {asked.model} "
-            f"--corpus {asked.corpus}, and could not be: {error}"
+            f"The costs of {request.folder} were to be measured, with --model {costs.model} "
+            f"--corpus {costs.corpus}, and could not be: {error}"
         ) from error
-
-
-def _measured(folder: Path) -> Costs | None:
-    """Read the costs that are to be measured again, if they can be read."""
-    try:
-        return read_costs(folder)
-    except UserError:
-        return None
-
-
-def _provenance(folder: Path) -> Provenance | None:
-    """Read how the results were made, if that can be read."""
-    try:
-        return read_provenance(folder)
-    except UserError:
-        return None
-
-
-def _model(name: str) -> str:
-    """Find the model of a grid, by its name."""
-    folder = MODELS / name
-    if not folder.is_dir():
-        raise UserError(
-            f"The costs of {name} were never measured, and there is no {folder} to measure; "
-            f"say where the model is with --model, and its corpus with --corpus."
-        )
-    return str(folder)
-
-
-def _notes(folder: Path, grid: Grid, costs: Costs, whole: Cut, compared: int) -> list[str]:
-    notes = []
-    made = _provenance(folder)
-    if made and made.fingerprint != costs.fingerprint:
-        notes.append(
-            f"the costs are of {costs.model} with other weights than the results have; measure "
-            f"them with: {command('pick', folder, model=made.model, measure_costs=True)}"
-        )
-    if whole != costs.whole:
-        notes.append(
-            f"the grid does not reach the full model, {costs.whole}; shares are of {whole}"
-        )
-    if compared < len(grid.cuts):
-        notes.append(f"costs of {len(grid.cuts) - compared} of {len(grid.cuts)} cuts are not known")
-    return notes
-
-
-def commands(choice: Choice, indexes: Path = INDEXES) -> list[str]:
-    """Return the commands that use the chosen cut."""
-    costs, cut = choice.costs, choice.chosen.cut
-    documents = costs.document_layer(cut)
-    root = None if indexes == INDEXES else indexes
-    where = {"model": costs.model, "corpus": costs.corpus, "indexes": root}
-    of_index = pairing_of(choice.grid.model)[0].endswith(INDEX_EXITS)
-    # A search by queries of a shallow layer takes the exits of the index unless it is told.
-    shallow = cut.layer < costs.whole.layer == documents
-    exits = ("index" if of_index else "model") if shallow else None
-    found = [
-        command("index", "corpus", **where, layer=documents, dim=cut.dim),
-        command(
-            "search",
-            "a query",
-            **where,
-            query_layer=cut.layer,
-            document_layer=documents,
-            dim=cut.dim,
-            exits=exits,
-        ),
-    ]
-    if costs.documents_from == "same" and cut.layer > 0 and cut != costs.whole:
-        out = f"{costs.model.rstrip('/')}-{cut}"
-        found.insert(0, command("export", costs.model, cut=cut, out=out))
-    return found

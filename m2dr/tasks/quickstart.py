@@ -16,7 +16,7 @@ from m2dr.core.requests import (
 from m2dr.core.trainings import read_fit_settings, read_train_settings
 from m2dr.evaluate.grid import GRID, Grid
 from m2dr.model.hub import CARD, RECORD
-from m2dr.tasks.evaluate import EvaluateReport, evaluate, keep_record, tables
+from m2dr.tasks.evaluate import EvaluateReport, evaluate, keep_record
 from m2dr.tasks.fit import fit
 from m2dr.tasks.index import index_corpus
 from m2dr.tasks.run_folder import folder_of, resumed
@@ -134,7 +134,7 @@ def _evaluate(out: Path, models: Sequence[Path], say: Say) -> EvaluateReport:
         )
     )
     keep_record(report)
-    say(tables(report.grids))
+    say(str(report))
     untrained, fitted, *_ = report.grids
     say(_meaning(untrained, fitted))
     return report

@@ -31,7 +31,6 @@ from m2dr.evaluate.grid import (
     LayerScores,
     LayerScoresFile,
     join_layers,
-    write_csv,
     write_grid,
     write_scores,
 )
@@ -406,8 +405,7 @@ class GridEvaluation:
         ordered = [part.only(self.ranker.dims, self.ranker.measures) for part in alike.values()]
         write_scores(list(join_layers(ordered).values()), folder)
         grid = self._grid(name, replace(whole, layers=dict(list(alike))), ordered)
-        write_grid(grid, folder / "grid.json")
-        write_csv([grid], folder / "grid.csv")
+        write_grid(grid, folder)
 
     def _measured(
         self, pairs: Sequence[LayerPair], asked: Mapping[LayerPair, LayerScoresFile]

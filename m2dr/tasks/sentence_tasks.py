@@ -1,4 +1,7 @@
-"""`m2dr evaluate sts` and `pairs`, and what all sentence tasks share: texts encoded once."""
+"""`m2dr evaluate sts`, `pairs` and `classification`: texts are encoded once, at all layers.
+
+Shapes: L layers, N distinct texts, H width, P pairs.
+"""
 
 import os
 import time
@@ -7,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,27 +21,11 @@ from m2dr.core.progress import progress
 from m2dr.core.records import Cut, ModelCard
 from m2dr.core.requests import ClassificationRequest, PairsRequest, StsRequest, TaskRequest
 from m2dr.data import huggingface
-from m2dr.data.classification import (
-    SUFFIXES,
-    LabelledText,
-    LabelledTexts,
-    open_labelled_texts,
-    split_file,
-)
+from m2dr.data.classification import SUFFIXES, LabelledTexts, open_labelled_texts, split_file
 from m2dr.data.sentence_pairs import ScoredPairs, open_binary_pairs, open_scored_pairs, paths_of
 from m2dr.evaluate.figures import quality_over_dims
-from m2dr.evaluate.grid import (
-    Grid,
-    average,
-    grid_record,
-    text_comparison,
-    text_table,
-    write_csv,
-    write_grid,
-)
+from m2dr.evaluate.grid import Grid, as_json, average, text_tables, write_grid
 from m2dr.evaluate.sentence_tasks import (
-    ClassifierScores,
-    Ints,
     Regression,
     Rows,
     correlations,
@@ -57,23 +44,12 @@ from m2dr.model.folder import read_card
 from m2dr.tasks.encode_texts import embed_texts
 from m2dr.tasks.encoder import cuts_of, names_of, newest_model
 
-# Shapes in this file:
-#   L layers, N distinct texts, H width.
-
-
-# The vectors [N, H] of a layer and the dims, to the measures of each dim.
-PerDim = Callable[[NDArray[np.float32], Sequence[int]], Mapping[int, Mapping[str, float]]]
-# The same with both rows [P] of each pair, and what people said of it, [P].
+# The vectors [N, H] of a layer, both rows [P] of each pair, what people said of it [P], and the
+# dims, to the measures of each dim.
 Gold = TypeVar("Gold", NDArray[np.float64], NDArray[np.bool_])
 OfPairs = Callable[
     [NDArray[np.float32], Rows, Rows, Gold, Sequence[int]], Mapping[int, Mapping[str, float]]
 ]
-
-PAIRS_KIND = "pair-classification"
-PAIRS_WHAT = (
-    "a file of sentence pairs labelled 1, alike, or 0, or a folder of such a file per split"
-)
-STS_WHAT = "a file of scored sentence pairs"
 
 
 @dataclass(frozen=True)
@@ -109,65 +85,178 @@ class SentenceTask:
 
 @dataclass(frozen=True)
 class TaskReport:
-    """The grids of all tasks, and where they were written."""
+    """The grids of all tasks, and where they were written; `str` is a table per task."""
 
     tasks: tuple[tuple[Grid, ...], ...]  # of each task a grid per model; of several the mean last
+    measures: tuple[str, ...]  # those that are shown
     figures: tuple[Path, ...]
+    folder: Path
     seconds: float
 
+    def __str__(self) -> str:
+        return "\n\n".join(text_tables(grids, self.measures) for grids in self.tasks)
 
-def measure_tasks(
-    request: TaskRequest, open_tasks: Callable[[], Sequence[SentenceTask]], measures: Sequence[str]
-) -> TaskReport:
+    def record(self) -> dict[str, Any]:
+        """Return the grids with the names that their files have."""
+        grids = [as_json(grid) for grids in self.tasks for grid in grids]
+        report = {"figures": self.figures, "seconds": self.seconds, "folder": self.folder}
+        return {"grids": grids, **report}
+
+
+def evaluate_sts(request: StsRequest) -> TaskReport:
+    """Measure every asked cut of every asked model on every task; write tables and figures.
+
+    Similarity is the cosine, whatever the model searches with, and a correlation is over all pairs
+    of a task together, also of one made of several files. The two sentences of a pair play the
+    same part, so both are encoded as documents are: with the model's document prefix and length.
+
+    Raises:
+        UserError: a task is unknown or has no scores, or an encoder lacks a cut; before any weight
+            is loaded.
+    """
+
+    def opened(names: str) -> SentenceTask:
+        paths = _find_files(names, "sts", "a file of scored sentence pairs")
+        judged = open_scored_pairs(paths, request.split)
+        return task_of_pairs(judged, gold_scores(judged.pairs, paths), correlations)
+
+    return measure_tasks(request, opened)
+
+
+def evaluate_pairs(request: PairsRequest) -> TaskReport:
+    """Measure every asked cut of every asked model on every task; write tables and figures.
+
+    Accuracy and F1 are those of the threshold that is best on the measured pairs, for the cosine
+    and for the dot product of the cut vectors. Both texts of a pair are encoded as documents are.
+
+    Raises:
+        UserError: a task is unknown or is not of two classes, or an encoder lacks a cut; before any
+            weight is loaded.
+    """
+    kind = "pair-classification"
+    what = "a file of sentence pairs labelled 1, alike, or 0, or a folder of such a file per split"
+
+    def opened(names: str) -> SentenceTask:
+        path = find_task(names, kind, what) if "," not in names else None
+        if path and path.is_dir():
+            judged = open_binary_pairs(str(split_file(path, request.split or "test")))
+        else:
+            judged = open_binary_pairs(_find_files(names, kind, what), request.split)
+        alike: NDArray[np.bool_] = np.array([pair.score == 1 for pair in judged.pairs])
+        return task_of_pairs(judged, alike, separations)
+
+    return measure_tasks(request, opened)
+
+
+def evaluate_classification(request: ClassificationRequest) -> TaskReport:
+    """Measure every asked cut of every asked model on every task; write tables and figures.
+
+    A logistic regression is fitted on frozen vectors: cut, and then of length one where the model
+    compares by cosine, as its folder gives them in sentence-transformers. Texts are encoded as
+    documents are, once, at all layers, and only those that an experiment uses.
+
+    Raises:
+        UserError: scikit-learn is absent, a task is unknown or malformed, or an encoder lacks a
+            cut; before any weight is loaded.
+    """
+    if min(request.samples, request.experiments, request.iterations) < 1:
+        raise UserError("Samples, experiments and iterations count from 1; give at least one each.")
+    require_scikit_learn()
+    what = "a folder of train.csv and test.csv, a file of labelled texts with a column of splits"
+
+    def opened(name: str) -> SentenceTask:
+        path = find_task(name, "classification", what, SUFFIXES)
+        return _classification(request, open_labelled_texts(path, request.split))
+
+    return measure_tasks(request, opened)
+
+
+def measure_tasks(request: TaskRequest, opened: Callable[[str], SentenceTask]) -> TaskReport:
     """Measure every asked cut of every asked model on every task; write tables and figures.
 
     Args:
         request: what was asked.
-        open_tasks: reads them, and refuses what cannot be measured, before any weight is loaded.
-        measures: what is drawn.
+        opened: reads a task, and refuses what cannot be measured, before any weight is loaded.
 
     Raises:
-        UserError: as `open_tasks`; two tasks would write to one folder; an encoder lacks a cut.
+        UserError: as `opened`; two tasks would write to one folder; an encoder lacks a cut.
     """
     begun = time.monotonic()
-    tasks = open_tasks()
-    _require_distinct(tasks, request.tasks)
+    tasks = [opened(name) for name in request.tasks]
+    names: dict[str, str] = {}
+    for task, name in zip(tasks, request.tasks, strict=True):
+        if task.name in names:
+            raise UserError(
+                f"The tasks {names[task.name]} and {name} are both called {task.name}, and their "
+                f"results would lie in one folder; give each once, or rename a file."
+            )
+        names[task.name] = name
     models = request.models or (newest_model(),)
-    names = names_of(models)
     cuts = [cuts_of(read_card(model), request.layers, request.dims, model) for model in models]
     by_model = [
         list(_grids(request, tasks, model, name, wanted))
-        for model, name, wanted in zip(models, names, cuts, strict=True)
+        for model, name, wanted in zip(models, names_of(models), cuts, strict=True)
     ]
     by_task = tuple(zip(*by_model, strict=True))
-    figures = tuple(path for grids in by_task for path in _figures(request.out, grids, measures))
-    return TaskReport(by_task, figures, time.monotonic() - begun)
+    figures = []
+    for grids in by_task:
+        drawn = "-".join(grid.model for grid in grids)
+        for measure in request.measures:
+            file = f"{short_name(f'{drawn}_{measure}')}.png"
+            figures.append(_folder(request.out, grids[0].corpus, grids[0].split) / file)
+            quality_over_dims(grids, measure, figures[-1])
+    seconds = time.monotonic() - begun
+    return TaskReport(by_task, request.measures, tuple(figures), request.out, seconds)
 
 
-def tables(report: TaskReport, measures: Sequence[str]) -> str:
-    """Return a table per task and measure; several models stand under each other at each layer."""
-    return "\n\n".join(
-        text_table(grids[0], measure) if len(grids) == 1 else text_comparison(grids, measure)
-        for grids in report.tasks
-        for measure in measures
-    )
+def _grids(
+    request: TaskRequest, tasks: Sequence[SentenceTask], model: str, name: str, cuts: Sequence[Cut]
+) -> Iterator[Grid]:
+    """Yield the grids of a model on each task and their mean; each is written at once."""
+    layers, dims = sorted({cut.layer for cut in cuts}), sorted({cut.dim for cut in cuts})
+    grids = []
+    with ExitStack() as locks:
+        for task in tasks:
+            locks.enter_context(lock_folder(_folder(request.out, task.name, task.split) / name))
+        device = choose_device(request.device)
+        dtype = choose_dtype(request.dtype, device)
+        encoder, tokenizer = checkpoint.load(model, max(cuts).layer, device, dtype)
+        for task in tasks:
+            with progress(f"Encoding {task.name}", len(task.texts), "sentences") as advance:
+                vectors = embed_texts(encoder, tokenizer, task.texts, "document", layers, advance)
+            measured = task.measure(Encoded(encoder.card, layers, dims, vectors))
+            notes = (*_notes(encoder.card, cuts), *task.notes, *measured.notes)
+            place = (name, task.name, task.split, task.size)
+            grids.append(Grid(*place, measured.cells, notes, unit=task.unit))
+            write_grid(grids[-1], _folder(request.out, task.name, task.split) / name)
+            yield grids[-1]
+        if len(grids) > 1:
+            mean = average(grids)
+            write_grid(mean, _folder(request.out, mean.corpus, mean.split) / name)
+            yield mean
 
 
-def record_of(report: TaskReport) -> dict[str, object]:
-    """Return the grids with the names that their files have."""
-    grids = [grid_record(grid) for grids in report.tasks for grid in grids]
-    return {"grids": grids, "figures": report.figures, "seconds": report.seconds}
+def _folder(out: Path, task: str, split: str) -> Path:
+    return out / short_name(task) / split
 
 
-def layer_by_layer(encoded: Encoded, measure: PerDim) -> Measured:
-    """Measure a task layer by layer, all dims of a layer together."""
-    return Measured(
-        {
-            Cut(layer, dim): values
-            for layer, vectors in zip(encoded.layers, encoded.vectors, strict=True)
-            for dim, values in measure(vectors, encoded.dims).items()
-        }
-    )
+def _notes(card: ModelCard, cuts: Sequence[Cut]) -> tuple[str, ...]:
+    """Return a note on cuts that were not trained."""
+    trained = [str(cut) for cut in cuts if cut in card.cuts]
+    untrained = [str(cut) for cut in cuts if cut not in card.cuts]
+    notes = []
+    if untrained and not trained:
+        notes.append("none of these cuts was trained: expect worse than the model can do")
+    elif len(trained) < len(untrained):
+        notes.append(f"only these cuts were trained: {', '.join(trained)}")
+    elif untrained:
+        notes.append(f"not trained: {', '.join(untrained)}")
+    if card.documents == "last" and min(cuts).layer < card.layers:
+        notes.append(
+            f"all texts come from the layer of the cut, though documents were trained at layer "
+            f"{card.layers} alone"
+        )
+    return tuple(notes)
 
 
 def task_of_pairs(judged: ScoredPairs, gold: Gold, values: OfPairs[Gold]) -> SentenceTask:
@@ -180,19 +269,80 @@ def task_of_pairs(judged: ScoredPairs, gold: Gold, values: OfPairs[Gold]) -> Sen
     """
     texts, first, second = distinct(judged.pairs)
 
-    def measure(
-        vectors: NDArray[np.float32], dims: Sequence[int]
-    ) -> Mapping[int, Mapping[str, float]]:
-        return values(vectors, first, second, gold, dims)
+    def measure(encoded: Encoded) -> Measured:
+        cells: dict[Cut, Mapping[str, float]] = {}
+        for layer, vectors in zip(encoded.layers, encoded.vectors, strict=True):
+            by_dim = values(vectors, first, second, gold, encoded.dims)
+            cells |= {Cut(layer, dim): measures for dim, measures in by_dim.items()}
+        return Measured(cells)
+
+    skipped = f"left out: {counted(judged.skipped, 'pairs')} without a label"
+    notes = (skipped,) if judged.skipped else ()
+    count = len(judged.pairs)
+    return SentenceTask(judged.name, judged.split, texts, count, "pairs", measure, notes)
+
+
+def _classification(request: ClassificationRequest, labelled: LabelledTexts) -> SentenceTask:
+    """Return a task of classifiers, of the texts that some experiment uses."""
+    labels = [row.label for row in labelled.train]
+    if request.protocol == "full":
+        draws = [np.arange(len(labels))]
+        notes = [f"one fit on all {counted(len(labels), 'texts')} of the split train"]
+    else:
+        draws = sample_per_label(labels, request.samples, request.experiments, request.seed)
+        notes = [
+            f"the mean over {counted(request.experiments, 'experiments')} with "
+            f"{counted(request.samples, 'texts')} per label (MTEB's protocol, seed {request.seed})"
+        ]
+        fewer = sum(count < request.samples for count in Counter(labels).values())
+        if fewer:
+            notes.append(f"fewer texts than that: {counted(fewer, 'labels')}")
+    used = np.unique(np.concatenate(draws))
+    draws = [np.searchsorted(used, draw) for draw in draws]
+    train = [labelled.train[row] for row in used]
+    numbers = {label: i for i, label in enumerate(sorted({row.label for row in train}))}
+    places: dict[str, int] = {}
+    for row in (*train, *labelled.test):
+        places.setdefault(row.text, len(places))
+    (train_rows, train_labels), (test_rows, test_labels) = (
+        (
+            np.array([places[row.text] for row in rows], dtype=np.int64),
+            np.array([numbers[row.label] for row in rows], dtype=np.int64),
+        )
+        for rows in (train, labelled.test)
+    )
+    how = Regression(request.iterations, request.seed)
+
+    def measure(encoded: Encoded) -> Measured:
+        cells: dict[Cut, Mapping[str, float]] = {}
+        stopped: dict[Cut, int] = {}
+        fits = len(encoded.layers) * len(encoded.dims) * len(draws)
+        with progress(f"Fitting {labelled.name}", fits, "classifiers") as advance:
+            for layer, vectors in zip(encoded.layers, encoded.vectors, strict=True):
+                require_finite(vectors)
+                for dim in encoded.dims:
+                    x = prefixes(vectors, dim, encoded.card.similarity)
+                    scores = learn(
+                        x[train_rows], train_labels, draws, x[test_rows], test_labels, how
+                    )
+                    cells[Cut(layer, dim)] = scores.measures
+                    stopped[Cut(layer, dim)] = scores.stopped
+                    advance(len(draws))
+        where = ", ".join(f"{cut} {count}" for cut, count in sorted(stopped.items()) if count)
+        note = (
+            f"{sum(stopped.values())} of {fits} fits had not converged after "
+            f"{counted(how.iterations, 'iterations')}: {where} of {len(draws)}"
+        )
+        return Measured(cells, (note,) if where else ())
 
     return SentenceTask(
-        judged.name,
-        judged.split,
-        texts,
-        len(judged.pairs),
-        "pairs",
-        lambda encoded: layer_by_layer(encoded, measure),
-        skipped_note(judged.skipped),
+        labelled.name,
+        labelled.split,
+        list(places),
+        len(labelled.test),
+        "texts",
+        measure,
+        tuple(notes),
     )
 
 
@@ -210,306 +360,24 @@ def find_task(name: str, kind: str, what: str, suffixes: Sequence[str] = (".tsv"
     """
     if huggingface.recognises(name):
         return Path(name)
-    folders = [place / kind for place in _places()]
+    given = os.environ.get("M2DR_DATA")
+    places: tuple[Path, ...] = (*((Path(given),) if given else ()), Path("data"), Path("datasets"))
+    folders = [place / kind for place in places]
     named = (folder / f"{name}{suffix}" for folder in folders for suffix in ("", *suffixes))
     for path in (Path(name), *named):
         if name.strip() and path.exists():
             return path
-    beside = Path(name).parent
     known = {path.name.removesuffix(path.suffix) for folder in folders for path in folder.glob("*")}
-    known |= {str(beside / path.name) for path in beside.glob("*") if path.is_file()}
+    near = Path(name).parent
+    known |= {str(near / path.name) for path in near.glob("*") if path.is_file()}
     hint = nearest(name, sorted(known))
     raise UserError(
         f"There is no task {name!r}. {f'{hint} ' if hint.startswith('Did') else ''}A task is "
-        f"{what}, or the name of NAME{suffixes[0]} in {', '.join(map(str, folders))}; "
-        f"$M2DR_DATA names another folder that holds {kind}/."
+        f"{what}, or the name of NAME{suffixes[0]} in {', '.join(map(str, folders))}."
     )
 
 
-def find_files(names: str, kind: str, what: str) -> str:
-    """Return the same for several names joined by commas, joined by commas.
-
-    Raises:
-        UserError: one of them is not there.
-    """
+def _find_files(names: str, kind: str, what: str) -> str:
+    """Return the same for several names joined by commas, joined by commas."""
     parts = [str(path) for path in paths_of(names)] or [names]
     return ",".join(str(find_task(part, kind, what)) for part in parts)
-
-
-def skipped_note(skipped: int) -> tuple[str, ...]:
-    """Return a note on pairs without an agreed label."""
-    return (f"left out: {counted(skipped, 'pairs')} without a label",) if skipped else ()
-
-
-def _places() -> tuple[Path, ...]:
-    given = os.environ.get("M2DR_DATA")
-    return (*((Path(given),) if given else ()), Path("data"), Path("datasets"))
-
-
-def _require_distinct(tasks: Sequence[SentenceTask], names: Sequence[str]) -> None:
-    """Raise UserError if two tasks have one name, and so one folder."""
-    given: dict[str, str] = {}
-    for task, name in zip(tasks, names, strict=True):
-        if task.name in given:
-            raise UserError(
-                f"The tasks {given[task.name]} and {name} are both called {task.name}, and their "
-                f"results would lie in one folder; give each once, or rename a file."
-            )
-        given[task.name] = name
-
-
-def _grids(
-    request: TaskRequest, tasks: Sequence[SentenceTask], model: str, name: str, cuts: Sequence[Cut]
-) -> Iterator[Grid]:
-    """Yield the grids of a model on each task and their mean; each is written at once."""
-    with ExitStack() as held:
-        for task in tasks:
-            folder = request.out / short_name(task.name) / task.split / name
-            held.enter_context(lock_folder(folder))
-        yield from _held_grids(request, tasks, model, name, cuts)
-
-
-def _held_grids(
-    request: TaskRequest, tasks: Sequence[SentenceTask], model: str, name: str, cuts: Sequence[Cut]
-) -> Iterator[Grid]:
-    """Yield these grids while their folders are locked."""
-    device = choose_device(request.device)
-    encoder, tokenizer = checkpoint.load(
-        model, max(cuts).layer, device, choose_dtype(request.dtype, device)
-    )
-    layers, dims = sorted({cut.layer for cut in cuts}), sorted({cut.dim for cut in cuts})
-    grids = []
-    for task in tasks:
-        with progress(f"Encoding {task.name}", len(task.texts), "sentences") as advance:
-            vectors = embed_texts(encoder, tokenizer, task.texts, "document", layers, advance)
-        found = task.measure(Encoded(encoder.card, layers, dims, vectors))
-        notes = (*_notes(encoder.card, cuts), *task.notes, *found.notes)
-        grids.append(
-            Grid(name, task.name, task.split, task.size, found.cells, notes, unit=task.unit)
-        )
-        yield _written(grids[-1], request.out)
-    if len(grids) > 1:
-        yield _written(average(grids), request.out)
-
-
-def _written(grid: Grid, out: Path) -> Grid:
-    folder = _folder(grid, out) / grid.model
-    write_grid(grid, folder / "grid.json")
-    write_csv([grid], folder / "grid.csv")
-    return grid
-
-
-def _folder(grid: Grid, out: Path) -> Path:
-    return out / short_name(grid.corpus) / grid.split
-
-
-def _notes(card: ModelCard, cuts: Sequence[Cut]) -> tuple[str, ...]:
-    """Return a note on cuts that were not trained."""
-    trained = [str(cut) for cut in cuts if cut in card.cuts]
-    untrained = [str(cut) for cut in cuts if cut not in card.cuts]
-    found = []
-    if untrained and not trained:
-        found.append("none of these cuts was trained: expect worse than the model can do")
-    elif len(trained) < len(untrained):
-        found.append(f"only these cuts were trained: {', '.join(trained)}")
-    elif untrained:
-        found.append(f"not trained: {', '.join(untrained)}")
-    if card.documents == "last" and min(cuts).layer < card.layers:
-        found.append(
-            f"all texts come from the layer of the cut, though documents were trained at layer "
-            f"{card.layers} alone"
-        )
-    return tuple(found)
-
-
-def _figures(out: Path, grids: Sequence[Grid], measures: Sequence[str]) -> Iterator[Path]:
-    """Draw a figure per measure of all models on one task."""
-    models = "-".join(grid.model for grid in grids)
-    for measure in measures:
-        path = _folder(grids[0], out) / f"{short_name(f'{models}_{measure}')}.png"
-        quality_over_dims(grids, measure, path)
-        yield path
-
-
-def evaluate_sts(request: StsRequest) -> TaskReport:
-    """Measure every asked cut of every asked model on every task; write tables and figures.
-
-    Similarity is the cosine, whatever the model searches with, and a correlation is over all pairs
-    of a task together, also of one made of several files. The two sentences of a pair play the
-    same part, so both are encoded as documents are: with the model's document prefix and length.
-
-    Raises:
-        UserError: a task is unknown or has no scores, or an encoder lacks a cut; before any weight
-            is loaded.
-    """
-    return measure_tasks(
-        request,
-        lambda: [_open_sts(name, request.split) for name in request.tasks],
-        request.measures,
-    )
-
-
-def _open_sts(names: str, split: str) -> SentenceTask:
-    paths = find_files(names, "sts", STS_WHAT)
-    judged = open_scored_pairs(paths, split)
-    return task_of_pairs(judged, gold_scores(judged.pairs, paths), correlations)
-
-
-def evaluate_pairs(request: PairsRequest) -> TaskReport:
-    """Measure every asked cut of every asked model on every task; write tables and figures.
-
-    Accuracy and F1 are those of the threshold that is best on the measured pairs, for the cosine
-    and for the dot product of the cut vectors. Both texts of a pair are encoded as documents are.
-
-    Raises:
-        UserError: a task is unknown or is not of two classes, or an encoder lacks a cut; before any
-            weight is loaded.
-    """
-    return measure_tasks(
-        request,
-        lambda: [_open_pairs(name, request.split) for name in request.tasks],
-        request.measures,
-    )
-
-
-def _open_pairs(names: str, split: str) -> SentenceTask:
-    found = find_task(names, PAIRS_KIND, PAIRS_WHAT) if "," not in names else None
-    if found and found.is_dir():
-        judged = open_binary_pairs(str(split_file(found, split or "test")))
-    else:
-        judged = open_binary_pairs(find_files(names, PAIRS_KIND, PAIRS_WHAT), split)
-    alike: NDArray[np.bool_] = np.array([pair.score == 1 for pair in judged.pairs])
-    return task_of_pairs(judged, alike, separations)
-
-
-# Shapes in this file:
-#   N distinct texts, H width.
-
-
-KIND = "classification"
-WHAT = "a folder of train.csv and test.csv, a file of labelled texts with a column of splits"
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """The distinct texts of a task, and the rows of each experiment among them."""
-
-    train: Ints
-    train_labels: Ints
-    draws: Sequence[Ints]  # places in `train`, for each experiment
-    test: Ints
-    test_labels: Ints
-
-
-def evaluate_classification(request: ClassificationRequest) -> TaskReport:
-    """Measure every asked cut of every asked model on every task; write tables and figures.
-
-    A logistic regression is fitted on frozen vectors: cut, and then of length one where the model
-    compares by cosine, as its folder gives them in sentence-transformers. Texts are encoded as
-    documents are, once, at all layers, and only those that an experiment uses.
-
-    Raises:
-        UserError: scikit-learn is absent, a task is unknown or malformed, or an encoder lacks a
-            cut; before any weight is loaded.
-    """
-    if min(request.samples, request.experiments, request.iterations) < 1:
-        raise UserError("Samples, experiments and iterations count from 1; give at least one each.")
-    require_scikit_learn()
-    return measure_tasks(
-        request, lambda: [_open(request, name) for name in request.tasks], request.measures
-    )
-
-
-def _open(request: ClassificationRequest, name: str) -> SentenceTask:
-    labelled = open_labelled_texts(find_task(name, KIND, WHAT, SUFFIXES), request.split)
-    draws = _draws(request, labelled.train)
-    texts, rows = _rows(labelled, draws)
-    how = Regression(request.iterations, request.seed)
-    return SentenceTask(
-        labelled.name,
-        labelled.split,
-        texts,
-        len(labelled.test),
-        "texts",
-        lambda encoded: _measured(labelled.name, encoded, rows, how),
-        _protocol_notes(request, labelled),
-    )
-
-
-def _draws(request: ClassificationRequest, train: Sequence[LabelledText]) -> list[Ints]:
-    if request.protocol == "full":
-        return [np.arange(len(train))]
-    labels = [row.label for row in train]
-    return sample_per_label(labels, request.samples, request.experiments, request.seed)
-
-
-def _rows(labelled: LabelledTexts, draws: Sequence[Ints]) -> tuple[list[str], _Rows]:
-    """Return the distinct texts of all experiments, and the place of each row among them."""
-    used = np.unique(np.concatenate(draws))
-    train = [labelled.train[row] for row in used]
-    numbers = {label: i for i, label in enumerate(sorted({row.label for row in train}))}
-    places: dict[str, int] = {}
-    for row in (*train, *labelled.test):
-        places.setdefault(row.text, len(places))
-    (train_rows, train_labels), (test_rows, test_labels) = (
-        (
-            np.array([places[row.text] for row in rows], dtype=np.int64),
-            np.array([numbers[row.label] for row in rows], dtype=np.int64),
-        )
-        for rows in (train, labelled.test)
-    )
-    among = [np.searchsorted(used, draw) for draw in draws]
-    return list(places), _Rows(train_rows, train_labels, among, test_rows, test_labels)
-
-
-def _measured(name: str, encoded: Encoded, rows: _Rows, how: Regression) -> Measured:
-    found: dict[Cut, ClassifierScores] = {}
-    fits = len(encoded.layers) * len(encoded.dims) * len(rows.draws)
-    with progress(f"Fitting {name}", fits, "classifiers") as advance:
-        for layer, vectors in zip(encoded.layers, encoded.vectors, strict=True):
-            require_finite(vectors)
-            for dim in encoded.dims:
-                cut = prefixes(vectors, dim, encoded.card.similarity)
-                found[Cut(layer, dim)] = _learnt(cut, rows, how)
-                advance(len(rows.draws))
-    cells = {cut: learnt.measures for cut, learnt in found.items()}
-    return Measured(cells, _fit_notes(found, len(rows.draws), how))
-
-
-def _learnt(vectors: NDArray[np.float32], rows: _Rows, how: Regression) -> ClassifierScores:
-    """Fit and test classifiers on the vectors [N, dim] of one cut."""
-    return learn(
-        vectors[rows.train],
-        rows.train_labels,
-        rows.draws,
-        vectors[rows.test],
-        rows.test_labels,
-        how,
-    )
-
-
-def _fit_notes(
-    found: Mapping[Cut, ClassifierScores], experiments: int, how: Regression
-) -> tuple[str, ...]:
-    """Return a note on fits that did not converge."""
-    stopped = {cut: learnt.stopped for cut, learnt in found.items() if learnt.stopped}
-    if not stopped:
-        return ()
-    where = ", ".join(f"{cut} {count}" for cut, count in sorted(stopped.items()))
-    return (
-        f"{sum(stopped.values())} of {len(found) * experiments} fits had not converged after "
-        f"{counted(how.iterations, 'iterations')}: {where} of {experiments}",
-    )
-
-
-def _protocol_notes(request: ClassificationRequest, labelled: LabelledTexts) -> tuple[str, ...]:
-    counts = Counter(row.label for row in labelled.train)
-    if request.protocol == "full":
-        return (f"one fit on all {counted(len(labelled.train), 'texts')} of the split train",)
-    note = (
-        f"the mean over {counted(request.experiments, 'experiments')} with "
-        f"{counted(request.samples, 'texts')} per label "
-        f"(MTEB's protocol, seed {request.seed})"
-    )
-    fewer = sum(count < request.samples for count in counts.values())
-    return (note, f"fewer texts than that: {counted(fewer, 'labels')}") if fewer else (note,)

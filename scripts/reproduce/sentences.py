@@ -52,11 +52,10 @@ def measure(asked: Asked, scale: Scale, detail: Path) -> tuple[Grid, str]:
     cosines: list[np.ndarray[Any, Any]] = []
     task, gold = (_likeness if asked.kind == "sts" else _classes_of_pairs)(asked, cosines)
     out = scale.out / "results"
-    request = TaskRequest(
-        (asked.task,), (asked.model,), asked.layers, asked.dims, out=out, device=scale.device
-    )
     measures = ("Spearman",) if asked.kind == "sts" else ("cosine-Accuracy",)
-    grid = measure_tasks(request, lambda: [task], measures).tasks[0][0]
+    cuts = (asked.layers, asked.dims)
+    request = TaskRequest((asked.task,), (asked.model,), *cuts, measures, out, scale.device)
+    grid = measure_tasks(request, lambda _: task).tasks[0][0]
     detail.parent.mkdir(parents=True, exist_ok=True)
     aside = detail.with_name(f"partial-{detail.name}")
     np.savez(
