@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.data.loaders import open_dataset
-from m2dr.evaluate.grid import SCORES, QueryScores, load_scores
+from m2dr.evaluate.grid import SCORES, QueryScores, read_scores
 
 LAYERS, DIMS, MEASURE = (0, 1, 3, 6), (32, 64, 128, 384), "nDCG@10"
 SHOWN = ((0, 64), (0, 128), (0, 384), (1, 384), (3, 384), (6, 64), (6, 128), (6, 384))
@@ -81,7 +81,7 @@ def measure(model: str, folder: Path) -> QueryScores:
     program = [sys.executable, "-m", "m2dr", "evaluate"]
     subprocess.run([*program, *command, "--measure", MEASURE], check=True)
     (path,) = results.rglob(SCORES)
-    return load_scores(path)[0][MEASURE]
+    return read_scores(path)[MEASURE]
 
 
 def share(shallow: Floats, full: Floats) -> tuple[float, float, float]:

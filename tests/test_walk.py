@@ -107,19 +107,17 @@ def test_evaluation_writes_tables_runs_and_a_figure_that_pytrec_eval_confirms(
     qrels = {f"q{i}": {f"d{i}": 1} for i in range(32, 40)}
     evaluator = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10", "recall.100"})
     assert len(grid["cells"]) == 4
-    for cell in grid["cells"]:
+    for cut, cell in grid["cells"].items():
         run: dict[str, dict[str, float]] = {}
-        path = folder / "tiny-full-dim" / "runs" / f"L{cell['layer']}D{cell['dim']}.trec"
+        path = folder / "tiny-full-dim" / "runs" / f"{cut}.trec"
         for line in path.read_text().splitlines():
             query, _, docid, _, score, _ = line.split()
             run.setdefault(query, {})[docid] = float(score)
         values = evaluator.evaluate(run).values()
         assert np.mean([v["ndcg_cut_10"] for v in values]) == pytest.approx(
-            cell["measures"]["nDCG@10"], abs=1e-9
+            cell["nDCG@10"], abs=1e-9
         )
-        assert np.mean([v["recall_100"] for v in values]) == pytest.approx(
-            cell["measures"]["R@100"], abs=1e-9
-        )
+        assert np.mean([v["recall_100"] for v in values]) == pytest.approx(cell["R@100"], abs=1e-9)
     pictures = [line for line in done.stdout.splitlines() if line.endswith(".png")]
     assert len(pictures) == 4
     assert all((place / picture).read_bytes().startswith(b"\x89PNG") for picture in pictures)

@@ -32,7 +32,7 @@ SCORES = "per_query.npz"
 PARTS = "parts"
 PART_FORMAT = 3  # raise it when a measure or a check is computed otherwise
 # What a cell that a spreadsheet takes for a formula begins with; wide signs count too.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠", "'")
+_FORMULA = ("=", "+", "-", "@", "\t", "＝", "＋", "－", "＠", "'")
 _PACKAGES = ("m2dr", "torch", "transformers", "faiss-cpu", "faiss-gpu", "numpy", "ir-measures")
 
 
@@ -352,7 +352,7 @@ def _write_rows(rows: Sequence[Sequence[str | float]], path: Path) -> None:
     A name that begins like a formula, or with an apostrophe, gets an apostrophe before it.
     """
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_MINIMAL).writerows(
+    csv.writer(text, lineterminator="\n").writerows(
         [f"'{cell}" if str(cell).startswith(_FORMULA) and isinstance(cell, str) else cell
          for cell in row]
         for row in rows

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from m2dr.core.records import Cut
-from m2dr.evaluate.comparison import Comparison, comparison_table, write_comparison
+from m2dr.evaluate.comparison import Comparison, write_comparison
 from m2dr.evaluate.significance import Paired
 
 
@@ -30,7 +30,7 @@ COMPARISON = Comparison(
 
 
 def test_a_table_marks_every_cell_and_says_by_which_rule() -> None:
-    assert comparison_table(COMPARISON).splitlines() == [
+    assert str(COMPARISON).splitlines() == [
         "full-dim against the same cut of plain: nDCG@10 on pydocs test, 9 queries",
         "layer      8       16",
         "    2  .2500▲  1.0000▼",
@@ -51,7 +51,7 @@ def test_the_files_hold_each_cell_with_all_its_numbers(tmp_path: Path) -> None:
     as_json, as_csv = write_comparison(COMPARISON, tmp_path / "new" / "nDCG@10-against-plain")
 
     held = json.loads(as_json.read_text())
-    assert (held["format"], held["model"], held["baseline"]) == (1, "full-dim", "plain")
+    assert (held["model"], held["baseline"]) == ("full-dim", "plain")
     assert held["notes"] == list(COMPARISON.notes)
     assert held["cells"][0] == {
         "layer": 2, "dim": 8, "value": 0.25, "mark": "▲", "difference": 0.0625, "low": -0.1,

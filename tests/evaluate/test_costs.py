@@ -1,4 +1,3 @@
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -100,11 +99,6 @@ def test_queries_search_the_documents_that_they_were_trained_with() -> None:
     assert fixed.document_layer(Cut(1, 8)) == 2
 
 
-def test_costs_that_were_never_measured_are_answered_with_the_command(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"costs.json is missing.*--measure-costs"):
-        read_costs(tmp_path)
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0, -1.0])
 def test_a_cost_that_is_no_number_above_zero_cannot_be_made(value: float) -> None:
     with pytest.raises(UserError, match="latency_p50_ms is"):
@@ -112,43 +106,22 @@ def test_a_cost_that_is_no_number_above_zero_cannot_be_made(value: float) -> Non
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "problem"),
+    ("old", "new"),
     [
-        ('"format": 1', '"format": 9', "its format is 9 and this m2dr reads 1"),
-        ('"format": 1', '"format": 1,,', "line 2: is not JSON"),
-        (
-            '"latency_p50_ms": 1.0',
-            '"latency_p50_ms": NaN',
-            "it holds NaN, which is not a finite number",
-        ),
-        ('"latency_p50_ms": 1.0', '"latency_p50_ms": "1"', "costs that m2dr wrote"),
-        ('"latency_p50_ms": 1.0,', "", "it has no 'latency_p50_ms'"),
-        ('"layer": 2', '"layer": 1', "it holds the cut L1D8 twice"),
-        ('"layer": 2', '"layer": true', "a layer or dim is True"),
-        ('"fingerprint": "abc",', "", "it has no 'fingerprint'"),
+        ('"latency_p50_ms": 1.0', '"latency_p50_ms": null'),
+        ('"latency_p50_ms": 1.0', '"latency_p50_ms": -1'),
+        ('"latency_p50_ms": 1.0,', ""),
+        ('"L2D8"', '"L2"'),
+        ('"fingerprint": "abc",', ""),
+        ('"same"', '"other"'),
+        ("{", "["),
     ],
 )
-def test_a_damaged_file_is_named_with_what_is_wrong(
-    tmp_path: Path, old: str, new: str, problem: str
-) -> None:
-    path = write_costs(COSTS, tmp_path)
+def test_a_damaged_file_is_refused(tmp_path: Path, old: str, new: str) -> None:
+    write_costs(COSTS, tmp_path)
+    path = tmp_path / "costs.json"
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new, 1))
 
-    with pytest.raises(UserError, match=f"costs.json.*{problem}"):
+    with pytest.raises(UserError, match=r"costs\.json is not a costs that m2dr wrote"):
         read_costs(tmp_path)
-
-
-@pytest.mark.parametrize("content", ["[]", "3", '"x"', '{"format": 1, "cells": []}', "null"])
-def test_json_of_something_else_is_no_costs(tmp_path: Path, content: str) -> None:
-    (tmp_path / "costs.json").write_text(content)
-
-    with pytest.raises(UserError, match="is not a file of costs that m2dr wrote"):
-        read_costs(tmp_path)
-
-
-def test_two_files_differ_line_by_line(tmp_path: Path) -> None:
-    lines = write_costs(COSTS, tmp_path).read_text().splitlines()
-
-    assert json.loads("\n".join(lines))["cells"][1]["layer"] == 2
-    assert len(lines) > 20

@@ -1,107 +1,119 @@
-from collections.abc import Callable, Sequence
-from pathlib import Path
+"""Figures hold the values of their grids, and everything in them can be read."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
-from m2dr.evaluate import figures, theme
-from m2dr.evaluate.figures import Theme, draw_heat_map, quality_over_dims, save
+from m2dr.evaluate import figures
+from m2dr.evaluate.comparison import published, published_sets
+from m2dr.evaluate.costs import Cost, Costs
+from m2dr.evaluate.figures import (
+    DARK,
+    LIGHT,
+    THEMES,
+    Theme,
+    draw_gap_to,
+    draw_gap_to_whole,
+    draw_heat_map,
+    draw_quality,
+    draw_quality_over_dims,
+    draw_tradeoff,
+    save,
+    stroke,
+    svg_text,
+)
 from m2dr.evaluate.grid import Grid
+from m2dr.evaluate.pick import BYTES, LATENCY
 
-COARSE = 50  # dots per inch
-DIMS = (8, 16, 32, 64, 128, 256, 384)
+LAYERS, DIMS = (2, 4, 6), (8, 32, 128)
+ALL_DIMS = (8, 16, 32, 64, 128, 256, 384)
+LONG = "bert-base-uncased trained on everything at every layer and every dim, seed 13, again"
 
 
 def grid(
     model: str = "mine",
-    layers: Sequence[int] = range(1, 7),
-    dims: Sequence[int] = DIMS,
     scale: float = 0.1,
+    layers: Sequence[int] = LAYERS,
+    dims: Sequence[int] = DIMS,
+    queries: int = 9,
 ) -> Grid:
     cuts = [Cut(layer, dim) for layer in layers for dim in dims]
-    cells = {cut: {"nDCG@10": scale * cut.layer * cut.dim / (cut.dim + 30)} for cut in cuts}
-    return Grid(model, "pydocs", "test", 2234, cells)
+    cells = {cut: {"RR@10": scale * cut.layer * cut.dim / (cut.dim + 30)} for cut in cuts}
+    return Grid(model, "pydocs", "test", queries, cells)
 
 
-@pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """The figures that were made, to look at what is in them; coarse, to be quick."""
-    made: list[Figure] = []
-    monkeypatch.setattr(theme, "DPI", COARSE)
-
-    def keep(make: Callable[[float, float, Theme], Figure]) -> Callable[..., Figure]:
-        return lambda width, height, theme: made.append(make(width, height, theme)) or made[-1]
-
-    monkeypatch.setattr(figures, "new_figure", keep(theme.new_figure))
-    return made
+def costs(model: str, cells: dict[Cut, Cost] | None = None) -> Costs:
+    cells = cells or {
+        Cut(layer, dim): Cost(layer + dim / 1e4, 2 * layer, 100.0, 4 * dim, 10, 10)
+        for layer in LAYERS
+        for dim in DIMS
+    }
+    return Costs(model, "f", "c", Cut(6, 128), "same", 9, 9, 7.0, "f32", "here", cells)
 
 
-@pytest.mark.parametrize("models", [1, 3, 4])
-def test_each_model_has_a_panel_on_one_scale_and_no_panel_is_empty(
-    models: int, drawn: list[Figure], tmp_path: Path
-) -> None:
-    names = [f"model {i}" for i in range(models)]
-    grids = [grid(name, scale=0.1 / (place + 1)) for place, name in enumerate(names)]
-
-    quality_over_dims(grids, "nDCG@10", tmp_path / "figure.png")
-
-    panels = drawn[0].axes
-    assert [axes.get_title() for axes in panels] == names
-    assert [len(axes.lines) for axes in panels] == [6] * models
-    assert {axes.get_ylim() for axes in panels} == {panels[0].get_ylim()}
+@pytest.fixture(autouse=True)
+def _coarse(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "DPI", 50)
 
 
-def test_lines_hold_the_values_and_ticks_are_the_dims(drawn: list[Figure], tmp_path: Path) -> None:
-    some = grid(layers=(2, 4))
-
-    quality_over_dims([some], "nDCG@10", tmp_path / "figure.png")
-
-    (axes,) = drawn[0].axes
-    assert [label.get_text() for label in axes.get_xticklabels()] == list(map(str, DIMS))
-    assert axes.get_xscale() == "log"
-    deep = axes.lines[1]
-    assert list(deep.get_xdata()) == list(DIMS)
-    assert list(deep.get_ydata()) == [some.cells[Cut(4, dim)]["nDCG@10"] for dim in DIMS]
+def line(figure: Figure, panel: int, number: int) -> list[tuple[float, float]]:
+    drawn = figure.axes[panel].lines[number]
+    return list(zip(map(float, drawn.get_xdata()), map(float, drawn.get_ydata()), strict=True))
 
 
-def test_the_legend_names_every_layer_deepest_first_in_the_colour_of_its_lines(
-    drawn: list[Figure], tmp_path: Path
-) -> None:
-    grids = [grid("shallow", layers=(0, 1, 2)), grid("deep", layers=(2, 12))]
+def legend(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.legends[0].get_texts()]
 
-    quality_over_dims(grids, "nDCG@10", tmp_path / "figure.png")
 
-    (legend,) = drawn[0].legends
-    assert [text.get_text() for text in legend.get_texts()] == ["12", "2", "1", "0"]
-    colours = [line.get_color() for line in legend.get_lines()]
-    assert [line.get_color() for line in drawn[0].axes[0].lines] == colours[:0:-1]
-    assert [line.get_color() for line in drawn[0].axes[1].lines] == [colours[1], colours[0]]
+def assert_inside(figure: Figure) -> None:
+    figure.draw_without_rendering()
+    box = figure.get_tightbbox()
+    assert min(box.x0, box.y0) >= 0
+    assert box.x1 <= figure.get_figwidth()
+    assert box.y1 <= figure.get_figheight()
+
+
+@pytest.mark.parametrize("models", [1, 4])
+def test_each_model_has_a_panel_on_one_scale(models: int) -> None:
+    grids = [grid(f"model {i}", 0.1 / (i + 1), dims=ALL_DIMS) for i in range(models)]
+
+    figure = draw_quality_over_dims(grids, "RR@10")
+
+    assert [axes.get_title() for axes in figure.axes] == [one.model for one in grids]
+    assert {axes.get_ylim() for axes in figure.axes} == {figure.axes[0].get_ylim()}
+    labels = figure.axes[0].get_xticklabels()
+    assert [label.get_text() for label in labels] == list(map(str, ALL_DIMS))
+    assert line(figure, 0, 1) == [(dim, grids[0].cells[Cut(4, dim)]["RR@10"]) for dim in ALL_DIMS]
+    assert figure.get_suptitle() == "RR@10 on pydocs test, 9 queries"
+
+
+def test_layers_are_named_deepest_first_in_the_colour_of_their_lines() -> None:
+    figure = draw_quality_over_dims(
+        [grid("shallow", layers=(0, 1, 2)), grid("deep", layers=(2, 12))], "RR@10"
+    )
+
+    assert legend(figure) == ["12", "2", "1", "0"]
+    colours = [one.get_color() for one in figure.legends[0].get_lines()]
+    assert [one.get_color() for one in figure.axes[0].lines] == colours[:0:-1]
+    assert [one.get_color() for one in figure.axes[1].lines] == [colours[1], colours[0]]
     shades = [sum(colour[:3]) for colour in colours]
     assert shades == sorted(set(shades))  # darkest first, and all apart in grey print too
 
 
-def test_the_title_says_what_was_measured_on_what(drawn: list[Figure], tmp_path: Path) -> None:
-    quality_over_dims([grid()], "nDCG@10", tmp_path / "figure.png")
+@pytest.mark.parametrize("dims", [(128,), ALL_DIMS, (32, 64, 128, 256, 512, 1024, 1536, 2048)])
+def test_labels_of_dims_do_not_touch(dims: tuple[int, ...]) -> None:
+    figure = draw_quality_over_dims([grid(f"model {i}", dims=dims) for i in range(3)], "RR@10")
 
-    assert drawn[0].get_suptitle() == "nDCG@10 on pydocs test, 2234 queries"
-
-
-@pytest.mark.parametrize(
-    "dims",
-    [(128,), DIMS, (8, 16, 32, 64, 128, 256, 512, 768), (32, 64, 128, 256, 512, 1024, 1536, 2048)],
-)
-@pytest.mark.parametrize("models", [1, 3])
-def test_labels_of_dims_do_not_touch(
-    models: int, dims: tuple[int, ...], drawn: list[Figure], tmp_path: Path
-) -> None:
-    grids = [grid(f"model {i}", dims=dims) for i in range(models)]
-
-    quality_over_dims(grids, "nDCG@10", tmp_path / "figure.png")
-
-    labels = drawn[0].axes[0].get_xticklabels()
+    figure.draw_without_rendering()
+    labels = figure.axes[0].get_xticklabels()
     if any(label.get_rotation() for label in labels):
         assert dims[-1] == 2048  # leaning is for what cannot stand
     else:
@@ -109,75 +121,191 @@ def test_labels_of_dims_do_not_touch(
         assert all(left.x1 < right.x0 for left, right in zip(boxes, boxes[1:], strict=False))
 
 
-LONG = "bert-base-uncased trained on everything at every layer and every dim, seed 13, again"
-
-
-@pytest.mark.parametrize("draw", ["lines", "heat"])
+@pytest.mark.parametrize("draw", [lambda one, name: draw_quality_over_dims([one], name),
+                                  draw_heat_map], ids=["lines", "heat"])  # fmt: skip
 @pytest.mark.parametrize("layers", [(1,), tuple(range(37))], ids=["one layer", "37 layers"])
-def test_all_there_is_to_read_lies_inside_the_picture(
-    layers: tuple[int, ...], draw: str, drawn: list[Figure], tmp_path: Path
-) -> None:
-    some, path = grid(LONG, layers=layers, dims=(8, 16)), tmp_path / "figure.png"
-
-    if draw == "lines":
-        quality_over_dims([some], "nDCG@10", path)
-    else:
-        save(draw_heat_map(some, "nDCG@10"), path)
-
-    figure = drawn[0]
-    box = figure.get_tightbbox()
-    assert min(box.x0, box.y0) >= 0
-    assert box.x1 <= figure.get_figwidth()
-    assert box.y1 <= figure.get_figheight()
-    assert figure.axes[0].get_window_extent().height >= 0.3 * COARSE  # one cell is readable
+def test_long_names_and_many_layers_stay_inside(layers: tuple[int, ...], draw) -> None:
+    assert_inside(draw(grid(LONG, layers=layers, dims=(8, 16)), "RR@10"))
 
 
-def test_a_picture_is_a_png_fit_for_print(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "figure.png"
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+@pytest.mark.parametrize("models", [1, 9])
+def test_a_legend_touches_no_panel(models: int, theme: Theme) -> None:
+    grids = [grid(f"a model with quite a long name {i}", 0.1 / (i + 1)) for i in range(models)]
 
-    quality_over_dims([grid(dims=(8, 16))], "nDCG@10", path)
+    figure = draw_quality(grids, "RR@10", published(["msmarco"]), theme)
 
-    height, width, _ = imread(path).shape
-    assert (width, height) == (840, 700)  # 4.2 by 3.5 inches at 200 dots per inch
-
-
-def test_the_same_grid_gives_the_same_picture(tmp_path: Path) -> None:
-    quality_over_dims([grid(dims=(8, 16))], "nDCG@10", tmp_path / "a.png")
-    quality_over_dims([grid(dims=(8, 16))], "nDCG@10", tmp_path / "b.png")
-
-    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+    assert_inside(figure)
+    below = figure.legends[0].get_window_extent()
+    assert not any(axes.get_tightbbox().overlaps(below) for axes in figure.axes)
 
 
-@pytest.mark.parametrize("name", ["$x^{$", "模型", "a_b\\c", ""])
-@pytest.mark.usefixtures("drawn")
-def test_a_model_may_be_called_anything(name: str, tmp_path: Path) -> None:
-    quality_over_dims([grid(name)], "nDCG@10", tmp_path / "lines.png")
-    save(draw_heat_map(grid(name), "nDCG@10"), tmp_path / "heat.png")
+def test_each_layer_has_a_panel_and_each_model_a_line() -> None:
+    grids = [grid("one"), grid("two", 0.05)]
 
-    assert len(list(tmp_path.iterdir())) == 2
+    figure = draw_quality(grids, "RR@10")
+
+    assert [axes.get_title() for axes in figure.axes] == ["layer 2", "layer 4", "layer 6"]
+    for place, layer in enumerate(LAYERS):
+        for number, one in enumerate(grids):
+            expected = [(dim, one.cells[Cut(layer, dim)]["RR@10"]) for dim in DIMS]
+            assert line(figure, place, number) == expected
+    assert legend(figure) == ["one", "two"]
 
 
-def test_a_heat_map_shows_every_measured_cut_and_the_best_in_bold(
-    drawn: list[Figure], tmp_path: Path
-) -> None:
+def test_gaps_are_differences_to_the_largest_cut_or_to_another_model() -> None:
+    one = grid("one")
+
+    to_whole = draw_gap_to_whole([one], "RR@10")
+    to_other = draw_gap_to([one], grid("separate", 0.2), "RR@10")
+
+    whole = one.cells[Cut(6, 128)]["RR@10"]
+    expected = [(dim, one.cells[Cut(2, dim)]["RR@10"] - whole) for dim in DIMS]
+    assert line(to_whole, 0, 1) == expected  # line 0 is where nothing is gained or lost
+    expected = [(dim, pytest.approx((0.1 - 0.2) * 4 * dim / (dim + 30))) for dim in DIMS]
+    assert line(to_other, 1, 1) == expected
+    assert "Gap to separate" in to_other.get_suptitle()
+
+
+def test_published_curves_of_the_same_measure_are_drawn_and_named() -> None:
+    figure = draw_quality([grid("one")], "RR@10", published(["msmarco:FULL-DIM", "beir13:2DMSE"]))
+
+    assert legend(figure) == ["one", "FULL-DIM (published; MS MARCO dev)"]
+    assert dict(line(figure, 0, 1))[768] == 0.2681  # printed for layer 2
+    assert "arXiv 2411.17299" in figure.get_suptitle().replace("\n", " ")
+
+
+def test_published_sets_hold_what_their_sources_print() -> None:
+    sets = {name: {one.recipe: one for one in some} for name, some in published_sets().items()}
+
+    assert sets["beir13"]["2DMSE"].cells[Cut(12, 768)] == 0.37
+    assert sets["starbucks-msmarco"]["srl"].cells[Cut(6, 128)] == 0.2983
+    assert sets["starbucks-sts"]["separate"].cells[Cut(2, 32)] == 0.6948
+    assert all(len(one.cells) == 48 for one in sets["msmarco"].values())
+    with pytest.raises(UserError, match=r"no published scores 'msmarko'\. Did you mean msmarco\?"):
+        published(["msmarko"])
+    with pytest.raises(UserError, match="have no 'FULL-DIM'"):
+        published(["beir13:FULL-DIM"])
+
+
+def test_a_heat_map_shows_every_measured_cut_and_the_best_in_bold() -> None:
     cells = {Cut(0, 8): {"RR@10": 0.125}, Cut(4, 16): {"RR@10": 0.5}}
 
-    diagonal = Grid("diagonal", "pydocs", "test", 9, cells)
-    save(draw_heat_map(diagonal, "RR@10"), tmp_path / "heat.png")
+    axes = draw_heat_map(Grid("diagonal", "pydocs", "test", 9, cells), "RR@10").axes[0]
 
-    axes = drawn[0].axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["0", "4"]
     texts = {text.get_text(): text.get_fontweight() for text in axes.texts}
     assert texts == {".1250": "normal", ".5000": "bold"}
 
 
-def test_a_figure_of_different_queries_is_refused(tmp_path: Path) -> None:
-    other = Grid("yours", "nfcorpus", "test", 323, grid().cells)
+@pytest.mark.parametrize("price", [LATENCY, BYTES])
+def test_every_cut_is_a_point_and_the_frontier_passes_the_best(price: str) -> None:
+    one, known = grid("one"), costs("one")
 
+    figure = draw_tradeoff([grid("no costs"), one], {"one": known}, "RR@10", price)
+
+    name = "latency_p50_ms" if price == LATENCY else "bytes_per_document"
+    points = {(getattr(known.cells[cut], name), one.cells[cut]["RR@10"]) for cut in one.cuts}
+    assert set(line(figure, 0, 0)) == points
+    best = {
+        (x, y) for x, y in points
+        if not any(a <= x and b >= y and (a, b) != (x, y) for a, b in points)
+    }  # fmt: skip
+    assert set(line(figure, 0, 1)) >= best
+    assert legend(figure) == ["one", "frontier"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(1.31, 1.42), (0.031, 0.034), (3, 3), (5, 900), (1, 2e6)]
+)
+def test_an_axis_of_prices_has_three_ticks_or_more(low: float, high: float) -> None:
+    one = grid("one")
+    at = dict(zip(one.cuts, np.linspace(low, high, len(one.cuts)), strict=True))
+    cells = {cut: Cost(value, 2 * value, 9.0, 8, 10, 10) for cut, value in at.items()}
+
+    figure = draw_tradeoff([one], {"one": costs("one", cells)}, "RR@10", LATENCY)
+
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    left, right = axes.get_xlim()
+    ticks = [tick for tick in axes.get_xticks() if left <= tick <= right]
+    labels = [text for text in axes.get_xticklabels() if text.get_text()]
+    assert len(ticks) >= 3
+    assert len({text.get_text() for text in labels}) == len(ticks)  # none is rounded to another
+    boxes = [text.get_window_extent() for text in labels]
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+
+
+def test_names_of_cuts_do_not_touch_and_stay_in_the_panel() -> None:
+    near = {Cut(2, dim): 0.5 + dim / 1e5 for dim in range(8, 20)}  # twelve cuts all but on one spot
+    near |= {Cut(0, 64): 0.05, Cut(4, 900): 0.9}  # and two far from it
+    one = Grid("one", "c", "s", 9, {cut: {"RR@10": value} for cut, value in near.items()})
+    cells = {c: Cost((c.layer or 0.03) + c.dim / 1e4, 9.0, 9.0, c.dim, 10, 10) for c in near}
+
+    figure = draw_tradeoff([one], {"one": costs("one", cells)}, "RR@10", LATENCY)
+
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    assert "L0D64" in [text.get_text() for text in axes.texts]
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+    panel = axes.get_window_extent().padded(2)
+    assert all(panel.x0 <= box.x0 and panel.y0 <= box.y0 and box.y1 <= panel.y1 for box in boxes)
+
+
+def test_what_cannot_be_drawn_is_refused() -> None:
     with pytest.raises(UserError, match="cannot be compared"):
-        quality_over_dims([grid(), other], "nDCG@10", tmp_path / "figure.png")
-
-
-def test_a_figure_of_nothing_is_refused(tmp_path: Path) -> None:
+        draw_quality([grid("one"), grid("two", queries=10)], "RR@10")
     with pytest.raises(UserError, match="No grid was given"):
-        quality_over_dims([], "nDCG@10", tmp_path / "figure.png")
+        draw_quality_over_dims([], "RR@10")
+    with pytest.raises(UserError, match="costs of none of these models"):
+        draw_tradeoff([grid("one")], {}, "RR@10", LATENCY)
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance as WCAG 2.2 defines it."""
+    total = 0.0
+    for weight, start in ((0.2126, 1), (0.7152, 3), (0.0722, 5)):
+        share = int(colour[start : start + 2], 16) / 255
+        total += weight * (share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4)
+    return total
+
+
+@pytest.mark.parametrize("theme", THEMES.values(), ids=THEMES)
+def test_inks_are_told_apart_from_their_paper(theme: Theme) -> None:
+    def contrast(colour: str) -> float:
+        low, high = sorted([luminance(colour), luminance(theme.paper)])
+        return (high + 0.05) / (low + 0.05)
+
+    assert min(contrast(theme.ink), contrast(theme.muted)) >= 4.5
+    assert min(map(contrast, theme.models)) >= 3
+    strokes = [stroke(theme, place) for place in range(8)]
+    assert len({drawn["marker"] for drawn in strokes}) == 8
+    assert len({drawn["color"] for drawn in strokes}) == 8
+
+
+@pytest.mark.parametrize(
+    "name", ["$x^{$", "模型", "a_b\\c", "", "a\x1b[31mb", "nul\x00", "half \ud83d", "\ufffe"]
+)
+def test_any_name_can_be_drawn(name: str, tmp_path: Path) -> None:
+    some = replace(grid(name), corpus=name)
+    figure = draw_quality_over_dims([some], "RR@10")
+
+    save(figure, tmp_path / "new" / "a.png")
+    save(draw_heat_map(some, "RR@10"), tmp_path / "b.png")
+    ElementTree.parse(save(figure, tmp_path / "a.svg"))  # our own file
+
+    assert imread(tmp_path / "b.png").std() > 0
+
+
+def test_the_same_grid_gives_the_same_files(tmp_path: Path) -> None:
+    first, second = (draw_quality_over_dims([grid()], "RR@10") for _ in range(2))
+
+    assert "RR@10 on pydocs test, 9 queries" in svg_text(first)
+    assert svg_text(first) == svg_text(second)
+    assert (
+        save(first, tmp_path / "a.png").read_bytes()
+        == save(second, tmp_path / "b.png").read_bytes()
+    )
+    with pytest.raises(UserError, match=r"was to be drawn as gif. Known: png, svg"):
+        save(first, tmp_path / "a.gif")

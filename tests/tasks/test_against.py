@@ -7,13 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import stats
-from world import piped
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.core.requests import CompareRequest
 from m2dr.evaluate.grid import Grid, QueryScores, read_grid, write_grid, write_scores
-from m2dr.tasks.compare import compare, compare_folders, tables
+from m2dr.tasks.compare import compare, compare_folders
 
 QUERIES = [f"q{i}" for i in range(30)]
 CUTS = (Cut(1, 8), Cut(2, 8))
@@ -33,7 +32,7 @@ def results(
         cut: dict.fromkeys(measures, row.mean()) for cut, row in zip(cuts, values, strict=True)
     }
     write_scores(scores, folder)
-    write_grid(Grid(folder.name, "tiny", "test", len(queries), cells), folder / "grid.json")
+    write_grid(Grid(folder.name, "tiny", "test", len(queries), cells), folder)
     return folder
 
 
@@ -75,7 +74,7 @@ def test_the_order_of_the_queries_in_a_file_does_not_matter(mine: Path, tmp_path
 def test_a_baseline_of_more_queries_is_refused(mine: Path, tmp_path: Path) -> None:
     more = results(tmp_path / "more", np.ones((2, 31)), queries=[*QUERIES, "q99"])
 
-    with pytest.raises(UserError, match=r"it lacks none, and it has 1 \(q99\) beside"):
+    with pytest.raises(UserError, match=r"it lacks 0 \(\), and it has 1 others \(q99\)"):
         compare(mine, str(more))
 
 
@@ -133,7 +132,7 @@ def test_a_run_drops_the_querys_own_document_where_the_grid_did(mine: Path, tmp_
     grid = read_grid(mine / "grid.json")
     write_grid(
         replace(grid, notes=("the query's own document is dropped from its ranking",)),
-        mine / "grid.json",
+        mine,
     )
     qrels = write_qrels(tmp_path / "qrels.tsv", QUERIES)
     run = tmp_path / "own.trec"
@@ -151,7 +150,7 @@ def test_a_run_of_other_queries_is_refused(mine: Path, tmp_path: Path, asked: li
     qrels = write_qrels(tmp_path / "qrels.tsv", QUERIES)
     run = write_run(tmp_path / "dev.trec", dict.fromkeys(asked, 1))
 
-    with pytest.raises(UserError, match=r"dev.trec is of other queries: .*1 \(other\) beside"):
+    with pytest.raises(UserError, match=r"dev.trec is of other queries: .*1 others \(other\)"):
         compare(mine, str(run), qrels=qrels)
 
 
@@ -159,9 +158,7 @@ def test_judgements_of_other_queries_are_refused(mine: Path, tmp_path: Path) -> 
     qrels = write_qrels(tmp_path / "qrels.tsv", QUERIES[:25])
     run = write_run(tmp_path / "bm25.trec", dict.fromkeys(QUERIES, 1))
 
-    with pytest.raises(
-        UserError, match=r"of the 30 to compare it lacks 5 \(q25, q26, q27, …\), and"
-    ):
+    with pytest.raises(UserError, match=r"of the 30 to compare it lacks 5 \(q25, q26, q27\), and"):
         compare(mine, str(run), qrels=qrels)
 
 
@@ -170,7 +167,7 @@ def test_a_baseline_of_other_queries_is_refused_with_which_and_how_many(
 ) -> None:
     other = results(tmp_path / "other", DRAWN, queries=[*QUERIES[:-1], "q99"])
 
-    with pytest.raises(UserError, match=r"lacks 1 \(q29\), and it has 1 \(q99\) beside"):
+    with pytest.raises(UserError, match=r"lacks 1 \(q29\), and it has 1 others \(q99\)"):
         compare(mine, str(other))
 
 
@@ -225,7 +222,7 @@ def test_every_baseline_and_measure_makes_a_table_and_two_files(mine: Path, thei
     assert len(report.comparisons) == 4
     assert len({file.name for file in report.files}) == 8
     assert all(file.parent == mine for file in report.files)
-    assert tables(report.comparisons).count("▲ better") == 4
+    assert str(report).count("▲ better") == 4
     held = json.loads((mine / "nDCG@10-against-theirs-at-L2D8.json").read_text())
     assert held["against"] == "theirs at L2D8"
     shutil.rmtree(theirs)  # the files stand on their own
@@ -246,8 +243,3 @@ def test_baselines_of_one_name_are_told_apart_by_their_folders(mine: Path, tmp_p
         "RR@10-against-new-test-plain.json",
         "RR@10-against-plain-at-L2D8.json",
     ]
-
-
-def test_a_run_that_is_a_pipe_is_refused_since_each_measure_reads_it(mine: Path) -> None:
-    with pytest.raises(UserError, match="is a pipe or a device, which can be read only once"):
-        compare(mine, str(piped(b"q0 Q0 d 1 1 t\n")))

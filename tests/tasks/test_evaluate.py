@@ -19,7 +19,7 @@ from m2dr.evaluate.costs import read_costs
 from m2dr.evaluate.grid import read_grid, read_scores
 from m2dr.evaluate.runs import read_run
 from m2dr.tasks import ranking
-from m2dr.tasks.evaluate import EvaluateReport, evaluate, measure_all_costs, told
+from m2dr.tasks.evaluate import EvaluateReport, evaluate, measure_all_costs
 
 LAYERS, DIMS = (2, 4), (8, 16, 32)
 TREC = {"nDCG@10": "ndcg_cut_10", "R@100": "recall_100", "AP": "map", "Bpref": "bpref"}
@@ -85,7 +85,7 @@ def test_the_own_document_is_dropped_where_the_corpus_says_so() -> None:
     run = read_run(report.folder / "model" / "runs" / "L4D32.trec")
     assert all(query not in ranking.docids for query, ranking in run.rankings.items())
     assert all(len(ranking.docids) == 39 for ranking in run.rankings.values())
-    assert "the query's own document is dropped" in told(report)
+    assert "the query's own document is dropped" in str(report)
 
 
 @pytest.mark.usefixtures("place")
@@ -99,7 +99,7 @@ def test_crossed_layers_hold_the_layer_against_itself() -> None:
         assert by_layer[4].cells[cut] == last.grids[0].cells[cut]
     assert last.grids[0].model == "model.documents-04"
     assert (cross.folder / "model.cross" / "dim-16.csv").exists()
-    assert "model: nDCG@10 on scifact test, 8 queries, dim 16, documents by layer" in told(cross)
+    assert "model: nDCG@10 on scifact test, 8 queries, dim 16, documents by layer" in str(cross)
 
 
 @pytest.mark.usefixtures("place")
@@ -196,7 +196,7 @@ def test_a_suite_measures_what_is_here_and_ends_in_the_mean(
     pair = [one.grids[0].cells[Cut(4, 32)]["nDCG@10"] for one in report.places]
     assert mean.cells[Cut(4, 32)]["nDCG@10"] == pytest.approx(sum(pair) / 2)
     assert read_grid(Path("results/beir13-2-of-13/model/grid.json")) == mean
-    assert "Default measures of BEIR: nDCG@10, R@100" in told(report)
+    assert "Default measures of BEIR: nDCG@10, R@100" in str(report)
 
 
 @pytest.mark.usefixtures("place")
@@ -250,7 +250,7 @@ def test_failed_checks_stand_after_the_tables_and_in_the_file() -> None:
 
     data = json.loads((report.folder / "model" / "grid.json").read_text())
     assert any("R@100 looks deeper than the 40 documents" in check for check in data["alarms"])
-    assert "Check (model): R@100 looks deeper" in told(report)
+    assert "Check (model): R@100 looks deeper" in str(report)
     assert not (report.folder / "model" / "runs").exists()
 
 

@@ -25,7 +25,7 @@ def left(
     cuts = tuple(Cut(layer, dim) for layer in LAYERS for dim in DIMS)
     values = np.random.default_rng(seed).random(len(cuts))
     cells = {cut: {"nDCG@10": float(value)} for cut, value in zip(cuts, values, strict=True)}
-    write_grid(Grid(model, "corpus", "test", queries, cells), folder / "grid.json")
+    write_grid(Grid(model, "corpus", "test", queries, cells), folder)
     if priced:
         costs = {c: Cost(1.5 * c.layer, 2.0 * c.layer, 90.0, 4 * c.dim, 10**6, 9) for c in cuts}
         place = ("models/none", "abc", "corpus", cuts[-1], "same", 99, 9, 7.5, "f32", "a machine")

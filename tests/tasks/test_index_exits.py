@@ -42,7 +42,7 @@ from m2dr.tasks.encode_texts import embed_texts
 from m2dr.tasks.evaluate import evaluate, keep_record, measure_all_costs
 from m2dr.tasks.fit import fit
 from m2dr.tasks.index import fit_index, index_corpus
-from m2dr.tasks.pick import commands, pick_cut
+from m2dr.tasks.pick import pick_cut
 from m2dr.tasks.search import Searcher
 
 Ask = Callable[..., IndexRequest]
@@ -456,7 +456,7 @@ def test_a_cut_is_picked_among_those_that_pass_the_exits_of_an_index(
     assert set(choice.costs.cells) == set(grid.cuts)  # layer 0 among them
     assert choice.costs.cells[Cut(0, 8)].multiply_adds < choice.costs.cells[Cut(1, 8)].multiply_adds
     assert choice.chosen.cut.layer < 4
-    _, search = commands(choice, request.root)
+    _, search = choice.commands(request.root)
     assert search.endswith("--document-layer 4 --dim " + f"{choice.chosen.cut.dim} --exits index")
     index_corpus(replace(request, dims=(choice.chosen.cut.dim,)))
     told = CliRunner().invoke(main, shlex.split(search)[1:])

@@ -25,7 +25,7 @@ from m2dr.evaluate.grid import read_grid, read_scores
 from m2dr.evaluate.runs import read_run
 from m2dr.model import checkpoint
 from m2dr.tasks import evaluate as verb
-from m2dr.tasks.evaluate import EvaluateReport, evaluate, told
+from m2dr.tasks.evaluate import EvaluateReport, evaluate
 from m2dr.tasks.mine import mine
 from m2dr.tasks.training_data import open_material
 
@@ -175,7 +175,7 @@ def test_a_published_set_is_read_and_measured_as_by_beir_and_pytrec_eval(
             assert mine == pytest.approx(values, abs=1e-9)
             assert grid.cells[cut][ours] == pytest.approx(np.mean([*values.values()]), abs=1e-9)
     absent = sum(docid not in corpus for known in qrels.values() for docid in known)
-    assert f"does not hold the documents of {absent} judgements, which count" in told(report)
+    assert f"does not hold the documents of {absent} judgements, which count" in str(report)
     assert published.name in ("arguana", "quora") or "own document" not in str(grid.notes)
 
 
@@ -226,7 +226,7 @@ def test_cqadupstack_is_the_mean_over_its_twelve_parts(
         (np.mean(values[:12]) + values[12]) / 2
     )
     assert read_grid(place / "results" / "cqadupstack" / "model" / "grid.json") == whole
-    assert told(report).count("nDCG@10 on cqadupstack,") == 1
+    assert str(report).count("nDCG@10 on cqadupstack,") == 1
 
     for part in PARTS[2:]:
         (place / "data" / "cqadupstack" / part / "corpus.jsonl").unlink()
