@@ -26,14 +26,13 @@ from tokenizers import Tokenizer
 from m2dr.core.records import Cut, ExportRecord
 from m2dr.core.requests import ExportRequest
 from m2dr.model import graphs
-from m2dr.model.cut_readme import read_exported
-from m2dr.model.folder import read_card
-from m2dr.tasks.export import export_model
+from m2dr.model.folder import read_card, read_exported
+from m2dr.tasks.publish import export_model
 
 QUERY = "read a file line by line and close it"
 DOCUMENT = " ".join(["Return the lines of an open file one by one, without their ends."] * 6)
 WARM_UP = 3
-FORMS = (("", False), *((form, int8) for form in ("onnx", "openvino") for int8 in (False, True)))
+FORMS = ("", "onnx", "openvino")
 Run = Callable[[Sequence[str]], object]
 
 
@@ -81,7 +80,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True)
     parser.add_argument("--cut", action="append", default=None, help="repeatable")
-    parser.add_argument("--corpus", default="pydocs", help="of the sample of int8")
     parser.add_argument("--rounds", type=int, default=100, help="of a query; a tenth of a batch")
     options = parser.parse_args()
     card = read_card(options.model)
@@ -91,12 +89,11 @@ def main() -> None:
     records: dict[str, ExportRecord | None] = {}
     with tempfile.TemporaryDirectory() as place:
         for cut in [card.full, *cuts]:
-            for form, int8 in FORMS:
-                name = f"{cut} | {form or 'folder'}{' int8' * int8}"
+            for form in FORMS:
+                name = f"{cut} | {form or 'folder'}"
                 out = Path(place, name.replace(" | ", "-").replace(" ", "-"))
                 asked = ExportRequest(
-                    out=out, cut=cut, model=options.model, format=form, int8=int8,
-                    corpus=options.corpus, force=True,
+                    out=out, cut=cut, model=options.model, format=form, force=True,
                 )  # fmt: skip
                 export_model(asked)
                 ways[name] = by_graph(out, form, card.query_length) if form else by_folder(out)
@@ -118,16 +115,14 @@ def report(
         f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}; "
         f"{os.cpu_count()} cores, load {load:.1f} while it was measured.\n"
     )
-    print("| cut | export | MB | ms of a query | ms of 32 documents | cosine | loss of nDCG@10 |")
-    print("|---|---|---|---|---|---|---|")
+    print("| cut | export | MB | ms of a query | ms of 32 documents | cosine |")
+    print("|---|---|---|---|---|---|")
     for name, megabytes in sizes.items():
         record = records[name]
-        check = record.int8 if record else None
         lowest = record.lowest_cosine if record else None
-        cosine = f"{check.cosine:.5f}" if check else f"{lowest:.6f}" if lowest else ""
-        loss = f"{check.loss:.4f}" if check else ""
+        cosine = f"{lowest:.6f}" if lowest else ""
         times = f"{query[name]:.1f} | {batch[name]:.0f}"
-        print(f"| {name} | {megabytes:.1f} | {times} | {cosine} | {loss} |")
+        print(f"| {name} | {megabytes:.1f} | {times} | {cosine} |")
 
 
 if __name__ == "__main__":

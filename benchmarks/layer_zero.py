@@ -38,8 +38,8 @@ from m2dr.data.loaders import open_dataset
 from m2dr.evaluate.measures import Evaluator
 from m2dr.index.bm25 import Bm25
 from m2dr.model.checkpoint import load
+from m2dr.model.export import write_table
 from m2dr.model.static import open_static
-from m2dr.model.static_formats import export_static
 from m2dr.tasks.encode_texts import embed_texts
 from m2dr.tasks.fit import fit
 from m2dr.tasks.index import index_corpus
@@ -197,7 +197,7 @@ def by_model2vec(place: Place) -> Any:  # a StaticModel, which has no type stubs
 
     folder = place.work / "model2vec"
     if not folder.exists():
-        export_static(place.model, folder, "model2vec")
+        write_table(place.model, folder, None, None)
     return StaticModel.from_pretrained(str(folder))
 
 

@@ -38,7 +38,7 @@ def encode(request: EncodeRequest) -> None:
 @command(
     examples=(
         "export --layers 4 --out models/small",
-        "export --layers 0 --dim 128 --dtype int8 --out models/table",
+        "export --layers 0 --dim 128 --out models/table",
     ),
 )
 @takes(ExportRequest)
@@ -48,7 +48,7 @@ def export(request: ExportRequest) -> None:
     The folder opens in transformers, sentence-transformers and m2dr, and gives the vectors of the
     cut. MODEL is a folder or id; the newest trained model in models/ by default.
     """
-    from m2dr.tasks.export import export_model
+    from m2dr.tasks.publish import export_model
 
     report = export_model(request)
     for note in report.notes:
@@ -69,12 +69,12 @@ def card(request: CardRequest) -> None:
 
     Text between its two comments, and metadata such as a license, are kept.
     """
-    from m2dr.tasks.card import told, write_card
+    from m2dr.tasks.publish import write_card
 
     report = write_card(request)
     for note in report.notes:
         echo(f"Note: {note}", err=True)
-    for line in told(report):
+    for line in report.lines():
         echo(line)
 
 
@@ -92,13 +92,13 @@ def push(request: PushModelRequest, as_json: bool) -> None:
     Given again, it goes on where it stopped. ID is OWNER/NAME. Only files of the model are
     sent: no checkpoints, logs or hidden files.
     """
-    from m2dr.tasks.push_model import push_model, told
+    from m2dr.tasks.publish import push_model
 
     report = push_model(request)
     if as_json:
         echo_json({**asdict(report), "bytes": report.bytes})
         return
-    for line in told(report):
+    for line in report.lines():
         echo(line)
 
 

@@ -352,25 +352,6 @@ class CutCosts:
 
 
 @dataclass(frozen=True)
-class QuantizedCheck:
-    """How near the vectors of int8 weights are to those of fp32 weights, on a sample."""
-
-    corpus: str
-    queries: int
-    documents: int
-    cosine: float  # the mean over texts
-    lowest: float
-    measure: str
-    value: float
-    fp32: float
-
-    @property
-    def loss(self) -> float:
-        """What int8 takes from the measure."""
-        return self.fp32 - self.value
-
-
-@dataclass(frozen=True)
 class ExportRecord:
     """What is written beside an exported cut, and what its README is made of."""
 
@@ -384,4 +365,3 @@ class ExportRecord:
     costs: CutCosts | None = None
     full_costs: CutCosts | None = None
     lowest_cosine: float | None = None  # of a graph, to torch
-    int8: QuantizedCheck | None = None

@@ -15,6 +15,7 @@ from m2dr.core.errors import UserError, command, counted
 from m2dr.core.files import explain_failure, read_object, write_record
 from m2dr.core.records import EXPORTED_FILE, ExportRecord, ModelCard, ModelExit
 from m2dr.model.backbones import backbone_of, cut_config, read_config, refuse_own_code
+from m2dr.model.card import read_training_settings, write_readme
 from m2dr.model.encoder import Encoder
 from m2dr.model.exits import (
     has_exit,
@@ -56,7 +57,6 @@ from m2dr.model.modules import (
     write_sentence_transformers_files,
     write_standalone_files,
 )
-from m2dr.model.readme import CardParts, read_training_settings, write_readme
 from m2dr.model.sentence_transformers import lowercases
 from m2dr.model.tokenizer import ModelTokenizer, lowercase
 
@@ -314,7 +314,7 @@ def _write_aside(
     settings = read_training_settings(aside.parent / RECORD)
     if record is not None:
         write_record(aside / EXPORTED_FILE, record)
-    write_readme(card, aside, CardParts(settings))
+    write_readme(card, aside, settings, export=record)
     write_card_file(card, aside / CARD)
     return card
 

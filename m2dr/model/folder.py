@@ -25,7 +25,15 @@ from m2dr.core.files import (
     sha256_of,
     write_json,
 )
-from m2dr.core.records import EXITS_FILE, FORMAT, WEIGHTS_ALONE, IndexExits, ModelCard
+from m2dr.core.records import (
+    EXITS_FILE,
+    EXPORTED_FILE,
+    FORMAT,
+    WEIGHTS_ALONE,
+    ExportRecord,
+    IndexExits,
+    ModelCard,
+)
 from m2dr.model.backbones import read_sizes
 from m2dr.model.hub import (
     ASIDE,
@@ -316,6 +324,12 @@ def _how_to_fit(folder: Path, record: IndexExits) -> str:
     root = place.parents[len(corpus) - 1] if place.parts[-len(corpus) :] == corpus else None
     rest = command(indexes=None if root == Path("indexes") else root, overwrite=True)
     return f"Fit the exits of the index again with: {record.again}{rest.removeprefix('m2dr')}"
+
+
+def read_exported(folder: Path) -> ExportRecord | None:
+    """Return the record of an exported cut; None in the folder of any other model."""
+    path = folder / EXPORTED_FILE
+    return read_record(path, ExportRecord) if path.exists() else None
 
 
 @contextmanager

@@ -1,22 +1,28 @@
-"""Graphs of a cut encoder for ONNX Runtime and OpenVINO: exported from torch, cached and run.
+"""Graphs of an encoder in ONNX Runtime and OpenVINO, for queries and for batches of documents.
 
-onnxruntime and openvino are imported here alone, by the functions that need them.
+onnxruntime and openvino are imported here alone, by the functions that need them. Only the layers
+of a document encoder run as a graph: exit heads, fitted exits and modules work on one vector per
+text, so that torch runs them, in float32 as in an `Encoder`.
 """
 
 # Shapes in this file:
-#   B texts, T tokens, V ids of the vocabulary, H width of a word embedding, W dims of a vector.
+#   L layers, B texts, T tokens, P dims of a pooled vector, W dims of a vector.
 
 import logging
 import shutil
 import tempfile
 import threading
+import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -25,55 +31,370 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.nn.functional import normalize
 
-from m2dr.core.errors import UserError
-from m2dr.core.files import json_sha256, sha256_of
+from m2dr.core.errors import UserError, install, nearest
+from m2dr.core.files import error_summary, json_sha256, sha256_of
 from m2dr.core.records import ModelCard
-from m2dr.model.backbones import most_tokens
+from m2dr.model.backbones import backbone_of, most_tokens
+from m2dr.model.checkpoint import load, load_tokenizer
+from m2dr.model.devices import DTYPES, choose_device, choose_dtype
 from m2dr.model.encoder import Encoder, Floats, IdsAndMask, Ints
 from m2dr.model.folded_exit import FoldedExit
+from m2dr.model.folder import read_card
 from m2dr.model.hub import EXITS, ONNX_FILE, OPENVINO_FILE
+from m2dr.model.tokenizer import SAMPLE, ModelTokenizer
 
-ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
-OPENVINO_PACKAGES = ("openvino",)
+OPENVINO = "openvino"
+FEW = 10_000  # documents; auto leaves fewer to torch, as making a graph takes longer than it saves
+LEAST_COSINE = 0.999  # of the vectors of documents with torch's, in any number format
 _PRECISIONS = {"fp32": "f32", "bf16": "bf16"}  # as OpenVINO names them
 _INPUTS = ("input_ids", "attention_mask")
 _OUTPUT = "sentence_embedding"  # as sentence-transformers and servers of ONNX models name it
 _FORMAT = 2  # raise it when the same model would be written otherwise
 _EXAMPLE = (3, 7)  # texts and tokens; a size of 1 would be taken for a constant
 _NOISY = "torch.onnx._internal.exporter._registration"  # warns that torchvision is missing
+_WARM_UPS, _ROUNDS = 2, 7  # of each runtime in turn, when the fastest is taken
+_ENOUGH = 20.0  # seconds after which fewer rounds do
+_LENGTHS = (1, 3, 6, 9) * 4  # of the texts of a sample, in sentences of about 10 tokens
+
+Run = Callable[[Ints, Ints], Floats]  # ids and mask [B, T] to vectors [B, W], not normalised
 
 
 @dataclass(frozen=True)
-class OnnxGraph:
-    """One layer of an encoder in ONNX Runtime. Safe to use from several threads."""
+class RuntimeKind:
+    """A runtime of graphs. A new one is a row of RUNTIMES, and the tests run over all rows."""
 
-    card: ModelCard
-    session: Any  # onnxruntime.InferenceSession, which has no type stubs
-    device: torch.device = torch.device("cpu")
+    name: str  # and its extra
+    packages: tuple[str, ...]
+    dtypes: tuple[str, ...]  # that it multiplies in
+    write: Callable[[ExportedProgram, Path], None]
+    open: Callable[[Path, str], Run]  # may be called from several threads
 
-    def run(self, input_ids: Ints, attention_mask: Ints) -> Floats:
-        """Embed texts: [B, T] twice to [B, W], not normalised."""
+    @property
+    def installed(self) -> bool:
+        """Whether all of its packages are installed."""
+        return all(map(find_spec, self.packages))
+
+    def require(self, device: str = "cpu", dtype: str = "fp32") -> None:
+        """Raise UserError where it is not installed, or lacks the device or dtype."""
+        for package in self.packages:
+            if find_spec(package) is None:
+                raise UserError(
+                    f"{self.name} needs {package}, which is not installed: {install(self.name)}"
+                )
+        if device not in ("auto", "cpu"):
+            raise UserError(f"--runtime {self.name} runs on the CPU, not on {device}.")
+        if dtype not in ("auto", *self.dtypes):
+            known = " or ".join(self.dtypes)
+            raise UserError(f"--runtime {self.name} multiplies in {known}, not in {dtype}.")
+
+
+def _write_onnx(program: ExportedProgram, folder: Path) -> None:
+    graph = torch.onnx.export(
+        program, dynamo=True, input_names=_INPUTS, output_names=[_OUTPUT], verbose=False
+    )
+    if graph is None:
+        raise RuntimeError("torch.onnx returned no graph")
+    graph.save(folder / ONNX_FILE)  # weights above 2 GB get a file of their own
+
+
+def _open_onnx(folder: Path, _: str) -> Run:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.intra_op_num_threads = torch.get_num_threads()
+    # A search follows each query, and threads that spin would take the cores from it.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.log_severity_level = 3  # errors alone
+    providers = ["CPUExecutionProvider"]
+    session = onnxruntime.InferenceSession(str(folder / ONNX_FILE), options, providers=providers)
+
+    def run(input_ids: Ints, attention_mask: Ints) -> Floats:
         feed = dict(zip(_INPUTS, (input_ids, attention_mask), strict=True))
-        vectors: Floats = self.session.run(None, feed)[0]
+        vectors: Floats = session.run(None, feed)[0]
         return vectors
 
+    return run
 
-class OpenvinoGraph:
-    """One layer of an encoder in OpenVINO. Safe to use from several threads: each has a request."""
 
-    def __init__(self, card: ModelCard, compiled: Any) -> None:  # openvino has no stubs
-        self.card = card
-        self.device = torch.device("cpu")
-        self._compiled = compiled
-        self._own = threading.local()
+def _write_openvino(program: ExportedProgram, folder: Path) -> None:
+    import openvino
 
-    def run(self, input_ids: Ints, attention_mask: Ints) -> Floats:
-        """Embed texts: [B, T] twice to [B, W], not normalised."""
-        if not hasattr(self._own, "request"):
-            self._own.request = self._compiled.create_infer_request()
+    graph = openvino.convert_model(program)
+    graph.outputs[0].get_tensor().set_names({_OUTPUT})
+    openvino.save_model(graph, folder / OPENVINO_FILE, compress_to_fp16=False)
+
+
+def _open_openvino(folder: Path, dtype: str) -> Run:
+    compiled = _compiled(folder, dtype, {"PERFORMANCE_HINT": "LATENCY"})
+    own = threading.local()
+
+    def run(input_ids: Ints, attention_mask: Ints) -> Floats:
+        if not hasattr(own, "request"):
+            own.request = compiled.create_infer_request()
         # Copied: the next query of this thread is written over the same memory.
-        found = self._own.request.infer([input_ids, attention_mask])[0]
-        return np.array(found, np.float32)
+        return np.array(own.request.infer([input_ids, attention_mask])[0], np.float32)
+
+    return run
+
+
+def _compiled(
+    folder: Path, dtype: str, settings: Mapping[str, str | int]
+) -> Any:  # openvino has no stubs
+    import openvino
+
+    known = {
+        # By default OpenVINO multiplies in bf16 or f16 where the processor can: off by 1e-3.
+        "INFERENCE_PRECISION_HINT": _PRECISIONS[dtype],
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        "ENABLE_CPU_PINNING": False,  # a pinned thread waits for its core while others are idle
+        **settings,
+    }
+    return openvino.Core().compile_model(folder / OPENVINO_FILE, "CPU", known)
+
+
+RUNTIMES = {
+    kind.name: kind
+    for kind in (
+        RuntimeKind(
+            "onnx", ("onnx", "onnxscript", "onnxruntime"), ("fp32",), _write_onnx, _open_onnx
+        ),
+        RuntimeKind(OPENVINO, (OPENVINO,), ("fp32", "bf16"), _write_openvino, _open_openvino),
+    )
+}
+NAMES = ("torch", *RUNTIMES, "auto")
+
+
+def require_runtime(name: str) -> None:
+    """Raise UserError where a runtime that vectors were made with is not installed."""
+    if name in RUNTIMES:
+        RUNTIMES[name].require()
+
+
+class _Vectors(nn.Module):
+    """Ids and mask [B, T] to the vectors [B, W] of one layer."""
+
+    def __init__(self, encoder: Encoder, layer: int, unit: bool) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.layer = layer
+        self.unit = unit
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        vectors: Tensor = self.encoder(input_ids, attention_mask, [self.layer])
+        return normalize(vectors[0], dim=-1) if self.unit else vectors[0]
+
+
+class _PooledStates(nn.Module):
+    """Ids and mask [B, T] to the pooled states [L + 1, B, P] of layers 0 to L."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        layers = range(self.encoder.layers + 1)
+        pooled = self.encoder.pooled(input_ids, attention_mask, layers)
+        return torch.stack([pooled[layer] for layer in layers])
+
+
+def _exported(encoder: Encoder, layer: int | None, unit: bool) -> ExportedProgram:
+    """Export a layer of an encoder, or with None the pooled states of all; B and T are dynamic."""
+    module: nn.Module = _PooledStates(encoder)
+    if layer is not None:
+        fitted = encoder.fitted
+        if fitted is not None and layer in fitted.layers[1:] and fitted.inputs != "layer":
+            encoder.fitted = FoldedExit.of(fitted, layer, encoder.words)
+        module = _Vectors(encoder, layer, unit)
+    texts, tokens = Dim("texts"), Dim("tokens", max=most_tokens(encoder.transformer.config))
+    example = torch.zeros(_EXAMPLE, dtype=torch.int64), torch.ones(_EXAMPLE, dtype=torch.int64)
+    shapes = {name: {0: texts, 1: tokens} for name in _INPUTS}
+    module.requires_grad_(False)
+    return torch.export.export(module.eval(), example, dynamic_shapes=shapes, strict=False)
+
+
+def write_graph_files(
+    encoder: Encoder, layer: int | None, folder: Path, runtime: str, unit: bool = False
+) -> None:
+    """Write a layer of an encoder as a graph into a folder.
+
+    Args:
+        encoder: in fp32 on the CPU.
+        layer: whose vectors [B, W] the graph gives for ids and mask [B, T]; with None it gives the
+            pooled states of all layers from 0, [L + 1, B, P].
+        folder: to write into.
+        runtime: a name in RUNTIMES.
+        unit: whether vectors are scaled to length one.
+
+    Raises:
+        UserError: the architecture cannot be written as a graph for this runtime.
+    """
+    try:
+        with _quiet(), torch.no_grad():
+            RUNTIMES[runtime].write(_exported(encoder, layer, unit), folder)
+    except OSError:
+        raise
+    except Exception as error:  # exporters raise many classes of errors
+        kind = encoder.transformer.config.model_type
+        raise UserError(
+            f"This {kind} encoder cannot be written as a graph for {runtime} "
+            f"({error_summary(error)})."
+        ) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide the exporters' warnings about their own deprecations, which a user cannot mend."""
+    logger = logging.getLogger(_NOISY)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _graph_folder(
+    cache: Path, card: ModelCard, layer: int, runtime: str, what: str, exits: Path | None = None
+) -> Path:
+    """Return where a graph is cached; its name depends on the model, exits, layer and versions."""
+    packages = ("torch", "transformers", *RUNTIMES[runtime].packages)
+    key = [_FORMAT, what, card.fingerprint, card.width, card.pooling, card.attention]
+    key += [card.exit_head, [version(package) for package in packages]]
+    key += [sha256_of(exits / EXITS)] if exits else []
+    digest = json_sha256(key, sort_keys=False)[:12]
+    return cache / "graphs" / f"{card.fingerprint[:12]}-layer-{layer:02d}-{runtime}-{digest}"
+
+
+def _write_cached(encoder: Encoder, layer: int | None, folder: Path, runtime: str) -> None:
+    """Write a graph that is cached; the folder appears when all its files are written."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".partial", dir=folder.parent))
+    try:
+        write_graph_files(encoder, layer, aside, runtime)
+        shutil.rmtree(folder, ignore_errors=True)
+        aside.replace(folder)
+    except OSError:
+        # Another process that opened the same model may have written the same graph meanwhile.
+        if not folder.exists():
+            raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class GraphRuntime:
+    """A graph that gives the vectors of one layer, as an `Encoder` does."""
+
+    run: Run
+    card: ModelCard
+    layer: int
+    device: torch.device = field(default=torch.device("cpu"))
+
+    def embed(
+        self, input_ids: Ints, attention_mask: Ints, layers: Sequence[int] | None = None
+    ) -> Floats:
+        """Embed texts: [B, T] twice to [1, B, W], not normalised.
+
+        Raises:
+            UserError: another layer was asked for.
+        """
+        if layers is not None and tuple(layers) != (self.layer,):
+            asked = ", ".join(map(str, layers))
+            raise UserError(f"Layer {asked} was asked for; this graph gives layer {self.layer}.")
+        return self.run(input_ids, attention_mask)[None]
+
+
+@dataclass(frozen=True)
+class OpenedRuntime:
+    """A runtime ready for queries of one layer."""
+
+    name: str
+    runtime: Encoder | GraphRuntime
+    tokenizer: ModelTokenizer
+    note: str = ""  # the times by which it was chosen, if any
+
+
+def open_runtime(
+    name: str,
+    model: str,
+    layer: int,
+    device: str,
+    dtype: str,
+    cache: Path,
+    exits: Path | None = None,
+) -> OpenedRuntime:
+    """Open the first layers of a model in a runtime.
+
+    Args:
+        name: torch, onnx, openvino, or auto for the fastest of those that are installed.
+        model: folder or id.
+        layer: number of layers that a query runs through, from 1; layer 0 needs no runtime.
+        device: as `choose_device` takes it; graphs run on the CPU.
+        dtype: as `choose_dtype` takes it; auto is fp32 in graphs.
+        cache: folder of the graphs.
+        exits: folder of the exits of an index, in place of the model's own.
+
+    Raises:
+        UserError: there is no such runtime, it is not installed, or it cannot run this encoder.
+    """
+    if name not in NAMES:
+        raise UserError(f"There is no runtime {name!r}. {nearest(name, NAMES)}")
+
+    def in_torch() -> OpenedRuntime:
+        chosen = choose_device(device)
+        return OpenedRuntime(
+            "torch", *load(model, layer, chosen, choose_dtype(dtype, chosen), exits)
+        )
+
+    def in_graph(kind: RuntimeKind) -> GraphRuntime:
+        card, form = read_card(model), "fp32" if dtype == "auto" else dtype
+        folder = _graph_folder(cache, card, layer, kind.name, "vectors", exits)
+        if folder.exists():
+            with suppress(Exception):  # a damaged graph, which is written again below
+                return GraphRuntime(kind.open(folder, form), card, layer)
+        _write_cached(load(model, layer, exits=exits)[0], layer, folder, kind.name)
+        return GraphRuntime(kind.open(folder, form), card, layer)
+
+    if name in RUNTIMES:
+        RUNTIMES[name].require(device, dtype)
+        return OpenedRuntime(name, in_graph(RUNTIMES[name]), load_tokenizer(model))
+    opened = in_torch()
+    if name == "torch" or opened.runtime.device.type != "cpu":
+        return opened
+    candidates: dict[str, Encoder | GraphRuntime] = {"torch": opened.runtime}
+    failed = []
+    for kind in RUNTIMES.values():
+        if kind.installed and dtype in ("auto", *kind.dtypes):
+            try:
+                candidates[kind.name] = in_graph(kind)
+            except UserError:
+                failed.append(f"{kind.name} cannot run this encoder")
+    ids = np.array(opened.tokenizer([SAMPLE], opened.runtime.card.query_length), np.int64)
+    sample = ids, np.ones_like(ids)
+    times = _medians(
+        {each: partial(runtime.embed, *sample, [layer]) for each, runtime in candidates.items()}
+    )
+    best = min(times, key=times.__getitem__)
+    shown = [f"{name} {1000 * seconds:.1f} ms" for name, seconds in times.items()]
+    note = f"Runtime {best}: a query takes {', '.join([*shown, *failed])}"
+    return OpenedRuntime(best, candidates[best], opened.tokenizer, note)
+
+
+def _medians(candidates: Mapping[str, Callable[[], object]]) -> dict[str, float]:
+    """Return median seconds; the candidates take turns, so that load affects all of them."""
+    seconds: dict[str, list[float]] = {name: [] for name in candidates}
+    until = time.perf_counter() + _ENOUGH
+    for number in range(_WARM_UPS + _ROUNDS):
+        for name, run in candidates.items():
+            begun = time.perf_counter()
+            run()
+            seconds[name].append(time.perf_counter() - begun)
+        if number >= _WARM_UPS and time.perf_counter() > until:
+            break
+    return {name: median(rounds[_WARM_UPS:]) for name, rounds in seconds.items()}
 
 
 class OpenvinoBatches:
@@ -81,11 +402,21 @@ class OpenvinoBatches:
 
     One thread runs a batch from its first layer to its last: no thread waits for another, and the
     output for a batch is the same with any number of threads.
+
+    Raises:
+        UserError: this processor does not multiply in the number format.
     """
 
-    def __init__(self, compiled: Any, at_once: int) -> None:  # openvino has no stubs
-        self._compiled = compiled
-        self._at_once = at_once
+    def __init__(self, folder: Path, dtype: str) -> None:
+        threads = torch.get_num_threads()
+        self._compiled = _compiled(folder, dtype, {"NUM_STREAMS": threads})
+        self._at_once = threads + 1  # one waits, so that no thread does
+        used = self._compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
+        if used != _PRECISIONS[dtype]:
+            raise UserError(
+                f"--dtype {dtype} was asked for, and OpenVINO multiplies in {used} on this "
+                "processor."
+            )
 
     def run(self, batches: Iterable[IdsAndMask]) -> Iterator[tuple[IdsAndMask, Floats]]:
         """Yield each batch, [B, T] twice, with the output of the graph; the next ones run then."""
@@ -96,9 +427,9 @@ class OpenvinoBatches:
             batch, request = under_way.popleft()
             request.wait()
             # Copied: a later batch is written over the same memory.
-            found = np.array(request.get_output_tensor(0).data, np.float32)
+            output = np.array(request.get_output_tensor(0).data, np.float32)
             idle.append(request)
-            return batch, found
+            return batch, output
 
         try:
             for batch in batches:
@@ -114,190 +445,151 @@ class OpenvinoBatches:
                 request.wait()
 
 
-def write_onnx(program: ExportedProgram, folder: Path) -> None:
-    """Write an exported encoder as an ONNX model; weights above 2 GB get a file of their own."""
-    graph = torch.onnx.export(
-        program, dynamo=True, input_names=_INPUTS, output_names=[_OUTPUT], verbose=False
+class GraphEncoder:
+    """An encoder of documents whose layers run in OpenVINO. Safe to use from several threads.
+
+    Args:
+        encoder: in fp32 on the CPU; the weights of its layers are dropped.
+        graph: gives the pooled states of layers 0 to L, [L + 1, B, P].
+    """
+
+    def __init__(self, encoder: Encoder, graph: OpenvinoBatches) -> None:
+        self._encoder, self._graph = encoder, graph
+        self.card, self.device = encoder.card, torch.device("cpu")
+        self.layers, self.pooled_width = encoder.layers, encoder.pooled_width
+        backbone_of(encoder.transformer.config).layers_of(encoder.transformer).to("meta")
+
+    def embed_many(
+        self, batches: Iterable[IdsAndMask], layers: Sequence[int] | None = None
+    ) -> Iterator[Floats]:
+        """Yield the embeddings of each batch, as `Encoder.embed_many` gives them."""
+        wanted = tuple(layers or range(1, self.layers + 1))
+
+        def embed(*batch: Any) -> Tensor:  # as Encoder.embedded takes it
+            return torch.stack(self._encoder.embedded(wanted, *batch))
+
+        return self._each(batches, embed)
+
+    def states_many(
+        self, batches: Iterable[IdsAndMask], layers: Sequence[int] = ()
+    ) -> Iterator[Floats]:
+        """Yield the states of each batch, as `Encoder.states` gives them."""
+        return self._each(batches, partial(self._encoder.join_states, layers=layers))
+
+    @torch.inference_mode()
+    def _each(
+        self, batches: Iterable[IdsAndMask], finish: Callable[..., Tensor]
+    ) -> Iterator[Floats]:
+        """Yield what `finish` makes of the pooled states of each batch, its ids and its mask."""
+        for (ids, mask), states in self._graph.run(batches):
+            pooled = dict(enumerate(torch.from_numpy(states)))
+            vectors: Floats = finish(pooled, torch.from_numpy(ids), torch.from_numpy(mask)).numpy()
+            yield vectors
+
+
+BatchEncoder = Encoder | GraphEncoder  # gives the vectors of many batches of documents
+
+
+@dataclass(frozen=True)
+class DocumentSource:
+    """The model that documents are encoded with, and how.
+
+    Attributes:
+        model: folder or id.
+        layer: the deepest one that is needed; those behind it do not run.
+        device: as `choose_device` takes it.
+        dtype: as `choose_dtype` takes it.
+        cache: folder of the graphs.
+    """
+
+    model: str
+    layer: int
+    device: str
+    dtype: str
+    cache: Path
+
+    @property
+    def multiplied(self) -> torch.dtype:
+        """The number format of the products."""
+        return choose_dtype(self.dtype, choose_device(self.device))
+
+    @property
+    def graph_folder(self) -> Path:
+        """Where the graph is kept."""
+        return _graph_folder(self.cache, read_card(self.model), self.layer, OPENVINO, "states")
+
+    def open(self, runtime: str) -> tuple[BatchEncoder, ModelTokenizer]:
+        """Open the encoder in a runtime: torch, or openvino, whose graph is written if needed.
+
+        Raises:
+            UserError: as `load` does, or OpenVINO is not installed or cannot run this encoder.
+        """
+        if runtime != OPENVINO:
+            return load(self.model, self.layer, choose_device(self.device), self.multiplied)
+        RUNTIMES[OPENVINO].require(self.device, self.dtype)
+        dtype = next(name for name, kind in DTYPES.items() if kind is self.multiplied)
+        encoder, tokenizer = load(self.model, self.layer)
+        folder = self.graph_folder
+        if folder.exists():
+            with suppress(RuntimeError):  # a damaged graph, which is written again below
+                return GraphEncoder(encoder, OpenvinoBatches(folder, dtype)), tokenizer
+        sample = _sample(tokenizer, encoder.card)
+        expected = encoder.embed(*sample)
+        _write_cached(encoder, None, folder, OPENVINO)
+        graph = GraphEncoder(encoder, OpenvinoBatches(folder, dtype))
+        vectors = next(graph.embed_many([sample]))
+        norms = np.linalg.norm(vectors, axis=-1) * np.linalg.norm(expected, axis=-1)
+        cosine = float(((vectors * expected).sum(axis=-1) / norms).min())
+        if not cosine >= LEAST_COSINE:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise UserError(
+                f"OpenVINO gives other vectors than torch with {self.model} (cosine {cosine:.4f}). "
+                "Use --runtime torch."
+            )
+        return graph, tokenizer
+
+
+def choose_runtime(source: DocumentSource, asked: str, documents: int) -> tuple[str, str]:
+    """Return the runtime that encodes documents, ready to be opened, and why it was chosen.
+
+    Args:
+        source: the encoder.
+        asked: torch, openvino, or auto for the faster one of those that are installed.
+        documents: how many there are.
+
+    Raises:
+        UserError: openvino was asked for and cannot run this encoder.
+    """
+    if asked == OPENVINO:
+        source.open(OPENVINO)
+    if asked != "auto":
+        return asked, ""
+    kind, is_cpu = RUNTIMES[OPENVINO], choose_device(source.device).type == "cpu"
+    if not is_cpu or not kind.installed or documents < FEW or source.layer < 1:
+        return "torch", ""
+    try:
+        graph, tokenizer = source.open(OPENVINO)
+    except UserError as error:
+        return "torch", f"Runtime torch, as openvino is not possible: {error}"
+    encoder, _ = source.open("torch")
+    batches = [_sample(tokenizer, encoder.card)] * (2 * torch.get_num_threads())
+    times = _medians(
+        {
+            "torch": lambda: deque(encoder.embed_many(batches), 0),
+            OPENVINO: lambda: deque(graph.embed_many(batches), 0),
+        }
     )
-    if graph is None:
-        raise RuntimeError("torch.onnx returned no graph")
-    graph.save(folder / ONNX_FILE)
+    best = min(times, key=times.__getitem__)
+    shown = ", ".join(
+        f"{1000 * seconds / len(batches):,.1f} ms in {name}" for name, seconds in times.items()
+    )
+    return best, f"Runtime {best}: a sample of documents takes {shown}"
 
 
-def open_onnx(folder: Path, card: ModelCard, dtype: str) -> OnnxGraph:  # noqa: ARG001  # fp32 alone
-    """Open an ONNX model with all graph optimisations and as many threads as torch.
-
-    Threads that wait sleep: a search follows each query, and threads that spin would take the
-    cores from it for milliseconds.
-    """
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-    options.intra_op_num_threads = torch.get_num_threads()
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.log_severity_level = 3  # errors alone
-    providers = ["CPUExecutionProvider"]
-    session = onnxruntime.InferenceSession(str(folder / ONNX_FILE), options, providers=providers)
-    return OnnxGraph(card, session)
-
-
-def write_openvino(program: ExportedProgram, folder: Path) -> None:
-    """Write an exported encoder as OpenVINO's own files, with weights in float32."""
-    import openvino
-
-    graph = openvino.convert_model(program)
-    graph.outputs[0].get_tensor().set_names({_OUTPUT})
-    openvino.save_model(graph, folder / OPENVINO_FILE, compress_to_fp16=False)
-
-
-def open_openvino(folder: Path, card: ModelCard, dtype: str) -> OpenvinoGraph:
-    """Open an OpenVINO model in a number format, with as many threads as torch.
-
-    By default OpenVINO multiplies in bf16 or f16 where the processor can, which is off by 1e-3.
-    """
-    return OpenvinoGraph(card, _compiled(folder, dtype, {"PERFORMANCE_HINT": "LATENCY"}))
-
-
-def open_openvino_batches(folder: Path, dtype: str) -> OpenvinoBatches:
-    """Open an OpenVINO model that runs as many batches at a time as torch has threads.
-
-    Raises:
-        UserError: this processor does not multiply in the number format.
-    """
-    threads = torch.get_num_threads()
-    compiled = _compiled(folder, dtype, {"NUM_STREAMS": threads})
-    found = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
-    if found != _PRECISIONS[dtype]:
-        raise UserError(
-            f"--dtype {dtype} was asked for, and OpenVINO multiplies in {found} on this processor. "
-            "Use --dtype fp32, or --runtime torch."
-        )
-    return OpenvinoBatches(compiled, threads + 1)  # one waits, so that no thread does
-
-
-def _compiled(
-    folder: Path, dtype: str, settings: Mapping[str, str | int]
-) -> Any:  # openvino has no stubs
-    import openvino
-
-    known = {
-        "INFERENCE_PRECISION_HINT": _PRECISIONS[dtype],
-        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
-        "ENABLE_CPU_PINNING": False,  # a pinned thread waits for its core while others are idle
-        **settings,
-    }
-    return openvino.Core().compile_model(folder / OPENVINO_FILE, "CPU", known)
-
-
-def graph_folder(
-    cache: Path,
-    card: ModelCard,
-    layer: int,
-    runtime: str,
-    packages: Sequence[str],
-    exits: Path | None = None,
-) -> Path:
-    """Return where a graph is cached; its name depends on the model, exits, layer and versions."""
-    versions = [version(package) for package in ("torch", "transformers", *packages)]
-    told = [_FORMAT, card.fingerprint, card.width, card.pooling, card.attention, card.exit_head]
-    told += [versions]
-    told += [sha256_of(exits / EXITS)] if exits else []
-    digest = json_sha256(told, sort_keys=False)
-    return cache / "graphs" / f"{card.fingerprint[:12]}-layer-{layer:02d}-{runtime}-{digest[:12]}"
-
-
-def write_graph(
-    encoder: Encoder,
-    layer: int,
-    folder: Path,
-    runtime: str,
-    write: Callable[[ExportedProgram, Path], None],
-    export: Callable[[Encoder, int], ExportedProgram] | None = None,
-) -> None:
-    """Export a layer and write its graph; the folder appears when all its files are written.
-
-    Args:
-        encoder: in fp32 on the CPU.
-        layer: whose vectors the graph gives.
-        folder: of this graph alone; it is replaced.
-        runtime: its name, for the error.
-        write: writes an exported encoder into an empty folder.
-        export: `export_layer` by default.
-
-    Raises:
-        UserError: the architecture cannot be written as a graph for this runtime.
-    """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".partial", dir=folder.parent))
-    try:
-        with quiet(), torch.no_grad():
-            write((export or export_layer)(encoder, layer), aside)
-        shutil.rmtree(folder, ignore_errors=True)
-        aside.replace(folder)
-    except OSError:
-        # Another process that opened the same model may have written the same graph meanwhile.
-        if not folder.exists():
-            raise
-    except Exception as error:  # exporters raise many classes of errors
-        kind = encoder.transformer.config.model_type
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise UserError(
-            f"Layer {layer} of this {kind} encoder cannot be written as a graph for {runtime} "
-            f"({reason}). Use --runtime torch."
-        ) from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-
-
-def export_layer(encoder: Encoder, layer: int, unit: bool = False) -> ExportedProgram:
-    """Export the first `layer` layers and their exit: ids and mask [B, T] to vectors [B, W].
-
-    B and T are dynamic; vectors are float32.
-
-    Args:
-        encoder: in fp32 on the CPU.
-        layer: whose vectors the graph gives.
-        unit: whether they are scaled to length one.
-    """
-    fitted = encoder.fitted
-    if fitted is not None and layer in fitted.layers[1:] and fitted.inputs != "layer":
-        encoder.fitted = FoldedExit.of(fitted, layer, encoder.words)
-    return export_module(_OneLayer(encoder, layer, unit), encoder)
-
-
-def export_module(module: nn.Module, encoder: Encoder) -> ExportedProgram:
-    """Export a module that runs an encoder on ids and mask [B, T], of which B and T are dynamic."""
-    texts, tokens = Dim("texts"), Dim("tokens", max=most_tokens(encoder.transformer.config))
-    example = torch.zeros(_EXAMPLE, dtype=torch.int64), torch.ones(_EXAMPLE, dtype=torch.int64)
-    shapes = {name: {0: texts, 1: tokens} for name in _INPUTS}
-    module.requires_grad_(False)
-    return torch.export.export(module.eval(), example, dynamic_shapes=shapes, strict=False)
-
-
-class _OneLayer(nn.Module):
-    """The module that is exported: an encoder that gives the vectors of one layer."""
-
-    def __init__(self, encoder: Encoder, layer: int, unit: bool) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.layer = layer
-        self.unit = unit
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        vectors: Tensor = self.encoder(input_ids, attention_mask, [self.layer])
-        return normalize(vectors[0], dim=-1) if self.unit else vectors[0]
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Hide the exporters' warnings about their own deprecations, which a user cannot mend."""
-    logger = logging.getLogger(_NOISY)
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)
+def _sample(tokenizer: ModelTokenizer, card: ModelCard) -> IdsAndMask:
+    """Return a padded batch of texts of several lengths, [B, T] twice."""
+    rows = tokenizer([" ".join([SAMPLE] * length) for length in _LENGTHS], card.document_length)
+    longest = max(map(len, rows))
+    ids = np.array([[*row, *[tokenizer.pad_id] * (longest - len(row))] for row in rows], np.int64)
+    lengths = np.array([len(row) for row in rows])
+    return ids, (np.arange(longest) < lengths[:, None]).astype(np.int64)

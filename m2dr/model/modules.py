@@ -52,6 +52,20 @@ class Dense(nn.Module):
         if residual and in_features != out_features:
             self.residual = nn.Linear(in_features, out_features, bias=False)
 
+    @classmethod
+    def of(cls, weight: Tensor, bias: Tensor | None = None) -> "Dense":
+        """Return the linear map of a matrix [M, N] and a bias [M]."""
+        dense = cls(weight.shape[1], weight.shape[0], bias is not None, nn.Identity(), False)
+        dense.linear.weight = nn.Parameter(weight.contiguous(), weight.requires_grad)
+        if bias is not None:
+            dense.linear.bias = nn.Parameter(bias.contiguous(), bias.requires_grad)
+        return dense
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether it has no activation function and no residual connection."""
+        return isinstance(self.activation_function, nn.Identity) and not self.use_residual
+
     def forward(self, vectors: Tensor) -> Tensor:
         """Map vectors [B, N] to [B, M]."""
         mapped: Tensor = self.activation_function(self.linear(vectors))

@@ -24,7 +24,7 @@ from m2dr.data.tokens import Ragged
 from m2dr.index.exit_files import StateFile, encoding_of, sampled_rows
 from m2dr.index.manifest import StorePlan
 from m2dr.index.store_writer import Shards
-from m2dr.model.document_encoder import BatchEncoder, DocumentSource
+from m2dr.model.graphs import BatchEncoder, DocumentSource
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.tasks.encode_texts import embed_tokens, embed_tokens_and_states, open_corpus
 

@@ -18,7 +18,7 @@ from m2dr.data.tokens import Ragged, buckets
 from m2dr.model.tokenizer import tokenize
 
 if TYPE_CHECKING:
-    from m2dr.model.document_encoder import BatchEncoder
+    from m2dr.model.graphs import BatchEncoder
     from m2dr.model.tokenizer import ModelTokenizer
 
 # On a CPU any budget from 512 to 16,384 gives the same rate, and a small one takes less memory.

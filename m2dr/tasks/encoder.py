@@ -37,8 +37,7 @@ from m2dr.model.tokenizer import SAMPLE, BaseTokenizer, tokenize
 from m2dr.tasks.encode_texts import embed_tokens, tokens_per_batch
 
 if TYPE_CHECKING:
-    from m2dr.model.document_encoder import BatchEncoder
-    from m2dr.model.runtimes import OpenedRuntime
+    from m2dr.model.graphs import BatchEncoder, OpenedRuntime
 
 AT_ONCE = 4096  # texts that are tokenised at a time, and sorted by length into batches
 SIDES: dict[str, Side] = {  # by names of prompts
@@ -302,7 +301,7 @@ class Encoder:
         Raises:
             UserError: the folder is not empty, or the cut was neither fitted nor trained.
         """
-        from m2dr.tasks.export import save_cut
+        from m2dr.tasks.publish import save_cut
 
         save_cut(self.name, Cut(self.layer, self.dim), self.document_layer, Path(folder), force)
         return Path(folder)
@@ -333,7 +332,7 @@ class Encoder:
             UserError: the id is not OWNER/NAME, there is no token, or the hub refuses.
         """
         from m2dr.core.requests import PushModelRequest
-        from m2dr.tasks.push_model import push_layers
+        from m2dr.tasks.publish import push_layers
 
         request = PushModelRequest(
             Path(self.name), repo_id, private, revision, commit_message, token
@@ -416,7 +415,7 @@ class Encoder:
         return vectors
 
     def _open_graph(self, layer: int) -> "tuple[BatchEncoder, int]":
-        from m2dr.model.document_encoder import OPENVINO, DocumentSource
+        from m2dr.model.graphs import OPENVINO, DocumentSource
 
         source = DocumentSource(self.name, layer, self.device, self.dtype, cache_folder())
         encoder, tokenizer = source.open(OPENVINO)
@@ -468,7 +467,7 @@ class QueryEncoder:
             static = open_static(model, exits)
             self.card, self.tokenizer, self._embed = static.card, static.tokenizer, static.embed_ids
             return
-        from m2dr.model.runtimes import open_runtime
+        from m2dr.model.graphs import open_runtime
 
         if exits is not None and runtime != "torch":  # a graph is opened without a look at them
             check_exits(exits, read_card(model).fingerprint, EXITS)

@@ -49,10 +49,10 @@ from m2dr.index.manifest import IndexManifest, StorePlan
 from m2dr.index.store import Store, open_store
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_device, choose_dtype, own_device
-from m2dr.model.document_encoder import BatchEncoder, refuse_absent
 from m2dr.model.encoder import Encoder
 from m2dr.model.exits import write_exits
 from m2dr.model.folder import read_card
+from m2dr.model.graphs import BatchEncoder, require_runtime
 from m2dr.model.hub import EXITS, STATIC, TOKENIZER
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.tasks.changed_corpus import document_line, fields_of_rows, keep_fields_of
@@ -426,7 +426,7 @@ def _states(
                 rows = Ragged.of(tokenize(encoder.card, tokenizer, contents, "document"))
                 places = np.arange(len(rows))
                 layers = (encoder.layers,)
-                same = same or _opened(job, store)
+                same = same or _opened(job)
                 _, kept = embed_tokens_and_states(same, rows, tokenizer.pad_id, layers, places)
                 found = StateFile(shard.texts, job.encoding, rows.tokens, rows.lengths, kept)
                 found.write(folder, number)
@@ -439,9 +439,9 @@ def _states(
     return rows, np.concatenate([found.states for found in files])
 
 
-def _opened(job: EncodingJob, store: Store) -> BatchEncoder:
+def _opened(job: EncodingJob) -> BatchEncoder:
     """Open the encoder in the runtime that made the vectors of a store."""
-    refuse_absent(job.runtime, f"it made the vectors of {store.folder}")
+    require_runtime(job.runtime)
     return job.source.open(job.runtime)[0]
 
 

@@ -15,7 +15,7 @@ from m2dr.index.layout import PARTIAL
 from m2dr.index.store import Store, open_store
 from m2dr.index.store_writer import StoreWriter, is_finished, read_partial
 from m2dr.model.devices import choose_device, choose_dtype
-from m2dr.model.document_encoder import choose_runtime, refuse_absent
+from m2dr.model.graphs import choose_runtime, require_runtime
 from m2dr.tasks import distribute
 from m2dr.tasks.encode_store import (
     EncodingJob,
@@ -90,7 +90,7 @@ def _with_runtime(job: EncodingJob, *, overwrite: bool) -> EncodingJob:
         runtime = "torch"  # nothing is encoded
     elif begun and job.runtime == "auto":
         runtime = read_partial(begun[0]).plan.runtime
-        refuse_absent(runtime, f"{begun[0]} was begun with it")
+        require_runtime(runtime)
     else:
         runtime, note = choose_runtime(job.source, job.runtime, job.documents)
         if note:

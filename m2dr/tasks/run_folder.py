@@ -19,8 +19,7 @@ from m2dr.core.trainings import FitSettings, PretrainSettings, TrainSettings
 from m2dr.data import huggingface
 from m2dr.data.sentence_pairs import SUFFIXES
 from m2dr.model.checkpoint import ends_fitted
-from m2dr.model.cut_readme import read_exported
-from m2dr.model.folder import read_card
+from m2dr.model.folder import read_card, read_exported
 from m2dr.model.hub import (
     CARD,
     CHECKPOINTS,

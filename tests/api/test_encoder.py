@@ -19,7 +19,6 @@ from m2dr.index.store import open_store
 from m2dr.index.vectors import prefixes
 from m2dr.model.static import open_static
 from m2dr.tasks import encoder as module
-from m2dr.tasks.export import export
 from m2dr.tasks.index import index_corpus
 from m2dr.tasks.search import Searcher
 
@@ -75,7 +74,7 @@ def test_prompts_and_similarity(prompted: Path) -> None:
 
 
 def test_cut_is_the_first_layers(prompted: Path, tmp_path: Path) -> None:
-    export(str(prompted), 2, tmp_path / "two")
+    export_cut(str(prompted), 2, tmp_path / "two")
     referee = SentenceTransformer(str(tmp_path / "two"), device="cpu", truncate_dim=8)
     cosine = prompted.name == "cosine"
     expected = referee.encode_query(WORDS, normalize_embeddings=cosine)

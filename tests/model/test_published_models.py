@@ -28,7 +28,7 @@ from m2dr.core.trainings import FitSettings, TrainSettings
 from m2dr.model.backbones import read_config
 from m2dr.model.checkpoint import export_cut, load, save
 from m2dr.model.folder import read_card
-from m2dr.model.runtimes import RUNTIMES, open_runtime
+from m2dr.model.graphs import RUNTIMES, open_runtime
 from m2dr.model.static import open_static
 from m2dr.tasks.costs import shape_of
 from m2dr.tasks.encode_texts import embed_texts

@@ -36,7 +36,7 @@ from m2dr.model import checkpoint, hub, modules
 from m2dr.model import sentence_transformers as st_files
 from m2dr.model.checkpoint import export_cut, load
 from m2dr.model.folder import read_card
-from m2dr.model.runtimes import RUNTIMES, open_runtime
+from m2dr.model.graphs import RUNTIMES, open_runtime
 from m2dr.model.tokenizer import read_tokenizer
 from m2dr.tasks.encode_texts import embed_texts
 from m2dr.tasks.pretrain import pretrain

@@ -13,8 +13,7 @@ from m2dr.data.loaders import open_dataset
 from m2dr.index.exit_files import exits_folder, fitting_exits
 from m2dr.index.store import Store, open_store
 from m2dr.index.store_writer import read_partial
-from m2dr.model.document_encoder import OPENVINO
-from m2dr.model.runtimes import RUNTIMES
+from m2dr.model.graphs import OPENVINO, RUNTIMES
 from m2dr.tasks import encode_store
 from m2dr.tasks.index import index_corpus
 
@@ -87,7 +86,7 @@ def test_without_openvino_a_store_that_it_began_is_not_gone_on_with(
     tiny_corpus: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun(request(tiny_corpus, tiny_backbone, tmp_path))
-    monkeypatch.setattr("m2dr.model.runtimes.find_spec", lambda _: None)
+    monkeypatch.setattr("m2dr.model.graphs.find_spec", lambda _: None)
 
     with pytest.raises(
         UserError, match=r"openvino is needed, as .*layer-02 was begun with it, .*m2dr\[openvino\]"

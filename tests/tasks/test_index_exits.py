@@ -32,9 +32,9 @@ from m2dr.core.requests import (
 from m2dr.core.trainings import FitSettings
 from m2dr.index.exit_files import exits_folder, fitting_exits
 from m2dr.model import checkpoint
+from m2dr.model.export import write_table
 from m2dr.model.hub import CARD, EXITS, STATIC, TOKENIZER
 from m2dr.model.static import open_static
-from m2dr.model.static_formats import export_static
 from m2dr.model.tokenizer import read_tokenizer
 from m2dr.tasks import encode_store, fit_heads
 from m2dr.tasks import index as indexing
@@ -297,9 +297,7 @@ def enough(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("dtype", "enough")
-def test_layer_0_knows_the_words_of_the_corpus(
-    worded: IndexRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_layer_0_knows_the_words_of_the_corpus(worded: IndexRequest, tmp_path: Path) -> None:
     request = worded
     index_corpus(request)
     folder = folder_of(request)
@@ -316,14 +314,10 @@ def test_layer_0_knows_the_words_of_the_corpus(
     np.testing.assert_allclose(found, through, atol=1e-5 * np.abs(found).max())
     pieces = replace(static, tokenizer=read_tokenizer(Path(request.model))).embed(texts)
     assert np.abs(pieces[:3] - found[:3]).max() > 0.01 * np.abs(found).max()
-    export_static(request.model, tmp_path / "table", "sentence-transformers", exits=folder)
+    write_table(request.model, tmp_path / "table", None, folder)
     theirs = SentenceTransformer(str(tmp_path / "table"), device="cpu").encode(texts[:4])
     readme = (tmp_path / "table" / "README.md").read_text()
-    assert "| fitted on | 132 documents of the index of worded |" in readme
-    (line,) = (line for line in readme.splitlines() if line.startswith("m2dr export"))
-    monkeypatch.chdir(tmp_path)
-    made = CliRunner().invoke(main, shlex.split(line)[1:])
-    assert made.exit_code == 0, made.output
+    assert "132 documents of the index of worded" in readme
     ours = found[:4] / np.linalg.norm(found[:4], axis=1, keepdims=True)
     assert (theirs / np.linalg.norm(theirs, axis=1, keepdims=True) * ours).sum(1).min() > 1 - 1e-5
 

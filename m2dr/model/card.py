@@ -1,0 +1,289 @@
+"""The README.md of a model folder, which the Hugging Face hub shows as its model card."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import EvalResult, ModelCardData
+from huggingface_hub import ModelCard as HubCard
+
+from m2dr.core.errors import UserError
+from m2dr.core.files import write_text
+from m2dr.core.records import Cut, ExportRecord, ModelCard
+from m2dr.model.backbones import backbone_of, read_config
+from m2dr.model.hub import behind_pooling, hub_id
+
+README = "README.md"
+TEMPLATE = Path(__file__).with_name("card.md.j2")
+TAGS = ["sentence-transformers", "feature-extraction", "sentence-similarity", "matryoshka", "m2dr"]
+# Text of a person stands between these two, and is kept when the card is written again.
+BEGIN = "<!-- m2dr: your text begins here and is kept by m2dr card -->"
+END = "<!-- m2dr: your text ends here -->"
+_KEPT = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
+_POOLED = {
+    "cls": "states[:, 0]",
+    "mean": "(states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)",
+    "last": "states[torch.arange(len(states)), mask.sum(1) - 1]",
+}
+_COSTS = (
+    ("parameters in memory", "parameters"),
+    ("multiply-adds of a query", "multiply_adds"),
+    ("bytes of a document in an index", "bytes_per_document"),
+    ("ms of a query, the median", "latency_p50_ms"),
+)
+_TASKS = {  # by a measure: the tag of the hub and the name in MTEB
+    **dict.fromkeys(("Spearman", "Pearson"), ("sentence-similarity", "STS")),
+    **dict.fromkeys(("Accuracy", "F1"), ("text-classification", "Classification")),
+    **dict.fromkeys(
+        (f"{by}-{what}" for by in ("cosine", "dot") for what in ("AP", "Accuracy", "F1")),
+        ("text-classification", "PairClassification"),
+    ),
+}
+_METRICS = {  # of ir_measures, as MTEB calls them
+    **{"nDCG": "ndcg", "RR": "mrr", "AP": "map", "R": "recall", "P": "precision"},
+    **{"Success": "hit_rate", "Spearman": "cosine_spearman", "Pearson": "cosine_pearson"},
+}
+
+
+@dataclass(frozen=True)
+class MeasuredGrid:
+    """The measures of a model on one corpus, as its card shows them."""
+
+    corpus: str  # its name
+    dataset: str  # its id on the hub, or its name
+    split: str
+    size: str  # such as "323 queries"
+    cells: Mapping[Cut, Mapping[str, float]]  # cut -> measure -> mean; all have the same measures
+    notes: tuple[str, ...] = ()
+    command: str = ""  # that measured it; empty where it is not known
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """Names of the measures."""
+        return tuple(next(iter(self.cells.values())))
+
+    @property
+    def layers(self) -> list[int]:
+        """Layers of the cells, increasing."""
+        return sorted({cut.layer for cut in self.cells})
+
+    @property
+    def dims(self) -> list[int]:
+        """Dims of the cells, increasing."""
+        return sorted({cut.dim for cut in self.cells})
+
+    def value(self, layer: int, dim: int, measure: str) -> float | None:
+        """Return a mean, None where the cut was not measured."""
+        return self.cells.get(Cut(layer, dim), {}).get(measure)
+
+
+def write_readme(
+    card: ModelCard,
+    folder: Path,
+    settings: Mapping[str, Any] | None = None,
+    grids: Sequence[MeasuredGrid] = (),
+    name: str = "",
+    export: ExportRecord | None = None,
+    **more: Any,
+) -> None:
+    """Write the README.md of a model, whose other files lie in the folder already.
+
+    Of an earlier README the text between two comments is kept, and metadata that m2dr does not
+    write, such as a license. Texts of users are escaped, or written in JSON and Python.
+
+    Args:
+        card: of the model; of a table of layer 0, that of the full model.
+        folder: to write into.
+        settings: of the training or the fit.
+        grids: what was measured.
+        name: of the model, for its results.
+        export: of an exported cut.
+        more: what the template needs for a graph (module, pad_id, side) or for a table of layer 0
+            (fitted_on, dim).
+
+    Raises:
+        UserError: README.md is not one of m2dr.
+    """
+    kept, metadata = _earlier(folder)
+    kind = "graph" if "module" in more else "table" if "fitted_on" in more else "model"
+    kind = "export" if export and kind == "model" else kind
+    cut = card.full if export else _example(card)
+    title = f"{_escaped(card.variant)}: {card.layers} layers, {card.width} dims"
+    if kind == "table":
+        cut = Cut(0, more["dim"])
+        title = f"Layer 0 of a model by m2dr: {cut.dim} dims"
+    elif export:
+        title = f"{export.cut} of {_escaped(export.model)}"
+    made: dict[str, Any] = {name: value for name, value in (
+        ("backbone", card.backbone), ("revision", card.revision), ("settings", settings),
+        ("fit", asdict(card.fit) if card.fit else None), ("fingerprint", card.fingerprint),
+    ) if value}  # fmt: skip
+    made |= {"query_prefix": card.query_prefix, "document_prefix": card.document_prefix}
+    values: dict[str, Any] = {
+        "card": card,
+        "kind": kind,
+        "cut": cut,
+        "title": title,
+        "kept": kept,
+        "export": export,
+        "made": made,
+        "grids": grids,
+        "costs": _COSTS,
+        "cosine": card.similarity == "cosine",
+        "md": _escaped,
+        "number": _number,
+        "json": _json,
+        "text": lambda prefix: repr(prefix).replace("`", r"\x60"),
+        # It has no module for a fitted exit, in which the first layers of a fitted model end.
+        "in_sentence_transformers": not (card.exit_head == "fitted" and card.exported_from),
+        **(_in_transformers(card, folder) if kind in ("model", "export") else {}),
+        **more,
+    }
+    data = _metadata(card, settings or {}, grids, name, metadata)
+    text = HubCard.from_template(data, str(TEMPLATE), **values)
+    write_text(folder / README, str(text).rstrip() + "\n")
+
+
+def read_training_settings(path: Path) -> dict[str, Any]:
+    """Return the settings of a training in a file, without those that are not set."""
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    unset: tuple[object, ...] = (None, "", [])
+    return {name: value for name, value in table.items() if value not in unset}
+
+
+def _earlier(folder: Path) -> tuple[str, dict[str, Any]]:
+    """Return what is kept of the README in a folder: a text and metadata."""
+    path = folder / README
+    if not path.exists():
+        return f"{BEGIN}\n{END}", {}
+    text = path.read_text(encoding="utf-8", errors="replace")
+    kept = _KEPT.search(text)
+    if not kept:
+        raise UserError(
+            f"{path} would be lost: it has no text between the comments {BEGIN} and {END}, which "
+            "is what m2dr keeps. Rename it first."
+        )
+    metadata: dict[str, Any] = HubCard(text).data.to_dict() if text.startswith("---") else {}  # type: ignore[no-untyped-call]  # the hub does not annotate it
+    metadata.pop("model-index", None)
+    return kept[0], metadata
+
+
+def _metadata(
+    card: ModelCard,
+    settings: Mapping[str, Any],
+    grids: Sequence[MeasuredGrid],
+    name: str,
+    earlier: dict[str, Any],
+) -> ModelCardData:
+    dataset = hub_dataset(str(settings.get("corpus", "")))
+    own: dict[str, Any] = {
+        "base_model": hub_id(card.backbone, card.revision),
+        "datasets": [dataset] if dataset else None,
+        "library_name": "sentence-transformers",
+        "pipeline_tag": "sentence-similarity",
+        "tags": list(dict.fromkeys([*TAGS, *(earlier.get("tags") or [])])),
+        "eval_results": eval_results(grids) or None,
+        "model_name": name or card.variant if grids else None,
+    }
+    return ModelCardData(**(earlier | {key: value for key, value in own.items() if value}))
+
+
+def _in_transformers(card: ModelCard, folder: Path) -> dict[str, str]:
+    """Return the parts of an example in transformers; none where its code would be long."""
+    row = backbone_of(read_config(folder))
+    behind = behind_pooling(folder, card.similarity)
+    if card.pooling not in _POOLED or card.exit_head != "none" or len(behind) > 1:
+        return {}
+    if behind:
+        path = folder / behind[0].path / "config.json"
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        activation = str(settings.get("activation_function"))
+        if not activation.endswith(".Identity") or settings.get("use_residual"):
+            return {}
+    return {
+        "pooled": _POOLED[card.pooling],
+        "head": behind[0].path if behind else "",
+        "model_class": row.class_name,
+        "layers_path": row.layers_path,
+    }
+
+
+def _example(card: ModelCard) -> Cut:
+    """Return a cut of the middle of the trained layers, with up to 128 dims but not all."""
+    layers = [layer for layer in card.layers_trained if layer]
+    if not layers:
+        return card.full
+    layer = layers[(len(layers) - 1) // 2]
+    dims = sorted(cut.dim for cut in card.cuts if cut.layer == layer)
+    few = [dim for dim in dims if dim <= min(128, card.width - 1)]
+    return Cut(layer, few[-1] if few else dims[0])
+
+
+def hub_dataset(corpus: str) -> str | None:
+    """Return the id on the hub of a corpus as it is named to m2dr, None where it is not known.
+
+    >>> hub_dataset("irds:beir/scifact/train"), hub_dataset("data/nfcorpus")
+    ('BeIR/scifact', None)
+    """
+    beir = re.match(r"irds:beir/([\w-]+)", corpus)
+    remote = re.match(r"hf:(\w[\w.-]*/\w[\w.-]*)", corpus)
+    if beir:
+        return f"BeIR/{beir[1]}"
+    if re.match(r"irds:msmarco-passage\b", corpus):
+        return "microsoft/ms_marco"
+    return remote[1] if remote and not Path(remote[1]).exists() else None
+
+
+def eval_results(grids: Sequence[MeasuredGrid]) -> list[EvalResult]:
+    """Return the measures of the largest cut on each corpus and split, in the form of MTEB."""
+    # The first of a split counts: others have documents of another layer, for example.
+    first = {(grid.dataset, grid.split): grid for grid in reversed(grids)}
+    return [
+        EvalResult(
+            task_type=_TASKS.get(measure, ("text-retrieval", ""))[0],
+            task_name=_TASKS.get(measure, ("", "Retrieval"))[1],
+            dataset_type=grid.dataset,
+            dataset_name=grid.corpus,
+            dataset_split=grid.split or None,
+            metric_type=metric_name(measure),
+            metric_name=f"{measure} of {max(grid.cells)}",
+            metric_value=round(grid.cells[max(grid.cells)][measure], 5),
+        )
+        for grid in reversed(first.values())
+        for measure in grid.measures
+    ]
+
+
+def metric_name(measure: str) -> str:
+    """Return a measure as MTEB names it.
+
+    >>> metric_name("nDCG@10"), metric_name("RR(rel=2)@10"), metric_name("cosine-AP")
+    ('ndcg_at_10', 'mrr_at_10', 'cosine_ap')
+    """
+    parts = re.fullmatch(r"(\w+)(\(.*\))?(?:@(\d+))?", measure)
+    if parts and parts[1] in _METRICS:
+        return _METRICS[parts[1]] + (f"_at_{parts[3]}" if parts[3] else "")
+    return re.sub(r"\W+", "_", measure.lower()).strip("_")
+
+
+def _escaped(text: str) -> str:
+    """Return a text of a user on one line, without meaning in Markdown or HTML."""
+    line = " ".join(text.split())
+    return re.sub(r"([\\`*_{}\[\]<>#|!~&])", r"\\\1", line)
+
+
+def _number(value: float | None) -> str:
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    return f"{value:,}" if isinstance(value, int) else ""
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    """Return JSON without backticks, which would end its block in Markdown."""
+    return json.dumps(value, indent=2, default=str).replace("`", r"\u0060")

@@ -1,0 +1,298 @@
+"""Cut a model to one layer and dim: a folder of its own, a graph, or the table of layer 0."""
+
+# Shapes in this file:
+#   B texts, T tokens, P dims of a pooled vector, N and M dims of a vector before and behind a map,
+#   K dims of the cut, V tokens.
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.numpy import save as save_tensors
+from torch import Tensor, nn
+
+from m2dr.core.errors import UserError
+from m2dr.core.files import write_record
+from m2dr.core.records import EXPORTED_FILE, Cut, ExportRecord, ModelCard
+from m2dr.model.card import write_readme
+from m2dr.model.checkpoint import load, save, save_tokenizer
+from m2dr.model.encoder import Encoder, Floats, IdsAndMask
+from m2dr.model.exits import FittedExits
+from m2dr.model.folded_exit import FoldedExit
+from m2dr.model.folder import folder_aside, locked_for_export, read_card, told_of_exits
+from m2dr.model.graphs import RUNTIMES, write_graph_files
+from m2dr.model.hub import TOKENIZER, WEIGHTS, ListedModule
+from m2dr.model.modules import Dense, Truncate
+from m2dr.model.sentence_transformers import write_model_settings, write_modules_list
+from m2dr.model.static import open_static
+from m2dr.model.tokenizer import ModelTokenizer
+
+LEAST_COSINE = 0.9999  # of a graph in fp32 to torch
+_SHAPES = ((1,), (2, 37), (1, 3, 8, 21, 60), (250,))  # words of the texts of each probe
+_SEED = 13
+
+
+@dataclass(frozen=True)
+class CutModel:
+    """The first layers of a model, and the exit that ends in the dims of a cut."""
+
+    encoder: Encoder  # its vectors are those of the cut, not normalised
+    tokenizer: ModelTokenizer
+    card: ModelCard  # of the smaller model
+    parent: ModelCard
+    of_index: bool = False  # whether its exit is one that an index has
+
+    @property
+    def cut(self) -> Cut:
+        """The cut."""
+        return self.card.full
+
+    @property
+    def query_only(self) -> bool:
+        """Whether the model trained such queries to search documents of its last layer."""
+        last = self.parent.documents == "last" or self.of_index
+        return last and self.cut.layer < self.parent.layers
+
+
+def refuse_unready(card: ModelCard, cut: Cut, model: str, exits: Path | None) -> None:
+    """Refuse a cut that was neither fitted nor trained.
+
+    Dims between two that were trained are as good, and so are all dims of a rotation.
+
+    Args:
+        card: of the model.
+        cut: that is asked for; its layer is not 0.
+        model: folder or id.
+        exits: folder of the exits of an index, which make every layer below the last ready.
+
+    Raises:
+        UserError: it was neither.
+    """
+    card.check(cut, model)
+    if exits is not None and cut.layer < card.layers:
+        return
+    dims = [trained.dim for trained in card.cuts if trained.layer == cut.layer]
+    if not (dims and min(dims) <= cut.dim <= max(dims)):
+        ready = ", ".join(map(str, card.cuts)) or "none"
+        raise UserError(
+            f"{cut} of {model} was to be exported and was neither fitted nor trained; its cuts are "
+            f"{ready}. --force exports it as it is."
+        )
+
+
+def cut_model(model: str, cut: Cut, exits: Path | None = None) -> CutModel:
+    """Load the first layers of a model, and cut its exit to the dims of a cut.
+
+    Args:
+        model: folder or id.
+        cut: with a layer from 1.
+        exits: folder of the exits of an index, in place of the model's own.
+
+    Raises:
+        UserError: no such model or cut, or the exits are another model's.
+    """
+    parent = read_card(model)
+    parent.check(cut, model)
+    used = exits if cut.layer < parent.layers else None
+    encoder, tokenizer = load(model, cut.layer, exits=used)
+    encoder.requires_grad_(False)
+    if encoder.ends_fitted:
+        _cut_fitted(encoder, cut)
+    else:
+        own = [module for name, module in encoder.exit_heads.items() if name == str(cut.layer)]
+        encoder.behind = _joined([*own, *encoder.behind], cut.dim, encoder.pooled_width)
+        encoder.fitted = None
+    encoder.exit_heads = nn.ModuleDict()
+    alone = encoder.ends_fitted or bool(used) or parent.exit_head in ("linear", "table")
+    cuts = {one for one in parent.cuts if one.layer == cut.layer or not alone}
+    kept = {one for one in cuts if 0 < one.layer <= cut.layer and one.dim <= cut.dim}
+    card = replace(
+        parent,
+        layers=cut.layer,
+        width=cut.dim,
+        cuts=tuple(sorted(kept | {cut})),
+        documents="same",
+        exit_head="table" if encoder.ends_fitted else "none",
+        exported_from=parent.fingerprint,
+    )
+    encoder.card = card
+    return CutModel(encoder, tokenizer, card, parent, used is not None)
+
+
+def _cut_fitted(encoder: Encoder, cut: Cut) -> None:
+    """Replace the fitted exits of an encoder by the one of its last layer, cut to K dims."""
+    fitted = encoder.fitted
+    assert fitted is not None
+    if fitted.inputs != "layer":
+        encoder.fitted = FoldedExit.of(fitted, cut.layer, encoder.words, cut.dim)
+        return
+    head = fitted.heads[str(cut.layer)]
+    assert isinstance(head, nn.Linear)
+    encoder.behind = nn.Sequential(_dense(head.weight[: cut.dim], head.bias[: cut.dim]))
+    encoder.fitted = None
+
+
+def _joined(modules: Sequence[nn.Module], dim: int, width: int) -> nn.Sequential:
+    """Return the same maps of a pooled vector, cut to K dims, with as few matrices as can be.
+
+    Args:
+        modules: an exit head, if any, and the modules behind it.
+        dim: K.
+        width: P.
+    """
+    joined: list[nn.Module] = []
+    for module in modules:
+        if isinstance(module, Truncate):
+            continue  # K is no greater
+        matrix, before = _matrix(module), _matrix(joined[-1]) if joined else None
+        if matrix is not None and before is not None:
+            joined[-1] = _dense((matrix.double() @ before.double()).float())
+        else:
+            joined.append(module if matrix is None else _dense(matrix))
+        if isinstance(module, Dense):
+            width = module.linear.out_features
+    last = _matrix(joined[-1]) if joined else None
+    if last is not None:
+        joined[-1] = _dense(last[:dim])
+    elif dim < width:
+        joined.append(_dense(torch.eye(dim, width)))
+    return nn.Sequential(*joined)
+
+
+def _matrix(module: nn.Module) -> Tensor | None:
+    """Return the matrix [M, N] of a map that is nothing more."""
+    if isinstance(module, nn.Linear) and module.bias is None:
+        return module.weight.detach()
+    if isinstance(module, Dense) and module.is_linear and module.linear.bias is None:
+        return module.linear.weight.detach()
+    return None
+
+
+def _dense(weight: Tensor, bias: Tensor | None = None) -> Dense:
+    """Return a Dense with this matrix [M, N] and this bias [M]."""
+    return Dense.of(weight.detach().clone(), None if bias is None else bias.detach().clone())
+
+
+def write_standalone(cut: CutModel, folder: Path, record: ExportRecord) -> ModelCard:
+    """Write a cut as a folder that transformers, sentence-transformers and m2dr open.
+
+    Raises:
+        UserError: no module of sentence-transformers expresses the exit, or `folder` holds
+            something or is being written to.
+    """
+    fitted = cut.encoder.fitted
+    if isinstance(fitted, FittedExits) and fitted.inputs == "all-layers":
+        raise UserError(
+            f"{cut.cut} ends in an exit that reads the states of all layers up to it, for which "
+            "sentence-transformers has no module; export it with --format onnx."
+        )
+    with locked_for_export(folder):
+        return save(cut.encoder, cut.tokenizer, cut.card, folder, record)
+
+
+def write_graph(cut: CutModel, runtime: str, folder: Path, record: ExportRecord) -> ExportRecord:
+    """Write a cut as a graph that runs without torch, checked against torch.
+
+    Args:
+        cut: its encoder is changed.
+        runtime: onnx or openvino.
+        folder: to write; empty or missing.
+        record: of the export.
+
+    Returns:
+        The record with the lowest cosine of the graph's vectors to those of torch.
+
+    Raises:
+        UserError: the architecture cannot be written as such a graph, the graph gives other vectors
+            than torch, or `folder` holds something or is being written to.
+    """
+    kind, card, tokenizer = RUNTIMES[runtime], cut.card, cut.tokenizer
+    kind.require()
+    probes = list(_probes(tokenizer, card.document_length))
+    layer = cut.encoder.layers
+    expected = [_unit(cut.encoder.embed(*probe, [layer])[0]) for probe in probes]
+    with _exported(folder) as aside:
+        save_tokenizer(tokenizer, aside)
+        write_graph_files(cut.encoder, layer, aside, runtime, card.similarity == "cosine")
+        run = kind.open(aside, "fp32")
+        vectors = [_unit(run(*probe)) for probe in probes]
+        both = zip(vectors, expected, strict=True)
+        lowest = min(float((mine * theirs).sum(1).min()) for mine, theirs in both)
+        if not lowest >= LEAST_COSINE:
+            raise UserError(
+                f"The {runtime} graph of {cut.cut} was to give the vectors of torch, and a cosine "
+                f"of the two is {lowest:.5f}; at least {LEAST_COSINE} is needed."
+            )
+        record = replace(record, lowest_cosine=lowest)
+        write_model_settings(aside, card)
+        write_record(aside / EXPORTED_FILE, record)
+        module, side = kind.packages[-1], tokenizer.inner.truncation_side
+        write_readme(card, aside, export=record, module=module, pad_id=tokenizer.pad_id, side=side)
+    return record
+
+
+@contextmanager
+def _exported(folder: Path) -> Iterator[Path]:
+    """Lend an empty folder whose files come into `folder` when the block ends without an error."""
+    with locked_for_export(folder):
+        with folder_aside(folder) as aside:
+            yield aside
+        for path in sorted(aside.iterdir()):
+            path.replace(folder / path.name)
+        aside.rmdir()
+
+
+def _unit(vectors: Floats) -> Floats:
+    unit: Floats = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
+    return unit
+
+
+def _probes(tokenizer: ModelTokenizer, length: int) -> Iterator[IdsAndMask]:
+    """Yield batches of texts of random tokens: one and many, short and as long as texts may be."""
+    random = np.random.default_rng(_SEED)
+    known = np.array(tokenizer.ordinary_ids())
+    most = max(length - tokenizer.around, 1)
+    for counts in _SHAPES:
+        words = [random.choice(known, min(count, most)).tolist() for count in counts]
+        rows = tokenizer.enclosed(words)
+        ids = np.full((len(rows), max(map(len, rows))), tokenizer.pad_id, np.int64)
+        mask = np.zeros_like(ids)
+        for number, row in enumerate(rows):
+            ids[number, : len(row)], mask[number, : len(row)] = row, 1
+        yield ids, mask
+
+
+def write_table(model: str, folder: Path, dim: int | None, exits: Path | None) -> tuple[int, int]:
+    """Write layer 0 as a StaticEmbedding of sentence-transformers.
+
+    That takes the plain mean of the rows of a text's tokens without special ones, so that each row
+    is multiplied by its weight: the mean is parallel to the weighted mean of m2dr, of another
+    length.
+
+    Args:
+        model: folder or id.
+        folder: to write; empty or missing.
+        dim: dims to keep; all by default.
+        exits: folder of the exits of an index, in place of the model's own.
+
+    Returns:
+        The numbers of tokens and of dims.
+
+    Raises:
+        UserError: as `open_static` does, or `folder` holds something or is being written to.
+    """
+    encoder = open_static(model, exits)
+    dim = encoder.table.check(dim)
+    ids = np.arange(min(encoder.tokenizer.last_id + 1, encoder.table.tokens))
+    rows = encoder.table.rows(ids, dim) * encoder.table.weights[ids, None]
+    with _exported(folder) as aside:
+        (aside / WEIGHTS).write_bytes(save_tensors({"embedding.weight": rows}))
+        write_modules_list(aside, [ListedModule("StaticEmbedding", "")])
+        write_model_settings(aside, encoder.card)
+        encoder.tokenizer.write(aside / TOKENIZER, encoder.card.query_length)
+        fitted_on = "texts of the model's fit" if exits is None else told_of_exits(exits)
+        write_readme(encoder.card, aside, fitted_on=fitted_on, dim=dim)
+    return rows.shape

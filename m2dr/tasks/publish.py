@@ -1,0 +1,440 @@
+"""Export a cut of a model, write its card, and upload it to the Hugging Face hub."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from m2dr.core.errors import Interrupted, UserError, counted, nearest
+from m2dr.core.files import error_summary, lock_folder
+from m2dr.core.progress import say
+from m2dr.core.records import EXPORTED_FILE, Cut, CutCosts, ExportRecord, MeasuredCut, ModelCard
+from m2dr.core.requests import GRAPHS, RESULTS, CardRequest, ExportRequest, PushModelRequest
+from m2dr.evaluate.costs import bytes_per_document
+from m2dr.evaluate.grid import GRID
+from m2dr.evaluate.measures import BEIR13
+from m2dr.model.card import README, MeasuredGrid, hub_dataset, read_training_settings, write_readme
+from m2dr.model.checkpoint import export_cut, load, save
+from m2dr.model.encoder import parameters_of
+from m2dr.model.export import (
+    CutModel,
+    cut_model,
+    refuse_unready,
+    write_graph,
+    write_standalone,
+    write_table,
+)
+from m2dr.model.folder import TOKENIZERS, locked_for_export, read_card, read_exported
+from m2dr.model.hub import CARD, CHECKPOINTS, MODULES, SETTINGS, WEIGHTS_INDEX, listed_modules
+from m2dr.model.sentence_transformers import MODEL_SETTINGS
+from m2dr.tasks.encoder import names_of, newest_model
+from m2dr.tasks.figures import ModelResult, read_results
+from m2dr.tasks.run_folder import SETTINGS as TRAINING
+
+MAIN = "main"  # the branch of a new repository
+# Files of a model in its own folder; those of its modules lie in folders that modules.json names.
+FILES = (
+    CARD,
+    README,
+    EXPORTED_FILE,
+    "config.json",
+    "generation_config.json",
+    "*.safetensors",
+    WEIGHTS_INDEX,
+) + ((*TOKENIZERS, "chat_template.jinja", MODULES, MODEL_SETTINGS, *SETTINGS, TRAINING))
+_IN_MODULES = ("config.json", "*_config.json", "*.safetensors")
+_NAME = re.compile(r"[A-Za-z0-9](?:[\w.-]{0,94}[A-Za-z0-9])?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """What was exported: lines of the answer, and notes beside them."""
+
+    lines: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def export_model(request: ExportRequest) -> ExportReport:
+    """Write a cut as a folder or a graph, the first layers of a model, or layer 0 as a table.
+
+    Raises:
+        UserError: options contradict each other, there is no such model or cut, it was neither
+            fitted nor trained, or `out` holds something or lies in the model.
+    """
+    model = request.model or newest_model()
+    if request.cut is not None and (request.layers is not None or request.dim is not None):
+        raise UserError(f"--cut {request.cut} was given beside --layers or --dim.")
+    layer, dim = request.layers, request.dim
+    if request.cut:
+        layer, dim = request.cut.layer, request.cut.dim
+    if layer is None:
+        raise UserError("No cut was named, by --cut L4D128 or by --layers 4.")
+    if request.format and request.format not in GRAPHS:
+        raise UserError(f"There is no format {request.format!r}. {nearest(request.format, GRAPHS)}")
+    if layer == 0 and request.format:
+        raise UserError(f"--format {request.format} was given, and layer 0 is a table, no graph.")
+    folder = Path(model)
+    if folder.is_dir() and request.out.resolve().is_relative_to(folder.resolve()):
+        raise UserError(f"--out {request.out} lies in the folder of the model that is exported.")
+    if layer == 0:
+        tokens, dims = write_table(model, request.out, dim, request.exits)
+        return ExportReport((f"Layer 0: {tokens:,} tokens, {dims} dims; {request.out}",))
+    if dim is None and request.exits is None and not request.format:
+        card = export_cut(model, layer, request.out)
+        cuts = ", ".join(map(str, card.cuts)) or "none"
+        line = f"{counted(card.layers, 'layers')}, cuts trained: {cuts}; {request.out}"
+        return ExportReport((line,))
+    return _export_cut(request, model, Cut(layer, dim or read_card(model).width))
+
+
+def _export_cut(request: ExportRequest, model: str, cut: Cut) -> ExportReport:
+    card, exits = read_card(model), request.exits
+    if exits and cut.layer == card.layers:
+        raise UserError(
+            f"--exits {exits} was given with {cut}, and exits of an index are those of layers "
+            f"below {cut.layer}, the last one of {model}."
+        )
+    if not request.force:
+        refuse_unready(card, cut, model, exits)
+    made = cut_model(model, cut, exits)
+    record = _record(request, model, made)
+    if request.format:
+        record = write_graph(made, request.format, request.out, record)
+    else:
+        write_standalone(made, request.out, record)
+    size = sum(path.stat().st_size for path in request.out.rglob("*") if path.is_file())
+    lines = [f"{cut} of {record.model} as {record.written_as}: {size / 1e6:,.1f} MB; {request.out}"]
+    for row in record.measured:
+        full = "" if row.full is None else f", {row.full:.4f} of {record.full}"
+        lines.append(f"{row.corpus} {row.split}: {row.measure} {row.value:.4f}{full}")
+    if record.lowest_cosine is not None:
+        lines.append(f"Lowest cosine to the vectors of torch in fp32: {record.lowest_cosine:.6f}")
+    notes = []
+    if record.query_only:
+        documents = Cut(record.full.layer, cut.dim)
+        notes.append(f"{cut} encodes queries, and finds documents of {documents}; export both.")
+    if not record.measured:
+        notes.append(f"No results of {record.model} were found, so the card shows none of {cut}.")
+    return ExportReport(tuple(lines), tuple(notes))
+
+
+def _record(request: ExportRequest, model: str, made: CutModel) -> ExportRecord:
+    """Return the record of a cut with what was measured and what it costs."""
+    card, cut, name = made.parent, made.cut, names_of([model])[0]
+    results: list[ModelResult] = []
+    if not made.of_index:  # results do not say by which exits of an index
+        results, _ = _results_of(card, name, CardRequest(Path(model), request.results))
+    return ExportRecord(
+        cut=cut,
+        full=card.full,
+        model=name,
+        fingerprint=card.fingerprint,
+        query_only=made.query_only,
+        written_as=request.format or "folder",
+        measured=tuple(_measured(results, cut, card.full)),
+        costs=_costs(results, cut, parameters_of(made.encoder, cut.layer)),
+        full_costs=_costs(results, card.full, parameters_of(load(model)[0], card.layers)),
+    )
+
+
+def _measured(results: list[ModelResult], cut: Cut, full: Cut) -> Iterator[MeasuredCut]:
+    """Yield the measures of a cut, those of each corpus and split once."""
+    seen = set()
+    for grid in (result.grid for result in results):
+        if (grid.corpus, grid.split) in seen or cut not in grid.cells:
+            continue
+        seen.add((grid.corpus, grid.split))
+        for measure in grid.measures:
+            whole = grid.cells[full][measure] if full in grid.cells else None
+            value = grid.cells[cut][measure]
+            yield MeasuredCut(grid.corpus, grid.split, grid.queries, measure, value, whole)
+
+
+def _costs(results: list[ModelResult], cut: Cut, parameters: int) -> CutCosts:
+    """Return the costs of a cut: those that were measured, or what arithmetic gives."""
+    for costs in (result.costs for result in results):
+        if costs is not None and cut in costs.cells:
+            cell = costs.cells[cut]
+            return CutCosts(
+                cell.multiply_adds, parameters, cell.bytes_per_document, cell.latency_p50_ms,
+                costs.setup,
+            )  # fmt: skip
+    return CutCosts(None, parameters, bytes_per_document(cut.dim))
+
+
+def save_cut(model: str, cut: Cut, documents: int, out: Path, force: bool = False) -> None:
+    """Write a cut as `m2dr export` does, or the whole model where the cut is all of it.
+
+    Args:
+        model: folder or id.
+        cut: to keep; with layer 0, whose table is no model, all that its documents need is kept.
+        documents: layer of the documents.
+        out: folder to write.
+        force: whether a cut that was neither fitted nor trained is written too.
+
+    Raises:
+        UserError: as `export_model` and `save_model` do.
+    """
+    if cut.layer == 0 or cut == read_card(model).full:
+        save_model(model, max(cut.layer, documents), out)
+        return
+    report = export_model(ExportRequest(out=out, cut=cut, model=model, force=force))
+    for note in report.notes:
+        say(note)
+
+
+def save_model(model: str, layers: int, out: Path) -> ModelCard:
+    """Write the first layers of a model, or all of it under the card that it has.
+
+    Raises:
+        UserError: there is no such model, or `out` holds something or cannot be written.
+    """
+    if layers < read_card(model).layers:
+        return export_cut(model, layers, out)
+    with locked_for_export(out):
+        encoder, tokenizer = load(model)
+        return save(encoder, tokenizer, encoder.card, out)
+
+
+@dataclass(frozen=True)
+class CardReport:
+    """The card that was written."""
+
+    path: Path
+    grids: tuple[MeasuredGrid, ...]
+    notes: tuple[str, ...]
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines that say what the card shows."""
+        for grid in self.grids:
+            place, cuts = f"{grid.corpus} {grid.split}".strip(), counted(len(grid.cells), "cuts")
+            yield f"{place}: {', '.join(grid.measures)} of {cuts}"
+        yield str(self.path)
+
+
+def write_card(request: CardRequest) -> CardReport:
+    """Write README.md from m2dr.json, the settings of the training and the model's results.
+
+    What a person wrote between the two comments, and metadata that m2dr does not write, are kept.
+
+    Raises:
+        UserError: there is no model that m2dr wrote, README.md is of others, the folder is being
+            written to, or no results of the model are in the folders that were named.
+    """
+    folder = request.model
+    _require_own(folder)
+    card, name = read_card(str(folder)), names_of([str(folder)])[0]
+    results, notes = _results_of(card, name, request)
+    with lock_folder(folder):
+        grids = tuple(map(_as_shown, results))
+        settings = read_training_settings(folder / TRAINING)
+        write_readme(card, folder, settings, grids, name, read_exported(folder))
+    return CardReport(folder / README, grids, tuple(notes))
+
+
+def _require_own(folder: Path) -> None:
+    if not (folder / CARD).is_file():
+        raise UserError(f"{folder} is no model that m2dr wrote: no {CARD} is in it.")
+
+
+def _results_of(
+    card: ModelCard, name: str, request: CardRequest
+) -> tuple[list[ModelResult], list[str]]:
+    """Return the results of a model, and sentences on those that were passed over."""
+    if not request.results and not any(RESULTS.rglob(GRID)):
+        return [], [f"There are no results in {RESULTS}/, so the card shows none."]
+    every = read_results(request.results or (RESULTS,))
+    own = [result for result in every if _is_of(result, card, name, request.model)]
+    if not own and request.results:
+        models = sorted({result.grid.model for result in every})
+        raise UserError(
+            f"{', '.join(map(str, request.results))} holds results of {', '.join(models)[:200]}, "
+            f"and none of {request.model} as it is now."
+        )
+    unknown = [result for result in own if result.provenance is None]
+    by_name = f"{counted(len(unknown), 'grids')} without made.json taken by the name {name}."
+    return own, [by_name] if unknown else []
+
+
+def _is_of(result: ModelResult, card: ModelCard, name: str, folder: Path) -> bool:
+    """Return whether results are of this model; means of several have only a name.
+
+    A fingerprint does not cover pooling, prefixes and the similarity, so that two folders may share
+    it. The folder that was measured may have been renamed since.
+    """
+    made = result.provenance
+    if made is None:
+        return bool(result.grid.model == name)
+    measured = Path(made.model)
+    is_another = measured.is_dir() and measured.resolve() != folder.resolve()
+    return made.fingerprint == card.fingerprint and not is_another
+
+
+def _as_shown(result: ModelResult) -> MeasuredGrid:
+    grid, made = result.grid, result.provenance
+    known = f"BeIR/{grid.corpus}" if grid.corpus in BEIR13 else grid.corpus
+    return MeasuredGrid(
+        corpus=grid.corpus,
+        dataset=hub_dataset(made.corpus if made else "") or known,
+        split=grid.split,
+        size=counted(grid.queries, grid.unit),
+        cells=grid.cells,
+        notes=(*grid.notes, *grid.checks),
+        command=made.command if made else "",
+    )
+
+
+@dataclass(frozen=True)
+class PushedFile:
+    """A file of a model on its way to the hub."""
+
+    name: str  # path in the model's folder, and in the repository
+    bytes: int
+
+
+@dataclass(frozen=True)
+class PushedModel:
+    """What was uploaded, or would be."""
+
+    id: str
+    revision: str
+    files: tuple[PushedFile, ...]
+    url: str  # of the commit; empty where nothing was sent
+    commit: str  # its hash
+
+    @property
+    def bytes(self) -> int:
+        """Size of all files."""
+        return sum(file.bytes for file in self.files)
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines that say what was sent, or would be."""
+        for file in self.files:
+            yield f"{file.bytes:>15,}  {file.name}"
+        what = f"{counted(len(self.files), 'files')}, {self.bytes / 1e6:,.1f} MB"
+        if self.url:
+            yield f"{what}: {self.url}"
+        else:
+            yield f"{what} would go to {self.id}, branch {self.revision}; nothing was sent."
+
+
+def push_layers(request: PushModelRequest, layers: int) -> PushedModel:
+    """Upload the first layers of a model.
+
+    A folder of m2dr that has no more layers goes as it is, and a copy of any other model.
+
+    Raises:
+        UserError: as `push_model` and `save_model` do.
+    """
+    own = request.model
+    if (own / CARD).is_file() and read_card(str(own)).layers == layers:
+        return push_model(request)
+    _require_id(request.id)
+    with TemporaryDirectory() as place:
+        copy = Path(place, request.id.rpartition("/")[2])
+        save_model(str(own), layers, copy)
+        return push_model(replace(request, model=copy))
+
+
+def push_model(request: PushModelRequest) -> PushedModel:
+    """Upload the files of a model in one commit, and make its repository where there is none.
+
+    Large files that have arrived are kept by the hub, so that the same request goes on after an
+    interruption. Files of an earlier model that this one does not have are removed.
+
+    Raises:
+        UserError: the folder holds no complete model, the id is not OWNER/NAME, there is no token,
+            or the hub cannot be reached or refuses.
+        Interrupted: Ctrl-C.
+    """
+    folder, revision = request.model, request.revision or MAIN
+    _require_id(request.id)
+    _require_own(folder)
+    if (folder / CHECKPOINTS).exists():
+        raise UserError(f"{folder} holds a training that is not finished.")
+    read_card(str(folder))  # the files are those that m2dr.json was written for
+    files = model_files(folder)
+    if request.dry_run:
+        return PushedModel(request.id, revision, files, "", "")
+    from huggingface_hub import HfApi, get_token
+
+    token = request.token or get_token()
+    if not token:
+        raise UserError(
+            f"To push {request.id} a token of the hub is needed: `hf auth login`, $HF_TOKEN or "
+            "--token."
+        )
+    api = HfApi(token=token)
+    with _explained(request):
+        api.create_repo(request.id, private=request.private or None, exist_ok=True)
+        if request.private and not api.model_info(request.id).private:
+            raise UserError(
+                f"{request.id} was to be private and is a public repository; nothing was sent."
+            )
+        if revision != MAIN:
+            api.create_branch(request.id, branch=revision, exist_ok=True)
+        done = api.upload_folder(
+            repo_id=request.id,
+            folder_path=folder,
+            revision=revision,
+            commit_message=request.message or f"Upload {folder.resolve().name} with m2dr",
+            allow_patterns=[file.name for file in files],
+            delete_patterns=_left_over(api.list_repo_files(request.id, revision=revision), files),
+        )
+    return PushedModel(request.id, revision, files, done.commit_url, done.oid)
+
+
+def _require_id(name: str) -> None:
+    parts = name.split("/")
+    odd = any(not _NAME.fullmatch(part) for part in parts) or "--" in name or ".." in name
+    if len(parts) != 2 or odd or name.endswith(".git"):
+        raise UserError(f"{name!r} is no OWNER/NAME of a model on the hub.")
+
+
+def model_files(folder: Path) -> tuple[PushedFile, ...]:
+    """Return the files of a model, without checkpoints, logs, caches and hidden files."""
+    patterns = [*FILES, "LICENSE*"]
+    for row in listed_modules(folder):
+        patterns += [f"{row.path}/{kind}" for kind in _IN_MODULES] if row.path else []
+    paths = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
+    return tuple(
+        PushedFile(path.relative_to(folder).as_posix(), path.stat().st_size)
+        for path in sorted(paths)
+        if not path.name.startswith(".")
+    )
+
+
+def _left_over(there: list[str], files: tuple[PushedFile, ...]) -> list[str]:
+    """Return the files of a model in a repository that are not among those to come."""
+    patterns = [*FILES, *(f"[0-9]_*/{kind}" for kind in _IN_MODULES)]
+    old = set(there) - {file.name for file in files}
+    return [
+        name
+        for name in sorted(old)
+        if any(fnmatchcase(name, p) and name.count("/") == p.count("/") for p in patterns)
+    ]
+
+
+@contextmanager
+def _explained(request: PushModelRequest) -> Iterator[None]:
+    """Turn what the hub's client raises into a sentence."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        yield
+    except UserError:
+        raise
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"Pushing {request.id} stopped; what has arrived is kept, and the same command goes on."
+        ) from None
+    except HfHubHTTPError as error:
+        status, told = error.response.status_code, error.server_message or error_summary(error)
+        raise UserError(f"The hub refused to take {request.id} (HTTP {status}: {told}).") from error
+    except Exception as error:  # the hub's client raises many classes of errors
+        raise UserError(
+            f"{request.id} cannot be pushed ({type(error).__name__}: {error_summary(error)})."
+        ) from error

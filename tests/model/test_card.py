@@ -1,0 +1,171 @@
+"""What a model folder tells people and other tools of itself."""
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from click.testing import CliRunner
+from huggingface_hub import ModelCard, constants
+from markdown_it import MarkdownIt
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel
+from world import load_plain, make_fitted
+
+from m2dr.cli import main
+from m2dr.core.records import Cut
+from m2dr.model.backbones import BACKBONES
+from m2dr.model.checkpoint import export_cut, load, save
+from m2dr.model.folder import read_card
+
+HOSTILE = "a|b ```\n---\nlicense: mine\n# not a title <script>x</script>"
+
+
+@pytest.fixture
+def saved(backbone: Callable[[str], Path], tmp_path: Path) -> Callable[..., Path]:
+    """A model folder with fields of its card."""
+
+    def made(model_type: str = "bert", **card: object) -> Path:
+        encoder, tokenizer = load(backbone(model_type))
+        encoder.card = replace(encoder.card, **card)
+        save(encoder, tokenizer, encoder.card, tmp_path / "model")
+        return tmp_path / "model"
+
+    return made
+
+
+@pytest.mark.parametrize("model_type", BACKBONES)
+def test_no_tool_reports_a_weight_that_is_missing_or_not_its_own(
+    model_type: str, saved: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    folder = saved(model_type)
+    export_cut(folder, 2, tmp_path / "cut")
+    before = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_info()
+    monkeypatch.setattr(transformers.logging.get_logger("transformers"), "propagate", True)
+    try:
+        for each in (folder, tmp_path / "cut"):
+            _, report = load_plain(each, output_loading_info=True)
+            assert not any(report.values()), report
+            SentenceTransformer(str(each), device="cpu")
+    finally:
+        transformers.logging.set_verbosity(before)
+    told = capfd.readouterr().err + caplog.text
+    assert "model.safetensors" in told or "loading" in told.lower()  # the logs were heard at all
+    assert "MISSING" not in told
+    assert "LOAD REPORT" not in told.upper()
+    assert read_card(folder).fingerprint != read_card(tmp_path / "cut").fingerprint
+
+
+def test_the_pooler_of_transformers_gives_the_first_token(saved: Callable[..., Path]) -> None:
+    found = AutoModel.from_pretrained(saved())(input_ids=torch.tensor([[2, 7, 9, 3]]))
+    torch.testing.assert_close(found.pooler_output, torch.tanh(found.last_hidden_state[:, 0]))
+
+
+def test_the_hub_reads_the_card(saved: Callable[..., Path], tmp_path: Path) -> None:
+    cuts = (Cut(2, 8), Cut(2, 32), Cut(4, 8), Cut(4, 32))
+    folder = saved(backbone="minilm", variant="full-dim", cuts=cuts, query_length=9)
+    export_cut(folder, 2, tmp_path / "cut")
+    for each, has_last in ((folder, True), (tmp_path / "cut", False)):
+        card = ModelCard.load(each / "README.md")
+        assert card.data.library_name == "sentence-transformers"
+        assert card.data.base_model == "sentence-transformers/all-MiniLM-L6-v2"
+        assert {"m2dr", "sentence-transformers"} <= set(card.data.tags)
+        assert "| 2 | 8, 32 |" in card.text
+        assert ("| 4 | 8, 32 |" in card.text) == has_last
+        assert "It cuts a query at 256 tokens" in card.text
+        assert "truncate_dim=8" in card.text
+
+
+def test_texts_of_users_cannot_break_the_card(saved: Callable[..., Path]) -> None:
+    folder = saved(
+        backbone=HOSTILE, query_prefix=HOSTILE, document_prefix="| `x` ", variant=HOSTILE
+    )
+    card = ModelCard.load(folder / "README.md")
+    html = MarkdownIt("commonmark").enable("table").render(card.text)
+    assert set(card.data.to_dict()) == {"library_name", "pipeline_tag", "tags"}
+    assert html.count("<h1>") == 1
+    assert "<script" not in html
+    (made,) = re.findall(r"```json\n(.*?)\n```", card.text, re.DOTALL)
+    assert json.loads(made)["query_prefix"] == HOSTILE
+
+
+def test_a_backbone_of_the_hub_is_named_and_a_folder_is_not(
+    saved: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    fetched = tmp_path / "hub" / "models--someone--model"
+    (fetched / "snapshots" / "abc").mkdir(parents=True)
+    (fetched / "snapshots" / "abc" / "config.json").write_text("{}")
+    (fetched / "refs").mkdir()
+    (fetched / "refs" / "main").write_text("abc")
+    for name, expected in (("someone/model", "someone/model"), ("models/full-dim", None)):
+        assert ModelCard.load(saved(backbone=name) / "README.md").data.base_model == expected
+
+
+@pytest.mark.parametrize("kind", ["same", "last", "fitted"])
+def test_the_commands_of_the_card_run(
+    kind: str, saved: Callable[..., Path], tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    if kind == "fitted":
+        folder = make_fitted(tiny_backbone, tmp_path / "fitted")
+    else:
+        folder = saved(cuts=(Cut(2, 8), Cut(4, 8), Cut(4, 32)), documents=kind)
+    monkeypatch.chdir(tmp_path)
+    text = (folder / "README.md").read_text()
+    lines = re.findall(r"^m2dr .*", text, re.MULTILINE)
+    assert len(lines) == 2
+    assert ("| 0 | 8, 16, 32 |" in text) == ("--query-layer 0" in text) == (kind == "fitted")
+    for line in lines:
+        words = line.replace("CORPUS", str(tiny_corpus)).replace("FOLDER", str(folder))
+        done = CliRunner().invoke(main, shlex.split(words)[1:])
+        assert done.exit_code == 0, done.output
+        assert "was not trained" not in done.output
+
+
+def run_python(folder: Path) -> list[dict[str, object]]:
+    """The names that each block of Python in a card leaves."""
+    found: list[dict[str, object]] = []
+    text = (folder / "README.md").read_text()
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        found.append({})
+        exec(block.replace("FOLDER", str(folder)), found[-1])  # it is what is tested
+    return found
+
+
+@pytest.mark.parametrize(
+    ("model_type", "pooling", "similarity"),
+    [
+        *((model_type, "mean", "dot") for model_type in BACKBONES),
+        ("bert", "cls", "cosine"),
+        ("qwen3", "last", "cosine"),
+    ],
+)
+def test_the_python_of_the_card_gives_one_cut_in_every_tool(
+    model_type: str, pooling: str, similarity: str, saved: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("M2DR_DTYPE", "fp32")
+    own = {"pooling": pooling, "similarity": similarity, "query_length": 40}
+    prefix = "read 'a\n\"```\n{path}: \U0001f600 "
+    cuts = (Cut(2, 8), Cut(4, 8), Cut(4, 32))
+    folder = saved(model_type, cuts=cuts, query_prefix=prefix, document_prefix="text: ", **own)
+    ours, theirs, states = run_python(folder)
+    assert np.shape(ours["scores"]) == np.shape(theirs["scores"]) == (1, 1)
+    np.testing.assert_allclose(ours["queries"], states["vectors"], atol=1e-5)
+    assert theirs["queries"].shape == (1, 8)
+
+
+@pytest.mark.parametrize("pooling", ["max", "cls+mean"])
+def test_a_pooling_that_takes_long_code_has_no_example(
+    pooling: str, saved: Callable[..., Path]
+) -> None:
+    assert "from transformers" not in (saved(pooling=pooling) / "README.md").read_text()

@@ -1,0 +1,313 @@
+"""Whatever runs an encoder, for queries or for documents, gives the vectors that torch gives."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from m2dr.core.errors import UserError
+from m2dr.model import graphs
+from m2dr.model.backbones import BACKBONES
+from m2dr.model.checkpoint import load, save
+from m2dr.model.devices import multiplies_bf16
+from m2dr.model.graphs import OPENVINO, RUNTIMES, DocumentSource, choose_runtime, open_runtime
+
+QUICK = ("bert", "qwen3")  # an export takes seconds; the others run with -m slow
+SHAPES = [(1, 1), (1, 9), (2, 2), (5, 11), (4, 6), (3, 8)]
+ALL = [0, 1, 2, 3, 4]
+Batch = tuple[NDArray[np.int64], NDArray[np.int64]]
+BACKBONE_TYPES = [
+    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in BACKBONES
+]
+
+pytestmark = pytest.mark.skipif(
+    not all(kind.installed for kind in RUNTIMES.values()), reason="a runtime is not installed"
+)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def saved(
+    backbone: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
+    """A model with an exit head at layer 2; a decoder attends both ways."""
+    made: dict[str, Path] = {}
+
+    def get(model_type: str) -> Path:
+        if model_type not in made:
+            encoder, tokenizer = load(backbone(model_type))
+            encoder.add_exit_heads([2])
+            encoder.exit_heads["2"].weight.data.mul_(0.5).add_(0.01)
+            if BACKBONES[model_type].causal:
+                encoder.card = replace(encoder.card, attention="bidirectional")
+            pooling = "mean" if model_type == "bert" else encoder.card.pooling
+            folder = tmp_path_factory.mktemp(f"saved-{model_type}")
+            save(encoder, tokenizer, replace(encoder.card, pooling=pooling), folder)
+            made[model_type] = folder
+        return made[model_type]
+
+    return get
+
+
+@pytest.fixture(scope="module")
+def fitted(tiny_fitted: Path, cache: Path) -> DocumentSource:
+    return DocumentSource(str(tiny_fitted), 4, "cpu", "fp32", cache)
+
+
+def padded(texts: int, tokens: int) -> Batch:
+    """Ids and mask [B, T]; each text is one token shorter than the one before, down to one."""
+    ids = np.random.default_rng(texts * tokens).integers(4, 60, (texts, tokens))
+    mask = (np.arange(tokens) < np.maximum(tokens - np.arange(texts), 1)[:, None]).astype(np.int64)
+    return ids * mask, mask
+
+
+def batches() -> list[Batch]:
+    return [padded(*shape) for shape in SHAPES]
+
+
+def cosine(left: NDArray[np.float32], right: NDArray[np.float32]) -> float:
+    norms = np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1)
+    return float(((left * right).sum(axis=-1) / norms).min())
+
+
+@pytest.mark.parametrize("kind", RUNTIMES)
+@pytest.mark.parametrize("model_type", BACKBONE_TYPES)
+def test_queries_have_torchs_vectors(
+    model_type: str, kind: str, saved: Callable[[str], Path], cache: Path
+) -> None:
+    model = str(saved(model_type))
+    opened = open_runtime(kind, model, 2, "auto", "auto", cache)
+    encoder, _ = load(model)
+    for batch in batches():
+        found = opened.runtime.embed(*batch, [2])
+        np.testing.assert_allclose(found, encoder.embed(*batch, [2]), atol=1e-5)
+    with pytest.raises(UserError, match="Layer 3 was asked for; this graph gives layer 2"):
+        opened.runtime.embed(*padded(1, 3), [3])
+
+
+@pytest.mark.parametrize("kind", RUNTIMES)
+@pytest.mark.parametrize("layer", [2, 4])
+def test_queries_have_the_vectors_of_fitted_exits(
+    layer: int, kind: str, tiny_fitted: Path, cache: Path
+) -> None:
+    opened = open_runtime(kind, str(tiny_fitted), layer, "auto", "fp32", cache)
+    encoder, _ = load(tiny_fitted)
+    for batch in batches():
+        found = opened.runtime.embed(*batch, [layer])
+        np.testing.assert_allclose(found, encoder.embed(*batch, [layer]), atol=1e-5)
+
+
+@pytest.mark.parametrize("model_type", BACKBONE_TYPES)
+def test_documents_have_torchs_vectors_and_states(
+    model_type: str, saved: Callable[[str], Path], cache: Path
+) -> None:
+    model = str(saved(model_type))
+    graph, _ = DocumentSource(model, 4, "cpu", "fp32", cache).open(OPENVINO)
+    encoder, _ = load(model)
+    for vectors, batch in zip(graph.embed_many(iter(batches()), ALL), batches(), strict=True):
+        np.testing.assert_allclose(vectors, encoder.embed(*batch, ALL), atol=1e-4)
+    expected = encoder.states_many(iter(batches()), [3, 4])
+    for states, others in zip(graph.states_many(iter(batches()), [3, 4]), expected, strict=True):
+        np.testing.assert_allclose(states, others, atol=1e-4)
+
+
+def test_documents_have_the_vectors_of_fitted_exits(fitted: DocumentSource) -> None:
+    graph, _ = fitted.open(OPENVINO)
+    encoder, _ = load(fitted.model)
+    for vectors, batch in zip(graph.embed_many(batches(), ALL), batches(), strict=True):
+        np.testing.assert_allclose(vectors, encoder.embed(*batch, ALL), atol=1e-4)
+
+
+def test_deeper_layers_are_not_in_the_graph(fitted: DocumentSource) -> None:
+    shallow = replace(fitted, layer=1)
+    graph, _ = shallow.open(OPENVINO)
+    fitted.open(OPENVINO)
+
+    def weights(source: DocumentSource) -> int:
+        return sum(path.stat().st_size for path in source.graph_folder.glob("*.bin"))
+
+    layer = sum(w.numel() for w in load(fitted.model)[0].transformer.encoder.layer[0].parameters())
+    assert weights(fitted) - weights(shallow) >= 0.9 * 3 * 4 * layer  # equal constants are one
+    with pytest.raises(UserError, match="Layer 2 was asked for; 1 are loaded"):
+        list(graph.embed_many(batches(), [2]))
+
+
+@pytest.mark.parametrize("name", ["torch", "openvino", "auto"])
+def test_bf16_is_multiplied_where_it_is_asked_for(
+    name: str, saved: Callable[[str], Path], cache: Path
+) -> None:
+    model, batch = str(saved("bert")), padded(5, 11)
+    opened = open_runtime(name, model, 2, "cpu", "bf16", cache)
+    found = opened.runtime.embed(*batch, [2])[0]
+    assert opened.name != "onnx"  # which has fp32 alone
+    assert found.dtype == np.float32
+    assert cosine(found, load(model)[0].embed(*batch, [2])[0]) > 0.999
+
+
+@pytest.mark.parametrize("kind", RUNTIMES)
+def test_queries_are_of_fp32_where_the_processor_would_take_bf16(
+    kind: str, saved: Callable[[str], Path], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("M2DR_DTYPE", "bf16")
+    model, batch = str(saved("bert")), padded(5, 11)
+    opened = open_runtime(kind, model, 2, "cpu", "auto", cache)
+    expected = load(model)[0].embed(*batch, [2])
+    np.testing.assert_allclose(opened.runtime.embed(*batch, [2]), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_documents_do_not_depend_on_the_number_of_threads(
+    dtype: str, saved: Callable[[str], Path], cache: Path
+) -> None:
+    if dtype == "bf16" and not multiplies_bf16(torch.device("cpu")):
+        pytest.skip("this processor does not multiply in bf16")
+    source, before = DocumentSource(str(saved("bert")), 4, "cpu", dtype, cache), []
+    threads = torch.get_num_threads()
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            before.append(list(source.open(OPENVINO)[0].embed_many(batches(), [1, 3, 4])))
+    finally:
+        torch.set_num_threads(threads)
+    for one, two, three in zip(*before, strict=True):
+        assert one.tobytes() == two.tobytes() == three.tobytes()
+
+
+def test_a_caller_that_stops_early_leaves_nothing_running(fitted: DocumentSource) -> None:
+    graph, _ = fitted.open(OPENVINO)
+    running = graph.embed_many(batches(), [4])
+    first = next(running)
+    running.close()  # type: ignore[attr-defined]  # a generator
+    np.testing.assert_array_equal(next(graph.embed_many(batches(), [4])), first)
+
+
+@pytest.mark.parametrize("model_type", BACKBONES)
+def test_a_batch_without_padding_needs_no_mask(
+    model_type: str, backbone: Callable[[str], Path]
+) -> None:
+    encoder, _ = load(backbone(model_type))
+    ids = torch.from_numpy(padded(1, 9)[0].repeat(2, axis=0))
+    for pooling in ("cls", "mean", "last"):
+        encoder.card = replace(encoder.card, pooling=pooling)
+        with torch.inference_mode():
+            bare, masked = encoder(ids, None), encoder(ids, torch.ones_like(ids))
+        torch.testing.assert_close(bare, masked, atol=1e-5, rtol=1e-5)
+
+
+def test_a_graph_is_written_once_for_a_model_and_again_when_it_is_damaged(
+    backbone: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[Path] = []
+
+    def write(_: object, folder: Path) -> None:
+        written.append(folder)
+        (folder / "whole").write_text("…")
+
+    def opened(folder: Path, _: str) -> object:
+        if (folder / "whole").read_text() != "…":
+            raise ValueError("damaged")
+        return None
+
+    kind = replace(RUNTIMES["onnx"], packages=(), write=write, open=opened)
+    monkeypatch.setitem(RUNTIMES, "onnx", kind)
+    monkeypatch.setattr(graphs, "_exported", lambda *_: None)
+    for model, layer, count in (("bert", 2, 1), ("bert", 2, 1), ("bert", 1, 2), ("roberta", 2, 3)):
+        open_runtime("onnx", str(backbone(model)), layer, "auto", "auto", tmp_path)
+        assert len(written) == count
+    next(tmp_path.glob("graphs/*layer-01*/whole")).write_text("flipped")
+    open_runtime("onnx", str(backbone("bert")), 1, "auto", "auto", tmp_path)
+    assert len(written) == 4
+    assert not list(tmp_path.glob("graphs/*.partial"))
+
+
+def test_an_encoder_that_cannot_be_a_graph_is_named_and_left_to_torch_by_auto(
+    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no conversion rule for aten::new.")
+
+    monkeypatch.setattr(graphs, "_exported", fail)
+    source = DocumentSource(str(tiny_backbone), 2, "cpu", "fp32", tmp_path)
+    sentence = r"bert encoder cannot be written as a graph for openvino \(no conversion rule"
+    with pytest.raises(UserError, match=sentence):
+        choose_runtime(source, OPENVINO, 5)
+    name, note = choose_runtime(source, "auto", 10_000)
+    assert name == "torch"
+    assert note.startswith("Runtime torch, as openvino is not possible: This bert")
+    assert not list(tmp_path.glob("graphs/*"))
+
+
+def test_a_graph_with_other_vectors_is_refused_and_removed(
+    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graphs, "LEAST_COSINE", 1.1)
+    with pytest.raises(UserError, match=r"other vectors than torch .* \(cosine 1\.0000\)"):
+        DocumentSource(str(tiny_backbone), 1, "cpu", "fp32", tmp_path).open(OPENVINO)
+    assert not list(tmp_path.glob("graphs/*"))
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "dtype", "sentence"),
+    [
+        ("onnx", "cuda", "auto", "--runtime onnx runs on the CPU, not on cuda"),
+        ("onnx", "cpu", "bf16", "--runtime onnx multiplies in fp32, not in bf16"),
+        ("opnvino", "cpu", "auto", "There is no runtime 'opnvino'. Did you mean openvino"),
+        ("absent", "cpu", "auto", "needs no_such_package, which is not installed"),
+    ],
+)
+def test_what_a_runtime_cannot_do_is_a_sentence(
+    name: str, device: str, dtype: str, sentence: str, tiny_backbone: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    if name == "absent":
+        name, kind = OPENVINO, replace(RUNTIMES[OPENVINO], packages=("no_such_package",))
+        monkeypatch.setitem(RUNTIMES, OPENVINO, kind)
+    with pytest.raises(UserError, match=sentence):
+        open_runtime(name, str(tiny_backbone), 2, device, dtype, tmp_path)
+
+
+@pytest.mark.parametrize("faster", ["torch", OPENVINO])
+def test_auto_takes_the_faster_one_and_says_so(
+    faster: str, fitted: DocumentSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def medians(candidates: dict[str, Callable[[], object]]) -> dict[str, float]:
+        return {name: 0.001 if name == faster else 0.002 for name in candidates}
+
+    monkeypatch.setattr(graphs, "_medians", medians)
+    assert choose_runtime(fitted, "auto", 9_999) == ("torch", "")
+    name, note = choose_runtime(fitted, "auto", 10_000)
+    assert name == faster
+    assert note.startswith(f"Runtime {faster}: a sample of documents takes ")
+    opened = open_runtime("auto", fitted.model, 2, "cpu", "fp32", fitted.cache)
+    assert opened.name == faster
+    assert f"{faster} 1.0 ms" in opened.note
+
+
+def test_several_threads_may_run_one_graph(saved: Callable[[str], Path], cache: Path) -> None:
+    model = str(saved("bert"))
+    opened = [open_runtime(name, model, 2, "cpu", "fp32", cache).runtime for name in RUNTIMES]
+    texts = [padded(1, tokens) for tokens in range(2, 12)]
+    expected = [[runtime.embed(*text, [2]) for text in texts] for runtime in opened]
+    wrong: list[int] = []
+
+    def work(seed: int) -> None:
+        for number in np.random.default_rng(seed).integers(0, len(texts), 60):
+            for runtime, right in zip(opened, expected, strict=True):
+                if not np.allclose(runtime.embed(*texts[number], [2]), right[number], atol=1e-6):
+                    wrong.append(int(number))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

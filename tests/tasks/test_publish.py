@@ -1,0 +1,454 @@
+"""m2dr export, card and push: cuts elsewhere, cards with what was measured, uploads to a stand-in."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hub_server import TOKEN, Hub, running_hub
+from huggingface_hub import ModelCard
+from m2dr.tasks.query_encoder import open_query_encoder
+from markdown_it import MarkdownIt
+from mteb.results import TaskResult
+from safetensors.numpy import load_file
+from sentence_transformers import SentenceTransformer
+from shell import COMMAND, ENVIRONMENT
+from world import make_backbone, make_fitted, make_model
+
+import m2dr
+from m2dr.cli import main
+from m2dr.core.records import Cut
+from m2dr.evaluate.grid import read_grid
+from m2dr.model.card import BEGIN, END, metric_name
+from m2dr.model.folder import read_card
+from m2dr.model.static import open_static
+from m2dr.tasks.publish import model_files
+
+TEXTS = ["open the file", "a list of numbers and a class of text and a line of words", "path"]
+# Runs the lines of a graph's README where neither m2dr nor torch can be imported.
+ELSEWHERE = r"""
+import json, re, sys
+from pathlib import Path
+sys.modules["m2dr"] = sys.modules["torch"] = None
+import numpy as np
+texts, found = json.loads(sys.argv[1]), {}
+for folder in map(Path, sys.argv[3:]):
+    page = (folder / "README.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    block = block.replace("FOLDER", str(folder)).replace('["a question"]', repr(texts))
+    names = {}
+    exec(block, names)
+    alone = [names["encode"]([text], "", 256)[0] for text in texts]
+    found[folder.name] = np.stack([names["queries"], alone])
+np.savez(sys.argv[2], **found)
+"""
+
+
+def run(*words: object, code: int = 0) -> str:
+    done = CliRunner().invoke(main, list(map(str, words)))
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+# Exports
+
+
+def test_graphs_give_the_vectors_of_the_cut_without_torch_and_m2dr(
+    tiny_fitted: Path, tmp_path: Path
+) -> None:
+    every = make_fitted(tiny_fitted, tmp_path / "all" / "fitted", inputs="all-layers")
+    models = {"onnx": tiny_fitted, "openvino": tiny_fitted, "all-onnx": every}
+    for name, model in models.items():
+        form = name.removeprefix("all-")
+        out = run("export", model, "--cut", "L2D8", "--format", form, "--out", tmp_path / name)
+        assert "L2D8 encodes queries, and finds documents of L4D8" in out
+    run("export", every, "--cut", "L2D8", "--out", tmp_path / "folder", code=2)
+    file, folders = tmp_path / "found.npz", [str(tmp_path / name) for name in models]
+    line = [sys.executable, "-W", "ignore", "-c", ELSEWHERE, json.dumps(TEXTS), str(file), *folders]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for name, model in models.items():
+        encoder = m2dr.Encoder.from_pretrained(model, 2, 8, device="cpu", dtype="fp32")
+        together, alone = np.load(file)[name]
+        np.testing.assert_allclose(together, encoder.encode_queries(TEXTS), atol=1e-4)
+        np.testing.assert_allclose(alone, together, atol=1e-4)
+
+
+def test_a_folder_shows_the_scores_and_costs_of_its_cut_and_is_a_model(
+    tiny_fitted: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    grid = m2dr.evaluate(tiny_fitted, str(tiny_corpus), layers=[2, 4], dims=[8, 32])
+    out = run("export", tiny_fitted, "--cut", "L2D8", "--out", "small")
+    value = grid.values("nDCG@10")
+    mine, full = (next(v for c, v in value.items() if str(c) == n) for n in ("L2D8", "L4D32"))
+    assert f"nDCG@10 {mine:.4f}, {full:.4f} of L4D32" in out
+    for _ in range(2):  # again by `m2dr card`
+        page = Path("small", "README.md").read_text()
+        assert re.search(rf"nDCG@10 of .* \| {mine:.4f} \| {full:.4f} \|", page)
+        assert "| bytes of a document in an index | 32 | 128 |" in page
+        run("card", "small")
+    small = m2dr.Encoder.from_pretrained("small", device="cpu")
+    index = m2dr.Index.build(small, str(tiny_corpus), dims=[8])
+    assert len(index.search("open the file", k=3).hits) == 3
+    assert "neither fitted nor trained" in run(
+        "export", "small", "--cut", "L1D8", "--out", "o", code=2
+    )
+
+
+def test_python_writes_the_folder_that_the_command_writes(
+    tiny_fitted: Path, tmp_path: Path
+) -> None:
+    run("export", tiny_fitted, "--cut", "L2D8", "--out", tmp_path / "one")
+    run("export", tiny_fitted, "--layers", 2, "--dim", 8, "--out", tmp_path / "two")
+    encoder = m2dr.Encoder.from_pretrained(tiny_fitted, device="cpu", dtype="fp32").cut(2, 8)
+    encoder.save_pretrained(tmp_path / "three")
+    for name in (p.relative_to(tmp_path / "one") for p in (tmp_path / "one").rglob("*.*")):
+        mine, *others = (tmp_path / folder / name for folder in ("one", "two", "three"))
+        assert {other.read_bytes() for other in others} == {mine.read_bytes()}, name
+    again = m2dr.Encoder.from_pretrained(tmp_path / "three", device="cpu", dtype="fp32")
+    expected = encoder.encode_queries(TEXTS)
+    np.testing.assert_allclose(again.encode_queries(TEXTS), expected, atol=1e-6)
+
+
+def test_exits_of_an_index_are_exported(
+    tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = m2dr.Encoder.from_pretrained(tiny_backbone, device="cpu", dtype="fp32")
+    m2dr.Index.build(model, str(tiny_corpus), dims=[32])
+    (exits,) = Path("indexes").glob("*/*/exits")
+    run("export", tiny_backbone, "--cut", "L2D8", "--exits", exits, "--out", "small")
+    opened = open_query_encoder(str(tiny_backbone), 2, "torch", "cpu", "fp32", print, exits)
+    expected = opened.embed(opened.tokenize(TEXTS, print))[:, :8]
+    again = m2dr.Encoder.from_pretrained("small", device="cpu", dtype="fp32")
+    if again.card.similarity == "cosine":
+        expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(again.encode_queries(TEXTS), expected, atol=1e-5)
+    run("export", tiny_backbone, "--layers", 0, "--exits", exits, "--out", "table")
+    assert "documents of the index of" in Path("table", "README.md").read_text()
+    error = run("export", tiny_backbone, "--cut", "L4D32", "--exits", exits, "--out", "o", code=2)
+    assert "are those of layers below 4" in error
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_layer_0_is_a_table_of_sentence_transformers(
+    similarity: str, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    asked = {"query_prefix": 'Ask: "', "query_length": 12, "similarity": similarity}
+    model = make_model(tiny_backbone, tmp_path / "model", **asked)
+    fitted = make_fitted(model, tmp_path / "fitted")
+    assert "dims" in run("export", fitted, "--layers", 0, "--dim", 8, "--out", tmp_path / "table")
+    table = SentenceTransformer(str(tmp_path / "table"), device="cpu")
+    texts = [*TEXTS, "a text of numbers [SEP] list", "path " * 50]
+    ours = open_static(fitted).embed(texts, dim=8).astype(float)
+    theirs = table.encode_query(texts).astype(float)
+    norms = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
+    np.testing.assert_allclose((ours * theirs).sum(1) / norms, 1, atol=1e-6)
+    assert table.similarity_fn_name == similarity
+    rows = load_file(tmp_path / "table" / "model.safetensors")["embedding.weight"]
+    assert not rows[:4].any()  # special tokens
+    ModelCard.load(tmp_path / "table" / "README.md")
+
+
+def test_what_cannot_be_exported_is_refused_before_a_file_is_written(
+    tiny_fitted: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    out, before = ("--out", tmp_path / "out"), sorted(tiny_fitted.rglob("*"))
+    for words, sentence in (
+        ((tiny_backbone, "--cut", "L2D8", *out), "was neither fitted nor trained"),
+        ((tiny_backbone, "--layers", 0, *out), "has no layer_0.safetensors"),
+        ((tiny_fitted, *out), "No cut was named"),
+        ((tiny_fitted, "--cut", "L2D8", "--layers", 2, *out), "beside --layers or --dim"),
+        ((tiny_fitted, "--cut", "L2D8", "--format", "onx", *out), "Did you mean onnx"),
+        ((tiny_fitted, "--cut", "L0D8", "--format", "onnx", *out), "layer 0 is a table"),
+        ((tiny_fitted, "--cut", "L2D8", "--out", tiny_fitted / "a" / ".." / "b"), "lies in"),
+    ):
+        assert sentence in run("export", *words, code=2)
+    assert not (tmp_path / "out").exists()
+    assert sorted(tiny_fitted.rglob("*")) == before
+    run("export", tiny_backbone, "--cut", "L2D8", "--force", *out)
+    assert "is not empty" in run("export", tiny_backbone, "--cut", "L2D8", "--force", *out, code=2)
+
+
+# Cards
+
+
+@pytest.fixture(scope="module")
+def evaluated(
+    tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path, tiny_corpus: Path
+) -> Path:
+    """A folder with a model, in models/, that was evaluated on two corpora, in results/."""
+    place = tmp_path_factory.mktemp("evaluated")
+    cuts = (Cut(2, 8), Cut(2, 32), Cut(4, 8), Cut(4, 32))
+    model = make_model(tiny_backbone, place / "models" / "own", cuts=cuts, variant="full-dim")
+    make_model(make_backbone(place / "backbone", seed=5), place / "models" / "other")
+    settings = {"corpus": "irds:beir/scifact/train", "split": "train", "steps": 3, "dev": ""}
+    (model / "settings.json").write_text(json.dumps(settings))
+    shutil.copytree(tiny_corpus, place / "scifact")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        for corpus in ("scifact", tiny_corpus):
+            run(
+                "evaluate", "beir", "--corpus", corpus, "--model", "models/own", "--model",
+                "models/other", "--dims", "8,32", "--device", "cpu",
+            )  # fmt: skip
+    return place
+
+
+@pytest.fixture
+def place(evaluated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    copy = Path(shutil.copytree(evaluated, tmp_path / "place"))
+    monkeypatch.chdir(copy)
+    return copy
+
+
+@pytest.mark.usefixtures("place")
+def test_the_hub_reads_the_results_as_it_reads_those_of_mteb() -> None:
+    run("card", "models/own")
+    data = ModelCard.load("models/own/README.md").data
+    assert (data.base_model, data.datasets, data.model_name) == (None, ["BeIR/scifact"], "own")
+    grid = read_grid(Path("results/scifact/test/own/grid.json"))
+    found = {row.metric_type: row for row in data.eval_results if row.dataset_name == "scifact"}
+    assert {name: row.metric_value for name, row in found.items()} == {
+        metric_name(name): round(value, 5) for name, value in grid.cells[Cut(4, 32)].items()
+    }
+    scores = {"test": [{"hf_subset": "default", "languages": ["eng-Latn"], "main_score": 0.5}]}
+    result = TaskResult(
+        dataset_revision="1", task_name="SciFact", mteb_version="2", scores=scores,
+        evaluation_time=1.0,
+    )  # fmt: skip
+    with pytest.warns(DeprecationWarning, match="EvalResults"):
+        theirs = result.get_hf_eval_results()[0]
+    for name in ("task_type", "task_name", "dataset_split", "metric_type"):
+        assert getattr(found["ndcg_at_10"], name) == getattr(theirs, name)
+
+
+@pytest.mark.usefixtures("place")
+def test_the_tables_of_the_card_hold_the_grid() -> None:
+    shutil.move("models/own", "models/renamed")
+    out = run("card", "models/renamed", "--results", "results")
+    text = ModelCard.load("models/renamed/README.md").text
+    html = MarkdownIt("commonmark").enable("table").render(text)
+    for corpus in ("scifact", "tiny"):
+        grid = read_grid(Path(f"results/{corpus}/test/own/grid.json"))
+        assert f"{corpus} test: {', '.join(grid.measures)} of 8 cuts" in out
+        part = html.split(f"<h3>{corpus} test: 8 queries")[1].split("<h3>")[0].split("<h2>")[0]
+        tables = re.findall(r"<table>(.*?)</table>", part, re.DOTALL)
+        for measure, table in zip(grid.measures, tables, strict=True):
+            cells = re.findall(r"<t[dh]>(.*?)</t[dh]>", table)
+            rows = [cells[start : start + 3] for start in range(0, len(cells), 3)]
+            assert (rows[0], rows[-1][1:]) == (["layers", "8", "32"], ["32", "128"])
+            assert {(int(r[0]), d): float(r[i]) for r in rows[1:-1] for i, d in ((1, 8), (2, 32))} == {
+                (cut.layer, cut.dim): round(held[measure], 4) for cut, held in grid.cells.items()
+            }  # fmt: skip
+    assert "other" not in text
+    assert '"steps": 3' in text
+
+
+@pytest.mark.usefixtures("place")
+def test_what_a_person_wrote_is_kept() -> None:
+    path = Path("models/own/README.md")
+    mine = "\nTrained for **my shop**.\n\n## Limits\n\nEnglish only.\n"
+    path.write_text(
+        path.read_text()
+        .replace(f"{BEGIN}\n", f"{BEGIN}\n{mine}")
+        .replace("---\nlibrary", "---\nlicense: mit\nlanguage:\n- en\nlibrary", 1)
+        .replace("- m2dr\n", "- m2dr\n- shops\n", 1)
+        .replace("A dual encoder", "This sentence was changed and is not kept. A dual encoder")
+    )
+    for _ in range(2):
+        run("card", "models/own")
+    card = ModelCard.load(path)
+    assert card.text.count(f"{BEGIN}\n{mine}{END}") == 1
+    assert (card.data.license, card.data.language) == ("mit", ["en"])
+    assert card.data.tags.count("shops") == card.data.tags.count("m2dr") == 1
+    assert "This sentence was changed" not in card.text
+    path.write_text(own := "---\nlicense: mit\n---\n# Somebody's own card\n")
+    assert "would be lost" in run("card", "models/own", code=2)
+    assert path.read_text() == own
+
+
+@pytest.mark.usefixtures("place")
+def test_results_of_other_models_are_not_shown() -> None:
+    shutil.copytree("models/own", "models/twin")  # other vectors, of the same weights
+    path = Path("models/twin/m2dr.json")
+    path.write_text(path.read_text().replace('"dot"', '"cosine"'))
+    error = run("card", "models/twin", "--results", "results/tiny", code=2)
+    assert "none of models/twin as it is now" in error
+    assert "tiny test" not in run("card", "models/twin")
+    shutil.rmtree("results")
+    assert "There are no results in results/" in run("card", "models/own")
+    assert "is no model that m2dr wrote" in run("card", "backbone", code=2)
+
+
+# Uploads
+
+OWN = {
+    "1_Pooling/config.json", "README.md", "config.json", "config_sentence_transformers.json",
+    "m2dr.json", "model.safetensors", "modules.json", "sentence_bert_config.json", "settings.json",
+    "tokenizer.json", "tokenizer_config.json",
+}  # fmt: skip
+OTHERS = (
+    "checkpoints.old/optimizer.pt", "tensorboard/events.1", ".cache/x", ".m2dr.lock", "train.log",
+    "optimizer.bin", "pytorch_model.bin", "notes.json", "1_Pooling/x.bin", "onnx/model.safetensors",
+)  # fmt: skip
+Pushing = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def model(tiny_backbone: Path, tmp_path: Path) -> Path:
+    """A model with files that are its own, and files that are not."""
+    folder = make_model(tiny_backbone, tmp_path / "tiny-model", cuts=(Cut(2, 8), Cut(4, 32)))
+    for name in ("settings.json", *OTHERS):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(f"{name} of a test".encode())
+    return folder
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    with running_hub() as found:
+        yield found
+
+
+@pytest.fixture
+def environment(hub: Hub, tmp_path: Path) -> dict[str, str]:
+    return {
+        **ENVIRONMENT, "HF_HUB_OFFLINE": "0", "HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN,
+        "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1",
+        "no_proxy": "127.0.0.1",
+    }  # fmt: skip
+
+
+@pytest.fixture
+def push(model: Path, environment: dict[str, str], tmp_path: Path) -> Pushing:
+    def run(*words: str | Path, **changes: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*COMMAND, "push", *map(str, words or (model, "me/tiny"))], cwd=tmp_path,
+            env={**environment, **changes}, capture_output=True, text=True, timeout=120,
+            check=False,
+        )  # fmt: skip
+
+    return run
+
+
+def own(model: Path) -> dict[str, bytes]:
+    return {name: (model / name).read_bytes() for name in OWN}
+
+
+def received(hub: Hub) -> dict[str, bytes]:
+    return {name: data for name, data in hub.files("me/tiny").items() if name[0] != "."}
+
+
+def test_the_hub_receives_exactly_the_files_listed(push: Pushing, hub: Hub, model: Path) -> None:
+    listed = push(model, "me/tiny", "--dry-run")
+    assert hub.asked == []
+    assert "nothing was sent" in listed.stdout
+    done = push(model, "me/tiny", "--private", "--message", "First one")
+    assert done.returncode == 0, done.stderr
+    assert received(hub) == own(model)
+    assert {line.split()[1] for line in listed.stdout.splitlines()[:-1]} == OWN
+    assert done.stdout.splitlines()[:-1] == listed.stdout.splitlines()[:-1]
+    assert f"{hub.url}/me/tiny/commit/{hub.branches['me/tiny', 'main']}" in done.stdout
+    assert (hub.private, hub.messages) == ({"me/tiny"}, ["First one"])
+
+
+CODE = """if True:
+    import sys, m2dr, numpy
+    model = m2dr.Encoder.from_pretrained(sys.argv[1], layer=2, dtype="fp32", device="cpu")
+    print(model.push_to_hub("me/tiny", revision="v2", private=True))
+    again = m2dr.Encoder.from_pretrained("me/tiny", revision="v2", dtype="fp32", device="cpu")
+    texts = ["open a file", "a list"]
+    numpy.testing.assert_allclose(again.encode_queries(texts), model.encode_queries(texts), atol=1e-6)
+    print(again.card.layers)"""
+
+
+def test_a_model_goes_to_a_branch_and_comes_back(
+    push: Pushing, hub: Hub, model: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    assert push(model, "me/tiny", "--private").returncode == 0
+    before = hub.files("me/tiny")
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, model], env=environment, cwd=tmp_path, capture_output=True,
+        text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    commit = hub.branches["me/tiny", "v2"]
+    assert done.stdout.splitlines() == [f"{hub.url}/me/tiny/commit/{commit}", "2"]
+    assert hub.files("me/tiny") == before
+    # Settings of the earlier model, which this one does not have, are gone.
+    assert set(before) - set(hub.files("me/tiny", "v2")) == {"settings.json"}
+
+
+def test_a_public_repository_is_not_sent_what_should_be_private(
+    push: Pushing, hub: Hub, model: Path
+) -> None:
+    hub.commit("me/tiny", "main", {"README.md": b"public"})
+    done = push(model, "me/tiny", "--private")
+    assert done.returncode == 2
+    assert "me/tiny was to be private and is a public repository" in done.stderr
+    assert hub.files("me/tiny") == {"README.md": b"public"}
+
+
+def test_what_the_hub_has_is_not_sent_again(push: Pushing, hub: Hub, model: Path) -> None:
+    hub.card_error = '"license" must be one of a list'
+    assert '"license" must be one of a list' in push().stderr
+    hub.card_error, hub.before_upload = "", lambda: 400
+    assert "Error: " in push().stderr
+    hub.before_upload = lambda: 0
+    assert push().returncode == push(model, "me/tiny", "--message", "again").returncode == 0
+    assert len(hub.uploads) == len(set(hub.uploads)) == 1
+    assert received(hub) == own(model)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"HF_TOKEN": ""}, "a token of the hub is needed"),
+        ({"HF_TOKEN": "hf_other"}, "The hub refused to take me/tiny (HTTP 401"),
+        ({"HF_ENDPOINT": "http://127.0.0.1:9"}, "me/tiny cannot be pushed"),
+    ],
+)
+def test_no_token_and_no_network_are_one_sentence(
+    change: dict[str, str], sentence: str, push: Pushing
+) -> None:
+    done = push(**change)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert TOKEN not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["tiny", "me/", "/tiny", "me/tiny/v2", "me/a--b", "me/a b", "é/x"])
+def test_an_id_is_owner_and_name(name: str, model: Path) -> None:
+    assert "is no OWNER/NAME" in run("push", "--dry-run", model, name, code=2)
+
+
+def test_a_folder_without_a_whole_model_is_named(model: Path, tiny_backbone: Path) -> None:
+    assert "is no model that m2dr wrote" in run("push", "--dry-run", tiny_backbone, "me/a", code=2)
+    (model / "checkpoints").mkdir()
+    assert "is not finished" in run("push", "--dry-run", model, "me/tiny", code=2)
+    (model / "checkpoints").rmdir()
+    (model / "model.safetensors").write_bytes(b"")
+    assert "fingerprint" in run("push", "--dry-run", model, "me/tiny", code=2)
+
+
+def test_a_link_is_followed_and_a_pipe_is_not_read(model: Path, tmp_path: Path) -> None:
+    (model / "model.safetensors").rename(tmp_path / "weights")
+    (model / "model.safetensors").symlink_to(tmp_path / "weights")  # as a cache has them
+    os.mkfifo(model / "vocab.txt")
+    names = {file.name: file.bytes for file in model_files(model)}
+    assert names["model.safetensors"] == (tmp_path / "weights").stat().st_size
+    assert "vocab.txt" not in names
+
+
+def test_the_card_of_a_model_on_the_hub_is_that_of_its_fingerprint(model: Path) -> None:
+    assert read_card(model).fingerprint in (model / "README.md").read_text()
