@@ -17,6 +17,7 @@ from m2dr.core.requests import IndexRequest, SearchRequest
 from m2dr.data.loaders import open_dataset
 from m2dr.index.store import open_store
 from m2dr.index.vectors import prefixes
+from m2dr.model.checkpoint import export_cut
 from m2dr.model.static import open_static
 from m2dr.tasks import encoder as module
 from m2dr.tasks.index import index_corpus
