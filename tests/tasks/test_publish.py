@@ -14,7 +14,6 @@ import pytest
 from click.testing import CliRunner
 from hub_server import TOKEN, Hub, running_hub
 from huggingface_hub import ModelCard
-from m2dr.tasks.query_encoder import open_query_encoder
 from markdown_it import MarkdownIt
 from mteb.results import TaskResult
 from safetensors.numpy import load_file
@@ -27,8 +26,10 @@ from m2dr.cli import main
 from m2dr.core.records import Cut
 from m2dr.evaluate.grid import read_grid
 from m2dr.model.card import BEGIN, END, metric_name
+from m2dr.model.checkpoint import load
 from m2dr.model.folder import read_card
 from m2dr.model.static import open_static
+from m2dr.tasks.encode_texts import embed_texts
 from m2dr.tasks.publish import model_files
 
 TEXTS = ["open the file", "a list of numbers and a class of text and a line of words", "path"]
@@ -126,8 +127,8 @@ def test_exits_of_an_index_are_exported(
     m2dr.Index.build(model, str(tiny_corpus), dims=[32])
     (exits,) = Path("indexes").glob("*/*/exits")
     run("export", tiny_backbone, "--cut", "L2D8", "--exits", exits, "--out", "small")
-    opened = open_query_encoder(str(tiny_backbone), 2, "torch", "cpu", "fp32", print, exits)
-    expected = opened.embed(opened.tokenize(TEXTS, print))[:, :8]
+    encoder, tokenizer = load(tiny_backbone, exits=exits)
+    expected = embed_texts(encoder, tokenizer, TEXTS, "query", (2,))[0][:, :8]
     again = m2dr.Encoder.from_pretrained("small", device="cpu", dtype="fp32")
     if again.card.similarity == "cosine":
         expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
