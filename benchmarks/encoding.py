@@ -26,6 +26,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import numpy as np
 import torch
+from memory import peak_memory
 
 from m2dr.core.requests import IndexRequest
 from m2dr.data.loaders import open_dataset
@@ -39,7 +40,6 @@ from m2dr.model.graphs import OPENVINO, DocumentSource
 from m2dr.model.tokenizer import tokenize
 from m2dr.tasks.encode_texts import embed_texts, embed_tokens, tokens_per_batch
 from m2dr.tasks.index import encode_corpus
-from m2dr.train.trainer import peak_memory
 
 PEER_BATCH = 512  # texts, of a peer that has a GPU to fill
 LARGE = 1024  # rows and columns of a product at the processor's full rate

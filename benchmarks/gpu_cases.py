@@ -21,6 +21,7 @@ import exact
 import numpy as np
 import torch
 import training
+from memory import peak_memory
 from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError
@@ -36,7 +37,6 @@ from m2dr.model import checkpoint
 from m2dr.model.tokenizer import tokenize
 from m2dr.tasks.encode_texts import embed_tokens, tokens_per_batch
 from m2dr.train.losses import compressed_all
-from m2dr.train.trainer import peak_memory
 
 Row = dict[str, Any]
 Case = Callable[[], Iterator[Row]]

@@ -28,13 +28,13 @@ from typing import Any
 
 import torch
 from accelerate.utils import send_to_device
+from memory import peak_memory
 from torch import Tensor
 
 from m2dr.core.trainings import read_train_settings
 from m2dr.tasks.train import Setup, prepare
 from m2dr.train.losses import contrastive
 from m2dr.train.scores import prefix_scores
-from m2dr.train.trainer import peak_memory
 
 LAYERS, WIDTH, DIMS = 12, 768, (32, 64, 128, 256, 512, 768)
 DOCUMENTS = 8  # of each query: one positive, seven negatives

@@ -43,8 +43,8 @@ def towards(p: Paper, teacher: str, cuts: list[tuple[int, int]], w: Weight = log
     )
 
 
-def embeddings(p: Paper, squares: bool = True) -> Tensor:
-    return sum(log_weight(layer) * p.embedding((layer, DIM), squares) for layer in SHALLOW)
+def embeddings(p: Paper, add_mse: bool = True) -> Tensor:
+    return sum(log_weight(layer) * p.embedding((layer, DIM), add_mse) for layer in SHALLOW)
 
 
 def doubted(p: Paper) -> Tensor:
@@ -53,8 +53,8 @@ def doubted(p: Paper) -> Tensor:
         p.ce(L, DIM)
         + p.pca(L, DIM)
         + sum(
-            (-doubt).exp() * (p.ce(layer, DIM) + p.pca(layer, DIM)) + doubt
-            for layer, doubt in zip(SHALLOW, p.doubts, strict=True)
+            (-log_variance).exp() * (p.ce(layer, DIM) + p.pca(layer, DIM)) + log_variance
+            for layer, log_variance in zip(SHALLOW, p.log_variances, strict=True)
         )
     )
 
@@ -70,18 +70,18 @@ CASES: dict[str, tuple[str, Changes, Formula]] = {
         {"align": "embedding"},
         lambda p: p.ce(L, H) + express(p) + embeddings(p),
     ),
-    "embeddings without squares": (
+    "embeddings without add_mse": (
         "2dmse",
-        {"align": "embedding", "squares": False},
-        lambda p: p.ce(L, H) + express(p) + embeddings(p, squares=False),
+        {"align": "embedding", "add_mse": False},
+        lambda p: p.ce(L, H) + express(p) + embeddings(p, add_mse=False),
     ),
-    "pca without squares": (
+    "pca without add_mse": (
         "2dmse",
-        {"squares": False},
+        {"add_mse": False},
         lambda p: (
             p.ce(L, H)
             + express(p)
-            + sum(log_weight(n) * p.pca(n, DIM, squares=False) for n in LAYERS)
+            + sum(log_weight(n) * p.pca(n, DIM, add_mse=False) for n in LAYERS)
         ),
     ),
     "scores of the last layer": (
@@ -169,16 +169,16 @@ CASES: dict[str, tuple[str, Changes, Formula]] = {
         {"weights": "log"},
         lambda p: p.ce(L, H) + sum(log_weight(s[0]) * starbuck(p, s) for s in STAIRS),
     ),
-    "starbucks and squares": (
+    "starbucks and add_mse": (
         "starbucks",
-        {"squares": True},
+        {"add_mse": True},
         lambda p: (
             p.ce(L, H) + over(p, list(STAIRS), uniform) + towards(p, "whole", STAIRS, uniform)
         ),
     ),
     "starbucks and pca": (
         "starbucks",
-        {"align": "pca", "squares": True},
+        {"align": "pca", "add_mse": True},
         lambda p: p.ce(L, H) + sum(p.ce(*s) + p.pca(*s) for s in STAIRS),
     ),
     # MIPIC.

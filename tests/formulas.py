@@ -43,9 +43,9 @@ class Paper:
     parts: tuple[float, float, float] = (1.0, 1.0, 1.0)  # of AnglE: cosine, in-batch, angle
     documents: str = "same"
     compress: str = "dependencies"
-    together: bool = False  # both sides are one batch of sentences
+    joint_batch: bool = False  # both sides are one batch of sentences
     lottery: Callable[[Tensor, int], Tensor] | None = None
-    doubts: Sequence[Tensor] = ()  # by shallow layer, learned
+    log_variances: Sequence[Tensor] = ()  # by shallow layer, learned
     projectors: Sequence[Project] = ()  # of the chain, learned
 
     def vectors(self, side: Side, layer: int) -> Tensor:
@@ -116,37 +116,37 @@ class Paper:
     # Imitation.
 
     def score_align(
-        self, cut: tuple[int, int], teacher: tuple[int, int], squares: bool = True
+        self, cut: tuple[int, int], teacher: tuple[int, int], add_mse: bool = True
     ) -> Tensor:
         """MSE, if asked for, of scores and KL of their softmax, both to the detached teacher."""
         student, above = self.scores(*cut), self.scores(*teacher).detach()
         divergence = kl(above / TAU, student / TAU)
-        return mse(student, above) + divergence if squares else divergence
+        return mse(student, above) + divergence if add_mse else divergence
 
-    def embedding(self, cut: tuple[int, int], squares: bool = False, last: int = L) -> Tensor:
+    def embedding(self, cut: tuple[int, int], add_mse: bool = False, last: int = L) -> Tensor:
         """2DMSE v1, eq. 6: the softmax over the coordinates, towards the last layer's."""
         layer, k = cut
         total = torch.zeros((), dtype=torch.float64)
         for side in self.sides(layer):
             student = self.vectors(side, layer)[:, :k]
             above = self.vectors(side, last)[:, :k].detach()
-            total = total + kl(above, student) + (mse(student, above) if squares else 0)
+            total = total + kl(above, student) + (mse(student, above) if add_mse else 0)
         return total
 
-    def pca(self, layer: int, k: int, squares: bool = True) -> Tensor:
+    def pca(self, layer: int, k: int, add_mse: bool = True) -> Tensor:
         """ESE, eq. 3 to 6, on each side."""
         total = torch.zeros((), dtype=torch.float64)
         for side in self.sides(layer):
             x = self.vectors(side, layer)
             target = (self.lottery or self.target)(x.detach(), k)
             student = x[:, :k]
-            total = total + kl(target, student) + (mse(student, target) if squares else 0)
+            total = total + kl(target, student) + (mse(student, target) if add_mse else 0)
         return total
 
     def sides(self, layer: int) -> tuple[Side, ...]:
         if self.documents == "last" and layer < L:
             return ("queries",)
-        return ("texts",) if self.together else ("queries", "documents")
+        return ("texts",) if self.joint_batch else ("queries", "documents")
 
     def target(self, x: Tensor, k: int) -> Tensor:
         return {

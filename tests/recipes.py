@@ -68,7 +68,7 @@ def starbucks(p: Paper) -> Tensor:
 
 
 def starbuck(p: Paper, stair: tuple[int, int]) -> Tensor:
-    return p.ce(*stair) + p.score_align(stair, (L, H), squares=False)
+    return p.ce(*stair) + p.score_align(stair, (L, H), add_mse=False)
 
 
 def ese(p: Paper) -> Tensor:
@@ -76,14 +76,14 @@ def ese(p: Paper) -> Tensor:
 
 
 def elastic(p: Paper) -> Tensor:
-    below = sum(0.3 * p.ce(*cut) + 0.3 * p.score_align(cut, (L, H), squares=False) for cut in GRID)
+    below = sum(0.3 * p.ce(*cut) + 0.3 * p.score_align(cut, (L, H), add_mse=False) for cut in GRID)
     return p.ce(L, H) + below / len(GRID)
 
 
 def exits(p: Paper) -> Tensor:
     """Nothing at the last layer, which is frozen."""
     cuts = [cut for cut in GRID if cut[0] < L]
-    terms = [p.ce(*cut) + p.score_align(cut, (L, H), squares=False) for cut in cuts]
+    terms = [p.ce(*cut) + p.score_align(cut, (L, H), add_mse=False) for cut in cuts]
     return sum(terms) / len(cuts)
 
 

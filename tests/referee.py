@@ -40,7 +40,7 @@ def batch(similarity: str = "dot", loss: str = "contrastive", documents: str = "
         loss,
         parts=(1.0, 0.5, 2.0),
         documents=documents,
-        together=pairs,
+        joint_batch=pairs,
     )
 
 
@@ -56,7 +56,7 @@ def objective_of(
         (DIM,) if variant.prefixes == "one" else DIMS,
         WHOLE,
         [Cut(*stair) for stair in STAIRS] if variant.staircase else (),
-        paper.together,
+        paper.joint_batch,
         [layer for layer, _ in PATH] if variant.pic else (),
     )
     setting = Setting(
@@ -71,9 +71,9 @@ def objective_of(
     path = [Cut(layer, H if variant.full_checkpoints else dim) for layer, dim in PATH]
     chain = Chain(path, RELATIONS_TAU).double() if variant.pic else None
     objective = Objective(choices, WHOLE, setting, None, chain, 1 - variant.alpha)
-    if objective.doubts is not None:
-        objective.doubts.data = torch.tensor([0.3, -0.2, 0.1], dtype=torch.float64)
-        paper.doubts = objective.doubts
+    if objective.log_variances is not None:
+        objective.log_variances.data = torch.tensor([0.3, -0.2, 0.1], dtype=torch.float64)
+        paper.log_variances = objective.log_variances
     paper.projectors = list(chain.projectors) if chain else ()
     return objective
 

@@ -7,15 +7,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from shell import m2dr
-from world import make_backbone, make_shape
+from world import make_shape
 
 from m2dr.cli import main
 from m2dr.core.records import Cut
 from m2dr.core.trainings import read_pretrain_settings, read_train_settings
-from m2dr.tasks.dry_run import explain
-from m2dr.tasks.recipe import Kind, recipe_of
-from m2dr.tasks.train import cuts_asked, largest
+from m2dr.tasks.recipe import Kind, explain, recipe_of
+from m2dr.tasks.train import of_cut, separate_cuts
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 README = (CONFIGS / "README.md").read_text()
@@ -66,8 +64,10 @@ def test_each_file_makes_the_recipe_that_its_head_tells_of(name: str, shape: Sha
     settings = read_train_settings(FILES[name])
     settings = replace(settings, backbone=shape(SHAPES[settings.backbone]))
 
-    recipe = recipe_of(largest(settings), kind_of(name))
-    recipe.objective()
+    cuts = separate_cuts(settings)
+    if cuts:
+        settings = of_cut(settings, cuts[-1])
+    recipe_of(settings, kind_of(name)).objective()
 
     told = re.search(
         r"^# --explain: (?:(\d+) models, each of )?(.+)\.$", FILES[name].read_text(), re.M
@@ -75,8 +75,8 @@ def test_each_file_makes_the_recipe_that_its_head_tells_of(name: str, shape: Sha
     if told is None:
         assert "# Source:" not in FILES[name].read_text(), "an experiment tells its number of terms"
         return
-    assert explain(recipe).splitlines()[-1] == told[2]
-    assert len(cuts_asked(settings)) == int(told[1] or 1) or not recipe.variant.alone
+    assert explain(settings, kind_of(name)).splitlines()[-1] == told[2]
+    assert len(cuts) == int(told[1] or 0)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -137,36 +137,6 @@ def test_starbucks_trains_the_cuts_that_it_was_pretrained_for() -> None:
 
     assert tuned.checkpoints == pretrained.checkpoints
     assert Cut.parse(tuned.checkpoints[-1]) == Cut(*BERT)
-
-
-def test_a_training_is_tried_with_another_backbone_and_corpus(
-    tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path
-) -> None:
-    done = m2dr(
-        "train", "--config", FILES["retrieval-paper-full-dim"], "--dry-run", "--set", f"backbone={tiny_backbone}",
-        "--set", f"corpus={tiny_corpus}", "--set", "batch_queries=4", "--set", "dims=[]", cwd=tmp_path,
-    )  # fmt: skip
-
-    assert done.returncode == 0, done.stderr
-    assert "18 steps of 4 queries" in done.stdout  # 3 epochs of 24 queries
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_pretraining_is_tried_with_another_backbone_and_corpus(
-    tiny_corpus: Path, tmp_path: Path
-) -> None:
-    backbone = make_backbone(tmp_path / "backbone", masks=True)
-    (tmp_path / "here").mkdir()
-
-    done = m2dr(
-        "pretrain", "--config", FILES[PRETRAIN], "--dry-run", "--set", f"backbone={backbone}",
-        "--set", f"corpus={tiny_corpus}", "--set", "batch_texts=4", "--set", "checkpoints=[]",
-        cwd=tmp_path / "here",
-    )  # fmt: skip
-
-    assert done.returncode == 0, done.stderr
-    assert "5 steps of 8 texts" in done.stdout  # an epoch of 40 documents, 2 batches a step
-    assert not list((tmp_path / "here").iterdir())
 
 
 def test_of_many_models_the_largest_is_explained(shape: Shape) -> None:

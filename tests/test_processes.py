@@ -20,7 +20,7 @@ from world import make_backbone, make_corpus
 from m2dr.core.errors import UserError
 from m2dr.core.trainings import TrainSettings, read_train_settings
 from m2dr.model.checkpoint import load
-from m2dr.tasks.run_folder import open_run_folder, resumed
+from m2dr.tasks.run_folder import begin, resumed
 
 TESTS = Path(__file__).parent
 B = 4  # queries per step and process
@@ -214,10 +214,10 @@ def test_another_number_of_processes_does_not_go_on_with_a_training(
         ("MASTER_PORT", "1"),
     ):
         monkeypatch.setenv(name, value)
-    open_run_folder(tmp_path, TrainSettings(steps=7), resume=False, overwrite=False)
+    begin(tmp_path, TrainSettings(steps=7), resume=False, overwrite=False)
 
     assert resumed(read_train_settings, tmp_path, None, [], {}).steps == 7
 
     monkeypatch.setenv("WORLD_SIZE", "1")
-    with pytest.raises(UserError, match=r"2 processes began the training in .* and 1 would go on"):
+    with pytest.raises(UserError, match="begun by 2 processes and cannot go on with 1"):
         resumed(read_train_settings, tmp_path, None, [], {})

@@ -94,22 +94,6 @@ def test_one_cut_of_many_is_the_model_that_is_trained_alone(
     assert all((ours[name] == theirs[name]).all() for name in theirs)
 
 
-def test_a_trial_tells_what_a_training_takes_and_writes_nothing(
-    tiny_corpus: Path, tiny_backbone: Path, tmp_path: Path
-) -> None:
-    words = (*train(tiny_corpus, tiny_backbone), "--variant", "elastic", "--dry-run")
-
-    done = m2dr(*words, "--steps", "60", "--set", "epochs=10", "--dtype", "fp32", cwd=tmp_path)
-
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[0].startswith("60 steps of 4 queries on cpu in fp32")  # 10 × 24 / 4
-    assert "tokens per second" in lines[1]
-    assert "GB of memory" in lines[2]
-    assert lines[3] == "Nothing was written."
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.fixture(scope="module")
 def masking_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny backbone with a tokenizer that has a mask."""

@@ -12,7 +12,7 @@ from world import make_backbone
 from m2dr import cli
 from m2dr.core.errors import UserError
 from m2dr.core.files import LOCK_NAME
-from m2dr.tasks.run_folder import open_run_folder
+from m2dr.tasks.run_folder import begin
 
 HOLD = """
 import sys
@@ -139,5 +139,5 @@ def test_a_resume_of_what_another_process_has_finished_is_refused(
     words = (*CASES["train"], "--corpus", tiny_corpus, "--backbone", backbone, "--out", out)
     assert run(*words) == 0
 
-    with pytest.raises(UserError, match="is finished; leave --resume out"):
-        open_run_folder(out, {}, resume=True, overwrite=False)
+    with pytest.raises(UserError, match="is finished, so there is nothing to resume"):
+        begin(out, {}, resume=True, overwrite=False)

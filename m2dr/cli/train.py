@@ -19,9 +19,7 @@ from m2dr.core.trainings import (
     read_train_settings,
 )
 
-_DRY_RUN = click.option(
-    "--dry-run", "only_try", is_flag=True, help="Run a few steps, and forecast time and memory."
-)
+_RESUME = click.option("--resume", is_flag=True, help="Go on with an interrupted run.")
 
 
 def _run(kind: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -36,7 +34,6 @@ def _run(kind: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
             metavar="KEY=VALUE",
             help="Any setting of docs/settings.md. Repeatable.",
         ),
-        click.option("--resume", is_flag=True, help="Go on with an interrupted run."),
         click.option("--overwrite", is_flag=True, help="Begin again in a folder that is in use."),
     )
 
@@ -52,8 +49,8 @@ def _run(kind: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     "negatives", "learning_rate", "steps", "epochs", "seed", "device", "dtype", "report_to",
 )  # fmt: skip
 @_run("VARIANT")
+@_RESUME
 @click.option("--explain", "only_explain", is_flag=True, help="Print the terms; train nothing.")
-@_DRY_RUN
 def train(
     config: Path | None,
     words: tuple[str, ...],
@@ -61,7 +58,6 @@ def train(
     resume: bool,
     overwrite: bool,
     only_explain: bool,
-    only_try: bool,
     **given: Any,  # settings that have an option of their own
 ) -> None:
     """Train an encoder so that every layer and prefix can retrieve."""
@@ -73,17 +69,11 @@ def train(
     from m2dr.tasks import run_folder
     from m2dr.tasks import train as verb
 
-    if only_try:
-        from m2dr.tasks.dry_run import describe, dry_run
-
-        echo(describe(dry_run(verb.largest(settings))))
-        _say_how_many(settings)
-        return
     folder = run_folder.folder_of(settings.corpus, settings.variant, out)
     refuse_both(resume, overwrite)
     if resume:
         settings = run_folder.resumed(read_train_settings, folder, config, words, given)
-    if verb.asks_for_many(settings):
+    if verb.separate_cuts(settings):
         many = verb.train_separately(settings, folder, resume, overwrite)
         _say_first(
             f"{counted(len(many.cuts), 'models')}, {len(many.trained)} of them trained now in "
@@ -101,21 +91,14 @@ def train(
 
 
 def _explain(settings: TrainSettings) -> None:
-    from m2dr.tasks.dry_run import explain
-    from m2dr.tasks.recipe import recipe_of
-    from m2dr.tasks.train import largest
+    from m2dr.tasks.recipe import explain
+    from m2dr.tasks.train import of_cut, separate_cuts
     from m2dr.tasks.training_data import kind_of
 
-    one = largest(settings)
-    echo(explain(recipe_of(one, kind_of(one))))
-    _say_how_many(settings)
-
-
-def _say_how_many(settings: TrainSettings) -> None:
-    from m2dr.tasks.train import asks_for_many, cuts_asked
-
-    if asks_for_many(settings):
-        cuts = cuts_asked(settings)
+    cuts = separate_cuts(settings)
+    one = of_cut(settings, cuts[-1]) if cuts else settings
+    echo(explain(one, kind_of(one)))
+    if cuts:
         echo(f"{counted(len(cuts), 'models')}, one for each cut; this is the largest, {cuts[-1]}.")
 
 
@@ -134,7 +117,6 @@ def fit(
     config: Path | None,
     words: tuple[str, ...],
     out: Path | None,
-    resume: bool,
     overwrite: bool,
     **given: Any,  # settings that have an option of their own
 ) -> None:
@@ -148,10 +130,7 @@ def fit(
     from m2dr.tasks import run_folder
 
     folder = run_folder.folder_of(settings.corpus, "fitted", out)
-    refuse_both(resume, overwrite)
-    if resume:
-        settings = run_folder.resumed(read_fit_settings, folder, config, words, given)
-    report = verb.fit(settings, folder, resume, overwrite)
+    report = verb.fit(settings, folder, overwrite)
     found = ", ".join("-" if cosine is None else f"{cosine:.3f}" for cosine in report.cosines)
     _say_first(
         f"{counted(report.texts, 'texts')} in {report.seconds:,.0f} s, cosines of layers 0 to "
@@ -170,14 +149,13 @@ def fit(
     "epochs", "seed", "device", "dtype", "report_to",
 )  # fmt: skip
 @_run("smae")
-@_DRY_RUN
+@_RESUME
 def pretrain(
     config: Path | None,
     words: tuple[str, ...],
     out: Path | None,
     resume: bool,
     overwrite: bool,
-    only_try: bool,
     **given: Any,  # settings that have an option of their own
 ) -> None:
     """Pre-train small cuts of a backbone on masked tokens (SMAE).
@@ -189,11 +167,6 @@ def pretrain(
     from m2dr.tasks import pretrain as verb
     from m2dr.tasks import run_folder
 
-    if only_try:
-        from m2dr.tasks.dry_run import describe
-
-        echo(describe(verb.dry_run(settings)))
-        return
     folder = run_folder.folder_of(settings.corpus, "smae", out)
     refuse_both(resume, overwrite)
     if resume:

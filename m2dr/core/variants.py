@@ -26,8 +26,8 @@ Distill = Literal["none", "margin-mse", "kl"]
 class Variant:
     """A recipe: what a training step asks of the shallow layers and of the short prefixes.
 
-    Every field but the name, the summary and `alone` is a setting of `m2dr train`, which takes its
-    name, type, default and description from here. Formulas: docs/recipes.md.
+    Every field but the name, the summary and `single_cut` is a setting of `m2dr train`, which takes
+    its name, type, default and description from here. Formulas: docs/recipes.md.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Variant:
     draw: Draw = option(
         "none", "Draw for each batch: one shallow layer and one prefix, or a prefix per exit."
     )
-    alone: bool = False  # cut the backbone first and train that one cut, nothing else
+    single_cut: bool = False  # cut the backbone first and train that one cut, nothing else
     documents: DocumentLayer = option("same", "Layer of the documents for a shallow query.")
 
     # What a cut imitates.
@@ -56,10 +56,10 @@ class Variant:
         "width",
         "Whose scores are imitated: the layer's full width, the last layer, or the full model.",
     )
-    squares: bool = option(True, "Add the squared error to the divergence.")
+    add_mse: bool = option(True, "Add the squared error to the divergence.")
     compress: Compression = option("dependencies", "How the target of align=pca is computed.")
     detach: bool = option(True, "Stop the gradient of what align=embedding imitates.")
-    together: bool = option(False, "Align queries and documents as one batch.")
+    joint_batch: bool = option(False, "Align queries and documents as one batch.")
     align_width: AlignWidth = option(
         "cut", "What align=embedding compares: the dims of each cut, or all dims of its layer."
     )
@@ -86,7 +86,7 @@ class Variant:
     freeze: bool = option(False, "Keep the encoder as it is, and train its exit heads alone.")
 
 
-CHOICES = tuple(f.name for f in fields(Variant) if f.name not in ("name", "summary", "alone"))
+CHOICES = tuple(f.name for f in fields(Variant) if f.name not in ("name", "summary", "single_cut"))
 
 VARIANTS = {
     variant.name: variant
@@ -96,7 +96,7 @@ VARIANTS = {
             "separate",
             "One cut alone: the baseline of the other recipes.",
             prefixes="one",
-            alone=True,
+            single_cut=True,
         ),
         Variant("mrl", "The last layer at every prefix.", prefixes="many"),
         Variant(
@@ -108,7 +108,7 @@ VARIANTS = {
             draw="step",
             align="embedding",
             teacher="depth",
-            squares=False,
+            add_mse=False,
             weights="uniform",
         ),
         Variant(
@@ -149,7 +149,7 @@ VARIANTS = {
             staircase=True,
             align="score",
             teacher="whole",
-            squares=False,
+            add_mse=False,
             weights="uniform",
         ),
         Variant(
@@ -169,9 +169,9 @@ VARIANTS = {
             full_dim=True,
             draw="exit",
             align="embedding",
-            squares=False,
+            add_mse=False,
             detach=False,
-            together=True,
+            joint_batch=True,
             align_width="full",
             align_temperature=0.3,
             weights="inverse",
@@ -184,9 +184,9 @@ VARIANTS = {
             shallow=True,
             staircase=True,
             align="embedding",
-            squares=False,
+            add_mse=False,
             detach=False,
-            together=True,
+            joint_batch=True,
             weights="uniform",
             align_weight=0.3,
         ),
@@ -206,7 +206,7 @@ VARIANTS = {
             full_dim=True,
             align="score",
             teacher="whole",
-            squares=False,
+            add_mse=False,
             weights="uniform",
             average=True,
             share=0.3,
@@ -223,7 +223,7 @@ VARIANTS = {
             documents="last",
             align="score",
             teacher="whole",
-            squares=False,
+            add_mse=False,
             weights="uniform",
             average=True,
             exit_head="fitted",
@@ -236,7 +236,7 @@ VARIANTS = {
 # Sources, formula by formula: docs/recipes.md.
 _TEVATRON: dict[str, Any] = {"weights": "log-position", "compress": "randomised"}
 FAITHFUL: dict[str, dict[str, Any]] = {
-    "2dmse-v1": {"detach": False, "together": True, "align_width": "full"},  # AnglE 0.3.4
+    "2dmse-v1": {"detach": False, "joint_batch": True, "align_width": "full"},  # AnglE 0.3.4
     "2dmse": {**_TEVATRON, "align_reduction": "batch"},
     "full-dim": {**_TEVATRON, "align_reduction": "batch"},
     "dims": {**_TEVATRON, "align_reduction": "batch"},
@@ -245,7 +245,7 @@ FAITHFUL: dict[str, dict[str, Any]] = {
     "ese": {  # AnglE
         "whole": True,
         "embeddings": True,
-        "together": True,
+        "joint_batch": True,
         "weights": "log-position-mean",
         "compress": "randomised",
     },

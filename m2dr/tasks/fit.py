@@ -1,64 +1,68 @@
-"""`m2dr fit`: fit an exit to every layer of an unchanged encoder by least squares."""
+"""`m2dr fit`: fit an exit to every layer of an unchanged encoder by least squares.
+
+Shapes: S shallow layers, N texts, V ids of the vocabulary, P dims of a pooled state, F features of
+the tokens, W dims of the embedding.
+"""
 
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from hashlib import sha256
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from m2dr.core.errors import Interrupted, UserError, counted
-from m2dr.core.files import return_free_memory
-from m2dr.core.progress import is_main_process, process_count, progress, say
-from m2dr.core.records import ModelCard, Side
+from m2dr.core.errors import UserError, counted
+from m2dr.core.files import atomic_path, return_free_memory
+from m2dr.core.progress import progress, say
+from m2dr.core.records import FitInputs, FitRecord, ModelCard, Rotation, Side
 from m2dr.core.trainings import FitSettings
-from m2dr.data.tokens import Ragged
+from m2dr.data.pydocs import cache_folder
+from m2dr.data.readers import DistinctLines, is_gzipped, stem_of
+from m2dr.data.sentence_pairs import is_plain_text, open_sentences, recognises_sentences
+from m2dr.data.tokens import Ragged, buckets
+from m2dr.evaluate.sentence_tasks import distinct
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_dtype, choose_training_device
-from m2dr.model.distributed import RankGroup
 from m2dr.model.encoder import Encoder
-from m2dr.model.hub import CHECKPOINTS, find_folder, resume_command, revision_of
-from m2dr.model.token_features import TokenFeatures
-from m2dr.model.tokenizer import ModelTokenizer
-from m2dr.tasks.encoder import at_revision, fitted_cuts
-from m2dr.tasks.fit_heads import (
-    WINDOW,
-    Rounds,
-    Sums,
-    give_fit,
-    heads_of,
-    record_of,
+from m2dr.model.exits import give_exits
+from m2dr.model.hub import find_folder, revision_of
+from m2dr.model.modules import rotate
+from m2dr.model.token_features import TokenFeatures, WordFeatures, token_features
+from m2dr.model.tokenizer import ModelTokenizer, tokenize
+from m2dr.tasks.encode_texts import (
+    embed_tokens,
+    embed_tokens_and_states,
+    open_corpus,
+    tokens_per_batch,
 )
-from m2dr.tasks.fit_texts import (
-    FitTexts,
-    count_tokens,
-    drop_exits,
-    fit_texts,
-    read_features,
-    read_texts,
-    rows_of,
+from m2dr.tasks.encoder import at_revision, default_dims, fitted_cuts
+from m2dr.tasks.run_folder import begin, clear, held, refuse_backbone
+from m2dr.train.linear_fit import (
+    RIDGES,
+    STEPS,
+    FittedHead,
+    Moments,
+    Sample,
+    fit_head,
+    fit_rotation,
 )
-from m2dr.tasks.run_folder import (
-    asked_to_stop,
-    begin_command,
-    clear,
-    held,
-    open_run_folder,
-    refuse_cut,
-    refuse_own_folder,
-)
-from m2dr.train.linear_fit import DEFAULT_RIDGE, RIDGES, FittedHead, Moments
 
 FITTED = "fitted"  # the variant of a fitted backbone that was never trained
+WINDOW = 1024  # texts that are read and added to the sums at a time
 MOST = 65536  # texts that are read at most where no number was asked for
 FIRST = 2048  # texts after which it is asked for the first time whether more are needed
 ENOUGH = 0.002  # of the mean held-out cosine: a doubling that gains less is the last
 COUNTED = 16384  # texts whose tokens are counted, to know which are rare
-SAVE_EVERY = 30.0  # seconds of work that an interruption can cost
-ROUNDS = "rounds.json"  # among the checkpoints: what the fit is of, and what was decided
-_REFUSED = "refused"
+HELD_OUT = 1024  # texts to choose λ by, at most; never part of the moments
+ONE_OF = 8  # of so many texts one is held out, until there are enough
+VECTORS = 8192  # embeddings that the rotation is fitted on, at most
+KEPT_BYTES = range(2**20, 2**26)  # of the embeddings of a vocabulary that are kept
+QUERIES = "train"  # the split whose queries are read
+WORDS = (3, 15)  # of a snippet, from the first to below the second
+SNIPPETS = 2  # of each long text
+AMONG = 4  # snippets that each of these is chosen among
 
 
 @dataclass(frozen=True)
@@ -73,25 +77,20 @@ class FitReport:
 
 
 @at_revision
-def fit(
-    settings: FitSettings, folder: Path, resume: bool = False, overwrite: bool = False
-) -> FitReport:
+def fit(settings: FitSettings, folder: Path, overwrite: bool = False) -> FitReport:
     """Fit exits as `settings` say, and write the model's folder.
 
     Raises:
         UserError: anything a person can fix, before the first text where it can be known.
-        Interrupted: Ctrl-C; what was read until the last save is in the folder.
     """
     begun = time.monotonic()
-    refuse_own_folder("fit", settings, folder, FITTED)
-    refuse_cut("fit", settings, folder)
+    refuse_backbone(settings.backbone, folder)
     device = choose_training_device(settings.device)
     texts = fit_texts(settings.corpus, settings.texts or MOST, settings.seed)
     if len(texts) < settings.texts:
         say(f"{settings.texts} texts were asked for, and {settings.corpus} has {len(texts)}.")
     encoder, tokenizer = checkpoint.load(settings.backbone)
-    if encoder.card.fit:
-        before = encoder.card.fit
+    if before := encoder.card.fit:
         say(
             f"{settings.backbone} was fitted before, on {counted(before.texts, 'texts')} of "
             f"{', '.join(before.corpora)}: its exits and its table of layer 0 are fitted anew, and "
@@ -101,295 +100,651 @@ def fit(
     runner = checkpoint.load(settings.backbone, None, device, dtype)[0]
     for each in (encoder, runner):
         drop_exits(each)
-    rounds = Rounds(_of(runner, texts))
-    group = RankGroup() if process_count() > 1 else None
-    with _begun(settings, folder, rounds, resume, overwrite, group) as rounds:
-        work = _Work(settings, folder, texts, runner, tokenizer, group, rounds)
-        with work.kept_when_stopped():
-            sums, features = work.run()
-            card = encoder.card
-            if is_main_process():
-                card = _write(encoder, tokenizer, sums, features, settings, texts, folder)
-                clear(folder)
-            if group:
-                group.barrier("fitted")
-    cosines = card.fit.cosines if card.fit else ()
-    return FitReport(folder, card, sums.texts, cosines, time.monotonic() - begun)
-
-
-def _of(encoder: Encoder, texts: FitTexts) -> dict[str, str]:
-    """Return digests of the weights and texts that a fit depends on."""
-    digest = sha256(texts.order.tobytes())
-    for part in (*texts.names, *(word for text in _first(texts) for word in text)):
-        data = part.encode(errors="surrogatepass")
-        digest.update(len(data).to_bytes(8, "little") + data)
-    dtype = str(encoder.words.dtype).removeprefix("torch.")
-    return {"weights": encoder.card.fingerprint, "texts": digest.hexdigest(), "dtype": dtype}
-
-
-def _first(texts: FitTexts) -> list[tuple[Side, str]]:
-    return texts.read(0, min(COUNTED, len(texts)))
-
-
-@contextmanager
-def _begun(
-    settings: FitSettings,
-    folder: Path,
-    rounds: Rounds,
-    resume: bool,
-    overwrite: bool,
-    group: RankGroup | None,
-) -> Iterator[Rounds]:
-    """Lock the folder; the first process opens it before the others read it."""
-    with ExitStack() as stack:
-        told = ""
-        try:
-            stack.enter_context(held(folder))
-            if is_main_process():
-                open_run_folder(folder, settings, resume, overwrite)
-                rounds = _rounds_so_far(settings, folder, rounds)
-        except BaseException:
-            if group and is_main_process():
-                group.put("begun", _REFUSED)
-            raise
-        if group:
-            told = group.broadcast("begun", rounds.text())
-        if told == _REFUSED:
-            raise UserError("The first process could not begin the fit; mend what it says.")
-        yield Rounds.of_text(told) if told else rounds
-
-
-def _rounds_so_far(settings: FitSettings, folder: Path, rounds: Rounds) -> Rounds:
-    """Return the rounds that an earlier run of the same fit recorded, or those given.
-
-    Raises:
-        UserError: the earlier one was of other texts, weights or numbers.
-    """
-    path = folder / CHECKPOINTS / ROUNDS
-    if not any(path.parent.glob("checkpoint-*")):  # nothing was read yet
-        rounds.write(path)
-        return rounds
-    again = begin_command("fit", settings, folder, overwrite=True)
-    found = Rounds.read(path)
-    other = [name for name, value in rounds.of.items() if found.of.get(name) != value]
-    if other:
-        raise UserError(
-            f"--resume: {' and '.join(other)} differ from those that the fit in {folder} was begun "
-            f"with; begin again with: {again}"
-        )
-    return found
-
-
-class _Work:
-    """The texts of a fit, read from where an earlier run stopped, and saved regularly."""
-
-    def __init__(
-        self,
-        settings: FitSettings,
-        folder: Path,
-        texts: FitTexts,
-        encoder: Encoder,
-        tokenizer: ModelTokenizer,
-        group: RankGroup | None,
-        rounds: Rounds,
-    ) -> None:
-        self._settings, self._texts = settings, texts
-        self._encoder, self._tokenizer = encoder, tokenizer
-        self._group = group
-        self._rank: int = group.rank if group else 0
-        self._ranks: int = group.size if group else 1
-        self._decided = rounds
-        self._path = folder / CHECKPOINTS / ROUNDS
-        self._folder = folder
-        self._mine: Sums | None = None  # what this process has read
-        self._adding = False  # a window, of which a part may be in
-        self._places = [
-            folder / CHECKPOINTS / f"checkpoint-{rank}.npz" for rank in range(self._ranks)
-        ]
-
-    def run(self) -> tuple[Sums, TokenFeatures]:
-        """Return the sums over all texts that were needed; other ranks return their own part."""
-        say(f"Fitting {self._settings.backbone} on {counted(len(self._texts), 'texts')} at most")
-        features = self._features()
-        mine = self._mine = self._begin()
-        for number, windows in enumerate(self._rounds()):
-            self._read(windows, mine, features)
-            last = self._is_last(number, windows)
-            if last is False:  # as an earlier run decided
-                continue
-            together = self._together(number, mine)
-            if last or self._is_enough(number, windows, together):
-                return together or mine, features
-        return mine, features
-
-    @contextmanager
-    def kept_when_stopped(self) -> Iterator[None]:
-        """Save what was read when the fit is interrupted, and say how to resume."""
-        try:
-            with asked_to_stop():
-                yield
-        except KeyboardInterrupt:
-            if self._mine and not self._adding and self._path.parent.exists():
-                self._mine.write(self._places[self._rank])
-            ends = [(w + 1) * WINDOW for w in (self._mine.windows if self._mine else ())]
-            read = sum(WINDOW - max(end - len(self._texts), 0) for end in ends)
-            go_on = resume_command("fit", self._folder, self._ranks)
-            raise Interrupted(
-                f"Fitting stopped after {counted(read, 'texts')}; go on with: {go_on}"
-            ) from None
-
-    def _features(self) -> TokenFeatures:
-        first = _first(self._texts)
-        card, counts = self._encoder.card, np.zeros(len(self._encoder.words), np.int64)
-        for start in range(0, len(first), WINDOW):  # a tokenizer needs kilobytes per text
-            part = first[start : start + WINDOW]
-            rows = rows_of(card, self._tokenizer, part, self._settings.length)
-            counts += count_tokens(Ragged.of(rows), len(counts))
-        ids = len(self._tokenizer.ordinary_ids())
-        with progress("Reading the vocabulary", ids, "tokens") as advance:
-            return read_features(
-                self._encoder, self._tokenizer, counts, self._settings.identity, advance
+    with held(folder):
+        begin(folder, settings, resume=False, overwrite=overwrite)
+        say(f"Fitting {settings.backbone} on {counted(len(texts), 'texts')} at most")
+        sums, features = _read(settings, texts, runner, tokenizer)
+        heads = heads_of(sums, texts.names, settings.inputs, settings.ridge)
+        fewest = len(sums.moments.targets(0))
+        if sums.moments.count < fewest:
+            say(
+                f"{counted(sums.moments.count, 'texts')}, snippets included, for {fewest} inputs "
+                "of an exit: the ridge decides what they leave open; more texts give better exits."
             )
-
-    def _begin(self) -> Sums:
-        """Return what this process has read before, or nothing."""
-        place = self._places[self._rank]
-        return self._read_sums(place) if place.exists() else self._no_sums()
-
-    def _no_sums(self) -> Sums:
-        return Sums(Moments(self._encoder.layers - 1, self._settings.inputs == "all-layers"))
-
-    def _read_sums(self, place: Path) -> Sums:
-        moments = self._no_sums().moments
-        return Sums.read(place, moments.layers, moments.wide)
-
-    def _rounds(self) -> Iterator[range]:
-        """Yield the windows of each round; after a round either more is read or the fit ends."""
-        last, done = -(-len(self._texts) // WINDOW), 0
-        until = last if self._settings.texts else FIRST // WINDOW
-        while done < last:
-            yield range(done, min(until, last))
-            done, until = until, 2 * until
-
-    def _read(self, windows: range, sums: Sums, features: TokenFeatures) -> None:
-        """Read this process's share of some windows, and add it to the sums."""
-        mine = [w for w in windows if w % self._ranks == self._rank and w not in sums.windows]
-        total = min(windows.stop * WINDOW, len(self._texts)) - windows.start * WINDOW
-        saved = time.monotonic()
-        with progress("Reading", len(mine) * WINDOW if self._ranks > 1 else total, "texts") as told:
-            for window in mine:
-                texts = self._texts.read(window * WINDOW, (window + 1) * WINDOW)
-                draw = np.random.default_rng([self._settings.seed, window])
-                models, length = (self._encoder, self._tokenizer), self._settings.length
-                found = read_texts(*models, features, texts, length, draw, told)
-                try:
-                    self._adding = True
-                    sums.add(window, *found)
-                    self._adding = False
-                except ValueError as error:
-                    raise UserError(
-                        f"{self._settings.backbone} cannot be fitted: {error} for a text of "
-                        f"{self._settings.corpus}. Its weights are damaged; get the model again."
-                    ) from error
-                return_free_memory()
-                if time.monotonic() - saved > SAVE_EVERY:
-                    sums.write(self._places[self._rank])
-                    saved = time.monotonic()
-        if self._ranks > 1 or mine:
-            sums.write(self._places[self._rank])
-
-    def _together(self, number: int, mine: Sums) -> Sums | None:
-        """Return the sums of all processes to the first one, None to the others."""
-        if self._group is None:
-            return mine
-        self._group.barrier(f"round-{number}")
-        if self._rank:
-            return None
-        whole = self._no_sums()
-        for place in self._places:
-            whole.merge(self._read_sums(place))
-        return whole
-
-    def _is_last(self, number: int, windows: range) -> bool | None:
-        """Return whether this round is the last one, or None if that is still open."""
-        if windows.stop * WINDOW >= len(self._texts):
-            return True
-        if number >= self._decided.judged:
-            return None
-        return self._decided.enough and number == self._decided.judged - 1
-
-    def _is_enough(self, number: int, windows: range, together: Sums | None) -> bool:
-        """Return whether this round gained too little for another one; the first process decides.
-
-        Both rounds are judged on the texts that the earlier one held out: later ones may be easier.
-        """
-        if together is not None:
-            cosine = gained = self._cosine(together)
-            earlier = {w: found for w, found in together.held_out.items() if w < windows.start}
-            if 0 < len(earlier) < len(together.held_out):
-                gained = self._cosine(replace(together, held_out=earlier))
-            before = self._decided.cosine
-            enough = before is not None and gained - before < ENOUGH
-            self._decided = Rounds(self._decided.of, number + 1, cosine, enough)
-            self._decided.write(self._path)
-        if self._group is None:
-            return self._decided.enough
-        told = self._group.broadcast(f"enough-{number}", str(self._decided.enough))
-        return told == str(True)
-
-    def _cosine(self, sums: Sums) -> float:
-        heads = _heads(sums, self._settings, self._folder)
-        return sum(head.cosine or 0.0 for head in heads) / len(heads)
-
-
-def _heads(sums: Sums, settings: FitSettings, folder: Path) -> list[FittedHead]:
-    try:
-        return heads_of(sums, settings.inputs, settings.ridge)
-    except ValueError as error:
-        larger = max(DEFAULT_RIDGE, 10 * (settings.ridge or max(RIDGES)))
-        line = begin_command("fit", replace(settings, ridge=larger), folder, overwrite=True)
-        raise UserError(
-            f"Exits of {settings.backbone} cannot be fitted: {error}; begin again with a larger "
-            f"one: {line}"
-        ) from error
-
-
-def _write(
-    encoder: Encoder,
-    tokenizer: ModelTokenizer,
-    sums: Sums,
-    features: TokenFeatures,
-    settings: FitSettings,
-    texts: FitTexts,
-    folder: Path,
-) -> ModelCard:
-    """Solve the regressions, rotate, and write the folder."""
-    card = encoder.card
-    heads = _heads(sums, settings, folder)
-    fewest = len(sums.moments.targets(0))
-    if sums.moments.count < fewest:
-        say(
-            f"{counted(sums.moments.count, 'texts')}, snippets included, for {fewest} inputs of an "
-            "exit: the ridge decides what they leave open; more texts give better exits."
-        )
-    how = settings.rotation, settings.inputs, settings.identity
-    record = record_of(heads, texts.names, sums.texts, sums.snippets, *how)
-    give_fit(encoder, features.cpu(), heads, sums.embeddings(), record, settings.seed)
-    untrained = not card.is_trained
-    own_revision = revision_of(find_folder(settings.backbone))
-    return checkpoint.save(
-        encoder,
-        tokenizer,
-        replace(
+        how = settings.rotation, settings.inputs, settings.identity
+        record = record_of(heads, texts.names, sums.texts, sums.snippets, *how)
+        give_fit(encoder, features.cpu(), heads, sums.embeddings(), record, settings.seed)
+        card = encoder.card
+        if not card.is_trained:
+            revision = revision_of(find_folder(settings.backbone))
+            card = replace(card, backbone=settings.backbone, revision=revision, variant=FITTED)
+        card = replace(
             card,
-            backbone=settings.backbone if untrained else card.backbone,
-            revision=own_revision if untrained else card.revision,
-            variant=FITTED if untrained else card.variant,
             cuts=fitted_cuts(card),
             documents=settings.documents,
             exported_from="",
             fit=record,
             fingerprint="",
-        ),
-        folder,
+        )
+        card = checkpoint.save(encoder, tokenizer, card, folder)
+        clear(folder)
+    return FitReport(folder, card, sums.texts, record.cosines, time.monotonic() - begun)
+
+
+def _read(
+    settings: FitSettings, texts: "FitTexts", encoder: Encoder, tokenizer: ModelTokenizer
+) -> "tuple[Sums, TokenFeatures]":
+    """Read texts, twice as many in each round, until a round gains too little for another one."""
+    counts, length = np.zeros(len(encoder.words), np.int64), settings.length
+    for start in range(0, min(COUNTED, len(texts)), WINDOW):  # a tokenizer needs kilobytes a text
+        part = texts.read(start, min(start + WINDOW, COUNTED))
+        rows = rows_of(encoder.card, tokenizer, part, length)
+        counts += count_tokens(Ragged.of(rows), len(counts))
+    features = read_features(encoder, tokenizer, counts, settings.identity)
+    sums = Sums(Moments(encoder.layers - 1, settings.inputs == "all-layers"))
+    done, until = 0, len(texts) if settings.texts else FIRST
+    before: float | None = None
+    while True:
+        read_sums(
+            sums, encoder, tokenizer, features, texts, range(done, until), length, settings.seed
+        )
+        if until >= len(texts):
+            return sums, features
+        # Both rounds are judged on the texts that the earlier one held out: later ones may be
+        # easier.
+        cosine = gained = _cosine(settings, texts, sums)
+        earlier = {w: sample for w, sample in sums.held_out.items() if w * WINDOW < done}
+        if 0 < len(earlier) < len(sums.held_out):
+            gained = _cosine(settings, texts, replace(sums, held_out=earlier))
+        if before is not None and gained - before < ENOUGH:
+            return sums, features
+        before, done, until = cosine, until, 2 * until
+
+
+def _cosine(settings: FitSettings, texts: "FitTexts", sums: "Sums") -> float:
+    heads = heads_of(sums, texts.names, settings.inputs, settings.ridge)
+    return sum(head.cosine or 0.0 for head in heads) / len(heads)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Texts of one kind of one corpus."""
+
+    corpus: int  # its number
+    side: Side
+    count: int
+    at: Callable[[int], str]
+
+
+@dataclass(frozen=True)
+class FitTexts:
+    """Texts of a fit by place, read on demand.
+
+    Attributes:
+        names: of the corpora.
+        order: [N, 2], number of the source and row in it.
+    """
+
+    names: tuple[str, ...]
+    order: NDArray[np.int64]
+    _sources: tuple[_Source, ...]
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def read(self, start: int, stop: int) -> list[tuple[Side, str]]:
+        """Return texts and the sides that they are encoded as."""
+        rows = self.order[start:stop].tolist()
+        return [(self._sources[number].side, self._sources[number].at(row)) for number, row in rows]
+
+
+def fit_texts(corpora: str, most: int, seed: int, split: str = QUERIES) -> FitTexts:
+    """Choose the texts of a fit.
+
+    Corpora share the number evenly, and in each of them queries and documents do; what one lacks
+    is given to the others.
+
+    Args:
+        corpora: what each is called, joined by commas; files of sentences too.
+        most: how many texts.
+        seed: of the choice and the order.
+        split: whose queries are read, where a corpus has it; never one of a test set.
+
+    Raises:
+        UserError: no such corpus, or one without a text.
+    """
+    given = [part.strip() for part in corpora.split(",") if part.strip()]
+    words = [corpora] if Path(corpora).exists() else list(dict.fromkeys(given))
+    if not words:
+        raise UserError("A fit needs texts: name a corpus, such as pydocs or a .txt file.")
+    names, sources = [], []
+    for number, word in enumerate(words):
+        name, found = _sources_of(number, word, split)
+        names.append(name)
+        sources += [source for source in found if source.count]
+    draw = np.random.default_rng(seed)
+    shares = _shares(sources, most)
+    rows = [
+        np.stack([np.full(share, number), draw.choice(source.count, share, replace=False)], axis=1)
+        for number, (source, share) in enumerate(zip(sources, shares, strict=True))
+    ]
+    return FitTexts(tuple(names), draw.permutation(np.concatenate(rows)), tuple(sources))
+
+
+def _sources_of(number: int, word: str, split: str) -> tuple[str, list[_Source]]:
+    if recognises_sentences(word) and is_plain_text(path := Path(word)) and not is_gzipped(path):
+        lines = DistinctLines(path)  # a file of any length: none of its texts is kept
+        return stem_of(path), [_Source(number, "document", len(lines), lines.__getitem__)]
+    if recognises_sentences(word):
+        sentences = open_sentences(word)
+        texts, _, _ = distinct(sentences.pairs)
+        return sentences.name, [_Source(number, "document", len(texts), texts.__getitem__)]
+    dataset = open_corpus(word)
+    documents = _Source(
+        number, "document", dataset.document_count, lambda row: dataset.document_at(row).content
     )
+    queries = dataset.queries(split) if dataset.canonical(split) in dataset.splits else []
+    return dataset.name, [
+        documents,
+        _Source(number, "query", len(queries), lambda row: queries[row].text),
+    ]
+
+
+def _shares(sources: Sequence[_Source], most: int) -> list[int]:
+    """Divide `most` texts evenly among the corpora, and among the kinds of texts of each.
+
+    Smallest first, each takes what is its due, and what it lacks goes to the larger ones.
+    """
+    totals: dict[int, int] = {}
+    for source in sources:
+        totals[source.corpus] = totals.get(source.corpus, 0) + source.count
+    of_corpus = dict(zip(totals, _even(list(totals.values()), most), strict=True))
+    found = [0] * len(sources)
+    for corpus, share in of_corpus.items():
+        mine = [number for number, source in enumerate(sources) if source.corpus == corpus]
+        parts = _even([sources[number].count for number in mine], share)
+        for number, part in zip(mine, parts, strict=True):
+            found[number] = part
+    return found
+
+
+def _even(counts: Sequence[int], most: int) -> list[int]:
+    """Return how many of each are taken, evenly, at most `most` in all.
+
+    >>> _even([10, 2, 50], 30)
+    [10, 2, 18]
+    """
+    found = [0] * len(counts)
+    left = most
+    smallest_first = sorted(range(len(counts)), key=lambda number: counts[number])
+    for done, number in enumerate(smallest_first):
+        found[number] = min(counts[number], left // (len(counts) - done))
+        left -= found[number]
+    return found
+
+
+def snippets(
+    texts: Sequence[str], each: int, draw: np.random.Generator
+) -> tuple[list[str], NDArray[np.int64]]:
+    """Cut snippets as short as queries out of texts.
+
+    The states of a short text are unlike those of a long one, and most queries are short.
+
+    Args:
+        texts: those with no more words than a snippet may have are left out.
+        each: snippets of a text.
+        draw: says how many words, and which.
+
+    Returns:
+        The snippets, and the place of the text that each is of.
+    """
+    found, places = [], []
+    for place, text in enumerate(texts):
+        words = text.split()
+        if len(words) < WORDS[1]:
+            continue
+        for _ in range(each):
+            count = int(draw.integers(*WORDS))
+            first = int(draw.integers(len(words) - count + 1))
+            found.append(" ".join(words[first : first + count]))
+            places.append(place)
+    return found, np.array(places, np.int64)
+
+
+def widest(rows: Sequence[Sequence[int]], among: int) -> list[int]:
+    """Choose one of every `among` rows so that the chosen ones have as many tokens as they can.
+
+    A row is worth the sum of 1 / √(1 + n) over its distinct tokens, where n is how many rows that
+    were chosen before have the token, divided by the root of their number. What this is worth:
+    docs/decisions/0014-what-a-fit-reads.md.
+
+    Args:
+        rows: token ids of m · `among` texts.
+        among: how many consecutive rows one is chosen of.
+
+    Returns:
+        The places of m rows.
+
+    >>> widest([[5, 6], [7, 7], [5, 6], [5, 8]], 2)
+    [0, 3]
+    """
+    found = []
+    counts = np.zeros(1 + max((max(row, default=0) for row in rows), default=0))
+    for first in range(0, len(rows), among):
+        tokens = [np.unique(np.array(row, np.int64)) for row in rows[first : first + among]]
+        roots = [len(one) ** 0.5 or 1.0 for one in tokens]
+        worth = [
+            ((1 + counts[one]) ** -0.5).sum() / root
+            for one, root in zip(tokens, roots, strict=True)
+        ]
+        best = int(np.argmax(worth))
+        counts[tokens[best]] += 1
+        found.append(first + best)
+    return found
+
+
+def rows_of(
+    card: ModelCard, tokenizer: ModelTokenizer, texts: Sequence[tuple[Side, str]], length: int
+) -> list[list[int]]:
+    """Return the token ids of texts, each with the prefix and length of its side.
+
+    Args:
+        card: of the model.
+        tokenizer: of the same model.
+        texts: with the sides that they are encoded as.
+        length: tokens of a text, at most. The exits of a fit that reads 64 find what those do of
+            one that reads all, in a third of the time.
+    """
+    card = replace(
+        card,
+        query_length=min(card.query_length, length),
+        document_length=min(card.document_length, length),
+    )
+    rows: list[list[int]] = [[] for _ in texts]
+    sides: tuple[Side, ...] = ("query", "document")
+    for side in sides:
+        places = [place for place, (found, _) in enumerate(texts) if found == side]
+        found = tokenize(card, tokenizer, [texts[place][1] for place in places], side)
+        for place, row in zip(places, found, strict=True):
+            rows[place] = row
+    return rows
+
+
+def count_tokens(rows: Ragged, ids: int) -> NDArray[np.int64]:
+    """Return how often each id stands in some rows, [V]."""
+    return np.bincount(rows.tokens, minlength=ids)
+
+
+def drop_exits(encoder: Encoder) -> None:
+    """Remove all exits below the last layer, fitted or trained."""
+    encoder.fitted = None
+    for layer in [layer for layer in encoder.exit_heads if int(layer) < encoder.layers]:
+        del encoder.exit_heads[layer]
+
+
+@dataclass
+class Sums:
+    """Moments over windows of texts.
+
+    Attributes:
+        moments: of all texts and snippets but those held out.
+        snippets: how many of what the moments are of are parts of other texts.
+        held_out: by window, texts that are held out.
+        vectors: of each window, embeddings [N, W].
+    """
+
+    moments: Moments
+    snippets: int = 0
+    held_out: dict[int, Sample] = field(default_factory=dict)
+    vectors: list[NDArray[np.float32]] = field(default_factory=list)
+
+    def add(self, window: int, sample: Sample, of: NDArray[np.int64]) -> None:
+        """Add a window of texts, in their order, and snippets of them, held out as their texts are.
+
+        Args:
+            window: its number.
+            sample: the texts, then the snippets.
+            of: the place of the text that each snippet is of.
+
+        Raises:
+            ValueError: a value is not finite.
+        """
+        first, texts = window * WINDOW, len(sample) - len(of)
+        places = np.arange(first, first + texts)
+        held = (places % ONE_OF == ONE_OF - 1) & (places < HELD_OUT * ONE_OF)
+        held = np.concatenate([held, held[of]])
+        self.moments.add(_rows(sample, ~held))
+        self.snippets += int((~held[texts:]).sum())
+        if held.any():
+            self.held_out[window] = _rows(sample, held)
+        if first < VECTORS:
+            self.vectors.append(sample.targets[: min(VECTORS - first, texts)])
+
+    @property
+    def texts(self) -> int:
+        """Number of texts in the moments."""
+        return self.moments.count - self.snippets
+
+    def sample(self) -> Sample:
+        """Return the texts that are held out; there may be none."""
+        kept = list(self.held_out.values())
+        if not kept:
+            width, features = self.moments.targets(0).shape[1], len(self.moments.targets(0)) - 1
+            empty = np.empty((self.moments.layers, 0, 0), np.float32)
+            return Sample(
+                empty, np.empty((0, features), np.float32), np.empty((0, width), np.float32)
+            )
+        return sum(kept[1:], kept[0])
+
+    def embeddings(self) -> NDArray[np.float32]:
+        """Return the embeddings that are kept, [N, W]."""
+        return np.concatenate(self.vectors)
+
+
+def _rows(sample: Sample, chosen: NDArray[np.bool_]) -> Sample:
+    return Sample(sample.states[:, chosen], sample.tokens[chosen], sample.targets[chosen])
+
+
+def read_features(
+    encoder: Encoder,
+    tokenizer: ModelTokenizer,
+    counts: NDArray[np.int64],
+    identity: int,
+) -> TokenFeatures:
+    """Return the features of tokens; the full model embeds each token of the vocabulary alone.
+
+    Args:
+        encoder: with all layers.
+        tokenizer: of the same model.
+        counts: [V], how often each id stands in the texts of the fit.
+        identity: random signs per token.
+    """
+    ids = tokenizer.ordinary_ids()
+    place = _vocabulary_file(encoder, len(ids))
+    found = _kept_vocabulary(place, (len(ids), encoder.card.width))
+    if found is None:
+        rows, layers = tokenizer.alone(ids), (encoder.layers,)
+        with progress("Reading the vocabulary", len(ids), "tokens") as advance:
+            found = embed_tokens(encoder, rows, tokenizer.pad_id, layers, advance)[0]
+        _keep_vocabulary(place, found)
+    single = np.zeros((len(counts), found.shape[1]), np.float32)
+    single[ids] = found
+    special = sorted({*range(len(counts))} - {*ids})
+    return token_features(encoder.words, single, counts, special, identity)
+
+
+def _vocabulary_file(encoder: Encoder, tokens: int) -> Path | None:
+    """Return the file that keeps the embeddings of single tokens; None where they are not kept.
+
+    They depend on the model alone, and take most of the time of a fit on few documents.
+    """
+    card = encoder.card
+    size = 4 * tokens * card.width
+    if not card.fingerprint or not KEPT_BYTES.start <= size < KEPT_BYTES.stop:
+        return None
+    with suppress(UserError):
+        dtype = str(next(encoder.parameters()).dtype).removeprefix("torch.")
+        sizes = (str(encoder.layers), str(card.width))  # a fingerprint tells nothing of a cut width
+        words = (card.fingerprint, *sizes, card.pooling, encoder.device.type, dtype)
+        return cache_folder() / "vocabularies" / f"{'-'.join(words)}.npy"
+    return None
+
+
+def _kept_vocabulary(place: Path | None, shape: tuple[int, int]) -> NDArray[np.float32] | None:
+    """Return embeddings of this shape, [V, W], that an earlier fit kept; None without any."""
+    if place is None or not place.is_file():
+        return None
+    try:
+        found: NDArray[np.float32] = np.load(place, allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return None
+    fits = found.shape == shape and found.dtype == np.float32
+    return found if fits and np.isfinite(found).all() else None
+
+
+def _keep_vocabulary(place: Path | None, found: NDArray[np.float32]) -> None:
+    if place is None:
+        return
+    with suppress(UserError), atomic_path(place) as temporary, temporary.open("wb") as file:
+        np.save(file, found, allow_pickle=False)
+
+
+def read_texts(
+    encoder: Encoder,
+    tokenizer: ModelTokenizer,
+    features: TokenFeatures,
+    texts: Sequence[tuple[Side, str]],
+    length: int,
+    draw: np.random.Generator,
+    advance: Callable[[int], None] = lambda _: None,
+) -> tuple[Sample, NDArray[np.int64]]:
+    """Run texts, and snippets of the long ones, through all layers.
+
+    Args:
+        encoder: with all layers.
+        tokenizer: of the same model.
+        features: of its tokens.
+        texts: with the sides that they are encoded as.
+        length: tokens of a text, at most.
+        draw: of the snippets.
+        advance: is told how many texts have been run.
+
+    Returns:
+        The texts and then the snippets; and the place of the text that each snippet is of.
+    """
+    found = read_sample(
+        encoder,
+        features,
+        Ragged.of(rows_of(encoder.card, tokenizer, texts, length)),
+        tokenizer.pad_id,
+        advance,
+    )
+    parts, of = snippets([text for _, text in texts], SNIPPETS * AMONG, draw)
+    if not parts:
+        return found, of
+    asked: list[tuple[Side, str]] = [("query", part) for part in parts]
+    rows = rows_of(encoder.card, tokenizer, asked, length)
+    chosen = widest(rows, AMONG)
+    short = Ragged.of([rows[place] for place in chosen])
+    return found + read_sample(encoder, features, short, tokenizer.pad_id), of[chosen]
+
+
+def read_sample(
+    encoder: Encoder,
+    features: TokenFeatures,
+    rows: Ragged,
+    pad_id: int,
+    advance: Callable[[int], None] = lambda _: None,
+) -> Sample:
+    """Run texts through all layers.
+
+    Args:
+        encoder: with all layers.
+        features: of its tokens.
+        rows: token ids of N texts.
+        pad_id: fills up short rows.
+        advance: is told how many texts have been run.
+    """
+    everything = np.arange(len(rows))
+    layers = (encoder.layers,)
+    _, states = embed_tokens_and_states(encoder, rows, pad_id, layers, everything, advance)
+    return as_sample(states, token_parts(encoder, features, rows, pad_id), encoder)
+
+
+def token_parts(
+    encoder: Encoder,
+    features: TokenFeatures | WordFeatures,
+    rows: Ragged,
+    pad_id: int,
+) -> NDArray[np.float32]:
+    """Return the features of the tokens of texts, [N, F]."""
+    batches = buckets(rows.lengths, tokens_per_batch(encoder.device.type), longest_first=True)
+    padded = (rows.pad(chosen, pad_id) for chosen in batches)
+    found = np.empty((len(rows), features.width(encoder.words)), np.float32)
+    for chosen, tokens in zip(batches, encoder.features_many(features, padded), strict=True):
+        found[chosen] = tokens
+    return found
+
+
+def as_sample(states: NDArray[np.float32], tokens: NDArray[np.float32], encoder: Encoder) -> Sample:
+    """Return a sample of states as `Encoder.states` gives them, [N, S P + W].
+
+    Targets are the embeddings, divided by their length where they are compared by cosine.
+    """
+    width = encoder.card.width
+    targets = states[:, -width:]
+    if encoder.card.similarity == "cosine":
+        lengths = np.linalg.norm(targets, axis=1, keepdims=True)
+        targets = targets / np.maximum(lengths, np.float32(1e-12))
+    shallow = states[:, :-width].reshape(len(states), encoder.layers - 1, encoder.pooled_width)
+    return Sample(np.ascontiguousarray(shallow.swapaxes(0, 1)), tokens, targets)
+
+
+def read_sums(
+    sums: Sums,
+    encoder: Encoder,
+    tokenizer: ModelTokenizer,
+    features: TokenFeatures,
+    texts: FitTexts,
+    places: range,
+    length: int,
+    seed: int,
+) -> None:
+    """Run the texts of some places, whole windows of them, and add them to the sums.
+
+    Raises:
+        UserError: a state or an embedding is not finite.
+    """
+    stop = min(places.stop, len(texts))
+    with progress("Reading", stop - places.start, "texts") as advance:
+        for first in range(places.start, stop, WINDOW):
+            window = first // WINDOW
+            draw, part = np.random.default_rng([seed, window]), texts.read(first, first + WINDOW)
+            sample, of = read_texts(encoder, tokenizer, features, part, length, draw, advance)
+            try:
+                sums.add(window, sample, of)
+            except ValueError as error:
+                raise unfit(texts.names, error) from error
+            return_free_memory()
+
+
+def fit_texts_now(
+    encoder: Encoder,
+    tokenizer: ModelTokenizer,
+    texts: FitTexts,
+    seed: int,
+    rotation: Rotation,
+    features: TokenFeatures | None = None,
+) -> FitRecord:
+    """Run texts through an encoder in memory, and give it exits fitted on them.
+
+    Args:
+        encoder: changed in place.
+        tokenizer: of the same model.
+        texts: to fit on.
+        seed: of snippets and a learned rotation.
+        rotation: of the embedding.
+        features: of tokens; read and counted on these texts by default.
+
+    Raises:
+        UserError: a state or an embedding is not finite.
+    """
+    encoder.fitted = None
+    length, inputs = FitSettings.length, FitSettings.inputs
+    if features is None:
+        read = texts.read(0, len(texts))
+        rows = Ragged.of(rows_of(encoder.card, tokenizer, read, length))
+        counts = count_tokens(rows, len(encoder.words))
+        features = read_features(encoder, tokenizer, counts, 0)
+    sums, places = Sums(Moments(encoder.layers - 1)), range(len(texts))
+    read_sums(sums, encoder, tokenizer, features, texts, places, length, seed)
+    heads = heads_of(sums, texts.names, inputs)
+    record = record_of(heads, texts.names, sums.texts, sums.snippets, rotation, inputs, 0)
+    return give_fit(encoder, features, heads, sums.embeddings(), record, seed)
+
+
+def heads_of(
+    sums: Sums, names: Sequence[str], inputs: FitInputs, ridge: float = 0.0
+) -> list[FittedHead]:
+    """Return the exits of layers 0 to L - 1 towards the embedding.
+
+    Args:
+        sums: of all texts.
+        names: of the corpora.
+        inputs: what an exit reads.
+        ridge: λ; 0: the best of several on the texts that are held out.
+
+    Raises:
+        UserError: a regression has no solution.
+    """
+    held_out, layers = sums.sample(), range(sums.moments.layers + 1)
+    ridges = (ridge,) if ridge else RIDGES
+    try:
+        return [fit_head(sums.moments, held_out, layer, inputs, ridges) for layer in layers]
+    except ValueError as error:
+        raise unfit(names, error) from error
+
+
+def give_fit(
+    encoder: Encoder,
+    features: TokenFeatures,
+    heads: Sequence[FittedHead],
+    embeddings: NDArray[np.float32],
+    record: FitRecord,
+    seed: int,
+) -> FitRecord:
+    """Rotate the embedding of an encoder as a record says, and give it these exits.
+
+    Args:
+        encoder: changed in place.
+        features: of its tokens.
+        heads: of layers 0 to L - 1, towards the embedding as it is.
+        embeddings: [N, W] to fit the rotation on.
+        record: of the fit.
+        seed: of a learned rotation.
+
+    Returns:
+        The record.
+    """
+    width = encoder.card.width
+    if record.rotation != "none":
+        with progress("Rotating", STEPS, "steps") as advance:
+            turned = fit_rotation(
+                embeddings,
+                record.rotation,
+                encoder.card.similarity,
+                default_dims(width),
+                seed,
+                advance,
+            )
+        heads = [head.rotated(turned) for head in heads]
+        encoder.behind = rotate(encoder.behind, encoder.pooled_width, turned)
+    give_exits(encoder, features, record.inputs, [(head.weight, head.bias) for head in heads])
+    return record
+
+
+def record_of(
+    heads: Sequence[FittedHead],
+    names: Sequence[str],
+    texts: int,
+    snippets: int,
+    rotation: Rotation,
+    inputs: FitInputs,
+    identity: int,
+) -> FitRecord:
+    """Return the record of a fit."""
+    return FitRecord(
+        corpora=tuple(names),
+        texts=texts,
+        snippets=snippets,
+        rotation=rotation,
+        inputs=inputs,
+        identity=identity,
+        ridges=tuple(head.ridge for head in heads),
+        cosines=tuple(head.cosine for head in heads),
+    )
+
+
+def unfit(names: Sequence[str], error: ValueError) -> UserError:
+    """Return the error of a fit on texts of some corpora."""
+    return UserError(f"Exits cannot be fitted on {', '.join(names)}: {error}.")

@@ -31,13 +31,11 @@ from m2dr.model.mlm import (
 )
 from m2dr.model.sentence_transformers import reshaping_module
 from m2dr.model.tokenizer import ModelTokenizer
-from m2dr.tasks.dry_run import Forecast, forecast
 from m2dr.tasks.encode_texts import open_corpus
 from m2dr.tasks.encoder import at_revision
 from m2dr.tasks.recipe import stairs_of
-from m2dr.tasks.run_folder import begin_command, clear, opened, refuse_own_folder
+from m2dr.tasks.run_folder import clear, opened, refuse_backbone
 from m2dr.tasks.train import loss_told, plan_of, run, watched
-from m2dr.train.reporters import require_reporters
 from m2dr.train.smae import MaskedAutoencoder, MaskedTexts, masked_batch
 from m2dr.train.trainer import Examples, Plan, Trainer
 
@@ -111,9 +109,8 @@ def pretrain(
         Interrupted: Ctrl-C; what was trained until the last checkpoint is in the folder.
     """
     begun = time.monotonic()
-    require_reporters(settings.reporters)
-    refuse_own_folder("pretrain", settings, folder, "smae")
-    setup = _prepare(settings, folder)
+    refuse_backbone(settings.backbone, folder)
+    setup = prepare(settings, folder)
     parameters = sum(p.numel() for p in setup.module.parameters())
     with opened(folder, settings, parameters, resume, overwrite):
         trainer, card = _pretrain(setup, folder, resume)
@@ -128,12 +125,12 @@ def _pretrain(setup: _Setup, folder: Path, resume: bool) -> tuple[Trainer, Model
     settings, plan = setup.settings, setup.plan
     cuts = " ".join(map(str, setup.module.cuts))
     say(f"Pre-training {cuts} of {settings.backbone}: {counted(plan.steps, 'steps')}")
-    say(f"  {counted(setup.texts, 'texts')}, {plan.batch_queries} per step, into {folder}")
+    say(f"  {counted(setup.texts, 'texts')}, {plan.batch} per step, into {folder}")
     losses: dict[int, float] = {}  # by its step, the last one that was logged
     with progress("Pre-training", plan.steps, "steps", partial(loss_told, losses)) as advance:
         watch = watched(advance, losses)
         trainer = Trainer(setup.module, plan, setup.examples, setup.batch, None, watch)
-        run(trainer, folder, resume, advance, "pretrain")
+        run(trainer, folder, resume, advance)
     card = setup.card
     trainer.accelerator.wait_for_everyone()
     if is_main_process():
@@ -143,14 +140,8 @@ def _pretrain(setup: _Setup, folder: Path, resume: bool) -> tuple[Trainer, Model
     return trainer, card
 
 
-@at_revision
-def dry_run(settings: PretrainSettings) -> Forecast:
-    """Load everything, run a few real steps, and forecast the rest; nothing is written."""
-    setup = _prepare(settings, Path())
-    return forecast(setup.module, setup.plan, setup.examples, setup.batch, "texts")
-
-
-def _prepare(settings: PretrainSettings, folder: Path) -> _Setup:
+def prepare(settings: PretrainSettings, folder: Path) -> _Setup:
+    """Load and check all that a pre-training needs; nothing is written."""
     device = choose_training_device(settings.device)
     count, read = _texts(settings)
     if settings.batch_texts > count:
@@ -210,10 +201,9 @@ def _check(settings: PretrainSettings) -> None:
     folder = find_folder(settings.backbone)
     card = read_card(folder)
     if card.exit_head in ("fitted", "table"):
-        origin = replace(settings, backbone=card.backbone, revision="")
         raise UserError(
-            f"{settings.backbone} has fitted exits, which no longer fit when its layers move. "
-            f"Pre-train what it was made of: {begin_command('pretrain', origin)}"
+            f"{settings.backbone} has fitted exits, which no longer fit when its layers move; "
+            f"pre-train what it was made of, {card.backbone}."
         )
     module, pooling = reshaping_module(folder), card.pooling
     if module or len(pooling_modes(pooling)) > 1:

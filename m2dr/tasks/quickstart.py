@@ -84,8 +84,7 @@ def _fit(out: Path, say: Say) -> Path:
     if (folder / CARD).exists():
         say(f"Not run: {folder} is already fitted. Remove it to fit again.")
         return folder
-    begun = (folder / RECORD).exists()
-    report = fit(settings, folder, resume=begun)
+    report = fit(settings, folder)
     say(f"{counted(report.texts, 'texts', ',')} in {report.seconds:,.0f} s, no training")
     return folder
 

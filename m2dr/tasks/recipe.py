@@ -1,23 +1,23 @@
 """Settings and a backbone resolved to the recipe of a training, checked before it starts."""
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, cast, get_args
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, cast, get_args
 
-from m2dr.core.errors import UserError, command
+from m2dr.core.errors import UserError, counted
 from m2dr.core.records import Cut, ModelCard, Similarity, pooling_modes
 from m2dr.core.trainings import TrainSettings
-from m2dr.core.variants import ExitHead, Loss, Variant
+from m2dr.core.variants import CHOICES, VARIANTS, ExitHead, Loss, Variant
 from m2dr.model.backbones import attend, default_pooling, most_tokens, read_config
 from m2dr.model.folder import read_card
 from m2dr.model.hub import find_folder, revision_of
 from m2dr.model.sentence_transformers import TEMPERATURE, reshaping_module
 from m2dr.tasks.encoder import at_revision, default_dims
-from m2dr.tasks.run_folder import refuse_cut
-from m2dr.tasks.unused_settings import refuse_idle
+from m2dr.tasks.run_folder import refuse_backbone
 from m2dr.train.mipic import Anchor, Chain, TokenRelations, checkpoints_of, full_width, shares_of
 from m2dr.train.objective import LossWeights, Objective, Setting
-from m2dr.train.terms import StepTerms, possible_steps, with_teacher
+from m2dr.train.terms import StepTerms, Term, possible_steps, with_teacher
 
 Kind = Literal["documents", "scored pairs", "sentences"]  # what a corpus holds
 
@@ -25,6 +25,12 @@ USUAL_PREFIX = 128  # the retrieval paper's k
 STAIRS = 6  # cuts of the diagonal, the full model included (Starbucks)
 SHORTEST_RELATED = 16  # no shorter prefix has token relations (MIPIC, A.5)
 PAIRED = ("cosent", "angle")  # losses of pairs that are more or less alike
+RECIPE_SETTINGS = (
+    *CHOICES, "layers", "dims", "checkpoints", "faithful", "loss_weights", "candidates",
+    "relations_temperature", "chain_temperature", "distill", "distill_weight", "contrastive_weight",
+    "distill_temperature",
+)  # fmt: skip
+_DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(TrainSettings)}
 
 
 @dataclass(frozen=True)
@@ -70,19 +76,12 @@ def recipe_of(settings: TrainSettings, kind: Kind = "documents") -> Recipe:
 
     Raises:
         UserError: layers, dims or losses that the backbone does not have, the variant does not use
-            or the corpus does not serve; or a setting that changes nothing.
+            or the corpus does not serve.
     """
-    recipe = settle(settings, kind)
-    refuse_idle(settings, kind, recipe, lambda other: settle(other, kind))
-    return recipe
-
-
-def settle(settings: TrainSettings, kind: Kind = "documents") -> Recipe:
-    """Resolve a recipe without refusing settings that have no effect."""
     variant, backbone = settings.recipe(), read_card(settings.backbone)
     _refuse(settings, variant, backbone)
     layers = _layers(settings, variant, backbone)
-    last = layers[0] if variant.alone and layers else backbone.layers
+    last = layers[0] if variant.single_cut and layers else backbone.layers
     full = Cut(last, backbone.width)
     dims = _dims(settings, variant, full)
     stairs, path = _cuts(settings, variant, full)
@@ -96,7 +95,7 @@ def settle(settings: TrainSettings, kind: Kind = "documents") -> Recipe:
         dims,
         full,
         stairs,
-        together=kind != "documents",
+        joint_batch=kind != "documents",
         more_layers=[cut.layer for cut in path],
     )
     if settings.distill != "none":
@@ -208,7 +207,7 @@ def _similarity(backbone: ModelCard, kind: Kind) -> Similarity:
 
 def _refuse(settings: TrainSettings, variant: Variant, backbone: ModelCard) -> None:
     """Raise UserError for what the backbone or the rest of the recipe does not allow."""
-    refuse_cut("train", settings)
+    refuse_backbone(settings.backbone)
     _refuse_long(settings, backbone)
     _refuse_space(settings, variant, backbone)
     _refuse_frozen(settings, variant)
@@ -222,7 +221,7 @@ def _refuse_frozen(settings: TrainSettings, variant: Variant) -> None:
     """Raise UserError for a frozen encoder with nothing else to train, or that must change."""
     if not variant.freeze:
         return
-    if variant.exit_head == "none" or variant.alone or not variant.shallow:
+    if variant.exit_head == "none" or variant.single_cut or not variant.shallow:
         raise UserError(
             f"freeze = true trains the exits of shallow layers alone, and variant {variant.name}, "
             "as it is set, has none. Take --variant exits, or set exit_head=fitted, shallow=true."
@@ -276,30 +275,21 @@ def _refuse_space(settings: TrainSettings, variant: Variant, backbone: ModelCard
 
 
 def _layers(settings: TrainSettings, variant: Variant, backbone: ModelCard) -> tuple[int, ...]:
+    if variant.staircase or not (variant.shallow or variant.single_cut):
+        return ()  # which --explain says
     layers = tuple(sorted(set(settings.layers)))
     for layer in layers:
         if layer > 0:
             backbone.check(Cut(layer, 1))
-    if 0 in layers and variant.alone:
+    if 0 in layers and variant.single_cut:
         raise UserError(
             "layers = 0 was asked of variant separate; an encoder that is cut to no layer has none "
-            "to train. Ask for layers from 1, or fit one: "
-            + command("fit", backbone=settings.backbone)
+            "to train."
         )
     if (0 in layers or variant.embeddings) and variant.exit_head == "fitted":
         raise UserError(
             "Layer 0 was asked for with exit_head = fitted, where it is a table that no step "
             "reaches. Leave embeddings and layer 0 out, or set exit_head=none."
-        )
-    if layers and variant.staircase:
-        raise UserError(
-            f"Variant {variant.name} trains a staircase of cuts, so layers = {list(layers)} would "
-            'do nothing. Set checkpoints instead, such as checkpoints=["L2D32"].'
-        )
-    if layers and not (variant.shallow or variant.alone):
-        raise UserError(
-            f"Variant {variant.name} trains no shallow layers, so layers = {list(layers)} would do "
-            "nothing. Leave it out, or set shallow=true."
         )
     return layers
 
@@ -308,18 +298,14 @@ def _dims(settings: TrainSettings, variant: Variant, full: Cut) -> tuple[int, ..
     dims = tuple(sorted(set(settings.dims)))
     if dims and dims[-1] > full.dim:
         raise UserError(f"Dim {dims[-1]} was asked for; this backbone has {full.dim} dims.")
-    if dims and variant.prefixes == "none":
-        hint = "Set checkpoints instead." if variant.staircase else "Or set prefixes=one."
-        raise UserError(
-            f"Variant {variant.name} trains no prefixes, so dims = {list(dims)} would do nothing. "
-            f"Leave it out. {hint}"
-        )
+    if variant.prefixes == "none":
+        return ()
     if len(dims) > 1 and variant.prefixes == "one":
         raise UserError(
             f"Variant {variant.name} trains one prefix; dims = {list(dims)} names {len(dims)}. "
             "Set prefixes=many for several."
         )
-    if variant.alone:
+    if variant.single_cut:
         return dims
     return tuple(dim for dim in dims if dim < full.dim) or _usual(variant, full.dim)
 
@@ -342,11 +328,6 @@ def _cuts(
     """Return the cuts of the diagonal below the full model, and the checkpoints of a chain."""
     named = tuple(Cut.parse(word) for word in settings.checkpoints)
     chained = variant.sia or variant.pic
-    if named and not (variant.staircase or chained):
-        raise UserError(
-            f"Variant {variant.name} has no checkpoints, so checkpoints = "
-            f"{list(settings.checkpoints)} would do nothing. Leave it out, or set staircase=true."
-        )
     for cut in named:
         if cut.layer > full.layer or cut.dim > full.dim:
             raise UserError(f"Checkpoint {cut} was asked for; the full model is {full}.")
@@ -371,3 +352,126 @@ def stairs_of(full: Cut) -> tuple[Cut, ...]:
 
 def _or(value: str | None, other: str) -> str:
     return other if value is None else value
+
+
+def explain(settings: TrainSettings, kind: Kind = "documents") -> str:
+    """Return the terms of one batch, what else is trained, and which settings no term reads."""
+    recipe = recipe_of(settings, kind)
+    counts: Counter[Term] = Counter()
+    for step in recipe.choices:
+        counts.update(step.terms)
+    draws = len(recipe.choices)
+    rows = [("cut", "loss", "weight", "imitates", "batches")]
+    for term, count in sorted(counts.items(), key=lambda item: -item[1] if draws > 1 else 0):
+        own = {"retrieve": recipe.setting.loss, "distill": recipe.setting.distill}
+        what = own.get(term.kind, term.kind)
+        teacher = str(term.teacher) if term.teacher else _target(recipe, term)
+        share = "" if draws == 1 else "all" if count == draws else f"1 in {draws / count:g}"
+        rows.append((str(term.cut), what, f"{term.weight:.4f}", teacher, share))
+    used = [place for place, cells in enumerate(zip(*rows[1:], strict=True)) if any(cells)]
+    table = [[row[place] for place in used] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = ["  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in table]
+    tail = counted(len(counts), "terms")
+    tail += f", {draws} draws of a batch" if draws > 1 else ""
+    idle = unread(settings, kind)
+    notes = [f"Given, and read by no term: {', '.join(idle)}."] if idle else []
+    return "\n".join([*_head(recipe), *lines, *_extra_terms(recipe), tail, *notes])
+
+
+def _head(recipe: Recipe) -> list[str]:
+    source = "the last layer" if recipe.variant.documents == "last" else "the query's layer"
+    row = VARIANTS[recipe.variant.name]
+    changed = [
+        f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+        for name in CHOICES
+        if (value := getattr(recipe.variant, name)) != getattr(row, name)
+    ]
+    return [
+        f"{recipe.variant.name}: {recipe.variant.summary}",
+        *([f"Changed: {' '.join(changed)}"] if changed else []),
+        f"Full model {recipe.full}, documents from {source}, "
+        f"similarity {recipe.card.similarity}, temperature {recipe.card.temperature:g}.",
+    ]
+
+
+def _target(recipe: Recipe, term: Term) -> str:
+    if term.kind == "distill":
+        return "teacher's scores"
+    if not term.kind.startswith("align"):
+        return ""
+    names = {
+        "dependencies": "PCA of dependencies",
+        "randomised": "PCA of dependencies, randomised",
+        "embeddings": "PCA",
+        "max-k": "max-k",
+    }
+    return names.get(recipe.variant.compress, "")
+
+
+def _extra_terms(recipe: Recipe) -> list[str]:
+    """Return the terms without a cut of their own, and what is trained but not kept."""
+    variant, rest = recipe.variant, 1 - recipe.variant.alpha
+    layers = ", ".join(str(cut.layer) for cut in recipe.path)
+    found = []
+    if variant.sia:
+        dims = ", ".join(map(str, recipe.related))
+        found.append(f"token relations of layers {layers} at dims {dims}, weight {rest:.4f}")
+    if variant.pic:
+        path = " -> ".join(map(str, recipe.path))
+        found.append(f"chain {path}, weight {rest:.4f}")
+    if variant.weights == "dynamic":
+        found.append("weights of the shallow layers are learned")
+    if 0 in recipe.layers and recipe.card.pooling == "cls":
+        found.append(
+            "layer 0 of the first token is the same for all texts: nothing is learned from it"
+        )
+    if variant.freeze:
+        found.append("the encoder is frozen")
+    if recipe.card.exit_head == "linear":
+        below = [str(layer) for layer in recipe.layers if layer < recipe.full.layer]
+        found.append(f"exit heads at layers {', '.join(below)}")
+    return found
+
+
+def unread(settings: TrainSettings, kind: Kind = "documents") -> list[str]:
+    """Return the settings of the recipe that were given and that none of its terms reads."""
+    read, found = _read(recipe_of(settings, kind)), []
+    for name in RECIPE_SETTINGS:
+        default = _DEFAULTS[name]
+        if getattr(settings, name) in (default, getattr(settings.row, name, default)):
+            continue
+        try:
+            without = _read(recipe_of(replace(settings, **{name: default}), kind))
+        except UserError:  # without it nothing can be trained, or another setting would not fit
+            continue
+        if without == read:
+            found.append(name)
+    return found
+
+
+def _read(recipe: Recipe) -> tuple[object, ...]:
+    """Return all that settings of a recipe can change in a training or its model."""
+    setting, variant = recipe.setting, recipe.variant
+    terms = [term for step in recipe.choices for term in step.terms]
+    kinds = {term.kind for term in terms} - {"retrieve"}
+    layers = {term.cut.layer for term in terms}
+    aligned = kinds - {"distill"}
+    vectors = {kind.split()[0] for kind in aligned - {"align scores"}}
+    extra = 1 - variant.alpha  # what token relations and the chain count
+    sia, pic = variant.sia and extra > 0, variant.pic and extra > 0
+    return (
+        tuple(step.terms for step in recipe.choices),
+        (min(layers) < recipe.full.layer or pic) and recipe.card.documents,
+        (recipe.card.exit_head, variant.freeze, setting.loss),
+        setting.loss == "angle" and (setting.loss_weights, recipe.scored and setting.candidates),
+        "distill" in kinds and (setting.distill, setting.distill_temperature),
+        aligned and (variant.add_mse, variant.align_reduction),
+        vectors and variant.align_temperature,
+        "align" in vectors and variant.compress,
+        "imitate" in vectors and variant.detach,
+        layers & {*setting.learned},
+        sia and (recipe.related, setting.relations_temperature, [c.layer for c in recipe.path]),
+        pic and (recipe.path, setting.chain_temperature),
+        (sia or pic) and extra,
+    )

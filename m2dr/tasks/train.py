@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -17,25 +18,23 @@ from m2dr.model.devices import choose_training_device, drops_out, set_dropout, t
 from m2dr.model.distributed import RankGroup
 from m2dr.model.encoder import Encoder
 from m2dr.model.folder import read_card
-from m2dr.model.hub import CARD, CHECKPOINTS, RECORD, resume_command
+from m2dr.model.hub import CARD, CHECKPOINTS, RECORD
 from m2dr.model.lora import add_lora, merge_lora
 from m2dr.model.tokenizer import ModelTokenizer
+from m2dr.tasks.fit import FitTexts, drop_exits, fit_texts, fit_texts_now
 from m2dr.tasks.encoder import at_revision, fitted_cuts
-from m2dr.tasks.fit_heads import fit_texts_now
-from m2dr.tasks.fit_texts import FitTexts, drop_exits, fit_texts
 from m2dr.tasks.recipe import Recipe, recipe_of
 from m2dr.tasks.run_folder import (
     LOGS,
-    asked_to_stop,
-    begin_many,
+    begin,
     clear,
     held,
     opened,
-    refuse_own_folder,
+    refuse_backbone,
+    stops_on_sigterm,
 )
-from m2dr.tasks.training_data import Material, kind_of, open_material, refuse_few
+from m2dr.tasks.training_data import TrainingData, kind_of, open_training_data, refuse_few
 from m2dr.train.module import TrainingModule
-from m2dr.train.reporters import require_reporters
 from m2dr.train.trainer import Examples, Plan, Trainer, last_complete_checkpoint, step_of
 
 FIT_TEXTS = 4096  # documents and training queries that a fit inside a training reads, at most
@@ -60,29 +59,24 @@ def plan_of(
         folder: of the model.
         evaluate_steps: between two evaluations; 0: never.
         all_used: every step trains every parameter.
+
+    Raises:
+        UserError: a library that losses are to be sent to is not installed.
     """
+    for name in settings.reporters:
+        if find_spec(name) is None:
+            raise UserError(f"report_to names {name}, which is not installed.")
     per_step = batch * settings.accumulate * process_count()
     steps = ceil(settings.epochs * count / per_step) if settings.epochs else settings.steps
     return Plan(
-        folder=folder / CHECKPOINTS,
-        logs=folder / LOGS,
-        steps=steps,
-        batch_queries=batch,
-        accumulate=settings.accumulate,
-        learning_rate=settings.learning_rate,
-        head_learning_rate=settings.head_learning_rate,
-        schedule=settings.schedule,
-        warmup=settings.warmup,
-        weight_decay=settings.weight_decay,
-        max_grad_norm=settings.max_grad_norm,
-        seed=settings.seed,
+        settings,
+        folder / CHECKPOINTS,
+        folder / LOGS,
+        steps,
+        batch,
         bf16=trains_in_bf16(settings.dtype, encoder.device),
         cpu=encoder.device.type == "cpu",
-        log_steps=settings.log_steps,
-        save_steps=settings.save_steps,
         evaluate_steps=min(evaluate_steps, steps),
-        report_to=settings.reporters,
-        settings=asdict(settings),
         all_used=all_used,
     )
 
@@ -106,7 +100,7 @@ class Setup:
     """All objects that a training needs before its first step."""
 
     settings: TrainSettings
-    material: Material
+    data: TrainingData
     recipe: Recipe
     encoder: Encoder
     tokenizer: ModelTokenizer
@@ -116,7 +110,7 @@ class Setup:
 
     def batch(self, chosen: Any) -> dict[str, object]:  # groups or pairs
         """Return the module's arguments for some examples."""
-        return self.material.batch(self.recipe.card, self.tokenizer, chosen).tensors()
+        return self.data.batch(self.recipe.card, self.tokenizer, chosen).tensors()
 
 
 @at_revision
@@ -130,32 +124,31 @@ def train(
         Interrupted: Ctrl-C; what was trained until the last checkpoint is in the folder.
     """
     begun = time.monotonic()
-    require_reporters(settings.reporters)
-    refuse_own_folder("train", settings, folder, settings.variant)
+    refuse_backbone(settings.backbone, folder)
     setup = prepare(settings, folder)
     parameters = sum(p.numel() for p in setup.module.parameters())
     with opened(folder, settings, parameters, resume, overwrite):
         trainer, card = _train(setup, folder, resume)
-    return _report(trainer, folder, card, setup.material, time.monotonic() - begun)
+    return _report(trainer, folder, card, setup.data, time.monotonic() - begun)
 
 
 def _train(setup: Setup, folder: Path, resume: bool) -> tuple[Trainer, ModelCard]:
     """Train, and write the model in the first rank."""
     settings, encoder, plan = setup.settings, setup.encoder, setup.plan
-    material = setup.material
+    data = setup.data
     kind = f"{encoder.device.type} in {'bf16' if plan.bf16 else 'fp32'}"
     say(
-        f"Training {setup.recipe.variant.name} on {material.name}: {counted(plan.steps, 'steps')} "
+        f"Training {setup.recipe.variant.name} on {data.name}: {counted(plan.steps, 'steps')} "
         f"on {kind}"
     )
-    say(f"  {counted(material.count, material.unit)}, {plan.batch_queries} per step, into {folder}")
+    say(f"  {counted(data.count, data.unit)}, {plan.batch} per step, into {folder}")
 
-    quality = partial(_quality, setup) if material.quality else None
+    quality = partial(_quality, setup) if data.quality else None
     losses: dict[int, float] = {}  # by its step, the last one that was logged
     with progress("Training", plan.steps, "steps", partial(loss_told, losses)) as advance:
         watch = watched(advance, losses)
         trainer = Trainer(setup.module, plan, setup.examples, setup.batch, quality, watch)
-        run(trainer, folder, resume, advance, "train")
+        run(trainer, folder, resume, advance)
     card = setup.recipe.card
     trainer.accelerator.wait_for_everyone()
     if is_main_process():
@@ -177,19 +170,19 @@ def _train(setup: Setup, folder: Path, resume: bool) -> tuple[Trainer, ModelCard
 
 def _quality(setup: Setup) -> dict[str, float]:
     """Return the dev measure of each trained cut, by the name of the cut."""
-    if setup.material.quality is None:
+    if setup.data.quality is None:
         return {}
-    found = setup.material.quality(setup.encoder, setup.tokenizer)
+    found = setup.data.quality(setup.encoder, setup.tokenizer)
     return {str(cut): value for cut, value in found.items()}
 
 
 def prepare(settings: TrainSettings, folder: Path) -> Setup:
     """Load and check all that a training needs; nothing is written."""
     device = choose_training_device(settings.device)
-    material = open_material(settings)
-    recipe = recipe_of(settings, material.kind)
-    refuse_few(settings, material)  # after mistakes that no other corpus mends
-    _warn_of_margins(recipe, material)
+    data = open_training_data(settings)
+    recipe = recipe_of(settings, data.kind)
+    refuse_few(settings, data)  # after mistakes that no other corpus mends
+    _warn_of_margins(recipe, data)
     encoder, tokenizer = checkpoint.load(settings.backbone, recipe.card.layers, device)
     encoder.card = recipe.card
     if recipe.card.exit_head != "fitted":
@@ -214,14 +207,12 @@ def prepare(settings: TrainSettings, folder: Path) -> Setup:
         encoder.checkpoint_layers(on=True)
     module = TrainingModule(encoder, recipe.objective(), cached=settings.gradient_cache > 0)
     module.to(device)
-    evaluate = settings.evaluate_steps if material.quality else 0
+    evaluate = settings.evaluate_steps if data.quality else 0
     used = _all_used(recipe, encoder)
-    plan = plan_of(
-        settings, settings.batch_queries, material.count, encoder, folder, evaluate, used
-    )
+    plan = plan_of(settings, settings.batch_queries, data.count, encoder, folder, evaluate, used)
     total = plan.examples * process_count()
-    examples: Examples[Any] = Examples(material.count, material.example, total, settings.seed)
-    return Setup(settings, material, recipe, encoder, tokenizer, module, plan, examples)
+    examples: Examples[Any] = Examples(data.count, data.example, total, settings.seed)
+    return Setup(settings, data, recipe, encoder, tokenizer, module, plan, examples)
 
 
 def train_exits_alone(encoder: Encoder) -> None:
@@ -277,12 +268,12 @@ def _fit_texts(settings: TrainSettings) -> FitTexts:
     return fit_texts(settings.corpus, FIT_TEXTS, settings.seed, settings.split)
 
 
-def _warn_of_margins(recipe: Recipe, material: Material) -> None:
+def _warn_of_margins(recipe: Recipe, data: TrainingData) -> None:
     """Warn if margins of the teacher are out of reach: cosines differ by 2 at most."""
     setting = recipe.setting
     reached = 2 / setting.temperature
     if setting.distill == "margin-mse" and setting.similarity == "cosine":
-        widest = material.widest / setting.distill_temperature
+        widest = data.widest / setting.distill_temperature
         if widest > reached:
             say(
                 f"Warning: margins of the teacher go up to {widest:g}, and those of cosines divided"
@@ -301,7 +292,7 @@ def _all_used(recipe: Recipe, encoder: Encoder) -> bool:
     )
 
 
-def run(trainer: Trainer, folder: Path, resume: bool, advance: Advance, verb: str) -> None:
+def run(trainer: Trainer, folder: Path, resume: bool, advance: Advance) -> None:
     """Train to the end, from the last complete checkpoint if resumed."""
     processes = process_count()
     found = last_complete_checkpoint(folder / CHECKPOINTS, processes) if resume else None
@@ -309,22 +300,21 @@ def run(trainer: Trainer, folder: Path, resume: bool, advance: Advance, verb: st
         step = step_of(found) if found else 0
         advance(step)
         say(f"Resuming after step {step}")
-    go_on = f"go on with: {resume_command(verb, folder, processes)}"
     try:
-        with asked_to_stop():
+        with stops_on_sigterm():
             trainer.train(resume_from_checkpoint=str(found) if found else None)
             trainer.assemble()
     except KeyboardInterrupt:
         raise Interrupted(
             f"Training stopped at step {trainer.state.global_step} of {trainer.state.max_steps}; "
-            f"{go_on}"
+            f"go on with --resume --out {folder}."
         ) from None
     except RuntimeError as error:
         if processes == 1 or not _of_another_process(error):
             raise
         raise Interrupted(
-            f"Another process of this training was lost at step {trainer.state.global_step}; "
-            f"{go_on}"
+            f"Another process of this training was lost at step {trainer.state.global_step}; go on "
+            f"with --resume --out {folder}."
         ) from error
 
 
@@ -355,11 +345,11 @@ def loss_told(losses: Mapping[int, float]) -> str:
 
 
 def _report(
-    trainer: Trainer, folder: Path, card: ModelCard, material: Material, seconds: float
+    trainer: Trainer, folder: Path, card: ModelCard, data: TrainingData, seconds: float
 ) -> TrainReport:
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     quality, steps = trainer.state.best_metric, trainer.state.max_steps
-    measure = "nDCG@10" if material.kind == "documents" else "Spearman"
+    measure = "nDCG@10" if data.kind == "documents" else "Spearman"
     return TrainReport(folder, card, steps, losses[0], losses[-1], quality, measure, seconds)
 
 
@@ -374,23 +364,19 @@ class SeparateReport:
 
 
 @at_revision
-def cuts_asked(settings: TrainSettings) -> tuple[Cut, ...]:
-    """Return every layer with every dim; by default those of the full model."""
+def separate_cuts(settings: TrainSettings) -> tuple[Cut, ...]:
+    """Return the cuts of a training of several models, from small to large; () for one model."""
+    several = len(set(settings.layers)) > 1 or len(set(settings.dims)) > 1
+    if not (several and settings.recipe().single_cut):
+        return ()
     backbone = read_card(settings.backbone)
     layers, dims = settings.layers or (backbone.layers,), settings.dims or (backbone.width,)
-    cuts = {backbone.check(Cut(layer, dim)) for layer in layers for dim in dims}
-    return tuple(sorted(cuts))
+    return tuple(sorted({backbone.check(Cut(layer, dim)) for layer in layers for dim in dims}))
 
 
-def asks_for_many(settings: TrainSettings) -> bool:
-    """Return whether the settings name more than one model."""
-    several = len(set(settings.layers)) > 1 or len(set(settings.dims)) > 1
-    return settings.recipe().alone and several
-
-
-def largest(settings: TrainSettings) -> TrainSettings:
-    """Return the settings of the most expensive model, to explain or to try."""
-    return _alone(settings, cuts_asked(settings)[-1]) if asks_for_many(settings) else settings
+def of_cut(settings: TrainSettings, cut: Cut) -> TrainSettings:
+    """Return the settings of the model that is trained for one cut."""
+    return replace(settings, layers=(cut.layer,), dims=(cut.dim,))
 
 
 @at_revision
@@ -406,15 +392,15 @@ def train_separately(
         Interrupted: Ctrl-C; finished models and the last checkpoint are in the folder.
     """
     begun = time.monotonic()
-    refuse_own_folder("train", settings, folder, settings.variant)
-    cuts, kind = cuts_asked(settings), kind_of(settings)
-    ones = {cut: _alone(settings, cut) for cut in cuts}
+    refuse_backbone(settings.backbone, folder)
+    cuts, kind = separate_cuts(settings), kind_of(settings)
+    ones = {cut: of_cut(settings, cut) for cut in cuts}
     for one in ones.values():
         recipe_of(one, kind)
     group = RankGroup() if process_count() > 1 else None
     with held(folder):
         if is_main_process():
-            begin_many(folder, settings, resume, overwrite)
+            begin(folder, settings, resume, overwrite, several=True)
         trained = list(_each(ones, folder, group))
         if is_main_process():
             clear(folder)
@@ -437,9 +423,6 @@ def _each(
         try:
             yield train(one, own, resume=found == RECORD)
         except Interrupted as stopped:
-            hint = f"go on with: {resume_command('train', folder, process_count())}"
-            raise Interrupted(f"{str(stopped).split(';')[0]} of {cut}; {hint}") from None
-
-
-def _alone(settings: TrainSettings, cut: Cut) -> TrainSettings:
-    return replace(settings, layers=(cut.layer,), dims=(cut.dim,))
+            raise Interrupted(
+                f"{str(stopped).split(';')[0]} of {cut}; go on with --resume --out {folder}."
+            ) from None

@@ -195,7 +195,7 @@ class DevPairs:
 
 
 @dataclass(frozen=True)
-class Material:
+class TrainingData:
     """The examples of a training, and the function that makes batches of them."""
 
     name: str
@@ -208,7 +208,7 @@ class Material:
     widest: float = 0.0  # margin between the scores that a teacher gave to documents of a query
 
 
-def open_material(settings: TrainSettings) -> Material:
+def open_training_data(settings: TrainSettings) -> TrainingData:
     """Open the training data that the settings name.
 
     Raises:
@@ -219,12 +219,12 @@ def open_material(settings: TrainSettings) -> Material:
     return _of_corpus(open_corpus(settings.corpus), settings)
 
 
-def refuse_few(settings: TrainSettings, material: Material) -> None:
+def refuse_few(settings: TrainSettings, data: TrainingData) -> None:
     """Raise UserError if there are fewer examples than a batch holds."""
-    if settings.batch_queries > material.count:
+    if settings.batch_queries > data.count:
         raise UserError(
-            f"batch_queries = {settings.batch_queries} was asked for; {material.name} has "
-            f"{counted(material.count, material.unit)} to train on. Ask for fewer."
+            f"batch_queries = {settings.batch_queries} was asked for; {data.name} has "
+            f"{counted(data.count, data.unit)} to train on. Ask for fewer."
         )
 
 
@@ -235,7 +235,7 @@ def kind_of(settings: TrainSettings) -> Kind:
     return "scored pairs" if open_sentences(settings.corpus).scored else "sentences"
 
 
-def _of_corpus(dataset: Dataset, settings: TrainSettings) -> Material:
+def _of_corpus(dataset: Dataset, settings: TrainSettings) -> TrainingData:
     taught = _taught(dataset, settings)
     groups = taught or _groups(dataset, settings)
     for note in (groups.answered.note, taught.note if taught else ""):
@@ -251,7 +251,7 @@ def _of_corpus(dataset: Dataset, settings: TrainSettings) -> Material:
         known, held = groups.known_positives, settings.gradient_cache
         return make_batch(card, tokenizer, chosen, known, held)
 
-    return Material(
+    return TrainingData(
         dataset.name,
         "documents",
         "queries",
@@ -300,7 +300,7 @@ def _dev(dataset: Dataset, settings: TrainSettings) -> DevSet | None:
     return DevSet.of(dataset, settings)
 
 
-def _of_sentences(sentences: Sentences, settings: TrainSettings) -> Material:
+def _of_sentences(sentences: Sentences, settings: TrainSettings) -> TrainingData:
     pairs = sentences.pairs
     if sentences.skipped:
         say(
@@ -327,7 +327,7 @@ def _of_sentences(sentences: Sentences, settings: TrainSettings) -> Material:
     dev = _dev_pairs(settings)
     quality = dev.quality if dev else None
     unit = "pairs" if sentences.scored else "sentences"
-    return Material(sentences.name, kind, unit, len(pairs), example, batch, quality)
+    return TrainingData(sentences.name, kind, unit, len(pairs), example, batch, quality)
 
 
 def _dev_pairs(settings: TrainSettings) -> DevPairs | None:

@@ -103,7 +103,8 @@ class Objective(nn.Module):
         self.relations, self.chain, self._extra = relations, chain, extra
         # s of exp(-s) · loss + s, a weight that is learned and cannot win by becoming 0
         # (Kendall et al. 2018).
-        self.doubts = nn.Parameter(torch.zeros(len(setting.learned))) if setting.learned else None
+        learned = nn.Parameter(torch.zeros(len(setting.learned)))
+        self.log_variances = learned if setting.learned else None
 
     def at(self, step: int, batch: int = 0) -> StepTerms:
         """Return the terms of a batch; a draw depends on the seed and these numbers alone.
@@ -139,16 +140,16 @@ class Objective(nn.Module):
         values = torch.cat([value for _, value in groups])  # one per term
         weighted = values * self._weights(terms, values)
         parts = _summed(weighted.detach(), [self._name(term) for term in terms])
-        beside: dict[str, Tensor] = {}
-        if self.doubts is not None:
+        extra_terms: dict[str, Tensor] = {}
+        if self.log_variances is not None:
             # Of the layers of this step: the weights of others would fall without end.
             trained = {term.cut.layer for term in chosen.terms}
             own = [i for i, layer in enumerate(self.setting.learned) if layer in trained]
-            beside["doubt"] = self.doubts[own].sum()
+            extra_terms["log-variance"] = self.log_variances[own].sum()
         if self.chain is not None:
-            beside["chain"] = self._extra * self.chain(*self._texts(chosen, batch))
-        total = torch.stack([weighted.sum(), *beside.values()]).sum()
-        parts |= {name: part.detach() for name, part in beside.items()}
+            extra_terms["chain"] = self._extra * self.chain(*self._texts(chosen, batch))
+        total = torch.stack([weighted.sum(), *extra_terms.values()]).sum()
+        parts |= {name: part.detach() for name, part in extra_terms.items()}
         if not torch.isfinite(total.detach()):
             raise not_a_number(parts)
         return total, parts
@@ -171,12 +172,13 @@ class Objective(nn.Module):
     def _weights(self, terms: Sequence[Term], values: Tensor) -> Tensor:
         """Return the weight of each term."""
         weights = values.new_tensor([term.weight for term in terms])
-        if self.doubts is None:
+        if self.log_variances is None:
             return weights
         # Layers whose weight is not learned look up the 0 that is appended.
         place = {layer: i for i, layer in enumerate(self.setting.learned)}
-        doubts = torch.cat([self.doubts, self.doubts.new_zeros(1)])
-        return weights * torch.exp(-doubts[[place.get(term.cut.layer, -1) for term in terms]])
+        log_variances = torch.cat([self.log_variances, self.log_variances.new_zeros(1)])
+        chosen = [place.get(term.cut.layer, -1) for term in terms]
+        return weights * torch.exp(-log_variances[chosen])
 
     def _name(self, term: Term) -> str:
         own = {"retrieve": self.setting.loss, "distill": self.setting.distill}
@@ -270,7 +272,7 @@ class _StepLosses:
 
     def _aligned(self, students: Tensor, teachers: Tensor, temperature: float, rows: int) -> Tensor:
         """Return the alignments [n] of two [n, B, D]; `rows` divides them once more, if asked."""
-        if self.setting.variant.squares:
+        if self.setting.variant.add_mse:
             values = alignment(students, teachers, temperature)
         else:
             values = imitation(students / temperature, teachers / temperature)

@@ -81,7 +81,7 @@ def possible_steps(
     dims: Sequence[int],
     full: Cut,
     stairs: Sequence[Cut] = (),
-    together: bool = False,
+    joint_batch: bool = False,
     more_layers: Sequence[int] = (),
 ) -> tuple[StepTerms, ...]:
     """Return the terms of each possible step, all equally likely: one unless the variant draws.
@@ -92,19 +92,21 @@ def possible_steps(
         dims: prefixes of a recipe that trains them, all below the full width.
         full: the cut of the full model.
         stairs: cuts of a staircase, below the full model.
-        together: whether both sides of a pair are aligned as one batch.
+        joint_batch: whether both sides of a pair are aligned as one batch.
         more_layers: layers whose vectors are needed beside those of the terms.
 
     Raises:
         UserError: a step trains no cut to retrieve.
     """
+    if joint_batch:
+        variant = replace(variant, joint_batch=True)
     last = variant.documents == "last"
     # Documents come from the last layer even where no term is about that layer.
     needed = (*more_layers, full.layer) if last else tuple(more_layers)
     shallow = sorted({cut.layer for cut in stairs} if variant.staircase else set(layers))
     places = {layer: place for place, layer in enumerate(shallow, start=1)}
     found = tuple(
-        StepTerms(terms(variant, some, short, full, steps, together, places), last, needed)
+        StepTerms(terms(variant, some, short, full, steps, places), last, needed)
         for some, short, steps in _draws(variant, layers, dims, full, stairs)
     )
     if not all(any(cut.layer for cut in step.cuts) for step in found):
@@ -146,7 +148,6 @@ def terms(
     dims: Sequence[int],
     full: Cut,
     stairs: Sequence[Cut] = (),
-    together: bool = False,
     places: Mapping[int, int] | None = None,
 ) -> tuple[Term, ...]:
     """Return the summands of one batch: read this to know what a variant does.
@@ -154,7 +155,7 @@ def terms(
     Args as `possible_steps`; `places` numbers all shallow layers that some batch trains, from 1;
     by default those of this batch.
     """
-    if variant.alone:
+    if variant.single_cut:
         dim = dims[0] if dims and variant.prefixes != "none" else full.dim
         return (Term(Cut(full.layer, dim), "retrieve", variant.alpha),)
     by_stairs = variant.staircase or variant.draw == "exit"
@@ -180,7 +181,7 @@ def terms(
             each * variant.align_weight * (weights[cut.layer] if variant.align_by_layer else 1.0),
             teacher,
         )
-        for cut, kind, teacher in _alignments(variant, cuts, full, together or variant.together)
+        for cut, kind, teacher in _alignments(variant, cuts, full)
     ]
     return tuple(term for term in found if term.weight)
 
@@ -258,15 +259,15 @@ def _grid(variant: Variant, layers: Sequence[int], dims: Sequence[int], full: Cu
 
 
 def _alignments(
-    variant: Variant, cuts: Sequence[Cut], full: Cut, together: bool
+    variant: Variant, cuts: Sequence[Cut], full: Cut
 ) -> Iterator[tuple[Cut, TermKind, Cut | None]]:
     """Yield the cuts that imitate something, with what they imitate."""
     if variant.align == "embedding":
-        yield from _imitations(variant, cuts, full, together)
+        yield from _imitations(variant, cuts, full)
         return
     for cut in cuts:
         if variant.align == "pca" and cut.dim < full.dim and variant.compress != "none":
-            yield from ((cut, kind, None) for kind in _sides("align", variant, cut, full, together))
+            yield from ((cut, kind, None) for kind in _sides("align", variant, cut, full))
         elif variant.align == "score":
             teacher = {
                 "width": Cut(cut.layer, full.dim),
@@ -278,25 +279,25 @@ def _alignments(
 
 
 def _imitations(
-    variant: Variant, cuts: Sequence[Cut], full: Cut, together: bool
+    variant: Variant, cuts: Sequence[Cut], full: Cut
 ) -> Iterator[tuple[Cut, TermKind, Cut]]:
     """Yield the cuts that imitate the dims of the last layer: all, or one per layer."""
     below = [cut for cut in cuts if cut.layer < full.layer]
     if variant.align_width == "full":
         below = [Cut(layer, full.dim) for layer in dict.fromkeys(cut.layer for cut in below)]
     for cut in below:
-        for kind in _sides("imitate", variant, cut, full, together):
+        for kind in _sides("imitate", variant, cut, full):
             yield cut, kind, Cut(full.layer, cut.dim)
 
 
 def _sides(
-    verb: Literal["align", "imitate"], variant: Variant, cut: Cut, full: Cut, together: bool
+    verb: Literal["align", "imitate"], variant: Variant, cut: Cut, full: Cut
 ) -> tuple[TermKind, ...]:
     """Return the sides whose vectors are aligned, as kinds of terms."""
     if variant.documents == "last" and cut.layer < full.layer:
         # Documents of shallow layers are never used, so never taught.
         return ("align queries",) if verb == "align" else ("imitate queries",)
-    if together:
+    if variant.joint_batch:
         return ("align texts",) if verb == "align" else ("imitate texts",)
     if verb == "align":
         return ("align queries", "align documents")

@@ -1,85 +1,70 @@
-"""The training loop: a thin subclass of transformers.Trainer, its plan, and a dry run of it."""
+"""The training loop: a thin subclass of transformers.Trainer, and its plan."""
 
 import json
 import logging
-import resource
-import time
 import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, median
-from typing import Any, Generic, Literal, TypeVar
+from statistics import fmean
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
 import transformers
-from accelerate.utils import send_to_device
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.utils.data import Dataset
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.integrations.integration_utils import TensorBoardCallback
 
 from m2dr.core.errors import UserError
-from m2dr.train.reporters import RunArguments, begin_reports
+from m2dr.core.trainings import RunSettings
 
 Example = TypeVar("Example")
 BEST = "quality"  # name of the dev measure in the trainer's state
 FRESH = ("objective.", "exit_heads.", "head.")  # parts of the names of what begins untrained
-DRY_RUN_STEPS = 4  # at most; the first one allocates and is not measured
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a training runs: folders, lengths, rates and precision."""
+    """How a training runs: its settings, and what they come to on a machine and for a corpus."""
 
-    folder: Path  # of checkpoints
+    settings: RunSettings
+    checkpoints: Path
     logs: Path  # of TensorBoard events
     steps: int
-    batch_queries: int  # per step and process, each with its documents
-    accumulate: int  # batches per step; each has negatives of its own
-    learning_rate: float
-    head_learning_rate: float  # of what begins untrained: exit heads, projectors, learned weights
-    schedule: Literal["linear", "cosine"]
-    warmup: float  # share of the steps
-    weight_decay: float
-    max_grad_norm: float
-    seed: int
+    batch: int  # examples of a batch and process
     bf16: bool
     cpu: bool
-    log_steps: int
-    save_steps: int
-    evaluate_steps: int  # 0: never
-    report_to: tuple[str, ...] = ("tensorboard",)  # libraries that losses and measures are sent to
-    settings: Mapping[str, object] = field(default_factory=dict)  # as those libraries show them
+    evaluate_steps: int = 0  # 0: never
     all_used: bool = True  # whether every step trains every parameter; False costs a search
 
     @property
     def examples(self) -> int:
         """Number of examples that one process reads."""
-        return self.steps * self.batch_queries * self.accumulate
+        return self.steps * self.batch * self.settings.accumulate
 
     def arguments(self) -> TrainingArguments:
         """Return the arguments of transformers.Trainer."""
-        evaluate = self.evaluate_steps > 0
-        every = self.evaluate_steps if evaluate else self.save_steps
-        arguments = RunArguments(
-            output_dir=str(self.folder),
+        settings, evaluate = self.settings, self.evaluate_steps > 0
+        every = self.evaluate_steps if evaluate else settings.save_steps
+        arguments = TrainingArguments(
+            output_dir=str(self.checkpoints),
             max_steps=self.steps,
-            per_device_train_batch_size=self.batch_queries,
-            gradient_accumulation_steps=self.accumulate,
-            learning_rate=self.learning_rate,
-            lr_scheduler_type=self.schedule,
-            warmup_steps=round(self.warmup * self.steps),
-            weight_decay=self.weight_decay,
-            max_grad_norm=self.max_grad_norm,
-            seed=self.seed,
+            per_device_train_batch_size=self.batch,
+            gradient_accumulation_steps=settings.accumulate,
+            learning_rate=settings.learning_rate,
+            lr_scheduler_type=settings.schedule,
+            warmup_steps=round(settings.warmup * self.steps),
+            weight_decay=settings.weight_decay,
+            max_grad_norm=settings.max_grad_norm,
+            seed=settings.seed,
             bf16=self.bf16,
             use_cpu=self.cpu,
-            logging_steps=self.log_steps,
+            logging_steps=settings.log_steps,
             logging_first_step=True,
             logging_nan_inf_filter=False,  # a loss that is not a number is logged as such
             save_strategy="steps",
@@ -95,10 +80,9 @@ class Plan:
             dataloader_pin_memory=not self.cpu,
             ddp_find_unused_parameters=not self.all_used,
             disable_tqdm=True,
-            report_to=[],  # `begin_reports` makes them, in the first process alone
-            run_name=str(self.folder.parent),
+            report_to=[name for name in settings.reporters if name != "tensorboard"],
+            run_name=str(self.checkpoints.parent),
         )
-        arguments.settings = self.settings
         if arguments.n_gpu > 1:
             # nn.DataParallel would join the [L, b, H] of gpus along L; torchrun uses every gpu.
             arguments._n_gpu = 1
@@ -190,19 +174,22 @@ class Trainer(transformers.Trainer):
     ) -> None:
         logging.getLogger("transformers").setLevel(logging.ERROR)
         self._plan, self._module = plan, module
+        arguments = plan.arguments()
+        callbacks: list[TrainerCallback] = [_StepCallback(on_step, plan.settings.save_steps)]
+        if "tensorboard" in plan.settings.reporters and arguments.process_index == 0:
+            from torch.utils.tensorboard import SummaryWriter
+
+            callbacks.append(TensorBoardCallback(SummaryWriter(str(plan.logs))))  # type: ignore[no-untyped-call]  # not annotated
         super().__init__(
             model=module,
-            args=plan.arguments(),
+            args=arguments,
             train_dataset=examples,
             eval_dataset=examples if quality else None,  # never read: `evaluate` asks `quality`
             data_collator=lambda examples: dict(batch(examples)),
-            callbacks=[_StepCallback(on_step, plan.save_steps)],
+            callbacks=callbacks,
         )
         if self.is_fsdp_enabled:
             _settle_sharding(self.accelerator.state.fsdp_plugin)
-        if self.is_world_process_zero():
-            for callback in begin_reports(plan.report_to, plan.logs, self.args, self.state, module):
-                self.add_callback(callback)
         self.remove_callback(transformers.trainer_callback.PrinterCallback)
         self.loss_is_scaled_for_ga = False
         self._quality = quality
@@ -286,8 +273,8 @@ def _groups(trainer: Trainer, module: nn.Module, plan: Plan) -> list[dict[str, o
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
             groups[any(word in name for word in FRESH), name in decaying].append(parameter)
-    rates = {True: plan.head_learning_rate, False: plan.learning_rate}
-    decays = {True: plan.weight_decay, False: 0.0}
+    rates = {True: plan.settings.head_learning_rate, False: plan.settings.learning_rate}
+    decays = {True: plan.settings.weight_decay, False: 0.0}
     return [
         {"params": group, "lr": rates[fresh], "weight_decay": decays[decays_too]}
         for (fresh, decays_too), group in sorted(groups.items())
@@ -338,80 +325,3 @@ def _refuse_broken(model: nn.Module, step: int) -> None:
                 f"The weights {name} are not numbers after step {step}, though the loss was: its "
                 "gradient was too large. Lower learning_rate, and begin again with --overwrite."
             )
-
-
-@dataclass(frozen=True)
-class DryRun:
-    """What a step of a training takes: medians over the steps that were measured.
-
-    Attributes:
-        seconds: of a step.
-        tokens: of one process, without padding.
-        padded: the same with padding.
-        memory: peak bytes of this process, or of the gpu.
-        parameters: of the module.
-        trained: how many of them are trained.
-        loss: of the last step.
-    """
-
-    seconds: float
-    tokens: float
-    padded: float
-    memory: int
-    parameters: int
-    trained: int
-    loss: float
-
-
-def run_first_steps(
-    module: nn.Module,
-    plan: Plan,
-    examples: Examples[Example],
-    batch: Callable[[Sequence[Example]], Mapping[str, Any]],
-    advance: Callable[[int], None],
-) -> DryRun:
-    """Run and measure the first steps of a training, optimiser included; nothing is written."""
-    device = next(module.parameters()).device
-    trained = [p for p in module.train().parameters() if p.requires_grad]
-    optimiser = torch.optim.AdamW(trained, lr=plan.learning_rate, fused=True)
-    times, sizes, loss = [], [], 0.0
-    for step in range(min(DRY_RUN_STEPS, plan.steps)):
-        begun, real, padded, loss = time.perf_counter(), 0, 0, 0.0
-        for part in range(plan.accumulate):
-            start = (step * plan.accumulate + part) * plan.batch_queries
-            chosen = [examples[start + i] for i in range(plan.batch_queries)]
-            made = batch(chosen)
-            masks = [mask for _, mask, _ in made["texts"]] if "texts" in made else [made["mask"]]
-            real += sum(int(mask.sum()) for mask in masks)
-            padded += sum(mask.numel() for mask in masks)
-            mixed = torch.autocast(device.type, torch.bfloat16) if plan.bf16 else nullcontext()
-            with mixed:
-                total, _ = module(**send_to_device(made, device), step=step, batch=part)
-            (total / plan.accumulate).backward()
-            loss += float(total.detach()) / plan.accumulate
-        optimiser.step()
-        optimiser.zero_grad()
-        times.append(time.perf_counter() - begun)
-        sizes.append((real, padded))
-        advance(1)
-    return DryRun(
-        seconds=median(times[1:] or times),
-        tokens=median(real for real, _ in sizes),
-        padded=median(padded for _, padded in sizes),
-        memory=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else peak_memory(),
-        parameters=sum(p.numel() for p in module.parameters()),
-        trained=sum(p.numel() for p in trained),
-        loss=loss,
-    )
-
-
-def peak_memory() -> int:
-    """Return the peak memory of this process in bytes.
-
-    On Linux `ru_maxrss` starts at what the parent held when it started this process.
-    """
-    status = Path("/proc/self/status")
-    if status.exists():
-        fields = (line.split() for line in status.read_text(encoding="utf-8").splitlines())
-        return next(1024 * int(words[1]) for words in fields if words[:1] == ["VmHWM:"])
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # of macOS, in bytes

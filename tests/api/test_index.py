@@ -11,7 +11,7 @@ from world import TEXT, WORDS, make_model
 import m2dr
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
-from m2dr.tasks import fit_texts
+from m2dr.tasks import fit
 
 FP32 = {"device": "cpu", "dtype": "fp32"}
 CUTS = (Cut(4, 8), Cut(4, 32))  # trained, so that their use is no warning
@@ -142,9 +142,9 @@ def test_vocabulary_is_embedded_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("M2DR_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(fit_texts, "KEPT_BYTES", range(1, 2**20))
-    asked, embed = [], fit_texts.embed_tokens
-    monkeypatch.setattr(fit_texts, "embed_tokens", lambda *a: asked.append(1) or embed(*a))
+    monkeypatch.setattr(fit, "KEPT_BYTES", range(1, 2**20))
+    asked, embed = [], fit.embed_tokens
+    monkeypatch.setattr(fit, "embed_tokens", lambda *a: asked.append(1) or embed(*a))
 
     def exits(name: str) -> bytes:
         m2dr.Index.build(model, DOCUMENTS, name=name, folder=tmp_path)

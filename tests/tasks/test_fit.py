@@ -2,21 +2,21 @@
 
 import json
 import shutil
-import signal
-import subprocess
-import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from math import sqrt
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
-from shell import ENVIRONMENT, m2dr, stopped_when
 from transformers import AutoTokenizer
 from world import WORDS, make_model
 
@@ -26,12 +26,13 @@ from m2dr.core.records import Cut
 from m2dr.core.trainings import FitSettings
 from m2dr.model import checkpoint
 from m2dr.model.backbones import BACKBONES
+from m2dr.model.checkpoint import export_cut
 from m2dr.model.folder import read_card
 from m2dr.model.hub import EXITS, STATIC
 from m2dr.model.static import open_static
-from m2dr.tasks import fit_heads
+from m2dr.tasks import fit as fit_module
 from m2dr.tasks.encode_texts import embed_texts
-from m2dr.tasks.fit import fit
+from m2dr.tasks.fit import fit, fit_texts, widest
 from m2dr.train import linear_fit as closed_form
 
 SENTENCES = [
@@ -115,8 +116,6 @@ def test_an_exit_gives_what_its_regression_gives(
     model = make_model(tiny_backbone, tmp_path / "model", similarity="cosine")
     out = fitted(model, sentences, tmp_path / "fitted", inputs=inputs, identity=identity)
     card = read_card(out)
-    from m2dr.tasks.fit_texts import fit_texts
-
     texts = fit_texts(str(sentences), 10**6, FitSettings.seed).read(0, 10**6)
     held = [text for place, (_, text) in enumerate(texts) if place % 8 == 7]
     encoder, tokenizer = checkpoint.load(out)
@@ -154,41 +153,6 @@ def test_layer_0_runs_no_layer_and_is_the_mean_of_a_table(
     assert not found[-1].any()  # a text without words
 
 
-def test_a_fit_that_was_killed_gives_the_same_file(
-    tiny_backbone: Path, sentences: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("m2dr.tasks.fit.WINDOW", "m2dr.tasks.fit_heads.WINDOW"):
-        monkeypatch.setattr(name, 16)
-    monkeypatch.setattr("m2dr.tasks.fit.SAVE_EVERY", -1.0)
-    settings = FitSettings(str(tiny_backbone), str(sentences), rotation="pca", texts=99)
-    fit(settings, tmp_path / "whole")
-    add, calls = fit_heads.Sums.add, []
-
-    def dies(self: fit_heads.Sums, window: int, *texts: object) -> None:
-        calls.append(window)
-        if len(calls) == 4:
-            raise RuntimeError("the power went")
-        add(self, window, *texts)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(fit_heads.Sums, "add", dies)
-        with pytest.raises(RuntimeError):
-            fit(settings, tmp_path / "killed")
-    assert not (tmp_path / "killed" / "m2dr.json").exists()
-    with pytest.raises(UserError, match="interrupted"):
-        fit(settings, tmp_path / "killed")
-    monkeypatch.setattr(
-        fit_heads.Sums,
-        "add",
-        lambda self, window, *texts: (calls.append(window), add(self, window, *texts)),
-    )
-    fit(settings, tmp_path / "killed", resume=True)
-    assert calls[4:] == [3, 4, 5, 6]  # the first three were kept
-    for name in (EXITS, STATIC, "m2dr.json", "model.safetensors"):
-        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "killed" / name).read_bytes()
-    assert not (tmp_path / "killed" / "checkpoints").exists()
-
-
 def test_snippets_of_a_text_that_is_held_out_are_held_out_with_it(
     tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,19 +161,19 @@ def test_snippets_of_a_text_that_is_held_out_are_held_out_with_it(
     corpus = tmp_path / "long.txt"
     corpus.write_text("\n".join([*long, *SENTENCES[:24]]) + "\n")
     seen: list[tuple[int, int]] = []
-    add = fit_heads.Sums.add
+    add = fit_module.Sums.add
 
-    def watched(self: fit_heads.Sums, window: int, sample: closed_form.Sample, of: Places) -> None:
+    def watched(self: fit_module.Sums, window: int, sample: closed_form.Sample, of: Places) -> None:
         add(self, window, sample, of)
         texts = len(sample) - len(of)
         held = {place for place in range(texts) if place % 8 == 7}
         kept = sum(int(place) in held for place in of)
         assert len(self.held_out[window]) == len(held) + kept
         assert self.snippets == len(of) - kept
-        assert len(self.vectors[window]) == texts  # whole texts alone, for the rotation
+        assert len(self.vectors[-1]) == texts  # whole texts alone, for the rotation
         seen.append((texts, len(of)))
 
-    monkeypatch.setattr(fit_heads.Sums, "add", watched)
+    monkeypatch.setattr(fit_module.Sums, "add", watched)
     out = fitted(tiny_backbone, corpus, tmp_path / "fitted")
 
     assert seen == [(64, 80)]  # two of each long one
@@ -224,8 +188,7 @@ def test_more_texts_are_read_until_they_are_no_help(
 ) -> None:
     corpus = tmp_path / "many.txt"
     corpus.write_text("\n".join(f"{WORDS[i % 15]} {WORDS[i // 15 % 15]} {i}" for i in range(400)))
-    for name in ("m2dr.tasks.fit.WINDOW", "m2dr.tasks.fit_heads.WINDOW"):
-        monkeypatch.setattr(name, 16)
+    monkeypatch.setattr("m2dr.tasks.fit.WINDOW", 16)
     monkeypatch.setattr("m2dr.tasks.fit.FIRST", 32)
     settings = FitSettings(str(tiny_backbone), str(corpus), rotation="none")
     monkeypatch.setattr("m2dr.tasks.fit.ENOUGH", 2.0)  # nothing gains as much
@@ -330,57 +293,62 @@ def test_a_trained_model_keeps_its_name_and_its_weights(
     assert (card.variant, card.backbone) == ("plain", read_card(model).backbone)
 
 
-def test_processes_that_share_a_fit_write_what_one_writes(
-    tiny_backbone: Path, tmp_path: Path
+def test_a_fit_that_was_killed_is_read_again(
+    tiny_backbone: Path, sentences: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    draw = np.random.default_rng(13)
-    corpus = tmp_path / "many.txt"
-    corpus.write_text("\n".join(f"{' '.join(draw.choice(WORDS, 5))} {i}" for i in range(2500)))
-    words = ["fit", "--backbone", str(tiny_backbone), "--corpus", str(corpus), "--texts", "2500",
-             "--rotation", "pca", "--device", "cpu", "--dtype", "fp32"]  # fmt: skip
-    alone = CliRunner().invoke(main, [*words, "--out", str(tmp_path / "one")])
-    assert alone.exit_code == 0, alone.output
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "m2dr"]
-    together = subprocess.run(
-        [sys.executable, *launch, *words, "--out", str(tmp_path / "two")],
-        env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert together.returncode == 0, together.stderr[-2000:]
-    assert not (tmp_path / "two" / "checkpoints").exists()
-    for name in (EXITS, STATIC):
-        one, two = (load_file(tmp_path / folder / name) for folder in ("one", "two"))
-        for key, tensor in one.items():
-            largest = float(tensor.float().abs().max())
-            apart = 1e-3 if tensor.dtype == torch.float16 else 0  # the last digit of a half float
-            assert torch.allclose(
-                tensor.float(), two[key].float(), rtol=apart, atol=1e-6 * largest
-            ), key
-
-
-def test_kill_9_in_mid_fit_and_resume_give_the_same_files(
-    tiny_backbone: Path, tmp_path: Path
-) -> None:
-    draw = np.random.default_rng(13)
-    texts = [f"{' '.join(draw.choice(WORDS, 30))} {i}" for i in range(6000)]
-    corpus = tmp_path / "many.txt"
-    corpus.write_text("\n".join(texts))
-    words = ("fit", "--backbone", tiny_backbone, "--corpus", corpus, "--rotation", "pca",
-             "--device", "cpu", "--dtype", "fp32", "--out")  # fmt: skip
-    whole = m2dr(*words, tmp_path / "whole", cwd=tmp_path)
-    assert whole.returncode == 0, whole.stderr
-    killed = tmp_path / "killed"
-
-    code, told = stopped_when(
-        lambda: (killed / "checkpoints" / "checkpoint-0.npz").exists(),
-        *words, killed, cwd=tmp_path,
-    )  # fmt: skip
-    assert code == -signal.SIGKILL, told
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    fitted(tiny_backbone, sentences, whole)
+    with monkeypatch.context() as patch:
+        patch.setattr(fit_module.Sums, "add", lambda *_: _interrupt())
+        with pytest.raises(KeyboardInterrupt):
+            fitted(tiny_backbone, sentences, killed)
     assert not (killed / "m2dr.json").exists()
-    again = m2dr(*words, killed, cwd=tmp_path)
-    assert again.returncode != 0
-    assert "--resume" in again.stderr
-    resumed = m2dr(*words, killed, "--resume", cwd=tmp_path)
 
-    assert resumed.returncode == 0, resumed.stderr
+    fitted(tiny_backbone, sentences, killed)
+
     for name in (EXITS, STATIC, "m2dr.json", "model.safetensors"):
-        assert (tmp_path / "whole" / name).read_bytes() == (killed / name).read_bytes()
+        assert (whole / name).read_bytes() == (killed / name).read_bytes()
+    with pytest.raises(UserError, match="holds a finished model"):
+        fitted(tiny_backbone, sentences, killed)
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def test_what_cannot_be_a_backbone_is_refused(
+    tiny_backbone: Path, tiny_corpus: Path, sentences: Path, tmp_path: Path
+) -> None:
+    """A folder that would be written over, and a cut whose last layer ends in a fitted exit."""
+    model = fitted(tiny_backbone, sentences, tmp_path / "model", documents="same")
+    (tmp_path / "link").symlink_to(model)
+    export_cut(model, 2, tmp_path / "cut")
+    files = {path: path.read_bytes() for path in model.iterdir() if path.is_file()}
+
+    for asked, sentence in ((model, "where the model would be written"), ("cut", "fitted exit")):
+        for verb in ("fit", "train"):
+            words = ["--backbone", tmp_path / asked, "--corpus", tiny_corpus, "--device", "cpu"]
+            done = CliRunner().invoke(
+                main, [verb, *map(str, words), "--out", str(tmp_path / "link"), "--overwrite"]
+            )
+            assert done.exit_code == 2
+            assert sentence in done.stderr
+    assert files == {path: path.read_bytes() for path in model.iterdir() if path.is_file()}
+
+
+@given(st.lists(st.lists(st.integers(0, 30), max_size=6), max_size=24), st.integers(1, 5))
+def test_a_chosen_snippet_is_worth_most_by_the_formula(rows: list[list[int]], among: int) -> None:
+    rows = rows[: len(rows) // among * among]
+
+    chosen = widest(rows, among)
+
+    counts: Counter[int] = Counter()
+    assert [place // among for place in chosen] == list(range(len(rows) // among))
+    for place in chosen:
+        first = place // among * among
+        worth = [
+            sum(1 / sqrt(1 + counts[token]) for token in set(row)) / sqrt(max(len(set(row)), 1))
+            for row in rows[first : first + among]
+        ]
+        assert worth[place - first] == pytest.approx(max(worth))
+        counts.update(set(rows[place]))

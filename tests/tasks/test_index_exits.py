@@ -36,7 +36,7 @@ from m2dr.model.export import write_table
 from m2dr.model.hub import CARD, EXITS, STATIC, TOKENIZER
 from m2dr.model.static import open_static
 from m2dr.model.tokenizer import read_tokenizer
-from m2dr.tasks import encode_store, fit_heads
+from m2dr.tasks import encode_store
 from m2dr.tasks import index as indexing
 from m2dr.tasks.encode_texts import embed_texts
 from m2dr.tasks.evaluate import evaluate, keep_record, measure_all_costs
@@ -327,7 +327,7 @@ def test_a_rotation_of_the_model_changes_nothing_at_full_width_of_layer_0(
     worded: IndexRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("M2DR_DTYPE", "fp32")  # bf16 rounds a rotated embedding otherwise
-    monkeypatch.setattr(fit_heads, "RIDGES_OF_SIGNS", (1e-2,))
+    monkeypatch.setattr("m2dr.tasks.fit_index.RIDGES_OF_SIGNS", (1e-2,))
     fitted = tmp_path / "fitted"
     fit(FitSettings(worded.model, worded.corpus, texts=120, rotation="learned"), fitted)
     texts = ["decode a packed file", "Format, formats; binding", "decode", "nothing known"]

@@ -27,7 +27,7 @@ from m2dr.model import checkpoint
 from m2dr.tasks import evaluate as verb
 from m2dr.tasks.evaluate import EvaluateReport, evaluate
 from m2dr.tasks.mine import mine
-from m2dr.tasks.training_data import open_material
+from m2dr.tasks.training_data import open_training_data
 
 TREC = {
     "nDCG@10": "ndcg_cut_10",
@@ -252,11 +252,11 @@ def test_what_the_corpus_lacks_is_neither_trained_on_nor_mined_for(
     drawn = {(groups[i].query.id, groups[i].positive.id) for i in range(len(groups))}
     assert drawn <= relevant
     asked = {"dev": "test", "dev_queries": 20, "dev_documents": 20, "evaluate_steps": 1}
-    material = open_material(TrainSettings(corpus=str(folder), **asked))
+    data = open_training_data(TrainSettings(corpus=str(folder), **asked))
     note = f"scifact train: {len(lacking)} relevant judgements left out, of documents that the"
     assert note in capsys.readouterr().err
-    assert material.quality is not None
-    found = material.quality(*checkpoint.load(place / "model"))
+    assert data.quality is not None
+    found = data.quality(*checkpoint.load(place / "model"))
     assert all(0 <= value <= 1 for value in found.values())
 
     report = mine(MineRequest(place / "groups.jsonl", str(folder), retriever="bm25", negatives=2))

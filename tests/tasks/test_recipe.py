@@ -6,9 +6,9 @@ import pytest
 
 from m2dr.core.errors import UserError
 from m2dr.core.trainings import read_train_settings
-from m2dr.tasks.fit_texts import fit_texts
+from m2dr.tasks.fit import fit_texts
 from m2dr.tasks.recipe import Kind, Recipe, recipe_of
-from m2dr.tasks.training_data import open_material
+from m2dr.tasks.training_data import open_training_data
 
 
 def made(backbone: Path, *words: str, kind: Kind = "documents") -> Recipe:
@@ -140,16 +140,16 @@ def test_texts_without_queries_are_said_to_be_their_own_positives(
     path = tmp_path / "mine.jsonl"
     path.write_text('{"_id": "d1", "title": "A", "text": "one"}\n{"_id": "d2", "text": "two"}\n')
 
-    material = open_material(read_train_settings(None, (), {"corpus": str(path)}))
+    data = open_training_data(read_train_settings(None, (), {"corpus": str(path)}))
 
-    assert (material.kind, material.count) == ("sentences", 2)
+    assert (data.kind, data.count) == ("sentences", 2)
     assert "mine holds texts without queries: each is its own positive" in capsys.readouterr().err
 
 
 def test_splits_of_training_may_be_named_by_an_alias(tiny_corpus: Path) -> None:
     def quality(split: str) -> object:
         asked = {"corpus": str(tiny_corpus), "split": split, "dev": "validation"}
-        return open_material(read_train_settings(None, (), asked)).quality
+        return open_training_data(read_train_settings(None, (), asked)).quality
 
     assert quality("train") is not None
     assert quality("dev") is None  # the same split is not held out

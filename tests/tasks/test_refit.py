@@ -17,7 +17,7 @@ from m2dr.model.hub import EXITS, HEADS, STATIC
 from m2dr.model.token_features import TokenFeatures
 from m2dr.tasks import train as training
 from m2dr.tasks.encode_texts import embed_texts
-from m2dr.tasks.fit_heads import fit_texts_now
+from m2dr.tasks.fit import fit_texts_now
 from m2dr.tasks.train import train
 
 QUERIES = ["open the file", "a list of numbers and a class of text", "path", "close"]

@@ -68,7 +68,7 @@ def objective_of(name: str, texts: Texts, faithful: bool = True, **changes: obje
         settings.pop("dims", (DIM,) if variant.prefixes == "one" else DIMS),
         WHOLE,
         STAIRS if variant.staircase else (),
-        together=texts.labels is not None,
+        joint_batch=texts.labels is not None,
     )
     setting = Setting(
         settings.pop("similarity", "cosine"),

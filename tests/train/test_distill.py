@@ -91,9 +91,9 @@ def taught(name: str, paper: Taught, changes: dict[str, object]) -> Objective:
         made.chain,
         1 - variant.alpha,
     )
-    if made.doubts is not None:
-        objective.doubts.data = made.doubts.data
-        paper.doubts = objective.doubts
+    if made.log_variances is not None:
+        objective.log_variances.data = made.log_variances.data
+        paper.log_variances = objective.log_variances
     return objective
 
 

@@ -88,10 +88,10 @@ def gradients_of(variant: Variant) -> tuple[Tensor, Tensor]:
 
 
 TEACHERS = {
-    f"{align}, {teacher}, {compress}, {'with' if squares else 'no'} squares": replace(
-        VARIANTS["2dmse"], align=align, teacher=teacher, compress=compress, squares=squares
+    f"{align}, {teacher}, {compress}, {'with' if add_mse else 'no'} add_mse": replace(
+        VARIANTS["2dmse"], align=align, teacher=teacher, compress=compress, add_mse=add_mse
     )
-    for align, teacher, compress, squares in [
+    for align, teacher, compress, add_mse in [
         ("pca", "width", "dependencies", True),
         ("pca", "width", "embeddings", True),
         ("pca", "width", "max-k", False),
@@ -147,7 +147,7 @@ def test_learned_weights_of_layers_that_are_not_asked_stay_as_they_are() -> None
 
     for asked in objective.choices:
         loss, _ = objective(asked, encoded_batch(asked, paper))
-        (gradient,) = torch.autograd.grad(loss, objective.doubts)
+        (gradient,) = torch.autograd.grad(loss, objective.log_variances)
         assert [layer for layer in SHALLOW if gradient[layer - 1] != 0] == [asked.layers[0]]
 
 
@@ -158,12 +158,12 @@ def test_a_learned_weight_settles_where_the_layer_costs_as_much_as_it_counts() -
     _, parts = objective(asked, encoded_batch(asked, paper))
     for layer in SHALLOW:
         cost = sum(part for name, part in parts.items() if f"layer-{layer:02d}" in name)
-        cost = cost * objective.doubts[layer - 1].detach().exp()
-        objective.doubts.data[layer - 1] = cost.log()
+        cost = cost * objective.log_variances[layer - 1].detach().exp()
+        objective.log_variances.data[layer - 1] = cost.log()
 
     loss, _ = objective(asked, encoded_batch(asked, paper))
 
-    (gradient,) = torch.autograd.grad(loss, objective.doubts)
+    (gradient,) = torch.autograd.grad(loss, objective.log_variances)
     torch.testing.assert_close(gradient, torch.zeros_like(gradient), atol=1e-12, rtol=0)
 
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from m2dr.core.records import Document, Group, Query
+from m2dr.core.trainings import RunSettings
 from m2dr.train.trainer import BEST, Examples, Plan
 
 
@@ -50,22 +51,13 @@ def test_another_seed_is_another_order() -> None:
 
 
 PLAN = Plan(
-    folder=Path("out"),
+    settings=RunSettings(schedule="cosine", accumulate=2, report_to="none"),
+    checkpoints=Path("out"),
     logs=Path("logs"),
     steps=40,
-    batch_queries=8,
-    accumulate=2,
-    learning_rate=1e-4,
-    head_learning_rate=1e-3,
-    schedule="cosine",
-    warmup=0.1,
-    weight_decay=0.01,
-    max_grad_norm=1.0,
-    seed=13,
+    batch=8,
     bf16=False,
     cpu=True,
-    log_steps=10,
-    save_steps=5,
     evaluate_steps=20,
 )
 

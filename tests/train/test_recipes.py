@@ -44,15 +44,15 @@ def test_a_row_is_its_formula_with_any_loss_of_sentence_pairs(
 
 
 def by_scores(p: Paper, layer: int, k: int) -> Tensor:
-    wide = p.score_align((layer, H), (L, H), squares=False)
-    return four(p, layer, k) + wide + p.score_align((layer, k), (L, k), squares=False)
+    wide = p.score_align((layer, H), (L, H), add_mse=False)
+    return four(p, layer, k) + wide + p.score_align((layer, k), (L, k), add_mse=False)
 
 
 def learned(p: Paper, layer: int, k: int) -> Tensor:
     """The learned weight is that of the drawn layer."""
     last = p.ce(L, H) + p.ce(L, k)
-    doubt = p.doubts[layer - 1]
-    return last + (-doubt).exp() * (first_two_dmse(p, layer, k) - last) + doubt
+    log_variance = p.log_variances[layer - 1]
+    return last + (-log_variance).exp() * (first_two_dmse(p, layer, k) - last) + log_variance
 
 
 DRAWS: dict[str, tuple[dict[str, object], Draw]] = {

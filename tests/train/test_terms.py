@@ -93,7 +93,7 @@ def test_an_encoder_of_one_block_is_asked_each_thing_once() -> None:
 
 
 def test_every_layer_is_trained_by_ese() -> None:
-    (step,) = asked(VARIANTS["ese"], together=True)
+    (step,) = asked(VARIANTS["ese"], joint_batch=True)
 
     weights = {t.cut.layer: t.weight for t in step.terms}
     assert weights == {1: 1, 2: 1 / (1 + log(2)), 3: 1 / (1 + log(3)), 4: 1}

@@ -1,6 +1,7 @@
 """What the subclass of transformers' Trainer adds, on a module of two numbers."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from m2dr.core.errors import UserError
+from m2dr.core.trainings import RunSettings
 from m2dr.train.trainer import Examples, Plan, Trainer, last_complete_checkpoint
 
 
@@ -31,19 +33,12 @@ class TwoNumbers(nn.Module):
         return loss, {"near": loss.detach(), "far": torch.tensor(float(step))}
 
 
-def plan(folder: Path, **more: object) -> Plan:
-    return Plan(
-        **{
-            **{
-                "folder": folder, "logs": folder / "logs", "steps": 6, "batch_queries": 2,
-                "accumulate": 1, "learning_rate": 1e-3, "head_learning_rate": 1e-2,
-                "schedule": "linear", "warmup": 0.0, "weight_decay": 0.0, "max_grad_norm": 1.0,
-                "seed": 13, "bf16": False, "cpu": True, "log_steps": 3, "save_steps": 2,
-                "evaluate_steps": 0,
-            },
-            **more,
-        }
+def plan(folder: Path, steps: int = 6, **more: object) -> Plan:
+    settings = RunSettings(
+        learning_rate=1e-3, head_learning_rate=1e-2, warmup=0.0, weight_decay=0.0, log_steps=3,
+        save_steps=2,
     )  # fmt: skip
+    return Plan(replace(settings, **more), folder, folder / "logs", steps, 2, bf16=False, cpu=True)
 
 
 def batch(values: Sequence[float]) -> Mapping[str, object]:
@@ -52,7 +47,9 @@ def batch(values: Sequence[float]) -> Mapping[str, object]:
 
 def trainer_of(module: TwoNumbers, plan: Plan, told: list[tuple[int, dict[str, float]]]) -> Trainer:
     total = plan.examples
-    examples = Examples(4, lambda epoch, place: float(10 * epoch + place), total, plan.seed)
+    examples = Examples(
+        4, lambda epoch, place: float(10 * epoch + place), total, plan.settings.seed
+    )
 
     def tell(step: int, logged: Mapping[str, float]) -> None:
         told.append((step, dict(logged)))
