@@ -10,8 +10,7 @@ from shell import m2dr, stopped_when
 from world import TEXT, WORDS, make_backbone
 
 from m2dr.core.errors import UserError
-from m2dr.core.trainings import read_pretrain_settings, read_train_settings
-from m2dr.tasks import train as module
+from m2dr.core.trainings import read_pretrain_settings
 from m2dr.tasks.pretrain import pretrain
 from m2dr.tasks.run_folder import folder_of
 
@@ -51,33 +50,6 @@ def test_separate_models_are_trained_one_by_one_and_go_on_after_a_kill(
     assert not (tmp_path / "bars" / "training.json").exists()
     again = load_file(tmp_path / "bars" / "L1D8" / "model.safetensors")
     assert all((first[name] == again[name]).all() for name in first)
-
-
-def test_the_first_process_decides_which_of_many_models_are_trained(
-    tiny_corpus: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It has written L1D8 before another process looks, and found L2D8 finished before."""
-    words = ("variant=separate", "layers=[1, 2, 3]", "dims=[8]", f"corpus={tiny_corpus}")
-    settings = read_train_settings(None, (*words, f"backbone={tiny_backbone}"))
-    for name in ("L1D8/m2dr.json", "L2D8/m2dr.json"):
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / name).touch()
-
-    class Told:
-        """What rank 0 has told, as `RankGroup` gives it to another one."""
-
-        def broadcast(self, name: str, _: str) -> str:
-            return {"L1D8": "", "L2D8": "m2dr.json", "L3D8": "training.json"}[name.split("/")[1]]
-
-    trained: list[tuple[str, bool]] = []
-    monkeypatch.setattr(module, "process_count", lambda: 2)
-    monkeypatch.setattr(module, "is_main_process", lambda: False)
-    monkeypatch.setattr(module, "RankGroup", Told)
-    monkeypatch.setattr(module, "train", lambda _, own, resume: trained.append((own.name, resume)))
-
-    module.train_separately(settings, tmp_path, overwrite=True)
-
-    assert trained == [("L1D8", False), ("L3D8", True)]
 
 
 def test_one_cut_of_many_is_the_model_that_is_trained_alone(

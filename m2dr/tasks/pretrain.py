@@ -3,14 +3,13 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from m2dr.core.errors import UserError, counted
-from m2dr.core.progress import is_main_process, process_count, progress, say
+from m2dr.core.progress import is_main_process, process_count, say
 from m2dr.core.records import PRETRAINED, Cut, ModelCard, pooling_modes
 from m2dr.core.trainings import PretrainSettings
 from m2dr.data.sentence_pairs import open_sentences, recognises_sentences
@@ -35,9 +34,9 @@ from m2dr.tasks.encode_texts import open_corpus
 from m2dr.tasks.encoder import at_revision
 from m2dr.tasks.recipe import stairs_of
 from m2dr.tasks.run_folder import clear, opened, refuse_backbone
-from m2dr.tasks.train import loss_told, plan_of, run, watched
+from m2dr.tasks.train import plan_of, run
 from m2dr.train.smae import MaskedAutoencoder, MaskedTexts, masked_batch
-from m2dr.train.trainer import Examples, Plan, Trainer
+from m2dr.train.trainer import Examples, Plan
 
 
 class Text(NamedTuple):
@@ -113,31 +112,19 @@ def pretrain(
     setup = prepare(settings, folder)
     parameters = sum(p.numel() for p in setup.module.parameters())
     with opened(folder, settings, parameters, resume, overwrite):
-        trainer, card = _pretrain(setup, folder, resume)
+        plan, cuts = setup.plan, " ".join(map(str, setup.module.cuts))
+        say(f"Pre-training {cuts} of {settings.backbone}: {counted(plan.steps, 'steps')}")
+        say(f"  {counted(setup.texts, 'texts')}, {plan.batch} per step, into {folder}")
+        parts = setup.module, plan, setup.examples, setup.batch
+        trainer = run(*parts, None, folder, resume, "Pre-training")
+        card = setup.card
+        if is_main_process():
+            card = checkpoint.save(setup.encoder.eval(), setup.tokenizer, card, folder)
+            clear(folder)
+        trainer.accelerator.wait_for_everyone()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    return PretrainReport(
-        folder, card, setup.plan.steps, losses[0], losses[-1], time.monotonic() - begun
-    )
-
-
-def _pretrain(setup: _Setup, folder: Path, resume: bool) -> tuple[Trainer, ModelCard]:
-    """Train, and write the backbone in the first rank."""
-    settings, plan = setup.settings, setup.plan
-    cuts = " ".join(map(str, setup.module.cuts))
-    say(f"Pre-training {cuts} of {settings.backbone}: {counted(plan.steps, 'steps')}")
-    say(f"  {counted(setup.texts, 'texts')}, {plan.batch} per step, into {folder}")
-    losses: dict[int, float] = {}  # by its step, the last one that was logged
-    with progress("Pre-training", plan.steps, "steps", partial(loss_told, losses)) as advance:
-        watch = watched(advance, losses)
-        trainer = Trainer(setup.module, plan, setup.examples, setup.batch, None, watch)
-        run(trainer, folder, resume, advance)
-    card = setup.card
-    trainer.accelerator.wait_for_everyone()
-    if is_main_process():
-        card = checkpoint.save(setup.encoder.eval(), setup.tokenizer, card, folder)
-        clear(folder)
-    trainer.accelerator.wait_for_everyone()
-    return trainer, card
+    seconds = time.monotonic() - begun
+    return PretrainReport(folder, card, plan.steps, losses[0], losses[-1], seconds)
 
 
 def prepare(settings: PretrainSettings, folder: Path) -> _Setup:

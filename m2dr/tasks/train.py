@@ -1,7 +1,7 @@
 """`m2dr train`: train a backbone on a corpus by a recipe."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -10,18 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from m2dr.core.errors import Interrupted, UserError, counted
-from m2dr.core.progress import Advance, is_main_process, process_count, progress, say
-from m2dr.core.records import Cut, ModelCard
+from m2dr.core.progress import is_main_process, process_count, progress, say
+from m2dr.core.records import Cut, FitRecord, ModelCard
 from m2dr.core.trainings import RunSettings, TrainSettings
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_training_device, drops_out, set_dropout, trains_in_bf16
-from m2dr.model.distributed import RankGroup
 from m2dr.model.encoder import Encoder
 from m2dr.model.folder import read_card
 from m2dr.model.hub import CARD, CHECKPOINTS, RECORD
 from m2dr.model.lora import add_lora, merge_lora
 from m2dr.model.tokenizer import ModelTokenizer
-from m2dr.tasks.fit import FitTexts, drop_exits, fit_texts, fit_texts_now
+from m2dr.tasks.fit import drop_exits, fit_texts, fit_texts_now
 from m2dr.tasks.encoder import at_revision, fitted_cuts
 from m2dr.tasks.recipe import Recipe, recipe_of
 from m2dr.tasks.run_folder import (
@@ -35,7 +34,14 @@ from m2dr.tasks.run_folder import (
 )
 from m2dr.tasks.training_data import TrainingData, kind_of, open_training_data, refuse_few
 from m2dr.train.module import TrainingModule
-from m2dr.train.trainer import Examples, Plan, Trainer, last_complete_checkpoint, step_of
+from m2dr.train.trainer import (
+    Example,
+    Examples,
+    Plan,
+    Trainer,
+    last_complete_checkpoint,
+    step_of,
+)
 
 FIT_TEXTS = 4096  # documents and training queries that a fit inside a training reads, at most
 
@@ -126,46 +132,34 @@ def train(
     begun = time.monotonic()
     refuse_backbone(settings.backbone, folder)
     setup = prepare(settings, folder)
+    encoder, plan, data = setup.encoder, setup.plan, setup.data
     parameters = sum(p.numel() for p in setup.module.parameters())
     with opened(folder, settings, parameters, resume, overwrite):
-        trainer, card = _train(setup, folder, resume)
-    return _report(trainer, folder, card, setup.data, time.monotonic() - begun)
-
-
-def _train(setup: Setup, folder: Path, resume: bool) -> tuple[Trainer, ModelCard]:
-    """Train, and write the model in the first rank."""
-    settings, encoder, plan = setup.settings, setup.encoder, setup.plan
-    data = setup.data
-    kind = f"{encoder.device.type} in {'bf16' if plan.bf16 else 'fp32'}"
-    say(
-        f"Training {setup.recipe.variant.name} on {data.name}: {counted(plan.steps, 'steps')} "
-        f"on {kind}"
+        kind = f"{encoder.device.type} in {'bf16' if plan.bf16 else 'fp32'}"
+        steps = counted(plan.steps, "steps")
+        say(f"Training {setup.recipe.variant.name} on {data.name}: {steps} on {kind}")
+        say(f"  {counted(data.count, data.unit)}, {plan.batch} per step, into {folder}")
+        quality = partial(_quality, setup) if data.quality else None
+        parts = setup.module, plan, setup.examples, setup.batch
+        trainer = run(*parts, quality, folder, resume, "Training")
+        card = setup.recipe.card
+        if is_main_process():
+            if settings.lora_rank:
+                merge_lora(encoder)
+            card = checkpoint.save(encoder, setup.tokenizer, _with_exits(setup), folder)
+            clear(folder)
+        trainer.accelerator.wait_for_everyone()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return TrainReport(
+        folder,
+        card,
+        plan.steps,
+        losses[0],
+        losses[-1],
+        quality=trainer.state.best_metric,
+        measure="nDCG@10" if data.kind == "documents" else "Spearman",
+        seconds=time.monotonic() - begun,
     )
-    say(f"  {counted(data.count, data.unit)}, {plan.batch} per step, into {folder}")
-
-    quality = partial(_quality, setup) if data.quality else None
-    losses: dict[int, float] = {}  # by its step, the last one that was logged
-    with progress("Training", plan.steps, "steps", partial(loss_told, losses)) as advance:
-        watch = watched(advance, losses)
-        trainer = Trainer(setup.module, plan, setup.examples, setup.batch, quality, watch)
-        run(trainer, folder, resume, advance)
-    card = setup.recipe.card
-    trainer.accelerator.wait_for_everyone()
-    if is_main_process():
-        if settings.lora_rank:
-            merge_lora(encoder)
-        encoder.eval()
-        if settings.refits:
-            card = refit(encoder, setup.tokenizer, card, settings)
-        elif encoder.fitted is not None:
-            frozen = setup.recipe.variant.freeze
-            card = with_fitted_cuts(card, frozen)
-            if not frozen:
-                refit_table(encoder, setup.tokenizer, settings)
-        card = checkpoint.save(encoder, setup.tokenizer, card, folder)
-        clear(folder)
-    trainer.accelerator.wait_for_everyone()
-    return trainer, card
 
 
 def _quality(setup: Setup) -> dict[str, float]:
@@ -174,6 +168,65 @@ def _quality(setup: Setup) -> dict[str, float]:
         return {}
     found = setup.data.quality(setup.encoder, setup.tokenizer)
     return {str(cut): value for cut, value in found.items()}
+
+
+def run(
+    module: Any,  # one that Trainer takes
+    plan: Plan,
+    examples: Examples[Example],
+    batch: Callable[[Sequence[Example]], Mapping[str, object]],
+    quality: Callable[[], Mapping[str, float]] | None,
+    folder: Path,
+    resume: bool,
+    what: str,
+) -> Trainer:
+    """Train a module to the end, from the last complete checkpoint if resumed.
+
+    Raises:
+        Interrupted: Ctrl-C, or another process was lost.
+    """
+    last: dict[str, float] = {}  # logged
+
+    def on_step(_: int, logged: Mapping[str, float]) -> None:
+        last.update(logged)
+        advance(1)
+
+    def loss() -> str:
+        return f"loss {last['loss']:.3f} at step {last['step']}" if "loss" in last else ""
+
+    with progress(what, plan.steps, "steps", loss) as advance:
+        trainer = Trainer(module, plan, examples, batch, quality, on_step)
+        checkpoints, processes = folder / CHECKPOINTS, process_count()
+        found = last_complete_checkpoint(checkpoints, processes) if resume else None
+        if resume:
+            step = step_of(found) if found else 0
+            advance(step)
+            say(f"Resuming after step {step}")
+        try:
+            with stops_on_sigterm():
+                trainer.train(resume_from_checkpoint=str(found) if found else None)
+                trainer.assemble()
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"Training stopped at step {trainer.state.global_step} of {plan.steps}; go on with "
+                f"--resume --out {folder}."
+            ) from None
+        except RuntimeError as error:
+            if processes == 1 or not _of_another_process(error):
+                raise
+            raise Interrupted(
+                f"Another process of this training was lost at step {trainer.state.global_step}; "
+                f"go on with --resume --out {folder}."
+            ) from error
+    trainer.accelerator.wait_for_everyone()
+    return trainer
+
+
+def _of_another_process(error: RuntimeError) -> bool:
+    """Return whether gloo or NCCL reports that another process is gone."""
+    said = str(error).lower()
+    words = ("connection closed by peer", "connection reset by peer", "gloo", "nccl", "timed out")
+    return any(word in said for word in words)
 
 
 def prepare(settings: TrainSettings, folder: Path) -> Setup:
@@ -188,7 +241,9 @@ def prepare(settings: TrainSettings, folder: Path) -> Setup:
     if recipe.card.exit_head != "fitted":
         encoder.fitted = None  # of a fitted backbone: its layers will change
     elif encoder.fitted is None:
-        fit_before(encoder, tokenizer, settings)
+        say("Fitting exits before the first step")
+        texts = fit_texts(settings.corpus, FIT_TEXTS, settings.seed, settings.split)
+        fit_texts_now(encoder.eval(), tokenizer, texts, settings.seed, "learned")
     if recipe.card.exit_head == "linear":
         encoder.add_exit_heads([layer for layer in recipe.layers if layer < recipe.full.layer])
     frozen = recipe.variant.freeze
@@ -202,7 +257,10 @@ def prepare(settings: TrainSettings, folder: Path) -> Setup:
         rank, alpha, dropout = settings.lora_rank, settings.lora_alpha, settings.lora_dropout
         add_lora(encoder, rank, alpha, dropout, settings.seed)
     if frozen:
-        train_exits_alone(encoder)
+        encoder.requires_grad_(False)
+        encoder.exit_heads.requires_grad_()
+        if encoder.fitted is not None:
+            encoder.fitted.requires_grad_()
     if settings.gradient_checkpointing:
         encoder.checkpoint_layers(on=True)
     module = TrainingModule(encoder, recipe.objective(), cached=settings.gradient_cache > 0)
@@ -215,57 +273,30 @@ def prepare(settings: TrainSettings, folder: Path) -> Setup:
     return Setup(settings, data, recipe, encoder, tokenizer, module, plan, examples)
 
 
-def train_exits_alone(encoder: Encoder) -> None:
-    """Freeze an encoder except for its exits."""
-    encoder.requires_grad_(False)
-    encoder.exit_heads.requires_grad_()
-    if encoder.fitted is not None:
-        encoder.fitted.requires_grad_()
+def _with_exits(setup: Setup) -> ModelCard:
+    """Fit the exits that training does not reach, and return the card of the model with them."""
+    encoder, tokenizer, settings = setup.encoder.eval(), setup.tokenizer, setup.settings
+    card, trained, behind = setup.recipe.card, encoder.fitted, encoder.behind
+    frozen = setup.recipe.variant.freeze
 
+    def fit(*how: Any) -> FitRecord:
+        texts = fit_texts(settings.corpus, FIT_TEXTS, settings.seed, settings.split)
+        return fit_texts_now(encoder, tokenizer, texts, settings.seed, *how)
 
-def fit_before(encoder: Encoder, tokenizer: ModelTokenizer, settings: TrainSettings) -> None:
-    """Give an encoder fitted exits that are then trained with it."""
-    say("Fitting exits before the first step")
-    fit_texts_now(encoder.eval(), tokenizer, _fit_texts(settings), settings.seed, "learned")
-
-
-def refit(
-    encoder: Encoder, tokenizer: ModelTokenizer, card: ModelCard, settings: TrainSettings
-) -> ModelCard:
-    """Give a trained encoder fitted exits, and return its card with them.
-
-    Documents are those of the last layer from now on; the full model stays what it was.
-    """
-    say("Fitting exits: the full model stays as it is trained, every layer below it retrieves")
-    drop_exits(encoder)
-    record = fit_texts_now(encoder, tokenizer, _fit_texts(settings), settings.seed, "learned")
-    return replace(card, cuts=fitted_cuts(card), documents="last", fit=record)
-
-
-def refit_table(encoder: Encoder, tokenizer: ModelTokenizer, settings: TrainSettings) -> None:
-    """Fit layer 0 again, which training does not reach; trained exits do not change."""
-    trained, behind = encoder.fitted, encoder.behind
+    if settings.refits:
+        # Documents are those of the last layer from now on.
+        say("Fitting exits: the full model stays as it is trained, every layer below it retrieves")
+        drop_exits(encoder)
+        return replace(card, cuts=fitted_cuts(card), documents="last", fit=fit("learned"))
     if trained is None:
-        raise AssertionError("exits are fitted before a training of them")
-    texts, tokens = _fit_texts(settings), trained.tokens  # weighted as its queries will be
-    fit_texts_now(encoder, tokenizer, texts, settings.seed, "none", tokens)
-    if encoder.fitted is None:
-        raise AssertionError("a fit gives exits")
-    trained.table = encoder.fitted.table
-    encoder.fitted, encoder.behind = trained, behind
-
-
-def with_fitted_cuts(card: ModelCard, frozen: bool) -> ModelCard:
-    """Return the card with the cuts that the fit adds to the trained ones.
-
-    They are those of layer 0, and all that a frozen encoder had.
-    """
+        return card
+    if not frozen:  # layer 0 anew, with the weights that its queries will have
+        fit("none", trained.tokens)
+        if encoder.fitted is not None:
+            trained.table = encoder.fitted.table
+        encoder.fitted, encoder.behind = trained, behind
     more = {cut for cut in fitted_cuts(card) if frozen or cut.layer == 0}
     return replace(card, cuts=tuple(sorted({*card.cuts, *more})))
-
-
-def _fit_texts(settings: TrainSettings) -> FitTexts:
-    return fit_texts(settings.corpus, FIT_TEXTS, settings.seed, settings.split)
 
 
 def _warn_of_margins(recipe: Recipe, data: TrainingData) -> None:
@@ -290,67 +321,6 @@ def _all_used(recipe: Recipe, encoder: Encoder) -> bool:
     return all(
         step.layers[-1] == encoder.layers and heads <= set(step.layers) for step in recipe.choices
     )
-
-
-def run(trainer: Trainer, folder: Path, resume: bool, advance: Advance) -> None:
-    """Train to the end, from the last complete checkpoint if resumed."""
-    processes = process_count()
-    found = last_complete_checkpoint(folder / CHECKPOINTS, processes) if resume else None
-    if resume:
-        step = step_of(found) if found else 0
-        advance(step)
-        say(f"Resuming after step {step}")
-    try:
-        with stops_on_sigterm():
-            trainer.train(resume_from_checkpoint=str(found) if found else None)
-            trainer.assemble()
-    except KeyboardInterrupt:
-        raise Interrupted(
-            f"Training stopped at step {trainer.state.global_step} of {trainer.state.max_steps}; "
-            f"go on with --resume --out {folder}."
-        ) from None
-    except RuntimeError as error:
-        if processes == 1 or not _of_another_process(error):
-            raise
-        raise Interrupted(
-            f"Another process of this training was lost at step {trainer.state.global_step}; go on "
-            f"with --resume --out {folder}."
-        ) from error
-
-
-def _of_another_process(error: RuntimeError) -> bool:
-    """Return whether gloo or NCCL reports that another process is gone."""
-    said = str(error).lower()
-    words = ("connection closed by peer", "connection reset by peer", "gloo", "nccl", "timed out")
-    return any(word in said for word in words)
-
-
-def watched(
-    advance: Advance, losses: dict[int, float]
-) -> Callable[[int, Mapping[str, float]], None]:
-    """Return the callback of each step: it advances the bar and keeps the last loss."""
-
-    def on_step(_: int, logged: Mapping[str, float]) -> None:
-        if "loss" in logged:
-            losses.clear()
-            losses[int(logged["step"])] = logged["loss"]
-        advance(1)
-
-    return on_step
-
-
-def loss_told(losses: Mapping[int, float]) -> str:
-    """Return the last loss and its step, as a progress line shows them."""
-    return next((f"loss {loss:.3f} at step {step}" for step, loss in losses.items()), "")
-
-
-def _report(
-    trainer: Trainer, folder: Path, card: ModelCard, data: TrainingData, seconds: float
-) -> TrainReport:
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    quality, steps = trainer.state.best_metric, trainer.state.max_steps
-    measure = "nDCG@10" if data.kind == "documents" else "Spearman"
-    return TrainReport(folder, card, steps, losses[0], losses[-1], quality, measure, seconds)
 
 
 @dataclass(frozen=True)
@@ -391,38 +361,30 @@ def train_separately(
         UserError: anything a person can fix; all cuts are checked before the first is trained.
         Interrupted: Ctrl-C; finished models and the last checkpoint are in the folder.
     """
-    begun = time.monotonic()
+    begun, trained = time.monotonic(), []
     refuse_backbone(settings.backbone, folder)
     cuts, kind = separate_cuts(settings), kind_of(settings)
-    ones = {cut: of_cut(settings, cut) for cut in cuts}
-    for one in ones.values():
-        recipe_of(one, kind)
-    group = RankGroup() if process_count() > 1 else None
+    if process_count() > 1:
+        raise UserError(
+            f"{counted(len(cuts), 'models')} are trained one after the other, by one process; "
+            "name one layer and one dim to train a model by several."
+        )
+    for cut in cuts:
+        recipe_of(of_cut(settings, cut), kind)
     with held(folder):
-        if is_main_process():
-            begin(folder, settings, resume, overwrite, several=True)
-        trained = list(_each(ones, folder, group))
-        if is_main_process():
-            clear(folder)
+        begin(folder, settings, resume, overwrite, several=True)
+        for place, cut in enumerate(cuts, start=1):
+            own = folder / str(cut)
+            resumes = (own / RECORD).exists()
+            if (own / CARD).exists() and not resumes:
+                say(f"{cut}: trained already ({place} of {len(cuts)})")
+                continue
+            say(f"{cut}: {place} of {len(cuts)}")
+            try:
+                trained.append(train(of_cut(settings, cut), own, resumes))
+            except Interrupted as stopped:
+                raise Interrupted(
+                    f"{str(stopped).split(';')[0]} of {cut}; go on with --resume --out {folder}."
+                ) from None
+        clear(folder)
     return SeparateReport(tuple(trained), cuts, folder, time.monotonic() - begun)
-
-
-def _each(
-    ones: Mapping[Cut, TrainSettings], folder: Path, group: RankGroup | None
-) -> Iterator[TrainReport]:
-    """Train the models that are not trained yet; the first process decides which."""
-    for place, (cut, one) in enumerate(ones.items(), start=1):
-        own = folder / str(cut)
-        found = next((name for name in (RECORD, CARD) if (own / name).exists()), "")
-        if group:  # another process may look when the first one has begun to write
-            found = group.broadcast(f"separate/{cut}", found)
-        if found == CARD:
-            say(f"{cut}: trained already ({place} of {len(ones)})")
-            continue
-        say(f"{cut}: {place} of {len(ones)}")
-        try:
-            yield train(one, own, resume=found == RECORD)
-        except Interrupted as stopped:
-            raise Interrupted(
-                f"{str(stopped).split(';')[0]} of {cut}; go on with --resume --out {folder}."
-            ) from None
