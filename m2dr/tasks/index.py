@@ -58,6 +58,7 @@ from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.tasks.changed_corpus import document_line, fields_of_rows, keep_fields_of
 from m2dr.tasks.encode_store import EncodingJob, ShardReader, digest_of
 from m2dr.tasks.encode_texts import embed_tokens_and_states, open_corpus
+from m2dr.tasks.encoder import document_layers, label_of, newest_model
 from m2dr.tasks.fit import ONE_OF, snippets
 from m2dr.tasks.fit_index import Snippets, fit_states, held_out, snippet_places
 from m2dr.tasks.make_stores import Workers, make_stores

@@ -26,7 +26,7 @@ STAIRS = 6  # cuts of the diagonal, the full model included (Starbucks)
 SHORTEST_RELATED = 16  # no shorter prefix has token relations (MIPIC, A.5)
 PAIRED = ("cosent", "angle")  # losses of pairs that are more or less alike
 RECIPE_SETTINGS = (
-    *CHOICES, "layers", "dims", "checkpoints", "faithful", "loss_weights", "candidates",
+    *CHOICES, "faithful", "loss_weights", "candidates",
     "relations_temperature", "chain_temperature", "distill", "distill_weight", "contrastive_weight",
     "distill_temperature",
 )  # fmt: skip
@@ -436,7 +436,15 @@ def _extra_terms(recipe: Recipe) -> list[str]:
 
 def unread(settings: TrainSettings, kind: Kind = "documents") -> list[str]:
     """Return the settings of the recipe that were given and that none of its terms reads."""
-    read, found = _read(recipe_of(settings, kind)), []
+    recipe = recipe_of(settings, kind)
+    variant, read = recipe.variant, _read(recipe)
+    shallow = any(term.cut.layer < recipe.full.layer for s in recipe.choices for term in s.terms)
+    uses = {
+        "layers": variant.single_cut or shallow and not variant.staircase,
+        "dims": variant.prefixes != "none",
+        "checkpoints": variant.staircase or variant.sia or variant.pic,
+    }
+    found = [name for name, used in uses.items() if getattr(settings, name) and not used]
     for name in RECIPE_SETTINGS:
         default = _DEFAULTS[name]
         if getattr(settings, name) in (default, getattr(settings.row, name, default)):

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from m2dr.core.errors import UserError
-from m2dr.core.files import list_folder, lock_folder
-from m2dr.core.jsontext import load_json, write_json
+from m2dr.core.files import list_folder, lock_folder, read_object, write_json
 from m2dr.core.progress import is_main_process, process_count
 from m2dr.core.requests import MODELS
 from m2dr.data import huggingface
@@ -82,7 +81,7 @@ def resumed(
         UserError: there is none, or what was given now is not what it was begun with.
     """
     _require_begun(folder)
-    saved = load_json(folder / RECORD)
+    saved = read_object(folder / RECORD, {PROCESSES: int})
     begun = saved.pop(PROCESSES)
     if begun != process_count():  # a batch would be another one, and its negatives others
         raise UserError(

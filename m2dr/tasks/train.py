@@ -20,8 +20,8 @@ from m2dr.model.folder import read_card
 from m2dr.model.hub import CARD, CHECKPOINTS, RECORD
 from m2dr.model.lora import add_lora, merge_lora
 from m2dr.model.tokenizer import ModelTokenizer
-from m2dr.tasks.fit import drop_exits, fit_texts, fit_texts_now
 from m2dr.tasks.encoder import at_revision, fitted_cuts
+from m2dr.tasks.fit import drop_exits, fit_texts, fit_texts_now
 from m2dr.tasks.recipe import Recipe, recipe_of
 from m2dr.tasks.run_folder import (
     LOGS,

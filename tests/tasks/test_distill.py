@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from world import WORDS
 
 from m2dr.cli import main
+from m2dr.core.trainings import read_train_settings
 from m2dr.model.checkpoint import load
 from m2dr.model.encoder import Encoder
 from m2dr.model.tokenizer import ModelTokenizer
 from m2dr.tasks.encode_texts import embed_texts
+from m2dr.tasks.train import prepare
 
 QUERIES, NEGATIVES, T = 40, 3, 2.0
 CUTS = [(layer, dim) for layer in (1, 2, 3, 4) for dim in (8, 32)]
@@ -161,25 +163,31 @@ def test_a_run_of_a_reranker_is_a_teacher_of_its_corpus(
     assert json.loads((tmp_path / "m" / "settings.json").read_text())["distill"] == "margin-mse"
 
 
+@pytest.mark.parametrize(
+    ("sets", "warned"),
+    [
+        ("distill=margin-mse similarity=cosine temperature=0.2", True),
+        ("distill=margin-mse similarity=cosine temperature=0.2 distill_temperature=2.0", False),
+        ("distill=margin-mse similarity=dot", False),
+        ("distill=kl similarity=cosine temperature=0.2", False),
+    ],
+)
 def test_margins_that_no_cosines_have_are_warned_of(
-    reranked: Path, tiny_corpus: Path, tiny_backbone: Path
+    sets: str,
+    warned: bool,
+    reranked: Path,
+    tiny_corpus: Path,
+    tiny_backbone: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    words = ("--variant", "plain", "--corpus", tiny_corpus, "--backbone", tiny_backbone)
-    sizes = ("--steps", "1", "--batch-size", "4", "--negatives", "3", "--dry-run")
-    told = {
-        sets: run(*words, *sizes, sets=f"teacher_scores={reranked} {sets}").stderr
-        for sets in (
-            "distill=margin-mse similarity=cosine temperature=0.2",
-            "distill=margin-mse similarity=cosine temperature=0.2 distill_temperature=2.0",
-            "distill=margin-mse similarity=cosine",
-            "distill=margin-mse similarity=dot",
-            "distill=kl similarity=cosine temperature=0.2",
-        )
-    }
+    words = [*sets.split(), "negatives=3", "batch_queries=4", "variant=mrl", "device=cpu"]
+    paths = {"corpus": tiny_corpus, "backbone": tiny_backbone, "teacher_scores": reranked}
+    settings = read_train_settings(None, words, {key: str(path) for key, path in paths.items()})
 
-    warned = [sets for sets, said in told.items() if "margins of the teacher go up to 15" in said]
-    assert warned == ["distill=margin-mse similarity=cosine temperature=0.2"]
-    assert all("Warning" not in said for sets, said in told.items() if sets not in warned)
+    prepare(settings, tmp_path)
+
+    assert ("margins of the teacher go up to 15" in capsys.readouterr().err) is warned
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from m2dr.core.errors import UserError
 from m2dr.core.trainings import read_train_settings
 from m2dr.tasks.fit import fit_texts
-from m2dr.tasks.recipe import Kind, Recipe, recipe_of
+from m2dr.tasks.recipe import Kind, Recipe, explain, recipe_of
 from m2dr.tasks.training_data import open_training_data
 
 
@@ -18,14 +18,6 @@ def made(backbone: Path, *words: str, kind: Kind = "documents") -> Recipe:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["variant=plain", "align=score"], "align = score would change nothing in plain"),
-        (["variant=mrl", "documents=last"], "documents = last would change nothing in mrl"),
-        (["variant=mrl", "exit_head=linear"], "exit_head = linear would change nothing"),
-        (["variant=mrl", "weights=uniform"], "weights = uniform would change nothing"),
-        (["variant=plain", "share=0.5"], "share = 0.5 would change nothing"),
-        (["variant=2dmse", "layers=[4]"], r"layers = \[4\] would change nothing in 2dmse"),
-        (["variant=starbucks", "layers=[1]"], "Set checkpoints instead"),
-        (["variant=mrl", 'checkpoints=["L1D8"]'], "Variant mrl has no checkpoints"),
         (
             ["variant=starbucks", 'checkpoints=["L9D8"]'],
             "Checkpoint L9D8 was asked for; the full model is L",
@@ -48,11 +40,42 @@ def made(backbone: Path, *words: str, kind: Kind = "documents") -> Recipe:
         ),
     ],
 )
-def test_a_setting_that_would_do_nothing_is_refused(
+def test_what_cannot_be_trained_is_refused(
     words: list[str], sentence: str, tiny_backbone: Path
 ) -> None:
     with pytest.raises(UserError, match=sentence):
         made(tiny_backbone, *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "unread"),
+    [
+        ("variant=plain align=score share=0.5", "align, share"),
+        (
+            "variant=mrl documents=last exit_head=linear weights=uniform",
+            "documents, weights, exit_head",
+        ),
+        ("variant=2dmse layers=[1]", ""),
+        ("variant=starbucks layers=[1] dims=[8]", "layers, dims"),
+        ("variant=mrl checkpoints=[L1D8] distill_weight=2.0", "checkpoints, distill_weight"),
+        ("variant=full-dim compress=max-k align_reduction=batch average=true", ""),
+        ("variant=full-dim align=none compress=max-k add_mse=false", "add_mse, compress"),
+        ("variant=mipic chain_temperature=0.1 alpha=0.5", ""),
+        ("variant=mrl chain_temperature=0.1 faithful=true", "faithful, chain_temperature"),
+    ],
+)
+def test_settings_that_no_term_reads_are_named(
+    words: str, unread: str, tiny_backbone: Path
+) -> None:
+    given = [word.replace("[L1D8]", '["L1D8"]') for word in words.split()]
+    settings = read_train_settings(None, [f'backbone="{tiny_backbone}"', *given])
+
+    last = explain(settings).splitlines()[-1]
+
+    if unread:
+        assert last == f"Given, and read by no term: {unread}."
+    else:
+        assert last.endswith("terms")
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,9 @@ import pytest
 from torch import nn
 
 from m2dr.core.errors import UserError
-from m2dr.core.trainings import TrainSettings, read_train_settings
+from m2dr.core.trainings import TrainSettings
 from m2dr.model.checkpoint import export_cut
 from m2dr.model.folder import read_card
-from m2dr.tasks.run_folder import resumed
 from m2dr.tasks.train import train, train_separately
 from m2dr.train.module import TrainingModule
 
@@ -76,22 +75,11 @@ def test_a_checkpoint_is_kept_until_someone_says_otherwise(
     patched.undo()
     assert (tmp_path / "checkpoints" / "checkpoint-2").exists()
 
-    with pytest.raises(
-        UserError, match="holds an interrupted training; --overwrite it, or go on with: m2dr"
-    ):
+    with pytest.raises(UserError, match="holds an interrupted training, which --resume goes on"):
         train(settings, tmp_path)
 
     train(settings, tmp_path, resume=True)
     assert read_card(tmp_path).variant == "plain"
-
-
-@pytest.mark.parametrize("text", ["[1]", "nul", '{"processes": "two"}'])
-def test_settings_of_a_training_that_are_damaged_are_told_in_a_sentence(
-    text: str, tmp_path: Path
-) -> None:
-    (tmp_path / "training.json").write_text(text)
-    with pytest.raises(UserError, match=r"training.json.*Begin again with --overwrite"):
-        resumed(read_train_settings, tmp_path, None, (), {})
 
 
 def test_many_trainings_of_which_none_came_to_a_checkpoint_are_begun_again(
