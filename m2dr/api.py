@@ -60,7 +60,7 @@ def train(
     folder = folder_of(request.corpus, request.variant, Path(out) if out else None)
     if resume:
         request = resumed(read_train_settings, folder, file, (), given)
-    if task.asks_for_many(request):
+    if task.separate_cuts(request):
         raise UserError(f"variant = {request.variant} trains a model for each cut; name one cut.")
     report = task.train(request, folder, resume, overwrite)
     return Encoder(report.folder, device=request.device, dtype=request.dtype)
@@ -70,7 +70,6 @@ def fit(
     *,
     out: Named | None = None,
     config: Named | None = None,
-    resume: bool = False,
     overwrite: bool = False,
     **settings: Any,  # each of a type of its own, checked
 ) -> Encoder:
@@ -82,7 +81,6 @@ def fit(
     Args:
         out: folder of the model; models/CORPUS-fitted by default.
         config: TOML file of settings, which keywords overrule.
-        resume: whether to go on with a fit that was interrupted.
         overwrite: whether to begin again in a folder that is in use.
         settings: those of docs/settings.md, such as backbone, corpus, texts or inputs.
 
@@ -91,18 +89,15 @@ def fit(
 
     Raises:
         UserError: a setting is unknown or wrong, or anything else that a person can mend.
-        Interrupted: Ctrl-C; what was read until the last save is in the folder.
     """
     from m2dr.core.trainings import FitSettings, read_fit_settings
     from m2dr.tasks import fit as task
-    from m2dr.tasks.run_folder import folder_of, resumed
+    from m2dr.tasks.run_folder import folder_of
 
     given, file = _plain(settings, FitSettings), Path(config) if config else None
     request = read_fit_settings(file, (), given)
     folder = folder_of(request.corpus, task.FITTED, Path(out) if out else None)
-    if resume:
-        request = resumed(read_fit_settings, folder, file, (), given)
-    report = task.fit(request, folder, resume, overwrite)
+    report = task.fit(request, folder, overwrite)
     return Encoder(report.folder, device=request.device, dtype=request.dtype)
 
 
