@@ -21,7 +21,7 @@ from pathlib import Path
 from m2dr.core.records import Document, Judgement, ModelCard, Query
 from m2dr.core.trainings import TrainSettings, read_train_settings
 from m2dr.data.loaders import open_dataset
-from m2dr.data.sentence_pairs import open_sentences
+from m2dr.data.sentences import open_sentences
 from m2dr.evaluate.measures import Evaluator
 from m2dr.evaluate.sentence_tasks import correlations, distinct, gold_scores
 from m2dr.index.exact import prefix_runs

@@ -1,47 +1,20 @@
 """Folders in the layout of BEIR: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv, or as tables."""
 
 import os
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
 from m2dr.core.errors import UserError
-from m2dr.core.records import Document, Query
-from m2dr.data.dataset import (
-    DOCUMENT_COLUMNS,
-    DOCUMENT_IDS,
-    DOCUMENT_TEXTS,
-    Dataset,
-    Split,
-    open_corpus_file,
-)
-from m2dr.data.own_fields import own_fields
-from m2dr.data.qrels import query_of, read_split
-from m2dr.data.readers import Line, Row, identifier, optional_string, refuse_repeat, string
-from m2dr.data.tables import (
-    ARROW,
-    is_arrow,
-    is_place,
-    read_records,
-    split_name,
-    stem_without_shard,
-)
+from m2dr.data.dataset import Dataset, Split, TableCorpus
+from m2dr.data.qrels import find_queries, read_split
+from m2dr.data.tables import ARROW, is_table, name_of, split_name
 
 # Published as one folder of several data sets, whose measures are averaged.
 _COMPOSED = {
     "cqadupstack": (
-        "android",
-        "english",
-        "gaming",
-        "gis",
-        "mathematica",
-        "physics",
-        "programmers",
-        "stats",
-        "tex",
-        "unix",
-        "webmasters",
-        "wordpress",
+        *("android", "english", "gaming", "gis", "mathematica", "physics", "programmers"),
+        *("stats", "tex", "unix", "webmasters", "wordpress"),
     )
 }
 
@@ -89,49 +62,26 @@ def open_beir(name: str) -> Dataset:
     corpus = folder and _part(folder, "corpus")
     if not folder or not corpus:
         raise UserError(f"There is no corpus.jsonl in {name}; a BEIR folder holds its documents.")
+    qrels = {
+        split_name(name_of(path)): path
+        for path in sorted((folder / "qrels").glob("*"))
+        if is_table(path)
+    }
     queries = _part(folder, "queries") or folder / "queries.jsonl"
-    return open_parts(_name(folder.resolve()), corpus, queries, _qrels(folder))
+    folder = folder.resolve()
+    whole = folder.parent.name
+    part = folder.name in _COMPOSED.get(whole, ())
+    return open_parts(f"{whole}-{folder.name}" if part else folder.name, corpus, queries, qrels)
 
 
 def open_parts(name: str, corpus: Path, queries: Path, qrels: Mapping[str, Path]) -> Dataset:
-    """Open a data set whose documents, queries and judgements, by split, are places of rows."""
-    documents = open_corpus_file(corpus, document_of)
+    """Open a data set whose documents, queries and judgements, by split, are tables."""
+    documents = TableCorpus(corpus)
     splits = {
         split: Split(partial(read_split, path, documents, partial(find_queries, queries)))
         for split, path in qrels.items()
     }
-    return Dataset(name, documents, splits, {"validation": "dev"} if "dev" in splits else {})
-
-
-def is_document(columns: Collection[str]) -> bool:
-    """Return whether columns hold an id and a text."""
-    return not (set(DOCUMENT_IDS).isdisjoint(columns) or set(DOCUMENT_TEXTS).isdisjoint(columns))
-
-
-def document_of(line: Line) -> Document:
-    """Return the document of a row: an id, a text and perhaps a title; the rest are its fields.
-
-    Raises:
-        UserError: there is no id or no text, or there are several under different names.
-    """
-    row = line.json()
-    key = _one_of(line, row, DOCUMENT_IDS)
-    docid = identifier(line, row[key], repr(key))
-    text = string(line, row, _one_of(line, row, DOCUMENT_TEXTS))
-    title = optional_string(line, row, "title")
-    return Document(docid, text, title, own_fields(row, DOCUMENT_COLUMNS))
-
-
-def find_queries(path: Path, wanted: Set[str]) -> Mapping[str, Query]:
-    """Return the wanted queries of a place of rows by id, in file order."""
-    found: dict[str, Query] = {}
-    seen: dict[str, tuple[Path, int]] = {}
-    for line in read_records(path):
-        query = query_of(line)
-        refuse_repeat(line, query.id, seen)
-        if query.id in wanted:
-            found[query.id] = query
-    return found
+    return Dataset(name, documents, splits)
 
 
 def _candidates(name: str) -> tuple[Path, ...]:
@@ -144,50 +94,18 @@ def _is_dataset(folder: Path) -> bool:
     )
 
 
-def _name(folder: Path) -> str:
-    """Return the folder's name, that of a part behind the name of the composed data set."""
-    whole = folder.parent.name
-    return f"{whole}-{folder.name}" if folder.name in _COMPOSED.get(whole, ()) else folder.name
-
-
-def _one_of(line: Line, row: Row, names: Sequence[str]) -> str:
-    """Return the name of the column that a row has; the first name counts before others.
-
-    Raises:
-        UserError: none of them, or two of the others.
-    """
-    there = [name for name in names if name in row]
-    if not there:
-        found = ", ".join(map(repr, row)) or "none"
-        others = " or ".join(map(repr, names[1:]))
-        raise line.error(f"has no {names[0]!r}; its keys are {found}, and {others} would do too.")
-    if len(there) > 1 and there[0] != names[0]:
-        raise line.error(
-            f"has {' and '.join(map(repr, there))}, of which one is read; rename the others."
-        )
-    return there[0]
-
-
 def _part(folder: Path, name: str) -> Path | None:
     """Return the file or folder of a part, such as corpus.jsonl; None when there is none."""
-    for suffix in (".jsonl", *ARROW, ".csv", ".tsv"):
-        found = _either(folder / f"{name}{suffix}")
-        if found:
-            return found
-    return folder / name if is_place(folder / name) else None
-
-
-def _qrels(folder: Path) -> dict[str, Path]:
-    """Return the judgements by split, which their file or folder names."""
-    found = {}
-    for path in sorted((folder / "qrels").glob("*")):
-        if path.name.endswith((".tsv", ".tsv.gz")):
-            found[path.name.partition(".tsv")[0]] = path
-        elif is_arrow(path):
-            found[split_name(stem_without_shard(path))] = path
-    return found
-
-
-def _either(path: Path) -> Path | None:
-    """Return the file, or the gzipped file beside it; None when neither exists."""
-    return next(filter(Path.is_file, (path, path.with_name(f"{path.name}.gz"))), None)
+    suffixes = (
+        ".jsonl",
+        ".jsonl.gz",
+        ".jsonl.zst",
+        *ARROW,
+        ".csv",
+        ".tsv",
+        ".tsv.gz",
+        ".csv.gz",
+        "",
+    )
+    paths = (folder / f"{name}{suffix}" for suffix in suffixes)
+    return next((path for path in paths if is_table(path)), None)

@@ -1,17 +1,19 @@
 """The data set that the rest of m2dr sees, whatever its files look like."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date, time
+from decimal import Decimal
 from functools import cached_property
 from hashlib import sha256
+from math import isfinite
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from m2dr.core.errors import UserError, nearest
-from m2dr.core.records import Document, Judgement, Query
-from m2dr.data.readers import IdTable, Line, LineTable, is_gzipped, refuse_repeat, suffix_of
-from m2dr.data.tables import SCALARS, ArrowTable, is_arrow, read_records
+from m2dr.core.records import Document, Fields, Judgement, Query
+from m2dr.data.tables import Ids, Row, StoredRows, column, id_of, parsed, text_of
 
 # Given negatives kept per query. A group draws some ten of them, and official files give up to a
 # thousand: 400 million ids, more than fit in memory.
@@ -20,13 +22,13 @@ NEGATIVES_KEPT = 64
 # leaves those out of the ranking. Elsewhere an equal id is chance, and dropping would lose answers.
 _DROP_OWN_DOCUMENT = {"arguana", "quora"}
 
-# Columns of a document, in rows: of several names of one thing a row may have one.
+# Columns of a document; of several names of one thing the first that has a value counts.
 DOCUMENT_IDS = ("_id", "id", "docid", "document_id")
 DOCUMENT_TEXTS = ("text", "contents")
 DOCUMENT_COLUMNS = (*DOCUMENT_IDS, "title", *DOCUMENT_TEXTS)
+_KNOWN = frozenset(DOCUMENT_COLUMNS)
+METADATA = "metadata"  # of BEIR: an object whose keys are fields
 
-Parse = Callable[[Line], Document]
-ReadLines = Callable[[Path], Iterator[Line]]
 JudgedQueries = tuple[list[Query], list[Judgement]]  # the queries in file order, the judgements
 Negatives = Mapping[str, tuple[str, ...]]  # query id → docids given as not relevant
 
@@ -40,10 +42,6 @@ class Corpus(Protocol):
 
     def __contains__(self, docid: str) -> bool: ...
 
-    def with_fields(self) -> Iterator[Document]:
-        """Return an iterator over all documents with fields, which others may lack."""
-        ...
-
     def at(self, row: int) -> Document:
         """Return the document of a row, counted from 0."""
         ...
@@ -56,7 +54,6 @@ class Corpus(Protocol):
 class TeacherScore(NamedTuple):
     """How well a document answers a query, by a teacher such as a cross-encoder."""
 
-    line: Line  # where the score was read
     query_id: str
     docid: str
     value: float
@@ -94,7 +91,7 @@ class Dataset:
         self.name = name
         self._corpus = corpus
         self._splits = splits
-        self._aliases = aliases or {}
+        self._aliases = aliases or {"validation": "dev"}
         self._judged: dict[str, JudgedQueries] = {}
         self._negatives: dict[str, Negatives] = {}
 
@@ -120,10 +117,6 @@ class Dataset:
     def documents(self) -> Iterator[Document]:
         """Return an iterator over all documents, in file order."""
         return iter(self._corpus)
-
-    def documents_with_fields(self) -> Iterator[Document]:
-        """Return an iterator over all documents, in file order, each with its own fields."""
-        return self._corpus.with_fields()
 
     def document_ids(self) -> Iterator[str]:
         """Return an iterator over all docids, in file order."""
@@ -165,7 +158,7 @@ class Dataset:
 
     def canonical(self, split: str) -> str:
         """Return the split that an alias stands for; any other word is returned as it is."""
-        return self._aliases.get(split, split)
+        return split if split in self._splits else self._aliases.get(split, split)
 
     def _read(self, split: str) -> JudgedQueries:
         name = self._known(split)
@@ -178,10 +171,7 @@ class Dataset:
         if name in self._splits:
             return name
         if not self._splits:
-            raise UserError(
-                f"{self.name} has no judged queries, so no split {split!r}. Give a file of pairs, "
-                "or a folder with queries.jsonl and qrels/test.tsv beside the corpus."
-            )
+            raise UserError(f"{self.name} has no judged queries, so no split {split!r}.")
         raise UserError(f"{self.name} has no split {split!r}. {nearest(split, self._splits)}")
 
 
@@ -201,10 +191,6 @@ class MemoryCorpus:
     def __contains__(self, docid: str) -> bool:
         return docid in self._by_id
 
-    def with_fields(self) -> Iterator[Document]:
-        """See Corpus."""
-        return iter(self)
-
     def at(self, row: int) -> Document:
         """See Corpus."""
         return self._order[row]
@@ -214,100 +200,119 @@ class MemoryCorpus:
         return self._by_id[docid]
 
 
-class FileCorpus:
-    """Documents that stay in a plain file of one document per line, or in Arrow tables.
+class TableCorpus:
+    """The documents of a table, which stay on disk where they are many.
 
-    Iterating streams and checks each row. The first use of anything else reads the file once to
-    learn where its rows are, which also refuses repeated ids.
+    Iterating streams. The first use of ids reads the file once, and refuses repeated ones.
+
+    Args:
+        path: a file, a folder or `hf:ID`.
+        names: of the columns of a file without a header.
+
+    Raises:
+        UserError: there is no document, or the first is malformed.
     """
 
-    def __init__(self, path: Path, parse: Parse, read: ReadLines) -> None:
-        self._path, self._parse, self._read = path, parse, read
+    def __init__(self, path: Path, names: tuple[str, ...] = ()) -> None:
+        self._path, self._names = path, names
+        if next(iter(self), None) is None:
+            raise UserError(f"{path} holds no document.")
 
     def __len__(self) -> int:
-        return len(self._table)
+        return len(self._ids)
 
     def __iter__(self) -> Iterator[Document]:
-        return map(self._parse, self._read(self._path))
+        return parsed(self._path, document_of, self._names)
 
     def __contains__(self, docid: str) -> bool:
-        return docid in self._table
-
-    def with_fields(self) -> Iterator[Document]:
-        """See Corpus; of Arrow tables all columns are read that may be fields."""
-        if is_arrow(self._path):
-            return map(self._parse, read_records(self._path, SCALARS))
-        return iter(self)
+        return docid in self._ids
 
     def at(self, row: int) -> Document:
         """See Corpus."""
-        return self._parse(self._table.line(row))
+        return document_of(self._rows[row])
 
     def find(self, docid: str) -> Document:
         """See Corpus."""
-        return self._parse(self._table.find(docid))
+        return self.at(self._ids.row(docid))
 
     def __getstate__(self) -> dict[str, object]:
-        """Return what a data worker is sent: no table, whose hashes differ between processes."""
-        return {"_path": self._path, "_parse": self._parse, "_read": self._read}
+        """Return what another process is sent: no ids, whose hashes differ between processes."""
+        return {"_path": self._path, "_names": self._names}
 
     @cached_property
-    def _table(self) -> IdTable:
-        def identify(line: Line) -> str:
-            return self._parse(line).id
+    def _ids(self) -> Ids:
+        return Ids(self._rows.ids(DOCUMENT_IDS), lambda row: self.at(row).id, self._path)
 
-        if is_arrow(self._path):
-            return ArrowTable(self._path, identify, DOCUMENT_COLUMNS)
-        return LineTable(self._path, identify)
-
-
-class NegativeLists:
-    """Given negatives by query id, in file order; the first `NEGATIVES_KEPT` of each query."""
-
-    def __init__(self) -> None:
-        self._lists: dict[str, dict[str, None]] = defaultdict(dict)
-
-    def has_room(self, query_id: str) -> bool:
-        """Return whether another negative of this query would be kept."""
-        return len(self._lists[query_id]) < NEGATIVES_KEPT
-
-    def add(self, query_id: str, docid: str) -> None:
-        """Keep a negative, unless the query has enough."""
-        if self.has_room(query_id):
-            self._lists[query_id][docid] = None
-
-    def by_query(self) -> Negatives:
-        """Return docids by query id, of the queries that have any."""
-        return {query: tuple(docids) for query, docids in self._lists.items() if docids}
+    @cached_property
+    def _rows(self) -> StoredRows:
+        return StoredRows(self._path, self._names)
 
 
-def read_documents(path: Path) -> Iterator[Line]:
-    """Return an iterator over the rows of a place, of Arrow tables the columns of a document."""
-    return read_records(path, DOCUMENT_COLUMNS)
+def is_document(columns: Collection[str]) -> bool:
+    """Return whether columns hold an id and a text."""
+    return not (set(DOCUMENT_IDS).isdisjoint(columns) or set(DOCUMENT_TEXTS).isdisjoint(columns))
 
 
-def open_corpus_file(path: Path, parse: Parse, read: ReadLines = read_documents) -> Corpus:
-    """Open a corpus of one document per row; what has no random access is read into memory.
-
-    That is a gzipped file, a table of text, whose rows may have several lines, and a folder of
-    these.
-
-    Args:
-        path: a place of rows.
-        parse: makes a document of a row.
-        read: `read_lines` for a file without column names.
+def document_of(row: Row) -> Document:
+    """Return the document of a row: an id, a text and perhaps a title; the rest are its fields.
 
     Raises:
-        UserError: no document in it, or (at once when in memory) a malformed or repeated one.
+        ValueError: there is no id or no text.
     """
-    by_line = read is not read_documents or (suffix_of(path) == ".jsonl" and not path.is_dir())
-    if is_arrow(path) or (by_line and not is_gzipped(path)):
-        corpus: Corpus = FileCorpus(path, parse, read)
-    else:
-        corpus = MemoryCorpus(_unrepeated(read(path), parse))
-    if next(iter(corpus), None) is None:
-        raise UserError(f"{path} holds no document.")
-    return corpus
+    docid, text, title = row.get("_id"), row.get("text"), row.get("title") or ""
+    docid = id_of(row[column(row, DOCUMENT_IDS)] if docid is None else docid)
+    if not isinstance(text, str):
+        text = text_of(row[column(row, DOCUMENT_TEXTS)], "the text", empty=True)
+    if not isinstance(title, str):
+        title = text_of(title, "the title")
+    fields = () if row.keys() <= _KNOWN else own_fields(row, DOCUMENT_COLUMNS)
+    return Document(docid, text, title, fields)
+
+
+def own_fields(row: Mapping[str, object], known: Collection[str]) -> Fields:
+    """Return the fields of a row, as texts: what is missing, empty or a list is left out.
+
+    The keys of `metadata` are fields, and those of any other object follow its own name and a dot.
+
+    Args:
+        row: of a document.
+        known: keys of its id, its title and its text.
+
+    >>> own_fields({"_id": "d", "year": 1999, "metadata": {"open": True}}, ["_id"])
+    (('year', '1999'), ('open', 'true'))
+    """
+    fields: dict[str, str] = {}
+    for name, value in row.items():
+        if name not in known and name != METADATA:
+            fields.update(_flattened(name, value))
+    for name, text in _flattened("", row.get(METADATA)):
+        fields.setdefault(name or METADATA, text)
+    return tuple(fields.items())
+
+
+def _flattened(name: str, value: object) -> Iterator[tuple[str, str]]:
+    """Yield the fields of a value, as JSON and ISO 8601 write them: one, or those of an object."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _flattened(f"{name}.{key}" if name else str(key), inner)
+    elif isinstance(value, bool):
+        yield name, "true" if value else "false"
+    elif isinstance(value, str | int | Decimal) and str(value).strip():
+        yield name, str(value)
+    elif isinstance(value, float) and isfinite(value):
+        yield name, repr(value)
+    elif isinstance(value, date | time):
+        yield name, value.isoformat()
+
+
+def first_negatives(pairs: Iterable[tuple[str, str]]) -> Negatives:
+    """Return the first `NEGATIVES_KEPT` docids of each query, from pairs of query id and docid."""
+    lists: dict[str, dict[str, None]] = defaultdict(dict)
+    for query_id, docid in pairs:
+        known = lists[query_id]
+        if len(known) < NEGATIVES_KEPT:
+            known[docid] = None
+    return {query_id: tuple(docids) for query_id, docids in lists.items()}
 
 
 def split_of(key: str, shares: Mapping[str, float], seed: str) -> str:
@@ -329,11 +334,3 @@ def split_of(key: str, shares: Mapping[str, float], seed: str) -> str:
         if point < upper:
             return name
     return name  # the shares add up to a little less than 1 in floating point
-
-
-def _unrepeated(lines: Iterator[Line], parse: Parse) -> Iterator[Document]:
-    seen: dict[str, tuple[Path, int]] = {}
-    for line in lines:
-        document = parse(line)
-        refuse_repeat(line, document.id, seen)
-        yield document

@@ -10,7 +10,7 @@ from typing import Any
 
 from m2dr.core.errors import UserError, suggestion
 from m2dr.core.records import Document, Judgement, Query
-from m2dr.data.dataset import Dataset, JudgedQueries, NegativeLists, Negatives, Split
+from m2dr.data.dataset import Dataset, JudgedQueries, Negatives, Split, first_negatives
 
 Untyped = Any  # ir_datasets has no types
 
@@ -95,17 +95,12 @@ def _split_in(wanted: str) -> str:
 
 @contextmanager
 def _downloading(wanted: str) -> Iterator[None]:
-    """Turn errors of the network and the disk into a UserError."""
     try:
         yield
     except (OSError, RuntimeError) as error:  # requests and urllib; RuntimeError: no mirror left
-        request = getattr(error, "request", None)
-        page = f"https://ir-datasets.com/{wanted.split('/')[0]}.html"
-        source = getattr(request, "url", None) or page
+        source = getattr(getattr(error, "request", None), "url", None) or "its source"
         raise UserError(
-            f"{PREFIX}{wanted} could not be downloaded from {source} "
-            f"({type(error).__name__}). Connect to the network, or give a local folder in the "
-            "layout of BEIR instead."
+            f"{PREFIX}{wanted} could not be downloaded from {source}: {error}"
         ) from error
 
 
@@ -131,10 +126,6 @@ class IrdsCorpus:
         except KeyError:
             return False
         return True
-
-    def with_fields(self) -> Iterator[Document]:
-        """See Corpus."""
-        return iter(self)
 
     def at(self, row: int) -> Document:
         """See Corpus."""
@@ -184,8 +175,5 @@ def _judged_queries(source: Untyped, wanted: str) -> JudgedQueries:
 def _negatives(source: Untyped, wanted: str) -> Negatives:
     if not source.has_docpairs():
         return {}
-    kept = NegativeLists()
     with _downloading(wanted):
-        for pair in source.docpairs_iter():
-            kept.add(pair.query_id, pair.doc_id_b)
-    return kept.by_query()
+        return first_negatives((pair.query_id, pair.doc_id_b) for pair in source.docpairs_iter())

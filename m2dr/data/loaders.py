@@ -1,14 +1,33 @@
 """The table of loaders, and `open_dataset`, which opens a data set by name."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from m2dr.core.errors import UserError, suggestion
-from m2dr.core.files import refuse_pipe
-from m2dr.data import beir, huggingface, irds, msmarco, pairs, pydocs
-from m2dr.data.dataset import Dataset, open_corpus_file
-from m2dr.data.tables import is_place, name_of, read_records, split_name
+from m2dr.core.records import Document
+from m2dr.data import beir, irds, msmarco, pydocs
+from m2dr.data.dataset import DOCUMENT_IDS, DOCUMENT_TEXTS, Dataset, TableCorpus, is_document
+from m2dr.data.tables import (
+    Row,
+    column,
+    columns_of,
+    has_header,
+    hub_parts,
+    id_of,
+    is_hub,
+    is_table,
+    name_of,
+    optional,
+    parsed,
+    read_lines,
+    split_name,
+    suffix_of,
+    text_of,
+)
+from m2dr.data.training_rows import answers, open_rows
+
+Texts = Callable[[], Iterator[Document]]  # a new iterator at each call
 
 
 @dataclass(frozen=True)
@@ -22,43 +41,17 @@ class Loader:
 
 # Tried in this order: a BEIR folder holds .jsonl files too, and is no training data.
 LOADERS = (
+    Loader("pydocs or pydocs:stdlib", pydocs.recognises, pydocs.open_pydocs),
+    Loader("irds:ID of ir_datasets", irds.recognises, irds.open_irds),
+    Loader("hf:ID[/CONFIG][:SPLIT] of datasets", is_hub, lambda name: _open_hub(name)),
+    Loader("a triples.*.tsv file", msmarco.recognises_triples, msmarco.open_triples),
+    Loader("a folder of BEIR's files, or its name", beir.recognises, beir.open_beir),
+    Loader("a folder of MS MARCO's files", msmarco.recognises, msmarco.open_msmarco),
     Loader(
-        "pydocs or pydocs:stdlib, the docstrings of this machine's Python",
-        pydocs.recognises,
-        pydocs.open_pydocs,
-    ),
-    Loader("irds:ID, from the catalogue of ir_datasets", irds.recognises, irds.open_irds),
-    Loader(
-        "hf:ID, hf:ID/CONFIG or hf:ID:SPLIT, from the hub or a folder through the library datasets",
-        huggingface.recognises,
-        lambda name: open_hub(name),
-    ),
-    Loader(
-        "a .jsonl or .jsonl.gz file of pairs, of training groups or of documents",
-        pairs.recognises,
-        lambda name: open_records(name),
-    ),
-    Loader(
-        "a triples.*.tsv file of query, positive and negative texts",
-        msmarco.recognises_triples,
-        msmarco.open_triples,
-    ),
-    Loader(
-        "a folder with corpus.jsonl (or .parquet, …) as BEIR has it, or its bare name under "
-        "$M2DR_DATA/beir, ./data or ./datasets",
-        beir.recognises,
-        beir.open_beir,
-    ),
-    Loader(
-        f"a folder of MS MARCO files ({', '.join(msmarco.LOOKED_FOR)})",
-        msmarco.recognises,
-        msmarco.open_msmarco,
-    ),
-    Loader(
-        "a .parquet, .arrow, .feather, .csv or .tsv file, or a folder of them, whose columns are "
-        "those of pairs, of training groups or of documents",
-        lambda name: is_place(Path(name)),
-        lambda name: open_records(name),
+        "a .jsonl, .json, .csv, .tsv, .parquet or .arrow file or a folder of them, with pairs, "
+        "groups or documents",
+        lambda name: is_table(Path(name)),
+        lambda name: open_table(name),
     ),
 )
 
@@ -67,64 +60,87 @@ def open_dataset(name: str) -> Dataset:
     """Open the data set that a name or path means.
 
     Raises:
-        UserError: no loader recognises it; the message lists what a name may be.
+        UserError: no loader recognises it.
     """
     for loader in LOADERS:
         if loader.recognises(name):
             return loader.open(name)
-    forms = "; ".join(loader.summary for loader in LOADERS)
-    raise UserError(f"{_found_instead(name)} A data set is {forms}.")
+    path = Path(name)
+    parts = [folder for folder in beir.parts_of(name).values() if folder]
+    if parts:
+        raise UserError(f"{name} is several data sets; give one of them, such as {parts[0]}.")
+    known = [*pydocs.NAMES, *(str(path.parent / near.name) for near in path.parent.glob("*"))]
+    known += [folder.name for data in beir.data_folders() for folder in data.glob("*")]
+    if path.exists():
+        raise UserError(f"{name} is none of: {'; '.join(loader.summary for loader in LOADERS)}.")
+    raise UserError(f"There is no data set {name!r}. {suggestion(name, known)}".rstrip())
 
 
-def open_hub(name: str) -> Dataset:
+def _open_hub(name: str) -> Dataset:
     """Open a data set of the library datasets: a corpus with queries and judgements, or rows."""
-    parts = {part: Path(where) for part, where in huggingface.retrieval_parts(name).items()}
+    parts = {part: Path(where) for part, where in hub_parts(name).items()}
     if not parts:
-        return open_records(name)
+        return open_table(name)
     corpus, queries = parts.pop("corpus"), parts.pop("queries")
-    qrels = {split_name(part.removeprefix("qrels/")): where for part, where in parts.items()}
-    return beir.open_parts(huggingface.short_name(name), corpus, queries, qrels)
+    qrels = {split_name(split): where for split, where in parts.items()}
+    return beir.open_parts(name_of(Path(name)), corpus, queries, qrels)
 
 
-def open_records(name: str) -> Dataset:
-    """Open a place of rows: pairs or groups, or documents without queries.
+def open_table(name: str) -> Dataset:
+    """Open a table: pairs or groups, or documents without queries.
 
     Raises:
         UserError: there is no row, or its columns are of none of these.
     """
     path = Path(name)
-    first = next(read_records(path), None)
-    row = first.json() if first and first.text[:1] != "[" else {}
-    if not pairs.answers(row) and beir.is_document(row):
-        return Dataset(name_of(path), open_corpus_file(path, beir.document_of), {})
-    return pairs.open_rows(name)
+    columns = columns_of(path)
+    if is_document(columns) and not answers(columns):
+        return Dataset(name_of(path), TableCorpus(path), {})
+    return open_rows(name)
 
 
-def _found_instead(name: str) -> str:
-    """Return a sentence about what was found under the name."""
+def open_texts(name: str, queries: bool = False) -> Texts:
+    """Return a function that reads the texts of a name, in order, each with an id.
+
+    Of a `.txt` file each line is a text, blank ones too, and its id is its number from 0. A file
+    of cells holds an id, a tab and a text per line, or columns that its first line names; any other
+    file rows with a text, and perhaps a title and an id. Another name is that of a corpus.
+
+    Args:
+        name: of a file or a corpus.
+        queries: whether queries are meant: under `query` in a row, and not those of a corpus.
+
+    Raises:
+        UserError: there is no such file or corpus, or a corpus is named where queries are meant;
+            from the iterator, a row is malformed.
+    """
     path = Path(name)
-    parts = [folder for folder in beir.parts_of(name).values() if folder]
-    if parts:
-        return f"{name} is several data sets; give one of them, such as {parts[0]}."
-    if path.is_dir():
-        looked_for = ", ".join(("corpus.jsonl", *msmarco.LOOKED_FOR, "*.parquet, *.arrow, *.csv"))
-        return f"The folder {name} holds none of the files looked for: {looked_for}."
-    refuse_pipe(path)
-    if path.exists() and not path.stat().st_size:
-        return f"The file {name} is empty."
-    if path.suffix == ".json" and path.exists():
-        return (
-            f"The file {name} is JSON. Write one record per line, as {path.with_suffix('.jsonl')}."
+    keys = (*DOCUMENT_TEXTS, "query") if queries else DOCUMENT_TEXTS
+    if suffix_of(path) == ".txt":
+        lines = path.is_file() and read_lines(path, blank=True)
+        if not lines:
+            raise UserError(f"There is no file {name}.")
+        return lambda: (
+            Document(str(row), line) for row, line in enumerate(read_lines(path, blank=True))
         )
-    if path.exists():
-        return f"The file {name} is not of a kind that m2dr reads."
-    return f"There is no data set {name!r}. {suggestion(name, _neighbours(path))}".rstrip()
+    if path.is_file() and is_table(path):
+        names = () if has_header(path, keys) else ("_id", "text")
+        return lambda: _numbered(parsed(path, lambda row: _text(row, keys), names))
+    dataset = open_dataset(name)
+    if queries:
+        raise UserError(f"{name} is a corpus, and queries were asked for; give a file of them.")
+    return dataset.documents
 
 
-def _neighbours(path: Path) -> Iterable[str]:
-    """Yield the names of data sets nearby, for a hint."""
-    yield from pydocs.NAMES
-    for data in beir.data_folders():
-        yield from (folder.name for folder in data.glob("*") if beir.recognises(str(folder)))
-    if path.parent.is_dir():
-        yield from (str(path.parent / found.name) for found in path.parent.iterdir())
+def _text(row: Row, keys: tuple[str, ...]) -> Document:
+    docid = optional(row, (*DOCUMENT_IDS, "query_id"))
+    return Document(
+        "" if docid is None else id_of(docid),
+        text_of(row[column(row, keys)], "the text", empty=True),
+        text_of(row.get("title") or "", "the title", empty=True),
+    )
+
+
+def _numbered(documents: Iterator[Document]) -> Iterator[Document]:
+    for row, document in enumerate(documents):
+        yield document if document.id else Document(str(row), document.text, document.title)

@@ -23,7 +23,7 @@ from m2dr.core.errors import UserError, nearest
 from m2dr.core.files import json_sha256, write_text
 from m2dr.core.records import Document, Judgement, Query
 from m2dr.data.dataset import Dataset, JudgedQueries, MemoryCorpus, Split, split_of
-from m2dr.data.readers import read_lines, string
+from m2dr.data.tables import read_rows
 
 NAMES = ("pydocs", "pydocs:stdlib")
 _FOLDER_NAMES = {name.replace(":", "-"): name for name in NAMES}  # of stores and results
@@ -296,6 +296,4 @@ def _source(relative: Path, path: Path) -> SourceFile | None:
 
 
 def _cached(path: Path) -> list[Entry]:
-    keys = ("name", "module", "query", "text")
-    rows = ((line, line.json()) for line in read_lines(path))
-    return [Entry(*(string(line, row, key) for key in keys)) for line, row in rows]
+    return [Entry(**row) for row in read_rows(path)]

@@ -4,88 +4,72 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
 
-from m2dr.core.errors import UserError, counted
+from m2dr.core.errors import UserError
 from m2dr.core.records import Judgement, Query
 from m2dr.data.dataset import Corpus, JudgedQueries
-from m2dr.data.readers import (
-    Line,
-    identifier,
-    nonempty,
-    optional_identifier,
+from m2dr.data.tables import (
+    ARROW,
+    Row,
+    column,
+    has_header,
+    id_of,
+    is_hub,
+    parsed,
     read_lines,
-    refuse_repeat,
-    required,
-    string,
+    suffix_of,
+    text_of,
 )
-from m2dr.data.tables import is_arrow, read_records
 
-ID_KEYS = ("_id", "id", "query_id")
-TEXT_KEYS = ("text", "query")
-# Columns of a table of judgements: query, document, relevance; the first name that a row has.
-JUDGED_COLUMNS = (
+QUERY_IDS = ("_id", "id", "query_id", "query-id", "qid")
+QUERY_TEXTS = ("query", "text")
+# Columns of a table of judgements: query, document, relevance; the first that a row has.
+JUDGED = (
     ("query-id", "query_id", "qid"),
     ("corpus-id", "corpus_id", "docid", "document_id", "doc_id", "pid"),
     ("score", "relevance", "rel", "label"),
 )
-_SCORE_TITLES = {"score", "relevance", "rel", "label"}  # last column of a header
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')  # a cell as CSV quotes it
+_WHOLE = re.compile(r"[-+]?\d+(\.0*)?")  # some writers give 1 as 1.0
 
 FindQueries = Callable[[Set[str]], Mapping[str, Query]]  # wanted ids → those found, in file order
 
 
-def read_judgements(path: Path) -> Iterator[tuple[Line, Judgement]]:
-    """Yield the judgements of a file with their lines; columns are split by tabs or spaces.
+def read_judgements(path: Path) -> Iterator[Judgement]:
+    """Yield the judgements of a file, or of a table whose columns are named as in JUDGED.
 
-    `query-id corpus-id score`, with or without that header, or `qid 0 docid relevance`. Between
-    tabs a cell may be quoted, as BEIR's files quote ids that hold a quotation mark. In Arrow
-    tables, columns are found by the names in JUDGED_COLUMNS.
+    Lines of text are split at white space: `query-id corpus-id score`, with or without that header,
+    or `qid 0 docid relevance`.
+
+    Raises:
+        UserError: a line is malformed.
     """
-    if is_arrow(path):
-        yield from ((line, _judgement(line)) for line in read_records(path))
+    if is_hub(path) or path.is_dir() or suffix_of(path) in (*ARROW, ".csv", ".jsonl"):
+        yield from parsed(path, lambda row: _judgement(*(row[column(row, n)] for n in JUDGED)))
         return
-    for line in read_lines(path):
-        columns = cells_of(line.text)
-        if line.number == 1 and columns[-1].strip().lower() in _SCORE_TITLES:
+    for number, line in enumerate(read_lines(path), 1):
+        cells = cells_of(line)
+        if not cells or line.startswith("#") or (number == 1 and cells[-1].lower() in JUDGED[2]):
             continue
-        if len(columns) not in (3, 4):
-            raise line.error(
-                f"has {counted(len(columns), 'columns')}; a judgement has 3 (query, document, "
-                "score) or 4 (query, 0, document, score)."
-            )
-        query, document, score = columns[0], columns[-2], columns[-1]
-        yield (
-            line,
-            Judgement(
-                identifier(line, query, "the query id"),
-                identifier(line, document, "the document id"),
-                _relevance(line, score),
-            ),
-        )
+        try:
+            if len(cells) not in (3, 4):
+                raise ValueError(f"{len(cells)} columns, where a judgement has 3 or 4")
+            yield _judgement(cells[0], cells[-2], cells[-1])
+        except ValueError as error:
+            raise UserError(f"{path}, row {number}: {error}.") from None
 
 
-def _judgement(line: Line) -> Judgement:
-    row = line.json()
-    query, document, score = (
-        required(line, row, next((name for name in names if name in row), names[0]))
-        for names in JUDGED_COLUMNS
-    )
-    return Judgement(
-        identifier(line, query, "the query id"),
-        identifier(line, document, "the document id"),
-        _relevance(line, str(score)),
-    )
+def cells_of(line: str) -> list[str]:
+    """Return the columns of a line, split at white space, each unquoted as in CSV."""
+    cells = line.split()
+    if '"' not in line:
+        return cells
+    return [c[1:-1].replace('""', '"') if _QUOTED.fullmatch(c) else c for c in cells]
 
 
-def cells_of(text: str) -> list[str]:
-    """Return the columns of a line, split by tabs (then unquoted as in CSV) or else by spaces."""
-    if "\t" not in text:
-        return text.split()
-    if '"' not in text:
-        return text.split("\t")
-    return [
-        cell[1:-1].replace('""', '"') if _QUOTED.fullmatch(cell) else cell
-        for cell in text.split("\t")
-    ]
+def _judgement(query: object, document: object, score: object) -> Judgement:
+    if not _WHOLE.fullmatch(str(score)):
+        raise ValueError(f"the relevance {score!r} is not a whole number")
+    return Judgement(id_of(query), id_of(document), int(str(score).partition(".")[0]))
 
 
 def read_split(path: Path, corpus: Corpus, find_queries: FindQueries) -> JudgedQueries:
@@ -98,71 +82,51 @@ def read_split(path: Path, corpus: Corpus, find_queries: FindQueries) -> JudgedQ
         UserError: two judgements of one pair differ, there is none, or no judged query or no
             judged document is in the files, which then belong to another data set.
     """
-    rows = list(read_judgements(path))
-    found = find_queries({judgement.query_id for _, judgement in rows})
-    kept: dict[tuple[str, str], Judgement] = {}
-    for line, judgement in rows:
-        first = kept.setdefault((judgement.query_id, judgement.document_id), judgement)
-        if first != judgement:
-            raise line.error(
-                f"judges document {first.document_id!r} {judgement.relevance} for query "
-                f"{first.query_id!r}, and a line above {first.relevance}. Keep one of the two."
+    judgements: dict[tuple[str, str], Judgement] = {}
+    for judgement in read_judgements(path):
+        pair = (judgement.query_id, judgement.document_id)
+        if judgements.setdefault(pair, judgement) != judgement:
+            raise UserError(
+                f"{path} judges document {pair[1]!r} for query {pair[0]!r} twice: "
+                f"{judgements[pair].relevance} and {judgement.relevance}."
             )
-    if not kept:
-        raise UserError(f"{path} holds no judgement. Write one to a line: query, document, score.")
-    if not found:
-        raise _mismatch(*rows[0], "query", "queries file")
-    if all(judgement.document_id not in corpus for judgement in kept.values()):
-        raise _mismatch(*rows[0], "document", "corpus")
-    return list(found.values()), list(kept.values())
+    queries = find_queries({judgement.query_id for judgement in judgements.values()})
+    if not queries or not any(docid in corpus for _, docid in judgements):
+        what = "documents" if queries else "queries"
+        raise UserError(
+            f"{path} holds no judgement of {what} of this data set"
+            + (f"; it judges {next(iter(judgements))}." if judgements else ".")
+        )
+    return list(queries.values()), list(judgements.values())
 
 
-def read_topics(path: Path) -> list[Query]:
-    """Return the queries of a file in its order: `id<tab>text` lines, or JSONL by its suffix.
-
-    Raises:
-        UserError: the file cannot be read, is empty, or a line is malformed or repeats an id.
-    """
-    named = ".jsonl" in path.suffixes or is_arrow(path)
-    found: list[Query] = []
-    seen: dict[str, tuple[Path, int]] = {}
-    for line in read_records(path) if is_arrow(path) else read_lines(path, once=True):
-        found.append(query_of(line, empty=False) if named else _from_tsv(line))
-        refuse_repeat(line, found[-1].id, seen)
-    if not found:
-        raise UserError(f"{path} holds no queries; each line is an id, a tab and a text.")
+def find_queries(path: Path, wanted: Set[str]) -> dict[str, Query]:
+    """Return the wanted queries of a table by id, in file order; two of one id are refused."""
+    found: dict[str, Query] = {}
+    for query in parsed(path, query_of):
+        if query.id in wanted and found.setdefault(query.id, query) is not query:
+            raise UserError(f"{path} holds two queries of the id {query.id!r}.")
     return found
 
 
-def _relevance(line: Line, score: str) -> int:
-    """Return the relevance, a whole number; some writers give it as 1.0."""
-    try:
-        return int(score.removesuffix(".0"))
-    except ValueError:
-        raise line.error(f"the score {score!r} is not a whole number.") from None
+def read_topics(path: Path) -> list[Query]:
+    """Return the queries of a table, in its order; without a header a line is `id<tab>text`.
+
+    Raises:
+        UserError: there is no query, one has no text, or two have one id.
+    """
+    names = () if has_header(path, QUERY_TEXTS) else ("_id", "text")
+    queries: dict[str, Query] = {}
+    for query in parsed(path, query_of, names):
+        text_of(query.text, f"the text of query {query.id!r}")
+        if queries.setdefault(query.id, query) is not query:
+            raise UserError(f"{path} holds two queries of the id {query.id!r}.")
+    if not queries:
+        raise UserError(f"{path} holds no queries.")
+    return list(queries.values())
 
 
-def _mismatch(line: Line, first: Judgement, what: str, where: str) -> UserError:
-    judged = first.query_id if what == "query" else first.document_id
-    return line.error(
-        f"judges {what} {judged!r}, and the {where} holds neither it nor any other {what} of this "
-        "file: they belong to different data sets. Give the files of one data set."
-    )
-
-
-def _from_tsv(line: Line) -> Query:
-    name, tab, text = line.text.partition("\t")
-    if not tab:
-        raise line.error("has no tab between a query id and its text.")
-    return Query(identifier(line, name, "the query id"), nonempty(line, text, "the text"))
-
-
-def query_of(line: Line, empty: bool = True) -> Query:
-    """Return the query of a row with an id and a text; `empty` says whether it may be blank."""
-    row = line.json()
-    name = optional_identifier(line, row, ID_KEYS)
-    if not name:
-        required(line, row, ID_KEYS[0])
-    key = TEXT_KEYS[1] if TEXT_KEYS[1] in row else TEXT_KEYS[0]
-    text = string(line, row, key)
-    return Query(name, text if empty else nonempty(line, text, repr(key)))
+def query_of(row: Row) -> Query:
+    """Return the query of a row with an id and a text, which may be empty."""
+    text = text_of(row[column(row, QUERY_TEXTS)], "the text", empty=True)
+    return Query(id_of(row[column(row, QUERY_IDS)]), text)

@@ -1,44 +1,39 @@
-"""Rows of tables, whatever the file: parquet, Arrow, CSV, TSV, JSONL, folders of them, `hf:ID`.
+"""Rows of any file: JSONL, JSON, CSV, TSV, text, parquet, Arrow, folders of these, `hf:ID`.
 
-A row is a `Line` whose `json()` returns its values by column name, so that what makes texts, groups
-and pairs of rows does not depend on the file. A place of rows is a path: a file, a folder, or
-`hf:ID` as `m2dr.data.huggingface` reads it.
+Every file is a stream of Arrow record batches. Columns of text files are strings, whatever they
+look like: "007", "1e5" and "NA" stay what they are. JSONL is a column of lines, decoded by row.
 """
 
-import json
 import os
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache, partial
 from itertools import accumulate, chain
+from math import isfinite
 from pathlib import Path
 from tempfile import mkstemp
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from m2dr.core.errors import UserError, install
-from m2dr.core.files import explain_failure, refuse_pipe
-from m2dr.data import huggingface
-from m2dr.data.readers import (
-    IdTable,
-    Line,
-    Row,
-    read_lines,
-    read_table,
-    stem_of,
-    suffix_of,
-)
+import numpy as np
+
+from m2dr.core.errors import UserError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Untyped = Any  # pyarrow has no types
+Row = dict[str, Any]
+Parsed = TypeVar("Parsed")
 
-PARQUET = (".parquet", ".pq")
-ARROW = (*PARQUET, ".arrow", ".feather")  # files of Arrow tables
-TEXT = (".csv", ".tsv", ".jsonl")  # these may be gzipped
-SCALARS = frozenset({"*"})  # in place of columns: all but those of lists and of bytes
-ROWS_AT_ONCE = 1024  # that are converted to Python
+HUB = "hf:"
+ARROW = (".parquet", ".pq", ".arrow", ".feather")
+TEXT = (".csv", ".tsv", ".jsonl", ".json")
+_COMPRESSED = re.compile(r"\.(gz|zst)$")
+_LINE = "\0line"  # the column of a file without columns
+_BLOCKS = (2**20, 2**26)  # bytes of a text file parsed at once; the second where a row is longer
+_IN_MEMORY = 2**26  # bytes of a file whose rows are held in memory, and not in a mapped copy
+_ROWS_AT_ONCE = 1024  # that are converted to Python
 # A split by the words of file and folder names, as the hub writes them.
 SPLIT_WORDS = {"train": "train", "test": "test"} | dict.fromkeys(
     ("dev", "validation", "valid", "val"), "dev"
@@ -46,301 +41,321 @@ SPLIT_WORDS = {"train": "train", "test": "test"} | dict.fromkeys(
 # A folder that holds one of these is no folder of tables of one kind.
 _PARTS_OF_A_CORPUS = {"corpus", "collection", "queries", "qrels"}
 _SHARD = re.compile(r"-\d{5}-of-\d{5}$")  # as `datasets` numbers the files of a split
-
 _CACHE = re.compile(r"cache-[0-9a-f]{16}\w*\.arrow")  # what `datasets` keeps of `map` and `filter`
+_SAVED, _SAVED_SPLITS = "state.json", "dataset_dict.json"  # files of `save_to_disk`
 
 
-class Part(NamedTuple):
-    """Rows of one file, or of one split of a data set."""
-
-    path: Path
-    split: str  # that each row is given; empty for none
-    open: "Callable[[Collection[str]], Iterable[pa.RecordBatch]]"  # some columns; empty: all
+# Values of a row; each function raises ValueError, to which `parsed` adds the file and the row.
 
 
-def is_arrow(path: Path) -> bool:
-    """Return whether a place is a file, a folder or a data set of Arrow tables."""
-    if huggingface.recognises(path):
+def column(row: Row, names: Sequence[str]) -> str:
+    """Return the first of these columns that has a value in a row."""
+    for name in names:
+        if row.get(name) is not None:
+            return name
+    wanted, columns = ", ".join(names), ", ".join(row) or "none"
+    raise ValueError(f"it has no value under any of {wanted}; its columns are {columns}")
+
+
+def optional(row: Row, names: Sequence[str]) -> Any:
+    """Return the value of the first of these columns that has one; None where none has."""
+    return next((row[name] for name in names if row.get(name) is not None), None)
+
+
+def text_of(value: object, what: str, empty: bool = False) -> str:
+    """Return a text, which is blank only where that is allowed."""
+    if not isinstance(value, str) or not (empty or value.strip()):
+        raise ValueError(f"{what} is {value!r:.200}, not a text")
+    return value
+
+
+def id_of(value: object) -> str:
+    """Return an id: a text without white space, which separates ids in run files, or an integer."""
+    if isinstance(value, str) and value.split() == [value]:
+        return value
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return str(value)
+    raise ValueError(f"the id {value!r:.200} is empty, holds white space or is no text")
+
+
+def number_of(value: object, what: str) -> float:
+    """Return a finite number, which may be written as a text."""
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        number = float("nan")
+    if not isfinite(number) or (isinstance(value, str) and "_" in value):
+        raise ValueError(f"{what} is {value!r:.200}, not a finite number")
+    return number
+
+
+def parsed(
+    path: Path, parse: Callable[[Row], Parsed], names: Sequence[str] = ()
+) -> Iterator[Parsed]:
+    """Yield what `parse` makes of each row; its errors get the name of the file and the row.
+
+    Args:
+        path: as `read_rows` takes it.
+        parse: raises ValueError for a malformed row.
+        names: as `read_rows` takes them.
+    """
+    for part in _parts(path):
+        for batch, before in _numbered(part.batches(names)):
+            yield from _parsed(part, batch, before, parse)
+
+
+def read_rows(path: Path, names: Sequence[str] = ()) -> Iterator[Row]:
+    """Yield the rows of a file, a folder or `hf:ID`, as values by column name.
+
+    Args:
+        path: a folder's files are read by name; `split` is set in rows of a file of one split.
+        names: of the columns of a .csv or .tsv without a header.
+
+    Raises:
+        UserError: a row cannot be read.
+    """
+    return parsed(path, lambda row: row, names)
+
+
+def read_cells(path: Path, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of a tab-separated file without a header."""
+    for batch in _of_file(path, names):
+        yield from zip(*(cells.to_pylist() for cells in batch.columns), strict=True)
+
+
+def read_lines(path: Path, blank: bool = False) -> Iterator[str]:
+    """Yield the lines of a text file; `blank` says whether empty ones are yielded too."""
+    with _reading(path):
+        for batch in _lines(path, blank):
+            yield from batch.column(0).to_pylist()
+
+
+def columns_of(path: Path) -> list[str]:
+    """Return the names of the columns of the first row; none where there is no row."""
+    return list(next(read_rows(path), ()))
+
+
+def has_header(path: Path, known: Collection[str]) -> bool:
+    """Return whether rows have column names: of a text file, one of `known` in the first line."""
+    if is_hub(path) or path.is_dir() or suffix_of(path) in (*ARROW, ".jsonl", ".json"):
         return True
-    if path.is_dir():
-        files = [file for file, _ in _files(path)]
-        return bool(files) and all(suffix_of(file) in ARROW for file in files)
-    return path.suffix.lower() in ARROW
+    return not set(known).isdisjoint(header_of(path))
 
 
-def is_place(path: Path) -> bool:
+def header_of(path: Path) -> list[str]:
+    """Return the cells of the first line of a text file, in lower case."""
+    line = next(read_lines(path), "")
+    return [
+        cell.strip(' "').lower() for cell in line.split("," if suffix_of(path) == ".csv" else "\t")
+    ]
+
+
+# Names
+
+
+def suffix_of(path: Path) -> str:
+    """Return the suffix of a file name in lower case, before any .gz or .zst.
+
+    >>> suffix_of(Path("stsb.train.tsv.gz"))
+    '.tsv'
+    """
+    return Path(_COMPRESSED.sub("", path.name)).suffix.lower()
+
+
+def is_hub(path: object) -> bool:
+    """Return whether a name or path begins with hf:."""
+    return str(path).startswith(HUB)
+
+
+def is_table(path: Path) -> bool:
     """Return whether rows can be read from a path: a file by its suffix, a folder, or hf:ID.
 
     A data set with a corpus and queries apart is none.
     """
-    if huggingface.recognises(path):
-        return not huggingface.retrieval_parts(str(path))
+    if is_hub(path):
+        return not hub_parts(str(path))
     if path.is_dir():
         return bool(_files(path))
-    return path.is_file() and (path.suffix.lower() in ARROW or suffix_of(path) in TEXT)
+    return path.is_file() and suffix_of(path) in (*ARROW, *TEXT)
 
 
 def name_of(path: Path) -> str:
-    """Return the name of a place, fit to name a folder.
+    """Return the name of a table, fit to name a folder.
 
-    >>> name_of(Path("data/nli.train.parquet")), name_of(Path("hf:mteb/scifact/corpus"))
+    >>> name_of(Path("data/nli.train.jsonl.gz")), name_of(Path("hf:mteb/scifact/corpus"))
     ('nli.train', 'mteb-scifact-corpus')
     """
-    if huggingface.recognises(path):
-        return huggingface.short_name(str(path))
-    return path.resolve().name if path.is_dir() else stem_of(path)
+    if is_hub(path):
+        hub = HubName.of(str(path))
+        base = Path(hub.id).expanduser().resolve().name if hub.is_folder else hub.id
+        return "-".join(filter(None, (base, hub.config))).replace("/", "-")
+    if path.is_dir():
+        return path.resolve().name
+    return _COMPRESSED.sub("", path.name).removesuffix(suffix_of(path))
 
 
 def split_name(word: str) -> str:
-    """Return a split's name: dev for validation, others in lower case."""
-    lowered = word.strip().lower()
+    """Return a split's name: dev for validation, others in lower case without a shard's number.
+
+    >>> split_name("Validation"), split_name("test-00000-of-00001")
+    ('dev', 'test')
+    """
+    lowered = _SHARD.sub("", word.strip().lower())
     return SPLIT_WORDS.get(lowered, lowered)
 
 
-def read_records(path: Path, columns: Collection[str] = ()) -> Iterator[Line]:
-    """Yield the rows of a place; `Line.json()` returns the values of each.
+def split_in(name: str, default: str = "train") -> str:
+    """Return the split that the words of a file's name contain.
 
-    Args:
-        path: a file, a folder or `hf:ID`.
-        columns: to read, of Arrow tables; empty for all, or SCALARS.
-
-    Raises:
-        UserError: the place cannot be read.
+    >>> split_in("mined-dev.jsonl.gz"), split_in("triples.small.tsv")
+    ('dev', 'train')
     """
-    if suffix_of(path) == ".jsonl" and not path.is_dir() and not huggingface.recognises(path):
-        yield from read_lines(path)
-        return
-    for part in _parts(path):
-        if suffix_of(part.path) in TEXT and not huggingface.recognises(path):
-            yield from _text_rows(part)
-            continue
-        number = 0
-        for batch in part.open(columns):
-            named = _entailment_names(batch.schema)
-            for start in range(0, batch.num_rows, ROWS_AT_ONCE):
-                for row in batch.slice(start, ROWS_AT_ONCE).to_pylist():
-                    number += 1
-                    yield _line(part, number, _with_names(row, named))
+    words = re.split(r"[^a-z0-9]+", name.lower())
+    return next((SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS), default)
 
 
-def columns_of(path: Path) -> tuple[Line, list[str]] | None:
-    """Return the first row of a place and the names of its columns; None when there is no row."""
-    first = next(read_records(path), None)
-    return None if first is None else (first, list(first.json()))
+# Files
 
 
-class ArrowTable(IdTable):
-    """The rows of Arrow tables by number and by id.
+class _Part(NamedTuple):
+    """Rows of one file, or of one split of a data set."""
 
-    Files of Arrow are memory-mapped, and so is a copy of parquet in that format, which lies without
-    a name in the folder of temporary files. So memory does not grow with the texts.
-
-    Args:
-        path: of a file, a folder or `hf:ID`.
-        identify: as in IdTable.
-        columns: that `identify` needs; a row has all but those of lists and of bytes.
-    """
-
-    def __init__(
-        self, path: Path, identify: Callable[[Line], str], columns: Collection[str]
-    ) -> None:
-        # Each batch with its part and the number of its rows that come before it.
-        self._batches = [
-            (part, start, batch)
-            for part in _parts(path)
-            for batch, start in _numbered(_mapped(part, SCALARS))
-        ]
-        self._ends = list(accumulate(batch.num_rows for _, _, batch in self._batches))
-        super().__init__(identify, map(identify, read_records(path, columns)))
-
-    def line(self, row: int) -> Line:
-        """See IdTable."""
-        place = bisect_right(self._ends, row)
-        part, start, batch = self._batches[place]
-        row -= self._ends[place] - batch.num_rows
-        return _line(part, start + row + 1, batch.slice(row, 1).to_pylist()[0])
+    path: Path
+    split: str  # that each row is given; empty for none
+    batches: "Callable[[Sequence[str]], Iterable[pa.RecordBatch]]"  # of column names without header
 
 
-def stem_without_shard(path: Path) -> str:
-    """Return the name of a file without its suffix and the number of its shard.
-
-    >>> stem_without_shard(Path("qrels/test-00000-of-00001.parquet"))
-    'test'
-    """
-    return _SHARD.sub("", path.name if path.is_dir() else stem_of(path))
-
-
-# Places
-
-
-def _parts(path: Path) -> Iterator[Part]:
-    """Yield the parts of a place, in order."""
-    if huggingface.recognises(path):
-        named = str(path).count(":") > 1
-        for split, table in huggingface.load_tables(str(path)).items():
-            name = path if named or not split else Path(f"{path}:{split}")
-            yield Part(name, split_name(split), partial(_of_table, name, table))
+def _parts(path: Path) -> Iterator[_Part]:
+    if is_hub(path):
+        named = bool(HubName.of(str(path)).split)
+        for split, table in hub_tables(str(path)).items():
+            where = path if named or not split else Path(f"{path}:{split}")
+            yield _Part(where, split_name(split), partial(_of_table, table))
         return
     files = _files(path) if path.is_dir() else [(path, "")]
     for file, split in files:
-        yield Part(file, split, partial(_open, file))
+        yield _Part(file, split, partial(_of_file, file))
 
 
 def _files(folder: Path) -> list[tuple[Path, str]]:
     """Return the files of tables in a folder and one level below, by name, each with its split."""
-    entries = _listed(folder)
-    below = [file for entry in entries if entry.is_dir() for file in _listed(entry)]
+    entries = sorted(folder.iterdir())
+    below = [file for entry in entries if entry.is_dir() for file in sorted(entry.iterdir())]
     if any(path.name.partition(".")[0] in _PARTS_OF_A_CORPUS for path in (*entries, *below)):
         return []
     return [
-        (file, _split_in_name(file.relative_to(folder)))
+        (file, split_in(str(file.relative_to(folder)), ""))
         for file in (*entries, *below)
         if file.is_file()
-        and (file.suffix.lower() in ARROW or suffix_of(file) in TEXT)
+        and suffix_of(file) in (*ARROW, ".csv", ".tsv", ".jsonl")
         and not (file.name.startswith(".") or _CACHE.fullmatch(file.name))
     ]
 
 
-def _listed(folder: Path) -> list[Path]:
+def _of_file(path: Path, names: Sequence[str] = ()) -> "Iterator[pa.RecordBatch]":
+    suffix = suffix_of(path)
+    with _reading(path):
+        cells = suffix in (".csv", ".tsv", ".txt") or (names and suffix not in (*ARROW, *TEXT))
+        if cells and not next(read_lines(path), "").startswith("{"):
+            yield from _separated(path, names, delimiter="," if suffix == ".csv" else "\t")
+        elif suffix == ".json":
+            yield from _of_array(path)
+        elif suffix in ARROW:
+            yield from (_of_parquet if suffix in ARROW[:2] else _of_arrow)(path)
+        else:
+            yield from _lines(path)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    import pyarrow as pa
+
     try:
-        return sorted(folder.iterdir())
-    except OSError as error:
-        raise UserError(
-            f"{folder} cannot be read: {error.strerror or error}. Change its permissions, or name "
-            "another folder."
-        ) from None
+        yield
+    except (pa.ArrowException, OSError) as error:
+        number = getattr(error, "errno", None)
+        reason = os.strerror(number) if number else str(error).splitlines()[0]
+        raise UserError(f"{path} cannot be read: {reason.rstrip('.')}.") from None
 
 
-def _split_in_name(path: Path) -> str:
-    words = re.split(r"[^a-z0-9]+", str(path).lower())
-    return next((SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS), "")
+def _separated(path: Path, names: Sequence[str], delimiter: str) -> "Iterator[pa.RecordBatch]":
+    """Yield cells as strings; quotes have no meaning between tabs, where texts hold single ones."""
+    header = names
+    for batch in _csv(path, names, delimiter):
+        header = header or [name.strip().lower() for name in batch.schema.names]
+        yield batch.rename_columns(header)
 
 
-def _line(part: Part, number: int, row: Row) -> Line:
-    """Return a row of Arrow: fields that are null in a nested object are left out, as in JSON."""
-    values = {name: _without_nulls(value) for name, value in row.items()}
-    if part.split:
-        values.setdefault("split", part.split)
-    return Line(part.path, number, "", values, "row")
+def _lines(path: Path, blank: bool = False) -> "Iterator[pa.RecordBatch]":
+    """Yield lines as one column; no JSON holds the control character that would end a cell."""
+    return _csv(path, [_LINE], "\1", blank)
 
 
-def _entailment_names(schema: Untyped) -> dict[str, list[str]]:
-    """Return by column the names of the numbers of NLI labels, where `datasets` recorded them.
+def _csv(
+    path: Path, names: Sequence[str], delimiter: str, blank: bool = False
+) -> "Iterator[pa.RecordBatch]":
+    import pyarrow as pa
+    from pyarrow import csv
 
-    Data sets number entailment, neutral and contradiction in any order. A column of two classes
-    whose 1 is entailment holds scores already.
-    """
+    quote = '"' if delimiter == "," else False
+    done = 0  # rows
+    for block in _BLOCKS:
+        skipped = done
+        try:
+            reader = csv.open_csv(
+                path,
+                csv.ReadOptions(use_threads=False, block_size=block, column_names=names or None),
+                csv.ParseOptions(
+                    delimiter=delimiter,
+                    quote_char=quote,
+                    newlines_in_values=bool(quote),
+                    ignore_empty_lines=not blank,
+                ),
+                csv.ConvertOptions(default_column_type=pa.string(), strings_can_be_null=False),
+            )
+            for batch in reader:
+                if skipped < batch.num_rows:
+                    yield batch.slice(skipped)
+                    done += batch.num_rows - skipped
+                skipped = max(0, skipped - batch.num_rows)
+        except pa.ArrowInvalid as error:
+            if "Empty CSV file" in str(error):
+                return
+            if "straddling" not in str(error) or block == _BLOCKS[-1]:
+                raise
+        else:
+            return
+
+
+def _of_array(path: Path) -> "Iterator[pa.RecordBatch]":
+    """Yield the objects of a JSON array as lines."""
+    import msgspec
+    import pyarrow as pa
+
+    with pa.input_stream(str(path), compression="detect") as file:
+        data = file.read()
+    if data.lstrip()[:1] != b"[":
+        yield from _lines(path)
+        return
     try:
-        record = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
-        features = record.get("info", {}).get("features", {}).items()
-        names = {
-            column: [str(name) for name in feature["names"]]
-            for column, feature in features
-            if isinstance(feature, dict) and isinstance(feature.get("names"), list)
-        }
-    except (ValueError, AttributeError):  # the record is damaged, or another's
-        return {}
-    return {
-        column: known
-        for column, known in names.items()
-        if "entailment" in map(str.lower, known)
-        and [name.lower() for name in known[1:]] != ["entailment"]
-    }
+        items = msgspec.json.decode(data, type=list[msgspec.Raw])
+    except msgspec.DecodeError as error:
+        raise UserError(f"{path} is not a JSON array: {error}.") from None
+    yield pa.record_batch(
+        [pa.array([bytes(item).decode() for item in items], pa.string())], [_LINE]
+    )
 
 
-def _with_names(row: Row, named: dict[str, list[str]]) -> Row:
-    """Return a row with names in place of numbers; one without a name, such as -1, stays."""
-    for column, known in named.items():
-        value = row.get(column)
-        if isinstance(value, int) and 0 <= value < len(known):
-            row[column] = known[value]
-    return row
-
-
-def _without_nulls(value: object) -> object:
-    if isinstance(value, list):
-        return [_without_nulls(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    return value
-
-
-def _text_rows(part: Part) -> Iterator[Line]:
-    """Yield the rows of a file of text; the split of the file is one of their values."""
-    if suffix_of(part.path) == ".jsonl":
-        rows: Iterable[tuple[Line, Row]] = ((line, line.json()) for line in read_lines(part.path))
-    else:
-        rows = read_table(part.path)
-    for line, row in rows:
-        split = {"split": part.split} if part.split and "split" not in row else {}
-        yield line._replace(row={**row, **split})
-
-
-# Arrow
-
-
-def _numbered(batches: "Iterable[pa.RecordBatch]") -> "Iterator[tuple[pa.RecordBatch, int]]":
-    """Yield batches, each with the number of the rows before it."""
-    done = 0
-    for batch in batches:
-        yield batch, done
-        done += batch.num_rows
-
-
-def _mapped(part: Part, columns: Collection[str]) -> "Iterable[pa.RecordBatch]":
-    """Return all batches of a part, memory-mapped."""
-    batches = part.open(columns)
-    if huggingface.recognises(part.path) or part.path.suffix.lower() not in PARQUET:
-        return batches
-    return _mapped_copy(iter(batches))
-
-
-def _mapped_copy(batches: "Iterator[pa.RecordBatch]") -> "Iterable[pa.RecordBatch]":
-    from pyarrow import ipc, memory_map
-
-    first = next(batches, None)
-    if first is None:
-        return []
-    handle, name = mkstemp(".arrow", "m2dr-")
-    try:
-        with os.fdopen(handle, "wb") as file, ipc.new_file(file, first.schema) as copy:
-            for batch in chain([first], batches):
-                copy.write_batch(batch)
-        found = ipc.open_file(memory_map(name))
-    finally:
-        Path(name).unlink()  # what is mapped stays until it is let go
-    return [found.get_batch(number) for number in range(found.num_record_batches)]
-
-
-def _pyarrow(path: Path) -> Untyped:
-    try:
-        import pyarrow
-    except ImportError:
-        raise UserError(
-            f"{path} is read by pyarrow, which is not installed. Install it with: "
-            f"{install('datasets')}"
-        ) from None
-    return pyarrow
-
-
-def _open(path: Path, columns: Collection[str]) -> "Iterator[pa.RecordBatch]":
-    """Yield the rows of a file, in batches."""
-    refuse_pipe(path)
-    _pyarrow(path)
-    with explain_failure(f"{path} cannot be read as a table of {path.suffix}"):
-        yield from (_of_parquet if path.suffix.lower() in PARQUET else _of_arrow)(path, columns)
-
-
-def _of_parquet(path: Path, columns: Collection[str]) -> "Iterator[pa.RecordBatch]":
+def _of_parquet(path: Path) -> "Iterator[pa.RecordBatch]":
     from pyarrow.parquet import ParquetFile
 
     with ParquetFile(path) as file:
-        chosen = _chosen(path, file.schema_arrow, columns)
-        yield from file.iter_batches(ROWS_AT_ONCE * 16, columns=chosen)
+        names = [field.name for field in file.schema_arrow if not _is_long(field.type)]
+        yield from file.iter_batches(_ROWS_AT_ONCE * 16, columns=names)
 
 
-def _of_arrow(path: Path, columns: Collection[str]) -> "Iterator[pa.RecordBatch]":
-    """Yield the rows of an Arrow file or stream, or of feather's first version."""
+def _of_arrow(path: Path) -> "Iterator[pa.RecordBatch]":
+    """Yield the rows of an Arrow file or stream, or of feather's first version, memory-mapped."""
     import pyarrow as pa
     from pyarrow import feather, ipc
 
@@ -353,30 +368,339 @@ def _of_arrow(path: Path, columns: Collection[str]) -> "Iterator[pa.RecordBatch]
         table = feather.read_table(path)
     else:
         table = ipc.open_stream(mapped).read_all()  # what `save_to_disk` writes
-    yield from _of_table(path, table, columns)
+    yield from _of_table(table)
 
 
-def _of_table(path: Path, table: Untyped, columns: Collection[str]) -> "Iterator[pa.RecordBatch]":
-    yield from table.select(_chosen(path, table.schema, columns)).to_batches()
+def _of_table(table: "pa.Table", _: Sequence[str] = ()) -> "Iterator[pa.RecordBatch]":
+    yield from table.to_batches()
 
 
-def _chosen(path: Path, schema: Untyped, columns: Collection[str]) -> list[str]:
-    """Return the names of the columns that are read."""
-    names = _checked(path, schema.names)
-    if columns == SCALARS:
-        return [name for name in names if not _is_long(schema.field(name).type)]
-    return [name for name in names if name in columns] if columns else names
+# Rows of batches
 
 
-def _is_long(kind: Untyped) -> bool:
+def _is_long(kind: "pa.DataType") -> bool:
+    """Return whether a column holds vectors or bytes, which are neither texts nor fields."""
     from pyarrow import types
 
-    tests = ("list", "large_list", "fixed_size_list", "map", "binary", "large_binary")
-    return any(getattr(types, f"is_{test}")(kind) for test in tests)
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return bool(types.is_floating(kind.value_type)) or _is_long(kind.value_type)
+    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_map(kind))
 
 
-def _checked(path: Path, names: list[str]) -> list[str]:
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise UserError(f"{path} has two columns {twice!r}. Rename one of them.")
-    return names
+def _rows(batch: "pa.RecordBatch", part: _Part, before: int) -> Iterator[Row]:
+    """Yield the rows of a batch, which `before` others of its part precede."""
+    names = batch.schema.names
+    if len(set(names)) < len(names):
+        raise UserError(f"{part.path} has two columns of one name: {', '.join(names)}.")
+    labels = _label_names(batch.schema)
+    for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
+        some = batch.slice(start, _ROWS_AT_ONCE)
+        if names == [_LINE]:
+            rows = _decoded(some, part, before + start)
+        else:
+            cells = zip(*(column.to_pylist() for column in some.columns), strict=True)
+            rows = (dict(zip(names, values, strict=True)) for values in cells)
+        if not labels and not part.split:
+            yield from rows
+            continue
+        for row in rows:
+            for name, known in labels.items():
+                if isinstance(row[name], int) and 0 <= row[name] < len(known):
+                    row[name] = known[row[name]]
+            if part.split:
+                row.setdefault("split", part.split)
+            yield row
+
+
+def _decoded(batch: "pa.RecordBatch", part: _Part, before: int) -> Iterator[Row]:
+    from msgspec import DecodeError, json
+
+    for number, line in enumerate(batch.column(0).to_pylist(), before + 1):
+        try:
+            row = json.decode(line)
+        except DecodeError as error:
+            raise UserError(f"{part.path}, row {number} is not JSON: {error}.") from None
+        # A list of texts is a query, a positive and negatives, in sentence-transformers.
+        if isinstance(row, list) and len(row) > 1 and all(isinstance(text, str) for text in row):
+            row = {"query": row[0], "positive": row[1], "negatives": row[2:]}
+        if not isinstance(row, dict):
+            raise UserError(f"{part.path}, row {number} is not a JSON object.")
+        yield row
+
+
+def _label_names(schema: "pa.Schema") -> dict[str, list[str]]:
+    """Return by column the names of the numbers of NLI labels, where `datasets` recorded them.
+
+    Data sets number entailment, neutral and contradiction in any order. A column of two classes
+    whose 1 is entailment holds scores already.
+    """
+    from msgspec import json
+
+    record = json.decode((schema.metadata or {}).get(b"huggingface", b"{}"))
+    features = record.get("info", {}).get("features", {})
+    return {
+        column: feature["names"]
+        for column, feature in features.items()
+        if isinstance(feature, dict)
+        and "entailment" in map(str.lower, feature.get("names") or ())
+        and [name.lower() for name in feature["names"][1:]] != ["entailment"]
+    }
+
+
+def _numbered(batches: "Iterable[pa.RecordBatch]") -> "Iterator[tuple[pa.RecordBatch, int]]":
+    """Yield batches, each with the number of rows before it."""
+    before = 0
+    for batch in batches:
+        yield batch, before
+        before += batch.num_rows
+
+
+def _parsed(
+    part: _Part, batch: "pa.RecordBatch", before: int, parse: Callable[[Row], Parsed]
+) -> Iterator[Parsed]:
+    for number, row in enumerate(_rows(batch, part, before), before + 1):
+        try:
+            value = parse(row)
+        except ValueError as error:
+            raise UserError(f"{part.path}, row {number}: {error}.") from None
+        yield value
+
+
+class StoredRows:
+    """The rows of a table by number, from memory, or from a mapped file where they are many.
+
+    A file of Arrow is mapped where it lies; of another a copy in that format, which has no name,
+    lies in the folder of temporary files. So memory does not grow with the texts.
+    """
+
+    def __init__(self, path: Path, names: Sequence[str] = ()) -> None:
+        self._batches = [
+            (part, batch, before)
+            for part in _parts(path)
+            for batch, before in _numbered(_held(part.batches(names), part.path))
+            if batch.num_rows
+        ]
+        self._ends = list(accumulate(batch.num_rows for _, batch, _ in self._batches))
+
+    def __getitem__(self, row: int) -> Row:
+        place = bisect_right(self._ends, row)
+        part, batch, before = self._batches[place]
+        row -= self._ends[place] - batch.num_rows
+        return next(_rows(batch.slice(row, 1), part, before + row))
+
+    def ids(self, names: Sequence[str]) -> Iterator[str]:
+        """Yield the id of each row, under the first of these names that it has."""
+        for part, batch, before in self._batches:
+            known = [name for name in names if name in batch.schema.names]
+            ids: list[Any] = batch.column(known[0]).to_pylist() if known else [None]
+            try:
+                whole = " ".join(ids).split() == ids  # ids of text, none with white space
+            except TypeError:
+                whole = False
+            if whole:
+                yield from ids
+            else:
+                yield from _parsed(part, batch, before, lambda row: id_of(row[column(row, names)]))
+
+
+class DistinctLines:
+    """The distinct texts of a file of lines by number, without blank ones, as in StoredRows.
+
+    Texts are compared by 64-bit hash: one in 2 million million is lost at 8.8 M lines.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._batches = list(_held(_lines(path), path))
+        self._ends = list(accumulate(batch.num_rows for batch in self._batches))
+        lines = (line for batch in self._batches for line in batch.column(0).to_pylist())
+        keys = np.fromiter((hash(line) if line.strip() else 0 for line in lines), np.int64)
+        rows = np.sort(np.unique(keys, return_index=True)[1])
+        self._rows = rows[keys[rows] != 0]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, number: int) -> str:
+        row = int(self._rows[number])
+        batch = self._batches[bisect_right(self._ends, row)]
+        end = self._ends[bisect_right(self._ends, row)]
+        line: str = batch.column(0)[row - end + batch.num_rows].as_py()
+        return line
+
+
+def _held(batches: "Iterable[pa.RecordBatch]", path: Path) -> "Iterable[pa.RecordBatch]":
+    """Return batches that can be kept: mapped where the file is large."""
+    if is_hub(path) or suffix_of(path) in ARROW[2:] or path.stat().st_size <= _IN_MEMORY:
+        return batches
+    from pyarrow import ipc, memory_map
+
+    source = iter(batches)
+    first = next(source, None)
+    if first is None:
+        return []
+    handle, name = mkstemp(".arrow", "m2dr-")
+    try:
+        with os.fdopen(handle, "wb") as file, ipc.new_file(file, first.schema) as copy:
+            for batch in chain([first], source):
+                copy.write_batch(batch)
+        mapped = ipc.open_file(memory_map(name))
+    finally:
+        Path(name).unlink()  # what is mapped stays until it is let go
+    return [mapped.get_batch(number) for number in range(mapped.num_record_batches)]
+
+
+class Ids:
+    """The row of each id, in 16 bytes per row; 8.8 million of a dict would take more than 1 GB.
+
+    Args:
+        ids: of all rows, in order.
+        id_at: returns the id of a row.
+        where: the name of the table, for messages.
+
+    Raises:
+        UserError: two rows have one id.
+    """
+
+    def __init__(self, ids: Iterable[str], id_at: Callable[[int], str], where: object) -> None:
+        self._id_at = id_at
+        hashes = np.fromiter(map(hash, ids), dtype=np.int64)
+        self._rows = np.argsort(hashes, kind="stable")
+        self._keys = hashes[self._rows]
+        for place in np.flatnonzero(self._keys[1:] == self._keys[:-1]):
+            first, second = int(self._rows[place]), int(self._rows[place + 1])
+            if id_at(first) == id_at(second):
+                raise UserError(
+                    f"{where}: rows {first + 1} and {second + 1} have the same id {id_at(first)!r}."
+                )
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __contains__(self, name: str) -> bool:
+        """Compare 64-bit hashes: wrong for one absent id in 2 million million at 8.8 M rows."""
+        place = int(np.searchsorted(self._keys, hash(name)))
+        return place < len(self) and int(self._keys[place]) == hash(name)
+
+    def row(self, name: str) -> int:
+        """Return the row of an id; raise KeyError when there is none."""
+        place = int(np.searchsorted(self._keys, hash(name)))
+        while place < len(self) and int(self._keys[place]) == hash(name):
+            row = int(self._rows[place])
+            if self._id_at(row) == name:
+                return row
+            place += 1  # another id of the same hash
+        raise KeyError(name)
+
+
+# The library datasets
+
+
+class HubName(NamedTuple):
+    """The parts of `hf:ID[/CONFIG][:SPLIT]`.
+
+    Attributes:
+        id: of the hub, or a folder.
+        config: a subset; empty for the default one.
+        split: may be a slice, such as train[:1000]; empty for all splits.
+    """
+
+    id: str
+    config: str = ""
+    split: str = ""
+
+    @classmethod
+    def of(cls, name: str) -> "HubName":
+        """Parse a name; a folder may have configs where its README.md names them.
+
+        >>> HubName.of("hf:sentence-transformers/all-nli/triplet:train[:9]")
+        HubName(id='sentence-transformers/all-nli', config='triplet', split='train[:9]')
+        """
+        whole, _, split = name.removeprefix(HUB).partition(":")
+        above, _, last = whole.rstrip("/").rpartition("/")
+        page = Path(above, "README.md").expanduser()
+        declared = rf"^\W*config_name:\s*['\"]?{re.escape(last)}['\"]?\s*$"
+        if above and page.is_file() and re.search(declared, page.read_text("utf-8"), re.MULTILINE):
+            return cls(above, last, split)
+        if whole.startswith((".", "/", "~")) or Path(whole).is_dir():
+            return cls(whole, "", split)
+        owner, title, config = (*whole.split("/", 2), "", "")[:3]
+        return cls("/".join(filter(None, (owner, title))), config.rstrip("/"), split)
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether the id is a folder."""
+        return Path(self.id).expanduser().is_dir()
+
+
+def hub_tables(name: str) -> "dict[str, pa.Table]":
+    """Return the Arrow tables of `hf:NAME` by split, memory-mapped by the library datasets.
+
+    Of a slice by row numbers, such as train[:1000], only these rows are fetched from the hub.
+
+    Raises:
+        OSError, ValueError: what the library says of an unknown name, config or split.
+    """
+    folder = Path(HubName.of(name).id).expanduser()
+    stamps = [path.stat().st_mtime_ns for path in folder.rglob("*")] if folder.is_dir() else []
+    return _loaded(name, max(stamps, default=0))
+
+
+@lru_cache(maxsize=8)
+def _loaded(name: str, stamp: int) -> "dict[str, pa.Table]":  # noqa: ARG001  # part of the key
+    import datasets
+
+    hub = HubName.of(name)
+    source = str(Path(hub.id).expanduser()) if hub.is_folder else hub.id
+    split, _, bounds = hub.split.partition("[")
+    rows = re.fullmatch(r"(\d*):(\d+)\]", bounds)
+    data: Any
+    if any(Path(source, file).is_file() for file in (_SAVED, _SAVED_SPLITS)):
+        data = datasets.load_from_disk(source)
+        data = data if isinstance(data, dict) else {str(data.split or ""): data}
+        if hub.split and hub.split not in data:
+            raise UserError(f"{name} has no split {hub.split!r}, only {', '.join(data)}.")
+        data = {hub.split: data[hub.split]} if hub.split else data
+    elif rows and not hub.is_folder:
+        start, end = int(rows[1] or 0), int(rows[2])
+        stream = datasets.load_dataset(source, hub.config or None, split=split, streaming=True)
+        some = list(stream.skip(start).take(end - start))
+        data = {split: datasets.Dataset.from_list(some, features=stream.features)}
+    else:
+        data = datasets.load_dataset(source, hub.config or None, split=hub.split or None)
+        data = data if isinstance(data, dict) else {split: data}
+    # Through a format and not `.data`, which a selection or a shuffle leaves as it was.
+    return {split: part.with_format("arrow")[:] for split, part in data.items()}
+
+
+def hub_parts(name: str) -> dict[str, str]:
+    """Return names of the parts of a data set with configs, or splits, `corpus` and `queries`.
+
+    They are "corpus", "queries", and the splits of the judgements, whose config is `qrels` or
+    `default`, as MTEB names them. Empty for any other data set.
+    """
+    hub = HubName.of(name)
+    if hub.config or hub.split:
+        return {}
+    if Path(hub.id).expanduser().joinpath(_SAVED_SPLITS).is_file():
+        splits = {split: f"{name}:{split}" for split in hub_tables(name)}
+        if not {"corpus", "queries"} <= splits.keys():
+            return {}
+        return {split.removeprefix("qrels-"): part for split, part in splits.items()}
+    configs = _configs(str(Path(hub.id).expanduser()) if hub.is_folder else hub.id)
+    if not {"corpus", "queries"} <= set(configs):
+        return {}
+    judged = next((config for config in ("qrels", "default") if config in configs), "")
+    splits = {
+        split: f"{name}/{judged}:{split}"
+        for split in (hub_tables(f"{name}/{judged}") if judged else ())
+    }
+    return {"corpus": f"{name}/corpus", "queries": f"{name}/queries"} | splits
+
+
+@lru_cache(maxsize=8)
+def _configs(source: str) -> tuple[str, ...]:
+    if Path(source, _SAVED).is_file():
+        return ()
+    import datasets
+
+    return tuple(datasets.get_dataset_config_names(source))

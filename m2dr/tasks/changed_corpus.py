@@ -8,21 +8,12 @@ from m2dr.core.errors import UserError
 from m2dr.core.files import remove_stale_lock
 from m2dr.core.progress import say
 from m2dr.core.records import Document, Fields
-from m2dr.data.dataset import (
-    DOCUMENT_COLUMNS,
-    DOCUMENT_IDS,
-    DOCUMENT_TEXTS,
-    Dataset,
-)
-from m2dr.data.own_fields import METADATA, own_fields
-from m2dr.data.readers import Line, identifier, optional_string
+from m2dr.data.dataset import METADATA, Dataset
 from m2dr.index.changes import keep_fields
 from m2dr.index.layout import store_folders_of, stored_layers
 from m2dr.index.manifest import StoreManifest
 from m2dr.index.store import Store
 from m2dr.tasks.encode_texts import open_corpus
-
-ID_KEYS, TEXT_KEYS = DOCUMENT_IDS, DOCUMENT_TEXTS  # of a line with a document
 
 
 def stored_corpus(name: str, root: Path, fingerprint: str) -> str:
@@ -32,23 +23,6 @@ def stored_corpus(name: str, root: Path, fingerprint: str) -> str:
     except UserError:  # a path, which cannot name a folder of indexes
         known = False
     return name if known else open_corpus(name).name
-
-
-def parse_document(line: Line) -> Document:
-    """Return the document of a line of a JSONL file, as BEIR, Tevatron or Anserini write it."""
-    row = line.json()
-    key = next((key for key in ID_KEYS if row.get(key) is not None), None)
-    if key is None:
-        found = ", ".join(map(repr, row)) or "none"
-        raise line.error(f"has no {ID_KEYS[0]!r}; its keys are {found}.")
-    text = next((key for key in TEXT_KEYS if key in row), "")
-    if not text:
-        found = ", ".join(map(repr, row))
-        raise line.error(f"has no {' or '.join(map(repr, TEXT_KEYS))}; its keys are {found}.")
-    docid = identifier(line, row[key], repr(key))
-    title = optional_string(line, row, "title")
-    fields = own_fields(row, DOCUMENT_COLUMNS)
-    return Document(docid, optional_string(line, row, text), title, fields)
 
 
 def document_line(document: Document) -> str:
@@ -87,7 +61,7 @@ def fields_of_rows(dataset: Dataset, store: Store) -> Iterator[Fields]:
     Raises:
         UserError: the corpus lacks a document, or has them in another order.
     """
-    corpus = dataset.documents_with_fields()
+    corpus = dataset.documents()
     for docid in store.docids:
         found = next((document for document in corpus if document.id == docid), None)
         if found is None:

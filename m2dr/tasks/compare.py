@@ -188,7 +188,7 @@ def _run_baseline(path: Path, grid: Grid, scores: QueryScores, qrels: Path | Non
             f"{path} is a run, and {grid.model}'s results keep no judgements to measure it by; "
             f"give them with --qrels."
         )
-    judgements = [judgement for _, judgement in read_judgements(qrels)]
+    judgements = list(read_judgements(qrels))
     judged = tuple(dict.fromkeys(judgement.query_id for judgement in judgements))
     _require_same(scores.query_ids, judged, str(qrels))
     run, notes = read_run(path), []

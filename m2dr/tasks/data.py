@@ -9,11 +9,10 @@ import numpy as np
 from m2dr.core.errors import counted
 from m2dr.core.progress import Advance, progress
 from m2dr.core.requests import CheckRequest
-from m2dr.data.beir import is_document
-from m2dr.data.dataset import Dataset
-from m2dr.data.groups import relevant_documents
-from m2dr.data.sentence_pairs import open_sentences, paths_of, recognises_sentences
-from m2dr.data.tables import columns_of, is_place
+from m2dr.data.dataset import Dataset, is_document
+from m2dr.data.sentences import open_sentences, paths_of, recognises_sentences
+from m2dr.data.tables import columns_of, is_table
+from m2dr.data.training_rows import relevant_documents
 from m2dr.tasks.encode_texts import open_corpus
 
 
@@ -83,11 +82,13 @@ class DataReport:
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences about what is no fault."""
-        pairs = f"{counted(self.pairs, 'pairs', ',')} of sentences with a score."
-        skipped = f"{counted(self.skipped, 'rows', ',')} without a label, or of another split."
-        well = "Nothing is wrong with it."
-        found = ((self.pairs, pairs), (self.skipped, skipped), (not self.problems, well))
-        return tuple(sentence for is_so, sentence in found if is_so)
+        notes = []
+        if self.pairs:
+            notes.append(f"{counted(self.pairs, 'pairs', ',')} of sentences with a score.")
+        if self.skipped:
+            rows = counted(self.skipped, "rows", ",")
+            notes.append(f"{rows} without a label, or of another split.")
+        return (*notes,) if self.problems else (*notes, "Nothing is wrong with it.")
 
     def _problems(self) -> Iterator[str]:
         if self.unit == "documents":  # sentences repeat in pairs
@@ -129,27 +130,24 @@ def tables(report: DataReport) -> list[list[tuple[str, ...]]]:
     """Return the tables of a report: texts with their lengths, and judgements; a row per split."""
     named = {report.unit: report.texts}
     named |= {f"queries, {split}": counts.queries for split, counts in report.splits.items()}
-    head = ("", "count", "empty", "duplicates", "median words", "95 %", "longest")
-    found = [[head, *(_row(name, *_of_texts(counts)) for name, counts in named.items())]]
-    if report.splits:
-        judged = ("judgements", "relevant", "groups", "given negatives", "no document", "no query")
-        rows = (_row(split, *_of_split(counts)) for split, counts in report.splits.items())
-        found.append([("", *judged), *rows])
-    return found
+    texts = [
+        _row(name, c.count, c.empty, c.duplicates, c.median, c.share_95, c.longest)
+        for name, c in named.items()
+    ]
+    judged = [
+        _row(
+            split, c.judgements, c.relevant, c.groups, c.with_negatives, c.absent_documents,
+            c.absent_queries,
+        )
+        for split, c in report.splits.items()
+    ]  # fmt: skip
+    texts.insert(0, ("", "count", "empty", "duplicates", "median words", "95 %", "longest"))
+    head = ("judgements", "relevant", "groups", "given negatives", "no document", "no query")
+    return [texts, [("", *head), *judged]] if judged else [texts]
 
 
 def _row(name: str, *numbers: float) -> tuple[str, ...]:
     return name, *(f"{number:,}".removesuffix(".0") for number in numbers)
-
-
-def _of_texts(counts: TextCounts) -> tuple[float, ...]:
-    lengths = (counts.median, counts.share_95, counts.longest)
-    return (counts.count, counts.empty, counts.duplicates, *lengths)
-
-
-def _of_split(counts: SplitCounts) -> tuple[float, ...]:
-    found = (counts.judgements, counts.relevant, counts.groups, counts.with_negatives)
-    return (*found, counts.absent_documents, counts.absent_queries)
 
 
 def _has_sentences(name: str) -> bool:
@@ -157,8 +155,7 @@ def _has_sentences(name: str) -> bool:
     if not recognises_sentences(name):
         return False
     path, *others = paths_of(name)
-    header = columns_of(path) if not others and is_place(path) else None
-    return header is None or not is_document(header[1])
+    return bool(others) or not is_table(path) or not is_document(columns_of(path))
 
 
 def _documents(dataset: Dataset, advance: Advance) -> Iterator[tuple[str, str]]:

@@ -19,8 +19,8 @@ from m2dr.core.progress import progress, say
 from m2dr.core.records import FitInputs, FitRecord, ModelCard, Rotation, Side
 from m2dr.core.trainings import FitSettings
 from m2dr.data.pydocs import cache_folder
-from m2dr.data.readers import DistinctLines, is_gzipped, stem_of
-from m2dr.data.sentence_pairs import is_plain_text, open_sentences, recognises_sentences
+from m2dr.data.sentences import is_plain_text, open_sentences, recognises_sentences
+from m2dr.data.tables import DistinctLines, name_of
 from m2dr.data.tokens import Ragged, buckets
 from m2dr.evaluate.sentence_tasks import distinct
 from m2dr.model import checkpoint
@@ -232,9 +232,9 @@ def fit_texts(corpora: str, most: int, seed: int, split: str = QUERIES) -> FitTe
 
 
 def _sources_of(number: int, word: str, split: str) -> tuple[str, list[_Source]]:
-    if recognises_sentences(word) and is_plain_text(path := Path(word)) and not is_gzipped(path):
+    if recognises_sentences(word) and is_plain_text(path := Path(word)):
         lines = DistinctLines(path)  # a file of any length: none of its texts is kept
-        return stem_of(path), [_Source(number, "document", len(lines), lines.__getitem__)]
+        return name_of(path), [_Source(number, "document", len(lines), lines.__getitem__)]
     if recognises_sentences(word):
         sentences = open_sentences(word)
         texts, _, _ = distinct(sentences.pairs)

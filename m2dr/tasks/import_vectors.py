@@ -72,7 +72,7 @@ def import_vectors(request: ImportRequest) -> ImportReport:
     folder = store_folder(request.root, corpus, card.fingerprint, layer)
     store = _write(foreign, folder, plan, request.overwrite)
     if request.sample:
-        fields = {one.id: one.fields for one in dataset.documents_with_fields()}
+        fields = {one.id: one.fields for one in dataset.documents()}
         keep_fields_of(folder.parent, lambda one: (fields.get(docid, ()) for docid in one.docids))
     dims = sorted(set(request.dims)) or [foreign.width]
     indexes = tuple(build_index(store, dim, request.engine) for dim in dims)

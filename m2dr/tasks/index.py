@@ -160,7 +160,7 @@ def change_documents(
     new, gone = {document.id: document for document in add}, set(delete)
     absent, there, count = set(gone), set(), 0
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        for document in open_corpus(request.corpus).documents_with_fields():
+        for document in open_corpus(request.corpus).documents():
             absent.discard(document.id)
             if document.id in new:
                 there.add(document.id)

@@ -22,9 +22,9 @@ from m2dr.core.requests import (
     index_command,
 )
 from m2dr.data.dataset import Dataset
-from m2dr.data.groups import answered_queries, known_positives
-from m2dr.data.pairs import split_in
+from m2dr.data.tables import split_in
 from m2dr.data.tokens import batched
+from m2dr.data.training_rows import answered_queries, known_positives
 from m2dr.index.bm25 import Bm25
 from m2dr.index.faiss_build import open_index
 from m2dr.index.faiss_index import FaissIndex
@@ -178,7 +178,7 @@ class MineReport:
         left_out = f", {self.unreadable:,} without a text left out" if self.unreadable else ""
         mean = self.negatives / max(self.queries, 1)
         dropped = ", ".join(f"{self.dropped[name]:,} {why}" for name, why in FILTERS.items())
-        split = split_in(self.out)
+        split = split_in(self.out.name)
         next_one = command(
             "train",
             corpus=self.out,

@@ -14,8 +14,8 @@ from m2dr.core.errors import UserError
 from m2dr.core.files import list_folder, lock_folder, read_object, write_json
 from m2dr.core.progress import is_main_process, process_count
 from m2dr.core.requests import MODELS
-from m2dr.data import huggingface
-from m2dr.data.sentence_pairs import SUFFIXES
+from m2dr.data.sentences import SUFFIXES
+from m2dr.data.tables import is_hub, name_of
 from m2dr.model.checkpoint import ends_fitted
 from m2dr.model.hub import CARD, CHECKPOINTS, PROCESSES, RECORD
 
@@ -38,8 +38,8 @@ def _stem(corpus: str) -> str:
     >>> _stem("data/groups.jsonl.gz"), _stem("irds:beir/fiqa/train"), _stem("data/msmarco-v1.1/")
     ('groups', 'irds-beir-fiqa-train', 'msmarco-v1.1')
     """
-    if huggingface.recognises(corpus):
-        return huggingface.short_name(corpus)
+    if is_hub(corpus):
+        return name_of(Path(corpus))
     if ":" in corpus and not Path(corpus).exists():
         return corpus.replace(":", "-").replace("/", "-")
     name = Path(corpus).resolve().name

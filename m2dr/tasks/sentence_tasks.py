@@ -20,9 +20,17 @@ from m2dr.core.files import lock_folder, short_name
 from m2dr.core.progress import progress
 from m2dr.core.records import Cut, ModelCard
 from m2dr.core.requests import ClassificationRequest, PairsRequest, StsRequest, TaskRequest
-from m2dr.data import huggingface
-from m2dr.data.classification import SUFFIXES, LabelledTexts, open_labelled_texts, split_file
-from m2dr.data.sentence_pairs import ScoredPairs, open_binary_pairs, open_scored_pairs, paths_of
+from m2dr.data.sentences import (
+    SUFFIXES,
+    LabelledTexts,
+    ScoredPairs,
+    open_binary_pairs,
+    open_labelled_texts,
+    open_scored_pairs,
+    paths_of,
+    split_file,
+)
+from m2dr.data.tables import is_hub
 from m2dr.evaluate.figures import quality_over_dims
 from m2dr.evaluate.grid import Grid, as_json, average, text_tables, write_grid
 from m2dr.evaluate.sentence_tasks import (
@@ -358,7 +366,7 @@ def find_task(name: str, kind: str, what: str, suffixes: Sequence[str] = (".tsv"
     Raises:
         UserError: there is none; with the nearest name that there is.
     """
-    if huggingface.recognises(name):
+    if is_hub(name):
         return Path(name)
     given = os.environ.get("M2DR_DATA")
     places: tuple[Path, ...] = (*((Path(given),) if given else ()), Path("data"), Path("datasets"))

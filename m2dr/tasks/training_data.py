@@ -14,12 +14,11 @@ from m2dr.core.errors import UserError, counted
 from m2dr.core.progress import say
 from m2dr.core.records import Cut, Document, Group, Judgement, ModelCard, Query, SentencePair
 from m2dr.core.trainings import TrainSettings
-from m2dr.data import huggingface
 from m2dr.data.dataset import Dataset
-from m2dr.data.groups import Groups, documents_of, false_negatives
-from m2dr.data.sentence_pairs import Sentences, open_sentences, recognises_sentences
-from m2dr.data.teachers import ScoredGroups, read_scores
+from m2dr.data.sentences import Sentences, open_sentences, recognises_sentences
+from m2dr.data.tables import is_hub
 from m2dr.data.tokens import buckets, pad, split_by_length
+from m2dr.data.training_rows import Groups, ScoredGroups, documents_of, false_negatives, read_scores
 from m2dr.evaluate.measures import Evaluator
 from m2dr.evaluate.sentence_tasks import correlations, distinct, gold_scores
 from m2dr.index.exact import prefix_runs
@@ -334,7 +333,7 @@ def _dev_pairs(settings: TrainSettings) -> DevPairs | None:
     """Open the scored pairs of the file that `dev` names."""
     if settings.evaluate_steps == 0:
         return None
-    if not (huggingface.recognises(settings.dev) or Path(settings.dev.split(",")[0]).is_file()):
+    if not (is_hub(settings.dev) or Path(settings.dev.split(",")[0]).is_file()):
         say(f"dev = {settings.dev!r} is no file of scored pairs: the last checkpoint is kept.")
         return None
     dev = open_sentences(settings.dev)

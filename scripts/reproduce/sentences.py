@@ -13,8 +13,7 @@ from claims import Kind
 from training import Scale
 
 from m2dr.core.requests import ClassificationRequest, TaskRequest
-from m2dr.data.classification import split_file
-from m2dr.data.sentence_pairs import ScoredPairs, open_binary_pairs, open_scored_pairs
+from m2dr.data.sentences import ScoredPairs, open_binary_pairs, open_scored_pairs, split_file
 from m2dr.evaluate.grid import Grid
 from m2dr.evaluate.sentence_tasks import correlations, gold_scores, prefix_cosines, separations
 from m2dr.tasks.sentence_tasks import (

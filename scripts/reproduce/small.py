@@ -11,10 +11,9 @@ from pathlib import Path
 from claims import Kind
 
 from m2dr.core.errors import UserError
-from m2dr.data.classification import LabelledText, open_labelled_texts, split_file
 from m2dr.data.dataset import Dataset
 from m2dr.data.loaders import open_dataset
-from m2dr.data.sentence_pairs import open_binary_pairs
+from m2dr.data.sentences import LabelledText, open_binary_pairs, open_labelled_texts, split_file
 from m2dr.model.hub import CARD
 
 SEED = 13

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from m2dr.core.errors import UserError
 from m2dr.core.records import Document, Group, Judgement, Query
 from m2dr.data.dataset import Dataset, MemoryCorpus, Split
-from m2dr.data.groups import Groups, NegativeSource, documents_of, false_negatives
 from m2dr.data.loaders import open_dataset
+from m2dr.data.training_rows import Groups, NegativeSource, documents_of, false_negatives
 
 NO_GIVEN: dict[str, tuple[str, ...]] = {}
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from m2dr.core.errors import UserError
-from m2dr.data.classification import LabelledText, open_labelled_texts, split_file
+from m2dr.data.sentences import LabelledText, open_labelled_texts, split_file
 
 ROWS = [("one, two", "a"), ("three", "b")]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from m2dr.core.errors import UserError
-from m2dr.data.groups import Groups, false_negatives
 from m2dr.data.loaders import open_dataset
+from m2dr.data.training_rows import Groups, false_negatives
 
 DATA = Path(os.environ.get("M2DR_DATA") or Path(__file__).parents[3] / "shared" / "data")
 

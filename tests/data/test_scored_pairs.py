@@ -2,7 +2,7 @@ import pytest
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import SentencePair
-from m2dr.data.sentence_pairs import open_binary_pairs, open_scored_pairs
+from m2dr.data.sentences import open_binary_pairs, open_scored_pairs
 
 HEADER = "score\tsentence1\tsentence2"
 MIXED = "split\tscore\tsentence1\tsentence2"

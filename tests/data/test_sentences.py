@@ -9,7 +9,7 @@ from tabular import as_tsv, write_rows
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import SentencePair
-from m2dr.data.sentence_pairs import (
+from m2dr.data.sentences import (
     SUFFIXES,
     open_binary_pairs,
     open_scored_pairs,

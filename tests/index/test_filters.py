@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from m2dr.core.errors import UserError
-from m2dr.data.own_fields import own_fields
+from m2dr.data.dataset import own_fields
 from m2dr.index import faiss_index
 from m2dr.index.changes import keep_fields
 from m2dr.index.engines import ENGINES

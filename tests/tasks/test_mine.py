@@ -14,8 +14,8 @@ from m2dr.cli import main
 from m2dr.core.errors import Interrupted, UserError
 from m2dr.core.records import Group
 from m2dr.core.requests import IndexRequest, MineRequest
-from m2dr.data.groups import Groups
 from m2dr.data.loaders import open_dataset
+from m2dr.data.training_rows import Groups
 from m2dr.model.folder import read_card
 from m2dr.tasks import mine as verb
 from m2dr.tasks.encode_texts import embed_texts

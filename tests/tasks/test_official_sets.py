@@ -19,8 +19,8 @@ from m2dr.cli import main
 from m2dr.core.records import Cut
 from m2dr.core.requests import EvaluateRequest, MineRequest
 from m2dr.core.trainings import TrainSettings
-from m2dr.data.groups import Groups
 from m2dr.data.loaders import open_dataset
+from m2dr.data.training_rows import Groups
 from m2dr.evaluate.grid import read_grid, read_scores
 from m2dr.evaluate.runs import read_run
 from m2dr.model import checkpoint

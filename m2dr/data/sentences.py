@@ -1,0 +1,358 @@
+"""Files of sentences: pairs with a score or an NLI label, single sentences, labelled texts."""
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from m2dr.core.errors import UserError, nearest
+from m2dr.core.records import SentencePair
+from m2dr.data.tables import (
+    ARROW,
+    TEXT,
+    Parsed,
+    Row,
+    column,
+    columns_of,
+    header_of,
+    is_table,
+    name_of,
+    number_of,
+    optional,
+    parsed,
+    read_lines,
+    suffix_of,
+    text_of,
+)
+from m2dr.data.training_rows import QUERIES, answers
+
+SUFFIXES = (*TEXT, ".txt", *ARROW)
+# Column names in lower case: STS-B and SNLI, SICK, MultiNLI, MTEB, Quora, MRPC.
+PAIRS = (
+    ("sentence1", "sentence2"),
+    ("sentence_a", "sentence_b"),
+    ("premise", "hypothesis"),
+    ("text1", "text2"),
+    ("question1", "question2"),
+    ("#1 string", "#2 string"),
+)
+SCORES = [
+    "score",
+    "similarity",
+    "relatedness_score",
+    "label",
+    "labels",
+    "gold_label",
+    "quality",
+    "is_duplicate",
+]
+SENTENCES = ("text", "sentence")
+SPLITS = ("split", "semeval_set")  # in files that hold train, dev and test together
+# Of labelled texts: MTEB, SetFit and Hugging Face, Banking77, CLINC150.
+TEXTS = ("text", "sentence", "utterance", "query", "content")
+LABELS = ("label", "category", "labels", "intent", "class", "label_text")
+NLI_LABELS = {"entailment": 1.0, "neutral": 0.5, "contradiction": 0.0}  # as scores
+NLI_NUMBERS = {"0": 1.0, "1": 0.5, "2": 0.0}  # the same three, in the order of Hugging Face
+_NO_LABEL = ("-", "-1")  # the annotators disagreed: in SNLI, on Hugging Face
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """Training sentences, in file order.
+
+    Of single sentences, `first` and `second` are the same and the score is 1: unsupervised SimCSE
+    encodes each of them twice (Gao et al. 2021, arXiv:2104.08821).
+    """
+
+    name: str  # short, fit to name a folder
+    pairs: tuple[SentencePair, ...]
+    scored: bool  # False for single sentences
+    skipped: int = 0  # rows left out: the annotators disagreed, or another split than train
+
+
+@dataclass(frozen=True)
+class ScoredPairs:
+    """Test pairs in file order, each with its score on the scale of the file."""
+
+    name: str  # short, fit to name a folder
+    split: str  # empty: the files have no column for it
+    pairs: tuple[SentencePair, ...]
+    skipped: int = 0  # rows on whose label the annotators disagreed
+
+
+class LabelledText(NamedTuple):
+    """A text and its label."""
+
+    text: str
+    label: str
+
+
+@dataclass(frozen=True)
+class LabelledTexts:
+    """Labelled texts to train a classifier on and to test it on, in file order."""
+
+    name: str  # short, fit to name a folder
+    split: str  # of the test texts
+    train: tuple[LabelledText, ...]
+    test: tuple[LabelledText, ...]
+
+
+def recognises_sentences(name: str) -> bool:
+    """Return whether a name is of a file of sentences, by its suffix and first line.
+
+    Of several files joined by commas, one is enough.
+    """
+    return any(map(_has_sentences, paths_of(name)))
+
+
+def is_plain_text(path: Path) -> bool:
+    """Return whether a file has one sentence per line; SICK and MRPC are tables in .txt."""
+    return suffix_of(path) == ".txt" and path.is_file() and _pair_columns(header_of(path)) is None
+
+
+def paths_of(names: str) -> list[Path]:
+    """Return the files that a name means: one, or several joined by commas."""
+    if names.strip() and Path(names).exists():  # a comma may be part of its name
+        return [Path(names)]
+    return [Path(name.strip()) for name in names.split(",") if name.strip()]
+
+
+def open_sentences(names: str, split: str = "train") -> Sentences:
+    """Read training sentences of a file, or of several joined by commas, into memory.
+
+    Columns are found by the names in PAIRS, SCORES and SENTENCES. Scores are numbers, each file's
+    on its own scale, or labels of NLI. Where a column names the split, rows of other splits are
+    left out, so that test pairs are not trained on.
+
+    Raises:
+        UserError: a file has none of those columns, no sentence, a malformed row or one score
+            alone; or files of pairs and of single sentences come together.
+    """
+    files = [_training_sentences(path, split) for path in paths_of(names)]
+    if len({file.scored for file in files}) != 1:
+        raise UserError(f"{names!r} names no file, or pairs with a score and single sentences.")
+    pairs = tuple(pair for file in files for pair in file.pairs)
+    name = "+".join(file.name for file in files)
+    return Sentences(name, pairs, files[0].scored, sum(file.skipped for file in files))
+
+
+def open_scored_pairs(names: str, split: str = "") -> ScoredPairs:
+    """Read the scored pairs of a file, or of several joined by commas, as one test set.
+
+    Several files are assumed to share one scale, and their scores are not changed: rescaled one by
+    one, their pairs could not be ranked together.
+
+    Args:
+        names: the files; each must have a column of scores.
+        split: which rows to read; required where a column names several splits.
+
+    Raises:
+        UserError: as `open_sentences`; or a file has no scores, holds several splits and none was
+            named, or lacks the named one.
+    """
+    paths = paths_of(names)
+    rows = [row for path in paths for row in _of_split(_read_file(path), split.lower())]
+    pairs = tuple(row.pair for row in rows if row.pair is not None)
+    name = "+".join(map(name_of, paths))
+    return ScoredPairs(name, split.lower(), pairs, len(rows) - len(pairs))
+
+
+def open_binary_pairs(names: str, split: str = "") -> ScoredPairs:
+    """Read pairs whose label is 1 (alike) or 0 (not alike), as `open_scored_pairs` does.
+
+    Raises:
+        UserError: also where a label is neither, or no pair has one of the two.
+    """
+    pairs = open_scored_pairs(names, split)
+    labels = sorted({pair.score for pair in pairs.pairs})
+    if labels != [0.0, 1.0]:
+        raise UserError(f"{names} has the labels {labels}, and pairs are alike, 1, or not, 0.")
+    return pairs
+
+
+def open_labelled_texts(path: Path, split: str = "test") -> LabelledTexts:
+    """Read a folder of a file per split, or one file whose column names the split.
+
+    A file holds a split when its name has that word, as `train.csv` and `msr_train.tsv` do. Each
+    row has a text and a label, in columns named as in TEXTS and LABELS.
+
+    Raises:
+        UserError: a split is missing or empty, a row is malformed, all training labels are the
+            same, or a test label is not among them.
+    """
+    train, test = (_labelled(path, each) for each in ("train", split.lower()))
+    labels = {row.label for row in train}
+    strange = next((row.label for row in test if row.label not in labels), None)
+    if len(labels) == 1 or strange is not None:
+        unknown = f", and the test label {strange!r} is none of them" if strange else ""
+        raise UserError(f"{path} has {len(labels)} training labels{unknown}.")
+    return LabelledTexts(name_of(path), split.lower(), train, test)
+
+
+def split_file(folder: Path, split: str) -> Path:
+    """Return the one file of a folder whose name has the word `split`.
+
+    Raises:
+        UserError: there is none, or more than one.
+    """
+    files = sorted(file for file in folder.iterdir() if suffix_of(file) in SUFFIXES)
+    of_split = [f for f in files if split.lower() in re.split(r"[^a-z0-9]+", f.name.lower())]
+    if len(of_split) != 1:
+        names = ", ".join(file.name for file in files) or "nothing"
+        raise UserError(f"{folder} has {len(of_split)} files of the split {split!r}: {names}.")
+    return of_split[0]
+
+
+def _labelled(path: Path, split: str) -> tuple[LabelledText, ...]:
+    def parse(row: Row) -> tuple[str, LabelledText]:
+        text = text_of(row[column(row, TEXTS)], "the text")
+        label = row[column(row, LABELS)]
+        label = str(label) if isinstance(label, int) else text_of(label, "the label")
+        return str(optional(row, SPLITS) or "").strip().lower(), LabelledText(text, label.strip())
+
+    rows = list(_rows(split_file(path, split) if path.is_dir() else path, parse))
+    chosen = tuple(text for of, text in rows if path.is_dir() or of == split)
+    if not chosen:
+        splits = ", ".join(sorted({of for of, _ in rows} - {""})) or "none"
+        raise UserError(f"{path} holds no text of the split {split!r}; its splits are {splits}.")
+    return chosen
+
+
+# Files of pairs and sentences
+
+
+class _SentenceRow(NamedTuple):
+    split: str  # in lower case; empty where the file has no column for it
+    pair: SentencePair | None  # its score is the file's; None where the annotators disagreed
+
+
+class _SentenceFile(NamedTuple):
+    """The rows of a file, in its order; the two sentences of a single one are the same."""
+
+    path: Path
+    score: str  # the column of scores; empty for single sentences
+    labels: Mapping[str, float]  # the score of each label; empty where the column holds numbers
+    rows: tuple[_SentenceRow, ...]
+
+    @property
+    def splits(self) -> frozenset[str]:
+        return frozenset(row.split for row in self.rows)
+
+
+def _training_sentences(path: Path, split: str) -> Sentences:
+    file = _read_file(path)
+    wanted = {split} if split in file.splits else file.splits
+    pairs = [row.pair for row in file.rows if row.pair is not None and row.split in wanted]
+    if not pairs:
+        raise UserError(f"{path} holds no sentence to train on in {len(file.rows)} rows.")
+    if file.score and not file.labels:
+        scores = [pair.score for pair in pairs]
+        lowest, width = min(scores), max(scores) - min(scores)
+        if width == 0:
+            raise UserError(f"{path}: every {file.score} is {lowest:g}, so no pair is more alike.")
+        pairs = [SentencePair(p.first, p.second, (p.score - lowest) / width) for p in pairs]
+    skipped = len(file.rows) - len(pairs)
+    return Sentences(name_of(path), tuple(pairs), bool(file.score), skipped)
+
+
+def _of_split(file: _SentenceFile, split: str) -> Sequence[_SentenceRow]:
+    if not file.score:
+        raise UserError(f"{file.path} has no column of scores ({', '.join(SCORES)}).")
+    if (split and split not in file.splits) or (not split and len(file.splits) > 1):
+        splits = ", ".join(sorted(file.splits - {""})) or "none"
+        raise UserError(f"{file.path}: the split {split!r} was asked for; its splits are {splits}.")
+    return [row for row in file.rows if not split or row.split == split]
+
+
+def _read_file(path: Path) -> _SentenceFile:
+    if not (is_table(path) or suffix_of(path) == ".txt"):
+        near = nearest(path.name, (p.name for p in path.parent.glob("*"))) if path.name else ""
+        raise UserError(f"There is no file of sentences {path}. {near}")
+    columns = _columns(path)
+    pair = _pair_columns(columns)
+    score = next((name for name in SCORES if name in columns), "") if pair else ""
+    if pair and not score:
+        raise UserError(f"{path} names no score of its pairs ({', '.join(SCORES)}).")
+    if pair is None and set(SENTENCES).isdisjoint(columns):
+        raise UserError(f"{path} has no columns of sentences, only {', '.join(columns) or 'none'}.")
+    labels = _labels(path, score, pair) if pair else {}
+
+    def parse(row: Row) -> _SentenceRow:
+        split = str(optional(row, SPLITS) or "").strip().lower()
+        first, second = (
+            text_of(row.get(name), name) for name in (pair or [column(row, SENTENCES)] * 2)
+        )
+        value = row.get(score)
+        if not labels:
+            number = number_of(value, score) if score else 1.0
+        elif (label := _label(value)) in labels:
+            number = labels[label]
+        elif label in _NO_LABEL:
+            return _SentenceRow(split, None)
+        else:
+            raise ValueError(f"{score} is {value!r}, not one of {', '.join(labels)}")
+        return _SentenceRow(split, SentencePair(first, second, number))
+
+    return _SentenceFile(path, score, labels, tuple(_rows(path, parse)))
+
+
+def _labels(path: Path, score: str, pair: Collection[str]) -> Mapping[str, float]:
+    """Return the score of each label of NLI in a column; empty where it holds numbers.
+
+    Raises:
+        UserError: a premise has 0 and 1 alone, which are two labels of three, or no and yes.
+    """
+    if score not in ("label", "gold_label"):
+        return {}
+    labels = {_label(value) for value in _rows(path, lambda row: row.get(score))} - {*_NO_LABEL}
+    if labels & NLI_LABELS.keys():
+        return NLI_LABELS
+    if "premise" not in pair:
+        return {}
+    if labels <= {"0", "1"}:
+        raise UserError(
+            f"{path}: every {score} of a premise is 0 or 1, which may mean entailment and neutral, "
+            "or alike and not alike; write entailment, neutral and contradiction."
+        )
+    return NLI_NUMBERS
+
+
+def _label(value: object) -> str:
+    # pandas writes 1.0 for a whole number in a column with missing values.
+    return str(value).strip().lower().removesuffix(".0")
+
+
+def _rows(path: Path, parse: Callable[[Row], Parsed]) -> Iterator[Parsed]:
+    """Yield rows by column names in lower case; a line of plain text is a row of one column."""
+    if is_plain_text(path):
+        return (parse({SENTENCES[0]: line}) for line in read_lines(path) if line.strip())
+    return parsed(path, lambda row: parse({name.lower(): value for name, value in row.items()}))
+
+
+def _columns(path: Path) -> list[str]:
+    """Return the names of the columns, in lower case."""
+    if is_plain_text(path):
+        return [SENTENCES[0]]
+    if suffix_of(path) in (".csv", ".tsv", ".txt") and path.is_file():
+        return header_of(path)
+    return [name.lower() for name in columns_of(path)]
+
+
+def _has_sentences(path: Path) -> bool:
+    if not (is_table(path) or (suffix_of(path) == ".txt" and path.is_file())):
+        return False
+    try:
+        columns = _columns(path)
+    except UserError:
+        return False  # malformed, which whoever opens it is told
+    pair = _pair_columns(columns)
+    if pair and answers(columns):
+        raise UserError(f"{path} names sentence pairs and also a query and its answer.")
+    # In a row of a query, `text` is no sentence of its own.
+    single = not set(SENTENCES).isdisjoint(columns) and set(QUERIES).isdisjoint(columns)
+    return pair is not None or single
+
+
+def _pair_columns(columns: Collection[str]) -> tuple[str, str] | None:
+    return next((names for names in PAIRS if set(names) <= set(columns)), None)

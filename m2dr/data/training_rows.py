@@ -1,0 +1,741 @@
+"""Training data: rows of a query with documents, groups drawn of them, and a teacher's scores.
+
+Shapes in this file: B groups of a batch with N documents, their B positives and all negatives.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from sys import intern
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.random import Generator, default_rng
+from numpy.typing import NDArray
+
+from m2dr.core.errors import UserError, counted
+from m2dr.core.records import Document, Group, Judgement, Query
+from m2dr.data.dataset import (
+    NEGATIVES_KEPT,
+    Dataset,
+    JudgedQueries,
+    MemoryCorpus,
+    Negatives,
+    Split,
+    TeacherScore,
+    first_negatives,
+    split_of,
+)
+from m2dr.data.qrels import cells_of
+from m2dr.data.tables import (
+    ARROW,
+    Row,
+    column,
+    id_of,
+    is_hub,
+    name_of,
+    number_of,
+    optional,
+    parsed,
+    read_lines,
+    split_in,
+    split_name,
+    suffix_of,
+    text_of,
+)
+
+# Of several names, the first that a row has counts: m2dr's own, then those of Tevatron,
+# sentence-transformers and FlagEmbedding, and single ones in tables.
+QUERIES = ("query", "anchor", "question", "query_text")
+POSITIVES = ("document", "positive_passages", "positives", "positive", "pos", "answer")
+NEGATIVES = ("negative_passages", "negatives", "negative", "neg")
+_POSITIVE_SCORES = ("positive_scores", "pos_scores", "positive_score", "pos_score")
+_NEGATIVE_SCORES = ("negative_scores", "neg_scores", "negative_score", "neg_score")
+_SCORES = ("scores", "score", "labels", "label")  # of all documents of the row
+_NUMBERED = re.compile(r"neg(?:ative)?_?(\d+)")  # negative_1, negative_2, one text in each
+_DOCIDS = ("docid", "document_id", "_id", "id")
+
+SHARES = {"train": 0.96, "dev": 0.02, "test": 0.02}  # of the documents of a pair file
+_SEED = "pairs-1"  # another seed gives another split, and makes trained models incomparable
+
+
+class TrainingRow(NamedTuple):
+    """A query with documents; where an id is empty, one is made."""
+
+    split: str
+    query: Query
+    positives: tuple[Document, ...]
+    negatives: tuple[Document, ...] = ()
+    scores: tuple[float, ...] = ()  # of a teacher, for positives and negatives, or none
+    relative: bool = False  # whether scores are relative to the one positive, whose own is 0
+
+
+def answers(columns: Collection[str]) -> bool:
+    """Return whether columns hold a query and a document that answers it."""
+    return not (set(QUERIES).isdisjoint(columns) or set(POSITIVES).isdisjoint(columns))
+
+
+def open_rows(name: str) -> Dataset:
+    """Read pairs or groups of a file, a folder or `hf:ID` into memory.
+
+    Pairs (a column `document`) are split by a hash of the document's text, so no document is in two
+    splits. Groups are one split, which the file's name says: train, unless it names dev or test. A
+    column `split` decides for both.
+    """
+    path = Path(name)
+    return build_dataset(name_of(path), partial(training_rows, path))
+
+
+def training_rows(path: Path, scored: bool = False) -> Iterator[TrainingRow]:
+    """Yield the rows of a file; `scored` says whether a teacher's scores are read too.
+
+    Rows are those of m2dr, and what other toolkits write: `query_id` and passages of `docid`,
+    `title` and `text` (Tevatron); `anchor`, `positive`, `negative_1`, `negative_2`, or a list of
+    these texts without their names (sentence-transformers).
+    """
+    return parsed(path, partial(_training_row, split_in(path.name), scored))
+
+
+def _training_row(split: str, scored: bool, row: Row) -> TrainingRow:
+    positives = _items(row, POSITIVES)
+    if not positives:
+        raise ValueError(
+            f"it has no document under {', '.join(POSITIVES)}; its columns are {', '.join(row)}"
+        )
+    numbers = {int(match[1]): key for key in row if (match := _NUMBERED.fullmatch(key))}
+    negatives = [
+        item
+        for names in (NEGATIVES, *((numbers[number],) for number in sorted(numbers)))
+        for item in _items(row, names)
+        if item != ""  # an empty cell of a table
+    ]
+    query_id = optional(row, ("query_id",))
+    query = Query(
+        id_of(query_id) if query_id is not None else "",
+        text_of(row[column(row, QUERIES)], "the query"),
+    )
+    answering = tuple(_document(item, row) for item in positives)
+    if isinstance(row.get("split"), str) and row["split"]:
+        split = split_name(row["split"])
+    elif row.get("document") is not None:
+        split = split_of(answering[0].text, SHARES, _SEED)
+    others = tuple(_document(item, {}) for item in negatives)
+    scores = _scores(row, positives, negatives) if scored else ((), False)
+    return TrainingRow(split, query, answering, others, *scores)
+
+
+def _items(row: Row, names: Sequence[str]) -> list[Any]:
+    value = optional(row, names)
+    return [] if value is None else value if isinstance(value, list) else [value]
+
+
+def _document(item: object, row: Row) -> Document:
+    """Return a text or an object as a document; the title and id of a pair are in its row."""
+    if not isinstance(item, dict):
+        pair = row if row.get("document") is not None else {}
+        item = {"text": item, "title": pair.get("title"), "docid": pair.get("document_id")}
+    docid = optional(item, _DOCIDS)
+    return Document(
+        id_of(docid) if docid is not None else "",
+        text_of(item.get("text"), "the text of a document"),
+        text_of(item.get("title") or "", "a title", empty=True),
+    )
+
+
+def _scores(
+    row: Row, positives: Sequence[Any], negatives: Sequence[Any]
+) -> tuple[tuple[float, ...], bool]:
+    """Return a teacher's scores of the documents of a row, and whether they are relative.
+
+    They are inside the documents, in a list for the positives and one for the negatives, or in
+    one list for all of them. A list that is one shorter than the documents, or a single number,
+    holds margins: the positive's score less that of each negative.
+    """
+    documents = (*positives, *negatives)
+    if any(isinstance(item, dict) and item.get("score") is not None for item in documents):
+        inside = [item.get("score") if isinstance(item, dict) else None for item in documents]
+        return tuple(number_of(value, "a score of a document") for value in inside), False
+    sides = [(_numbers(row, names), names) for names in (_POSITIVE_SCORES, _NEGATIVE_SCORES)]
+    if any(numbers for numbers, _ in sides):
+        for (numbers, names), items in zip(sides, (positives, negatives), strict=True):
+            if len(numbers) != len(items):
+                raise ValueError(
+                    f"{len(numbers)} {names[0]} for {counted(len(items), 'documents')}"
+                )
+        return sides[0][0] + sides[1][0], False
+    numbers = _numbers(row, _SCORES)
+    if len(positives) == 1 and numbers and len(numbers) == len(negatives):
+        return (0.0, *(-margin for margin in numbers)), True
+    if numbers and len(numbers) != len(documents):
+        raise ValueError(f"it has {len(numbers)} scores for {len(documents)} documents")
+    return numbers, False
+
+
+def _numbers(row: Row, names: Sequence[str]) -> tuple[float, ...]:
+    """Return the numbers under a column; a cell of a table holds one, or a list in JSON."""
+    from msgspec import DecodeError, json
+
+    value = optional(row, names)
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            value = json.decode(value)
+        except DecodeError:
+            raise ValueError(f"{value!r:.200} is no list of numbers") from None
+    values = value if isinstance(value, list) else [] if value in (None, "") else [value]
+    return tuple(number_of(item, "a score") for item in values)
+
+
+# Rows as a data set
+
+
+def build_dataset(name: str, rows: Callable[..., Iterable[TrainingRow]]) -> Dataset:
+    """Return the data set of all rows. The same title and text are one document, of the first id.
+
+    In such files an id is a label that nothing else refers to, and published ones reuse it for
+    other texts (MedQuAD does, in one row of four): the later text gets the id `id~2`.
+
+    Args:
+        name: of the data set.
+        rows: yields the rows; called again, with `scored=True`, where scores are asked for.
+
+    Raises:
+        UserError: there is no row.
+    """
+    builder = _Builder()
+    for row in rows():
+        builder.add(row)
+    if not builder.documents:
+        raise UserError(f"{name} holds no row.")
+
+    def scores(split: str) -> Iterator[TeacherScore]:
+        again = _Builder()  # the same rows in the same order get the same ids
+        for row in rows(scored=True):
+            query_id, positives, negatives = again.add(row)
+            if row.split == split and row.scores:
+                origin = positives[0] if row.relative else ""
+                for docid, value in zip(positives + negatives, row.scores, strict=True):
+                    yield TeacherScore(query_id, docid, value, origin)
+
+    order = [split for split in SHARES if split in builder.splits]
+    splits = {
+        split: Split(
+            builder.splits[split].judged,
+            partial(first_negatives, builder.splits[split].negatives),
+            partial(scores, split),
+        )
+        for split in dict.fromkeys([*order, *builder.splits])
+    }
+    return Dataset(name, MemoryCorpus(builder.documents.values()), splits)
+
+
+class _Builder:
+    def __init__(self) -> None:
+        self.documents: dict[str, Document] = {}
+        self.splits: dict[str, _SplitBuilder] = {}
+        self._docids = _IdAllocator("d")
+        self._query_ids = _IdAllocator("q")
+
+    def add(self, row: TrainingRow) -> tuple[str, list[str], list[str]]:
+        """Add one row, and return the ids of its query, its positives and its negatives."""
+        query_id = self._query_ids.of((row.query.id, row.query.text), row.query.id)
+        split = self.splits.setdefault(row.split, _SplitBuilder({}, {}, []))
+        split.queries[query_id] = Query(query_id, row.query.text)
+        positives, negatives = (
+            [self._add(document) for document in documents]
+            for documents in (row.positives, row.negatives)
+        )
+        for docid in positives:
+            split.judgements[query_id, docid] = Judgement(query_id, docid, 1)
+        split.negatives.extend((query_id, docid) for docid in negatives)
+        return query_id, positives, negatives
+
+    def _add(self, document: Document) -> str:
+        docid = self._docids.of((document.title, document.text), document.id)
+        self.documents.setdefault(docid, Document(docid, document.text, document.title))
+        return docid
+
+
+class _SplitBuilder(NamedTuple):
+    queries: dict[str, Query]
+    judgements: dict[tuple[str, str], Judgement]
+    negatives: list[tuple[str, str]]
+
+    def judged(self) -> JudgedQueries:
+        return list(self.queries.values()), list(self.judgements.values())
+
+
+class _IdAllocator:
+    """Gives each text an id: the wanted one, with a number where another text has it."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._ids: dict[tuple[str, str], str] = {}
+        self._taken: set[str] = set()
+        self._uses: Counter[str] = Counter()
+
+    def of(self, key: tuple[str, str], wanted: str) -> str:
+        """Return the id of a text; the first call decides it, an empty `wanted` makes one up."""
+        if key not in self._ids:
+            name = candidate = wanted or f"{self._prefix}{len(self._ids)}"
+            while candidate in self._taken:
+                self._uses[name] += 1
+                candidate = f"{name}~{self._uses[name] + 1}"
+            self._taken.add(candidate)
+            self._ids[key] = candidate
+        return self._ids[key]
+
+
+# Groups
+
+
+NegativeSource = Literal["given", "random", "none"]
+
+
+class AnsweredQueries(NamedTuple):
+    """Queries with the docids that answer them."""
+
+    queries: list[Query]
+    relevant: dict[str, list[str]]  # query id -> docids in file order, at least one
+    absent: int  # relevant judgements left out, of documents that the corpus does not hold
+
+    @property
+    def note(self) -> str:
+        """A sentence about the judgements left out; empty when there are none."""
+        count = counted(self.absent, "relevant judgements")
+        note = f"{count} left out, of documents that the corpus does not hold."
+        return note if self.absent else ""
+
+
+class Groups:
+    """One group per query with a relevant document, drawn anew in each epoch.
+
+    Each epoch uses another relevant document of a query until all were used: NFCorpus has 43 per
+    training query, and one group for each would let a few queries dominate the training. Group `i`
+    of epoch `e` depends on the seed, `e` and `i` alone, so resumed runs and parallel workers see
+    the same data.
+
+    Args:
+        dataset: the texts.
+        split: of the judgements to train on.
+        negatives: number of negatives per group.
+        source: "given" takes those of the data set and fills up with random ones; "none" takes
+            none, whatever `negatives` says.
+        seed: of all random choices.
+
+    Raises:
+        UserError: the split has nothing relevant, gives no negatives, or has too few documents.
+    """
+
+    def __init__(
+        self, dataset: Dataset, split: str, negatives: int, source: NegativeSource, seed: int
+    ) -> None:
+        self._dataset = dataset
+        self._wanted = 0 if source == "none" else negatives
+        self._seed = seed
+        self._epoch = 0
+        self.answered = answered_queries(dataset, split)
+        self._queries, self._relevant = self.answered.queries, self.answered.relevant
+        self.known_positives = known_positives(self._queries, self._relevant)
+        self._given = dataset.negatives(split) if source == "given" and self._wanted else {}
+        if source == "given" and self._wanted and not self._given:
+            raise UserError(
+                f"{dataset.name} gives no negatives for {split!r}. Use random ones or mine some."
+            )
+        self._refuse_small_corpus()
+
+    def __len__(self) -> int:
+        return len(self._queries)
+
+    def __getitem__(self, i: int) -> Group:
+        query = self._queries[i]  # raises IndexError past the end, which ends a `for`
+        i %= len(self)
+        generator = default_rng([self._seed, self._epoch, i])
+        return Group(query, self._positive(query, i), tuple(self._negatives(query, generator)))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch, from 0; to be called before the epoch's data workers start."""
+        self._epoch = epoch
+
+    def _positive(self, query: Query, i: int) -> Document:
+        docids = self._relevant[query.id]
+        turn, place = divmod(self._epoch, len(docids))
+        # Negatives are drawn from another stream, whose seed has no fourth number.
+        order = default_rng([self._seed, turn, i, len(docids)]).permutation(len(docids))
+        return self._dataset.document(docids[int(order[place])])
+
+    def _negatives(self, query: Query, generator: Generator) -> list[Document]:
+        barred = self._barred(query)
+        given = [docid for docid in self._given.get(query.id, ()) if docid not in barred]
+        chosen = generator.permutation(len(given))[: self._wanted]
+        found = [self._dataset.document(given[int(place)]) for place in chosen]
+        taken = barred | {document.id for document in found}
+        while len(found) < self._wanted:
+            row = int(generator.integers(self._dataset.document_count))
+            document = self._dataset.document_at(row)
+            if document.id not in taken:
+                found.append(document)
+                taken.add(document.id)
+        return found
+
+    def _barred(self, query: Query) -> set[str]:
+        """Return docids that are never a negative of the query."""
+        own = {query.id} if self._dataset.drops_own_document else set()
+        return own | self.known_positives[query.id]
+
+    def _refuse_small_corpus(self) -> None:
+        if not self._wanted:
+            return
+        most = max(len(self._barred(query)) for query in self._queries)
+        left = self._dataset.document_count - most
+        if left < self._wanted:
+            raise UserError(
+                f"{self._dataset.name} leaves {left} documents that are no answer of a query, and "
+                f"{self._wanted} negatives per query were asked for."
+            )
+
+
+def answered_queries(dataset: Dataset, split: str) -> AnsweredQueries:
+    """Return the queries of a split with a relevant document that the corpus holds.
+
+    Raises:
+        UserError: there is no such split, or nothing in it is relevant.
+    """
+    relevant, absent = relevant_documents(dataset, split)
+    queries = [query for query in dataset.queries(split) if query.id in relevant]
+    if not queries:
+        raise UserError(f"{dataset.name}: no query of {split!r} has a relevant document.")
+    return AnsweredQueries(queries, relevant, absent)
+
+
+def relevant_documents(dataset: Dataset, split: str) -> tuple[dict[str, list[str]], int]:
+    """Return relevant docids that the corpus holds by query id, and how many it does not hold."""
+    relevant: dict[str, list[str]] = defaultdict(list)
+    absent = 0
+    for judgement in dataset.judgements(split):
+        if judgement.relevance > 0:
+            if dataset.holds(judgement.document_id):
+                relevant[judgement.query_id].append(judgement.document_id)
+            else:
+                absent += 1
+    return dict(relevant), absent
+
+
+def known_positives(
+    queries: Sequence[Query], relevant: Mapping[str, Sequence[str]]
+) -> dict[str, frozenset[str]]:
+    """Return relevant docids by query id; queries of the same text share theirs."""
+    by_text: dict[str, set[str]] = defaultdict(set)
+    for query in queries:
+        by_text[query.text].update(relevant[query.id])
+    return {query.id: frozenset(by_text[query.text]) for query in queries}
+
+
+def documents_of(groups: Sequence[Group]) -> list[Document]:
+    """Return the N documents of a batch: the B positives, then the negatives group by group."""
+    positives = [group.positive for group in groups]
+    return positives + [document for group in groups for document in group.negatives]
+
+
+def false_negatives(
+    groups: Sequence[Group], known: Mapping[str, frozenset[str]]
+) -> NDArray[np.bool_]:
+    """Return which documents of a batch must not count as negatives of which query.
+
+    Those are its positive, the known positives of its text, the positives of other groups with the
+    same query text, and any document of the batch with the same text as one of these. Leaving a
+    document out of the softmax costs little; a relevant one among the negatives teaches the
+    opposite of what it should.
+
+    Args:
+        groups: B of them.
+        known: relevant docids by query id; see `Groups.known_positives`.
+
+    Returns:
+        [B, N], columns as in `documents_of`; False at column b of query b, its own positive.
+    """
+    documents = documents_of(groups)
+    ids = _Codes([document.id for document in documents])
+    contents = _Codes([document.content for document in documents])
+    answers: dict[str, set[str]] = defaultdict(set)  # query text → docids
+    for group in groups:
+        answers[group.query.text] |= {group.positive.id, *known.get(group.query.id, ())}
+    masks: dict[str, NDArray[np.bool_]] = {}
+    for text, docids in answers.items():
+        answering = np.flatnonzero(ids.among(docids & ids.numbers.keys()))
+        masks[text] = contents.among({documents[column].content for column in answering})
+    mask = np.zeros((len(groups), len(documents)), dtype=np.bool_)
+    for row, group in enumerate(groups):
+        mask[row] = masks[group.query.text]
+    np.fill_diagonal(mask, val=False)
+    return mask
+
+
+class _Codes:
+    """The strings of N columns as numbers, so that all columns are compared at once."""
+
+    def __init__(self, strings: Sequence[str]) -> None:
+        self.numbers: dict[str, int] = {}
+        codes = [self.numbers.setdefault(string, len(self.numbers)) for string in strings]
+        self._codes = np.array(codes, dtype=np.int64)  # [N]
+
+    def among(self, strings: Set[str]) -> NDArray[np.bool_]:
+        """Return [N], whether the string of each column is one of these known strings."""
+        return np.isin(self._codes, [self.numbers[string] for string in strings])
+
+
+# A teacher's scores
+
+
+# Names of one line in JSONL: {"query_id": …, "document_ids": […], "scores": […]}.
+_SCORED = (
+    ("query_id", "qid"),
+    ("document_ids", "docids", "passage_ids", "pids", "document_id", "docid", "passage_id", "pid"),
+    ("scores", "score"),
+)
+_TITLES = {"score", "pos_score", "margin", "label", "relevance"}  # score column in a header
+# Two scores of one pair that differ by more come from two teachers; by less, from the precision of
+# two batches, and the first is kept.
+SAME = 0.1
+
+ScoredSource = Literal["given", "scored"]
+
+
+def read_scores(path: Path) -> Iterator[TeacherScore]:
+    """Yield the scores of a file, line by line, or of a table by row.
+
+    Lines of JSON are `{query: {document: score}}` or objects of `query_id`, `document_ids` and
+    `scores`. Tables are recognised by their number of columns: `query document score` (with or
+    without a header), `query positive negative margin` (GPL), `positive-score negative-score query
+    positive negative` (Hofstätter et al. 2020), and TREC runs, `query Q0 document rank score tag`.
+    Tables with named columns have `query_id`, and `document_id` and `score` or lists of both.
+
+    Raises:
+        UserError: the file cannot be read or is empty, or a line is malformed.
+    """
+    scores: Iterator[TeacherScore]
+    named = is_hub(path) or path.is_dir() or suffix_of(path) in (*ARROW, ".jsonl", ".json", ".csv")
+    if named or next(read_lines(path), "").lstrip().startswith("{"):
+        scores = chain.from_iterable(parsed(path, _of_row))
+    else:
+        scores = _of_columns(path)
+    first = next(scores, None)
+    if first is None:
+        raise UserError(f"{path} holds no score.")
+    yield first
+    yield from scores
+
+
+def _of_row(row: Row) -> list[TeacherScore]:
+    if not set(_SCORED[0]).isdisjoint(row):
+        query, documents, values = (row[column(row, names)] for names in _SCORED)
+        if not isinstance(documents, list):
+            documents, values = [documents], [values]
+        if not isinstance(values, list) or len(values) != len(documents):
+            raise ValueError(f"its scores are not one for each of {len(documents)} documents")
+        return [_score(query, *pair) for pair in zip(documents, values, strict=True)]
+    if not all(isinstance(scores, dict) for scores in row.values()):
+        raise ValueError(
+            f"it has neither {_SCORED[0][0]} nor the form {{query: {{document: score}}}}"
+        )
+    return [_score(q, docid, value) for q, scores in row.items() for docid, value in scores.items()]
+
+
+def _of_columns(path: Path) -> Iterator[TeacherScore]:
+    for number, line in enumerate(read_lines(path), 1):
+        cells = cells_of(line)
+        if number == 1 and not _TITLES.isdisjoint(cell.lower() for cell in cells):
+            continue
+        try:
+            match cells:
+                case query, docid, value:
+                    scores = [_score(query, docid, value)]
+                case query, positive, negative, margin:
+                    scores = [
+                        _score(query, positive, 0, positive),
+                        _score(query, negative, -number_of(margin, "the margin"), positive),
+                    ]
+                case above, below, query, positive, negative:
+                    scores = [_score(query, positive, above), _score(query, negative, below)]
+                case query, _, docid, _, value, _:
+                    scores = [_score(query, docid, value)]
+                case _:
+                    raise ValueError(f"{len(cells)} columns, where scores have 3 to 6")
+        except ValueError as error:
+            raise UserError(f"{path}, row {number}: {error}.") from None
+        yield from scores
+
+
+def _score(query: object, docid: object, value: object, origin: str = "") -> TeacherScore:
+    return TeacherScore(id_of(query), id_of(docid), number_of(value, "the score"), origin)
+
+
+class ScoreTable:
+    """Scores by query and document, of a bounded number of documents per query.
+
+    Kept are the scores of the relevant documents and of the first `NEGATIVES_KEPT` others.
+
+    Args:
+        scores: in any order; read once.
+        relevant: relevant docids by query id; scores of other queries are dropped.
+        allowed: says whether a document may be a negative of a query, given both ids.
+
+    Raises:
+        UserError: two lines give one pair different scores.
+    """
+
+    def __init__(
+        self,
+        scores: Iterable[TeacherScore],
+        relevant: Mapping[str, Collection[str]],
+        allowed: Callable[[str, str], bool],
+    ) -> None:
+        self._relevant, self._allowed = relevant, allowed
+        # By query id and origin: a margin compares only with those of the same positive.
+        self._tables: dict[tuple[str, str], dict[str, float]] = {}
+        for score in scores:
+            if score.query_id in relevant:
+                self._keep(score)
+
+    @property
+    def has_scores(self) -> bool:
+        """Whether any of the queries has a score."""
+        return bool(self._tables)
+
+    def of(self, query_id: str, positive: str) -> Mapping[str, float]:
+        """Return the scores that compare with a positive's, by docid; empty where it has none."""
+        own = self._tables.get((query_id, positive))
+        table = own if own is not None else self._tables.get((query_id, ""), {})
+        return table if positive in table else {}
+
+    def _keep(self, score: TeacherScore) -> None:
+        relevant = self._relevant[score.query_id]
+        if score.origin and score.origin not in relevant:
+            return  # a margin to a document that is not relevant
+        table = self._tables.setdefault((score.query_id, score.origin), {})
+        known = table.get(score.docid)
+        if known is not None:
+            if abs(known - score.value) > SAME:
+                raise UserError(
+                    f"Two scores of document {score.docid!r} for query {score.query_id!r} differ: "
+                    f"{known:g} and {score.value:g}."
+                )
+        elif score.docid in relevant or (
+            len(table) < NEGATIVES_KEPT + len(relevant)
+            and self._allowed(score.query_id, score.docid)
+        ):
+            table[intern(score.docid)] = score.value  # interned: one string for all queries
+
+
+class ScoredGroups(Groups):
+    """Groups whose documents all have a teacher's score; other queries are left out.
+
+    Positives without a score are not drawn, and negatives are drawn from the scored documents. All
+    else is as in `Groups`.
+
+    Args:
+        dataset: the texts.
+        split: of the judgements to train on.
+        negatives: number of negatives per group, at least 1.
+        source: "given" draws negatives that the data set gives, "scored" any scored document.
+        seed: of all random choices.
+        scores: of the teacher.
+        where: the name of their source in messages.
+
+    Raises:
+        UserError: the split has nothing relevant, or no query has enough scores.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        split: str,
+        negatives: int,
+        source: ScoredSource,
+        seed: int,
+        scores: Iterable[TeacherScore],
+        where: str,
+    ) -> None:
+        super().__init__(dataset, split, 0, "none", seed)
+        self._wanted = negatives
+        self._drawn: Negatives | None = dataset.negatives(split) if source == "given" else None
+        self._held: dict[str, bool] = {}  # docid -> whether the corpus holds it
+        self._teacher = ScoreTable(scores, self._relevant, self._may_draw)
+        count = len(self._queries)
+        usable = {query.id: self._usable(query) for query in self._queries}
+        self._left_out = [query.id for query in self._queries if not usable[query.id]]
+        if len(self._left_out) == count:
+            raise self._nothing(split, where)
+        self._relevant = {name: docids for name, docids in usable.items() if docids}
+        self._queries = [query for query in self._queries if usable[query.id]]
+        self.note = self._note(count)
+
+    def __getitem__(self, i: int) -> Group:
+        query = self._queries[i]  # raises IndexError past the end, which ends a `for`
+        i %= len(self)
+        positive = self._positive(query, i)
+        table = self._teacher.of(query.id, positive.id)
+        candidates = self._candidates(query, table)
+        order = default_rng([self._seed, self._epoch, i]).permutation(len(candidates))
+        docids = [candidates[int(place)] for place in order[: self._wanted]]
+        negatives = tuple(self._dataset.document(docid) for docid in docids)
+        return Group(query, positive, negatives, tuple(table[d] for d in (positive.id, *docids)))
+
+    def widest(self) -> float:
+        """Return the largest absolute difference between a positive's and a negative's score."""
+        return max(
+            abs(table[docid] - table[negative])
+            for query in self._queries
+            for docid in self._relevant[query.id]
+            for table in [self._teacher.of(query.id, docid)]
+            for negative in self._candidates(query, table)
+        )
+
+    def _candidates(self, query: Query, table: Mapping[str, float]) -> list[str]:
+        """Return the docids of a table that may be negatives, in its order."""
+        barred = self._barred(query)
+        return [docid for docid in table if docid not in barred]
+
+    def _usable(self, query: Query) -> list[str]:
+        """Return the relevant docids with a score and enough scored negatives."""
+        return [
+            docid
+            for docid in self._relevant[query.id]
+            if len(self._candidates(query, self._teacher.of(query.id, docid))) >= self._wanted
+        ]
+
+    def _may_draw(self, query_id: str, docid: str) -> bool:
+        if self._drawn is not None and docid not in self._drawn.get(query_id, ()):
+            return False
+        if docid not in self._held:
+            self._held[docid] = self._dataset.holds(docid)
+        return self._held[docid]
+
+    def _note(self, count: int) -> str:
+        absent = sum(not held for held in self._held.values())
+        notes = []
+        if self._left_out:
+            notes.append(
+                f"{len(self._left_out):,} of {counted(count, 'queries', ',')} left out, which lack "
+                "the teacher's score of a relevant document or of "
+                f"{counted(self._wanted, 'other documents')}; {self._left_out[0]!r} is the first."
+            )
+        if absent:
+            scored = counted(absent, "scored documents", ",")
+            notes.append(f"{scored} left out, which the corpus does not hold.")
+        return " ".join(notes)
+
+    def _nothing(self, split: str, where: str) -> UserError:
+        """Return the error for a split without a query that has enough scores."""
+        if not self._teacher.has_scores:
+            return UserError(
+                f"Distillation needs the scores of a teacher, and {where} has none for the queries "
+                f"of the split {split!r} of {self._dataset.name}."
+            )
+        return UserError(
+            f"{where} has too few scores for every query of {split!r}: each needs a relevant "
+            f"document and {counted(self._wanted, 'other documents')} with a score, and "
+            f"{self._left_out[0]!r} has fewer. {self._note(len(self._left_out))}".rstrip()
+        )
