@@ -33,9 +33,9 @@ from m2dr.data.loaders import open_dataset
 from m2dr.data.pydocs import cache_folder
 from m2dr.data.tokens import Ragged, buckets
 from m2dr.model import checkpoint
+from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import DTYPES, choose_device, choose_dtype
 from m2dr.model.encoder import Encoder
-from m2dr.model.folder import read_card
 from m2dr.model.graphs import OPENVINO, DocumentSource
 from m2dr.model.tokenizer import tokenize
 from m2dr.tasks.encode_texts import embed_texts, embed_tokens, tokens_per_batch

@@ -26,7 +26,7 @@ from tokenizers import Tokenizer
 from m2dr.core.records import Cut, ExportRecord
 from m2dr.core.requests import ExportRequest
 from m2dr.model import graphs
-from m2dr.model.folder import read_card, read_exported
+from m2dr.model.checkpoint import read_card, read_exported
 from m2dr.tasks.publish import export_model
 
 QUERY = "read a file line by line and close it"

@@ -29,7 +29,7 @@ from m2dr.index.exact import prefix_runs
 from m2dr.index.searchable import Docids, encode_docids
 from m2dr.model import checkpoint
 from m2dr.model.encoder import Encoder
-from m2dr.model.token_features import TokenFeatures, token_features
+from m2dr.model.exits import TokenFeatures, token_features
 from m2dr.tasks.encode_texts import embed_tokens, tokens_per_batch
 from m2dr.tasks.encoder import default_dims
 from m2dr.tasks.fit import as_sample, count_tokens, token_parts

@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 
 from m2dr.data.loaders import open_dataset
-from m2dr.model.checkpoint import export_cut, load
-from m2dr.model.folder import read_card
+from m2dr.model.checkpoint import export_cut, load, read_card
 from m2dr.model.graphs import RUNTIMES
 from m2dr.tasks.encode_texts import embed_texts
 from m2dr.tasks.encoder import QueryEncoder

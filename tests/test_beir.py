@@ -14,7 +14,7 @@ from m2dr.core.requests import IndexRequest, SearchRequest
 from m2dr.data.loaders import open_dataset
 from m2dr.evaluate.measures import Evaluator
 from m2dr.integrations.beir import BeirIndex, BeirModel
-from m2dr.model.folder import read_card
+from m2dr.model.checkpoint import read_card
 from m2dr.tasks.index import index_corpus
 from m2dr.tasks.search import Searcher
 

@@ -222,7 +222,7 @@ def test_a_damaged_index_is_refused_with_the_command_that_builds_it(
 def test_an_index_of_another_model_is_refused(
     index_copy: Path, backbone, tiny_corpus: Path
 ) -> None:
-    from m2dr.model.folder import read_card
+    from m2dr.model.checkpoint import read_card
 
     other = backbone("roberta")
     home = next(index_copy.glob("tiny/*"))

@@ -11,7 +11,7 @@ from m2dr.core.arguments import mappings, path_or_name, strings, whole_number
 from m2dr.core.errors import UserError, counted
 from m2dr.core.records import Query, Ranking
 from m2dr.core.requests import INDEXES, SearchRequest
-from m2dr.model.folder import read_card
+from m2dr.model.checkpoint import read_card
 from m2dr.tasks.encode_texts import open_corpus
 from m2dr.tasks.encoder import Encoder, newest_model
 from m2dr.tasks.search import Searcher

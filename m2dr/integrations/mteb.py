@@ -24,9 +24,9 @@ from m2dr.core.records import Cut, Side
 from m2dr.core.requests import MtebRequest
 from m2dr.evaluate.grid import Grid, as_json, text_table, write_grid
 from m2dr.index.vectors import prefixes
-from m2dr.model.folder import read_card
+from m2dr.model.checkpoint import read_card
 from m2dr.model.hub import find_folder
-from m2dr.model.sentence_transformers import MODEL_SETTINGS
+from m2dr.model.st_folder import MODEL_SETTINGS
 from m2dr.tasks.encoder import Encoder, cuts_of, document_layer, names_of, newest_model
 
 Vectors = NDArray[np.float32]

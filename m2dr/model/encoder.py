@@ -15,8 +15,14 @@ from transformers import PreTrainedModel
 from m2dr.core.errors import UserError
 from m2dr.core.records import TOKENS, ModelCard, inputs_of, pooling_modes
 from m2dr.model.backbones import attend, backbone_of
-from m2dr.model.exits import FittedExits, identity_head, through
-from m2dr.model.token_features import TokenFeatures, WordFeatures, float32_on
+from m2dr.model.exits import (
+    FittedExits,
+    TokenFeatures,
+    WordFeatures,
+    float32_on,
+    identity_head,
+    through,
+)
 
 # Shapes in this file:
 #   L layers asked for, B texts, T tokens, H width of a state, P dims of a pooled vector,

@@ -18,15 +18,21 @@ from m2dr.core.errors import UserError
 from m2dr.core.files import write_record
 from m2dr.core.records import EXPORTED_FILE, Cut, ExportRecord, ModelCard
 from m2dr.model.card import write_readme
-from m2dr.model.checkpoint import load, save, save_tokenizer
+from m2dr.model.checkpoint import (
+    folder_aside,
+    load,
+    locked_for_export,
+    read_card,
+    save,
+    save_tokenizer,
+    told_of_exits,
+)
 from m2dr.model.encoder import Encoder, Floats, IdsAndMask
-from m2dr.model.exits import FittedExits
-from m2dr.model.folded_exit import FoldedExit
-from m2dr.model.folder import folder_aside, locked_for_export, read_card, told_of_exits
+from m2dr.model.exits import FittedExits, FoldedExit
 from m2dr.model.graphs import RUNTIMES, write_graph_files
 from m2dr.model.hub import TOKENIZER, WEIGHTS, ListedModule
 from m2dr.model.modules import Dense, Truncate
-from m2dr.model.sentence_transformers import write_model_settings, write_modules_list
+from m2dr.model.st_folder import write_model_settings, write_modules_list
 from m2dr.model.static import open_static
 from m2dr.model.tokenizer import ModelTokenizer
 

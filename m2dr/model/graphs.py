@@ -35,11 +35,10 @@ from m2dr.core.errors import UserError, install, nearest
 from m2dr.core.files import error_summary, json_sha256, sha256_of
 from m2dr.core.records import ModelCard
 from m2dr.model.backbones import backbone_of, most_tokens
-from m2dr.model.checkpoint import load, load_tokenizer
+from m2dr.model.checkpoint import load, load_tokenizer, read_card
 from m2dr.model.devices import DTYPES, choose_device, choose_dtype
 from m2dr.model.encoder import Encoder, Floats, IdsAndMask, Ints
-from m2dr.model.folded_exit import FoldedExit
-from m2dr.model.folder import read_card
+from m2dr.model.exits import FoldedExit
 from m2dr.model.hub import EXITS, ONNX_FILE, OPENVINO_FILE
 from m2dr.model.tokenizer import SAMPLE, ModelTokenizer
 

@@ -24,7 +24,7 @@ from m2dr.core.files import error_summary, write_json
 from m2dr.core.records import ModelCard, pooling_modes
 from m2dr.model.backbones import read_sizes
 from m2dr.model.hub import DENSE, SETTINGS, WEIGHTS, ListedModule, behind_pooling
-from m2dr.model.sentence_transformers import (
+from m2dr.model.st_folder import (
     LAST,
     MODULE_FILES,
     POOLING_FLAGS,

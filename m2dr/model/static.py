@@ -23,9 +23,9 @@ from numpy.typing import ArrayLike, NDArray
 from m2dr.core.errors import UserError, command, nearest
 from m2dr.core.files import write_bytes
 from m2dr.core.records import EXITS_FILE, ModelCard, Side
-from m2dr.model.folder import check_exits, fit_again, read_card
+from m2dr.model.checkpoint import check_exits, fit_again, read_card
 from m2dr.model.hub import STATIC, TOKENIZER, find_folder, transformer_folder
-from m2dr.model.sentence_transformers import lowercases
+from m2dr.model.st_folder import lowercases
 from m2dr.model.tokenizer import FileTokenizer, read_tokenizer, tokenize
 
 Floats = NDArray[np.float32]

@@ -22,7 +22,7 @@ from m2dr.index.layout import STORE, built_indexes
 from m2dr.index.manifest import IndexManifest, Kind, StoreManifest
 from m2dr.index.searchable import Searchable
 from m2dr.index.store import open_store
-from m2dr.model.folder import read_card
+from m2dr.model.checkpoint import read_card
 from m2dr.model.hub import STATIC
 from m2dr.serve.encoder_pool import EncoderKey, EncoderPool
 from m2dr.serve.sources import ServedSource

@@ -33,9 +33,9 @@ from m2dr.index.faiss_index import FaissIndex
 from m2dr.index.layout import store_folder
 from m2dr.model import checkpoint
 from m2dr.model.backbones import backbone_of, relative_rows
+from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.encoder import Encoder, exit_work, parameters_of, table_work
-from m2dr.model.folder import read_card
 from m2dr.model.static import StaticEncoder, open_static
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.tasks.encode_texts import embed_texts, embed_tokens, open_corpus

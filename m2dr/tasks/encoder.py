@@ -29,7 +29,7 @@ from m2dr.data.pydocs import cache_folder
 from m2dr.data.tokens import batched, buckets, pad
 from m2dr.index.manifest import Label
 from m2dr.index.vectors import prefixes
-from m2dr.model.folder import check_exits, read_card, read_card_file
+from m2dr.model.checkpoint import check_exits, read_card, read_card_file
 from m2dr.model.hub import CARD, EXITS, find_folder, pinned
 from m2dr.model.static import open_static
 from m2dr.model.tokenizer import SAMPLE, BaseTokenizer, tokenize

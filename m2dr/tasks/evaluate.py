@@ -41,8 +41,8 @@ from m2dr.evaluate.measures import BEIR13, OTHER_NAMES, default_measures, defaul
 from m2dr.index.exit_files import fitting_exits
 from m2dr.index.layout import STORE, store_folder
 from m2dr.index.manifest import StoreManifest
+from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device
-from m2dr.model.folder import read_card
 from m2dr.tasks.compare import compare_folders, plain
 from m2dr.tasks.costs import measure_costs
 from m2dr.tasks.encode_texts import open_corpus

@@ -26,10 +26,9 @@ from m2dr.evaluate.sentence_tasks import distinct
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_dtype, choose_training_device
 from m2dr.model.encoder import Encoder
-from m2dr.model.exits import give_exits
+from m2dr.model.exits import TokenFeatures, WordFeatures, give_exits, token_features
 from m2dr.model.hub import find_folder, revision_of
 from m2dr.model.modules import rotate
-from m2dr.model.token_features import TokenFeatures, WordFeatures, token_features
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.tasks.encode_texts import (
     embed_tokens,

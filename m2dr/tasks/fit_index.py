@@ -15,10 +15,15 @@ from m2dr.core.records import FitRecord
 from m2dr.core.trainings import FitSettings
 from m2dr.data.tokens import Ragged, batched
 from m2dr.model.encoder import Encoder
-from m2dr.model.exits import give_exits
-from m2dr.model.token_features import TokenFeatures, WordFeatures, with_counts, with_words
+from m2dr.model.exits import (
+    TokenFeatures,
+    WholeWords,
+    WordFeatures,
+    give_exits,
+    with_counts,
+    with_words,
+)
 from m2dr.model.tokenizer import ModelTokenizer
-from m2dr.model.whole_words import WholeWords
 from m2dr.tasks.encode_texts import embed_tokens
 from m2dr.tasks.fit import (
     HELD_OUT,

@@ -19,8 +19,8 @@ from m2dr.index.manifest import StorePlan
 from m2dr.index.store import Store
 from m2dr.index.vectors import Floats, prefixes
 from m2dr.model import checkpoint
+from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device, choose_dtype
-from m2dr.model.folder import read_card
 from m2dr.tasks.changed_corpus import keep_fields_of
 from m2dr.tasks.encode_texts import embed_texts, open_corpus
 from m2dr.tasks.encoder import label_of

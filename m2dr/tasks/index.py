@@ -48,10 +48,10 @@ from m2dr.index.layout import (
 from m2dr.index.manifest import IndexManifest, StorePlan
 from m2dr.index.store import Store, open_store
 from m2dr.model import checkpoint
+from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device, choose_dtype, own_device
 from m2dr.model.encoder import Encoder
 from m2dr.model.exits import write_exits
-from m2dr.model.folder import read_card
 from m2dr.model.graphs import BatchEncoder, require_runtime
 from m2dr.model.hub import EXITS, STATIC, TOKENIZER
 from m2dr.model.tokenizer import ModelTokenizer, tokenize

@@ -17,9 +17,9 @@ from m2dr.data.tokens import mask_tokens, masking_order, pad
 from m2dr.evaluate.sentence_tasks import distinct
 from m2dr.model import checkpoint
 from m2dr.model.backbones import most_tokens, read_config
+from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_training_device, set_dropout
 from m2dr.model.encoder import Encoder
-from m2dr.model.folder import read_card
 from m2dr.model.hub import find_folder, revision_of
 from m2dr.model.mlm import (
     FirstTokenDecoder,
@@ -28,7 +28,7 @@ from m2dr.model.mlm import (
     remove_word_embeddings,
     word_embeddings,
 )
-from m2dr.model.sentence_transformers import reshaping_module
+from m2dr.model.st_folder import reshaping_module
 from m2dr.model.tokenizer import ModelTokenizer
 from m2dr.tasks.encode_texts import open_corpus
 from m2dr.tasks.encoder import at_revision

@@ -17,7 +17,15 @@ from m2dr.evaluate.costs import bytes_per_document
 from m2dr.evaluate.grid import GRID
 from m2dr.evaluate.measures import BEIR13
 from m2dr.model.card import README, MeasuredGrid, hub_dataset, read_training_settings, write_readme
-from m2dr.model.checkpoint import export_cut, load, save
+from m2dr.model.checkpoint import (
+    TOKENIZERS,
+    export_cut,
+    load,
+    locked_for_export,
+    read_card,
+    read_exported,
+    save,
+)
 from m2dr.model.encoder import parameters_of
 from m2dr.model.export import (
     CutModel,
@@ -27,9 +35,8 @@ from m2dr.model.export import (
     write_standalone,
     write_table,
 )
-from m2dr.model.folder import TOKENIZERS, locked_for_export, read_card, read_exported
 from m2dr.model.hub import CARD, CHECKPOINTS, MODULES, SETTINGS, WEIGHTS_INDEX, listed_modules
-from m2dr.model.sentence_transformers import MODEL_SETTINGS
+from m2dr.model.st_folder import MODEL_SETTINGS
 from m2dr.tasks.encoder import names_of, newest_model
 from m2dr.tasks.figures import ModelResult, read_results
 from m2dr.tasks.run_folder import SETTINGS as TRAINING

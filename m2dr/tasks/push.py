@@ -11,7 +11,7 @@ from m2dr.index.layout import DIGITS, built_dims, store_folder, stored_layers
 from m2dr.index.milvus import Server, collection_name, milvus_engine
 from m2dr.index.milvus_index import PushResult, push
 from m2dr.index.store import Store, open_store
-from m2dr.model.folder import read_card
+from m2dr.model.checkpoint import read_card
 from m2dr.tasks.changed_corpus import stored_corpus
 from m2dr.tasks.encoder import newest_model
 

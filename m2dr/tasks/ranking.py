@@ -40,8 +40,8 @@ from m2dr.index.exact import prefix_top_k
 from m2dr.index.exit_files import digest_of_exits
 from m2dr.index.store import Store
 from m2dr.model import checkpoint
+from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device, choose_dtype
-from m2dr.model.folder import read_card
 from m2dr.tasks.encode_texts import embed_texts
 from m2dr.tasks.encoder import document_layer, label_of
 

@@ -10,9 +10,9 @@ from m2dr.core.records import Cut, ModelCard, Similarity, pooling_modes
 from m2dr.core.trainings import TrainSettings
 from m2dr.core.variants import CHOICES, VARIANTS, ExitHead, Loss, Variant
 from m2dr.model.backbones import attend, default_pooling, most_tokens, read_config
-from m2dr.model.folder import read_card
+from m2dr.model.checkpoint import read_card
 from m2dr.model.hub import find_folder, revision_of
-from m2dr.model.sentence_transformers import TEMPERATURE, reshaping_module
+from m2dr.model.st_folder import TEMPERATURE, reshaping_module
 from m2dr.tasks.encoder import at_revision, default_dims
 from m2dr.tasks.run_folder import refuse_backbone
 from m2dr.train.mipic import Anchor, Chain, TokenRelations, checkpoints_of, full_width, shares_of

@@ -33,7 +33,7 @@ from m2dr.index.layout import (
 from m2dr.index.manifest import IndexManifest, StoreManifest
 from m2dr.index.searchable import Searchable
 from m2dr.index.store import open_store
-from m2dr.model.folder import read_card
+from m2dr.model.checkpoint import read_card
 from m2dr.model.hub import CARD
 from m2dr.tasks.encode_texts import open_corpus
 from m2dr.tasks.encoder import document_layer, newest_model

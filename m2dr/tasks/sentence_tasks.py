@@ -47,8 +47,8 @@ from m2dr.evaluate.sentence_tasks import (
 )
 from m2dr.index.vectors import prefixes
 from m2dr.model import checkpoint
+from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device, choose_dtype
-from m2dr.model.folder import read_card
 from m2dr.tasks.encode_texts import embed_texts
 from m2dr.tasks.encoder import cuts_of, names_of, newest_model
 

@@ -14,9 +14,9 @@ from m2dr.core.progress import is_main_process, process_count, progress, say
 from m2dr.core.records import Cut, FitRecord, ModelCard
 from m2dr.core.trainings import RunSettings, TrainSettings
 from m2dr.model import checkpoint
+from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_training_device, drops_out, set_dropout, trains_in_bf16
 from m2dr.model.encoder import Encoder
-from m2dr.model.folder import read_card
 from m2dr.model.hub import CARD, CHECKPOINTS, RECORD
 from m2dr.model.lora import add_lora, merge_lora
 from m2dr.model.tokenizer import ModelTokenizer

@@ -16,7 +16,7 @@ from training import Scale, cut_of, write
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut, ModelCard
 from m2dr.core.requests import EvaluateRequest
-from m2dr.model.folder import read_card
+from m2dr.model.checkpoint import read_card
 from m2dr.tasks.encoder import default_dims
 from m2dr.tasks.evaluate import evaluate
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from m2dr.evaluate.figures import LIGHT, dress, head, name_panel, new_figure, save
 from m2dr.model import checkpoint
+from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device, choose_dtype
-from m2dr.model.folder import read_card
 from m2dr.tasks.encode_texts import embed_texts, open_corpus
 
 Floats = NDArray[np.float64]

@@ -30,7 +30,7 @@ from m2dr.core.records import Run
 from m2dr.core.requests import EvaluateRequest
 from m2dr.data.loaders import open_dataset
 from m2dr.evaluate.runs import read_run
-from m2dr.model.folder import read_card
+from m2dr.model.checkpoint import read_card
 from m2dr.tasks.evaluate import evaluate
 
 TextOf = Callable[[str], str]  # of a docid

@@ -12,7 +12,7 @@ from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.core.requests import EvaluateRequest
 from m2dr.core.trainings import read_train_settings
-from m2dr.model.folder import read_card
+from m2dr.model.checkpoint import read_card
 from m2dr.tasks.evaluate import evaluate
 from m2dr.tasks.train import train
 

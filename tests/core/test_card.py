@@ -9,7 +9,7 @@ import pytest
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut, ModelCard
-from m2dr.model.folder import read_card_file, write_card_file
+from m2dr.model.checkpoint import read_card_file, write_card_file
 
 CARD = ModelCard(
     backbone="some backbone", variant="plain", layers=6, width=384, cuts=(Cut(6, 384),),

@@ -20,9 +20,8 @@ from m2dr.model.backbones import (
     read_config,
     read_sizes,
 )
-from m2dr.model.checkpoint import export_cut, load, save
+from m2dr.model.checkpoint import export_cut, load, read_card, save
 from m2dr.model.encoder import Encoder
-from m2dr.model.folder import read_card
 
 DECODERS = [name for name, row in BACKBONES.items() if row.causal]
 IDS = torch.tensor([[2, 7, 9, 11, 20, 3], [2, 8, 3, 0, 0, 0]])

@@ -21,8 +21,7 @@ from world import load_plain, make_fitted
 from m2dr.cli import main
 from m2dr.core.records import Cut
 from m2dr.model.backbones import BACKBONES
-from m2dr.model.checkpoint import export_cut, load, save
-from m2dr.model.folder import read_card
+from m2dr.model.checkpoint import export_cut, load, read_card, save
 
 HOSTILE = "a|b ```\n---\nlicense: mine\n# not a title <script>x</script>"
 

@@ -11,8 +11,7 @@ from world import load_plain, make_fitted, make_model
 
 from m2dr.core.records import Cut
 from m2dr.model.backbones import BACKBONES
-from m2dr.model.checkpoint import export_cut, load, save
-from m2dr.model.folder import fingerprint, read_card
+from m2dr.model.checkpoint import export_cut, fingerprint, load, read_card, save
 
 CUTS = (Cut(2, 8), Cut(2, 16), Cut(2, 32), Cut(4, 8), Cut(4, 32))
 FIELDS = {"is_matryoshka", "matryoshka_dimensions"}

@@ -15,10 +15,9 @@ from world import load_plain
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.model.backbones import BACKBONES, backbone_of, cut_config
-from m2dr.model.checkpoint import export_cut, load, save
+from m2dr.model.checkpoint import export_cut, load, read_card, save
 from m2dr.model.devices import set_dropout
 from m2dr.model.encoder import Encoder
-from m2dr.model.folder import read_card
 
 IDS = torch.tensor([[2, 7, 9, 11, 20, 3], [2, 8, 3, 0, 0, 0]])
 MASK = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]])

@@ -14,8 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from m2dr.core.errors import UserError
 from m2dr.index.manifest import Label
 from m2dr.model.backbones import BACKBONES
-from m2dr.model.checkpoint import load, load_tokenizer, save
-from m2dr.model.folder import read_card
+from m2dr.model.checkpoint import load, load_tokenizer, read_card, save
 from m2dr.tasks.encoder import label_of
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
@@ -204,7 +203,7 @@ def test_saving_what_was_loaded_and_used_keeps_the_fingerprint(own: Path, tmp_pa
 
 
 def test_a_folder_whose_fingerprint_is_of_the_weights_alone_still_loads(own: Path) -> None:
-    from m2dr.model.folder import hash_weights
+    from m2dr.model.checkpoint import hash_weights
 
     today = read_card(own)
     edit(own / "m2dr.json", format=1, fingerprint=hash_weights(own))

@@ -9,9 +9,16 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
 from m2dr.core.errors import UserError
-from m2dr.model.checkpoint import export_cut, load, save
+from m2dr.model.checkpoint import (
+    export_cut,
+    fingerprint,
+    load,
+    read_card,
+    read_card_file,
+    save,
+    write_card_file,
+)
 from m2dr.model.encoder import Encoder
-from m2dr.model.folder import fingerprint, read_card, read_card_file, write_card_file
 from m2dr.model.hub import CARD
 
 IDS = torch.tensor([[2, 7, 9, 11, 20, 3], [2, 8, 3, 0, 0, 0]])

@@ -26,8 +26,7 @@ from world import WORDS, configurations, load_plain, make_backbone, unigrams
 from m2dr.core.errors import UserError
 from m2dr.core.trainings import FitSettings, TrainSettings
 from m2dr.model.backbones import read_config
-from m2dr.model.checkpoint import export_cut, load, save
-from m2dr.model.folder import read_card
+from m2dr.model.checkpoint import export_cut, load, read_card, save
 from m2dr.model.graphs import RUNTIMES, open_runtime
 from m2dr.model.static import open_static
 from m2dr.tasks.costs import shape_of

@@ -33,9 +33,8 @@ from m2dr.core.requests import SearchRequest
 from m2dr.core.trainings import read_pretrain_settings, read_train_settings
 from m2dr.data.loaders import open_dataset
 from m2dr.model import checkpoint, hub, modules
-from m2dr.model import sentence_transformers as st_files
-from m2dr.model.checkpoint import export_cut, load
-from m2dr.model.folder import read_card
+from m2dr.model import st_folder as st_files
+from m2dr.model.checkpoint import export_cut, load, read_card
 from m2dr.model.graphs import RUNTIMES, open_runtime
 from m2dr.model.tokenizer import read_tokenizer
 from m2dr.tasks.encode_texts import embed_texts

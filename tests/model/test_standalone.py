@@ -17,10 +17,10 @@ from world import make_fitted, make_model
 import m2dr
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut, ExportRecord
+from m2dr.model import exits
 from m2dr.model.backbones import BACKBONES
-from m2dr.model.checkpoint import load, save
+from m2dr.model.checkpoint import load, read_card, save
 from m2dr.model.export import cut_model, refuse_unready, write_standalone
-from m2dr.model.folder import read_card
 from m2dr.model.modules import Dense, rotate
 
 TEXTS = ["open the file", "a list of numbers and a class of text and a line of words", "path"]
@@ -201,11 +201,9 @@ def test_a_table_of_another_encoder_is_refused(
 ) -> None:
     import shutil
 
-    from m2dr.model import folded_exit
-
     folder = shutil.copytree(exported["fitted tokens+layer"][0], tmp_path / "copy")
-    with pytest.raises(UserError, match=re.escape("belong to its encoder. Export or copy")):
-        folded_exit.read_table(folder, 2, 32, 8, 65)
+    with pytest.raises(UserError, match=re.escape("belong to its encoder")):
+        exits.read_table(folder, 2, 32, 8, 65)
     (folder / "3_WordWeights" / "config.json").write_text("{}")
     with pytest.raises(UserError, match="fingerprint|cannot be read"):
         load(folder)

@@ -11,9 +11,8 @@ from tokenizers import models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 from world import unigrams
 
-from m2dr.model.token_features import TokenFeatures, WordFeatures
+from m2dr.model.exits import TokenFeatures, WholeWords, WordFeatures
 from m2dr.model.tokenizer import ModelTokenizer
-from m2dr.model.whole_words import WholeWords
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcde", *(f"##{c}" for c in "abcde"), "-"] + [
     "ab", "##ab", "bead", "##ed", "[", "]", "#"
@@ -108,7 +107,7 @@ def test_words_that_were_written_are_read_again(tmp_path: Path) -> None:
 
 
 def test_the_most_frequent_words_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("m2dr.model.whole_words.MOST", 2)
+    monkeypatch.setattr("m2dr.model.exits.MOST", 2)
     tokenizer = made()
 
     _, pieces = words_of(tokenizer, [*2 * ["ace deed", "deed cab", "cab"], "decade"])

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from m2dr.cli import main
 from m2dr.evaluate.grid import read_provenance
-from m2dr.model.folder import read_card
+from m2dr.model.checkpoint import read_card
 from m2dr.tasks import evaluate
 
 

@@ -14,9 +14,8 @@ from m2dr.core.records import Cut
 from m2dr.core.requests import CostsRequest
 from m2dr.evaluate.costs import Costs, read_costs
 from m2dr.model.backbones import BACKBONES
-from m2dr.model.checkpoint import load, save
+from m2dr.model.checkpoint import load, read_card, save
 from m2dr.model.encoder import Encoder
-from m2dr.model.folder import read_card
 from m2dr.model.hub import STATIC
 from m2dr.tasks.costs import measure_costs, open_encoders, query_times, shape_of
 

@@ -26,8 +26,7 @@ from m2dr.core.records import Cut
 from m2dr.core.trainings import FitSettings
 from m2dr.model import checkpoint
 from m2dr.model.backbones import BACKBONES
-from m2dr.model.checkpoint import export_cut
-from m2dr.model.folder import read_card
+from m2dr.model.checkpoint import export_cut, read_card
 from m2dr.model.hub import EXITS, STATIC
 from m2dr.model.static import open_static
 from m2dr.tasks import fit as fit_module

@@ -22,8 +22,7 @@ from m2dr.index.milvus import release
 from m2dr.index.milvus_index import open_collection
 from m2dr.index.store import Store, open_store
 from m2dr.index.store_writer import StoreWriter
-from m2dr.model.checkpoint import load
-from m2dr.model.folder import read_card
+from m2dr.model.checkpoint import load, read_card
 from m2dr.tasks.encode_texts import embed_texts
 from m2dr.tasks.encoder import label_of
 from m2dr.tasks.search import Searcher

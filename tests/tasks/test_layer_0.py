@@ -26,8 +26,7 @@ from m2dr.index.layout import stored_layers
 from m2dr.index.store import open_store
 from m2dr.integrations.beir import BeirIndex, BeirModel
 from m2dr.integrations.mteb import MtebEncoder
-from m2dr.model.checkpoint import load_tokenizer
-from m2dr.model.folder import read_card
+from m2dr.model.checkpoint import load_tokenizer, read_card
 from m2dr.model.hub import STATIC
 
 TEXTS = ["read a file", "open the list of numbers", "close"]

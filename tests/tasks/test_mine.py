@@ -16,7 +16,7 @@ from m2dr.core.records import Group
 from m2dr.core.requests import IndexRequest, MineRequest
 from m2dr.data.loaders import open_dataset
 from m2dr.data.training_rows import Groups
-from m2dr.model.folder import read_card
+from m2dr.model.checkpoint import read_card
 from m2dr.tasks import mine as verb
 from m2dr.tasks.encode_texts import embed_texts
 from m2dr.tasks.index import index_corpus

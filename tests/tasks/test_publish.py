@@ -26,8 +26,7 @@ from m2dr.cli import main
 from m2dr.core.records import Cut
 from m2dr.evaluate.grid import read_grid
 from m2dr.model.card import BEGIN, END, metric_name
-from m2dr.model.checkpoint import load
-from m2dr.model.folder import read_card
+from m2dr.model.checkpoint import load, read_card
 from m2dr.model.static import open_static
 from m2dr.tasks.encode_texts import embed_texts
 from m2dr.tasks.publish import model_files

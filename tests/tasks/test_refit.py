@@ -13,8 +13,8 @@ from m2dr.core.errors import UserError
 from m2dr.core.records import FitRecord, ModelCard
 from m2dr.core.trainings import TrainSettings
 from m2dr.model import checkpoint
+from m2dr.model.exits import TokenFeatures
 from m2dr.model.hub import EXITS, HEADS, STATIC
-from m2dr.model.token_features import TokenFeatures
 from m2dr.tasks import train as training
 from m2dr.tasks.encode_texts import embed_texts
 from m2dr.tasks.fit import fit_texts_now

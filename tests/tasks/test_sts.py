@@ -14,7 +14,7 @@ from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.core.requests import StsRequest
 from m2dr.model import checkpoint
-from m2dr.model.folder import read_card
+from m2dr.model.checkpoint import read_card
 from m2dr.tasks.sentence_tasks import evaluate_sts, find_task
 
 stats = pytest.importorskip("scipy.stats")

@@ -11,7 +11,7 @@ from tabular import Rows, write_rows
 from world import WORDS
 
 from m2dr.cli import main
-from m2dr.model.folder import read_card
+from m2dr.model.checkpoint import read_card
 
 SETTINGS = (
     "query_length=16 document_length=16 batch_queries=4 negatives=2 evaluate_steps=0 dropout=0.1"
