@@ -1,11 +1,17 @@
-"""Measures: their names, the default ones of a dataset, and their values for a run."""
+"""Measures: their names, the default ones of a dataset, and their values.
+
+A measure of one's own is a function of the ranks of judged documents, and a row of FORMULAS.
+
+Shapes: Q judged queries, J judgements, A answered queries, k documents of a ranking.
+"""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from math import fsum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +24,9 @@ if TYPE_CHECKING:
     from ir_measures.providers import Evaluator as Provided
     from ir_measures.providers import Provider
 
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 Judged = Mapping[str, Mapping[str, int]]  # query id -> document id -> relevance
 
 DEFAULT = ("nDCG@10", "RR@10", "R@100", "R@1000")
@@ -25,6 +34,7 @@ DEFAULT = ("nDCG@10", "RR@10", "R@100", "R@1000")
 # Providers of ir_measures in order of preference. Left out are gdeval, which starts Perl and takes
 # only numbers as query ids, and those that need subtopics or packages that are not installed.
 _PROVIDERS = ("pytrec_eval", "msmarco", "judged", "compat")
+_COMPARED = 2**22  # pairs of a judged and a ranked document that are compared at once
 _HIGHEST = 1_000_000  # relevance; pytrec_eval allocates memory for each level below
 # Names that other tools use -> names of ir_measures, in lower case.
 _ALSO = {"recall": "r", "precision": "p", "map": "ap", "hit": "success", "hits": "success"}
@@ -117,27 +127,43 @@ class Evaluator:
         self.judged = judged = _by_query(judgements)
         self._codes = {query: _codes(judged[query]) for query in judged}
         coded = [{self._codes[q][d]: level for d, level in judged[q].items()} for q in judged]
-        self._plans = _plans(
-            self.measures, {str(i): _bounded(levels) for i, levels in enumerate(coded)}
-        )
+        bounded = {str(i): _bounded(levels) for i, levels in enumerate(coded)}
+        provided = [measure for measure in self.measures if _is_provided(measure)]
+        self._own = [measure for measure in self.measures if measure not in provided]
+        self._plans = _plans(provided, bounded)
 
     @property
     def depth(self) -> int | None:
         """The deepest cutoff; None when a measure has none."""
-        depths = [depth for depth, _ in self._plans]
-        return None if None in depths else max(depth for depth in depths if depth is not None)
+        return _depth(self.measures)
 
     def scores(self, run: Run) -> Scores:
         """Measure a run by the order of its documents; ties were broken when it was made."""
-        found: dict[str, dict[str, float]] = {str(measure): {} for measure in self.measures}
+        computed: dict[str, dict[str, float]] = {str(measure): {} for measure in self.measures}
         for depth, evaluator in self._plans:
             for metric in evaluator.iter_calc(self._coded(run, depth)):
-                found[str(metric.measure)][metric.query_id] = float(metric.value)
+                computed[str(metric.measure)][metric.query_id] = float(metric.value)
+        for measure in self._own:
+            by_query = values(measure, self._ranks(run)).tolist()
+            computed[str(measure)] = {str(i): value for i, value in enumerate(by_query)}
         per_query = {
-            name: {query: values[str(i)] for i, query in enumerate(self._codes)}
-            for name, values in found.items()
+            name: {query: by_number[str(i)] for i, query in enumerate(self._codes)}
+            for name, by_number in computed.items()
         }
         return Scores({str(m): _mean(m, per_query[str(m)]) for m in self.measures}, per_query)
+
+    def _ranks(self, run: Run) -> "JudgedRanks":
+        """Return the ranks of the judged documents, for measures that have a formula alone."""
+        docids = dict.fromkeys(docid for levels in self.judged.values() for docid in levels)
+        rows = {docid: row for row, docid in enumerate(docids)}
+        rankings = [run.rankings.get(query) for query in self.judged]
+        longest = max((len(one.docids) for one in rankings if one), default=0)
+        ranked = np.full((len(rankings), longest), -1, np.int64)
+        for line, one in zip(ranked, rankings, strict=True):
+            for rank, docid in enumerate(one.docids if one else ()):
+                line[rank] = rows.get(docid, -1)
+        answered = np.array([place if one else -1 for place, one in enumerate(rankings)], np.int64)
+        return JudgedRows.of(self.judged, rows).ranked(ranked, answered)
 
     def _coded(self, run: Run, depth: int | None) -> dict[str, dict[str, float]]:
         """Return query number -> code of a document -> minus its rank.
@@ -220,57 +246,68 @@ def overall(name: str, values: Sequence[float]) -> float:
 def _parse_one(name: str) -> "Measure":
     import ir_measures
 
+    registry = _registry()
     try:
-        found = ir_measures.parse_measure(name)
+        measure = ir_measures.parse_measure(name)
     except NameError:
-        raise UserError(f"No measure is called {name}. {_hint(name)}") from None
+        # The measure that was meant, whatever its case.
+        head = name.partition("@")[0].partition("(")[0]
+        known = {one.casefold(): one for one in sorted(registry)}
+        close = get_close_matches(_ALSO.get(head.casefold(), head.casefold()), known, n=1)
+        hint = nearest(head, known.values())
+        if close:
+            hint = f"Did you mean {known[close[0]]}?"
+            with suppress(UserError):  # its parameters are wrong too
+                hint = f"Did you mean {_parse_one(known[close[0]] + name[len(head) :])}?"
+        raise UserError(f"No measure is called {name}. {hint}") from None
     except (ValueError, TypeError):
         raise UserError(
             f"{name!r} is not the name of a measure, such as nDCG@10 or P(rel=2)@5."
         ) from None
-    problem = _problem(found)
+    problem = _problem(measure)
     if problem:
         raise UserError(f"{name} cannot be measured: {problem}.")
-    return found
+    return measure
 
 
-def _hint(name: str) -> str:
-    """Return a hint at the measure that `name` may mean, whatever its case."""
-    from ir_measures.measures import registry
+def _registry() -> dict[str, "Measure"]:
+    """Return the measures of ir_measures by name, and those of FORMULAS that it lacks."""
+    from ir_measures.measures import Measure, ParamInfo, registry
 
-    head = name.partition("@")[0].partition("(")[0]
-    known = {one.casefold(): one for one in sorted(registry)}
-    close = get_close_matches(_ALSO.get(head.casefold(), head.casefold()), known, n=1)
-    if not close:
-        return nearest(head, known.values())
-    meant = known[close[0]] + name[len(head) :]
-    try:
-        return f"Did you mean {_parse_one(meant)}?"
-    except UserError:  # its parameters are wrong too
-        return f"Did you mean {known[close[0]]}?"
+    param: Any = ParamInfo  # ir_measures is half typed
+    params = {"cutoff": param(dtype=int), "rel": param(dtype=int, default=1)}
+    for name in FORMULAS.keys() - registry.keys():
+        fields = {"NAME": name, "__name__": name, "SUPPORTED_PARAMS": params}
+        registry[name] = type(name, (Measure,), fields)()
+    measures: dict[str, Measure] = registry
+    return measures
 
 
-def _problem(found: "Measure") -> str:
-    """Return why `found` cannot be computed here; empty when it can.
+def _problem(measure: "Measure") -> str:
+    """Return why a measure cannot be computed here; empty when it can.
 
     ir_measures checks parameters by `assert`, which python -O skips, and pytrec_eval ends the
     process on a cutoff of 0.
     """
     from ir_measures.providers.base import NOT_PROVIDED
 
-    known = found.SUPPORTED_PARAMS
-    for name in found.params.keys() - known.keys():
+    known = measure.SUPPORTED_PARAMS
+    for name in measure.params.keys() - known.keys():
         return f"it has no parameter {name}; it has {', '.join(known) or 'none'}"
     for name, spec in known.items():
-        value = found.params.get(name, NOT_PROVIDED)
+        value = measure.params.get(name, NOT_PROVIDED)
         fits = spec.validate(value)  # type: ignore[no-untyped-call] # ir_measures is half typed
         if not fits:
             return f"its {name} is missing" if value is NOT_PROVIDED else f"its {name} is {value}"
         if name in ("cutoff", "rel") and value is not NOT_PROVIDED and not _counts(value):
             return f"its {name} is {value} and must be a whole number from 1"
-    if not any(provider.supports(found) for provider in _providers()):
+    if not (_is_provided(measure) or has_formula(measure)):
         return f"none of {', '.join(_PROVIDERS)} computes it in that form"
     return ""
+
+
+def _is_provided(measure: "Measure") -> bool:
+    return any(provider.supports(measure) for provider in _providers())
 
 
 def _counts(value: object) -> bool:
@@ -360,19 +397,6 @@ def _mean(measure: "Measure", values: Mapping[str, float]) -> float:
     for value in values.values():
         aggregator.add(value)
     return float(aggregator.result())
-
-
-if TYPE_CHECKING:
-    from ir_measures import Measure
-
-# Shapes in this file:
-#   Q judged queries, J judgements, A answered queries, k documents of a ranking.
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
-
-_COMPARED = 2**22  # pairs of a judged and a ranked document that are compared at once
 
 
 class RowEvaluator:
@@ -591,8 +615,9 @@ def _success(ranks: JudgedRanks, rel: int, cutoff: int | None) -> Floats:
     return (ranks.count(ranks.found(rel, cutoff)) > 0).astype(np.float64)
 
 
-# Name in ir_measures -> function of judged ranks, least relevance and cutoff, which returns [Q].
-FORMULAS: Mapping[str, Callable[[JudgedRanks, int, int | None], Floats]] = {
+# Name -> function of judged ranks, least relevance and cutoff, which returns [Q]. A measure of
+# ir_measures is computed by its formula here where there is one, and by its provider otherwise.
+FORMULAS: dict[str, Callable[[JudgedRanks, int, int | None], Floats]] = {
     "nDCG": _ndcg,
     "AP": _average_precision,
     "RR": _reciprocal_rank,

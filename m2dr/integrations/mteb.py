@@ -83,11 +83,7 @@ class MtebEncoder(Encoder):
             device: auto, cpu, cuda or cuda:N.
             dtype: auto, fp32 or bf16.
         """
-        if instruction and SLOT not in instruction:
-            raise UserError(
-                f"The instruction {instruction!r} has no {SLOT}, where what MTEB says of a task "
-                f"goes; write it as 'Instruct: {SLOT} Query: '."
-            )
+        _check_instruction(instruction)
         super().__init__(model, layer, dim, device=device, dtype=dtype)
         path = find_folder(model) / MODEL_SETTINGS
         prompts = (read_json(path).get("prompts") if path.is_file() else None) or {}
@@ -264,6 +260,7 @@ def evaluate_mteb(request: MtebRequest) -> MtebReport:
     """
     begun = time.monotonic()
     require_mteb()
+    _check_instruction(request.instruction)
     model = request.model or newest_model()
     card = read_card(model)
     layers, dims = request.layers or (card.full.layer,), request.dims or (card.full.dim,)
@@ -310,6 +307,11 @@ def run_task(encoder: MtebEncoder, task: Any, folder: Path) -> list[MtebScore]: 
         for split, subsets in result.scores.items()
     }
     return [MtebScore(result.task_name, split, measure, mean) for split, mean in means.items()]
+
+
+def _check_instruction(template: str) -> None:
+    if template and SLOT not in template:
+        raise UserError(f"The instruction {template!r} has no {SLOT}, where that of a task goes.")
 
 
 def library() -> Any:  # a module without stubs
