@@ -115,7 +115,7 @@ def naive(name: str, docids: list[str], judged: Mapping[str, int]) -> float:
     return sum(hits) / relevant if relevant else 0.0
 
 
-FORMULAS = (*(name for name in TREC if name != "Bpref"), "RR@10", "RR(rel=2)@10", "AP(rel=2)@7")
+BY_FORMULA = (*(name for name in TREC if name != "Bpref"), "RR@10", "RR(rel=2)@10", "AP(rel=2)@7")
 
 
 @settings(deadline=None, max_examples=50)
@@ -124,15 +124,15 @@ def test_every_formula_is_its_definition(world: World) -> None:
     found, judged = world
     run = run_of(found)
 
-    values = by_rows(run, judged, FORMULAS)
+    values = by_rows(run, judged, BY_FORMULA)
 
-    for name in FORMULAS:
+    for name in BY_FORMULA:
         for query, levels in judged.items():
             docids = list(run.rankings[query].docids) if query in run.rankings else []
             assert values[name][query] == pytest.approx(naive(name, docids, levels), abs=1e-4), name
 
 
-@pytest.mark.parametrize("name", FORMULAS)
+@pytest.mark.parametrize("name", BY_FORMULA)
 def test_what_papers_report_has_a_formula(name: str) -> None:
     assert has_formula(ir_measures.parse_measure(name))
 
