@@ -4,9 +4,9 @@
         --split dl19 --split dl20 --out RESULTS
 
 Nested samples of the documents, each a corpus in BEIR layout with the queries that have a relevant
-document in it, which `m2dr evaluate beir --exits index` indexes and measures. What is done is not
-done again. Then the table: nDCG@10 x 100 of each size, and the share of the full model in the mean
-over queries, with the 95 % interval of a paired bootstrap.
+document in it, which `m2dr evaluate retrieval --exits index` indexes and measures. What is done is
+not done again. Then the table: nDCG@10 x 100 of each size, and the share of the full model in the
+mean over queries, with the 95 % interval of a paired bootstrap.
 """
 
 import argparse

@@ -32,7 +32,7 @@ import torch
 
 from m2dr.core.records import Query
 from m2dr.core.requests import IndexRequest, SearchRequest
-from m2dr.core.trainings import FitSettings
+from m2dr.core.settings import FitSettings
 from m2dr.data.dataset import Dataset
 from m2dr.data.loaders import open_dataset
 from m2dr.evaluate.measures import Evaluator

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from m2dr.core.records import Document, Judgement, ModelCard, Query
-from m2dr.core.trainings import TrainSettings, read_train_settings
+from m2dr.core.settings import TrainSettings, read_train_settings
 from m2dr.data.loaders import open_dataset
 from m2dr.data.sentences import open_sentences
 from m2dr.evaluate.measures import Evaluator

@@ -31,7 +31,7 @@ from accelerate.utils import send_to_device
 from memory import peak_memory
 from torch import Tensor
 
-from m2dr.core.trainings import read_train_settings
+from m2dr.core.settings import read_train_settings
 from m2dr.tasks.train import Setup, prepare
 from m2dr.train.losses import contrastive
 from m2dr.train.scores import prefix_scores

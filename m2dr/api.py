@@ -1,14 +1,13 @@
 """The Python interface: what `import m2dr` gives."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from m2dr.core.errors import UserError
-from m2dr.core.reading import lists_of
 from m2dr.core.requests import EvaluateRequest, PickRequest
+from m2dr.core.settings import request_of
 from m2dr.evaluate.grid import Grid, text_tables
 from m2dr.tasks.encoder import Encoder, device_name, dtype_name
 from m2dr.tasks.index_object import Index
@@ -39,10 +38,10 @@ def train(
 
     Args:
         out: folder of the model; models/CORPUS-VARIANT by default.
-        config: TOML file of settings, which keywords overrule.
+        config: TOML file of settings, or the name of a built-in one; keywords overrule it.
         resume: whether to go on with a training that was interrupted.
         overwrite: whether to begin again in a folder that is in use.
-        settings: those of docs/settings.md, such as variant, corpus, backbone, steps or dims.
+        settings: those of `m2dr train --help`, such as variant, corpus, backbone, steps or dims.
 
     Returns:
         The trained model, all layers and dims.
@@ -51,15 +50,15 @@ def train(
         UserError: a setting is unknown or wrong, or anything else that a person can mend.
         Interrupted: Ctrl-C; what was trained until the last checkpoint is in the folder.
     """
-    from m2dr.core.trainings import TrainSettings, read_train_settings
+    from m2dr.core.settings import find_config, read_train_settings
     from m2dr.tasks import train as task
     from m2dr.tasks.run_folder import folder_of, resumed
 
-    given, file = _plain(settings, TrainSettings), Path(config) if config else None
-    request = read_train_settings(file, (), given)
+    file = find_config(config)
+    request = read_train_settings(file, (), settings)
     folder = folder_of(request.corpus, request.variant, Path(out) if out else None)
     if resume:
-        request = resumed(read_train_settings, folder, file, (), given)
+        request = resumed(read_train_settings, folder, file, (), settings)
     if task.separate_cuts(request):
         raise UserError(f"variant = {request.variant} trains a model for each cut; name one cut.")
     report = task.train(request, folder, resume, overwrite)
@@ -80,9 +79,9 @@ def fit(
 
     Args:
         out: folder of the model; models/CORPUS-fitted by default.
-        config: TOML file of settings, which keywords overrule.
+        config: TOML file of settings, or the name of a built-in one; keywords overrule it.
         overwrite: whether to begin again in a folder that is in use.
-        settings: those of docs/settings.md, such as backbone, corpus, texts or inputs.
+        settings: those of `m2dr fit --help`, such as backbone, corpus, texts or inputs.
 
     Returns:
         The fitted model, all layers and dims.
@@ -90,12 +89,12 @@ def fit(
     Raises:
         UserError: a setting is unknown or wrong, or anything else that a person can mend.
     """
-    from m2dr.core.trainings import FitSettings, read_fit_settings
+    from m2dr.core.settings import find_config, read_fit_settings
     from m2dr.tasks import fit as task
     from m2dr.tasks.run_folder import folder_of
 
-    given, file = _plain(settings, FitSettings), Path(config) if config else None
-    request = read_fit_settings(file, (), given)
+    file = find_config(config)
+    request = read_fit_settings(file, (), settings)
     folder = folder_of(request.corpus, task.FITTED, Path(out) if out else None)
     report = task.fit(request, folder, overwrite)
     return Encoder(report.folder, device=request.device, dtype=request.dtype)
@@ -132,18 +131,15 @@ def evaluate(
 
     encoder = model if isinstance(model, Encoder) else None
     own = (encoder.device, encoder.dtype) if encoder else ("auto", "auto")
-    lists = _plain(options, EvaluateRequest).items()
-    options = {name: tuple(each) if isinstance(each, list) else each for name, each in lists}
-    paths = {"root": folder or options.get("root"), "out": options.get("out")}
     options["documents"] = str(options.get("documents", "trained"))  # also the number of a layer
-    options |= {name: Path(path) for name, path in paths.items() if path}
-    request = EvaluateRequest(
-        corpora=(fspath(corpus),),
-        models=(encoder.name if encoder else fspath(model),),  # type: ignore[arg-type]  # a name
-        device=device_name(device or own[0]),
-        dtype=dtype_name(dtype or own[1]),
-        **options,
-    )
+    given = {
+        "corpora": [fspath(corpus)],
+        "models": [encoder.name if encoder else fspath(model)],  # type: ignore[arg-type]  # a name
+        "device": device_name(device or own[0]),
+        "dtype": dtype_name(dtype or own[1]),
+        "root": folder,
+    }
+    request = request_of(EvaluateRequest, given | options)
     report = task(request)
     keep_record(report)
     if report.means:  # of a corpus that consists of several
@@ -211,23 +207,3 @@ class EvaluatedGrid(Grid):
                 device=request.device, dtype=request.dtype, **limits,
             )
         )  # fmt: skip
-
-
-def _plain(options: dict[str, Any], kind: type) -> dict[str, Any]:
-    """Return options as a file of settings would hold them.
-
-    A path is a text there. A single number or text where several are taken stands for itself, and
-    numbers of numpy are those of Python.
-    """
-    lists = lists_of(kind)
-    plain = {}
-    for name, value in options.items():
-        if value is None:
-            continue
-        value = fspath(value) if isinstance(value, PathLike) else value
-        value = value.tolist() if hasattr(value, "tolist") else value
-        if name in lists and not isinstance(value, list | tuple):
-            several = isinstance(value, Iterable) and not isinstance(value, str)
-            value = list(value) if several else [value]
-        plain[name] = value
-    return plain

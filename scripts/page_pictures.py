@@ -1,6 +1,6 @@
-"""Take the pictures of docs/page.md from the page of a running `m2dr quickstart --open`.
+"""Take the pictures of docs/page.md from the page of a running `m2dr serve`.
 
-    m2dr quickstart --open
+    m2dr serve --corpus pydocs:stdlib
     python scripts/page_pictures.py http://127.0.0.1:8080/
 
 Needs playwright and a Chromium on the PATH. Pictures are reduced to 256 colours, which

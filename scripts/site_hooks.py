@@ -82,13 +82,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def _made() -> Iterator[tuple[str, str]]:
     """Yield the uri and the text of each page that no file holds."""
     yield f"{command_pages.FOLDER}/index.md", command_pages.overview()
-    shown = {
-        path.relative_to(ROOT / DOCS).as_posix(): (_title(path), path.read_text("utf-8"))
-        for path in sorted((ROOT / DOCS).rglob("*.md"))
-        if path.parent.name != "decisions" and path.name not in ("settings.md", "architecture.md")
-    }
     for path, command in command_pages.commands():
-        yield command_pages.uri(path), command_pages.page(path, command, shown)
+        yield command_pages.uri(path), command_pages.page(path, command)
     yield "first-steps.md", _notebook(ROOT / DOCS / "first-steps.ipynb")
     yield "decisions/index.md", _listing("docs/decisions", "Decisions", "What was chosen, and why.")
     told = "What was measured, against whom and how: a page per benchmark, with its command."

@@ -22,7 +22,7 @@ from transformers import TrainingArguments
 from world import WORDS
 
 from m2dr import cli
-from m2dr.core.trainings import TrainSettings
+from m2dr.core.settings import TrainSettings
 from m2dr.tasks import train as verb
 from m2dr.train.module import TrainingModule
 from m2dr.train.objective import EncodedBatch

@@ -19,7 +19,7 @@ from world import WORDS, make_backbone, make_corpus
 
 from m2dr.core.records import Query, Side
 from m2dr.core.requests import EvaluateRequest, IndexRequest, SearchRequest, VerifyRequest
-from m2dr.core.trainings import PretrainSettings, TrainSettings
+from m2dr.core.settings import PretrainSettings, TrainSettings
 from m2dr.core.variants import VARIANTS, Compression
 from m2dr.data.loaders import open_dataset
 from m2dr.evaluate.measures import Evaluator

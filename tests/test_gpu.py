@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from world import WORDS
 
 from m2dr.core.requests import EvaluateRequest, IndexRequest, SearchRequest
-from m2dr.core.trainings import read_pretrain_settings, read_train_settings
+from m2dr.core.settings import read_pretrain_settings, read_train_settings
 from m2dr.core.variants import VARIANTS
 from m2dr.data.tokens import Ragged
 from m2dr.index.exact import ExactIndex, prefix_top_k, tiles

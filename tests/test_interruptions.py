@@ -17,7 +17,7 @@ from world import WORDS, make_corpus
 
 from m2dr.core.errors import Interrupted
 from m2dr.core.files import LOCK_NAME
-from m2dr.core.trainings import TrainSettings
+from m2dr.core.settings import TrainSettings
 from m2dr.tasks import train as verb
 from m2dr.train.trainer import _StepCallback
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from world import make_backbone, make_corpus
 
 from m2dr.core.errors import UserError
-from m2dr.core.trainings import TrainSettings, read_train_settings
+from m2dr.core.settings import TrainSettings, read_train_settings
 from m2dr.model.checkpoint import load
 from m2dr.tasks.run_folder import begin, resumed
 

@@ -7,7 +7,7 @@ import pytest
 
 from m2dr.core.records import Cut
 from m2dr.core.requests import ClassificationRequest, EvaluateRequest, IndexRequest, StsRequest
-from m2dr.core.trainings import FitSettings
+from m2dr.core.settings import FitSettings
 from m2dr.evaluate.grid import Grid
 from m2dr.integrations.beir import BeirIndex
 from m2dr.tasks.evaluate import evaluate

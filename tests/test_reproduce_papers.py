@@ -30,7 +30,7 @@ from training import CONFIGS, DOCUMENTS, SENTENCES, cut_of  # noqa: E402  # the 
 from m2dr.cli import main as m2dr_main  # noqa: E402  # after the scripts' folder
 from m2dr.core.errors import Interrupted  # noqa: E402  # the same
 from m2dr.core.records import Cut  # noqa: E402  # the same
-from m2dr.core.trainings import read_train_settings  # noqa: E402  # the same
+from m2dr.core.settings import read_train_settings  # noqa: E402  # the same
 from m2dr.evaluate.sentence_tasks import spearman  # noqa: E402  # the same
 from m2dr.tasks.recipe import Kind, recipe_of  # noqa: E402  # the same
 

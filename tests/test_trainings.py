@@ -10,7 +10,7 @@ from shell import m2dr, stopped_when
 from world import TEXT, WORDS, make_backbone
 
 from m2dr.core.errors import UserError
-from m2dr.core.trainings import read_pretrain_settings
+from m2dr.core.settings import read_pretrain_settings
 from m2dr.tasks.pretrain import pretrain
 from m2dr.tasks.run_folder import folder_of
 

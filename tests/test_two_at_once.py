@@ -33,7 +33,7 @@ CASES = {
     "pretrain": ("pretrain", "--batch-size", "4", *SHORT[:4]),
     "export": ("export", "--layers", "2"),
     "mine": ("mine", "--retriever", "bm25", "--depth", "5", "--negatives", "2"),
-    "evaluate": ("evaluate", "beir", "--layers", "4", "--dims", "8", "--device", "cpu"),
+    "evaluate": ("evaluate", "retrieval", "--layers", "4", "--dims", "8", "--device", "cpu"),
     "sts": ("evaluate", "sts", "--layers", "4", "--dims", "8", "--device", "cpu"),
 }  # fmt: skip
 

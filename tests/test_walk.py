@@ -97,7 +97,7 @@ def test_evaluation_writes_tables_runs_and_a_figure_that_pytrec_eval_confirms(
     import pytrec_eval
 
     done = m2dr(
-        "evaluate", "beir", "--corpus", tiny_corpus, "--layers", "2,4", "--dims", "16,32",
+        "evaluate", "retrieval", "--corpus", tiny_corpus, "--layers", "2,4", "--dims", "16,32",
         "--runs", "all", cwd=place,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -187,7 +187,7 @@ def test_one_index_serves_queries_of_every_layer_when_documents_are_fixed(
     assert "layer-04" in indexed
     for layer in ("1", "3", "4"):
         assert run("search", "--query-layer", layer, "-k", "2", *corpus, "read").startswith("  1")
-    told = run("evaluate", "beir", *corpus, "--layers", "1,4", "--dims", "16")
+    told = run("evaluate", "retrieval", *corpus, "--layers", "1,4", "--dims", "16")
     assert "documents are encoded by layer 4 whatever the query's layer" in told
     refused = CliRunner().invoke(main, ["export", "--layers", "2", "--out", "small"])
     assert "Documents of models/tiny-fixed-doc come from layer 4" in refused.stderr

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from m2dr.core.trainings import read_train_settings
+from m2dr.core.settings import read_train_settings
 from m2dr.core.variants import VARIANTS
 from m2dr.model import encoder as module
 from m2dr.model.backbones import BACKBONES

@@ -223,7 +223,7 @@ def make_fitted(backbone: Path, folder: Path, **settings: object) -> Path:
     """A model whose exits, from layer 0 on, are fitted on a few sentences; settings of the fit."""
     from dataclasses import replace
 
-    from m2dr.core.trainings import FitSettings
+    from m2dr.core.settings import FitSettings
     from m2dr.tasks.fit import fit
 
     folder.parent.mkdir(parents=True, exist_ok=True)

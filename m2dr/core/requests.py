@@ -7,8 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from m2dr.core.option import REQUIRED, command_of, option
-from m2dr.core.reading import count, measure_floor, milliseconds, search_param, share, size
+from m2dr.core.option import (
+    REQUIRED,
+    command_of,
+    count,
+    measure_floor,
+    milliseconds,
+    option,
+    search_param,
+    share,
+    size,
+)
 from m2dr.core.records import Cut
 
 Dtype = Literal["f16", "f32", "int8"]  # of the vectors of a store
@@ -110,8 +119,6 @@ class IndexRequest:
         "local",
         "Where the workers run: on this machine, or on Ray: the cluster at $RAY_ADDRESS, or a "
         "local one.",
-        old=("--on",),
-        old_values={"here": "local"},
     )
 
 
@@ -130,6 +137,13 @@ class FitIndexRequest:
     device: str = device_option()
     dtype: str = dtype_option()
     overwrite: bool = option(False, "Replace the exits of the index.")
+
+
+@dataclass(frozen=True)
+class ListRequest:
+    """What `m2dr index list` is asked."""
+
+    root: Path = root_option()
 
 
 @dataclass(frozen=True)
@@ -209,7 +223,6 @@ class SearchRequest:
     document_layer: int | None = option(
         None,
         "Layer of the documents; by default the one the model was trained to search.",
-        old=("--layer", "--layers"),
     )
     dim: int | None = option(None, "Dims; by default the most that are built.", *DIMS, least=1)
     root: Path = root_option()
@@ -225,7 +238,6 @@ class SearchRequest:
         (),
         "Setting of the engine, as nprobe=32.",
         "--search-param",
-        old=("--set",),
         read=search_param,
         metavar="NAME=NUMBER",
     )
@@ -279,13 +291,12 @@ class MineRequest:
     corpus: str = corpus_option()
     split: str = option("train", "Split whose queries are mined.")
     retriever: Retriever = option(
-        "model", "What ranks: a model by its own index, or BM25, which needs none.", old=("--with",)
+        "model", "What ranks: a model by its own index, or BM25, which needs none."
     )
     model: str = option("", NEWEST)
     query_layer: int | None = option(
         None,
         "Layers that the queries run through; all by default, 0 for a fitted model's table.",
-        old=("--layer", "--layers"),
     )
     dim: int | None = option(None, "Dims; by default the most that are built.", *DIMS, least=1)
     depth: int = option(100, "Best documents of a query that are candidates.", least=1)
@@ -311,7 +322,7 @@ class Bm25Request:
     corpus: str = corpus_option()
     topics: Path | None = option(None, "Queries: id<tab>text lines, or JSONL.", is_file=True)
     split: str = option("", "Split whose judged queries are ranked, in place of --topics.")
-    top_k: int = option(1000, "Documents per query.", "--top-k", "-k", old=("--k",), least=1)
+    top_k: int = option(1000, "Documents per query.", "--top-k", "-k", least=1)
 
 
 @dataclass(frozen=True)
@@ -323,10 +334,9 @@ class FuseRequest:
     method: Literal["rrf", "interpolate"] = option(
         "rrf",
         "rrf: reciprocal ranks; interpolate: weighted scores, those of each run on one scale.",
-        old=("--how",),
     )
     weights: tuple[float, ...] = option((), "Weights of the runs, as .7,.3; all alike by default.")
-    top_k: int = option(1000, "Documents kept per query.", "--top-k", "-k", old=("--k",), least=1)
+    top_k: int = option(1000, "Documents kept per query.", "--top-k", "-k", least=1)
     rrf_k: float | None = option(None, "Constant that is added to a rank; 60 by default.")
     scale: str | None = option(None, "Scaling of scores: min-max (the default), z or none.")
 
@@ -613,9 +623,7 @@ class ExportRequest:
     results: tuple[Path, ...] = option(
         (), "Folder of results for the model card; results by default.", "--results"
     )
-    layers: int | None = option(
-        None, "Layers to keep, with all dims unless --dim is given.", old=("--layer",)
-    )
+    layers: int | None = option(None, "Layers to keep, with all dims unless --dim is given.")
     dim: int | None = option(None, "Dims to keep, beside --layers.", *DIMS, least=1)
 
 
@@ -697,6 +705,3 @@ class ServeRequest:
     timeout: float = option(30.0, "Seconds after which a request gets 504.")
     reload_seconds: float = option(2.0, "How often indexes are looked at for changes; 0 for never.")
     log_queries: bool = option(False, "Write the texts of queries into the log.")
-
-
-Configured = Literal["train", "fit", "pretrain"]  # commands that read a file of settings

@@ -63,7 +63,7 @@ class Variant:
     align_width: AlignWidth = option(
         "cut", "What align=embedding compares: the dims of each cut, or all dims of its layer."
     )
-    align_temperature: float = option(1.0, "Divides the dims inside the softmax.")
+    align_temperature: float = option(1.0, "Divides the dims inside the softmax.", above=0)
     align_reduction: AlignReduction = option(
         "mean", "Mean over the rows; batch: divided by the number of rows once more."
     )
@@ -74,7 +74,9 @@ class Variant:
     average: bool = option(False, "Average over the cuts below the full model instead of summing.")
     share: float = option(1.0, "Weight of retrieval at the cuts below the full model.")
     align_weight: float = option(1.0, "Weight of alignment.")
-    alpha: float = option(1.0, "Weight of retrieval; 1 - alpha is the weight of sia and pic.")
+    alpha: float = option(
+        1.0, "Weight of retrieval; 1 - alpha is the weight of sia and pic.", most=1
+    )
 
     # Token relations (SIA) and the chain of checkpoints (PIC) of MIPIC.
     sia: bool = option(False, "Train prefixes to keep the relations of a text's tokens (MIPIC).")

@@ -222,7 +222,7 @@ def default_measures(corpus: str, split: str) -> DefaultMeasures:
 
 
 def default_split(corpus: str, splits: Collection[str]) -> str:
-    """Return the split of a corpus that papers report: test, or dev of BEIR's msmarco.
+    """Return the split of a corpus that papers report: test, or dev of MS MARCO.
 
     Of a corpus with one split besides its training queries, it is that one.
 
@@ -233,6 +233,8 @@ def default_split(corpus: str, splits: Collection[str]) -> str:
     """
     if corpus.lower().rpartition("-")[2] == "msmarco" and "dev" in splits:
         return "dev"
+    if "dev.small" in splits:  # MS MARCO in its own layout
+        return "dev.small"
     others = [split for split in splits if not split.startswith("train")]
     return others[0] if len(others) == 1 else "test"
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from m2dr.core.progress import progress
 from m2dr.core.records import FitRecord
-from m2dr.core.trainings import FitSettings
+from m2dr.core.settings import FitSettings
 from m2dr.data.tokens import Ragged, batched
 from m2dr.model.encoder import Encoder
 from m2dr.model.exits import (

@@ -11,7 +11,7 @@ import numpy as np
 from m2dr.core.errors import UserError, counted
 from m2dr.core.progress import is_main_process, process_count, say
 from m2dr.core.records import PRETRAINED, Cut, ModelCard, pooling_modes
-from m2dr.core.trainings import PretrainSettings
+from m2dr.core.settings import PretrainSettings
 from m2dr.data.sentences import open_sentences, recognises_sentences
 from m2dr.data.tokens import mask_tokens, masking_order, pad
 from m2dr.evaluate.sentence_tasks import distinct

@@ -7,7 +7,7 @@ from typing import Any, Literal, cast, get_args
 
 from m2dr.core.errors import UserError, counted
 from m2dr.core.records import Cut, ModelCard, Similarity, pooling_modes
-from m2dr.core.trainings import TrainSettings
+from m2dr.core.settings import TrainSettings
 from m2dr.core.variants import CHOICES, VARIANTS, ExitHead, Loss, Variant
 from m2dr.model.backbones import attend, default_pooling, most_tokens, read_config
 from m2dr.model.checkpoint import read_card

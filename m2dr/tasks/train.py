@@ -12,7 +12,7 @@ from typing import Any
 from m2dr.core.errors import Interrupted, UserError, counted
 from m2dr.core.progress import is_main_process, process_count, progress, say
 from m2dr.core.records import Cut, FitRecord, ModelCard
-from m2dr.core.trainings import RunSettings, TrainSettings
+from m2dr.core.settings import RunSettings, TrainSettings
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_training_device, drops_out, set_dropout, trains_in_bf16

@@ -13,7 +13,7 @@ import numpy as np
 from m2dr.core.errors import UserError, counted
 from m2dr.core.progress import say
 from m2dr.core.records import Cut, Document, Group, Judgement, ModelCard, Query, SentencePair
-from m2dr.core.trainings import TrainSettings
+from m2dr.core.settings import TrainSettings
 from m2dr.data.dataset import Dataset
 from m2dr.data.sentences import Sentences, open_sentences, recognises_sentences
 from m2dr.data.tables import is_hub

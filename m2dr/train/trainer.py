@@ -21,7 +21,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.integrations.integration_utils import TensorBoardCallback
 
 from m2dr.core.errors import UserError
-from m2dr.core.trainings import RunSettings
+from m2dr.core.settings import RunSettings
 
 Example = TypeVar("Example")
 BEST = "quality"  # name of the dev measure in the trainer's state

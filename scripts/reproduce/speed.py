@@ -22,7 +22,7 @@ from mipic import MODELS
 from training import Scale, settings_of, write
 
 from m2dr.core.errors import UserError, nearest
-from m2dr.core.trainings import TrainSettings
+from m2dr.core.settings import TrainSettings
 from m2dr.data.sentences import open_scored_pairs
 from m2dr.model.checkpoint import read_card
 from m2dr.tasks.costs import document_speeds, open_encoders

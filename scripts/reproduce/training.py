@@ -11,7 +11,7 @@ from claims import MINILM, Model, scaled
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
-from m2dr.core.trainings import TrainSettings, read_train_settings
+from m2dr.core.settings import TrainSettings, read_train_settings
 from m2dr.model.hub import CARD, RECORD
 from m2dr.tasks.train import train
 

@@ -4,7 +4,7 @@ from typing import get_type_hints
 import pytest
 
 from m2dr.core.option import option_of
-from m2dr.core.trainings import TrainSettings
+from m2dr.core.settings import TrainSettings
 from m2dr.core.variants import CHOICES, VARIANTS, Variant
 
 ROWS = pytest.mark.parametrize("variant", VARIANTS.values(), ids=list(VARIANTS))
@@ -36,7 +36,11 @@ def test_no_two_rows_are_the_same_recipe() -> None:
 
 
 def test_every_field_but_the_name_and_what_makes_a_separate_model_can_be_set() -> None:
-    assert {field.name for field in fields(Variant)} - set(CHOICES) == {"name", "summary", "alone"}
+    assert {field.name for field in fields(Variant)} - set(CHOICES) == {
+        "name",
+        "summary",
+        "single_cut",
+    }
 
 
 def test_a_setting_of_a_recipe_has_the_type_and_the_description_of_its_field() -> None:
@@ -104,4 +108,4 @@ def test_a_recipe_that_came_from_another_changes_these_choices(
 def test_what_imitates_the_last_layer_or_the_whole_counts_all_layers_alike(name: str) -> None:
     assert VARIANTS[name].teacher != "width"
     assert VARIANTS[name].weights == "uniform"
-    assert not VARIANTS[name].squares
+    assert not VARIANTS[name].add_mse

@@ -13,7 +13,7 @@ from world import make_backbone
 
 from m2dr.cli import main
 from m2dr.core.errors import UserError
-from m2dr.core.trainings import FitSettings, read_train_settings
+from m2dr.core.settings import FitSettings, read_train_settings
 from m2dr.model.checkpoint import read_card, read_card_file
 from m2dr.model.hub import find_folder, pinned, revision_of
 from m2dr.tasks.fit import fit

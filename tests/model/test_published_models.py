@@ -24,7 +24,7 @@ from transformers import T5ForConditionalGeneration
 from world import WORDS, configurations, load_plain, make_backbone, unigrams
 
 from m2dr.core.errors import UserError
-from m2dr.core.trainings import FitSettings, TrainSettings
+from m2dr.core.settings import FitSettings, TrainSettings
 from m2dr.model.backbones import read_config
 from m2dr.model.checkpoint import export_cut, load, read_card, save
 from m2dr.model.graphs import RUNTIMES, open_runtime

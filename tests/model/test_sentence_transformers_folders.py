@@ -30,7 +30,7 @@ from m2dr.cli import main
 from m2dr.core.errors import UserError
 from m2dr.core.records import Query
 from m2dr.core.requests import SearchRequest
-from m2dr.core.trainings import read_pretrain_settings, read_train_settings
+from m2dr.core.settings import read_pretrain_settings, read_train_settings
 from m2dr.data.loaders import open_dataset
 from m2dr.model import checkpoint, hub, modules
 from m2dr.model import st_folder as st_files

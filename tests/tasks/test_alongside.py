@@ -26,7 +26,17 @@ def place(
 
 
 def evaluated(*words: str) -> str:
-    asked = ("evaluate", "beir", "--corpus", "corpus", "--layers", "2,4", "--dims", "8,32", *words)
+    asked = (
+        "evaluate",
+        "retrieval",
+        "--corpus",
+        "corpus",
+        "--layers",
+        "2,4",
+        "--dims",
+        "8,32",
+        *words,
+    )
     done = CliRunner().invoke(main, asked)
     assert done.exit_code == 0, done.output
     return done.stdout

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from world import WORDS
 
 from m2dr.cli import main
-from m2dr.core.trainings import read_train_settings
+from m2dr.core.settings import read_train_settings
 from m2dr.model.checkpoint import load
 from m2dr.model.encoder import Encoder
 from m2dr.model.tokenizer import ModelTokenizer

@@ -286,7 +286,9 @@ def test_judgements_that_name_the_unknown_are_a_sentence(
     path = place / "data" / "scifact" / "qrels" / "test.tsv"
     path.write_text(f"query-id\tcorpus-id\tscore\n{line}")
 
-    done = CliRunner().invoke(main, ["evaluate", "beir", "--corpus", "scifact", "--model", "model"])
+    done = CliRunner().invoke(
+        main, ["evaluate", "retrieval", "--corpus", "scifact", "--model", "model"]
+    )
 
     assert done.exit_code == 2
     assert problem in done.stderr

@@ -23,7 +23,7 @@ from world import WORDS, make_model
 from m2dr.cli import main
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
-from m2dr.core.trainings import FitSettings
+from m2dr.core.settings import FitSettings
 from m2dr.model import checkpoint
 from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import export_cut, read_card

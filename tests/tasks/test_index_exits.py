@@ -29,7 +29,7 @@ from m2dr.core.requests import (
     PickRequest,
     SearchRequest,
 )
-from m2dr.core.trainings import FitSettings
+from m2dr.core.settings import FitSettings
 from m2dr.index.exit_files import exits_folder, fitting_exits
 from m2dr.model import checkpoint
 from m2dr.model.export import write_table

@@ -155,7 +155,7 @@ def test_an_index_named_by_its_folder_is_searched_by_its_own_layer_0(place: Path
 
 def test_the_grid_of_a_fitted_model_has_a_row_0_that_trec_eval_confirms(place: Path) -> None:
     told = done(
-        "evaluate", "beir", *ASKED, "--dims", "8,32", "--measure", "nDCG@10", "--runs", "all",
+        "evaluate", "retrieval", *ASKED, "--dims", "8,32", "--measure", "nDCG@10", "--runs", "all",
         "--out", "row-0",
     )  # fmt: skip
 
@@ -179,7 +179,7 @@ def test_the_grid_of_a_fitted_model_has_a_row_0_that_trec_eval_confirms(place: P
 
 def test_crossed_layers_have_documents_of_layer_0_too(place: Path) -> None:
     told = done(
-        "evaluate", "beir", *ASKED, "--layers", "0,4", "--dims", "8", "--documents", "cross",
+        "evaluate", "retrieval", *ASKED, "--layers", "0,4", "--dims", "8", "--documents", "cross",
         "--measure", "nDCG@10", "--runs", "none", "--out", "crossed",
     )  # fmt: skip
 
@@ -187,14 +187,14 @@ def test_crossed_layers_have_documents_of_layer_0_too(place: Path) -> None:
     home = place / "crossed" / "tiny" / "test"
     assert read_grid(home / "model.documents-00" / "grid.json").layers == (0, 4)
     same = done(
-        "evaluate", "beir", *ASKED, "--layers", "0", "--dims", "8", "--documents", "0",
+        "evaluate", "retrieval", *ASKED, "--layers", "0", "--dims", "8", "--documents", "0",
         "--measure", "nDCG@10", "--runs", "none", "--out", "of-0",
     )  # fmt: skip
     assert "documents of the last layer" in same
 
 
 def test_everything_that_reads_results_takes_a_row_0(place: Path) -> None:
-    done("evaluate", "beir", *ASKED, "--measure", "nDCG@10", "--costs", "--out", "all")
+    done("evaluate", "retrieval", *ASKED, "--measure", "nDCG@10", "--costs", "--out", "all")
     folder = place / "all" / "tiny" / "test" / "model"
 
     compared = done("compare", folder, "--against", f"{folder}@L0D32")
@@ -220,7 +220,7 @@ def test_a_picked_layer_0_with_documents_of_its_own_is_not_exported(
     model = make_fitted(tiny_backbone, tmp_path / "same", documents="same")
     asked = ("--corpus", "tiny", "--model", model, "--dtype", "fp32")
     done(
-        "evaluate", "beir", *asked, "--layers", "0,4", "--dims", "8", "--measure", "nDCG@10",
+        "evaluate", "retrieval", *asked, "--layers", "0,4", "--dims", "8", "--measure", "nDCG@10",
         "--costs", "--out", tmp_path,
     )  # fmt: skip
 
@@ -305,8 +305,8 @@ LAYERED = [
     ("search", "read", "--query-layer", "0", "--exits", "model"),
     ("search", "read", "--document-layer", "0"),
     ("index", "corpus", "--layer", "0"),
-    ("evaluate", "beir", "--layers", "0,2"),
-    ("evaluate", "beir", "--layers", "2", "--documents", "0"),
+    ("evaluate", "retrieval", "--layers", "0,2"),
+    ("evaluate", "retrieval", "--layers", "2", "--documents", "0"),
     ("mine", "--query-layer", "0", "--out", "g.jsonl"),
     ("index", "import", "--layer", "0", "--vectors", "V.npy", "--ids", "V.txt"),
 ]

@@ -8,7 +8,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from m2dr.core.errors import Interrupted
-from m2dr.core.trainings import read_train_settings
+from m2dr.core.settings import read_train_settings
 from m2dr.tasks.train import train
 from m2dr.train.trainer import Trainer
 

@@ -89,7 +89,7 @@ def test_every_command_that_chooses_a_model_says_which_and_why(
         run("index", "corpus", *corpus, "--dim", "8", "--layer", "4"),
         run("search", *corpus, "--dim", "8", "read a file"),
         run("mine", *corpus, "--split", "train", "--out", "mined.jsonl"),
-        run("evaluate", "beir", *corpus, "--layers", "4", "--dims", "8"),
+        run("evaluate", "retrieval", *corpus, "--layers", "4", "--dims", "8"),
         run("export", "--layers", "2", "--out", "exported"),
     ]
     for result in told:

@@ -18,7 +18,7 @@ from world import WORDS
 from m2dr.cli import main
 from m2dr.core.records import Cut
 from m2dr.core.requests import EvaluateRequest, MineRequest
-from m2dr.core.trainings import TrainSettings
+from m2dr.core.settings import TrainSettings
 from m2dr.data.loaders import open_dataset
 from m2dr.data.training_rows import Groups
 from m2dr.evaluate.grid import read_grid, read_scores
@@ -187,7 +187,7 @@ def test_arguana_as_published_is_measured_from_the_command_line(place: Path) -> 
     (folder / "qrels" / "test.tsv").write_text("\n".join(kept) + "\n")
 
     done = CliRunner().invoke(
-        main, ["evaluate", "beir", "--corpus", "arguana", "--model", "model", "--dims", "8"]
+        main, ["evaluate", "retrieval", "--corpus", "arguana", "--model", "model", "--dims", "8"]
     )
 
     assert done.exit_code == 0, done.stderr

@@ -197,7 +197,7 @@ def evaluated(
         patch.chdir(place)
         for corpus in ("scifact", tiny_corpus):
             run(
-                "evaluate", "beir", "--corpus", corpus, "--model", "models/own", "--model",
+                "evaluate", "retrieval", "--corpus", corpus, "--model", "models/own", "--model",
                 "models/other", "--dims", "8,32", "--device", "cpu",
             )  # fmt: skip
     return place

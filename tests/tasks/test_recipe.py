@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from m2dr.core.errors import UserError
-from m2dr.core.trainings import read_train_settings
+from m2dr.core.settings import read_train_settings
 from m2dr.tasks.fit import fit_texts
 from m2dr.tasks.recipe import Kind, Recipe, explain, recipe_of
 from m2dr.tasks.training_data import open_training_data

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import FitRecord, ModelCard
-from m2dr.core.trainings import TrainSettings
+from m2dr.core.settings import TrainSettings
 from m2dr.model import checkpoint
 from m2dr.model.exits import TokenFeatures
 from m2dr.model.hub import EXITS, HEADS, STATIC

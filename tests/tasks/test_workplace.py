@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 
 from m2dr.core.errors import UserError
-from m2dr.core.trainings import TrainSettings
+from m2dr.core.settings import TrainSettings
 from m2dr.model.checkpoint import export_cut, read_card
 from m2dr.tasks.train import train, train_separately
 from m2dr.train.module import TrainingModule

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from m2dr.core.trainings import TrainSettings
+from m2dr.core.settings import TrainSettings
 from m2dr.model.checkpoint import load
 from m2dr.model.devices import set_dropout
 from m2dr.tasks.recipe import Kind, recipe_of

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from world import WORDS, make_backbone, make_model
 
-from m2dr.core.trainings import read_pretrain_settings, read_train_settings
+from m2dr.core.settings import read_pretrain_settings, read_train_settings
 from m2dr.core.variants import FAITHFUL, VARIANTS
 from m2dr.tasks.pretrain import pretrain
 from m2dr.tasks.train import train

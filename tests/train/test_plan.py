@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from m2dr.core.records import Document, Group, Query
-from m2dr.core.trainings import RunSettings
+from m2dr.core.settings import RunSettings
 from m2dr.train.trainer import BEST, Examples, Plan
 
 

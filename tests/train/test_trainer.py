@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from m2dr.core.errors import UserError
-from m2dr.core.trainings import RunSettings
+from m2dr.core.settings import RunSettings
 from m2dr.train.trainer import Examples, Plan, Trainer, last_complete_checkpoint
 
 

@@ -11,11 +11,11 @@ from world import make_shape
 
 from m2dr.cli import main
 from m2dr.core.records import Cut
-from m2dr.core.trainings import read_pretrain_settings, read_train_settings
+from m2dr.core.settings import read_pretrain_settings, read_train_settings
 from m2dr.tasks.recipe import Kind, explain, recipe_of
 from m2dr.tasks.train import of_cut, separate_cuts
 
-CONFIGS = Path(__file__).parents[1] / "configs"
+CONFIGS = Path(__file__).parents[2] / "configs"
 README = (CONFIGS / "README.md").read_text()
 FILES = {path.stem: path for path in sorted(CONFIGS.glob("*.toml"))}
 PRETRAIN = "starbucks-smae"

@@ -1,0 +1,807 @@
+"""All commands: each reads its options into a request, calls one task and prints its report."""
+
+import io
+import sys
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from m2dr.cli.main import MISTAKE, STOPPED, group, main
+from m2dr.cli.options import (
+    FILE,
+    cut_option,
+    json_option,
+    refuse_both,
+    settings_command,
+    settings_of,
+    takes,
+)
+from m2dr.cli.terminal import echo, echo_all, echo_json, echo_table, warn
+from m2dr.core.errors import UserError, counted, missing
+from m2dr.core.progress import is_main_process
+from m2dr.core.requests import (
+    PYDOCS,
+    Bm25Request,
+    CardRequest,
+    CheckRequest,
+    ClassificationRequest,
+    CompareRequest,
+    EncodeRequest,
+    EvaluateRequest,
+    ExportRequest,
+    FiguresRequest,
+    FitIndexRequest,
+    FuseRequest,
+    ImportRequest,
+    IndexRequest,
+    ListRequest,
+    MineRequest,
+    MtebRequest,
+    PairsRequest,
+    PickRequest,
+    PushModelRequest,
+    PushRequest,
+    SearchRequest,
+    ServeRequest,
+    StsRequest,
+    VerifyRequest,
+)
+from m2dr.core.settings import (
+    FitSettings,
+    PretrainSettings,
+    TrainSettings,
+    find_config,
+    read_fit_settings,
+    read_pretrain_settings,
+    read_train_settings,
+)
+
+if TYPE_CHECKING:
+    from m2dr.core.records import Query
+    from m2dr.tasks.search import Answer, Searcher
+    from m2dr.tasks.sentence_tasks import TaskReport
+
+
+# Training
+
+
+@main.task(
+    "train --variant full-dim",
+    "train --corpus pairs.jsonl --backbone bert-base-uncased --dims 64,256",
+    cls=settings_command(TrainSettings),
+)
+@settings_of(
+    TrainSettings, "VARIANT", "variant", "corpus", "backbone", "revision", "layers", "dims",
+    "batch_queries", "negatives", "learning_rate", "steps", "epochs", "seed", "device", "dtype",
+    "report_to",
+)  # fmt: skip
+@click.option("--explain", "only_explain", is_flag=True, help="Print the terms; train nothing.")
+def train(
+    given: dict[str, Any],
+    config: str | None,
+    words: tuple[str, ...],
+    out: Path | None,
+    resume: bool,
+    overwrite: bool,
+    only_explain: bool,
+) -> None:
+    """Train an encoder so that every layer and prefix can retrieve."""
+    path = find_config(config)
+    settings = read_train_settings(path, words, given)  # a misspelt key fails before torch loads
+    if only_explain:
+        from m2dr.tasks.recipe import explain
+        from m2dr.tasks.train import of_cut, separate_cuts
+        from m2dr.tasks.training_data import kind_of
+
+        cuts = separate_cuts(settings)
+        one = of_cut(settings, cuts[-1]) if cuts else settings
+        echo(explain(one, kind_of(one)))
+        if cuts:
+            count = counted(len(cuts), "models")
+            echo(f"{count}, one for each cut; this is the largest, {cuts[-1]}.")
+        return
+    from m2dr.tasks import run_folder
+    from m2dr.tasks import train as task
+
+    folder = run_folder.folder_of(settings.corpus, settings.variant, out)
+    if resume:
+        settings = run_folder.resumed(read_train_settings, folder, path, words, given)
+    if task.separate_cuts(settings):
+        many = task.train_separately(settings, folder, resume, overwrite)
+        _say_first(
+            f"{counted(len(many.cuts), 'models')}, {len(many.trained)} of them trained now in "
+            f"{many.seconds:,.0f} s: {many.folder}"
+        )
+        return
+    report = task.train(settings, folder, resume, overwrite)
+    dev = f", {report.measure} {report.quality:.4f} on dev" if report.quality is not None else ""
+    _say_first(
+        f"{counted(report.steps, 'steps')} in {report.seconds:,.0f} s, loss "
+        f"{report.first_loss:.3f} -> {report.last_loss:.3f}{dev}: {report.folder}"
+    )
+
+
+@main.task(
+    "fit --backbone minilm",
+    "fit --backbone BAAI/bge-base-en-v1.5 --corpus texts.txt",
+    cls=settings_command(FitSettings),
+)
+@settings_of(
+    FitSettings, "fitted", "backbone", "revision", "corpus", "texts", "rotation", "inputs",
+    "documents", "identity", "seed", "device", "dtype", resumes=False,
+)  # fmt: skip
+def fit(
+    given: dict[str, Any],
+    config: str | None,
+    words: tuple[str, ...],
+    out: Path | None,
+    overwrite: bool,
+) -> None:
+    """Make every layer and prefix retrieve by least squares.
+
+    The encoder stays as it is, and nothing is trained: an exit is fitted to each layer.
+    """
+    path = find_config(config)
+    settings = read_fit_settings(path, words, given)
+    from m2dr.tasks import fit as task
+    from m2dr.tasks import run_folder
+
+    folder = run_folder.folder_of(settings.corpus, "fitted", out)
+    report = task.fit(settings, folder, overwrite)
+    cosines = ", ".join("-" if cosine is None else f"{cosine:.3f}" for cosine in report.cosines)
+    _say_first(
+        f"{counted(report.texts, 'texts')} in {report.seconds:,.0f} s, cosines of layers 0 to "
+        f"{report.card.layers - 1} with the full model on held-out texts: {cosines}; "
+        f"{report.folder}"
+    )
+
+
+@main.task(
+    "pretrain --steps 200",
+    "pretrain --backbone bert-base-uncased --corpus texts.txt --epochs 1",
+    cls=settings_command(PretrainSettings),
+)
+@settings_of(
+    PretrainSettings, "smae", "corpus", "backbone", "revision", "batch_texts", "learning_rate",
+    "steps", "epochs", "seed", "device", "dtype", "report_to",
+)  # fmt: skip
+def pretrain(
+    given: dict[str, Any],
+    config: str | None,
+    words: tuple[str, ...],
+    out: Path | None,
+    resume: bool,
+    overwrite: bool,
+) -> None:
+    """Pre-train small cuts of a backbone on masked tokens (SMAE).
+
+    What it writes is a start for m2dr train.
+    """
+    path = find_config(config)
+    settings = read_pretrain_settings(path, words, given)
+    from m2dr.tasks import pretrain as task
+    from m2dr.tasks import run_folder
+
+    folder = run_folder.folder_of(settings.corpus, "smae", out)
+    if resume:
+        settings = run_folder.resumed(read_pretrain_settings, folder, path, words, given)
+    report = task.pretrain(settings, folder, resume, overwrite)
+    _say_first(
+        f"{counted(report.steps, 'steps')} in {report.seconds:,.0f} s, loss "
+        f"{report.first_loss:.3f} -> {report.last_loss:.3f}: {report.folder}; train it with: "
+        f"m2dr train --backbone {report.folder}"
+    )
+
+
+def _say_first(line: str) -> None:
+    """Print a line once, whatever the number of processes."""
+    if is_main_process():
+        echo(line)
+
+
+# Indexes
+
+index = group("index", "Encode documents once, and cut indexes from them.")
+
+
+@index.task("index corpus --dim 128", "index corpus --corpus scifact --dims 128,384 --engine hnsw")
+@takes(IndexRequest)
+@click.option("--resume", is_flag=True, help="Go on after an interruption; the default.")
+def corpus(request: IndexRequest, resume: bool) -> None:
+    """Encode a corpus: a store per layer and an index per dim.
+
+    They are written to indexes/CORPUS/MODEL/layer-NN/dim-K.
+    """
+    refuse_both(resume, request.overwrite)
+    from m2dr.tasks.index import index_corpus
+
+    report = index_corpus(request)
+    echo_all(report.folders)
+    warn(report.notes)
+    echo(
+        f"{counted(report.documents, 'documents', ',')}, "
+        f"{counted(len(report.folders), 'indexes')}, "
+        f"{report.bytes / 1e6:,.1f} MB, {report.seconds:,.0f} s"
+    )
+
+
+@index.task("index fit", "index fit --corpus scifact --model minilm", name="fit")
+@takes(FitIndexRequest)
+def index_fit(request: FitIndexRequest) -> None:
+    """Fit exits on the documents of an index that has none.
+
+    Queries of any layer search it then.
+    """
+    from m2dr.tasks.index import fit_index
+
+    folder, record = fit_index(request)
+    echo(f"{counted(record.fit.texts, 'documents')}: {folder}")
+
+
+@index.task("index list", "index list --indexes /data/indexes --json", name="list")
+@takes(ListRequest)
+@json_option
+def index_list(request: ListRequest, as_json: bool) -> None:
+    """List what is encoded and built, and what is half-written."""
+    from m2dr.index.listing import list_stores
+
+    stores = list_stores(request.root)
+    if as_json:
+        echo_json([asdict(store) for store in stores])
+        return
+    if not stores:
+        echo(f"{request.root}/ holds no store.")
+        return
+    names = ("corpus", "model", "fingerprint", "layer", "documents", "dtype", "MB")
+    rows = [(*names, "dims and engines", "")]
+    rows += [
+        (
+            store.corpus, store.model or "-", store.fingerprint, str(store.layer),
+            f"{store.documents:,}", store.dtype,
+            f"{store.bytes / 1e6:,.1f}", ", ".join(store.indexes) or "-",
+            "" if store.finished else "half-written",
+        )
+        for store in stores
+        if not store.problem
+    ]  # fmt: skip
+    echo_table(rows)
+    echo_all([store.problem for store in stores if store.problem])
+
+
+@index.task("index verify", "index verify indexes/scifact --sample 100")
+@takes(VerifyRequest)
+@json_option
+def verify(request: VerifyRequest, as_json: bool) -> None:
+    """Check all files of stores and indexes against their checksums.
+
+    A sample of the documents is encoded again. FOLDERS are stores, or folders above them; all
+    of --indexes by default. Ends with exit code 2 if anything is wrong.
+    """
+    from m2dr.tasks.verify import verify as task
+
+    verdicts = task(request)
+    if as_json:
+        echo_json([{**asdict(verdict), "is_well": verdict.is_well} for verdict in verdicts])
+    for verdict in () if as_json else verdicts:
+        again = f", {counted(verdict.compared, 'documents')} encoded again" * bool(verdict.compared)
+        echo(f"{verdict.folder}: {'ok' if verdict.is_well else 'WRONG'}{again}")
+        echo_all([f"  {sentence}" for sentence in (*verdict.problems, *verdict.notes)])
+    if not all(verdict.is_well for verdict in verdicts):
+        raise SystemExit(MISTAKE)
+
+
+@index.task(
+    "index import --corpus scifact --model minilm --vectors v.npy --ids v",
+    "index import --corpus scifact --model minilm --pyserini folder",
+    name="import",
+)
+@takes(ImportRequest, corpus={"value": PYDOCS})
+def index_import(request: ImportRequest) -> None:
+    """Take vectors of another tool as a store and its indexes.
+
+    They are not normalised after cutting. Queries of any model but --model are refused from
+    then on. Give the same command with another --dim to index one more prefix. Pickles are not
+    read.
+    """
+    from m2dr.tasks.import_vectors import import_vectors
+
+    report = import_vectors(request)
+    echo_all(report.indexes)
+    sampled = f"{report.sampled} encoded again" if report.sampled else "none encoded again"
+    echo(
+        f"{counted(report.documents, 'documents', ',')} of width {report.width}, {sampled}, "
+        f"{report.seconds:,.0f} s: {report.store}"
+    )
+
+
+@index.task(
+    "index push --to milvus --uri http://localhost:19530",
+    "index push --to milvus --uri milvus.db --corpus scifact --dims 128",
+    name="push",
+)
+@click.option("--to", type=click.Choice(["milvus"]), required=True, help="Target of the vectors.")
+@takes(PushRequest)
+def index_push(request: PushRequest, to: str) -> None:  # noqa: ARG001  # one target so far
+    """Write indexes to Milvus, a collection per layer and dim.
+
+    Given again, it goes on where it stopped. A collection is labelled with corpus, model, layer
+    and dim, and other vectors are refused. Search it with m2dr search --index milvus:URI.
+    """
+    from m2dr.tasks.push import push_indexes
+
+    report = push_indexes(request)
+    for sent in report.collections:
+        echo(
+            f"{sent.name}: {counted(sent.documents, 'documents', ',')}, {sent.written:,} of them "
+            f"written now ({sent.bytes / 1e6:,.1f} MB)"
+        )
+    echo(f"{counted(len(report.collections), 'collections')}, {report.seconds:,.0f} s")
+
+
+# Search
+
+
+@main.task(
+    'search "read a file line by line"',
+    "search --query-layer 4 --dim 128 --topics queries.tsv --run run.trec",
+)
+@click.argument("text", required=False)
+@takes(SearchRequest)
+@cut_option("query_layer")
+@click.option(
+    "--top-k",
+    "-k",
+    type=click.IntRange(min=1),
+    show_default="10",
+    metavar="N",
+    help="Documents per query; 1000 is usual with --run.",
+)
+@click.option("--topics", type=FILE, help="Queries: id<tab>text lines, or JSONL.")
+@click.option("--run", "run_file", type=FILE, help="TREC run to write, of --topics.")
+@click.option(
+    "--report", is_flag=True, help="Compare with a full scan: recall, and the time it takes."
+)
+@json_option
+def search(
+    request: SearchRequest,
+    text: str | None,
+    top_k: int | None,
+    topics: Path | None,
+    run_file: Path | None,
+    report: bool,
+    as_json: bool,
+) -> None:
+    """Search an index with a query.
+
+    Without one, queries are asked for on a terminal.
+    """
+    if (topics is None) != (run_file is None):
+        raise UserError("--topics names the queries and --run the file for the run; give both.")
+    if text is not None and topics is not None:
+        raise UserError("A query was given and --topics too; give one of them.")
+    asks = text is None and topics is None
+    if asks and (as_json or not sys.stdin.isatty()) or text is not None and not text.strip():
+        raise UserError('Nothing to search for: give a query, such as: m2dr search "read a file"')
+    from m2dr.core.files import refuse_same_file
+    from m2dr.data.qrels import read_topics
+    from m2dr.tasks import search as task
+
+    refuse_same_file("--run", run_file, {"--topics": topics, "--corpus": request.corpus})
+    queries = read_topics(topics) if topics else None  # before anything is loaded
+    searcher = task.Searcher(request)
+    echo(searcher.describe, err=True)
+    warn(searcher.warnings, "Warning")
+    if queries is not None and run_file:
+        top_k = task.DEPTH if top_k is None else top_k
+        run = task.search_topics(searcher, queries, run_file, top_k)
+        echo(f"{counted(len(run), 'queries')}: {run_file}", beside=run_file)
+        _compare_with_scan(searcher, queries, top_k, report, run_file)
+        return
+    searcher.warm_up()
+    if text is None:
+        _prompt(searcher, top_k)
+    elif as_json:
+        answer = searcher.search(text, top_k)
+        asked = task.as_queries([text]) if report else None
+        echo_json(task.record_of(searcher, text, answer, asked, top_k or task.DEPTH))
+    else:
+        _show_hits(searcher.search(text, top_k))
+        _compare_with_scan(searcher, task.as_queries([text]), top_k, report)
+
+
+def _compare_with_scan(
+    searcher: "Searcher",
+    queries: "list[Query]",
+    k: int | None,
+    wanted: bool,
+    beside: Path | None = None,
+) -> None:
+    if wanted:
+        from m2dr.tasks.search import DEPTH, compare_with_scan
+
+        echo(str(compare_with_scan(searcher, queries, k or DEPTH)), beside=beside)
+
+
+def _prompt(searcher: "Searcher", k: int | None) -> None:
+    """Search for queries from the terminal until an empty line or the end of input."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="backslashreplace")  # a wrong byte is no reason to leave
+    while True:
+        try:
+            text = click.prompt("Query (empty to stop)", default="", show_default=False)
+        except click.Abort:
+            return
+        if not text.strip():
+            return
+        _show_hits(searcher.search(text, k))
+
+
+def _show_hits(answer: "Answer") -> None:
+    without_text = ""
+    for hit in answer.hits:
+        line = f"{hit.rank:>3}  {hit.score:>8.4f}  {hit.docid}"
+        try:
+            snippet = " ".join(hit.text.split())
+        except UserError as error:
+            without_text = str(error)
+            echo(line)
+            continue
+        echo(f"{line}\n     {snippet if len(snippet) <= 100 else snippet[:99] + '…'}")
+    if not answer.hits:
+        echo("No document was found: none fits the filter.", err=True)
+    if without_text:
+        warn([without_text], "Warning")
+    echo(
+        f"tokenise {answer.tokenise_ms:.2f} ms, encode {answer.encode_ms:.2f} ms, "
+        f"search {answer.search_ms:.2f} ms",
+        err=True,
+    )
+
+
+@main.task("mine --out groups.jsonl", "mine --retriever bm25 --corpus scifact --out groups.jsonl")
+@takes(MineRequest)
+def mine(request: MineRequest) -> None:
+    """Find hard negatives to train with.
+
+    These are documents that rank high and are not known to answer.
+    """
+    from m2dr.tasks.mine import mine as task
+
+    report = task(request)
+    echo(report.line, beside=report.out)
+
+
+@main.task(
+    "bm25 --split test --run bm25.trec",
+    "bm25 --corpus scifact --topics queries.tsv --run bm25.trec",
+)
+@takes(Bm25Request)
+def bm25(request: Bm25Request) -> None:
+    """Rank by BM25: a lexical TREC run to fuse with, or a baseline."""
+    from m2dr.tasks.runs import bm25 as task
+
+    report = task(request)
+    if report.empty:
+        warn([f"{counted(report.empty, 'queries')} share no word with any document."], "Warning")
+    echo(
+        f"{counted(report.queries, 'queries', ',')} over "
+        f"{counted(report.documents, 'documents', ',')}, "
+        f"{report.seconds:,.0f} s: {report.run_file}",
+        beside=report.run_file,
+    )
+
+
+@main.task(
+    "fuse bm25.trec dense.trec --out fused.trec",
+    "fuse a.trec b.trec --method interpolate --weights .3,.7 --out c.trec",
+)
+@takes(FuseRequest)
+def fuse(request: FuseRequest) -> None:
+    """Make one TREC run of several, of m2dr or of any other tool."""
+    from m2dr.tasks.runs import fuse as task
+
+    report = task(request)
+    warn(report.warnings, "Warning")
+    echo(
+        f"{counted(report.queries, 'queries', ',')}, {counted(report.documents, 'lines', ',')}: "
+        f"{report.out}",
+        beside=report.out,
+    )
+
+
+@main.task(
+    "serve --index indexes/pydocs --port 8080",
+    "serve --corpus pydocs --model models/fitted --token-env M2DR_TOKEN",
+)
+@takes(ServeRequest)
+def serve(request: ServeRequest) -> None:
+    """Serve indexes over HTTP: search, embeddings and a page."""
+    for name in ("fastapi", "uvicorn", "prometheus_client"):
+        if find_spec(name) is None:
+            raise missing(name, "serve")
+    from m2dr.serve.server import serve as task
+
+    task(request, lambda line: echo(line, err=True))
+
+
+# Evaluation
+
+evaluate = group("evaluate", "Measure every cut of a model: tables, runs and figures.")
+
+
+@evaluate.task(
+    "evaluate retrieval --corpus scifact --layers 2,4,6 --dims 64,384",
+    "evaluate retrieval --corpus irds:beir/nfcorpus/test --costs --json",
+)
+@takes(EvaluateRequest)
+@click.option(
+    "--against",
+    multiple=True,
+    help="Baseline: a folder of results, a cut FOLDER@L6D384, or a TREC run. Repeatable.",
+)
+@click.option("--costs", is_flag=True, help="Measure latency, bytes and encoding speed of cuts.")
+@json_option
+def retrieval(
+    request: EvaluateRequest, against: tuple[str, ...], costs: bool, as_json: bool
+) -> None:
+    """Evaluate retrieval on any corpus.
+
+    It may be in BEIR or MS MARCO layout, pydocs, irds:ID or hf:ID.
+    """
+    from m2dr.tasks.evaluate import compared, keep_record, measure_all_costs
+    from m2dr.tasks.evaluate import evaluate as task
+
+    report = task(request)
+    keep_record(report)
+    comparisons = tuple(compared(request, report, against)) if against else ()
+    if not as_json:
+        echo(str(report))
+        echo_all(f"\n{one}" for one in comparisons)
+    measured = tuple(measure_all_costs(request, report)) if costs else ()
+    if as_json:
+        echo_json(report.record(comparisons, measured))
+        return
+    echo(f"{report.seconds:,.0f} s; tables and runs in {report.folder}")
+    echo_all(report.figures)
+
+
+@evaluate.task(
+    "evaluate sts --task stsb-test",
+    "evaluate sts --task sick-test --layers 2,4,6 --measure Pearson",
+)
+@takes(StsRequest)
+@json_option
+def sts(request: StsRequest, as_json: bool) -> None:
+    """Sentence similarity: correlations with what people said.
+
+    The cosines of pairs are compared with their scores.
+    """
+    from m2dr.tasks.sentence_tasks import evaluate_sts
+
+    _show_task(evaluate_sts(request), as_json)
+
+
+@evaluate.task(
+    "evaluate classification --task banking77",
+    "evaluate classification --task data/mine --protocol full --measure F1",
+)
+@takes(ClassificationRequest)
+@json_option
+def classification(request: ClassificationRequest, as_json: bool) -> None:
+    """Text classification: accuracy and macro F1.
+
+    A logistic regression is fitted on frozen vectors.
+    """
+    from m2dr.tasks.sentence_tasks import evaluate_classification
+
+    _show_task(evaluate_classification(request), as_json)
+
+
+@evaluate.task(
+    "evaluate pairs --task pairs.tsv",
+    "evaluate pairs --task pairs.tsv --layers 2,4,6 --measure cosine-F1",
+)
+@takes(PairsRequest)
+@json_option
+def pairs(request: PairsRequest, as_json: bool) -> None:
+    """Pair classification: average precision, accuracy and F1.
+
+    Accuracy and F1 are those at the best threshold.
+    """
+    from m2dr.tasks.sentence_tasks import evaluate_pairs
+
+    _show_task(evaluate_pairs(request), as_json)
+
+
+def _show_task(report: "TaskReport", as_json: bool) -> None:
+    if as_json:
+        echo_json(report.record())
+        return
+    echo(str(report))
+    echo(f"{report.seconds:,.0f} s; tables in {report.folder}")
+    echo_all(report.figures)
+
+
+@evaluate.task(
+    "evaluate mteb --task STS12", "evaluate mteb --task NFCorpus --layers 2,4,6 --dims 64,384"
+)
+@takes(MtebRequest)
+@json_option
+def mteb(request: MtebRequest, as_json: bool) -> None:
+    """Any task of MTEB, at any cuts.
+
+    The Massive Text Embedding Benchmark fetches its data.
+    """
+    from m2dr.integrations.mteb import evaluate_mteb
+
+    report = evaluate_mteb(request)
+    if as_json:
+        echo_json(report.record())
+    else:
+        echo(str(report))
+
+
+@main.task(
+    "compare results/pydocs/test/pydocs-fitted --against bm25.trec",
+    "compare results/scifact/test/a --against results/scifact/test/b@L6D384",
+)
+@takes(CompareRequest)
+@json_option
+def compare(request: CompareRequest, as_json: bool) -> None:
+    """Test which cuts differ significantly from a baseline.
+
+    Each cell of a grid is compared by a paired test. FOLDER holds the results of one model, as
+    results/pydocs/test/pydocs-full-dim.
+    """
+    from m2dr.tasks.compare import compare_folders
+
+    report = compare_folders(request)
+    if as_json:
+        echo_json(report.record())
+        return
+    echo(str(report))
+    echo_all(report.files)
+
+
+@main.task(
+    "pick results/pydocs/test/pydocs-fitted --latency 5ms",
+    "pick results/scifact/test/minilm --quality 97% --json",
+)
+@takes(PickRequest)
+@json_option
+def pick(request: PickRequest, as_json: bool) -> None:
+    """Name the best cut within a budget, and the Pareto frontier.
+
+    FOLDER holds the results of one model, as results/pydocs/test/pydocs-full-dim. With a limit on
+    latency, bytes or multiply-adds the best of the cuts that fit is named; with a least quality
+    alone, the cheapest that reaches it, by all three costs alike. Ties go to the cheaper. Costs
+    that are not known yet are measured on this machine.
+    """
+    from m2dr.tasks.pick import pick_cut
+
+    choice = pick_cut(request)
+    if as_json:
+        echo_json({**choice.record(), "commands": choice.commands(request.root)})
+        return
+    echo(f"{choice}\n")
+    echo_all(choice.commands(request.root))
+
+
+@main.task("figures", "figures results/pydocs --format svg --theme dark")
+@takes(FiguresRequest)
+def figures(request: FiguresRequest) -> None:
+    """Draw the papers' figures from folders of results.
+
+    RESULTS are folders that m2dr evaluate wrote: of one model, of several on one corpus, or
+    results itself, which is the default.
+    """
+    from m2dr.tasks.figures import draw_figures
+
+    report = draw_figures(request)
+    warn(report.notes)
+    echo_all(report.files)
+
+
+# Models and data
+
+
+@main.task(
+    "encode texts.txt --out vectors.npy",
+    "encode queries.jsonl --query --layer 4 --dim 128 --out queries.npy",
+)
+@takes(EncodeRequest)
+@cut_option("layer")
+def encode(request: EncodeRequest) -> None:
+    """Write the vectors of texts, for any other tool.
+
+    FILE is a .txt file with a text per line, a .tsv file with an id and a text per line, a .jsonl
+    file whose records have a text and perhaps a title and an id, such as corpus.jsonl and
+    queries.jsonl of BEIR, or a corpus. Vectors of a model that compares by cosine have length one.
+    """
+    from m2dr.tasks.encoder import encode as task
+
+    report = task(request)
+    what = f"{counted(report.texts, 'texts', ',')}, {report.cut} of {report.model}"
+    echo(f"{what}, {report.seconds:,.0f} s: {request.out}", beside=request.out)
+
+
+@main.task(
+    "export --layers 4 --out models/small",
+    "export --layers 0 --dim 128 --out models/table",
+)
+@takes(ExportRequest)
+def export(request: ExportRequest) -> None:
+    """Write a cut as a smaller model that stands alone, or as a graph.
+
+    The folder opens in transformers, sentence-transformers and m2dr, and gives the vectors of the
+    cut. MODEL is a folder or id; the newest trained model in models/ by default.
+    """
+    from m2dr.tasks.publish import export_model
+
+    report = export_model(request)
+    warn(report.notes)
+    echo_all(report.lines)
+
+
+@main.task("card models/pydocs-full-dim", "card models/pydocs-fitted --results results/scifact")
+@takes(CardRequest)
+def card(request: CardRequest) -> None:
+    """Write a model's README.md with what was measured since.
+
+    Text between its two comments, and metadata such as a license, are kept.
+    """
+    from m2dr.tasks.publish import write_card
+
+    report = write_card(request)
+    warn(report.notes)
+    echo_all(report.lines())
+
+
+@main.task(
+    "push models/pydocs-full-dim OWNER/NAME --dry-run",
+    "push models/pydocs-full-dim OWNER/NAME --private",
+)
+@takes(PushModelRequest)
+@json_option
+def push(request: PushModelRequest, as_json: bool) -> None:
+    """Upload a model to the Hugging Face hub.
+
+    Given again, it goes on where it stopped. ID is OWNER/NAME. Only files of the model are
+    sent: no checkpoints, logs or hidden files.
+    """
+    from m2dr.tasks.publish import push_model
+
+    report = push_model(request)
+    if as_json:
+        echo_json({**asdict(report), "bytes": report.bytes})
+    else:
+        echo_all(report.lines())
+
+
+data = group("data", "Look at data before it is used.")
+
+
+@data.task("data check pydocs", "data check pairs.jsonl --strict --json")
+@takes(CheckRequest)
+@json_option
+def check(request: CheckRequest, as_json: bool) -> None:
+    """Count what a corpus holds and what is wrong with it.
+
+    It is read whole. NAME is what --corpus of other commands takes. Lengths are in words. A
+    group is a query with a relevant document, as a training draws it.
+    """
+    from m2dr.tasks.data import check_data, tables
+
+    report = check_data(request)
+    if as_json:
+        echo_json({**asdict(report), "problems": report.problems})
+    else:
+        for table in tables(report):
+            echo_table(table, numbers=True)
+            echo()
+        echo_all((*report.notes, *report.problems))
+    if request.strict and report.problems:
+        raise SystemExit(STOPPED)

@@ -1,0 +1,144 @@
+"""The group of all commands, and errors as one sentence with an exit code."""
+
+import inspect
+import io
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from m2dr import __version__
+from m2dr.cli.terminal import echo
+from m2dr.core.errors import Interrupted, UserError, nearest
+
+MISTAKE, STOPPED = 2, 1  # exit codes
+_LIBRARIES = ("msgspec", "pyarrow", "safetensors", "safetensors_rust", "tokenizers", "datasets")
+_FULL = ("no space left", "os error 28", "storagefull", "inline_container", "file write failed")
+_NO_MEMORY = ("out of memory", "can't allocate memory", "defaultcpuallocator")
+_NAMES = ("torch", "transformers", "sentence-transformers", "tokenizers", "numpy", "pyarrow")
+
+
+def sentence_of(error: BaseException) -> str:
+    """Return one sentence for a mistake or a limit of the machine; empty for any other error.
+
+    >>> sentence_of(FileNotFoundError(2, "No such file or directory", "x.tsv"))
+    'x.tsv: No such file or directory.'
+    """
+    words = str(error).lower()
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, MemoryError) or any(word in words for word in _NO_MEMORY):
+        return "There is not enough memory; take smaller batches or shorter texts."
+    if any(word in words for word in _FULL):
+        return "The disk is full: No space left on device."
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror}."
+    library = type(error).__module__.partition(".")[0]
+    if isinstance(error, ValueError | OSError) or library in _LIBRARIES:
+        return " ".join(str(error).split())
+    return ""
+
+
+class Group(click.Group):
+    """A group of commands, which names the nearest where there is none of a name."""
+
+    def task(
+        self, *examples: str, name: str | None = None, cls: type[click.Command] = click.Command
+    ) -> Callable[[Callable[..., None]], click.Command]:
+        """Return a decorator that makes a command whose help ends in examples.
+
+        Args:
+            examples: command lines that work, without the word m2dr.
+            name: of the command; that of the function by default.
+            cls: of the command.
+        """
+
+        def decorate(function: Callable[..., None]) -> click.Command:
+            summary = inspect.cleandoc(function.__doc__ or "").split("\n\n")[0]
+            lines = "\n".join(f"  m2dr {line}" for line in examples)
+            made = click.command(
+                name,
+                cls,
+                short_help=" ".join(summary.split()),
+                epilog=f"\b\nExamples:\n{lines}" if examples else None,
+            )(function)
+            self.add_command(made)
+            return made
+
+        return decorate
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command; name the nearest one when there is none of that name."""
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            ctx.fail(f"There is no command {args[0]!r}. {nearest(args[0], self.commands)}")
+        return super().resolve_command(ctx, args)
+
+
+class _Main(Group):
+    """The group of all commands: prints a mistake as a sentence, other errors as a traceback."""
+
+    def main(self, args: Sequence[str] | None = None, **kwargs: Any) -> Any:  # type: ignore[override]  # click's overloads
+        """Run a command line; `--debug` may stand anywhere in it."""
+        words = list(sys.argv[1:] if args is None else args)
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
+        try:
+            return super().main([word for word in words if word != "--debug"], **kwargs)
+        except Exception as error:
+            sentence = sentence_of(error)
+            if "--debug" in words or not sentence:
+                raise
+            echo("Error: " + sentence.replace("\n", "\\n"), err=True)
+            sys.exit(STOPPED if isinstance(error, Interrupted) else MISTAKE)
+
+
+def _show_versions(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if not wanted or ctx.resilient_parsing:
+        return
+    from importlib.metadata import PackageNotFoundError, version
+
+    import torch
+
+    echo(f"m2dr {__version__}, Python {sys.version.split()[0]}")
+    for name in (*_NAMES, "faiss-cpu", "faiss-gpu-cu12", "onnxruntime", "openvino"):
+        try:
+            echo(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            continue
+    for number in range(torch.cuda.device_count()):
+        echo(f"cuda:{number} {torch.cuda.get_device_name(number)}")
+    echo(f"cpu, {os.cpu_count()} cores")
+    ctx.exit()
+
+
+@click.group(cls=_Main, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_versions,
+    help="Show versions and devices.",
+)
+@click.option("--debug", is_flag=True, expose_value=False, help="Show an error's traceback.")
+def main() -> None:
+    """Train one encoder, cut it to any layer and any dim, and search with what is left."""
+    # Read when OpenMP loads: waiting threads that spin take the cores from those that work.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    # Read at MKL's first product: else the last bit of a vector depends on the number of threads,
+    # and so a store's checksums on how many workers wrote it. Costs nothing that can be measured.
+    os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
+
+
+def group(name: str, summary: str) -> Group:
+    """Add a group of commands."""
+    made = Group(name, help=summary, short_help=summary)
+    main.add_command(made)
+    return made

@@ -1,0 +1,455 @@
+"""Settings of `m2dr train`, `m2dr pretrain` and `m2dr fit`, read from files, words and options."""
+
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from itertools import pairwise
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from m2dr.core.errors import UserError, nearest, suggestion
+from m2dr.core.option import Option, option, option_of
+from m2dr.core.records import Attention, Cut, FitInputs, Pooling, Rotation, Similarity
+from m2dr.core.variants import (
+    CHOICES,
+    FAITHFUL,
+    VARIANTS,
+    Candidates,
+    Distill,
+    DocumentLayer,
+    Loss,
+    Variant,
+)
+
+Class = TypeVar("Class")
+Settings = TypeVar("Settings", bound="RunSettings | FitSettings")
+LARGEST_SEED = 2**32 - 1
+LARGEST_IDENTITY = 8192  # the moments of a fit are this many numbers squared, of 8 bytes each
+RIDGE_RANGE = (
+    1e-10,
+    1e10,
+)  # float64 does not tell a smaller ridge from 0, nor a larger one from no fit
+
+CONFIGS = Path(__file__).parents[1] / "configs"  # files of settings that are installed
+REPORTERS = ("tensorboard", "wandb", "mlflow", "trackio")
+
+
+def _overruling(
+    row: type, names: Sequence[str], after: str
+) -> Callable[[type[Class]], type[Class]]:
+    """Return a decorator that gives settings the fields of a row, so that they are written once.
+
+    Each field keeps its type and description. Its default is None, which leaves it to the row.
+
+    Args:
+        row: the dataclass that declares them.
+        names: of its fields.
+        after: the setting behind which they stand, in files too.
+    """
+    hints = get_type_hints(row)
+    own = {one.name: one for one in fields(row)}
+
+    def add(settings: type[Class]) -> type[Class]:
+        known = list(settings.__annotations__.items())
+        place = [name for name, _ in known].index(after) + 1
+        added = [(name, hints[name] | None) for name in names]
+        settings.__annotations__ = dict([*known[:place], *added, *known[place:]])
+        for name in names:
+            setattr(settings, name, field(default=None, metadata=own[name].metadata))
+        return settings
+
+    return add
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """How long and how fast a model is trained, and what is kept meanwhile."""
+
+    steps: int = option(60, "Optimiser steps; the default is a first look.")
+    epochs: float = option(0.0, "Passes over the training data; above 0 in place of steps.")
+    accumulate: int = option(
+        1, "Batches per step; a batch has in-batch negatives of its own.", least=1
+    )
+    learning_rate: float = option(1e-4, "Peak learning rate.", above=0)
+    head_learning_rate: float = option(
+        1e-3,
+        "Peak learning rate of what begins untrained: exit heads, projectors, weights.",
+        above=0,
+    )
+    schedule: Literal["linear", "cosine"] = option("linear", "Decay of the learning rate.")
+    warmup: float = option(0.1, "Share of the steps in which the learning rate rises.", most=1)
+    weight_decay: float = option(0.01, "Weight decay of AdamW; norms and biases have none.")
+    max_grad_norm: float = option(1.0, "Norm to which gradients are clipped.")
+    dropout: float | None = option(
+        None, "Dropout of the encoder; the backbone's own by default.", below=1
+    )
+    seed: int = option(13, "Same seed, same model.", most=LARGEST_SEED)
+    device: str = option("auto", "auto, cpu, cuda or cuda:N.")
+    dtype: Literal["auto", "fp32", "bf16"] = option(
+        "auto", "Number format of the layers; with bf16, by autocast, weights stay fp32."
+    )
+    log_steps: int = option(10, "Steps between two logs of the loss.", least=1)
+    save_steps: int = option(25, "Steps between two checkpoints.", least=1)
+    report_to: str = option(
+        "tensorboard",
+        f"Where losses and dev measures are logged: {', '.join(REPORTERS)}, several joined by "
+        "commas, or none.",
+    )
+
+    @property
+    def reporters(self) -> tuple[str, ...]:
+        """The libraries of `report_to`."""
+        names = dict.fromkeys(name.strip() for name in self.report_to.split(","))
+        return tuple(name for name in names if name != "none")
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong although each value alone is fine."""
+        for name in self.reporters:
+            if name not in REPORTERS:
+                yield f"report_to has {name!r} ({nearest(name, [*REPORTERS, 'none'])})"
+        if self.steps == 0 and self.epochs == 0:
+            yield "steps or epochs must be above 0"
+
+
+@dataclass(frozen=True)
+@_overruling(Variant, CHOICES, after="revision")
+class TrainSettings(RunSettings):
+    """One training: the fields below, those of `Variant`, and those of `RunSettings`.
+
+    A field of `Variant` that is None follows the variant's row. Other fields that are None follow
+    the backbone or the corpus. Every number that changes a result is a setting.
+    """
+
+    variant: str = option("full-dim", f"The recipe: {', '.join(VARIANTS)}.")
+    corpus: str = option("pydocs", "What to train on; as for `m2dr index corpus`.")
+    split: str = option("train", "Split to train on.")
+    dev: str = option("dev", "Split that picks the best checkpoint, where the corpus has it.")
+    backbone: str = option("minilm", "Hugging Face id or folder; minilm is built in.")
+    revision: str = option("", "Branch, tag or commit of an id; its main branch by default.")
+    # Here stand the fields of Variant, m2dr/core/variants.py.
+    refit: bool | None = option(
+        None, "Fit exits for every layer after the last step; by default of variant plain alone."
+    )
+    layers: tuple[int, ...] = option(
+        (),
+        "Shallow layers to train; all by default. Of variant separate, layers to cut to.",
+        "--layers",
+        "--layer",
+    )
+    dims: tuple[int, ...] = option(
+        (), "Prefixes to train; those of the variant by default.", "--dims", "--dim", least=1
+    )
+    checkpoints: tuple[str, ...] = option(
+        (), "Cuts of a staircase or of MIPIC's chain, such as L2D32; spread evenly by default."
+    )
+    loss: Loss | None = option(
+        None, "Base loss; contrastive for documents, angle for scored pairs, simcse for sentences."
+    )
+    loss_weights: tuple[float, ...] = option(
+        (1.0, 1.0, 1.0), "Weights of the parts of loss angle: by cosine, in the batch, by angle."
+    )
+    candidates: Candidates | None = option(
+        None,
+        "Candidates of the in-batch part of loss angle: the second sentences, or all texts of the "
+        "batch; second by default, all with faithful.",
+    )
+    relations_temperature: float = option(
+        1.0,
+        "Temperature of MIPIC's token relations, which are products over the root of the width.",
+        above=0,
+    )
+    chain_temperature: float = option(
+        0.05, "Temperature of MIPIC's chain, which compares cosines.", above=0
+    )
+    faithful: bool = option(False, "Take the recipe as its public code computes it.")
+
+    distill: Distill = option("none", "Loss on a teacher's scores, at every cut that retrieves.")
+    teacher_scores: str = option("", "File of the teacher's scores; the corpus by default.")
+    distill_weight: float = option(1.0, "Weight of the loss on the teacher's scores.", above=0)
+    contrastive_weight: float = option(1.0, "Weight of the base loss beside it; may be 0.")
+    distill_temperature: float = option(1.0, "Divides the teacher's scores.", above=0)
+
+    attention: Attention | None = option(None, "Attention of a decoder; causal by default.")
+    pooling: Pooling | None = option(None, "Pooling; the backbone's by default.")
+    similarity: Similarity | None = option(None, "Similarity; the backbone's by default.")
+    temperature: float | None = option(
+        None, "Divides the scores; 1 for dot and 0.05 for cosine by default.", above=0
+    )
+    query_prefix: str | None = option(None, "Prompt of a query; the backbone's by default.")
+    document_prefix: str | None = option(None, "Prompt of a document; the backbone's by default.")
+    query_length: int = option(64, "Tokens of a query, special ones included.", least=1)
+    document_length: int = option(128, "Tokens of a document, special ones included.", least=1)
+
+    batch_queries: int = option(32, "Queries per step and process.", "--batch-size", least=1)
+    negatives: int = option(0, "Negatives per query, beside the other documents of the batch.")
+    negative_source: Literal["auto", "given", "random"] = option(
+        "auto", "Negatives of the corpus, or random documents; auto: those of the corpus if any."
+    )
+    gradient_cache: int = option(
+        0, "Tokens in memory at a time, so that a large batch fits; 0: the whole batch."
+    )
+    gradient_checkpointing: bool = option(
+        False, "Compute activations inside layers twice instead of keeping them."
+    )
+    lora_rank: int = option(0, "Rank of LoRA matrices, merged at the end; 0: train all weights.")
+    lora_alpha: int = option(32, "Scale of LoRA.", least=1)
+    lora_dropout: float = option(0.1, "Dropout of LoRA.", below=1)
+    evaluate_steps: int = option(30, "Steps between two evaluations on dev; 0: never.")
+    dev_queries: int = option(100, "Queries of dev, at most.", least=1)
+    dev_documents: int = option(
+        500, "Documents of dev, at most; relevant ones come first.", least=1
+    )
+
+    @property
+    def refits(self) -> bool:
+        """Whether exits are fitted after the last step."""
+        return self.variant == "plain" if self.refit is None else self.refit
+
+    @property
+    def row(self) -> Variant:
+        """The variant's row; that of its public code where `faithful`."""
+        published = FAITHFUL.get(self.variant, {}) if self.faithful else {}
+        return replace(VARIANTS[self.variant], **published)
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """The fields of `Variant` that are given."""
+        chosen = {name: getattr(self, name) for name in CHOICES}
+        return {name: value for name, value in chosen.items() if value is not None}
+
+    def recipe(self) -> Variant:
+        """Return the row with the fields that these settings overrule."""
+        return replace(self.row, **self.overrides)
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong although each value alone is fine."""
+        yield from super().problems()
+        if self.variant not in VARIANTS:
+            yield f"unknown variant {self.variant!r} ({nearest(self.variant, VARIANTS)})"
+        if len(self.loss_weights) != 3:
+            yield "loss_weights are three numbers: by cosine, in the batch, by angle"
+        if self.distill != "none" and self.negatives == 0:
+            yield f"distill = {self.distill} compares a query's documents, and negatives = 0"
+        if self.distill != "none" and self.negative_source == "random":
+            yield f"distill = {self.distill}, and random negatives have no scores"
+        yield from _checkpoint_problems(self.checkpoints)
+
+
+@dataclass(frozen=True)
+class PretrainSettings(RunSettings):
+    """One pre-training. Every number that changes a result is a setting."""
+
+    corpus: str = option(
+        "pydocs", "Documents to read: as for `m2dr train`, or a .txt file of one text per line."
+    )
+    backbone: str = option("minilm", "Hugging Face id or folder; minilm is built in.")
+    revision: str = option("", "Branch, tag or commit of an id; its main branch by default.")
+    checkpoints: tuple[str, ...] = option(
+        (), "Cuts to train below the full model, such as L2D32; spread evenly by default."
+    )
+    encoder_mask: float = option(
+        0.2, "Share of the tokens that are masked for the encoder.", above=0, below=1
+    )
+    decoder_mask: float = option(
+        0.4,
+        "Share of the tokens that are masked for the decoder, which sees the embedding too.",
+        above=0,
+        below=1,
+    )
+    length: int = option(128, "Tokens of a text, special ones included.", least=8)
+    batch_texts: int = option(32, "Texts per step and process.", "--batch-size", least=1)
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong although each value alone is fine."""
+        yield from super().problems()
+        yield from _checkpoint_problems(self.checkpoints)
+
+
+@dataclass(frozen=True)
+class FitSettings:
+    """One fit of exits. Every number that changes a result is a setting."""
+
+    backbone: str = option("minilm", "Hugging Face id or folder, of a trained model too.")
+    corpus: str = option(
+        "pydocs", "What to read, as for `m2dr train`; .txt files too, and several joined by commas."
+    )
+    texts: int = option(0, "Texts to read; 0: until more texts make the exits no better.")
+    length: int = option(64, "Tokens of a text that are read, at most.", least=1)
+    rotation: Rotation = option("learned", "Rotation of the embedding, for its prefixes.")
+    inputs: FitInputs = option("tokens+layer", "What an exit reads.")
+    documents: DocumentLayer = option("last", "Layer of the documents for a shallow query.")
+    identity: int = option(
+        0, "Random signs per token, which tell tokens apart.", most=LARGEST_IDENTITY
+    )
+    ridge: float = option(
+        0.0, "Ridge, relative to the mean of the diagonal; 0: chosen on held-out texts."
+    )
+    seed: int = option(13, "Same seed, same model.", most=LARGEST_SEED)
+    device: str = option("auto", "auto, cpu, cuda or cuda:N.")
+    dtype: Literal["auto", "fp32", "bf16"] = option("auto", "Number format of the layers.")
+    revision: str = option("", "Branch, tag or commit of an id; its main branch by default.")
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong although each value alone is fine."""
+        low, high = RIDGE_RANGE
+        if self.ridge > 0 and not low <= self.ridge <= high:
+            yield f"ridge is 0, or from {low:g} to {high:g}"
+
+
+def read_settings(
+    kind: type[Settings],
+    path: Path | None = None,
+    words: Sequence[str] = (),
+    options: Mapping[str, Any] | None = None,
+) -> Settings:
+    """Read settings from a TOML file; words overrule it, and options overrule both.
+
+    A setting may have the name of its field or that of its option, such as batch_size.
+
+    Args:
+        kind: the dataclass whose fields are the keys.
+        path: a file of `key = value` lines; None: no file.
+        words: `key=value` each; the value is TOML, or a bare word, whose spaces count in a text.
+        options: values by name; None is not given.
+
+    Raises:
+        UserError: a file or word cannot be read, or settings are wrong; names all of these.
+    """
+    hints, own = get_type_hints(kind), _spellings(kind)
+    table = {
+        own.get(name, name): value for name, value in (_read_toml(path) if path else {}).items()
+    }
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals:
+            raise UserError(f"--set takes key=value, such as steps=50; found {word!r}.")
+        name = own.get(key.strip(), key.strip())
+        table[name] = _parsed(text, hints.get(name))
+    settings = request_of(kind, table | _named(options or {}, own), str(path or "Settings"))
+    problems = list(settings.problems())
+    if problems:
+        raise UserError(f"{path or 'Settings'}: {'; '.join(problems)}.")
+    return settings
+
+
+def request_of(kind: type[Class], options: Mapping[str, Any], where: str = "Options") -> Class:
+    """Return a dataclass of options, each converted to the type of its field.
+
+    A path may stand for a text, one value for several, and numbers of numpy for those of Python.
+
+    Args:
+        kind: the dataclass, such as `EvaluateRequest`.
+        options: by name of the field or of its option; None is not given.
+        where: they come from, for messages.
+
+    Raises:
+        UserError: an option is unknown, or its value is of another type or out of its range; names
+            all of these.
+
+    >>> from m2dr.core.requests import FuseRequest
+    >>> request_of(FuseRequest, {"runs": ["a", "b"], "out": "c", "weights": 1}).weights
+    (1.0,)
+    """
+    hints, values, problems = get_type_hints(kind), {}, []
+    described = {each.name: option_of(each) or Option() for each in fields(kind)}  # type: ignore[arg-type]  # a dataclass
+    for name, value in _named(options, _spellings(kind)).items():
+        if name not in hints:
+            hint = suggestion(name, hints)
+            problems.append(f"unknown setting {name!r}" + f" ({hint})" * bool(hint))
+            continue
+        try:
+            values[name] = _converted(value, hints[name], described[name])
+        except (ValueError, msgspec.ValidationError) as error:
+            problems.append(f"{name} = {value!r}: {str(error).rstrip('.')}")
+    if problems:
+        raise UserError(f"{where}: {'; '.join(problems)}.")
+    return kind(**values)
+
+
+read_train_settings = partial(read_settings, TrainSettings)
+read_pretrain_settings = partial(read_settings, PretrainSettings)
+read_fit_settings = partial(read_settings, FitSettings)
+
+
+def find_config(name: str | PathLike[str] | None) -> Path | None:
+    """Return the path of a file of settings, or of the built-in one of that name.
+
+    Raises:
+        UserError: there is none; names those that are built in.
+    """
+    if name is None or Path(name).exists():
+        return None if name is None else Path(name)
+    known = {path.stem: path for path in CONFIGS.glob("*.toml")}
+    if Path(name).name.removesuffix(".toml") in known:
+        return known[Path(name).name.removesuffix(".toml")]
+    raise UserError(f"There is no file {name}; built in are {', '.join(sorted(known))}.")
+
+
+def _spellings(kind: type) -> dict[str, str]:
+    """Return the names of fields by what their options are called, such as batch_size."""
+    rows = {each.name: option_of(each) for each in fields(kind)}
+    return {row.name.replace("-", "_"): name for name, row in rows.items() if row and row.name}
+
+
+def _named(options: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, Any]:
+    return {own.get(name, name): value for name, value in options.items() if value is not None}
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError) as error:  # TOML and UTF-8 mistakes
+        raise UserError(f"{path} is not TOML: {error}.") from error
+
+
+def _parsed(text: str, hint: object) -> Any:  # a value of TOML
+    """Return the value of a word: TOML, or else the text itself."""
+    try:
+        table = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        table = {}
+    is_text = hint in (str, str | None)
+    if len(table) != 1 or is_text and not isinstance(table["value"], str):
+        return text if is_text else text.strip()
+    return table["value"]
+
+
+def _converted(value: Any, hint: Any, described: Option) -> Any:  # what `hint` says
+    """Return a value of TOML or Python as the type of a setting; lists take one value too."""
+    is_list = get_origin(hint) is tuple
+    value = fspath(value) if isinstance(value, PathLike) else value
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if is_list and not isinstance(value, list | tuple):
+        several = isinstance(value, Iterable) and not isinstance(value, str)
+        parts = value.split(",") if isinstance(value, str) else [value]
+        value = list(value) if several else parts
+    choices = [choice for part in (hint, *get_args(hint)) for choice in _literals(part)]
+    if choices and value is not None and value not in choices:
+        raise ValueError(f"not one of {', '.join(choices)}")
+    typed = msgspec.convert(value, hint, strict=not is_list, dec_hook=lambda kind, word: kind(word))
+    for number in typed if is_list else (typed,):
+        is_number = isinstance(number, int | float) and not isinstance(number, bool)
+        if is_number and not described.takes(number):
+            raise ValueError(f"not {described.range}")
+    return typed
+
+
+def _literals(hint: Any) -> tuple[str, ...]:
+    return get_args(hint) if get_origin(hint) is Literal else ()
+
+
+def _checkpoint_problems(words: Sequence[str]) -> Iterator[str]:
+    """Say what is wrong with a list of cuts such as L2D32."""
+    try:
+        cuts = [Cut.parse(word) for word in words]
+    except UserError as error:
+        yield f"checkpoints: {str(error).rstrip('.')}"
+        return
+    if any(cut.layer < 1 for cut in cuts):
+        yield "checkpoints count layers from 1"
+    if not all(a.layer < b.layer and a.dim <= b.dim for a, b in pairwise(cuts)):
+        yield "checkpoints go from small to large, layer by layer"

@@ -1,0 +1,266 @@
+"""Mistakes are sentences with exit code 2."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from m2dr.cli import main
+
+
+def run(*words: str | Path) -> Result:
+    return CliRunner().invoke(main, list(map(str, words)))
+
+
+def refused(*words: str | Path) -> str:
+    """What is said about a mistake: nothing but a sentence, and exit code 2."""
+    result = run(*words)
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    return result.stderr
+
+
+@pytest.fixture
+def broken(tiny_corpus: Path, tmp_path: Path) -> Path:
+    """A copy of the tiny corpus to be spoilt."""
+    return Path(shutil.copytree(tiny_corpus, tmp_path / "broken"))
+
+
+@pytest.fixture(scope="module")
+def indexed(
+    tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path, tiny_corpus: Path
+) -> Path:
+    """Indexes of the tiny corpus by the tiny backbone, untrained."""
+    root = tmp_path_factory.mktemp("indexes")
+    result = run(
+        "index", "corpus", "--corpus", tiny_corpus, "--model", tiny_backbone, "--dim", "8",
+        "--layer", "2", "--indexes", root,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    return root
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["train", "--variant", "ful-dim"], "unknown variant 'ful-dim' (Did you mean full-dim?)"),
+        (["train", "--set", "learning_rate=0", "--set", "warmup=2"], "learning_rate = 0: not above 0; warmup"),
+        (["train", "--config", "nowhere.toml"], "There is no file nowhere.toml; built in are"),
+        (["train", "--variant", "plain", "--dims", "8"], "trains no prefixes"),
+        (["train", "--layers", "7"], "Layer 7 was asked for; this encoder has 4"),
+        (["train", "--device", "gpu"], "gpu"),
+        (["train", "--corpus", "pydoc"], "Did you mean pydocs?"),
+        (["train", "--backbone", "./nowhere"], "./nowhere"),
+        (["train", "--resume"], "was never begun"),
+        (["index", "corpus", "--layer", "9"], "Layer 9 was asked for; this encoder has 4"),
+        (["index", "corpus", "--engine", "flatt"], "Did you mean flat?"),
+        (["search", "read"], "There is no index of tiny by"),
+        (["search", " "], "Nothing to search for"),
+        (["search", "--topics", "t.tsv"], "give both"),
+        (["evaluate", "retrieval", "--corpus", "CORPUS", "--split", "tets"], "tets"),
+        (["evaluate", "retrieval", "--corpus", "CORPUS", "--measure", "ndcg"], "nDCG"),
+        (["evaluate", "sts", "--task", "nowhere.tsv"], "nowhere.tsv"),
+        (["export", "--layers", "5", "--out", "small"], "Layer 5 was asked for; this encoder has"),
+        (["mine", "--out", "g.jsonl", "--split", "tain"], "Did you mean train?"),
+    ],
+)  # fmt: skip
+def test_mistake_is_one_sentence(
+    words: list[str],
+    sentence: str,
+    tiny_backbone: Path,
+    tiny_corpus: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = [word.replace("CORPUS", str(tiny_corpus)) for word in words]
+    verb = words[0]
+    if verb == "train" and "--backbone" not in words:
+        words += ["--backbone", str(tiny_backbone)]
+    if verb in ("train", "index", "search", "mine") and "--corpus" not in words:
+        words += ["--corpus", str(tiny_corpus)]
+    if verb in ("index", "search", "evaluate", "export", "mine"):
+        words += ["--model", str(tiny_backbone)]
+
+    told = refused(*words)
+
+    assert sentence in " ".join(told.split())
+    assert not (tmp_path / "models").exists()
+
+
+def spoil(path: Path, line: int, text: str) -> None:
+    lines = path.read_text().splitlines()
+    lines[line - 1] = text
+    path.write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture
+def index_copy(indexed: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(indexed, tmp_path / "copy"))
+
+
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        ("dim-8/index", "cut"),
+        ("dim-8/index", "flip"),
+        ("dim-8/index", "remove"),
+        ("dim-8/docid", "cut"),
+        ("dim-8/manifest.json", "cut"),
+        ("dim-8/manifest.json", "remove"),
+    ],
+)
+def test_damaged_index_is_refused(
+    file: str, damage: str, index_copy: Path, tiny_backbone: Path, tiny_corpus: Path
+) -> None:
+    path = next(index_copy.glob(f"tiny/*/layer-02/{file}"))
+    content = path.read_bytes()
+    if damage == "remove":
+        path.unlink()
+    elif damage == "cut":
+        path.write_bytes(content[: len(content) // 2])
+    else:
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+    told = refused(
+        "search", "--corpus", tiny_corpus, "--model", tiny_backbone, "--query-layer", "2", "--dim",
+        "8", "--indexes", index_copy, "read",
+    )  # fmt: skip
+
+    assert Path(file).name in told or "no index" in told or "no finished index" in told
+
+
+def test_an_index_of_another_model_is_refused(
+    index_copy: Path, backbone, tiny_corpus: Path
+) -> None:
+    from m2dr.model.folder import read_card
+
+    other = backbone("roberta")
+    home = next(index_copy.glob("tiny/*"))
+    home.rename(home.parent / read_card(other).fingerprint[:12])
+
+    told = refused(
+        "search", "--corpus", tiny_corpus, "--model", other, "--query-layer", "2", "--dim", "8",
+        "--indexes", index_copy, "read",
+    )  # fmt: skip
+
+    assert "were encoded by model" in told
+    assert "Search with the first model" in told
+
+
+def test_an_untrained_cut_is_named_as_such(
+    indexed: Path, tiny_backbone: Path, tiny_corpus: Path
+) -> None:
+    result = run(
+        "search", "--corpus", tiny_corpus, "--model", tiny_backbone, "--query-layer", "2", "--dim",
+        "8", "--indexes", indexed, "read",
+    )  # fmt: skip
+
+    assert result.exit_code == 0
+    assert "L2D8 was not trained" in result.stderr
+
+
+def test_a_full_disk_is_a_sentence_and_leaves_no_finished_index(
+    tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import errno
+    import os
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    told = refused(
+        "index", "corpus", "--corpus", tiny_corpus, "--model", tiny_backbone,
+        "--indexes", tmp_path,
+    )  # fmt: skip
+    monkeypatch.undo()
+
+    assert "disk" in told.lower() or "space" in told.lower()
+    assert not list(tmp_path.glob("**/store.json"))
+
+
+def test_a_model_folder_is_never_overwritten_unasked(
+    tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+
+    words = ("--corpus", tiny_corpus, "--backbone", tiny_backbone, "--batch-size", "4")
+
+    told = refused("train", *words, "--out", tmp_path)
+
+    assert "holds other files; choose another --out" in told
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_corpus_that_changed_since_it_was_encoded_is_refused(
+    broken: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    words = (
+        "index", "corpus", "--corpus", broken, "--model", tiny_backbone, "--indexes", tmp_path,
+    )  # fmt: skip
+    assert run(*words).exit_code == 0
+    spoil(broken / "corpus.jsonl", 3, '{"_id": "d2", "text": "something else"}')
+
+    told = refused(*words)
+
+    assert "broken has changed since encoding began" in told
+    assert run(*words, "--overwrite").exit_code == 0
+
+
+def test_explain_prints_the_terms_and_trains_nothing(
+    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    result = run("train", "--variant", "dims", "--backbone", tiny_backbone, "--explain")
+
+    assert result.exit_code == 0, result.output
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert ["L2D8", "contrastive", "0.5906"] in rows
+    assert ["L4D32", "contrastive", "1.0000"] in rows
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--dim", "16"), "by --engine exact, or build it with: m2dr index corpus --corpus"),
+        (("--dim", "8", "--runtime", "onxx"), "There is no runtime 'onxx'. Did you mean onnx?"),
+        (("--dim", "8", "--runtime", "onnx", "--dtype", "bf16"), "multiplies in fp32, not in bf16"),
+        (("--dim", "8", "--search-param", "nprobe=4"), "has no search-time setting 'nprobe'"),
+        (("--funnel", "8:x"), "The funnel '8:x' ends in '8:x', not in a dim"),
+        (("--funnel", "8:20,32", "--dim", "8"), "--funnel ends at dim 32 and --dim 8"),
+        (("--funnel", "8:20,32", "--engine", "flat"), "give one of them"),
+        (("--engine", "exact", "--search-param", "nprobe=4"), "this way to search has none"),
+    ],
+)
+def test_a_way_to_search_that_is_none_is_named(
+    words: tuple[str, ...], sentence: str, indexed: Path, tiny_backbone: Path, tiny_corpus: Path
+) -> None:
+    told = refused(
+        "search", "--corpus", tiny_corpus, "--model", tiny_backbone, "--query-layer", "2",
+        "--indexes", indexed, *words, "read",
+    )  # fmt: skip
+
+    assert sentence in told
+
+
+def test_more_documents_than_there_are_and_a_long_query_are_said_once(
+    indexed: Path, tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    topics = tmp_path / "t.tsv"
+    topics.write_text("a\tread\nb\t" + "read " * 999 + "\nc\t" + "file " * 999 + "\n")
+
+    result = run(
+        "search", "--corpus", tiny_corpus, "--model", tiny_backbone, "--query-layer", "2", "--dim",
+        "16", "--engine", "exact", "--indexes", indexed, "--topics", topics, "--run",
+        tmp_path / "r.trec", "-k", "99", "--report",
+    )  # fmt: skip
+
+    assert result.exit_code == 0, result.output
+    assert result.stderr.count("99 documents per query were asked for, and tiny holds 40") == 1
+    assert result.stderr.count("2 of 3 queries are longer than") == 1
+    assert len((tmp_path / "r.trec").read_text().splitlines()) == 3 * 40
+    assert "recall@40 1.0000 of a full scan over 3 queries" in result.stdout

@@ -1,0 +1,105 @@
+"""Help, examples, and options made of requests."""
+
+import re
+import shlex
+from collections.abc import Iterator
+
+import click
+import pytest
+from click.testing import CliRunner
+from commands import parsed
+
+from m2dr.cli import main
+
+
+def walk(group: click.Group = main, path: str = "") -> Iterator[tuple[str, click.Command]]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from walk(command, f"{path}{name} ")
+        else:
+            yield f"{path}{name}", command
+
+
+ALL = dict(walk())
+
+
+def shown(path: str) -> str:
+    done = CliRunner().invoke(main, [*path.split(), "--help"], terminal_width=80)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.mark.parametrize("path", ALL)
+def test_help_ends_in_two_examples_that_parse(path: str) -> None:
+    lines = shown(path).rstrip().splitlines()
+    examples = [line.strip() for line in lines[-2:]]
+
+    for line in examples:
+        assert line.startswith(f"m2dr {path}")
+        assert parsed(line).params
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("path", ["", "index", "evaluate", "data"])
+def test_summaries_are_whole_sentences(path: str) -> None:
+    commands = shown(path).partition("Commands:\n")[2].strip().splitlines()
+
+    assert commands
+    assert all(re.search(r"[^.]\.$", line) for line in commands)
+
+
+def test_help_of_a_training_lists_every_setting_once() -> None:
+    told = shown("train")
+
+    assert "accumulate=1" in told
+    assert "distill=none" in told
+    assert "One of none, margin-mse, kl." in " ".join(told.split())
+    assert "variant=" not in told.partition("Settings with")[2]
+
+
+def test_version_lists_libraries_and_devices() -> None:
+    done = CliRunner().invoke(main, ["--version"])
+
+    assert re.search(r"^m2dr [\d.]+, Python ", done.output)
+    assert "\ntorch " in done.output
+    assert "\ncpu, " in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        ("index corpus --dim 16 --dim 8", "dims", (8, 16)),
+        ("index corpus --dims 16,8", "dims", (8, 16)),
+        ("index corpus --no-exits", "exits", False),
+        ("fuse a b --out c --weights .7,.3", "weights", (0.7, 0.3)),
+        ("search x --search-param nprobe=4", "search_params", (("nprobe", 4),)),
+        ("search --dim 8 -- --layer", "text", "--layer"),
+        ("pick r --latency 0.1s", "latency_ms", 100.0),
+        ("pick r --at-least nDCG@10=.3", "at_least", ("nDCG@10", 0.3)),
+    ],
+)
+def test_value_of_an_option(words: str, name: str, value: object) -> None:
+    assert parsed(f"m2dr {words}").params[name] == value
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("bm25", "Missing option '--run'"),
+        ("pick", "Missing argument 'FOLDER'"),
+        ("index corpus --dims 0", "0 is not from 1"),
+        ("index corpus --dims x", "'x' is not a whole number"),
+        ("index corpus --shard-rows -1", "-1 is not from 1"),
+        ("search x --search-param nprobe", "'nprobe' is no name=number"),
+        ("index list --indexes ''", "The path is empty"),
+        ("trian", "There is no command 'trian'. Did you mean train?"),
+        ("index corpsu", "There is no command 'corpsu'. Did you mean corpus?"),
+        ("train --resume --overwrite", "give one of them"),
+        ("encode t.txt --out v.npy --cut L2D8 --dim 4", "leave --layer and --dim out"),
+    ],
+)
+def test_refusal(words: str, told: str) -> None:
+    done = CliRunner().invoke(main, shlex.split(words))
+
+    assert done.exit_code == 2
+    assert told in " ".join(done.stderr.split())

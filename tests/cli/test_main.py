@@ -1,0 +1,121 @@
+"""Errors as one sentence, and what surrounds a command."""
+
+import errno
+import re
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+from shell import COMMAND, ENVIRONMENT
+
+from m2dr.cli import main
+from m2dr.cli.main import sentence_of
+from m2dr.core.errors import Interrupted, UserError
+from m2dr.core.progress import printable
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (UserError("Layer 7 was asked for."), "Layer 7 was asked for."),
+        (FileNotFoundError(errno.ENOENT, "No such file", "x.tsv"), "x.tsv: No such file."),
+        (OSError(errno.ENOSPC, "No space left on device"), "The disk is full: No space left"),
+        (RuntimeError("CUDA out of memory."), "There is not enough memory"),
+        (MemoryError(), "There is not enough memory"),
+        (msgspec.ValidationError("Expected `int`"), "Expected `int`"),
+        (pa.ArrowInvalid("CSV parse error\n in row 3"), "CSV parse error in row 3"),
+        (ValueError("no such norm"), "no such norm"),
+        (KeyError("bug"), ""),
+        (RuntimeError("bug"), ""),
+    ],
+)
+def test_sentence_of_an_error(error: Exception, sentence: str) -> None:
+    told = sentence_of(error)
+
+    assert told.startswith(sentence)
+    assert bool(told) == bool(sentence)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(UserError("a\nb"), 2), (Interrupted("a\nb"), 1), (KeyError("a"), None)]
+)
+def test_exit_codes(error: Exception, code: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("m2dr.index.listing.list_stores", fail)
+    done, debugged = (
+        CliRunner().invoke(main, ["index", "list", *flag]) for flag in ([], ["--debug"])
+    )
+
+    assert debugged.exception is error
+    if code is None:
+        assert done.exception is error
+    else:
+        assert (done.exit_code, done.stderr) == (code, "Error: a\\nb\n")
+
+
+def run(*words: str | Path, **variables: str | None) -> Result:
+    return CliRunner().invoke(main, list(map(str, words)), env=variables)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_output_in_any_encoding(encoding: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "index", "list", "--indexes", "日本"],
+        cwd=tmp_path, env=ENVIRONMENT | {"PYTHONIOENCODING": encoding}, capture_output=True, check=True,
+    )  # fmt: skip
+
+    assert done.stdout.decode().startswith(
+        ("日本/ holds no store", "\\u65e5\\u672c/ holds no store")
+    )
+
+
+def test_control_characters_are_escaped() -> None:
+    text = "naïve 日本語 שלום مرحبا 👩‍💻\n\tcafé"
+
+    assert printable(text) == text
+    assert printable("\x1b[2J\u202e\x7f\x9b") == r"\x1b[2J\u202e\x7f\x9b"
+    done = run("compare", "no\x1b[2J", "--against", "bm25")
+    assert done.exit_code == 2
+    assert "\x1b" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        ({"WORLD_SIZE": "abc"}, "WORLD_SIZE=abc is not a whole number"),
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE=2 is set and RANK, MASTER_ADDR, MASTER_PORT not"),
+        ({"RANK": "1"}, "RANK=1: ranks count from 0 and end below WORLD_SIZE"),
+    ],
+)
+def test_variables_of_torchrun_are_checked(
+    variables: dict[str, str], told: str, tiny_backbone: Path, tiny_corpus: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    words = ("train", "--backbone", tiny_backbone, "--steps", "1", "--batch-size", "4")
+
+    done = run(*words, "--corpus", tiny_corpus, "--device", "cpu", **variables)
+
+    assert done.exit_code == 2, done.output
+    assert told in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_query_of_wrong_bytes_does_not_end_the_prompt(
+    tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    named = ("--corpus", str(tiny_corpus), "--model", str(tiny_backbone))
+    assert run("index", "corpus", *named, "--layer", "4", "--dim", "8").exit_code == 0
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
+
+    done = CliRunner().invoke(main, ["search", *named], input=b"file \xff\xfe\nread a list\n\n")
+
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert done.stderr.count("tokenise") == 2
+    assert len(re.findall(r"^ +1 ", done.stdout, re.MULTILINE)) == 2

@@ -1,0 +1,114 @@
+"""Settings from a file, from words and from options."""
+
+from pathlib import Path
+
+import pytest
+
+from m2dr.core.errors import UserError
+from m2dr.core.settings import (
+    find_config,
+    read_fit_settings,
+    read_pretrain_settings,
+    read_train_settings,
+)
+
+
+def test_options_overrule_words_and_words_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('steps = 1\nseed = 1\nvariant = "plain"\nbatch_size = 8\n')
+
+    settings = read_train_settings(path, ["seed=2", "variant=mrl"], {"variant": "dims"})
+
+    assert (settings.steps, settings.seed, settings.variant) == (1, 2, "dims")
+    assert settings.batch_queries == 8
+
+
+@pytest.mark.parametrize(
+    ("word", "name", "value"),
+    [
+        ("layers=2,4", "layers", (2, 4)),
+        ("layers=[2, 4]", "layers", (2, 4)),
+        ("layers=2", "layers", (2,)),
+        ("checkpoints=L2D8", "checkpoints", ("L2D8",)),
+        ("epochs=2", "epochs", 2.0),
+        ("batch_size=4", "batch_queries", 4),
+        ("pooling = mean ", "pooling", "mean"),
+        ("full_dim=true", "full_dim", True),
+        ("query_prefix=query: ", "query_prefix", "query: "),
+        ('query_prefix="query: "', "query_prefix", "query: "),
+        ("query_prefix=7", "query_prefix", "7"),
+        ("query_prefix=[Q] ", "query_prefix", "[Q] "),
+        ("query_prefix=", "query_prefix", ""),
+    ],
+)
+def test_word_is_toml_or_text(word: str, name: str, value: object) -> None:
+    assert getattr(read_train_settings(None, [word]), name) == value
+
+
+def test_all_mistakes_are_named_at_once() -> None:
+    words = ["stepz=1", "seed=x", "dropout=1", "full_dim=1", "dtype=fp8", "layers=a", "epochs=nan"]
+    with pytest.raises(UserError) as caught:
+        read_train_settings(None, words)
+
+    told = str(caught.value)
+    for part in (
+        "unknown setting 'stepz' (Did you mean steps?)",
+        "seed = 'x': Expected `int`, got `str`",
+        "dropout = 1: not from 0 and below 1",
+        "full_dim = 1: Expected `bool | null`, got `int`",
+        "dtype = 'fp8': not one of auto, fp32, bf16",
+        "layers = 'a': Expected `int`",
+        "epochs = nan: not from 0",
+    ):
+        assert part in told
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["variant=ful-dim"], "unknown variant 'ful-dim' (Did you mean full-dim?)"),
+        (["layers=[-1, 2]"], "layers = [-1, 2]: not from 0"),
+        (["dims=[0]"], "dims = [0]: not from 1"),
+        (['checkpoints=["L0D8"]'], "checkpoints count layers from 1"),
+        (['checkpoints=["L2D8", "L1D8"]'], "checkpoints go from small to large"),
+        (["report_to=wand"], "report_to has 'wand' (Did you mean wandb?)"),
+        (["steps=0"], "steps or epochs must be above 0"),
+        (["distill=kl"], "distill = kl compares a query's documents, and negatives = 0"),
+        (["seed=4294967296"], "seed = 4294967296: not from 0 to"),
+        (["steps"], "--set takes key=value"),
+    ],
+)
+def test_mistake_is_one_sentence(words: list[str], told: str) -> None:
+    with pytest.raises(UserError) as caught:
+        read_train_settings(None, words)
+    assert told in str(caught.value)
+
+
+def test_fit_and_pretrain_have_ranges_of_their_own() -> None:
+    with pytest.raises(UserError, match="ridge is 0, or from 1e-10 to 1e"):
+        read_fit_settings(None, ["ridge=1e-12"])
+    with pytest.raises(UserError, match="encoder_mask = 1.0: not above 0 and below 1"):
+        read_pretrain_settings(None, ["encoder_mask=1.0"])
+
+
+def test_file_that_is_not_toml_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("steps = = 1\n")
+
+    with pytest.raises(UserError, match=r"run.toml is not TOML: .*line 1"):
+        read_train_settings(path)
+
+
+def test_a_setting_overrules_one_field_of_the_variant() -> None:
+    recipe = read_train_settings(None, ["variant=fixed-doc", "full_dim=true"]).recipe()
+
+    assert (recipe.documents, recipe.full_dim, recipe.align) == ("last", True, "pca")
+
+
+def test_built_in_config_is_found_by_name() -> None:
+    path = find_config("starbucks-smae")
+
+    assert path
+    assert read_pretrain_settings(path).backbone
+    with pytest.raises(UserError, match=r"no file nothing; built in are 2dmse-paper-nli-v1, "):
+        find_config("nothing")
