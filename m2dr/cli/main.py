@@ -103,7 +103,7 @@ def _show_versions(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
         return
     from importlib.metadata import PackageNotFoundError, version
 
-    import torch
+    from m2dr.model.devices import device_names
 
     echo(f"m2dr {__version__}, Python {sys.version.split()[0]}")
     for name in (*_NAMES, "faiss-cpu", "faiss-gpu-cu12", "onnxruntime", "openvino"):
@@ -111,9 +111,8 @@ def _show_versions(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
             echo(f"{name} {version(name)}")
         except PackageNotFoundError:
             continue
-    for number in range(torch.cuda.device_count()):
-        echo(f"cuda:{number} {torch.cuda.get_device_name(number)}")
-    echo(f"cpu, {os.cpu_count()} cores")
+    for line in device_names():
+        echo(line)
     ctx.exit()
 
 

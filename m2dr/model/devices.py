@@ -152,6 +152,15 @@ def describe_machine(device: str = "auto") -> Machine:
     )
 
 
+def device_names() -> list[str]:
+    """Return what an option for a device may name here, with what each is."""
+    gpus = range(torch.cuda.device_count())
+    return [
+        f"cpu, {os.cpu_count()} cores",
+        *(f"cuda:{number}, {torch.cuda.get_device_name(number)}" for number in gpus),
+    ]
+
+
 def set_dropout(encoder: nn.Module, share: float | None) -> None:
     """Set the dropout probability of an encoder; None leaves the backbone's own."""
     if share is None:
