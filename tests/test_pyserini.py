@@ -16,7 +16,7 @@ from world import make_fitted, make_model
 
 from m2dr.core.errors import UserError
 from m2dr.core.requests import IndexRequest, SearchRequest
-from m2dr.index.faiss_library import load_faiss
+from m2dr.index.faiss import load_faiss
 from m2dr.integrations.pyserini import PyseriniQueryEncoder, open_faiss_searcher
 from m2dr.tasks.index import index_corpus
 from m2dr.tasks.search import Searcher

@@ -21,8 +21,8 @@ from m2dr.core.files import (
 )
 from m2dr.core.records import Similarity
 from m2dr.index.engines import Engine, FaissRecipe, engine_of, factory_name
-from m2dr.index.faiss_index import FaissIndex
-from m2dr.index.faiss_library import BinaryIndex, load_faiss, refusing, threads
+from m2dr.index.faiss import FaissIndex
+from m2dr.index.faiss import BinaryIndex, load_faiss, refusing, threads
 from m2dr.index.layout import (
     INDEX,
     INDEX_DOCIDS,

@@ -4,7 +4,6 @@
 #   Q queries, m documents of a shortlist, H dims.
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.index.filters import Filter
-from m2dr.index.searchable import Hits, Rows, Scores, Searchable, hits_of
+from m2dr.index.searchable import Rows, Scores, Searchable
 from m2dr.index.store import Store
 from m2dr.index.vectors import Floats, check_depth, check_queries
 
@@ -235,9 +234,6 @@ class FunnelIndex(Searchable):
             return np.empty((0, 0), np.float32), np.empty((0, 0), np.int64)
         scores, rows = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         return scores, rows
-
-    def _best(self, queries: Floats, k: int) -> Iterable[Hits]:
-        return hits_of(self.store.docids, zip(*self.search(queries, k), strict=True))
 
     def report(self, queries: Floats, k: int) -> FunnelReport:
         """Compare with the exact result at full width, for queries [Q, H]."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from m2dr.core.errors import UserError, counted
 from m2dr.core.files import lock_folder, refuse_pipe
-from m2dr.index.faiss_library import load_faiss, reason_of
+from m2dr.index.faiss import load_faiss, reason_of
 from m2dr.index.layout import INDEX, INDEX_DOCIDS
 from m2dr.index.manifest import StorePlan
 from m2dr.index.searchable import Docids

@@ -4,7 +4,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar, overload
+from typing import Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +17,11 @@ from m2dr.index.vectors import Floats, check_depth, check_queries
 
 Scores = NDArray[np.float32]
 Rows = NDArray[np.int64]
-Hits = tuple[Sequence[str], Scores]  # docids of one query and their scores [n], in any order
-Found = TypeVar("Found")
+Hits = tuple[Sequence[str], Scores]  # docids of one query and their scores [n], best first
 
 _NEWLINE = 10
 _WORDS = 8  # of eight bytes: longer docids are sorted as strings, which takes less memory
 _SLACK = 16  # documents fetched beyond k, so that few queries must be searched again
-_WIDER = 4  # times as many for those
 
 
 class Manifest(Protocol):
@@ -49,14 +47,13 @@ class Manifest(Protocol):
 class Searchable(ABC):
     """Documents of one layer, searched at one dim.
 
-    A subclass adds `dim`, how it finds the documents of a query (`_best`), how it searches some
-    documents only (`where`) and, for a message, how to open it at another dim (`_other_dim`).
-
     Attributes:
         manifest: what is recorded of the documents.
+        docids: by row.
     """
 
     manifest: Manifest
+    docids: "Docids"
 
     @property
     @abstractmethod
@@ -100,6 +97,23 @@ class Searchable(ABC):
             )
 
     @abstractmethod
+    def search(self, queries: Floats, k: int) -> tuple[Scores, Rows]:
+        """Search for the best `k` documents, or for all when there are fewer.
+
+        Args:
+            queries: [Q, at least dim], not normalised.
+            k: documents per query.
+
+        Returns:
+            Scores and rows, [Q, at most k], best first, ties in any order. A row of -1, which an
+            engine that is not exact may leave at the end, is no document.
+
+        Raises:
+            UserError: the queries are too short or not finite, or k is below 1 or more than can be
+                found.
+        """
+
+    @abstractmethod
     def where(self, wanted: Filter) -> "Searchable":
         """Return the same index, in which only documents that fit a filter are found.
 
@@ -137,19 +151,28 @@ class Searchable(ABC):
         check_depth(k)
         check_queries(queries, self.dim)
         drop = drop or {}
-        if not self.documents:  # a filter leaves none
-            return Run({name: Ranking((), ()) for name in query_ids})
-        found = self._best(queries, min(k + bool(drop), self.documents))
-        return _run(query_ids, found, k, drop)
+        rankings = dict.fromkeys(query_ids, Ranking((), ()))
+        wanted = min(k + bool(drop), self.documents)
+        # An engine cuts through equal scores at any place. So more documents are fetched, and twice
+        # as many for the queries where the last of them may share the score of rank k.
+        pending, fetch = list(range(len(query_ids))) if wanted else [], wanted + _SLACK
+        while pending:
+            deeper = []
+            for row, (docids, scores) in zip(
+                pending, self._hits(queries[pending], min(fetch, self.documents)), strict=True
+            ):
+                name = query_ids[row]
+                full = len(docids) >= fetch and len(docids) < self.documents
+                if full and scores[wanted - 1] == scores[-1]:
+                    deeper.append(row)
+                else:
+                    rankings[name] = Ranking.of(docids, scores, k, drop.get(name))
+            pending, fetch = deeper, 2 * fetch
+        return Run(rankings)
 
-    @abstractmethod
-    def _best(self, queries: Floats, k: int) -> Iterable[Hits]:
-        """Return at least the best `k` documents of each query, by the rule for ties.
-
-        Args:
-            queries: [Q, at least dim], finite.
-            k: from 1 to `documents`.
-        """
+    def _hits(self, queries: Floats, k: int) -> Iterable[Hits]:
+        """Return the hits of each query [Q, at least dim]."""
+        return hits_of(self.docids, zip(*self.search(queries, k), strict=True))
 
 
 def hits_of(docids: "Docids", found: Iterable[tuple[Scores, Rows]]) -> Iterator[Hits]:
@@ -170,43 +193,13 @@ def as_run(
 
     A row of -1 is no document.
     """
-    return _run(query_ids, hits_of(docids, zip(*found, strict=True)), k, drop)
-
-
-def _run(query_ids: Sequence[str], found: Iterable[Hits], k: int, drop: Mapping[str, str]) -> Run:
+    hits = hits_of(docids, zip(*found, strict=True))
     return Run(
         {
             name: Ranking.of(docids, scores, k, drop.get(name))
-            for name, (docids, scores) in zip(query_ids, found, strict=True)
+            for name, (docids, scores) in zip(query_ids, hits, strict=True)
         }
     )
-
-
-def search_deeper(
-    queries: Scores, k: int, most: int, look: Callable[[Scores, int], Iterable[Found | None]]
-) -> list[Found]:
-    """Search until no document that was not fetched can share the score of rank `k`.
-
-    An engine cuts through equal scores at any place. So a few documents more than `k` are fetched,
-    and four times as many for the queries where these are not enough.
-
-    Args:
-        queries: [Q, dim], as the engine compares them.
-        k: documents per query that must be right.
-        most: documents per query that can be fetched.
-        look: fetches a number of documents for some queries; returns per query what was found,
-            or None where more is needed, which is never so for `most`.
-
-    Returns:
-        Per query what `look` found.
-    """
-    found: dict[int, Found] = {}
-    pending, fetch = list(range(len(queries))), k + _SLACK
-    while pending:
-        results = zip(pending, look(queries[pending], min(fetch, most)), strict=True)
-        found |= {row: result for row, result in results if result is not None}
-        pending, fetch = [row for row in pending if row not in found], fetch * _WIDER
-    return [found[row] for row in range(len(queries))]
 
 
 class Docids(Sequence[str]):

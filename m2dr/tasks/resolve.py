@@ -14,9 +14,9 @@ from m2dr.data.dataset import Dataset
 from m2dr.index.engines import ENGINES
 from m2dr.index.exit_files import exits_elsewhere, fitting_exits, no_exits, no_layer_0
 from m2dr.index.faiss_build import open_index
-from m2dr.index.faiss_index import FaissIndex
+from m2dr.index.faiss import FaissIndex
 from m2dr.index.funnel import Funnel, FunnelIndex
-from m2dr.index.gpu import on_gpu
+from m2dr.index.faiss import on_gpu
 from m2dr.index.layout import (
     DIGITS,
     MANIFEST,

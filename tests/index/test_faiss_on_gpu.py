@@ -10,7 +10,7 @@ import pytest
 
 from m2dr.index import gpu
 from m2dr.index.faiss_build import build_index, open_index
-from m2dr.index.faiss_index import FaissIndex
+from m2dr.index.faiss import FaissIndex
 from m2dr.index.store import Store
 
 
@@ -79,7 +79,7 @@ def test_more_documents_than_a_gpu_can_find_are_left_to_the_processor(
 ) -> None:
     made = []
     stand_in(monkeypatch, lambda _, __, each: made.append(Gpu(each)) or made[-1])
-    monkeypatch.setattr("m2dr.index.faiss_index.GPU_DEPTH", 10)
+    monkeypatch.setattr("m2dr.index.faiss.GPU_DEPTH", 10)
     moved = gpu.on_gpu(index).index
 
     moved.search(queries, 10)

@@ -10,7 +10,7 @@ from m2dr.core.errors import UserError
 from m2dr.core.files import read_record, write_record
 from m2dr.core.records import Cut
 from m2dr.index.engines import ENGINES
-from m2dr.index.faiss_index import FaissIndex
+from m2dr.index.faiss import FaissIndex
 from m2dr.index.layout import store_folder
 from m2dr.index.manifest import IndexManifest, Label, PartialStore, StoreManifest, StorePlan
 from m2dr.index.searchable import Docids

@@ -13,7 +13,7 @@ from m2dr.core.records import Ranking, Run
 from m2dr.index.engines import ENGINES
 from m2dr.index.exact import prefix_runs
 from m2dr.index.faiss_build import build_index, open_index
-from m2dr.index.faiss_index import FaissIndex
+from m2dr.index.faiss import FaissIndex
 from m2dr.index.store import Store
 
 Floats = NDArray[np.float32]

@@ -14,7 +14,7 @@ from world import make_model
 
 from m2dr.core.requests import IndexRequest, SearchRequest
 from m2dr.data.qrels import read_topics
-from m2dr.index.faiss_library import load_faiss
+from m2dr.index.faiss import load_faiss
 from m2dr.tasks.index import index_corpus
 from m2dr.tasks.search import Searcher, search_topics
 

@@ -1,0 +1,462 @@
+"""The exact engine: full scans that compare every document, at several prefixes in one pass.
+
+A longer prefix only adds dims: its products are those of the shorter one plus those of the dims
+between, and its squared lengths likewise. A document that may be among the best becomes a key, an
+int64 whose upper half sorts as its score does and whose lower half by the rule for ties, so the
+largest k keys are the right k documents however many of them share a score.
+"""
+
+# Shapes in this file: Q queries, N documents, n of a tile, H dims of a vector, D prefixes.
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache, cached_property, partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from m2dr.core.errors import UserError
+from m2dr.core.records import Run, Similarity
+from m2dr.index.faiss import load_faiss
+from m2dr.index.filters import Filter
+from m2dr.index.searchable import Docids, Rows, Scores, Searchable, as_run
+from m2dr.index.store import HASHED_BYTES, Store
+from m2dr.index.vectors import Floats, check_depth, check_queries, prefixes
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    Vectors = Tensor | Floats
+Longs = NDArray[np.int64]
+Blocks = Iterable[tuple[int, Any]]  # the row at which it begins, and vectors: an array or a tensor
+
+KEPT_BYTES = 2**28  # prefixes that take no more, as float32, stay in memory between queries
+FEW = 64  # queries that FAISS compares with what is kept
+COMPILED_SCORES = 2**25  # of a scan, from which on compiled code selects: it loads in .4 s
+TILE_SCORES = {"cpu": 2**21, "cuda": 2**26}  # products held at once, about
+TILE_ROWS = {"cpu": range(1024, 8192), "cuda": range(2**14, 2**20)}
+QUERIES = {"cpu": 2**13, "cuda": 2**12}  # compared in one pass, at most
+RUN = 64  # consecutive scores, of which most often none reaches the bar
+LOW = 0xFFFFFFFF  # the half of a key that holds the place among ties
+NOTHING = np.iinfo(np.int64).min  # below every key; its score is not a number
+# Squares below lose digits in float32, and above they overflow: such sums are made in float64.
+_SMALL, _LARGE = 1e-24, 1e36
+
+
+class ExactIndex(Searchable):
+    """A store searched without an index file: the first dims of each vector, by a full scan.
+
+    The vectors stay in their files, which the system maps and caches; where their prefixes take
+    little memory, they are kept as float32. Opening costs nothing.
+
+    Attributes:
+        store: the store of the vectors.
+        manifest: the manifest of the store.
+        device: where the products are computed, as torch names it.
+    """
+
+    def __init__(self, store: Store, dim: int, device: str = "cpu") -> None:
+        """Open a store for search.
+
+        Raises:
+            UserError: its vectors are shorter than `dim`.
+        """
+        if not 1 <= dim <= store.width:
+            raise UserError(
+                f"Dim {dim} was asked for, and {store.folder} holds vectors of {store.width}."
+            )
+        self.store, self.manifest, self.device = store, store.manifest, device
+        self.docids = store.docids
+        self._dim, self._similarity = dim, store.manifest.label.similarity
+
+    @property
+    def dim(self) -> int:
+        """Dims of a query that are compared."""
+        return self._dim
+
+    @property
+    def documents(self) -> int:
+        """Number of documents."""
+        return self.store.documents
+
+    def where(self, wanted: Filter) -> "ExactIndex":
+        """See Searchable."""
+        return ExactIndex(self.store.where(wanted), self.dim, self.device)
+
+    def search(self, queries: "Vectors", k: int) -> tuple[Scores, Rows]:
+        """See Searchable; FAISS compares a few queries with prefixes that are kept."""
+        check_depth(k)
+        array, k = _queries(queries, self.dim), min(k, self.documents)
+        scan = partial(_scan, documents=self.documents, dims=(self.dim,), k=k, device=self.device)
+        if self._kept is None:
+            widened = self.manifest.dtype == "int8"
+            blocks = partial(_blocks, self.store) if widened else lambda: self._views
+            scan = partial(scan, similarity=self._similarity, inverse=self._inverse)
+            return scan(array, blocks)[self.dim]
+        array, kept = prefixes(array, self.dim, self._similarity), self._kept
+        if self.device != "cpu" or len(array) > FEW or not k or not len(array):
+            return scan(array, lambda: [(0, kept)], similarity="dot")[self.dim]
+        faiss = load_faiss()
+        scores, rows = faiss.knn(array, kept, k, faiss.METRIC_INNER_PRODUCT)
+        return scores, rows
+
+    @cached_property
+    def _kept(self) -> Any:
+        """Prefixes [N, dim], normalised, on the device; None where they take too much memory."""
+        room = KEPT_BYTES
+        if self.device != "cpu":
+            import torch
+
+            room = torch.cuda.mem_get_info(self.device)[0] // 2
+        if 4 * self.dim * self.documents > room:
+            return None
+        kept = np.empty((self.documents, self.dim), np.float32)
+        for start, block in self.store.blocks(compare=True):
+            kept[start : start + len(block)] = prefixes(block, self.dim, self._similarity)
+        return kept if self.device == "cpu" else torch.from_numpy(kept).to(self.device)
+
+    @cached_property
+    def _views(self) -> Blocks:
+        """Views of the files, as to map them anew costs as much as to read them."""
+        compare = self.store.bytes <= HASHED_BYTES  # digests of more take longer than a query
+        return list(_blocks(self.store, compare))
+
+    @cached_property
+    def _inverse(self) -> NDArray[np.float32] | None:
+        """One over the length of each prefix [N]; None for dot."""
+        if self._similarity == "dot":
+            return None
+        blocks = _blocks(self.store, compare=self.store.bytes <= HASHED_BYTES)
+        tiles = (tile.float() for _, tile in _tiles(blocks, 8192, self.dim))
+        return np.concatenate([_inverse_lengths(tile, (self.dim,))[0].numpy() for tile in tiles])
+
+
+def _blocks(documents: Store | Floats, compare: bool = True) -> Blocks:
+    """Return blocks of documents; int8 is widened while it is read, a few rows at a time."""
+    if isinstance(documents, Store):
+        rows = 8192 if documents.manifest.dtype == "int8" else 2**16
+        return documents.blocks(rows, compare=compare)
+    return [(start, documents[start : start + 2**16]) for start in range(0, len(documents), 2**16)]
+
+
+def prefix_top_k(
+    queries: "Vectors",
+    documents: Store | Floats,
+    dims: Iterable[int],
+    k: int,
+    similarity: Similarity,
+    device: str = "cpu",
+    places: Longs | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> dict[int, tuple[Scores, Rows]]:
+    """Search for the best `k` documents of each query, by each prefix.
+
+    All dims together cost little more than the longest alone: benchmarks/exact.py.
+
+    Args:
+        queries: [Q, H], not normalised.
+        documents: a store, or vectors [N, H], not normalised.
+        dims: lengths of the prefixes, none above H.
+        k: documents per query.
+        similarity: cosine normalises after cutting; a vector of length zero then scores 0.
+        device: where the products are computed, as torch names it.
+        places: [N], no two the same and all from 0 to N - 1; of documents with equal scores
+            the one with the higher place comes first. The lower row, when None.
+        progress: called with the number of documents of each part that was scanned.
+
+    Returns:
+        Per dim, scores and rows, [Q, min(k, N)], best first.
+
+    Raises:
+        UserError: a dim does not fit the vectors, a query or a score is not finite, or k is
+            below 1.
+    """
+    check_depth(k)
+    wanted = tuple(sorted(set(dims)))
+    if not wanted or wanted[0] < 1:
+        raise UserError(f"Dims {list(wanted)} were asked for. Name at least one, none below 1.")
+    count = documents.documents if isinstance(documents, Store) else len(documents)
+    asked, blocks = _queries(queries, wanted[-1]), partial(_blocks, documents)
+    return _scan(asked, blocks, count, wanted, k, similarity, device, places, progress)
+
+
+def prefix_runs(
+    query_ids: Sequence[str],
+    queries: "Vectors",
+    documents: Store | Floats,
+    docids: Docids,
+    dims: Iterable[int],
+    k: int,
+    similarity: Similarity,
+    device: str = "cpu",
+    drop: Mapping[str, str] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> dict[int, Run]:
+    """Rank as `prefix_top_k` does, with ties by docid descending: one run per dim.
+
+    Args:
+        query_ids: Q of them.
+        queries: [Q, H], not normalised.
+        documents: as `prefix_top_k` takes them.
+        docids: N of them.
+        dims: lengths of the prefixes.
+        k: documents per query.
+        similarity: as `prefix_top_k` takes it.
+        device: as `prefix_top_k` takes it.
+        drop: per query id, a docid to leave out, such as the query's own document.
+        progress: as `prefix_top_k` takes it.
+
+    Raises:
+        UserError: as `prefix_top_k` raises.
+    """
+    check_depth(k)
+    drop = drop or {}
+    by_dim = prefix_top_k(
+        queries, documents, dims, k + bool(drop), similarity, device, docids.ranks(), progress
+    )
+    return {dim: as_run(query_ids, found, docids, k, drop) for dim, found in by_dim.items()}
+
+
+def _queries(queries: "Vectors", dim: int) -> NDArray[np.float32]:
+    """Return queries [Q, at least dim] as float32, refusing those too short or not finite."""
+    if not isinstance(queries, np.ndarray):
+        queries = queries.detach().cpu().float().numpy()
+    array = np.asarray(queries, np.float32)
+    check_queries(array, dim)
+    return array
+
+
+def _scan(
+    queries: NDArray[np.float32],
+    blocks: Callable[[], Blocks],
+    documents: int,
+    dims: Sequence[int],
+    k: int,
+    similarity: Similarity,
+    device: str,
+    places: Longs | None = None,
+    progress: Callable[[int], None] | None = None,
+    inverse: NDArray[np.float32] | None = None,
+) -> dict[int, tuple[Scores, Rows]]:
+    """Compare queries [Q, H], not normalised, with N documents; the rest as for `prefix_top_k`.
+
+    `blocks` is called once for every `QUERIES`; `inverse` [N] is one over the lengths of the prefix
+    of a single dim, computed when None.
+    """
+    import torch
+
+    k, kind = min(k, documents), "cpu" if device == "cpu" else "cuda"
+    keys = torch.full((len(dims), len(queries), k), NOTHING, device=device)
+    by_row = torch.from_numpy(np.array([] if places is None else places, np.int64)).to(device)
+    known = None if inverse is None else torch.from_numpy(inverse)[None].to(device)
+    scores = len(queries) * documents * len(dims)
+    enter = _compiled() if kind == "cpu" and scores >= COMPILED_SCORES else None
+    starts = range(0, len(queries) if k else 0, QUERIES[kind])
+    cores = torch.get_num_threads()
+    with torch.inference_mode(), _full_precision(), ThreadPoolExecutor(cores) as pool:
+        for start in starts:
+            some = slice(start, start + QUERIES[kind])
+            part = torch.from_numpy(queries[some]).to(device)
+            scales = part.new_ones(len(dims), len(part))
+            if similarity == "cosine":
+                scales = _inverse_lengths(part, dims)
+            limits, size = TILE_ROWS[kind], TILE_SCORES[kind] // len(part) // 128 * 128
+            size = min(max(size, limits.start), limits.stop, -(-documents // 128) * 128)
+            # Every product has one shape: an edge may round copies of a document otherwise.
+            wide, products = part.new_empty(size, dims[-1]), part.new_empty(len(part), size)
+            for row, tile in _tiles(blocks(), size, dims[-1]):
+                n = len(tile)
+                wide[:n] = tile
+                wide[n:] = 0
+                factors = part.new_ones(len(dims), n)
+                if known is not None:
+                    factors = known[:, row : row + n]
+                elif similarity == "cosine":
+                    factors = _inverse_lengths(wide[:n], dims)
+                for number, (begin, end) in enumerate(pairwise((0, *dims))):
+                    left, right = part[:, begin:end], wide[:, begin:end].mT
+                    torch.addmm(products, left, right, beta=int(begin > 0), out=products)
+                    given = products[:, :n], factors[number], scales[number], row, by_row
+                    _select(enter, pool, *given, keys[number, some])
+                if progress and start == starts[-1]:
+                    progress(n)
+    best = keys.sort(dim=2, descending=True).values.cpu().numpy()
+    row_of = None if places is None else np.argsort(places)
+    hits = {}
+    for dim, own in zip(dims, best, strict=True):
+        low = own & LOW
+        bits = _flipped((own >> 32).astype(np.int32))
+        hits[dim] = bits.view(np.float32), LOW - low if row_of is None else row_of[low]
+    return hits
+
+
+def _tiles(blocks: Blocks, size: int, dim: int) -> "Iterator[tuple[int, Tensor]]":
+    """Yield all documents as tiles [at most size, dim], each with the row at which it begins."""
+    import torch
+
+    for start, block in blocks:
+        if block.shape[1] < dim:
+            raise UserError(
+                f"Dim {dim} was asked for, and the documents' vectors have {block.shape[1]} dims."
+            )
+        with warnings.catch_warnings():  # a file is mapped for reading only
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+            whole = block if torch.is_tensor(block) else torch.from_numpy(block)
+        for first in range(0, len(block), size):
+            yield start + first, whole[first : first + size, :dim]
+
+
+def _select(
+    enter: Callable[..., bool] | None,
+    pool: ThreadPoolExecutor,
+    products: "Tensor",
+    factors: "Tensor",
+    scales: "Tensor",
+    first: int,
+    places: "Tensor",
+    keys: "Tensor",
+) -> None:
+    """Let the documents of a tile, with products [Q, n], into the best `keys` [Q, k].
+
+    Compiled code does it in the threads of a pool, as `enter`, which says what is what; else torch.
+    """
+    import torch
+
+    if enter is not None:
+        threads = min(torch.get_num_threads(), len(products))
+        parts = (part.tensor_split(threads) for part in (products, scales, keys))
+        of_all = factors.numpy(), places.numpy()
+        running = [
+            pool.submit(enter, p.numpy(), of_all[0], s.numpy(), first, of_all[1], best.numpy())
+            for p, s, best in zip(*parts, strict=True)
+        ]
+        if not all([job.result() for job in running]):
+            raise _not_a_number()
+        return
+    scores = products * factors * scales[:, None]
+    if scores.isnan().any():
+        raise _not_a_number()
+    rows = torch.arange(first, first + scores.shape[1], device=keys.device)
+    low = places[rows] if len(places) else LOW - rows
+    # Adding zero turns -0 into 0. The bits of a float sort as an integer once those of the
+    # negatives are flipped.
+    high = _flipped((scores + 0.0).view(torch.int32)).long() << 32
+    keys.copy_(torch.cat([keys, high | low], 1).topk(keys.shape[1], sorted=False).values)
+
+
+def _inverse_lengths(vectors: "Tensor", dims: Sequence[int]) -> "Tensor":
+    """Return one over the length of each prefix of vectors [n, H], [D, n]; 0 for a length of 0."""
+    import torch
+
+    squares = vectors.new_empty(len(dims), len(vectors))
+    for number, (start, stop) in enumerate(pairwise((0, *dims))):
+        part = vectors[:, start:stop]
+        torch.linalg.vecdot(part, part, out=squares[number])
+    for before, here in pairwise(squares):
+        here += before  # one by one: on a gpu the running sum of torch is another one each time
+    inverse = squares.rsqrt()
+    for number, row in ((squares < _SMALL) | (squares > _LARGE)).nonzero().tolist():
+        length = torch.linalg.vector_norm(vectors[row, : dims[number]], dtype=torch.float64)
+        # Below `tiny` one over the length would be infinite in float32.
+        inverse[number, row] = 1 / length if length > torch.finfo(torch.float32).tiny else 0.0
+    return inverse
+
+
+def _flipped(bits: Any) -> Any:
+    """Turn the order of negatives round, bits int32; twice is no change."""
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+def _not_a_number() -> UserError:
+    return UserError(
+        "A score is not a number: a product of two vectors is beyond float32, or a file of vectors "
+        "is damaged."
+    )
+
+
+@contextmanager
+def _full_precision() -> Iterator[None]:
+    """Multiply float32 as float32: training may have allowed TF32 or bf16, off by 1e-3."""
+    import torch
+
+    processor = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # made at import
+    backends = (torch.backends.cuda.matmul, processor)
+    before = [backend.fp32_precision for backend in backends]
+    try:
+        for backend in backends:
+            backend.fp32_precision = "ieee"
+        yield
+    finally:
+        for backend, precision in zip(backends, before, strict=True):
+            backend.fp32_precision = precision
+
+
+@cache
+def _compiled() -> Callable[..., bool] | None:
+    """Return `_enter` compiled, kept on disk, without the interpreter's lock; None without numba."""
+    try:
+        from numba import njit
+    except ImportError:  # numba is not there, or does not go with this numpy
+        return None
+    compiled: Callable[..., bool]
+    try:
+        compiled = njit(_enter, cache=True, nogil=True, error_model="numpy")
+    except RuntimeError:  # no folder may be written to
+        compiled = njit(_enter, nogil=True, error_model="numpy")
+    return compiled
+
+
+def _enter(
+    products: Scores, factors: Scores, scales: Scores, first: int, places: Longs, keys: Longs
+) -> bool:
+    """Let documents into heaps of keys, the least at the root; return whether scores are numbers.
+
+    Args:
+        products: [Q, n].
+        factors: of documents, [n].
+        scales: of queries, [Q].
+        first: row of the first document.
+        places: of all documents [N]; empty when the lower row comes first.
+        keys: heaps [Q, k].
+    """
+    for query in range(len(products)):
+        scale, heap = scales[query], keys[query]
+        bits = np.int32(heap[0] >> 32)
+        bar = np.int32(bits ^ ((bits >> 31) & 0x7FFFFFFF)).view(np.float32)
+        for start in range(0, len(factors), RUN):
+            run, lengths = products[query, start : start + RUN], factors[start : start + RUN]
+            reaching = np.int32(0)
+            for column in range(len(run)):
+                # Of this type throughout, so that eight at a time are compared.
+                below = run[column] * lengths[column] * scale < bar
+                reaching = np.int32(reaching + np.int32(not below))
+            if not reaching:
+                continue
+            for column in range(len(run)):
+                score = run[column] * lengths[column] * scale
+                if score < bar:
+                    continue
+                if np.isnan(score):
+                    return False
+                row = first + start + column
+                place = places[row] if len(places) else LOW - row
+                high = np.int64(np.float32(score + np.float32(0)).view(np.int32))
+                key = ((high ^ ((high >> 31) & 0x7FFFFFFF)) << 32) | place
+                if key <= heap[0]:
+                    continue
+                spot, child = 0, 1
+                while child < len(heap):
+                    if child + 1 < len(heap) and heap[child + 1] < heap[child]:
+                        child += 1
+                    if heap[child] >= key:
+                        break
+                    heap[spot] = heap[child]
+                    spot, child = child, 2 * child + 1
+                heap[spot] = key
+                bits = np.int32(heap[0] >> 32)
+                bar = np.int32(bits ^ ((bits >> 31) & 0x7FFFFFFF)).view(np.float32)
+    return True
