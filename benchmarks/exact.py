@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from m2dr.index.exact.tiles import PROCESSOR
 from numpy.typing import NDArray
 
 from m2dr.index.exact import ExactIndex, prefix_top_k
-from m2dr.index.exact.tiles import PROCESSOR
 from m2dr.index.faiss import load_faiss
 from m2dr.index.manifest import Label, StorePlan
 from m2dr.index.store import Store, open_store

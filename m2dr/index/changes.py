@@ -4,55 +4,48 @@ import os
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from m2dr.core.files import atomic_path, lock_folder, sync
 from m2dr.core.records import Fields
-from m2dr.index.field_files import field_file, write_fields
+from m2dr.index.fields import FIELDS, write_fields
 from m2dr.index.layout import store_folders_of
-from m2dr.index.manifest import FieldFile
 from m2dr.index.store import Store, open_store
 
 _ELSEWHERE = "give another --indexes"
 
 
-def keep_fields(
-    home: Path, rows: Callable[[Store], Iterable[Fields]], say: Callable[[str], None] | None = None
-) -> None:
+def keep_fields(home: Path, rows: Callable[[Store], Iterable[Fields]]) -> None:
     """Write the fields of the documents of finished stores, which do not have them yet.
 
     Args:
         home: folder of the stores of all layers.
-        rows: returns the fields of each stored document; called twice.
-        say: as `write_fields` takes it.
+        rows: returns the fields of each stored document.
 
     Raises:
         UserError: another process changes the stores, or the disk refuses.
     """
-    made: dict[str, tuple[Path, FieldFile]] = {}  # by documents: layers share them
+    written: dict[str, tuple[Path, str]] = {}  # file and digest, by documents: layers share them
     with lock_folder(home):
         for folder in store_folders_of(home):
             with lock_folder(folder):
-                _keep_fields_of(open_store(folder), rows, made, say)
+                _keep_fields_of(open_store(folder), rows, written)
 
 
 def _keep_fields_of(
     store: Store,
     rows: Callable[[Store], Iterable[Fields]],
-    made: dict[str, tuple[Path, FieldFile]],
-    say: Callable[[str], None] | None,
+    written: dict[str, tuple[Path, str]],
 ) -> None:
-    held, key = store.manifest, store.manifest.docids
-    if held.fields is not None:
+    manifest, path = store.manifest, store.folder / FIELDS
+    if manifest.fields is not None:
         return
-    if key not in made:
-        path = store.folder / field_file(0)
-        made[key] = path, write_fields(path, partial(rows, store), say)
-    path, record = made[key]
-    if record.name and path.parent != store.folder:
-        link(path, store.folder / path.name)
-    replace(held, fields=(record,)).write(store.folder)
+    if manifest.docids not in written:
+        written[manifest.docids] = path, write_fields(path, rows(store))
+    source, digest = written[manifest.docids]
+    if digest and source != path:
+        link(source, path)
+    replace(manifest, fields=digest).write(store.folder)
 
 
 def link(source: Path, target: Path) -> None:

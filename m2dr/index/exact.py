@@ -59,8 +59,16 @@ class ExactIndex(Searchable):
         device: where the products are computed, as torch names it.
     """
 
-    def __init__(self, store: Store, dim: int, device: str = "cpu") -> None:
+    def __init__(
+        self, store: Store, dim: int, device: str = "cpu", rows: Rows | None = None
+    ) -> None:
         """Open a store for search.
+
+        Args:
+            store: of the vectors.
+            dim: dims that are compared.
+            device: where the products are computed, as torch names it.
+            rows: that are searched, increasing; None: all.
 
         Raises:
             UserError: its vectors are shorter than `dim`.
@@ -70,7 +78,7 @@ class ExactIndex(Searchable):
                 f"Dim {dim} was asked for, and {store.folder} holds vectors of {store.width}."
             )
         self.store, self.manifest, self.device = store, store.manifest, device
-        self.docids = store.docids
+        self.docids, self._rows = store.docids, rows
         self._dim, self._similarity = dim, store.manifest.label.similarity
 
     @property
@@ -81,27 +89,31 @@ class ExactIndex(Searchable):
     @property
     def documents(self) -> int:
         """Number of documents."""
-        return self.store.documents
+        return self.store.documents if self._rows is None else len(self._rows)
 
     def where(self, wanted: Filter) -> "ExactIndex":
         """See Searchable."""
-        return ExactIndex(self.store.where(wanted), self.dim, self.device)
+        return ExactIndex(self.store, self.dim, self.device, self.store.matching(wanted))
 
     def search(self, queries: "Vectors", k: int) -> tuple[Scores, Rows]:
         """See Searchable; FAISS compares a few queries with prefixes that are kept."""
         check_depth(k)
-        array, k = _queries(queries, self.dim), min(k, self.documents)
+        scores, rows = self._search(_queries(queries, self.dim), min(k, self.documents))
+        return scores, rows if self._rows is None else self._rows[rows]
+
+    def _search(self, queries: NDArray[np.float32], k: int) -> tuple[Scores, Rows]:
+        """Return scores and rows, [Q, k], among those that are searched."""
         scan = partial(_scan, documents=self.documents, dims=(self.dim,), k=k, device=self.device)
         if self._kept is None:
-            widened = self.manifest.dtype == "int8"
-            blocks = partial(_blocks, self.store) if widened else lambda: self._views
+            widened = self.store.manifest.dtype == "int8" or self._rows is not None
+            blocks = self._blocks if widened else lambda: self._views
             scan = partial(scan, similarity=self._similarity, inverse=self._inverse)
-            return scan(array, blocks)[self.dim]
-        array, kept = prefixes(array, self.dim, self._similarity), self._kept
-        if self.device != "cpu" or len(array) > FEW or not k or not len(array):
-            return scan(array, lambda: [(0, kept)], similarity="dot")[self.dim]
+            return scan(queries, blocks)[self.dim]
+        prepared, kept = prefixes(queries, self.dim, self._similarity), self._kept
+        if self.device != "cpu" or len(prepared) > FEW or not k or not len(prepared):
+            return scan(prepared, lambda: [(0, kept)], similarity="dot")[self.dim]
         faiss = load_faiss()
-        scores, rows = faiss.knn(array, kept, k, faiss.METRIC_INNER_PRODUCT)
+        scores, rows = faiss.knn(prepared, kept, k, faiss.METRIC_INNER_PRODUCT)
         return scores, rows
 
     @cached_property
@@ -115,24 +127,34 @@ class ExactIndex(Searchable):
         if 4 * self.dim * self.documents > room:
             return None
         kept = np.empty((self.documents, self.dim), np.float32)
-        for start, block in self.store.blocks(compare=True):
+        for start, block in self._blocks():
             kept[start : start + len(block)] = prefixes(block, self.dim, self._similarity)
         return kept if self.device == "cpu" else torch.from_numpy(kept).to(self.device)
 
     @cached_property
     def _views(self) -> Blocks:
         """Views of the files, as to map them anew costs as much as to read them."""
-        compare = self.store.bytes <= HASHED_BYTES  # digests of more take longer than a query
-        return list(_blocks(self.store, compare))
+        return list(self._blocks())
 
     @cached_property
     def _inverse(self) -> NDArray[np.float32] | None:
         """One over the length of each prefix [N]; None for dot."""
         if self._similarity == "dot":
             return None
-        blocks = _blocks(self.store, compare=self.store.bytes <= HASHED_BYTES)
-        tiles = (tile.float() for _, tile in _tiles(blocks, 8192, self.dim))
+        tiles = (tile.float() for _, tile in _tiles(self._blocks(), 8192, self.dim))
         return np.concatenate([_inverse_lengths(tile, (self.dim,))[0].numpy() for tile in tiles])
+
+    def _blocks(self) -> Blocks:
+        """Yield blocks of the documents that are searched."""
+        first = 0
+        # Digests of large files take longer than a query.
+        for start, block in _blocks(self.store, compare=self.store.bytes <= HASHED_BYTES):
+            if self._rows is not None:
+                own = np.searchsorted(self._rows, (start, start + len(block)))
+                block = block[self._rows[slice(*own)] - start]
+            if len(block):
+                yield first, block
+            first += len(block)
 
 
 def _blocks(documents: Store | Floats, compare: bool = True) -> Blocks:
@@ -397,16 +419,17 @@ def _full_precision() -> Iterator[None]:
 
 @cache
 def _compiled() -> Callable[..., bool] | None:
-    """Return `_enter` compiled, kept on disk, without the interpreter's lock; None without numba."""
+    """Return `_enter` compiled, which is kept on disk and holds no lock; None without numba."""
     try:
         from numba import njit
     except ImportError:  # numba is not there, or does not go with this numpy
         return None
+    settings: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
     compiled: Callable[..., bool]
     try:
-        compiled = njit(_enter, cache=True, nogil=True, error_model="numpy")
+        compiled = njit(_enter, cache=True, **settings)
     except RuntimeError:  # no folder may be written to
-        compiled = njit(_enter, nogil=True, error_model="numpy")
+        compiled = njit(_enter, **settings)
     return compiled
 
 

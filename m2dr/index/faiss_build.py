@@ -21,8 +21,7 @@ from m2dr.core.files import (
 )
 from m2dr.core.records import Similarity
 from m2dr.index.engines import Engine, FaissRecipe, engine_of, factory_name
-from m2dr.index.faiss import FaissIndex
-from m2dr.index.faiss import BinaryIndex, load_faiss, refusing, threads
+from m2dr.index.faiss import BinaryIndex, FaissIndex, load_faiss, refusing, threads
 from m2dr.index.layout import (
     INDEX,
     INDEX_DOCIDS,

@@ -1,80 +1,47 @@
-"""Filters over the fields of documents: `year >= 2020 and (lang = en or lang = de)`."""
+"""Filters over the fields of documents: `year >= 2020 and (lang == "en" or lang == "de")`.
 
+A filter is read by Python's own grammar: comparisons by ==, !=, <, <=, >, >=, in and not in, joined
+by and, or and not. One = is read as ==, and a bare word where a value belongs as a text. A document
+that lacks a field fulfils no comparison with it.
+"""
+
+import ast
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
-from math import inf, isfinite
-from typing import Literal, NamedTuple
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from m2dr.core.errors import UserError, suggestion
 
-from m2dr.core.errors import UserError, counted, suggestion
-from m2dr.core.records import Fields
-from m2dr.index.manifest import Kind
-
+EXAMPLE = 'year >= 2020 and lang in ("en", "de")'
 Value = str | int | float | bool
-Bools = NDArray[np.bool_]
 
-EXAMPLE = "year >= 2020 and lang in (en, de)"
-_DEEPEST = 50  # parentheses and negations inside each other
-_SHOWN = 20  # fields that a message names
-_FEW = 0.1  # of the values of a field: so many odd ones are told of
-_LETTERS = 200  # of a name or a value that a message shows
-_TOKEN = re.compile(
-    r"""(?P<quoted>'(?:[^']|'')*'|"(?:[^"]|"")*")|(?P<sign>!=|<=|>=|==?|[<>(),])"""
-    r"""|(?P<word>[^\s()<>=!,'"]+)|(?P<wrong>\S)"""
-)
-_WORDS = ("and", "or", "not", "in")
-_ORDERS = ("<", "<=", ">", ">=")
-_LONGEST = 2**63
-_WHOLE = re.compile(r"-?(?:0|[1-9]\d{0,18})", re.ASCII)
-_NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,99})(?:\.\d+)?(?:[eE][+-]?\d{1,3})?", re.ASCII)
-_ASKED = re.compile(
-    r"[+-]?(?:\d{1,400}(?:\.\d{0,400})?|\.\d{1,400})(?:[eE][+-]?\d{1,3})?", re.ASCII
-)
-_DATE = re.compile(
-    r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?(?:Z|[+-]\d\d:?\d\d)?)?", re.ASCII
-)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-# What a filter says
+_EQUAL = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|(?<![=!<>])=(?!=)""")
+_SIGNS: Mapping[type[ast.cmpop], str] = {
+    ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
+    ast.In: "in", ast.NotIn: "not in",
+}  # fmt: skip
+_HOLDS = {"int64": "whole numbers", "double": "numbers", "bool": "true or false"}
 
 
 @dataclass(frozen=True)
-class FieldComparison:
+class Comparison:
     """A field compared with a value, or with several for `in`."""
 
     field: str
-    sign: str  # =, !=, <, <=, >, >= or in
+    sign: str  # ==, !=, <, <=, >, >= or in
     values: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class FieldTest:
-    """A comparison whose values are of the kind of the field.
-
-    A document without the field fulfils none.
-    """
-
-    field: str
-    kind: Kind
-    sign: Literal["in", "not in", "<", "<=", ">", ">="]
-    values: tuple[Value, ...]  # one, except for the first two signs
-
-
-@dataclass(frozen=True)
 class Junction:
-    """Conditions joined by `and`, by `or`, or a single one behind `not`."""
+    """Conditions joined by `and` or by `or`, or a single one behind `not`."""
 
-    word: Literal["and", "or", "not"]
-    parts: "tuple[FieldComparison | FieldTest | Junction, ...]"
+    word: str
+    parts: "tuple[Comparison | Junction, ...]"
 
 
-Condition = FieldComparison | FieldTest | Junction
+Condition = Comparison | Junction
 
 
 @dataclass(frozen=True)
@@ -91,359 +58,149 @@ class Filter:
         Raises:
             UserError: it is not written as a filter is.
         """
-        return cls(text, _Parser(text).condition())
+        source = f"({_EQUAL.sub(lambda sign: '==' if sign[0] == '=' else sign[0], text)}\n)"
+        try:
+            return cls(text, _condition(ast.parse(source, mode="eval").body, source))
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            raise UserError(
+                f"The filter {text[:200]!r} cannot be read; a filter is written like: {EXAMPLE}"
+            ) from None
 
-    def bound(self, kinds: Mapping[str, Kind], corpus: str) -> Condition:
-        """Return the condition with values of the kinds of the fields, in `FieldTest`s.
+    def expression(self, types: Mapping[str, Any]) -> Any:
+        """Return a pyarrow expression that is true of the documents that fit.
 
         Args:
-            kinds: of the fields that documents have, by name.
-            corpus: whose documents, in messages.
+            types: of the fields, by name, as pyarrow has them.
 
         Raises:
             UserError: there is no such field, or a value is of another kind.
         """
-        return _bound(self.condition, kinds, corpus)
+        return _arrow(self.condition, types)
+
+    def milvus(self, types: Mapping[str, Any], columns: Mapping[str, str]) -> str:
+        """Return the filter as an expression of Milvus.
+
+        Args:
+            types: as `expression` takes them.
+            columns: names of the columns in Milvus, by field.
+
+        Raises:
+            UserError: as `expression` raises.
+        """
+        return _milvus(self.condition, types, columns)
 
 
-def holds(condition: Condition, test: Callable[[FieldTest], Bools]) -> Bools:
-    """Return which documents [n] fulfil a bound condition.
+def _condition(node: ast.expr, source: str) -> Condition:
+    """Read a syntax tree.
 
-    Args:
-        condition: as `Filter.bound` returns it.
-        test: returns which documents fulfil a single comparison.
+    Raises:
+        ValueError: it is no filter.
     """
-    if isinstance(condition, FieldTest):
-        return test(condition)
-    if not isinstance(condition, Junction):
-        raise TypeError("the condition is not bound to kinds of fields")
-    found = [holds(part, test) for part in condition.parts]
-    if condition.word == "not":
-        return ~found[0]
-    join = np.logical_and if condition.word == "and" else np.logical_or
-    return np.asarray(join.reduce(found), np.bool_)
+    match node:
+        case ast.BoolOp(op, parts):
+            word = "and" if isinstance(op, ast.And) else "or"
+            return Junction(word, tuple(_condition(part, source) for part in parts))
+        case ast.UnaryOp(ast.Not(), part):
+            return Junction("not", (_condition(part, source),))
+        case ast.Compare(left, [op], [right]) if type(op) in _SIGNS:
+            sign = _SIGNS[type(op)]
+            several = "in" in sign and isinstance(right, ast.Tuple | ast.List | ast.Set)
+            values = right.elts if several else [right]  # type: ignore[attr-defined]  # of these
+            texts = tuple(_text(value, source) for value in values)
+            if sign == "not in":
+                return Junction("not", (Comparison(_text(left, source), "in", texts),))
+            return Comparison(_text(left, source), sign, texts)
+    raise ValueError("no comparison")
 
 
-def fields_of(condition: Condition) -> Iterator[str]:
-    """Yield the names of the fields that a condition compares."""
-    if isinstance(condition, Junction):
-        for part in condition.parts:
-            yield from fields_of(part)
-    else:
-        yield condition.field
+def _text(node: ast.expr, source: str) -> str:
+    """Return a quoted text, or else a name or a number as it is written."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    number = node.operand if isinstance(node, ast.UnaryOp) else node
+    if not isinstance(number, ast.Constant | ast.Name | ast.Attribute):
+        raise ValueError("no value")
+    return (ast.get_source_segment(source, node) or "").replace(" ", "")
 
 
-# Reading
+def _bound(one: Comparison, types: Mapping[str, Any]) -> tuple[Any, list[Any]]:
+    """Return the type of a field, and the values that it is compared with as pyarrow's scalars."""
+    import pyarrow as pa
 
-
-class _Token(NamedTuple):
-    kind: str  # quoted, sign or word; "end" behind the last one
-    text: str
-
-    @property
-    def shown(self) -> str:
-        return "its end" if self.kind == "end" else repr(self.text[:_LETTERS])
-
-    def is_word(self, *words: str) -> bool:
-        return self.kind == "word" and self.text.lower() in words
-
-
-class _Parser:
-    """Recursive descent: or, and, not, comparison."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text.encode(errors="backslashreplace").decode()  # in messages
-        if self._text != text:
-            raise self._error("holds half a surrogate pair, which is not text")
-        self._tokens = [_Token(str(one.lastgroup), one[0]) for one in _TOKEN.finditer(text)]
-        self._at = self._depth = 0
-        if wrong := next((one for one in self._tokens if one.kind == "wrong"), None):
-            what = "a quote that is not closed" if wrong.text in "'\"" else repr(wrong.text)
-            raise self._error(f"holds {what}")
-        if not self._tokens:
-            raise self._error("is empty")
-
-    def condition(self) -> Condition:
-        """Read the whole filter."""
-        found = self._joined("or")
-        if self._next.kind != "end":
-            raise self._expected("'and', 'or' or its end")
-        return found
-
-    @property
-    def _next(self) -> _Token:
-        end = _Token("end", "")
-        return self._tokens[self._at] if self._at < len(self._tokens) else end
-
-    def _take(self) -> _Token:
-        found = self._next
-        self._at += 1
-        return found
-
-    def _joined(self, word: Literal["and", "or"]) -> Condition:
-        read = self._negated if word == "and" else lambda: self._joined("and")
-        parts = [read()]
-        while self._next.is_word(word):
-            self._take()
-            parts.append(read())
-        return Junction(word, tuple(parts)) if parts[1:] else parts[0]
-
-    def _negated(self) -> Condition:
-        nested = self._next.is_word("not") or self._next == ("sign", "(")
-        if not nested:
-            return self._comparison()
-        self._depth += 1
-        if self._depth > _DEEPEST:
-            raise self._error(f"is nested more than {_DEEPEST} deep")
-        if self._take().is_word("not"):
-            found: Condition = Junction("not", (self._negated(),))
-        else:
-            found = self._joined("or")
-            self._expect(")")
-        self._depth -= 1
-        return found
-
-    def _comparison(self) -> Condition:
-        name = self._name("the name of a field")
-        sign = self._take()
-        if sign.is_word("not") and self._next.is_word("in"):
-            self._take()
-            return Junction("not", (FieldComparison(name, "in", self._list()),))
-        if sign.is_word("in"):
-            return FieldComparison(name, "in", self._list())
-        if sign.kind != "sign" or sign.text in "(),":
-            self._at -= 1
-            raise self._expected(f"=, !=, <, <=, >, >= or in after {name!r}")
-        value = self._name(f"a value after {name} {sign.text}")
-        return FieldComparison(name, "=" if sign.text == "==" else sign.text, (value,))
-
-    def _list(self) -> tuple[str, ...]:
-        self._expect("(")
-        values = [self._name("a value")]
-        while self._next == ("sign", ","):
-            self._take()
-            values.append(self._name("a value"))
-        self._expect(")")
-        return tuple(values)
-
-    def _name(self, what: str) -> str:
-        """Return the name of a field or a value: a bare word, or quoted."""
-        found = self._next
-        if found.kind not in ("word", "quoted") or found.is_word(*_WORDS):
-            raise self._expected(what)
-        self._take()
-        if found.kind == "word":
-            return found.text
-        mark = found.text[0]
-        return found.text[1:-1].replace(2 * mark, mark)
-
-    def _expect(self, sign: str) -> None:
-        if self._next != ("sign", sign):
-            raise self._expected(repr(sign))
-        self._take()
-
-    def _expected(self, what: str) -> UserError:
-        return self._error(f"has {self._next.shown} where {what} belongs")
-
-    def _error(self, problem: str) -> UserError:
-        return UserError(
-            f"The filter {self._text[:200]!r} {problem}. A filter is written like: {EXAMPLE}; "
-            "values with spaces stand in quotes."
-        )
-
-
-# Kinds of values
-
-
-def _whole(text: str) -> int | None:
-    """Return a whole number of 64 bits, without leading zeros as codes have them."""
-    found = int(text) if _WHOLE.fullmatch(text) else None
-    return found if found is not None and -_LONGEST <= found < _LONGEST else None
-
-
-def _number(text: str) -> float | None:
-    """Return a number of 64 bits; none for a whole number that it would round, such as an id."""
-    if not _NUMBER.fullmatch(text):
-        return None
-    found = float(text)
-    rounded = text.lstrip("-").isdigit() and isfinite(found) and int(text) != int(found)
-    return found if isfinite(found) and not rounded else None
-
-
-def _moment(text: str) -> int | None:
-    """Return microseconds since 1970 of a date, or a date and a time; UTC where none is named."""
-    if not _DATE.fullmatch(text):
-        return None
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    aware = found if found.tzinfo else found.replace(tzinfo=UTC)
-    return (aware - _EPOCH) // timedelta(microseconds=1)
-
-
-def _truth(text: str) -> bool | None:
-    return {"true": True, "false": False}.get(text.lower())
-
-
-READERS: Mapping[Kind, Callable[[str], Value | None]] = {
-    "integer": _whole,
-    "number": _number,
-    "date": _moment,
-    "boolean": _truth,
-    "text": str,
-}
-_ASKED_FOR = {
-    "integer": "whole numbers",
-    "number": "numbers",
-    "date": "dates such as 2024-01-31 or 2024-01-31T12:00:00Z",
-    "boolean": "true or false",
-}
-
-
-def typed(fields: Fields, kinds: Mapping[str, Kind]) -> dict[str, Value]:
-    """Return the fields of a document by name, numbers and truths as such, and others as texts.
-
-    >>> typed((("year", "1999"), ("day", "2024-01-31")), {"year": "integer", "day": "date"})
-    {'year': 1999, 'day': '2024-01-31'}
-    """
-    found: dict[str, Value] = {}
-    for name, text in fields:
-        kind = kinds.get(name, "text")
-        value = None if kind == "date" else READERS[kind](text)
-        found[name] = text if value is None or value in (inf, -inf) else value
-    return found
-
-
-class KindGuess:
-    """The kind of a field: the first of READERS that can read each of its texts."""
-
-    def __init__(self) -> None:
-        self._possible = list(READERS)
-        self._texts = self._read = 0  # how many there are, and how many the kind before text reads
-        self._before: Kind | None = None
-        self._odd = ""  # the first text that it does not read
-
-    def add(self, text: str) -> None:
-        """Take another text into account."""
-        self._texts += 1
-        if len(self._possible) > 1:
-            possible = [kind for kind in self._possible if READERS[kind](text) is not None]
-            if len(possible) == 1 and self._texts > 1:
-                self._before, self._read, self._odd = self._possible[0], self._texts - 1, text
-            self._possible = possible
-        elif self._before and READERS[self._before](text) is not None:
-            self._read += 1
-
-    def doubt(self, field: str) -> str:
-        """Return a sentence where few texts keep a field from having another kind; else nothing."""
-        if not self._before or self._texts - self._read > _FEW * self._texts:
-            return ""
-        kind = _ASKED_FOR[self._before].partition(" such as")[0]
-        return (
-            f"The field {field!r} is compared as text: {self._read:,} of its {self._texts:,} "
-            f"values are {kind}, and {self._odd[:_LETTERS]!r} is not."
-        )
-
-    @property
-    def kind(self) -> Kind:
-        """The kind that reads all of them."""
-        return self._possible[0]
-
-
-def common_kind(kinds: Collection[Kind]) -> Kind:
-    """Return the kind of a field that has several kinds in different files.
-
-    >>> common_kind(["integer", "number"]), common_kind(["integer", "date"])
-    ('number', 'text')
-    """
-    if len(set(kinds)) == 1:
-        return next(iter(kinds))
-    return "number" if set(kinds) == {"integer", "number"} else "text"
-
-
-# Binding
-
-
-def _bound(condition: Condition, kinds: Mapping[str, Kind], corpus: str) -> Condition:
-    if isinstance(condition, Junction):
-        parts = tuple(_bound(part, kinds, corpus) for part in condition.parts)
-        return Junction(condition.word, parts)
-    if condition.field not in kinds:
-        raise _no_field(condition.field, kinds, corpus)
-    if isinstance(condition, FieldTest):
-        return condition
-    kind, values, sign = kinds[condition.field], condition.values, condition.sign
-    if kind == "integer":
-        return _of_whole_numbers(condition)
-    if kind == "boolean" and sign in _ORDERS:
+    if one.field not in types:
+        known = f" {suggestion(one.field, types)} Their fields are: {', '.join(types)}."
         raise UserError(
-            f"The field {condition.field!r} of {corpus} is true or false, which {sign} cannot "
-            "compare. Compare it by = or !=."
+            f"The filter asks for the field {one.field!r}, and the documents have none of that "
+            f"name.{known}"
         )
-    found = tuple(_value(condition.field, kind, value) for value in values)
-    return _test(condition.field, kind, sign, found)
+    kind = types[one.field]
+    if kind == pa.bool_() and one.sign[0] in "<>":
+        raise UserError(f"The field {one.field!r} is true or false, which {one.sign} cannot order.")
+    # A field of whole numbers is compared with any number, and dates without a zone are UTC.
+    ways = [[kind], [pa.float64()]] if kind == pa.int64() else [[kind]]
+    if pa.types.is_timestamp(kind):
+        ways.append([pa.timestamp("us"), kind] if kind.tz else [pa.timestamp("us", "UTC"), kind])
+    scalars = []
+    for text in one.values:
+        for way in ways:
+            scalar = pa.scalar(text)
+            try:
+                for step in way:
+                    scalar = scalar.cast(step)
+            except (pa.ArrowInvalid, ValueError):
+                continue
+            scalars.append(scalar)
+            break
+        else:
+            raise UserError(
+                f"The filter compares {one.field!r} with {text[:200]!r}, and that field holds "
+                f"{_HOLDS.get(str(kind), 'dates')}."
+            )
+    return kind, scalars
 
 
-def _test(field: str, kind: Kind, sign: str, values: tuple[Value, ...]) -> FieldTest:
-    if sign in ("=", "in"):
-        return FieldTest(field, kind, "in", values)
-    if sign == "!=":
-        return FieldTest(field, kind, "not in", values)
-    return FieldTest(field, kind, sign, values)  # type: ignore[arg-type]  # one of _ORDERS
+def _arrow(condition: Condition, types: Mapping[str, Any]) -> Any:
+    import pyarrow as pa
+    from pyarrow import compute
+
+    if isinstance(condition, Junction):
+        first, *others = (_arrow(part, types) for part in condition.parts)
+        for other in others:
+            first = first & other if condition.word == "and" else first | other
+        return ~first if condition.word == "not" else first
+    kind, scalars = _bound(condition, types)
+    field = compute.field(condition.field)
+    if condition.sign in ("in", "==", "!="):
+        values = [scalar.as_py() for scalar in scalars]
+        if kind == pa.int64():  # no whole number equals the others
+            values = [int(value) for value in values if abs(value) < 2**63 and value == int(value)]
+        same = field.isin(pa.array(values, kind))
+        return ~same & field.is_valid() if condition.sign == "!=" else same
+    order = {"<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
+    compared = getattr(compute, order[condition.sign])(field, compute.scalar(scalars[0]))
+    return compute.coalesce(compared, compute.scalar(False))
 
 
-def _value(field: str, kind: Kind, text: str) -> Value:
-    """Return a value that was asked for, of the kind of its field."""
-    found = float(_decimal(field, kind, text)) if kind == "number" else READERS[kind](text)
-    if found is None or (isinstance(found, float) and not isfinite(found)):
-        raise _of_another_kind(field, kind, text)
-    return found
+def _milvus(condition: Condition, types: Mapping[str, Any], columns: Mapping[str, str]) -> str:
+    if isinstance(condition, Junction):
+        parts = [_milvus(part, types, columns) for part in condition.parts]
+        if condition.word == "not":
+            return f"(not {parts[0]})"
+        return "(" + f" {condition.word} ".join(parts) + ")"
+    _, scalars = _bound(condition, types)
+    sign = "==" if condition.sign == "in" else condition.sign
+    name = columns[condition.field]
+    compared = " or ".join(f"{name} {sign} {_literal(scalar)}" for scalar in scalars)
+    return f"({name} is not null and ({compared}))"
 
 
-def _decimal(field: str, kind: Kind, text: str) -> Decimal:
-    if not _ASKED.fullmatch(text):
-        raise _of_another_kind(field, kind, text)
-    return Decimal(text)
+def _literal(scalar: Any) -> str:
+    import pyarrow as pa
 
-
-def _of_another_kind(field: str, kind: Kind, text: str) -> UserError:
-    return UserError(
-        f"The filter compares {field!r} with {text[:_LETTERS]!r}, and that field holds "
-        f"{_ASKED_FOR.get(kind, kind)}. Give such a value."
-    )
-
-
-def _of_whole_numbers(asked: FieldComparison) -> FieldTest:
-    """Return the test of a field of whole numbers, with any number: exact at every size."""
-    field, sign = asked.field, asked.sign
-    values = [_decimal(field, "integer", text) for text in asked.values]
-    if sign not in _ORDERS:
-        whole = (int(one) for one in values if abs(one) <= _LONGEST and one == one.to_integral())
-        kept = tuple(one for one in whole if -_LONGEST <= one < _LONGEST)
-        return _test(field, "integer", sign, kept)
-    (value,) = values
-    rounding = ROUND_CEILING if sign in ("<", ">=") else ROUND_FLOOR
-    within = min(max(value, Decimal(-_LONGEST - 1)), Decimal(_LONGEST))
-    bound = int(within.to_integral_value(rounding))
-    if -_LONGEST <= bound < _LONGEST:
-        return _test(field, "integer", sign, (bound,))
-    everything = (bound >= _LONGEST) == (sign in ("<", "<="))
-    return FieldTest(field, "integer", "not in" if everything else "in", ())
-
-
-def _no_field(name: str, kinds: Collection[str], corpus: str) -> UserError:
-    asked = f"The filter asks for the field {name[:_LETTERS]!r}, and"
-    if not kinds:
-        return UserError(
-            f"{asked} the documents of {corpus} have no fields besides id, title and text. Search "
-            "without a filter, or give them fields and encode them again."
-        )
-    names = sorted(kinds)
-    more = len(names) - _SHOWN
-    shown = ", ".join(names[:_SHOWN]) + (f" and {counted(more, 'others', ',')}" if more > 0 else "")
-    hint = suggestion(name[:_LETTERS], names)
-    return UserError(
-        f"{asked} the documents of {corpus} have none of that name. {hint} "
-        f"Their fields are: {shown}.".replace("  ", " ")
-    )
+    if pa.types.is_timestamp(scalar.type):
+        return str(scalar.value)
+    value = scalar.as_py()
+    if isinstance(value, str):
+        escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+        return '"' + value.translate(str.maketrans(escapes)) + '"'
+    return str(value).lower() if isinstance(value, bool) else repr(value)

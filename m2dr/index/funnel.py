@@ -7,7 +7,6 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -15,8 +14,9 @@ from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
+from m2dr.index.exact import ExactIndex
 from m2dr.index.filters import Filter
-from m2dr.index.searchable import Rows, Scores, Searchable
+from m2dr.index.searchable import Rows, Scores, Searchable, deepened
 from m2dr.index.store import Store
 from m2dr.index.vectors import Floats, check_depth, check_queries
 
@@ -165,11 +165,9 @@ class FunnelIndex(Searchable):
         Raises:
             UserError: the vectors are shorter than the funnel's last dim.
         """
-        from m2dr.index.exact import ExactIndex  # loads torch, and a `Funnel` is read without it
-
         funnel.check(store.width)
         self.store, self.manifest, self.funnel = store, store.manifest, funnel
-        self._device = device
+        self.docids, self._device = store.docids, device
         self._first = first or ExactIndex(store, funnel.dims[0], device)
 
     @property
@@ -179,13 +177,13 @@ class FunnelIndex(Searchable):
 
     @property
     def documents(self) -> int:
-        """Number of documents."""
-        return self.store.documents
+        """Number of documents, of those that the first stage can find."""
+        return int(getattr(self._first, "documents", self.store.documents))
 
     @property
-    def store_folder(self) -> Path:
-        """Folder of the store, whose records complete the commands in messages."""
-        return self.store.folder
+    def deepest(self) -> int:
+        """Documents per query that the funnel leaves, at most."""
+        return min(self.documents, self.funnel.stages[-1].keep)
 
     @property
     def multiply_adds(self) -> int:
@@ -194,10 +192,8 @@ class FunnelIndex(Searchable):
 
     def where(self, wanted: Filter) -> "FunnelIndex":
         """See Searchable; the first stage is a full scan, of the documents that are left."""
-        return FunnelIndex(self.store.where(wanted), self.funnel, device=self._device)
-
-    def _other_dim(self, dim: int) -> str:
-        return f"the funnel {self.funnel} ends at {self.dim}. Give one that ends at {dim}."
+        first = ExactIndex(self.store, self.funnel.dims[0], self._device).where(wanted)
+        return FunnelIndex(self.store, self.funnel, first, self._device)
 
     def warnings(self, query: Cut) -> list[str]:
         """Return sentences that say why rankings of `query` may be worse than the model allows."""
@@ -207,24 +203,11 @@ class FunnelIndex(Searchable):
         return list(dict.fromkeys(found))
 
     def search(self, queries: Floats, k: int) -> tuple[Scores, Rows]:
-        """Search for the best `k` documents of what the funnel lets through.
-
-        Args:
-            queries: [Q, at least dim], not normalised.
-            k: documents per query.
-
-        Returns:
-            Scores and rows, [Q, min(k, documents)], best first; of equal scores the higher docid.
-            A row of -1, which an index given for the first stage may leave, is no document.
-
-        Raises:
-            UserError: the queries are too short or not finite, or k is below 1 or more than the
-                funnel leaves.
-        """
+        """See Searchable; of equal scores the higher docid comes first, at every stage."""
         check_depth(k)
         self.funnel.check(self.store.width, min(k, self.documents))
         check_queries(queries, self.dim)
-        _, rows = self._first.search(queries, min(self.funnel.stages[0].keep, self.documents))
+        rows = self._shortlists(queries, min(self.funnel.stages[0].keep, self.documents))
         at_once = max(1, _BYTES // (8 * self.store.width * max(1, rows.shape[1])))
         parts = [
             self._narrowed(queries[i : i + at_once], rows[i : i + at_once], k)
@@ -235,10 +218,22 @@ class FunnelIndex(Searchable):
         scores, rows = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         return scores, rows
 
+    def _shortlists(self, queries: Floats, keep: int) -> Rows:
+        """Return the rows that the first stage keeps, [Q, keep]; -1 is no document."""
+
+        def look(queries: Floats, k: int) -> Iterable[tuple[Rows, Scores]]:
+            for scores, rows in zip(*self._first.search(queries, k), strict=True):
+                yield rows[rows >= 0], scores[rows >= 0]
+
+        shortlists = np.full((len(queries), keep), -1, np.int64)
+        hits = deepened(look, queries, keep, self.documents) if keep else []
+        for number, (rows, scores) in enumerate(hits):
+            best = np.lexsort((-self._places[rows], -scores))[:keep]
+            shortlists[number, : len(best)] = rows[best]
+        return shortlists
+
     def report(self, queries: Floats, k: int) -> FunnelReport:
         """Compare with the exact result at full width, for queries [Q, H]."""
-        from m2dr.index.exact import ExactIndex  # as in __init__
-
         _, rows = self.search(queries, k)
         _, best = ExactIndex(self.store, self.store.width, self._device).search(queries, k)
         hits = [len(set(a) & set(b)) for a, b in zip(rows.tolist(), best.tolist(), strict=True)]
@@ -291,5 +286,4 @@ class FunnelIndex(Searchable):
     @cached_property
     def _places(self) -> Rows:
         """Rank of each row's docid among documents of equal score, [documents]."""
-        known: Rows | None = getattr(self._first, "places", None)  # a full scan ranks them too
-        return self.store.docids.ranks() if known is None else known
+        return self.store.docids.ranks()

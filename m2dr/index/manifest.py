@@ -4,9 +4,9 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeVar, get_args
+from typing import TypeVar, get_args
 
-from m2dr.core.errors import UserError, counted, nearest
+from m2dr.core.errors import UserError, nearest
 from m2dr.core.files import json_sha256, read_record, write_record
 from m2dr.core.records import Cut, Similarity
 from m2dr.core.requests import Dtype as Dtype
@@ -22,7 +22,6 @@ from m2dr.index.layout import (
     store_remedy,
 )
 
-Kind = Literal["integer", "number", "date", "boolean", "text"]  # of the values of a field
 _NO_VECTOR_DEPENDS_ON = ("fields", "runtime")
 AnyManifest = TypeVar("AnyManifest", "StoreManifest", "IndexManifest")
 
@@ -175,16 +174,6 @@ class StorePlan:
 
 
 @dataclass(frozen=True)
-class FieldFile:
-    """The record of a file with the fields of documents."""
-
-    name: str  # empty where none of these documents has a field
-    rows: int
-    sha256: str
-    fields: tuple[tuple[str, Kind], ...] = ()  # by name, each with the kind of its values
-
-
-@dataclass(frozen=True)
 class PartialStore:
     """store.partial.json: an unfinished store; each of its shards has a record of its own."""
 
@@ -206,8 +195,8 @@ class StoreManifest:
     docids: str  # sha256 of the docids of all rows
     texts: str  # sha256 over the shards' digests of texts
     runtime: str = "torch"  # of the plan
-    # Fields of all rows, in files beside this one; None: it was encoded before they were kept.
-    fields: tuple[FieldFile, ...] | None = None
+    # Sha256 of the file with the fields of all rows; empty: they have none; None: not yet written.
+    fields: str | None = None
 
     @property
     def plan(self) -> StorePlan:
@@ -264,18 +253,12 @@ class StoreManifest:
         yield from self._contradictions()
 
     def _contradictions(self) -> Iterator[str]:
-        """Yield how the fields contradict the shards, or name files of other folders."""
+        """Yield how the fields contradict the shards."""
         rows = sum(shard.rows for shard in self.shards)
         if rows != self.documents:
             yield f"has {rows} rows in its shards for {self.documents} documents"
         if self.texts != texts_digest(self.shards):
             yield "has another digest of its texts than its shards"
-        files = [file.name for file in self.fields or () if file.name]
-        if self.fields is not None and sum(file.rows for file in self.fields) != self.documents:
-            yield f"has fields of other than {counted(self.documents, 'documents')}"
-        for path in files:
-            if Path(path).name != path:
-                yield f"names {path!r}, which is no file of its folder"
 
 
 @dataclass(frozen=True)

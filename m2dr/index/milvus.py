@@ -1,46 +1,48 @@
-"""Access to Milvus through pymilvus: a server, or a local file of Milvus Lite."""
+"""Milvus: push a store's vectors to a server or a local file, and search them there.
+
+One collection holds one prefix, and not the full width for all of them: cosine normalises what is
+left after cutting, which no search over longer vectors can do, and a search then multiplies the
+prefix alone.
+"""
+
+# Shapes in this file: Q queries, n documents of a batch.
 
 import hashlib
-import json
-import logging
-import logging.config
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from m2dr.core.errors import UserError, install, nearest
-from m2dr.core.files import FORMAT, parse_record
+from m2dr.core.errors import UserError, counted, install, nearest
+from m2dr.core.files import parse_record
 from m2dr.core.records import Cut
+from m2dr.index.fields import FIELDS, field_types, type_named, values
+from m2dr.index.filters import Filter
 from m2dr.index.layout import DIGITS
-from m2dr.index.manifest import Kind, Label
-from m2dr.index.milvus_filter import LONGEST, column
+from m2dr.index.manifest import Label
+from m2dr.index.searchable import Hits, Rows, Scores, Searchable
+from m2dr.index.store import Store
+from m2dr.index.vectors import Floats, check_depth, check_queries, prefixes
 
 Hit = tuple[float, int, str]  # score, row and docid
 
-DEEPEST = 16_384  # documents per query that Milvus gives, and rows per answer
+DEEPEST = 16_384  # documents per query that Milvus gives
 TOKEN = "MILVUS_TOKEN"
 CONNECTING, ANSWERING = 10.0, 60.0  # seconds that a server may stay silent
-ATTEMPTS = 3  # to connect with a local file
-PUSH = "with m2dr index push, from where the index lies"
-# Of the values of a field.
-_TYPES: Mapping[Kind, tuple[str, Mapping[str, int]]] = {
-    "integer": ("INT64", {}),
-    "number": ("DOUBLE", {}),
-    "date": ("INT64", {}),
-    "boolean": ("BOOL", {}),
-    "text": ("VARCHAR", {"max_length": LONGEST}),
-}
+ATTEMPTS = 3  # to connect with a local file, whose server pymilvus now and then ends
+BATCH_BYTES = 8 * 2**20  # of vectors; a server takes messages of 64 MB
+BATCH_ROWS = 4096
+_ANSWERS = 200_000  # documents in one answer for a batch of queries
+_LONGEST = 65_535  # bytes of a text; fields with longer ones are left out
+_COLUMNS = 50  # fields of a collection; Milvus takes 64, vector and ids included
+_SERVERS = ("http://", "https://", "tcp://", "unix://", "grpc://")
 _PROPERTY = "m2dr"  # of a collection, which holds its manifest
-_SERVERS = ("http", "https", "tcp", "unix", "grpc")
 
 
 @dataclass(frozen=True)
@@ -89,29 +91,17 @@ class CollectionManifest:
     engine: str  # a name in MILVUS_ENGINES
     label: Label
     store: str  # digest of the store that they were cut from
-    # Of the documents, in the order of their columns; empty where none were known.
-    fields: tuple[tuple[str, Kind], ...] = ()
+    fields: tuple[tuple[str, str], ...]  # name and type of each, in the order of their columns
 
     @property
     def name(self) -> str:
         """Name of the collection."""
         return collection_name(self.corpus, self.label.fingerprint, Cut(self.layer, self.dim))
 
-    def refuse_other(self, found: "CollectionManifest", where: str) -> None:
-        """Refuse to mix these vectors with those of another manifest.
-
-        Raises:
-            UserError: a field differs.
-        """
-        names = ("corpus", "layer", "dim", "engine", "documents", "store")
-        differences = {name: (getattr(found, name), getattr(self, name)) for name in names}
-        differences |= found.label.differences(self.label)
-        told = [f"{name} {a!r}, not {b!r}" for name, (a, b) in differences.items() if a != b]
-        if told:
-            raise UserError(
-                f"The collection {self.name} of {where} was pushed with {', '.join(told)}. "
-                f"Repeat the settings it was made with, or replace it with --overwrite."
-            )
+    @property
+    def columns(self) -> dict[str, str]:
+        """Columns by field: names of fields are free, and those of Milvus are not."""
+        return {name: f"field_{place}" for place, (name, _) in enumerate(self.fields)}
 
 
 def collection_name(corpus: str, fingerprint: str, cut: Cut) -> str:
@@ -122,92 +112,74 @@ def collection_name(corpus: str, fingerprint: str, cut: Cut) -> str:
     >>> collection_name("beir/scifact", "0123456789abcdef", Cut(6, 128))
     'm2dr_beir_scifact_3c40cc_0123456789ab_L6D128'
     """
-    return f"{_stem(corpus, fingerprint)}_{cut}"
-
-
-def cut_of(name: str, corpus: str, fingerprint: str) -> Cut | None:
-    """Return the cut that a collection of this corpus and model holds; None for any other."""
-    found = re.fullmatch(rf"{_stem(corpus, fingerprint)}_(L(?:0|[1-9]\d*)D[1-9]\d*)", name)
-    return Cut.parse(found[1]) if found else None
-
-
-def _stem(corpus: str, fingerprint: str) -> str:
-    """Return the start of a name; corpora that differ in other characters alone get two."""
     plain = re.sub(r"[^A-Za-z0-9_]", "_", corpus)[:100]
-    if plain != corpus:
+    if plain != corpus:  # corpora that differ in other characters alone get two names
         plain += f"_{hashlib.sha256(corpus.encode()).hexdigest()[:6]}"
-    return f"m2dr_{plain}_{re.sub(r'[^A-Za-z0-9]', '_', fingerprint[:DIGITS])}"
+    return f"m2dr_{plain}_{re.sub(r'[^A-Za-z0-9]', '_', fingerprint[:DIGITS])}_{cut}"
 
 
 class Server:
     """A connection to a Milvus server, or to a file that Milvus Lite serves to this process alone.
 
-    Every method raises UserError when the server cannot be reached or refuses.
-
     Args:
         uri: `http://HOST:19530`, or a path that ends in .db.
         token: `user:password` or an API key; $MILVUS_TOKEN when empty.
         create: make a local file that is not there.
-        remedy: how to push an index to it, for the message about a file that is not there.
+
+    Raises:
+        UserError: pymilvus is not installed, this is no address, or nothing answers.
 
     Attributes:
         where: the address as messages show it, without a password.
     """
 
-    def __init__(
-        self, uri: str, token: str = "", *, create: bool = False, remedy: str = PUSH
-    ) -> None:
-        self.where = shown(uri)
-        _check_address(uri, self.where, create, remedy)
-        self._library = _pymilvus()
-        with self._asking("be opened"):
-            self._client = self._connected(uri, token or os.environ.get(TOKEN, ""))
-
-    def _connected(self, uri: str, token: str) -> Any:
-        """Return a client.
-
-        All clients of a local file share one connection. Its server ends that now and then, since
-        pymilvus asks every ten seconds whether it is still there; the next attempt makes another.
-        """
-        for _ in range(ATTEMPTS - 1 if _is_local(uri) else 0):
-            with suppress(self._library.MilvusException):
-                return self._library.MilvusClient(uri=uri, token=token, timeout=CONNECTING)
-        return self._library.MilvusClient(uri=uri, token=token, timeout=CONNECTING)
-
-    def names(self) -> list[str]:
-        """Return the names of all collections, sorted."""
-        with self._asking("list its collections"):
-            return sorted(self._client.list_collections(timeout=ANSWERING))
-
-    def create(self, manifest: CollectionManifest) -> None:
-        """Create an empty collection that holds its manifest."""
-        types, engine, text = (
-            self._library.DataType,
-            milvus_engine(manifest.engine),
-            _label(manifest),
-        )
-        # The server keeps description and properties, Milvus Lite the properties alone.
-        schema = self._client.create_schema(auto_id=False, description=text)
-        schema.add_field("row", types.INT64, is_primary=True)
-        schema.add_field("docid", types.VARCHAR, max_length=65_535)
-        schema.add_field("vector", types.FLOAT_VECTOR, dim=manifest.dim)
-        for place, (_, kind) in enumerate(manifest.fields):
-            named, length = _TYPES[kind]
-            schema.add_field(column(place), getattr(types, named), nullable=True, **length)
-        # Vectors have length one where the similarity is cosine, and one of length zero scores 0.
-        plan = self._client.prepare_index_params()
-        plan.add_index(
-            "vector", index_type=engine.index_type, metric_type="IP", params=dict(engine.build)
-        )
-        with self._asking(f"make the collection {manifest.name}"):
-            self._client.create_collection(
-                manifest.name,
-                schema=schema,
-                index_params=plan,
-                properties={_PROPERTY: text},
-                consistency_level="Strong",
-                timeout=ANSWERING,
+    def __init__(self, uri: str, token: str = "", *, create: bool = False) -> None:
+        scheme, sign, rest = uri.partition("://")
+        self.where = f"{scheme}{sign}{rest.rpartition('@')[2]}" if sign else uri
+        local = not uri.startswith(_SERVERS)
+        if local and (sign or Path(uri).suffix != ".db"):
+            raise UserError(
+                f"{self.where!r} is no address of Milvus; that is http://HOST:19530 for a server, "
+                "or a file that ends in .db for Milvus Lite."
             )
+        if local and not (Path(uri).parent.is_dir() if create else Path(uri).exists()):
+            raise UserError(f"There is no Milvus Lite file {self.where}.")
+        try:
+            import pymilvus
+        except ImportError as error:
+            raise UserError(
+                "Milvus needs pymilvus, which is not installed. Install it with: "
+                f"{install('milvus')}"
+            ) from error
+        self.library: Any = pymilvus
+        token = token or os.environ.get(TOKEN, "")
+        for left in reversed(range(ATTEMPTS if local else 1)):
+            try:
+                self.client = pymilvus.MilvusClient(uri=uri, token=token, timeout=CONNECTING)
+                break
+            except pymilvus.MilvusException as error:
+                if not left:
+                    raise self._refused("open", error) from error
+
+    def ask(self, what: str, *arguments: Any, **settings: Any) -> Any:
+        """Return the answer of a method of pymilvus's client.
+
+        Raises:
+            UserError: the server cannot be reached or refuses.
+        """
+        try:
+            return getattr(self.client, what)(*arguments, **{"timeout": ANSWERING, **settings})
+        except self.library.MilvusException as error:
+            raise self._refused(what, error) from error
+
+    def _refused(self, what: str, error: Any) -> UserError:
+        reason = " ".join(str(error.message or error).split()).rstrip(".")
+        return UserError(f"Milvus at {self.where} failed to {what}: {reason[:300]}.")
+
+    def count(self, name: str, condition: str = "") -> int:
+        """Return how many documents of a collection fit a condition."""
+        counted = self.ask("query", name, filter=condition, output_fields=["count(*)"])
+        return int(counted[0]["count(*)"])
 
     def manifest(self, name: str) -> CollectionManifest:
         """Read the manifest of a collection.
@@ -215,150 +187,46 @@ class Server:
         Raises:
             UserError: it was not made by m2dr, or by one of another format.
         """
-        with self._asking(f"describe the collection {name}"):
-            found = self._client.describe_collection(name, timeout=ANSWERING)
+        found = self.ask("describe_collection", name)
+        # The server keeps description and properties, Milvus Lite the properties alone.
         text = found.get("properties", {}).get(_PROPERTY) or found.get("description", "")
-        where = f"The label of the collection {name} of {self.where}"
         try:
             return parse_record(text, CollectionManifest)
-        except (ValueError, msgspec.MsgspecError) as error:
-            raise UserError(f"{where} cannot be read: {error}.") from error
+        except (ValueError, msgspec.DecodeError) as error:
+            raise UserError(
+                f"The collection {name} of {self.where} has no label of m2dr: {error}"
+            ) from error
 
-    def relabel(self, manifest: CollectionManifest) -> None:
-        """Replace the manifest that a collection holds."""
-        with self._asking(f"label the collection {manifest.name}"):
-            self._client.alter_collection_properties(
-                manifest.name, properties={_PROPERTY: _label(manifest)}, timeout=ANSWERING
-            )
-
-    def delete(self, name: str, rows: Sequence[int]) -> None:
-        """Delete documents; those that are not there are passed over."""
-        with self._asking(f"delete from the collection {name}"):
-            self._client.delete(name, ids=list(rows), timeout=ANSWERING)
-
-    def drop(self, name: str) -> None:
-        """Delete a collection; nothing happens when there is none."""
-        with self._asking(f"drop the collection {name}"):
-            self._client.drop_collection(name, timeout=ANSWERING)
-
-    def count(self, name: str, rows: range | None = None, condition: str = "") -> int:
-        """Return how many documents a collection holds, of some rows, or that fit a condition."""
-        with self._asking(f"count the documents of {name}"):
-            found = self._client.query(
-                name,
-                filter=_between(rows) if rows is not None else condition,
-                output_fields=["count(*)"],
-                timeout=ANSWERING,
-            )
-        return int(found[0]["count(*)"])
-
-    def docids(self, name: str, rows: range) -> dict[int, str]:
-        """Return docids by row, of those rows that are there."""
-        with self._asking(f"read from {name}"):
-            found = self._client.query(
-                name, filter=_between(rows), output_fields=["row", "docid"], timeout=ANSWERING
-            )
-        return {int(entity["row"]): entity["docid"] for entity in found}
-
-    def fitting(self, name: str, condition: str) -> dict[int, str]:
-        """Return docids by row of documents that fit a condition, of at most DEEPEST."""
-        with self._asking(f"read from {name}"):
-            found = self._client.query(
-                name,
-                filter=condition,
-                output_fields=["row", "docid"],
-                limit=DEEPEST,
-                timeout=ANSWERING,
-            )
-        return {int(entity["row"]): entity["docid"] for entity in found}
-
-    def vectors(self, name: str, rows: Sequence[int]) -> dict[int, NDArray[np.float32]]:
-        """Return vectors [dim] by row, of those rows that are there."""
-        with self._asking(f"read from {name}"):
-            found = self._client.get(
-                name, ids=list(rows), output_fields=["row", "vector"], timeout=ANSWERING
-            )
-        return {int(each["row"]): np.asarray(each["vector"], np.float32) for each in found}
-
-    def upsert(
-        self,
-        name: str,
-        rows: Sequence[int],
-        docids: Sequence[str],
-        vectors: NDArray[np.float32],
-        fields: Sequence[Mapping[str, object]] = (),
-    ) -> None:
-        """Write documents with vectors [n, dim], in place of those that have the same rows.
-
-        Args:
-            name: of the collection.
-            rows: n of them.
-            docids: n of them.
-            vectors: of the documents.
-            fields: of each document, by column; none where there are none.
-        """
-        entities = [
-            {"row": row, "docid": docid, "vector": vector, **more}
-            for row, docid, vector, more in zip(
-                rows, docids, vectors, fields or ({},) * len(rows), strict=True
-            )
-        ]
-        with self._asking(f"take rows {rows[0]} to {rows[-1]} of {name}"):
-            self._client.upsert(name, entities, timeout=ANSWERING)
-
-    def flush(self, name: str) -> None:
-        """Wait until what was written is on the server's disk."""
-        with self._asking(f"finish the collection {name}"):
-            self._client.flush(name, timeout=10 * ANSWERING)
-
-    def load(self, name: str) -> None:
-        """Make a collection ready for search."""
-        with self._asking(f"load the collection {name}"):
-            self._client.load_collection(name, timeout=10 * ANSWERING)
-
-    def search(
-        self,
-        name: str,
-        queries: NDArray[np.float32],
-        k: int,
-        parameters: Mapping[str, int],
-        condition: str = "",
-    ) -> list[list[Hit]]:
-        """Search for the best `k` documents of each query [Q, dim], of those that fit a condition.
-
-        Returns:
-            Per query, score, row and docid, best first, ties in any order.
-        """
-        with self._asking(f"search the collection {name}"):
-            found = self._client.search(
-                name,
-                data=list(queries),
-                limit=k,
-                filter=condition,
-                output_fields=["docid"],
-                search_params={"metric_type": "IP", "params": dict(parameters)},
-                timeout=ANSWERING,
-            )
-        return [
-            [(float(hit["distance"]), int(hit["row"]), hit["entity"]["docid"]) for hit in hits]
-            for hits in found
-        ]
+    def create(self, manifest: CollectionManifest) -> None:
+        """Create an empty collection that holds its manifest."""
+        types, engine = self.library.DataType, milvus_engine(manifest.engine)
+        text = msgspec.json.encode(manifest).decode()
+        schema = self.client.create_schema(auto_id=False, description=text)
+        schema.add_field("row", types.INT64, is_primary=True)
+        schema.add_field("docid", types.VARCHAR, max_length=_LONGEST)
+        schema.add_field("vector", types.FLOAT_VECTOR, dim=manifest.dim)
+        kinds = {"double": types.DOUBLE, "bool": types.BOOL, "string": types.VARCHAR}
+        for name, kind in manifest.fields:
+            own = kinds.get(kind, types.INT64)
+            length = {"max_length": _LONGEST} if kind == "string" else {}
+            schema.add_field(manifest.columns[name], own, nullable=True, **length)
+        # Vectors have length one where the similarity is cosine, and one of length zero scores 0.
+        plan = self.client.prepare_index_params()
+        plan.add_index(
+            "vector", index_type=engine.index_type, metric_type="IP", params=dict(engine.build)
+        )
+        self.ask(
+            "create_collection",
+            manifest.name,
+            schema=schema,
+            index_params=plan,
+            properties={_PROPERTY: text},
+            consistency_level="Strong",
+        )
 
     def close(self) -> None:
         """Close the connection; the server of a local file ends with this process."""
-        self._client.close()
-
-    @contextmanager
-    def _asking(self, what: str) -> Iterator[None]:
-        """Turn what pymilvus raises into a UserError."""
-        try:
-            yield
-        except self._library.MilvusException as error:
-            reason = " ".join(str(error.message or error).split()).rstrip(".")
-            raise UserError(
-                f"Milvus at {self.where} could not {what}: {reason[:300]}. See that it runs and is "
-                f"reached from here, then give the same command again: it goes on from there."
-            ) from error
+        self.client.close()
 
 
 def release(uri: str) -> None:
@@ -368,64 +236,235 @@ def release(uri: str) -> None:
     server_manager_instance.release_server(uri)
 
 
-def _between(rows: range) -> str:
-    return f"row >= {rows.start} and row < {rows.stop}"
+@dataclass(frozen=True)
+class MilvusCollection(Searchable):
+    """Documents at one layer and dim in Milvus, open for search.
 
-
-def shown(uri: str) -> str:
-    """Return an address without the user and password that it may hold."""
-    scheme, sign, rest = uri.partition("://")
-    return f"{scheme}{sign}{rest.rpartition('@')[2]}" if sign else uri
-
-
-def _is_local(uri: str) -> bool:
-    return urlsplit(uri).scheme not in _SERVERS
-
-
-def _check_address(uri: str, where: str, create: bool, remedy: str) -> None:
-    """Refuse what is no address before pymilvus waits for it."""
-    if not _is_local(uri):
-        return
-    path = Path(uri)
-    if "://" in uri or path.suffix != ".db":
-        raise UserError(
-            f"{where!r} is no address of Milvus. Give http://HOST:19530 for a server, or a file "
-            f"that ends in .db for Milvus Lite."
-        )
-    if not create and not path.exists():
-        raise UserError(f"There is no Milvus Lite file {where}. Push an index to it {remedy}")
-    if not path.parent.is_dir():
-        raise UserError(f"There is no folder {path.parent} for the Milvus Lite file {path.name}.")
-
-
-def _pymilvus() -> Any:
-    """Import pymilvus where it is used: it takes seconds, and logs what is a UserError here."""
-    try:
-        with _logging_left_alone():
-            import pymilvus
-    except ImportError as error:
-        raise UserError(
-            f"Milvus needs pymilvus, and it is not installed. Install it with: {install('milvus')}"
-        ) from error
-    for name in ("pymilvus", "milvus_lite", "grpc"):  # the server of a local file logs as grpc
-        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    return pymilvus
-
-
-@contextmanager
-def _logging_left_alone() -> Iterator[None]:
-    """Ignore the logging that an import sets up.
-
-    pymilvus gives logging a whole new configuration, which closes the handlers of everyone else,
-    and with those of absl the stream that they write to.
+    Attributes:
+        manifest: what the collection holds.
+        server: which has the collection.
     """
-    configure = logging.config.dictConfig
-    logging.config.dictConfig = lambda config: None  # noqa: ARG005 - callers may name it
+
+    manifest: CollectionManifest
+    server: Server
+    condition: str = ""  # that documents must fit, as Milvus reads it
+    fitting: int = 0  # documents that fit it
+
+    @property
+    def documents(self) -> int:
+        """Number of documents, of those that fit the condition."""
+        return self.fitting if self.condition else self.manifest.documents
+
+    @property
+    def deepest(self) -> int:
+        """Documents per query that Milvus gives, at most."""
+        return min(self.documents, DEEPEST)
+
+    @property
+    def dim(self) -> int:
+        """Dims of a query that are compared."""
+        return self.manifest.dim
+
+    def where(self, wanted: Filter) -> "MilvusCollection":
+        """See Searchable; the fields are those that were pushed."""
+        manifest = self.manifest
+        if not manifest.fields:
+            raise UserError(
+                f"The collection {manifest.name} of {self.server.where} holds no fields of "
+                "documents."
+            )
+        types = {name: type_named(kind) for name, kind in manifest.fields}
+        condition = wanted.milvus(types, manifest.columns)
+        fitting = self.server.count(manifest.name, condition)
+        return replace(self, condition=condition, fitting=fitting)
+
+    def search(self, queries: Floats, k: int) -> tuple[Scores, Rows]:
+        """See Searchable."""
+        check_queries(queries, self.dim)
+        hits = list(self._ask(queries, k))
+        width = max(map(len, hits), default=0)
+        rows, scores = np.full((len(hits), width), -1), np.full((len(hits), width), -np.inf)
+        for number, own in enumerate(hits):
+            rows[number, : len(own)] = [row for _, row, _ in own]
+            scores[number, : len(own)] = [score for score, _, _ in own]
+        return scores.astype(np.float32), rows
+
+    def _hits(self, queries: Floats, k: int) -> Iterable[Hits]:
+        for hits in self._ask(queries, k):
+            yield [docid for *_, docid in hits], np.array([hit[0] for hit in hits], np.float32)
+
+    def _ask(self, queries: Floats, k: int) -> Iterator[list[Hit]]:
+        """Yield the hits of each query, best first, in batches that an answer can hold."""
+        check_depth(k)
+        if k > DEEPEST:
+            raise UserError(
+                f"{k:,} documents per query were asked for, and Milvus gives {DEEPEST:,} at most."
+            )
+        prepared = prefixes(queries, self.dim, self.manifest.label.similarity)
+        size = max(1, _ANSWERS // k)
+        parameters = milvus_engine(self.manifest.engine).parameters(k)
+        for start in range(0, len(prepared), size):
+            for hits in self.server.ask(
+                "search",
+                self.manifest.name,
+                data=list(prepared[start : start + size]),
+                limit=k,
+                filter=self.condition,
+                output_fields=["docid"],
+                search_params={"metric_type": "IP", "params": parameters},
+            ):
+                yield [
+                    (float(hit["distance"]), int(hit["row"]), hit["entity"]["docid"])
+                    for hit in hits
+                ]
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.server.close()
+
+
+def open_collection(
+    uri: str, corpus: str, fingerprint: str, layer: int, dim: int | None = None, token: str = ""
+) -> MilvusCollection:
+    """Open a collection that `m2dr index push` wrote.
+
+    Args:
+        uri: a server or a local file, as `Server` takes it.
+        corpus: whose documents.
+        fingerprint: of the model that encoded them.
+        layer: of the documents.
+        dim: of the collection; None: the longest.
+        token: as `Server` takes it.
+
+    Raises:
+        UserError: the server does not answer, or there is no such collection, or it is
+            half-written or of another corpus or model.
+    """
+    server = Server(uri, token)
     try:
-        yield
-    finally:
-        logging.config.dictConfig = configure
+        cuts = cuts_of(server, corpus, fingerprint)
+        dims = [cut.dim for cut in cuts if cut.layer == layer and dim in (None, cut.dim)]
+        if not dims:
+            known = f"; there are {', '.join(map(str, cuts))}" if cuts else ""
+            wanted = f"layer {layer}" if dim is None else str(Cut(layer, dim))
+            raise UserError(
+                f"Milvus at {server.where} holds no {wanted} of {corpus} by model "
+                f"{fingerprint[:DIGITS]}{known}."
+            )
+        name = collection_name(corpus, fingerprint, Cut(layer, max(dims)))
+        manifest = server.manifest(name)
+        if (manifest.corpus, manifest.label.fingerprint) != (corpus, fingerprint):
+            raise UserError(
+                f"The collection {name} of {server.where} holds {manifest.corpus} by model "
+                f"{manifest.label.fingerprint}, not {corpus} by {fingerprint}."
+            )
+        # Documents of a collection that is not loaded cannot be counted.
+        server.ask("load_collection", name, timeout=10 * ANSWERING)
+        count = server.count(name)
+        if count != manifest.documents:
+            raise UserError(
+                f"The collection {name} of {server.where} is half-written: {count:,} of "
+                f"{counted(manifest.documents, 'documents', ',')}. Push it again."
+            )
+        return MilvusCollection(manifest, server)
+    except UserError:
+        server.close()
+        raise
 
 
-def _label(manifest: CollectionManifest) -> str:
-    return json.dumps({"format": FORMAT, **asdict(manifest)}, sort_keys=True, ensure_ascii=False)
+def cuts_of(server: Server, corpus: str, fingerprint: str) -> tuple[Cut, ...]:
+    """Return the cuts of a corpus that have a collection, finished or not, increasing."""
+    stem = collection_name(corpus, fingerprint, Cut(0, 1)).removesuffix("L0D1")
+    names = [name.removeprefix(stem) for name in server.ask("list_collections") if stem in name]
+    return tuple(sorted(Cut.parse(name) for name in names if re.fullmatch(r"L\d+D\d+", name)))
+
+
+@dataclass(frozen=True)
+class PushResult:
+    """What a push did."""
+
+    name: str  # of the collection
+    documents: int  # that it holds now
+    written: int  # of them, by this push; the others were there
+    bytes: int  # of the vectors written
+
+
+def push(
+    store: Store,
+    dim: int,
+    server: Server,
+    engine: str = "flat",
+    *,
+    overwrite: bool = False,
+    progress: Callable[[int], None] = lambda _: None,
+) -> PushResult:
+    """Write the first `dim` dims of a store to a collection, or go on writing.
+
+    Batches that are there are not sent again; sending a row twice replaces it.
+
+    Args:
+        store: whose vectors are cut, then normalised if the similarity is cosine.
+        dim: dims to keep.
+        server: connected.
+        engine: a name in MILVUS_ENGINES.
+        overwrite: drop a collection of that name first.
+        progress: told how many documents are there, again and again.
+
+    Raises:
+        UserError: the collection holds something else, or the server does not answer.
+    """
+    if not 1 <= dim <= store.width:
+        raise UserError(
+            f"Dim {dim} was asked for; the vectors of {store.folder} have {store.width}."
+        )
+    own = store.manifest
+    manifest = CollectionManifest(
+        own.corpus, store.documents, store.layer, dim, milvus_engine(engine).name, own.label,
+        own.digest, _pushed_fields(store),
+    )  # fmt: skip
+    name = manifest.name
+    if overwrite:
+        server.ask("drop_collection", name)
+    if not server.ask("has_collection", name):
+        server.create(manifest)
+    elif (there := server.manifest(name)) != replace(manifest, label=there.label):
+        raise UserError(
+            f"The collection {name} of {server.where} was pushed with another engine or from other "
+            "vectors; --overwrite replaces it."
+        )
+    server.ask("load_collection", name, timeout=10 * ANSWERING)
+    size, written, columns = max(1, min(BATCH_ROWS, BATCH_BYTES // (4 * dim))), 0, manifest.columns
+    rows: Iterator[Mapping[str, object]]
+    rows = values(store.folder / FIELDS) if manifest.fields else repeat({})
+    for start, block in store.blocks(size, compare=True):
+        stop, fields = start + len(block), list(islice(rows, len(block)))
+        if server.count(name, f"row >= {start} and row < {stop}") < len(block):
+            vectors = prefixes(block, dim, own.label.similarity)
+            docids = store.docids[start:stop]
+            entities = [
+                {"row": row, "docid": docid, "vector": vector}
+                | {column: field.get(one) for one, column in columns.items()}
+                for row, docid, vector, field in zip(
+                    range(start, stop), docids, vectors, fields, strict=True
+                )
+            ]
+            server.ask("upsert", name, entities)
+            written += len(block)
+        progress(len(block))
+    if written:
+        server.ask("flush", name, timeout=10 * ANSWERING)
+    return PushResult(name, server.count(name), written, 4 * dim * written)
+
+
+def _pushed_fields(store: Store) -> tuple[tuple[str, str], ...]:
+    """Return name and type of the fields that a collection holds: long texts are left out."""
+    from pyarrow import compute, parquet
+
+    path, kept = store.folder / FIELDS, []
+    for name, kind in field_types(path).items() if store.manifest.fields else ():
+        if str(kind) == "string":
+            column = parquet.read_table(path, columns=[name])[name]
+            if (compute.max(compute.binary_length(column)).as_py() or 0) > _LONGEST:
+                continue
+        kept.append((name, str(kind)))
+    return tuple(kept[:_COLUMNS])

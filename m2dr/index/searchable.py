@@ -4,7 +4,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, overload
+from typing import Protocol, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from m2dr.index.vectors import Floats, check_depth, check_queries
 
 Scores = NDArray[np.float32]
 Rows = NDArray[np.int64]
+Found = TypeVar("Found")
 Hits = tuple[Sequence[str], Scores]  # docids of one query and their scores [n], best first
 
 _NEWLINE = 10
@@ -75,11 +76,6 @@ class Searchable(ABC):
         """Transformer layers that encoded the documents."""
         return self.manifest.layer
 
-    @property
-    def store_folder(self) -> Path | None:
-        """Folder of the store, whose records complete the commands in messages."""
-        return None
-
     def accept(self, queries: Label, query: Cut) -> None:
         """Refuse queries that cannot be compared with the documents.
 
@@ -90,10 +86,11 @@ class Searchable(ABC):
         Raises:
             UserError: another model or another way of encoding, or another dim.
         """
-        self.manifest.label.accept(queries, self.corpus, self.store_folder)
+        self.manifest.label.accept(queries, self.corpus)
         if query.dim != self.dim:
             raise UserError(
-                f"Queries of dimension {query.dim} were asked for, and {self._other_dim(query.dim)}"
+                f"Queries of dimension {query.dim} were asked for, and this index of {self.corpus} "
+                f"has dimension {self.dim}."
             )
 
     @abstractmethod
@@ -121,13 +118,9 @@ class Searchable(ABC):
             UserError: the fields of the documents are not known, or the filter does not fit them.
         """
 
-    @abstractmethod
-    def _other_dim(self, dim: int) -> str:
-        """Return the end of a message: which dim this has, and how to search at `dim`."""
-
     def warnings(self, query: Cut) -> list[str]:
         """Return sentences that say why rankings of `query` may be worse than the model allows."""
-        return self.manifest.label.warnings(query, Cut(self.layer, self.dim), self.store_folder)
+        return self.manifest.label.warnings(query, Cut(self.layer, self.dim))
 
     def ranked(
         self,
@@ -150,29 +143,53 @@ class Searchable(ABC):
         """
         check_depth(k)
         check_queries(queries, self.dim)
+        if not self.documents:  # a filter leaves none
+            return Run({name: Ranking((), ()) for name in query_ids})
         drop = drop or {}
-        rankings = dict.fromkeys(query_ids, Ranking((), ()))
         wanted = min(k + bool(drop), self.documents)
-        # An engine cuts through equal scores at any place. So more documents are fetched, and twice
-        # as many for the queries where the last of them may share the score of rank k.
-        pending, fetch = list(range(len(query_ids))) if wanted else [], wanted + _SLACK
-        while pending:
-            deeper = []
-            for row, (docids, scores) in zip(
-                pending, self._hits(queries[pending], min(fetch, self.documents)), strict=True
-            ):
-                name = query_ids[row]
-                full = len(docids) >= fetch and len(docids) < self.documents
-                if full and scores[wanted - 1] == scores[-1]:
-                    deeper.append(row)
-                else:
-                    rankings[name] = Ranking.of(docids, scores, k, drop.get(name))
-            pending, fetch = deeper, 2 * fetch
-        return Run(rankings)
+        hits = deepened(self._hits, queries, wanted, self.deepest)
+        return Run(
+            {
+                name: Ranking.of(docids, scores, k, drop.get(name))
+                for name, (docids, scores) in zip(query_ids, hits, strict=True)
+            }
+        )
+
+    @property
+    def deepest(self) -> int:
+        """Documents per query that can be found, at most."""
+        return self.documents
 
     def _hits(self, queries: Floats, k: int) -> Iterable[Hits]:
         """Return the hits of each query [Q, at least dim]."""
         return hits_of(self.docids, zip(*self.search(queries, k), strict=True))
+
+
+def deepened(
+    look: Callable[[Floats, int], Iterable[tuple[Found, Scores]]],
+    queries: Floats,
+    k: int,
+    most: int,
+) -> list[tuple[Found, Scores]]:
+    """Search until no document that was not fetched can share the score of rank `k`.
+
+    An engine cuts through equal scores at any place. So a few documents more than `k` are fetched,
+    and twice as many for the queries where the last of them may share the score of rank `k`.
+
+    Args:
+        look: returns what is found for each query, best first, with scores.
+        queries: [Q, dim].
+        k: documents per query that must be right; at most `most`.
+        most: documents per query that can be fetched.
+    """
+    results: dict[int, tuple[Found, Scores]] = {}
+    pending, fetch = list(range(len(queries))), k + _SLACK
+    while pending:
+        results |= dict(zip(pending, look(queries[pending], min(fetch, most)), strict=True))
+        cut = [(row, results[row][1]) for row in pending if fetch < most]
+        pending = [row for row, own in cut if len(own) >= fetch and own[k - 1] == own[-1]]
+        fetch *= 2
+    return [results[row] for row in range(len(queries))]
 
 
 def hits_of(docids: "Docids", found: Iterable[tuple[Scores, Rows]]) -> Iterator[Hits]:

@@ -3,24 +3,22 @@
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from importlib.util import find_spec
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from m2dr.core.errors import UserError, counted, install
+from m2dr.core.errors import UserError, counted
 from m2dr.core.files import sha256_of
-from m2dr.index.field_files import FieldTable
+from m2dr.index.fields import FIELDS, matching
 from m2dr.index.filters import Filter
 from m2dr.index.layout import DOCIDS, PARTIAL, STORE, store_remedy
 from m2dr.index.manifest import Shard, StoreManifest, StorePlan
 from m2dr.index.searchable import Docids, read_docids
 from m2dr.index.store_writer import Shards, has_size, read_partial
-from m2dr.index.tombstones import Tombstones
 from m2dr.index.vectors import FORMATS, Floats
 
 # Of larger files the digest is not computed each time they are opened for search. Their size is
@@ -35,7 +33,6 @@ class Store:
     folder: Path
     manifest: StoreManifest
     docids: Docids
-    tombstones: Tombstones = field(default_factory=Tombstones)  # rows that a filter leaves out
     _compared: set[str] = field(default_factory=set, repr=False, compare=False)  # names of shards
     # Of each shard at opening: a store that is encoded anew writes other files of the same names.
     _stamps: Mapping[str, tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False)
@@ -48,38 +45,34 @@ class Store:
     @property
     def documents(self) -> int:
         """Number of documents."""
-        return self.manifest.documents - len(self.tombstones)
+        return self.manifest.documents
 
-    @cached_property
-    def fields(self) -> FieldTable:
-        """The fields of all rows that are stored.
+    def matching(self, wanted: Filter) -> NDArray[np.int64]:
+        """Return the rows of the documents that fit a filter, increasing.
 
         Raises:
-            UserError: the store was made before fields were kept, or without pyarrow.
+            UserError: the documents have no fields, or the filter does not fit them; or the file
+                of the fields is missing or has changed.
         """
-        held = self.manifest
-        if held.fields is None:
-            absent = find_spec("pyarrow") is None
-            why = "pyarrow, which keeps them, is not installed" if absent else (
-                "it was made without pyarrow, or before they were kept"
-            )  # fmt: skip
-            first = f"Install it with: {install('filter')}; then add" if absent else "Add"
+        if not self.manifest.fields:
             raise UserError(
-                f"{self.folder} holds no fields of its documents, as {why}. {first} them "
-                f"{store_remedy(self.folder)}"
+                f"The documents of {self.manifest.corpus} have no fields besides id, title and "
+                "text, so no filter fits them."
             )
-        remedy = partial(store_remedy, self.folder, overwrite=True)
-        return FieldTable(self.folder, held.fields, held.corpus, remedy)
+        for problem in self._fields_problem(whole=False):
+            raise UserError(problem)
+        return matching(self.folder / FIELDS, wanted)
 
-    def where(self, wanted: Filter) -> "Store":
-        """Return the same store without the documents that a filter leaves out.
-
-        Raises:
-            UserError: the fields are not known, or the filter does not fit them.
-        """
-        fits = self.fields.matching(wanted)
-        gone = Tombstones(np.flatnonzero(~fits))
-        return replace(self, docids=self.docids.without(gone.rows), tombstones=gone)
+    def _fields_problem(self, whole: bool) -> Iterator[str]:
+        """Yield a sentence if the file of fields has changed; a large one is read if `whole`."""
+        path, digest = self.folder / FIELDS, self.manifest.fields
+        if not digest or FIELDS in self._compared:
+            return
+        small = path.is_file() and path.stat().st_size <= HASHED_BYTES
+        if not path.is_file() or ((whole or small) and sha256_of(path) != digest):
+            yield f"{path} is missing or not the file of fields that was written."
+        else:
+            self._compared.add(FIELDS)
 
     @property
     def layer(self) -> int:
@@ -94,8 +87,8 @@ class Store:
     def blocks(self, rows: int = 8192, *, compare: bool = False) -> Iterator[tuple[int, Floats]]:
         """Yield blocks of at most `rows` documents, each with the row it starts at.
 
-        A block [n, width] is a read-only view of a file, or a copy where a filter leaves out
-        documents of it, or float32 where the store holds int8; none crosses a shard's end.
+        A block [n, width] is a read-only view of a file, or float32 where the store holds int8;
+        none crosses a shard's end.
 
         Args:
             rows: of a block, at most.
@@ -105,17 +98,12 @@ class Store:
         Raises:
             UserError: a shard is missing or has another size; with `compare`, it has changed.
         """
-        row = start = 0  # among what is left, and in the files
+        start = 0
         for shard in self.manifest.shards:
             vectors = self._open(shard)
             with self._comparing(shard) if compare else nullcontext():
                 for first in range(0, shard.rows, rows):
-                    stop = min(first + rows, shard.rows)
-                    kept = self.tombstones.kept(start + first, start + stop)
-                    block = vectors(slice(first, stop) if kept is None else first + kept)
-                    if len(block):
-                        yield row, block
-                    row += len(block)
+                    yield start + first, vectors(slice(first, min(first + rows, shard.rows)))
             start += shard.rows
 
     def rows(self, ids: ArrayLike) -> Floats:
@@ -123,7 +111,6 @@ class Store:
         wanted = np.asarray(ids, np.int64)
         if wanted.size and not 0 <= wanted.min() <= wanted.max() < self.documents:
             raise IndexError(f"Rows {wanted} were asked for; there are {self.documents}.")
-        wanted = self.tombstones.stored(wanted)
         found = np.empty((len(wanted), self.width), FORMATS[self.manifest.dtype].read_as)
         start = 0
         for shard in self.manifest.shards:
@@ -145,8 +132,7 @@ class Store:
                 yield problem
             elif progress:
                 progress(shard.rows)
-        if self.manifest.fields is not None:
-            yield from self.fields.problems()
+        yield from self._fields_problem(whole=True)
 
     def _open(self, shard: Shard) -> Callable[[Any], Floats]:
         _require(self.folder, shard, self.manifest.plan)

@@ -16,10 +16,10 @@ from m2dr.evaluate.costs import Shape, bytes_per_document, search_multiply_adds
 from m2dr.index.exit_files import digest_of_exits
 from m2dr.index.faiss_build import build_index
 from m2dr.index.faiss_build import open_index as open_faiss
-from m2dr.index.field_files import kinds_of
+from m2dr.index.fields import FIELDS, field_types
 from m2dr.index.filters import Filter
 from m2dr.index.layout import STORE, built_indexes
-from m2dr.index.manifest import IndexManifest, Kind, StoreManifest
+from m2dr.index.manifest import IndexManifest, StoreManifest
 from m2dr.index.searchable import Searchable
 from m2dr.index.store import open_store
 from m2dr.model.checkpoint import read_card
@@ -244,12 +244,11 @@ class ServedIndex:
                 raise
             raise FilterError(str(error)) from None
 
-    def _kinds(self) -> Mapping[str, Kind]:
-        """Return the kinds of the documents' fields, by which a search can filter them."""
+    def _kinds(self) -> Mapping[str, Any]:
+        """Return the types of the documents' fields, by which a search can filter them."""
         if self.source.alone is not None:
             return {}
-        manifest = StoreManifest.read(_store(self.source, self.document_layer(self.full.layer)))
-        return kinds_of(manifest.fields or ())
+        return field_types(_store(self.source, self.document_layer(self.full.layer)) / FIELDS)
 
     def costs(self) -> list[dict[str, object]]:
         """Return the multiply-adds of a query and the bytes of a document, of every listed cut."""

@@ -14,8 +14,7 @@ from m2dr.core.errors import UserError, nearest
 from m2dr.core.records import Cut, Document, Ranking, Side
 from m2dr.core.requests import ServeRequest
 from m2dr.evaluate.grid import Grid
-from m2dr.index.filters import typed
-from m2dr.index.manifest import Kind
+from m2dr.index.fields import typed
 from m2dr.index.vectors import prefixes
 from m2dr.serve.batches import Batcher, Outcome, QueueFullError, Search
 from m2dr.serve.encoder_pool import EncoderPool
@@ -358,7 +357,7 @@ def _results(
     found: Sequence[Outcome],
     k: int,
     texts: Mapping[str, Document],
-    kinds: Mapping[str, Kind],
+    kinds: Mapping[str, Any],
 ) -> list[Table]:
     """Return the hits of each query, and those of the full model if it was searched too."""
     results = []
@@ -373,7 +372,7 @@ def _results(
 
 
 def _hits(
-    ranking: Ranking, k: int, texts: Mapping[str, Document], kinds: Mapping[str, Kind]
+    ranking: Ranking, k: int, texts: Mapping[str, Document], kinds: Mapping[str, Any]
 ) -> list[Table]:
     pairs = zip(ranking.docids[:k], ranking.scores[:k], strict=True)
     return [

@@ -44,7 +44,7 @@ def keep_fields_of(home: Path, rows: Callable[[Store], Iterable[Fields]]) -> Non
     """
     try:
         if any(StoreManifest.read(folder).fields is None for folder in store_folders_of(home)):
-            keep_fields(home, rows, say)
+            keep_fields(home, rows)
         else:
             remove_stale_lock(home)
     except UserError as error:

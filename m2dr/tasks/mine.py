@@ -26,8 +26,8 @@ from m2dr.data.tables import split_in
 from m2dr.data.tokens import batched
 from m2dr.data.training_rows import answered_queries, known_positives
 from m2dr.index.bm25 import Bm25
-from m2dr.index.faiss_build import open_index
 from m2dr.index.faiss import FaissIndex
+from m2dr.index.faiss_build import open_index
 from m2dr.index.layout import STORE, built_dims, index_folder, store_folder, store_remedy
 from m2dr.index.manifest import StoreManifest
 from m2dr.index.store import open_store

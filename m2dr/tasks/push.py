@@ -8,8 +8,7 @@ from m2dr.core.progress import progress, say
 from m2dr.core.records import Cut
 from m2dr.core.requests import IndexRequest, PushRequest, index_command
 from m2dr.index.layout import DIGITS, built_dims, store_folder, stored_layers
-from m2dr.index.milvus import Server, collection_name, milvus_engine
-from m2dr.index.milvus_index import PushResult, push
+from m2dr.index.milvus import PushResult, Server, collection_name, milvus_engine, push
 from m2dr.index.store import Store, open_store
 from m2dr.model.checkpoint import read_card
 from m2dr.tasks.changed_corpus import stored_corpus

@@ -13,10 +13,9 @@ from m2dr.core.requests import INDEXES, MODELS, PYDOCS, IndexRequest, SearchRequ
 from m2dr.data.dataset import Dataset
 from m2dr.index.engines import ENGINES
 from m2dr.index.exit_files import exits_elsewhere, fitting_exits, no_exits, no_layer_0
+from m2dr.index.faiss import FaissIndex, on_gpu
 from m2dr.index.faiss_build import open_index
-from m2dr.index.faiss import FaissIndex
 from m2dr.index.funnel import Funnel, FunnelIndex
-from m2dr.index.faiss import on_gpu
 from m2dr.index.layout import (
     DIGITS,
     MANIFEST,
@@ -296,17 +295,12 @@ def _on_device(index: FaissIndex, request: SearchRequest, store: Path) -> Search
     device = _device(request.device)
     if device == "cpu":
         return index
-    moved = on_gpu(index, int(device.partition(":")[2] or 0))
-    say(moved.reason)
-    scan = None
-    if index.exact and not request.search_params and (store / STORE).exists():
-        scan = _scan(store, index.dim, device)
-    if moved.index is not None:
-        return moved.index if index.engine.l2 else replace(moved.index, deep=scan)
-    if scan is not None:
+    moved, reason = on_gpu(index, int(device.partition(":")[2] or 0))
+    say(reason)
+    if moved is None and index.exact and not request.search_params and (store / STORE).exists():
         say(f"The vectors are scanned on {device}.")
-        return scan
-    return index
+        return _scan(store, index.dim, device)
+    return moved or index
 
 
 def _device(name: str) -> str:
@@ -418,38 +412,20 @@ def _find_index(resolved: ResolvedIndex, store: Path) -> Path:
 
 def _open_collection(resolved: ResolvedIndex) -> Searchable:
     """Open the Milvus collection of a cut, by default of the longest dim of the layer."""
-    from m2dr.index.milvus import shown
-    from m2dr.index.milvus_index import collection_cuts, open_collection
+    from m2dr.index.milvus import open_collection
 
     request, card = resolved.request, resolved.card
     _refuse_search_params(request)
-    uri = request.index.removeprefix(MILVUS)
-    if not uri:
-        raise UserError("--index milvus: names no server; give milvus:http://host:19530 or a file.")
-    layer, dim = resolved.document_layer, request.dim
-    remedy = f"with: {_push_command(resolved, shown(uri), layer)}"
-    if dim is None:
-        cuts = collection_cuts(uri, resolved.corpus, card.fingerprint, remedy=remedy)
-        dim = max((cut.dim for cut in cuts if cut.layer == layer), default=card.width)
-    found = open_collection(uri, resolved.corpus, card.fingerprint, layer, dim, remedy=remedy)
+    layer, uri = resolved.document_layer, request.index.removeprefix(MILVUS)
+    opened = open_collection(uri, resolved.corpus, card.fingerprint, layer, request.dim)
     store = resolved.home / f"layer-{layer:02d}"
-    if (store / STORE).exists():
-        theirs = found.manifest
-        if StoreManifest.read(store).digest != theirs.store:
-            found.close()
-            raise UserError(
-                f"The collection {theirs.name} of {found.server.where} does not hold what {store} "
-                f"holds. Push them {remedy}"
-            )
-    return found
-
-
-def _push_command(resolved: ResolvedIndex, uri: str, layer: int) -> str:
-    request = resolved.request
-    return command(
-        "index", "push", to="milvus", uri=uri, corpus=request.corpus, model=resolved.model,
-        layer=layer, dim=request.dim, indexes=None if request.root == INDEXES else request.root,
-    )  # fmt: skip
+    if (store / STORE).exists() and StoreManifest.read(store).digest != opened.manifest.store:
+        opened.close()
+        raise UserError(
+            f"The collection {opened.manifest.name} of {opened.server.where} does not hold what "
+            f"{store} holds; push it again with --overwrite."
+        )
+    return opened
 
 
 def _open_funnel(resolved: ResolvedIndex, store: Path) -> Searchable:

@@ -15,8 +15,8 @@ from m2dr.core.progress import say
 from m2dr.core.records import Cut, Document, Query, Ranking, Run
 from m2dr.core.requests import SearchRequest
 from m2dr.evaluate.runs import write_run
-from m2dr.index.filters import Filter, Value, typed
-from m2dr.index.manifest import Kind
+from m2dr.index.fields import FIELDS, field_types, typed
+from m2dr.index.filters import Filter, Value
 from m2dr.index.searchable import Searchable
 from m2dr.index.store import open_store
 from m2dr.tasks.encoder import LruCache, QueryEncoder, Tell, label_of
@@ -34,7 +34,7 @@ class Hit:
     score: float
     docid: str
     _find: Callable[[str], Document] = field(repr=False, compare=False)
-    _kinds: Callable[[], Mapping[str, Kind]] = field(repr=False, compare=False)
+    _kinds: Callable[[], Mapping[str, Any]] = field(repr=False, compare=False)
 
     @property
     def text(self) -> str:
@@ -232,10 +232,10 @@ class Searcher:
         return self._resolved.dataset.document(docid)
 
     @cached_property
-    def _kinds(self) -> Mapping[str, Kind]:
-        """Return the kinds of the documents' fields; none where they are not known."""
+    def _kinds(self) -> Mapping[str, Any]:
+        """Return the types of the documents' fields; none where they are not known."""
         try:
-            return open_store(store_of(self._resolved)).fields.kinds
+            return field_types(store_of(self._resolved) / FIELDS)
         except UserError:
             return {}
 
@@ -303,7 +303,7 @@ def compare_with_scan(searcher: Searcher, queries: Sequence[Query], k: int) -> S
     dim = store.width if searcher.resolved.request.funnel else searcher.documents.dim
     documents = searcher.where("")
     asked = searcher.resolved.request.filter
-    scan = ExactIndex(store.where(Filter.parse(asked)) if asked else store, dim)
+    scan = ExactIndex(store, dim, rows=store.matching(Filter.parse(asked)) if asked else None)
     vectors = searcher.vectors([query.text for query in queries])
     names = [query.id for query in queries]
     k = max(1, min(k, documents.documents))

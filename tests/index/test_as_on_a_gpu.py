@@ -11,9 +11,8 @@ import torch
 from m2dr.index import exact
 from m2dr.index.exact import ExactIndex, prefix_top_k, tiles
 from m2dr.index.exact import scan as scanning
+from m2dr.index.faiss import GPU_DEPTH, OnGpu
 from m2dr.index.faiss_build import build_index, open_index
-from m2dr.index.faiss import GPU_DEPTH
-from m2dr.index.faiss import OnGpu
 from m2dr.index.searchable import Docids, encode_docids
 from m2dr.index.store import Store
 from m2dr.tasks import resolve

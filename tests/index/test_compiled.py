@@ -11,12 +11,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from m2dr.index.exact.topk import TieOrder, TopK
+from m2dr.index.exact.topk_numba import NumbaTopK
 
 from m2dr.core.errors import UserError
 from m2dr.index.exact import prefix_top_k
 from m2dr.index.exact import scan as scanning
-from m2dr.index.exact.topk import TieOrder, TopK
-from m2dr.index.exact.topk_numba import NumbaTopK
 
 TILE = 256
 SCORES = st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e-45, -1e-45, 3e38, -3e38, math.inf, -math.inf])

@@ -7,14 +7,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from m2dr.index.exact.scan import Found
+from m2dr.index.exact.topk import TieOrder, TopK
 from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.index.exact import ExactIndex, prefix_runs, prefix_top_k, tiles
 from m2dr.index.exact import scan as scanning
-from m2dr.index.exact.scan import Found
-from m2dr.index.exact.topk import TieOrder, TopK
 from m2dr.index.store import Store
 
 Floats = NDArray[np.float32]

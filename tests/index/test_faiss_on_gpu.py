@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from m2dr.index import gpu
-from m2dr.index.faiss_build import build_index, open_index
 from m2dr.index.faiss import FaissIndex
+from m2dr.index.faiss_build import build_index, open_index
 from m2dr.index.store import Store
 
 

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from m2dr.index.field_files import FieldTable, field_file, write_fields
+from m2dr.index.milvus_index import open_collection, push
 
 from m2dr.core.errors import UserError
 from m2dr.data.dataset import own_fields
@@ -20,11 +22,9 @@ from m2dr.index.changes import keep_fields
 from m2dr.index.engines import ENGINES
 from m2dr.index.exact import ExactIndex
 from m2dr.index.faiss_build import build_index, open_index
-from m2dr.index.field_files import FieldTable, field_file, write_fields
 from m2dr.index.filters import Filter
 from m2dr.index.funnel import Funnel, FunnelIndex
 from m2dr.index.milvus import MILVUS_ENGINES, Server
-from m2dr.index.milvus_index import open_collection, push
 from m2dr.index.searchable import Searchable
 from m2dr.index.store import Store, open_store
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from m2dr.index.milvus_index import MilvusCollection, collection_cuts, open_collection, push
 from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError
@@ -19,7 +20,6 @@ from m2dr.index.exact import prefix_runs
 from m2dr.index.faiss_build import build_index, open_index
 from m2dr.index.manifest import Label
 from m2dr.index.milvus import DEEPEST, MILVUS_ENGINES, Server, collection_name, cut_of
-from m2dr.index.milvus_index import MilvusCollection, collection_cuts, open_collection, push
 from m2dr.index.searchable import Searchable
 from m2dr.index.store import Store
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from m2dr.index.milvus_index import collection_cuts, open_collection, push
 from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.index import milvus, milvus_index
 from m2dr.index.milvus import Server, collection_name, release
-from m2dr.index.milvus_index import collection_cuts, open_collection, push
 from m2dr.index.store import Store
 
 pytest.importorskip("pymilvus")

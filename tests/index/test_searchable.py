@@ -12,8 +12,8 @@ from m2dr.core.errors import UserError
 from m2dr.core.records import Ranking, Run
 from m2dr.index.engines import ENGINES
 from m2dr.index.exact import prefix_runs
-from m2dr.index.faiss_build import build_index, open_index
 from m2dr.index.faiss import FaissIndex
+from m2dr.index.faiss_build import build_index, open_index
 from m2dr.index.store import Store
 
 Floats = NDArray[np.float32]

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-
 from m2dr.index.exact.scan import in_threads
 
 
