@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from m2dr.index.exact.tiles import PROCESSOR
 from numpy.typing import NDArray
 
 from m2dr.index.exact import ExactIndex, prefix_top_k
@@ -114,10 +113,10 @@ def by_scan(material: Material, dims: list[int], k: int) -> None:
 def bare_product(material: Material) -> None:
     """The matrix products of a batch, of tiles of the same size."""
     queries = torch.from_numpy(material.queries)
-    rows = PROCESSOR.of_tile(min(len(queries), PROCESSOR.queries), PROCESSOR.rows.stop)
+    rows = 2048
     tile = torch.from_numpy(drawn(material.queries, rows, 0))
     for _ in range(0, material.store.documents, rows):
-        for chunk in queries.tensor_split(-(-len(queries) // PROCESSOR.queries)):
+        for chunk in queries.split(512):
             torch.mm(chunk, tile.mT)
 
 

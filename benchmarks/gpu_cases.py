@@ -459,8 +459,8 @@ def faiss_rows(corpus: Corpus, dim: int, engine: str = "flat") -> Iterator[Row]:
     begun = time.perf_counter()
     moved, reason = index, "FAISS searches on the processor."
     if corpus.device.startswith("cuda"):
-        found = on_gpu(index, torch.device(corpus.device).index or 0)
-        moved, reason = found.index or index, found.reason
+        copy, reason = on_gpu(index, torch.device(corpus.device).index or 0)
+        moved = copy or index
     yield {
         "table": "built", "corpus": corpus.name, "dim": dim, "engine": f"FAISS {engine}",
         "seconds": built, "gpu seconds": time.perf_counter() - begun, "reason": reason,

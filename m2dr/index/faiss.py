@@ -165,7 +165,8 @@ class FaissIndex(Searchable):
         assert self.store is not None  # `with_search_params` refuses to rescore without it
         vectors = prefixes(self.store.rows(rows), self.dim, self.manifest.similarity)
         # einsum rounds a vector alike wherever it lies, so copies of a document tie.
-        return np.einsum("nd,d->n", vectors, query, dtype=np.float64).astype(np.float32)
+        scores: Scores = np.einsum("nd,d->n", vectors, query, dtype=np.float64).astype(np.float32)
+        return scores
 
     def _by_engine(self, prepared: Scores, k: int) -> tuple[Scores, Rows]:
         """Search with the engine alone; where it heeds no selector, among all rows."""

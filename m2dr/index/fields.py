@@ -4,7 +4,7 @@ A column has the first type that reads all its texts: whole numbers, numbers, tr
 false, dates, dates with a zone, or texts.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -84,9 +84,8 @@ def type_named(name: str) -> Any:
     import pyarrow as pa
 
     dates = (pa.timestamp("us"), pa.timestamp("us", "UTC"))
-    return {
-        str(kind): kind for kind in (pa.int64(), pa.float64(), pa.bool_(), *dates, pa.string())
-    }[name]
+    kinds = (pa.int64(), pa.float64(), pa.bool_(), *dates, pa.string())
+    return next(kind for kind in kinds if str(kind) == name)
 
 
 def matching(path: Path, wanted: Filter) -> NDArray[np.int64]:
@@ -121,5 +120,6 @@ def typed(fields: Fields, types: Mapping[str, Any]) -> dict[str, Value]:
     >>> typed((("year", "1999"), ("day", "2024-01-31")), {"year": "int64"})
     {'year': 1999, 'day': '2024-01-31'}
     """
+    readers: dict[str, Callable[[str], Value]]
     readers = {"int64": int, "double": float, "bool": lambda text: text.lower() == "true"}
     return {name: readers.get(str(types.get(name)), str)(text) for name, text in fields}

@@ -6,6 +6,8 @@ that lacks a field fulfils no comparison with it.
 """
 
 import ast
+import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -136,20 +138,19 @@ def _bound(one: Comparison, types: Mapping[str, Any]) -> tuple[Any, list[Any]]:
     kind = types[one.field]
     if kind == pa.bool_() and one.sign[0] in "<>":
         raise UserError(f"The field {one.field!r} is true or false, which {one.sign} cannot order.")
-    # A field of whole numbers is compared with any number, and dates without a zone are UTC.
-    ways = [[kind], [pa.float64()]] if kind == pa.int64() else [[kind]]
-    if pa.types.is_timestamp(kind):
+    ways = [[kind]]
+    if pa.types.is_timestamp(kind):  # dates without a zone are UTC
         ways.append([pa.timestamp("us"), kind] if kind.tz else [pa.timestamp("us", "UTC"), kind])
     scalars = []
     for text in one.values:
-        for way in ways:
+        for way in [*ways, [pa.float64()]] if kind == pa.int64() else ways:
             scalar = pa.scalar(text)
             try:
                 for step in way:
                     scalar = scalar.cast(step)
             except (pa.ArrowInvalid, ValueError):
                 continue
-            scalars.append(scalar)
+            scalars += [scalar] if scalar.type == kind else _whole(one.sign, scalar.as_py())
             break
         else:
             raise UserError(
@@ -157,6 +158,16 @@ def _bound(one: Comparison, types: Mapping[str, Any]) -> tuple[Any, list[Any]]:
                 f"{_HOLDS.get(str(kind), 'dates')}."
             )
     return kind, scalars
+
+
+def _whole(sign: str, number: float) -> list[Any]:
+    """Return what whole numbers of 64 bits are compared with in place of a number; [] for none."""
+    import pyarrow as pa
+
+    if sign in ("==", "!=", "in"):
+        return [pa.scalar(int(number))] if number.is_integer() and abs(number) < 2**63 else []
+    within = min(max(number, -(2.0**63)), 2.0**63 - 1024)
+    return [pa.scalar((math.ceil if sign in ("<", ">=") else math.floor)(within))]
 
 
 def _arrow(condition: Condition, types: Mapping[str, Any]) -> Any:
@@ -171,10 +182,7 @@ def _arrow(condition: Condition, types: Mapping[str, Any]) -> Any:
     kind, scalars = _bound(condition, types)
     field = compute.field(condition.field)
     if condition.sign in ("in", "==", "!="):
-        values = [scalar.as_py() for scalar in scalars]
-        if kind == pa.int64():  # no whole number equals the others
-            values = [int(value) for value in values if abs(value) < 2**63 and value == int(value)]
-        same = field.isin(pa.array(values, kind))
+        same = field.isin(pa.array([scalar.as_py() for scalar in scalars], kind))
         return ~same & field.is_valid() if condition.sign == "!=" else same
     order = {"<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
     compared = getattr(compute, order[condition.sign])(field, compute.scalar(scalars[0]))
@@ -190,8 +198,10 @@ def _milvus(condition: Condition, types: Mapping[str, Any], columns: Mapping[str
     _, scalars = _bound(condition, types)
     sign = "==" if condition.sign == "in" else condition.sign
     name = columns[condition.field]
-    compared = " or ".join(f"{name} {sign} {_literal(scalar)}" for scalar in scalars)
-    return f"({name} is not null and ({compared}))"
+    parts = [f"{name} {sign} {_literal(scalar)}" for scalar in scalars]
+    if not parts:  # no value is equal to what a field can hold
+        return f"({name} is {'not null' if sign == '!=' else 'null and row < 0'})"
+    return f"({name} is not null and ({' or '.join(parts)}))"
 
 
 def _literal(scalar: Any) -> str:
@@ -199,8 +209,4 @@ def _literal(scalar: Any) -> str:
 
     if pa.types.is_timestamp(scalar.type):
         return str(scalar.value)
-    value = scalar.as_py()
-    if isinstance(value, str):
-        escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-        return '"' + value.translate(str.maketrans(escapes)) + '"'
-    return str(value).lower() if isinstance(value, bool) else repr(value)
+    return json.dumps(scalar.as_py(), ensure_ascii=False)

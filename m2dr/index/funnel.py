@@ -4,6 +4,7 @@
 #   Q queries, m documents of a shortlist, H dims.
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise

@@ -8,10 +8,11 @@ prefix alone.
 # Shapes in this file: Q queries, n documents of a batch.
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice, repeat
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ import msgspec
 import numpy as np
 
 from m2dr.core.errors import UserError, counted, install, nearest
-from m2dr.core.files import parse_record
+from m2dr.core.files import FORMAT, parse_record
 from m2dr.core.records import Cut
 from m2dr.index.fields import FIELDS, field_types, type_named, values
 from m2dr.index.filters import Filter
@@ -54,9 +55,13 @@ class MilvusEngine:
     build: tuple[tuple[str, int], ...] = ()
     search: tuple[tuple[str, int], ...] = ()
 
-    def parameters(self, k: int) -> dict[str, int]:
-        """Return search parameters for `k` documents; a graph must look at that many at least."""
-        return {name: max(value, 2 * k if name == "ef" else 0) for name, value in self.search}
+    def parameters(self, k: int, filtered: bool) -> dict[str, int]:
+        """Return search parameters for `k` documents.
+
+        A graph must look at that many at least; few lists may miss what a filter lets through.
+        """
+        least = {"ef": 2 * k, "nprobe": dict(self.build).get("nlist", 0) if filtered else 0}
+        return {name: max(value, least[name]) for name, value in self.search}
 
 
 MILVUS_ENGINES = {
@@ -192,7 +197,7 @@ class Server:
         text = found.get("properties", {}).get(_PROPERTY) or found.get("description", "")
         try:
             return parse_record(text, CollectionManifest)
-        except (ValueError, msgspec.DecodeError) as error:
+        except (ValueError, msgspec.MsgspecError) as error:
             raise UserError(
                 f"The collection {name} of {self.where} has no label of m2dr: {error}"
             ) from error
@@ -200,7 +205,7 @@ class Server:
     def create(self, manifest: CollectionManifest) -> None:
         """Create an empty collection that holds its manifest."""
         types, engine = self.library.DataType, milvus_engine(manifest.engine)
-        text = msgspec.json.encode(manifest).decode()
+        text = json.dumps({"format": FORMAT, **asdict(manifest)}, sort_keys=True)
         schema = self.client.create_schema(auto_id=False, description=text)
         schema.add_field("row", types.INT64, is_primary=True)
         schema.add_field("docid", types.VARCHAR, max_length=_LONGEST)
@@ -302,7 +307,7 @@ class MilvusCollection(Searchable):
             )
         prepared = prefixes(queries, self.dim, self.manifest.label.similarity)
         size = max(1, _ANSWERS // k)
-        parameters = milvus_engine(self.manifest.engine).parameters(k)
+        parameters = milvus_engine(self.manifest.engine).parameters(k, bool(self.condition))
         for start in range(0, len(prepared), size):
             for hits in self.server.ask(
                 "search",

@@ -8,6 +8,7 @@ from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from m2dr.core.errors import UserError, nearest
 from m2dr.core.records import Cut, Document, ModelCard

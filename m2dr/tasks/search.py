@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray

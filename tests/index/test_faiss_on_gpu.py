@@ -8,7 +8,7 @@ import faiss
 import numpy as np
 import pytest
 
-from m2dr.index import gpu
+from m2dr.index import faiss as gpu
 from m2dr.index.faiss import FaissIndex
 from m2dr.index.faiss_build import build_index, open_index
 from m2dr.index.store import Store
@@ -30,9 +30,9 @@ class Gpu:
 
 @pytest.fixture(autouse=True)
 def forget() -> Iterator[None]:
-    gpu.refusal.cache_clear()
+    gpu.gpu_refusal.cache_clear()
     yield
-    gpu.refusal.cache_clear()
+    gpu.gpu_refusal.cache_clear()
 
 
 @pytest.fixture
@@ -59,18 +59,18 @@ def test_faiss_for_processors_names_what_to_install(index: FaissIndex) -> None:
 
     found = gpu.on_gpu(index)
 
-    assert found.index is None
-    assert "for processors; in its place: pip install 'm2dr[gpu]'" in found.reason
+    assert found[0] is None
+    assert "for processors; in its place: pip install 'm2dr[gpu]'" in found[1]
 
 
 def test_an_index_on_a_gpu_finds_the_same(index, queries, monkeypatch) -> None:
     made = []
     stand_in(monkeypatch, lambda _, __, each: made.append(Gpu(each)) or made[-1])
 
-    moved = gpu.on_gpu(index, number=3)
+    moved, reason = gpu.on_gpu(index, number=3)
 
-    assert moved.reason == "FAISS searches on gpu 3."
-    assert moved.index.ranked(["a"], queries[:1], 5) == index.ranked(["a"], queries[:1], 5)
+    assert reason == "FAISS searches on gpu 3."
+    assert moved.ranked(["a"], queries[:1], 5) == index.ranked(["a"], queries[:1], 5)
     assert made[0].asked > 0
 
 
@@ -80,7 +80,7 @@ def test_more_documents_than_a_gpu_can_find_are_left_to_the_processor(
     made = []
     stand_in(monkeypatch, lambda _, __, each: made.append(Gpu(each)) or made[-1])
     monkeypatch.setattr("m2dr.index.faiss.GPU_DEPTH", 10)
-    moved = gpu.on_gpu(index).index
+    moved = gpu.on_gpu(index)[0]
 
     moved.search(queries, 10)
     moved.search(queries, 11)
@@ -95,7 +95,7 @@ def test_a_gpu_that_aborts_the_check_is_not_used_and_says_why(index, monkeypatch
 
     found = gpu.on_gpu(index)
 
-    assert (found.index, found.reason) == (None, "FAISS cannot use gpu 0: no kernel image.")
+    assert found == (None, "FAISS cannot use gpu 0: no kernel image.")
 
 
 def test_a_check_that_hangs_is_given_up(index, monkeypatch) -> None:
@@ -105,7 +105,7 @@ def test_a_check_that_hangs_is_given_up(index, monkeypatch) -> None:
     stand_in(monkeypatch, None)
     monkeypatch.setattr(subprocess, "run", hang)
 
-    assert "did not end" in gpu.on_gpu(index).reason
+    assert "did not end" in gpu.on_gpu(index)[1]
 
 
 def test_an_engine_that_has_no_form_for_gpus_stays_on_the_processor(index, monkeypatch) -> None:
@@ -116,10 +116,8 @@ def test_an_engine_that_has_no_form_for_gpus_stays_on_the_processor(index, monke
 
     found = gpu.on_gpu(index)
 
-    assert found.index is None
-    assert "cannot move the flat index to gpu 0: This index type is not implemented" in (
-        found.reason
-    )
+    assert found[0] is None
+    assert "cannot move the flat index to gpu 0: This index type is not implemented" in (found[1])
 
 
 def test_the_check_believes_only_what_it_finds(monkeypatch, capsys) -> None:
@@ -141,4 +139,4 @@ def test_the_check_in_another_process_tells_of_a_faiss_without_gpus(monkeypatch)
         pytest.skip("the installed FAISS is the one for gpus")
     monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
 
-    assert "index_cpu_to_gpu" in gpu.refusal() or "StandardGpuResources" in gpu.refusal()
+    assert "index_cpu_to_gpu" in gpu.gpu_refusal() or "StandardGpuResources" in gpu.gpu_refusal()

@@ -224,7 +224,7 @@ def test_a_funnel_refuses_what_it_cannot_search(store) -> None:
         index.search(queries * np.nan, 1)
     with pytest.raises(UserError, match="and 16 dims each"):
         index.search(queries[:, :8], 1)
-    with pytest.raises(UserError, match="Queries of dimension 8 .* ends at 16"):
+    with pytest.raises(UserError, match="Queries of dimension 8 .* has dimension 16"):
         index.accept(label, Cut(6, 8))
     with pytest.raises(UserError, match="were encoded by model"):
         index.accept(replace(label, fingerprint="f" * 64), Cut(6, 16))

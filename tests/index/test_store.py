@@ -257,7 +257,7 @@ def test_damaged_vectors_are_not_searched(
     kept: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("m2dr.index.exact.tiles.KEPT_BYTES", kept)
+    monkeypatch.setattr("m2dr.index.exact.KEPT_BYTES", kept)
     store = build(tmp_path / "layer-06", vectors, similarity=similarity)
     damage(store, value)
 
@@ -279,8 +279,8 @@ def test_where_digests_take_too_long_vectors_that_are_not_finite_are_refused(
     kept: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("m2dr.index.exact.tiles.HASHED_BYTES", 0)
-    monkeypatch.setattr("m2dr.index.exact.tiles.KEPT_BYTES", kept)
+    monkeypatch.setattr("m2dr.index.exact.HASHED_BYTES", 0)
+    monkeypatch.setattr("m2dr.index.exact.KEPT_BYTES", kept)
     store = build(tmp_path / "layer-06", vectors, similarity=similarity)
     damage(store, value)
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from m2dr.index.milvus_index import open_collection
 from numpy.typing import NDArray
 from world import load_auto
 
@@ -19,7 +18,7 @@ from m2dr.evaluate.runs import read_run
 from m2dr.index.faiss_build import build_index
 from m2dr.index.layout import store_folder
 from m2dr.index.manifest import StorePlan
-from m2dr.index.milvus import release
+from m2dr.index.milvus import open_collection, release
 from m2dr.index.store import Store, open_store
 from m2dr.index.store_writer import StoreWriter
 from m2dr.model.checkpoint import load, read_card

@@ -1,0 +1,210 @@
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut, Run
+from m2dr.index import milvus
+from m2dr.index.exact import prefix_runs
+from m2dr.index.manifest import Label
+from m2dr.index.milvus import (
+    DEEPEST,
+    MILVUS_ENGINES,
+    MilvusCollection,
+    Server,
+    collection_name,
+    cuts_of,
+    open_collection,
+    push,
+)
+from m2dr.index.store import Store
+
+pytest.importorskip("pymilvus")
+pytest.importorskip("milvus_lite")
+
+Floats = NDArray[np.float32]
+WIDTH, BATCH = 16, 8  # dims, and documents in a message
+NAMES = [f"q{number}" for number in range(5)]
+
+
+@pytest.fixture
+def queries() -> Floats:
+    return np.random.default_rng(7).normal(size=(5, 16)).astype(np.float32)
+
+
+@pytest.fixture
+def named(
+    build, vectors: Floats, tmp_path: Path, request: pytest.FixtureRequest
+) -> Callable[..., Store]:
+    """A store whose corpus has the name of the test, so that no two tests share a collection."""
+
+    def named(data: Floats = vectors, **settings: object) -> Store:
+        return build(tmp_path / "store", data, corpus=request.node.name, **settings)
+
+    return named
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(milvus, "BATCH_BYTES", BATCH * 4 * WIDTH)
+
+
+def opened(uri: str, store: Store, dim: int | None = None) -> MilvusCollection:
+    manifest = store.manifest
+    return open_collection(uri, manifest.corpus, manifest.label.fingerprint, store.layer, dim)
+
+
+def same(run: Run, other: Run) -> None:
+    assert list(run.rankings) == list(other.rankings)
+    for name, ranking in run.rankings.items():
+        assert ranking.docids == other.rankings[name].docids
+        assert ranking.scores == pytest.approx(other.rankings[name].scores, abs=1e-5)
+
+
+@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+@pytest.mark.parametrize(("dim", "engine"), [(3, "flat"), *((16, name) for name in MILVUS_ENGINES)])
+def test_a_collection_ranks_as_a_scan(
+    uri: str, server: Server, named, queries: Floats, dim: int, engine: str, similarity: str
+) -> None:
+    store = named(similarity=similarity)
+    sent = push(store, dim, server, engine)
+
+    collection = opened(uri, store)
+    drop = {"q1": "d3"}
+
+    assert (sent.documents, sent.written, sent.bytes) == (35, 35, 35 * dim * 4)
+    assert (collection.documents, collection.layer, collection.dim) == (35, 6, dim)
+    scan = prefix_runs(
+        NAMES, queries, store, store.docids, [dim], 9, similarity, drop=drop
+    )  # fmt: skip
+    same(collection.ranked(NAMES, queries, 9, drop), scan[dim])
+    scores, rows = collection.search(queries, 9)
+    assert scores.shape == rows.shape == (5, 9)
+
+
+def test_ties_of_any_number_rank_by_docid(uri: str, server: Server, named) -> None:
+    store = named(np.ones((35, 16), np.float32))
+    push(store, 16, server)
+
+    run = opened(uri, store).ranked(["q"], np.ones((1, 16), np.float32), k=4)
+
+    assert run.rankings["q"].docids == ("d9", "d8", "d7", "d6")
+
+
+def test_many_queries_come_in_batches(
+    uri: str, server: Server, named, vectors, monkeypatch
+) -> None:
+    store = named()
+    push(store, 16, server)
+    names, collection = [f"q{n}" for n in range(35)], opened(uri, store)
+    at_once = collection.ranked(names, vectors, 2)
+
+    monkeypatch.setattr(milvus, "_ANSWERS", 40)
+
+    same(collection.ranked(names, vectors, 2), at_once)
+    assert collection.ranked([], vectors[:0], 3) == Run({})
+
+
+def test_what_cannot_be_searched_is_refused(uri: str, server: Server, named, label: Label) -> None:
+    store = named()
+    push(store, 8, server)
+    collection, query = opened(uri, store, 8), np.ones((1, 16), np.float32)
+    large = MilvusCollection(replace(collection.manifest, documents=10**6), collection.server)
+
+    assert cuts_of(server, store.manifest.corpus, label.fingerprint) == (Cut(6, 8),)
+    with pytest.raises(UserError, match=r"no L6D4 .*; there are L6D8\."):
+        opened(uri, store, 4)
+    with pytest.raises(UserError, match="16,385 documents per query .* gives 16,384"):
+        large.search(query, DEEPEST + 1)
+    with pytest.raises(UserError, match="0 documents per query"):
+        collection.ranked(["q"], query, 0)
+    with pytest.raises(UserError, match="dimension 16 .*has dimension 8"):
+        collection.accept(label, Cut(6, 16))
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_a_push_goes_on_where_it_was_stopped(
+    uri: str, server: Server, named, after: int, monkeypatch
+) -> None:
+    store, ask, sent = named(), Server.ask, []
+
+    def stopping(self: Server, what: str, *words: Any, **more: Any) -> Any:
+        if what == "upsert":
+            if len(sent) == after:
+                raise UserError("The server went away.")
+            sent.append(1)
+        return ask(self, what, *words, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Server, "ask", stopping)
+        with pytest.raises(UserError, match="went away"):
+            push(store, WIDTH, server)
+    with pytest.raises(UserError, match="is half-written: .* of 35 documents"):
+        opened(uri, store)
+    seen: list[int] = []
+
+    again = push(store, WIDTH, server, progress=seen.append)
+
+    there = {0: 0, 1: 8, 3: 18}[after]  # no batch crosses a shard's end, at 10
+    assert (again.written, again.documents, sum(seen)) == (35 - there, 35, 35)
+    assert push(store, WIDTH, server).written == 0
+    run = opened(uri, store).ranked(["q"], store.rows([34]), 1)
+    assert run.rankings["q"].docids == ("d34",)
+
+
+def test_a_collection_of_other_vectors_is_replaced_on_demand(server: Server, named) -> None:
+    store = named()
+    push(store, WIDTH, server)
+    other = replace(store, manifest=replace(store.manifest, texts="0" * 64))
+
+    for given in ((other, WIDTH, server), (store, WIDTH, server, "hnsw")):
+        with pytest.raises(UserError, match="another engine or from other vectors; --overwrite"):
+            push(*given)
+    sent = push(store, WIDTH, server, "hnsw", overwrite=True)
+
+    assert (sent.documents, sent.written) == (35, 35)
+    assert server.manifest(sent.name).engine == "hnsw"
+
+
+def test_a_collection_that_m2dr_did_not_make_is_refused(server: Server, named) -> None:
+    store = named()
+    name = collection_name(store.manifest.corpus, store.manifest.label.fingerprint, Cut(6, WIDTH))
+    server.client.create_collection(name, dimension=WIDTH)
+
+    with pytest.raises(UserError, match="has no label of m2dr"):
+        push(store, WIDTH, server)
+
+
+def test_a_name_in_milvus_is_letters_digits_and_underscores() -> None:
+    corpora = ("a-b", "a_b", "a/b", "ä b", "x" * 300)
+    names = {collection_name(corpus, "0123-4567", Cut(6, 8)) for corpus in corpora}
+
+    assert len(names) == 5
+    assert all(name.isascii() and name.replace("_", "").isalnum() for name in names)
+    assert max(map(len, names)) < 255
+
+
+def test_an_address_that_is_none_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="'localhost:19530' is no address of Milvus"):
+        Server("localhost:19530")
+    with pytest.raises(UserError, match="'ftp://host' is no address"):
+        Server("ftp://user:secret@host")
+    with pytest.raises(UserError, match="There is no Milvus Lite file .*absent.db"):
+        Server(str(tmp_path / "absent.db"))
+
+
+def test_a_server_that_is_down_is_a_sentence_without_its_password(monkeypatch) -> None:
+    monkeypatch.setattr(milvus, "CONNECTING", 0.5)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    with pytest.raises(UserError, match="Milvus at .* failed to open") as refused:
+        Server(f"http://root:secret@127.0.0.1:{port}")
+    assert "secret" not in str(refused.value)
