@@ -16,8 +16,8 @@ from m2dr.core.progress import progress, say
 from m2dr.core.records import Cut, Document, Query, Ranking
 from m2dr.core.requests import MineRequest, Retriever
 from m2dr.data.dataset import Dataset
-from m2dr.data.training_rows import answered_queries, known_positives
 from m2dr.data.tokens import batched
+from m2dr.data.training_rows import answered_queries, known_positives
 from m2dr.index.bm25 import Bm25
 from m2dr.index.faiss_build import open_index
 from m2dr.index.layout import built_dims, index_folder, store_folder
@@ -25,7 +25,7 @@ from m2dr.index.store import open_store
 from m2dr.index.vectors import prefixes
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_device, choose_dtype
-from m2dr.model.folder import read_card
+from m2dr.model.checkpoint import read_card
 from m2dr.tasks.encode_texts import embed_texts, open_corpus
 from m2dr.tasks.encoder import document_layer, label_of, newest_model
 

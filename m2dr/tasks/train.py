@@ -32,7 +32,7 @@ from m2dr.tasks.run_folder import (
     refuse_backbone,
     stops_on_sigterm,
 )
-from m2dr.tasks.training_data import TrainingData, kind_of, open_training_data, refuse_few
+from m2dr.tasks.training_data import TrainingData, kind_of, open_training_data
 from m2dr.train.module import TrainingModule
 from m2dr.train.trainer import (
     Example,
@@ -234,7 +234,11 @@ def prepare(settings: TrainSettings, folder: Path) -> Setup:
     device = choose_training_device(settings.device)
     data = open_training_data(settings)
     recipe = recipe_of(settings, data.kind)
-    refuse_few(settings, data)  # after mistakes that no other corpus mends
+    if settings.batch_queries > data.count:
+        raise UserError(
+            f"batch_queries = {settings.batch_queries} was asked for; {data.name} has "
+            f"{counted(data.count, data.unit)} to train on."
+        )
     _warn_of_margins(recipe, data)
     encoder, tokenizer = checkpoint.load(settings.backbone, recipe.card.layers, device)
     encoder.card = recipe.card

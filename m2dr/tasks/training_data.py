@@ -12,7 +12,7 @@ import numpy as np
 
 from m2dr.core.errors import UserError, counted
 from m2dr.core.progress import say
-from m2dr.core.records import Cut, Document, Group, Judgement, ModelCard, Query, SentencePair
+from m2dr.core.records import Cut, Document, Group, ModelCard, Query, SentencePair
 from m2dr.core.settings import TrainSettings
 from m2dr.data.dataset import Dataset
 from m2dr.data.sentences import Sentences, open_sentences, recognises_sentences
@@ -35,6 +35,7 @@ from m2dr.train.objective import POSITIVE
 # and each costs one more pass over the gradient of the word embeddings.
 PARTS = 4
 MEASURE = "nDCG@10"  # of the dev queries
+Quality = Callable[[Encoder, ModelTokenizer], dict[Cut, float]]  # a dev measure of each trained cut
 
 
 def make_batch(
@@ -120,80 +121,6 @@ def _digest(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class DevSet:
-    """A sample of dev queries, the documents that answer them, and distractors."""
-
-    queries: list[Query]
-    documents: list[Document]
-    judgements: list[Judgement]
-
-    @classmethod
-    def of(cls, dataset: Dataset, settings: TrainSettings) -> "DevSet":
-        """Draw a sample by a seed."""
-        generator = np.random.default_rng([settings.seed, 1])
-        queries = dataset.queries(settings.dev)
-        order = generator.permutation(len(queries))[: settings.dev_queries]
-        queries = [queries[i] for i in sorted(order)]
-        asked = {query.id for query in queries}
-        judgements = [j for j in dataset.judgements(settings.dev) if j.query_id in asked]
-        relevant = list(dict.fromkeys(j.document_id for j in judgements if j.relevance > 0))
-        there = (docid for docid in relevant if dataset.holds(docid))
-        chosen = dict.fromkeys(islice(there, settings.dev_documents))
-        others = [docid for docid in dataset.document_ids() if docid not in chosen]
-        room = max(0, settings.dev_documents - len(chosen))
-        picked = sorted(generator.permutation(len(others))[:room])
-        docids = [*chosen, *(others[i] for i in picked)]
-        return cls(queries, [dataset.document(docid) for docid in docids], judgements)
-
-    def quality(self, encoder: Encoder, tokenizer: ModelTokenizer) -> dict[Cut, float]:
-        """Return nDCG@10 of each trained cut, from one pass over the texts."""
-        card = encoder.card
-        layers = card.layers_trained
-        sources = sorted({document_layer(card, layer) for layer in layers})
-        texts = [document.content for document in self.documents]
-        documents = embed_texts(encoder, tokenizer, texts, "document", sources)
-        asked = [query.text for query in self.queries]
-        queries = embed_texts(encoder, tokenizer, asked, "query", layers)
-        evaluator = Evaluator(self.judgements, [MEASURE])
-        found: dict[Cut, float] = {}
-        for layer, vectors in zip(layers, queries, strict=True):
-            dims = [cut.dim for cut in card.cuts if cut.layer == layer]
-            block = documents[sources.index(document_layer(card, layer))]
-            runs = prefix_runs(
-                [query.id for query in self.queries],
-                vectors,
-                block,
-                Docids(encode_docids(document.id for document in self.documents)),
-                dims,
-                k=10,
-                similarity=card.similarity,
-            )
-            for dim, run in runs.items():
-                found[Cut(layer, dim)] = evaluator.scores(run).mean[MEASURE]
-        return found
-
-
-@dataclass(frozen=True)
-class DevPairs:
-    """Scored sentence pairs of the dev set."""
-
-    sentences: Sentences
-
-    def quality(self, encoder: Encoder, tokenizer: ModelTokenizer) -> dict[Cut, float]:
-        """Return Spearman of each trained cut, from one pass over the texts."""
-        card, pairs = encoder.card, self.sentences.pairs
-        gold = gold_scores(pairs, self.sentences.name)
-        texts, first, second = distinct(pairs)
-        vectors = embed_texts(encoder, tokenizer, texts, "document", card.layers_trained)
-        found: dict[Cut, float] = {}
-        for layer, block in zip(card.layers_trained, vectors, strict=True):
-            dims = sorted(cut.dim for cut in card.cuts if cut.layer == layer)
-            by_dim = correlations(block, first, second, gold, dims)
-            found |= {Cut(layer, dim): values["Spearman"] for dim, values in by_dim.items()}
-        return found
-
-
-@dataclass(frozen=True)
 class TrainingData:
     """The examples of a training, and the function that makes batches of them."""
 
@@ -203,7 +130,7 @@ class TrainingData:
     count: int
     example: Callable[[int, int], Any]  # of an epoch, at a place
     batch: Callable[[ModelCard, ModelTokenizer, Sequence[Any]], TokenBatch]
-    quality: Callable[[Encoder, ModelTokenizer], dict[Cut, float]] | None  # on the dev split
+    quality: Quality | None  # on the dev split
     widest: float = 0.0  # margin between the scores that a teacher gave to documents of a query
 
 
@@ -218,15 +145,6 @@ def open_training_data(settings: TrainSettings) -> TrainingData:
     return _of_corpus(open_corpus(settings.corpus), settings)
 
 
-def refuse_few(settings: TrainSettings, data: TrainingData) -> None:
-    """Raise UserError if there are fewer examples than a batch holds."""
-    if settings.batch_queries > data.count:
-        raise UserError(
-            f"batch_queries = {settings.batch_queries} was asked for; {data.name} has "
-            f"{counted(data.count, data.unit)} to train on. Ask for fewer."
-        )
-
-
 def kind_of(settings: TrainSettings) -> Kind:
     """Return what the corpus of the settings holds; what is no file of sentences: documents."""
     if not recognises_sentences(settings.corpus):
@@ -235,68 +153,85 @@ def kind_of(settings: TrainSettings) -> Kind:
 
 
 def _of_corpus(dataset: Dataset, settings: TrainSettings) -> TrainingData:
-    taught = _taught(dataset, settings)
-    groups = taught or _groups(dataset, settings)
-    for note in (groups.answered.note, taught.note if taught else ""):
-        if note:
-            say(f"{dataset.name} {settings.split}: {note}")
-    dev = _dev(dataset, settings)
+    split, widest = settings.split, 0.0
+    groups: Groups
+    if settings.distill == "none":
+        source = settings.negative_source
+        if source == "auto":
+            source = "given" if dataset.negatives(split) else "random"
+        groups = Groups(dataset, split, settings.negatives, source, settings.seed)
+        notes = [groups.answered.note]
+    else:
+        path = settings.teacher_scores
+        if path:
+            say(f"Reading the scores of {path}")
+        groups = taught = ScoredGroups(
+            dataset,
+            split,
+            settings.negatives,
+            "given" if settings.negative_source == "given" else "scored",
+            settings.seed,
+            read_scores(Path(path)) if path else dataset.scores(split),
+            path or settings.corpus,
+        )
+        notes, widest = [groups.answered.note, taught.note], taught.widest()
+    for note in filter(None, notes):
+        say(f"{dataset.name} {split}: {note}")
 
     def example(epoch: int, place: int) -> Group:
         groups.set_epoch(epoch)
         return groups[place]
 
     def batch(card: ModelCard, tokenizer: ModelTokenizer, chosen: Sequence[Group]) -> TokenBatch:
-        known, held = groups.known_positives, settings.gradient_cache
-        return make_batch(card, tokenizer, chosen, known, held)
+        known, tokens = groups.known_positives, settings.gradient_cache
+        return make_batch(card, tokenizer, chosen, known, tokens)
 
-    return TrainingData(
-        dataset.name,
-        "documents",
-        "queries",
-        len(groups),
-        example,
-        batch,
-        dev.quality if dev else None,
-        taught.widest() if taught else 0.0,
-    )
+    quality, count = _ranking_quality(dataset, settings), len(groups)
+    unit = "queries"
+    return TrainingData(dataset.name, "documents", unit, count, example, batch, quality, widest)
 
 
-def _groups(dataset: Dataset, settings: TrainSettings) -> Groups:
-    """Return groups without scores of a teacher."""
-    source = settings.negative_source
-    if source == "auto":
-        source = "given" if dataset.negatives(settings.split) else "random"
-    return Groups(dataset, settings.split, settings.negatives, source, settings.seed)
-
-
-def _taught(dataset: Dataset, settings: TrainSettings) -> ScoredGroups | None:
-    """Return groups with the scores of a file, or else of the corpus; None without distillation."""
-    if settings.distill == "none":
-        return None
-    path = settings.teacher_scores
-    if path:
-        say(f"Reading the scores of {path}")
-    scores = read_scores(Path(path)) if path else dataset.scores(settings.split)
-    return ScoredGroups(
-        dataset,
-        settings.split,
-        settings.negatives,
-        "given" if settings.negative_source == "given" else "scored",
-        settings.seed,
-        scores,
-        path or settings.corpus,
-    )
-
-
-def _dev(dataset: Dataset, settings: TrainSettings) -> DevSet | None:
+def _ranking_quality(dataset: Dataset, settings: TrainSettings) -> Quality | None:
+    """Draw a sample of the dev queries, the documents that answer them, and distractors."""
     if settings.evaluate_steps == 0:
         return None
     dev = dataset.canonical(settings.dev)
     if dev not in dataset.splits or dev == dataset.canonical(settings.split):
         say(f"{dataset.name} has no split {settings.dev!r}: the last checkpoint is kept.")
         return None
-    return DevSet.of(dataset, settings)
+    generator = np.random.default_rng([settings.seed, 1])
+    queries = dataset.queries(settings.dev)
+    order = generator.permutation(len(queries))[: settings.dev_queries]
+    queries = [queries[i] for i in sorted(order)]
+    names = [query.id for query in queries]
+    judgements = [j for j in dataset.judgements(settings.dev) if j.query_id in {*names}]
+    relevant = list(dict.fromkeys(j.document_id for j in judgements if j.relevance > 0))
+    there = (docid for docid in relevant if dataset.holds(docid))
+    chosen = dict.fromkeys(islice(there, settings.dev_documents))
+    others = [docid for docid in dataset.document_ids() if docid not in chosen]
+    room = max(0, settings.dev_documents - len(chosen))
+    picked = sorted(generator.permutation(len(others))[:room])
+    docids = [*chosen, *(others[i] for i in picked)]
+    texts = [dataset.document(docid).content for docid in docids]
+    encoded, evaluator = Docids(encode_docids(docids)), Evaluator(judgements, [MEASURE])
+
+    def quality(encoder: Encoder, tokenizer: ModelTokenizer) -> dict[Cut, float]:
+        """Return nDCG@10 of each trained cut, from one pass over the texts."""
+        card = encoder.card
+        layers = card.layers_trained
+        sources = sorted({document_layer(card, layer) for layer in layers})
+        documents = embed_texts(encoder, tokenizer, texts, "document", sources)
+        asked = embed_texts(encoder, tokenizer, [query.text for query in queries], "query", layers)
+        measured: dict[Cut, float] = {}
+        for layer, vectors in zip(layers, asked, strict=True):
+            dims = [cut.dim for cut in card.cuts if cut.layer == layer]
+            block = documents[sources.index(document_layer(card, layer))]
+            runs = prefix_runs(names, vectors, block, encoded, dims, 10, card.similarity)
+            for dim, run in runs.items():
+                measured[Cut(layer, dim)] = evaluator.scores(run).mean[MEASURE]
+        return measured
+
+    return quality
 
 
 def _of_sentences(sentences: Sentences, settings: TrainSettings) -> TrainingData:
@@ -314,22 +249,25 @@ def _of_sentences(sentences: Sentences, settings: TrainSettings) -> TrainingData
     if settings.loss == "simcse" and sentences.scored:
         pairs = tuple(SentencePair(text, text, 1.0) for text in distinct(pairs)[0])
 
-    def example(_: int, place: int) -> SentencePair:
-        return pairs[place]
-
     def batch(
         card: ModelCard, tokenizer: ModelTokenizer, chosen: Sequence[SentencePair]
     ) -> TokenBatch:
         return make_pair_batch(card, tokenizer, chosen, settings.gradient_cache)
 
     kind: Kind = "scored pairs" if sentences.scored else "sentences"
-    dev = _dev_pairs(settings)
-    quality = dev.quality if dev else None
     unit = "pairs" if sentences.scored else "sentences"
-    return TrainingData(sentences.name, kind, unit, len(pairs), example, batch, quality)
+    return TrainingData(
+        sentences.name,
+        kind,
+        unit,
+        len(pairs),
+        lambda _, place: pairs[place],
+        batch,
+        _pairs_quality(settings),
+    )
 
 
-def _dev_pairs(settings: TrainSettings) -> DevPairs | None:
+def _pairs_quality(settings: TrainSettings) -> Quality | None:
     """Open the scored pairs of the file that `dev` names."""
     if settings.evaluate_steps == 0:
         return None
@@ -342,4 +280,17 @@ def _dev_pairs(settings: TrainSettings) -> DevPairs | None:
             f"dev = {settings.dev} holds rows of several splits, and those of train are for "
             "training; copy its dev rows to a file of their own."
         )
-    return DevPairs(dev)
+    gold = gold_scores(dev.pairs, dev.name)
+    texts, first, second = distinct(dev.pairs)
+
+    def quality(encoder: Encoder, tokenizer: ModelTokenizer) -> dict[Cut, float]:
+        """Return Spearman of each trained cut, from one pass over the texts."""
+        card, measured = encoder.card, dict[Cut, float]()
+        vectors = embed_texts(encoder, tokenizer, texts, "document", card.layers_trained)
+        for layer, block in zip(card.layers_trained, vectors, strict=True):
+            dims = sorted(cut.dim for cut in card.cuts if cut.layer == layer)
+            by_dim = correlations(block, first, second, gold, dims)
+            measured |= {Cut(layer, dim): values["Spearman"] for dim, values in by_dim.items()}
+        return measured
+
+    return quality

@@ -11,7 +11,6 @@ from world import load_auto, make_corpus
 from m2dr.core.errors import UserError
 from m2dr.core.requests import IndexRequest, MineRequest
 from m2dr.data.loaders import open_dataset
-from m2dr.data.training_rows import Groups
 from m2dr.model.checkpoint import read_card
 from m2dr.tasks import mine as verb
 from m2dr.tasks.encode_texts import embed_texts
