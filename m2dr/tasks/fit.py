@@ -445,10 +445,7 @@ def _rows(sample: Sample, chosen: NDArray[np.bool_]) -> Sample:
 
 
 def read_features(
-    encoder: Encoder,
-    tokenizer: ModelTokenizer,
-    counts: NDArray[np.int64],
-    identity: int,
+    encoder: Encoder, tokenizer: ModelTokenizer, counts: NDArray[np.int64], identity: int
 ) -> TokenFeatures:
     """Return the features of tokens; the full model embeds each token of the vocabulary alone.
 
@@ -459,53 +456,41 @@ def read_features(
         identity: random signs per token.
     """
     ids = tokenizer.ordinary_ids()
-    place = _vocabulary_file(encoder, len(ids))
-    found = _kept_vocabulary(place, (len(ids), encoder.card.width))
-    if found is None:
-        rows, layers = tokenizer.alone(ids), (encoder.layers,)
-        with progress("Reading the vocabulary", len(ids), "tokens") as advance:
-            found = embed_tokens(encoder, rows, tokenizer.pad_id, layers, advance)[0]
-        _keep_vocabulary(place, found)
-    single = np.zeros((len(counts), found.shape[1]), np.float32)
-    single[ids] = found
+    single = np.zeros((len(counts), encoder.card.width), np.float32)
+    single[ids] = _single_tokens(encoder, tokenizer, ids)
     special = sorted({*range(len(counts))} - {*ids})
     return token_features(encoder.words, single, counts, special, identity)
 
 
-def _vocabulary_file(encoder: Encoder, tokens: int) -> Path | None:
-    """Return the file that keeps the embeddings of single tokens; None where they are not kept.
+def _single_tokens(
+    encoder: Encoder, tokenizer: ModelTokenizer, ids: list[int]
+) -> NDArray[np.float32]:
+    """Return the embeddings of single tokens, [tokens, W].
 
-    They depend on the model alone, and take most of the time of a fit on few documents.
+    They depend on the model alone and take most of the time of a fit on few documents, so that a
+    file keeps them.
     """
-    card = encoder.card
-    size = 4 * tokens * card.width
-    if not card.fingerprint or not KEPT_BYTES.start <= size < KEPT_BYTES.stop:
-        return None
-    with suppress(UserError):
+    card, file = encoder.card, None
+    if card.fingerprint and 4 * len(ids) * card.width in KEPT_BYTES:
         dtype = str(next(encoder.parameters()).dtype).removeprefix("torch.")
         sizes = (str(encoder.layers), str(card.width))  # a fingerprint tells nothing of a cut width
         words = (card.fingerprint, *sizes, card.pooling, encoder.device.type, dtype)
-        return cache_folder() / "vocabularies" / f"{'-'.join(words)}.npy"
-    return None
-
-
-def _kept_vocabulary(place: Path | None, shape: tuple[int, int]) -> NDArray[np.float32] | None:
-    """Return embeddings of this shape, [V, W], that an earlier fit kept; None without any."""
-    if place is None or not place.is_file():
-        return None
-    try:
-        found: NDArray[np.float32] = np.load(place, allow_pickle=False)
-    except (OSError, ValueError, EOFError):
-        return None
-    fits = found.shape == shape and found.dtype == np.float32
-    return found if fits and np.isfinite(found).all() else None
-
-
-def _keep_vocabulary(place: Path | None, found: NDArray[np.float32]) -> None:
-    if place is None:
-        return
-    with suppress(UserError), atomic_path(place) as temporary, temporary.open("wb") as file:
-        np.save(file, found, allow_pickle=False)
+        with suppress(UserError):
+            file = cache_folder() / "vocabularies" / f"{'-'.join(words)}.npy"
+    if file is not None and file.exists():
+        with suppress(OSError, ValueError, EOFError):
+            kept: NDArray[np.float32] = np.load(file, allow_pickle=False)
+            if kept.shape == (len(ids), card.width) and np.isfinite(kept).all():
+                return kept.astype(np.float32)
+    rows, layers = tokenizer.alone(ids), (encoder.layers,)
+    with progress("Reading the vocabulary", len(ids), "tokens") as advance:
+        single: NDArray[np.float32] = embed_tokens(
+            encoder, rows, tokenizer.pad_id, layers, advance
+        )[0]
+    if file is not None:
+        with suppress(UserError), atomic_path(file) as temporary, temporary.open("wb") as opened:
+            np.save(opened, single, allow_pickle=False)
+    return single
 
 
 def read_texts(
@@ -531,43 +516,19 @@ def read_texts(
     Returns:
         The texts and then the snippets; and the place of the text that each snippet is of.
     """
-    found = read_sample(
-        encoder,
-        features,
-        Ragged.of(rows_of(encoder.card, tokenizer, texts, length)),
-        tokenizer.pad_id,
-        advance,
-    )
+
+    def sample(rows: Ragged, advance: Callable[[int], None] = lambda _: None) -> Sample:
+        layers, pad_id, everything = (encoder.layers,), tokenizer.pad_id, np.arange(len(rows))
+        _, states = embed_tokens_and_states(encoder, rows, pad_id, layers, everything, advance)
+        return as_sample(states, token_parts(encoder, features, rows, pad_id), encoder)
+
+    whole = sample(Ragged.of(rows_of(encoder.card, tokenizer, texts, length)), advance)
     parts, of = snippets([text for _, text in texts], SNIPPETS * AMONG, draw)
     if not parts:
-        return found, of
-    asked: list[tuple[Side, str]] = [("query", part) for part in parts]
-    rows = rows_of(encoder.card, tokenizer, asked, length)
+        return whole, of
+    rows = rows_of(encoder.card, tokenizer, [("query", part) for part in parts], length)
     chosen = widest(rows, AMONG)
-    short = Ragged.of([rows[place] for place in chosen])
-    return found + read_sample(encoder, features, short, tokenizer.pad_id), of[chosen]
-
-
-def read_sample(
-    encoder: Encoder,
-    features: TokenFeatures,
-    rows: Ragged,
-    pad_id: int,
-    advance: Callable[[int], None] = lambda _: None,
-) -> Sample:
-    """Run texts through all layers.
-
-    Args:
-        encoder: with all layers.
-        features: of its tokens.
-        rows: token ids of N texts.
-        pad_id: fills up short rows.
-        advance: is told how many texts have been run.
-    """
-    everything = np.arange(len(rows))
-    layers = (encoder.layers,)
-    _, states = embed_tokens_and_states(encoder, rows, pad_id, layers, everything, advance)
-    return as_sample(states, token_parts(encoder, features, rows, pad_id), encoder)
+    return whole + sample(Ragged.of([rows[place] for place in chosen])), of[chosen]
 
 
 def token_parts(
