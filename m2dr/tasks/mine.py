@@ -24,8 +24,8 @@ from m2dr.index.layout import built_dims, index_folder, store_folder
 from m2dr.index.store import open_store
 from m2dr.index.vectors import prefixes
 from m2dr.model import checkpoint
-from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.checkpoint import read_card
+from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.tasks.encode_texts import embed_texts, open_corpus
 from m2dr.tasks.encoder import document_layer, label_of, newest_model
 

@@ -23,7 +23,7 @@ SETTINGS = "settings.json"  # what `RECORD` is called when the training is finis
 LOGS = "tensorboard"
 BYTES_PER_PARAMETER = 12 * 3 + 8  # fp32 weights and two moments, in three checkpoints; the model
 Settings = TypeVar("Settings")
-Read = Callable[[Path | None, Sequence[str], Mapping[str, Any]], Settings]  # as in core.trainings
+Read = Callable[[Path | None, Sequence[str], Mapping[str, Any]], Settings]  # as in core.settings
 
 
 def folder_of(corpus: str, what: str, out: Path | None) -> Path:
