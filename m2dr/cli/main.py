@@ -11,35 +11,9 @@ import click
 
 from m2dr import __version__
 from m2dr.cli.terminal import echo
-from m2dr.core.errors import Interrupted, UserError, nearest
+from m2dr.core.errors import Interrupted, nearest, sentence_of
 
 MISTAKE, STOPPED = 2, 1  # exit codes
-_LIBRARIES = ("msgspec", "pyarrow", "safetensors", "safetensors_rust", "tokenizers", "datasets")
-_FULL = ("no space left", "os error 28", "storagefull", "inline_container", "file write failed")
-_NO_MEMORY = ("out of memory", "can't allocate memory", "defaultcpuallocator")
-_NAMES = ("torch", "transformers", "sentence-transformers", "tokenizers", "numpy", "pyarrow")
-
-
-def sentence_of(error: BaseException) -> str:
-    """Return one sentence for a mistake or a limit of the machine; empty for any other error.
-
-    >>> sentence_of(FileNotFoundError(2, "No such file or directory", "x.tsv"))
-    'x.tsv: No such file or directory.'
-    """
-    words = str(error).lower()
-    if isinstance(error, UserError):
-        return str(error)
-    if isinstance(error, MemoryError) or any(word in words for word in _NO_MEMORY):
-        return "There is not enough memory; take smaller batches or shorter texts."
-    if any(word in words for word in _FULL):
-        return "The disk is full: No space left on device."
-    if isinstance(error, OSError) and error.strerror:
-        where = f"{error.filename}: " if error.filename else ""
-        return f"{where}{error.strerror}."
-    library = type(error).__module__.partition(".")[0]
-    if isinstance(error, ValueError | OSError) or library in _LIBRARIES:
-        return " ".join(str(error).split())
-    return ""
 
 
 class Group(click.Group):
@@ -101,16 +75,12 @@ class _Main(Group):
 def _show_versions(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if not wanted or ctx.resilient_parsing:
         return
-    from importlib.metadata import PackageNotFoundError, version
-
+    from m2dr.evaluate.grid import package_versions
     from m2dr.model.devices import device_names
 
-    echo(f"m2dr {__version__}, Python {sys.version.split()[0]}")
-    for name in (*_NAMES, "faiss-cpu", "faiss-gpu-cu12", "onnxruntime", "openvino"):
-        try:
-            echo(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            continue
+    echo(f"m2dr {__version__}")
+    for name, version in package_versions().items():
+        echo(f"{name} {version}")
     for line in device_names():
         echo(line)
     ctx.exit()

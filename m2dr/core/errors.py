@@ -1,36 +1,11 @@
 """Errors that a user can fix, and the words and commands that their messages are made of."""
 
 import difflib
-import errno
 import shlex
 from collections.abc import Iterable
 
 _SINGULAR = (("ies", "y"), ("xes", "x"), ("sses", "ss"), ("ches", "ch"), ("s", ""))
-
-
-_OS_ERRORS = {
-    errno.ENOSPC: "The disk is full",
-    errno.EDQUOT: "The disk quota is used up",
-    errno.EACCES: "There is no permission",
-    errno.EPERM: "There is no permission",
-    errno.EROFS: "The disk is read-only",
-    errno.ENOTDIR: "There is a file where a folder should be",
-    errno.EEXIST: "The name is already used",
-    errno.EISDIR: "There is a folder where a file should be",
-    errno.ENAMETOOLONG: "The name is too long",
-    errno.ENOENT: "A file or folder is missing",
-    errno.ELOOP: "Symbolic links form a loop",
-    errno.EFBIG: "A file would be larger than this machine allows",
-    errno.EMFILE: "Too many files are open",
-    errno.ENFILE: "Too many files are open",
-    errno.EIO: "The disk could not be read or written",
-    errno.EINVAL: "The system does not accept this name",
-    errno.ENXIO: "There is a device where a file should be",
-    errno.ENODEV: "There is a device where a file should be",
-    errno.ESPIPE: "There is a pipe where a file should be",
-    errno.ENOTEMPTY: "A folder is not empty",
-    errno.EBUSY: "Another process uses it",
-}
+_LIBRARIES = ("msgspec", "pyarrow", "safetensors", "safetensors_rust", "tokenizers", "datasets")
 _FULL = ("no space left", "os error 28", "storagefull", "inline_container", "file write failed")
 _NO_MEMORY = ("out of memory", "can't allocate memory", "defaultcpuallocator")
 
@@ -147,23 +122,23 @@ def missing(package: str, extra: str = "") -> UserError:
     return UserError(f"{package} is not installed; install it with: pip install {name!r}")
 
 
-def os_error_message(error: BaseException) -> str:
-    """Return a sentence for an error of the operating system; empty for any other error.
+def sentence_of(error: BaseException) -> str:
+    """Return one sentence for a mistake or a limit of the machine; empty for any other error.
 
-    Libraries in Rust and C++ report a full disk in their own words.
-
-    >>> os_error_message(OSError(errno.ENOSPC, "No space left on device", "/data/x"))
-    'The disk is full: /data/x. Nothing half-written counts; mend that and run the command again.'
+    >>> sentence_of(FileNotFoundError(2, "No such file or directory", "x.tsv"))
+    'x.tsv: No such file or directory.'
     """
     words = str(error).lower()
-    full = any(word in words for word in _FULL)
-    code = errno.ENOSPC if full else getattr(error, "errno", None)
-    if isinstance(error, RuntimeError) and "symlink loop" in words:
-        code = errno.ELOOP  # in the words of Path.resolve before Python 3.13
+    if isinstance(error, UserError):
+        return str(error)
     if isinstance(error, MemoryError) or any(word in words for word in _NO_MEMORY):
-        return "There is not enough memory; take fewer queries per batch, or shorter texts."
-    if code not in _OS_ERRORS:
-        return ""
-    where = f": {error.filename}" if isinstance(error, OSError) and error.filename else ""
-    again = "Nothing half-written counts; mend that and run the command again."
-    return f"{_OS_ERRORS[code]}{where}. {again}"
+        return "There is not enough memory; take smaller batches or shorter texts."
+    if any(word in words for word in _FULL):
+        return "The disk is full: No space left on device."
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror}."
+    library = type(error).__module__.partition(".")[0]
+    if isinstance(error, ValueError | OSError) or library in _LIBRARIES:
+        return " ".join(str(error).split())
+    return ""

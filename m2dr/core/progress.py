@@ -12,8 +12,7 @@ from m2dr.core.errors import UserError, counted
 Advance = Callable[[int], None]
 Say = Callable[[str], None]
 LINE_EVERY = 10.0  # seconds between plain lines
-_RANKS = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}  # set by torchrun, and defaults
-_LAUNCH = "Start the processes with torchrun, or for one alone: unset RANK LOCAL_RANK WORLD_SIZE"
+_RANKS = {"RANK": "0", "WORLD_SIZE": "1"}  # set by torchrun, and defaults
 
 # Characters that control a terminal or cannot be written: control characters except the line feed
 # and the tab, halves of surrogate pairs, and characters that change the direction of writing
@@ -74,19 +73,10 @@ def _rank_and_count() -> tuple[int, int]:
     Raises:
         UserError: the variables that torchrun sets have other values.
     """
-    found = {name: os.environ[name] for name in _RANKS if os.environ.get(name)}
-    port = os.environ.get("MASTER_PORT", "0")
-    for name, word in (*found.items(), ("MASTER_PORT", port)):
-        if not (word.isascii() and word.isdecimal() and len(word) < 10):
-            raise UserError(f"{name}={word} is not a whole number. {_LAUNCH}")
-    rank, local, size = (int(found.get(name, default)) for name, default in _RANKS.items())
-    lacking = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
-    if size > 1 and lacking:
-        raise UserError(f"WORLD_SIZE={size} is set and {', '.join(lacking)} not. {_LAUNCH}")
-    if max(rank, local) >= max(size, 1):
-        told = " ".join(f"{name}={word}" for name, word in found.items())
-        raise UserError(f"{told}: ranks count from 0 and end below WORLD_SIZE. {_LAUNCH}")
-    return rank, size
+    rank, size = (os.environ.get(name) or default for name, default in _RANKS.items())
+    if not (rank.isdecimal() and size.isdecimal() and int(rank) < int(size)):
+        raise UserError(f"RANK={rank} and WORLD_SIZE={size} are not those of torchrun.")
+    return int(rank), int(size)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -122,34 +121,6 @@ def multiplies_bf16(device: torch.device) -> bool:
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     capabilities = torch.cpu.get_capabilities() if device.type == "cpu" else {}
     return any(capabilities.get(unit, False) for unit in ("amx_bf16", "avx512_bf16"))
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What torch finds on this machine."""
-
-    gpus: tuple[str, ...]  # their names
-    cuda: str  # the version that torch was built for; empty for a build for processors
-    threads: int  # of the processor that it starts
-    bf16: str  # "native" on the device that `auto` means, else "emulated"
-    dtype: str  # that `auto` means there
-
-
-def describe_machine(device: str = "auto") -> Machine:
-    """Return what torch finds, and what `auto` means on a device.
-
-    Raises:
-        UserError: torch knows no such device, or M2DR_DTYPE is no dtype.
-    """
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    chosen = choose_device(device)
-    return Machine(
-        tuple(torch.cuda.get_device_name(number) for number in range(gpus)),
-        torch.version.cuda or "",
-        torch.get_num_threads(),
-        "native" if multiplies_bf16(chosen) else "emulated",
-        next(name for name, one in DTYPES.items() if one is choose_dtype("auto", chosen)),
-    )
 
 
 def device_names() -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from m2dr.core.errors import UserError, command, counted, os_error_message
+from m2dr.core.errors import UserError, command, counted
 from m2dr.core.files import return_free_memory
 from m2dr.core.requests import LOOPBACK, ServeRequest
 from m2dr.serve.app import make_app
@@ -90,7 +90,7 @@ def _listening(request: ServeRequest) -> Any:  # an iterator of a socket
             other = command("serve", port=request.port + 1 if request.port < 65535 else 0)
             raise UserError(
                 f"{request.host}:{request.port} cannot be listened at: "
-                f"{error.strerror or os_error_message(error)}. Stop what uses it, or take another "
+                f"{error.strerror or error}. Stop what uses it, or take another "
                 f"port, as in: {other}"
             ) from None
         yield listener

@@ -25,7 +25,7 @@ from measuring import Found, Measured, measured, places
 from published import grids
 from training import Scale, Trained, settings_of, trained, write
 
-from m2dr.core.errors import Interrupted, UserError, os_error_message
+from m2dr.core.errors import Interrupted, UserError, sentence_of
 
 SEEN, NOT_SEEN, CLOSE = "seen", "not seen", "too close to tell"
 NOISE = 0.005  # where no standard error is known: what another seed may change, at small scale
@@ -306,7 +306,7 @@ def names(words: str) -> tuple[str, ...]:
 
 def end(error: Exception) -> NoReturn:
     """Say in a sentence what a person can fix, and end; any other error goes on."""
-    sentence = str(error) if isinstance(error, UserError) else os_error_message(error)
+    sentence = sentence_of(error)
     if not sentence:
         raise error
     sys.stderr.write(f"Error: {sentence}\n")

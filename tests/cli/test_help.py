@@ -60,7 +60,7 @@ def test_help_of_a_training_lists_every_setting_once() -> None:
 def test_version_lists_libraries_and_devices() -> None:
     done = CliRunner().invoke(main, ["--version"])
 
-    assert re.search(r"^m2dr [\d.]+, Python ", done.output)
+    assert re.search(r"^m2dr [\d.]+\n", done.output)
     assert "\ntorch " in done.output
     assert "\ncpu, " in done.output
 
