@@ -1,6 +1,6 @@
 """Checks of a grid and of its rankings; each that fails gives a sentence that says why."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import sqrt
 from statistics import median
@@ -16,8 +16,19 @@ NAMED = 3  # outliers named per measure; the others are counted
 
 
 def grid_checks(grid: Grid) -> list[str]:
-    """Return a sentence for each outlier of each measure, see `outliers`."""
-    return [sentence for measure in grid.measures for sentence in _outliers(grid, measure)]
+    """Return a sentence for each outlier of each measure, see `outliers`; the worst of many."""
+    checks = []
+    for measure in grid.measures:
+        values = grid.values(measure)
+        words = outliers(values, grid.queries)
+        worst = sorted(words, key=lambda cut: -_distance(values, cut))[:NAMED]  # noqa: B023
+        for cut in worst:
+            more = _more(len(words) - NAMED, "cell") if cut == worst[-1] else ""
+            checks.append(
+                f"{measure} of {cut} is {format_score(values[cut])}, far {words[cut]}{more}: "
+                "measure that cut again, and look for a fault in its training or its vectors."
+            )
+    return checks
 
 
 def outliers(values: Mapping[Cut, float], queries: int) -> dict[Cut, str]:
@@ -41,14 +52,18 @@ def outliers(values: Mapping[Cut, float], queries: int) -> dict[Cut, str]:
         Cut -> words such as "below the neighbours of its layer".
     """
     floor = max(LEAST * max(map(abs, values.values())), 0.5 / sqrt(max(1, queries)))
-    found: dict[Cut, str] = {}
+    words: dict[Cut, str] = {}
     for name, by_layer in (("layer", True), ("dim", False)):
         lines = _lines(values, by_layer)
         steps = [abs(values[a] - values[b]) for line in lines for a, b in pairwise(line)]
         allowed = max(floor, STEPS * median(steps or [0.0]))
-        for cut, words in _deviations(lines, values, allowed):
-            found.setdefault(cut, f"{words} of its {name}")
-    return found
+        for line in lines:
+            heights = [values[cut] for cut in line]
+            for place, cut in enumerate(line):
+                deviation = _deviation(heights, place, allowed)
+                if deviation:
+                    words.setdefault(cut, f"{deviation} of its {name}")
+    return words
 
 
 def depth_checks(names: Sequence[str], depth: int, documents: int) -> list[str]:
@@ -162,18 +177,6 @@ def model_checks(
     return found
 
 
-def _outliers(grid: Grid, measure: str) -> Iterator[str]:
-    values = grid.values(measure)
-    found = outliers(values, grid.queries)
-    worst = sorted(found, key=lambda cut: -_distance(values, cut))
-    for cut in worst[:NAMED]:
-        more = _more(len(worst) - NAMED, "cell") if cut == worst[:NAMED][-1] else ""
-        yield (
-            f"{measure} of {cut} is {format_score(values[cut])}, far {found[cut]}{more}: measure "
-            f"that cut again, and look for a fault in its training or its vectors."
-        )
-
-
 def _lines(values: Mapping[Cut, float], by_layer: bool) -> list[list[Cut]]:
     """Group cuts by layer, or by dim, where those of layer 0 make lines of their own."""
     lines: dict[tuple[int, bool], list[Cut]] = {}
@@ -181,17 +184,6 @@ def _lines(values: Mapping[Cut, float], by_layer: bool) -> list[list[Cut]]:
         line = (cut.layer, False) if by_layer else (cut.dim, cut.layer == 0)
         lines.setdefault(line, []).append(cut)
     return list(lines.values())
-
-
-def _deviations(
-    lines: Iterable[Sequence[Cut]], values: Mapping[Cut, float], allowed: float
-) -> Iterator[tuple[Cut, str]]:
-    """Yield the cuts of some lines that deviate from their neighbours, and how."""
-    for line in lines:
-        held = [values[cut] for cut in line]
-        for place, cut in enumerate(line):
-            if words := _deviation(held, place, allowed):
-                yield cut, words
 
 
 def _deviation(line: Sequence[float], place: int, allowed: float) -> str:

@@ -1,18 +1,14 @@
-"""TREC files: runs (`query Q0 document rank score tag`), read and written, and qrels, written."""
+"""TREC files (`query Q0 document rank score tag`, and judgements), and runs fused into one."""
 
 import gzip
 import re
-import zlib
 from array import array
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
 from math import isfinite, isnan
 from pathlib import Path
 from statistics import fmean, pstdev
-from types import MappingProxyType
 
 from m2dr.core.errors import UserError, counted, nearest, were
 from m2dr.core.files import atomic_path, write_text
@@ -22,6 +18,9 @@ from m2dr.core.records import Judgement, Ranking, Run
 # of surrogate pairs (which have no UTF-8).
 _NO_WORD = re.compile(r"[\s\0\ud800-\udfff]")
 _COLUMNS = "query Q0 document rank score tag"
+
+RANK_OFFSET = 60  # k of Cormack et al.
+Scores = Mapping[str, float]  # by docid
 
 
 def write_run(run: Run, path: Path, tag: str = "m2dr") -> None:
@@ -60,7 +59,9 @@ def read_run(path: Path) -> Run:
     scores: dict[str, array[float]] = {}
     number = 0
     try:
-        with _opened(path) as file:
+        with path.open("rb") as raw:  # opened once, since a pipe can be read once
+            packed = raw.peek(2)[:2] == b"\x1f\x8b"
+            file: Iterable[bytes] = gzip.GzipFile(fileobj=raw) if packed else raw
             for number, line in enumerate(file, start=1):
                 query, docid, score = _parse(line.removeprefix(BOM_UTF8) if number == 1 else line)
                 known = docids.setdefault(query, {})
@@ -68,15 +69,11 @@ def read_run(path: Path) -> Run:
                     raise ValueError(f"document {docid} is listed twice for query {query}")
                 known[docid] = None
                 scores.setdefault(query, array("f")).append(score)
-    except ValueError as error:
+    except FileNotFoundError:
+        raise UserError(f"There is no run file {path}.") from None
+    except Exception as error:  # whatever gzip raises for damaged bytes
         raise UserError(
             f"{path}, line {number}: {error}. A line of a run file is: {_COLUMNS}."
-        ) from error
-    except FileNotFoundError:
-        raise UserError(f"There is no run file {path}; write one or correct the path.") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(
-            f"{path} cannot be read as a run file after line {number}: {error}."
         ) from error
     return Run({query: Ranking.of(list(docids[query]), scores[query]) for query in docids})
 
@@ -99,41 +96,21 @@ def _lines(run: Run, tag: str) -> Iterator[bytes]:
     """Yield the lines of the run, query by query."""
     for query, ranking in run.rankings.items():
         _require_word(query, "query id")
-        _require_distinct(query, ranking.docids)
-        rows = zip(count(1), ranking.docids, ranking.scores, strict=False)
-        lines = [f"{query} Q0 {docid} {rank} {score:.9g} {tag}\n" for rank, docid, score in rows]
+        if len(set(ranking.docids)) < len(ranking.docids):
+            raise UserError(f"A document is ranked twice for query {query}.")
+        for docid in ranking.docids:
+            _require_word(docid, "document id")
+        rows = enumerate(zip(ranking.docids, ranking.scores, strict=True), start=1)
+        lines = [f"{query} Q0 {docid} {rank} {score:.9g} {tag}\n" for rank, (docid, score) in rows]
         yield "".join(lines).encode()
-
-
-def _require_distinct(query: str, docids: Iterable[str]) -> None:
-    seen = set()
-    for docid in docids:
-        _require_word(docid, "document id")
-        if docid in seen:
-            raise UserError(
-                f"Document {docid} is ranked twice for query {query}, which no run file can hold; "
-                f"rank each document once."
-            )
-        seen.add(docid)
 
 
 def _require_word(text: str, what: str) -> None:
     if not text or _NO_WORD.search(text):
         raise UserError(
             f"The {what} {text!r} cannot be written to a run or qrels file, where white space "
-            f"separates columns; use one word."
+            f"separates columns."
         )
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[Iterable[bytes]]:
-    """Open a file, decompressing it if its first bytes say gzip.
-
-    It is opened only once, since a pipe, such as a shell makes of <(command), can be read once.
-    """
-    with path.open("rb") as file:
-        packed = file.peek(2)[:2] == b"\x1f\x8b"
-        yield gzip.GzipFile(fileobj=file) if packed else file
 
 
 def _parse(line: bytes) -> tuple[str, str, float]:
@@ -145,19 +122,14 @@ def _parse(line: bytes) -> tuple[str, str, float]:
     if len(columns) != 6:
         raise ValueError(f"{counted(len(columns), 'columns')} instead of 6")
     query, _, docid, rank, text, _ = columns
-    try:
-        int(rank)
-        score = float(text)
-    except ValueError:
-        shown = b" ".join((rank, text)).decode(errors="replace")
-        raise ValueError(f"rank and score are not two numbers: {shown}") from None
+    int(rank)
+    score = float(text)
     if isnan(score):
         raise ValueError("the score is not a number")
     return query.decode(), docid.decode(), score
 
 
-RANK_OFFSET = 60  # k of Cormack et al.
-Scores = Mapping[str, float]  # by docid
+# Fusion
 
 
 @dataclass(frozen=True)
@@ -189,16 +161,14 @@ def _lowest(scores: Scores) -> float:
     return min(scores.values())
 
 
-SCALINGS = MappingProxyType(
-    {
-        scale.name: scale
-        for scale in (
-            ScoreScaling("min-max", "from 0 for the worst found to 1", _min_max, lambda _: 0.0),
-            ScoreScaling("z", "distance from the mean in standard deviations", _standard, _lowest),
-            ScoreScaling("none", "as they are", dict, _lowest),
-        )
-    }
-)
+SCALINGS = {
+    scale.name: scale
+    for scale in (
+        ScoreScaling("min-max", "from 0 for the worst found to 1", _min_max, lambda _: 0.0),
+        ScoreScaling("z", "distance from the mean in standard deviations", _standard, _lowest),
+        ScoreScaling("none", "as they are", dict, _lowest),
+    )
+}
 
 
 def reciprocal_ranks(
@@ -225,19 +195,14 @@ def reciprocal_ranks(
     Raises:
         UserError: the weights are not one per run and from 0, or `offset` or `k` is too small.
     """
-    given = _weights(weights, len(runs), 1.0)
     if not (offset >= 0 and isfinite(offset)):
         raise UserError(f"{offset} was given as the offset of ranks; give 0 or more.")
 
-    def score(query: str) -> dict[str, float]:
-        total: dict[str, float] = {}
-        for run, weight in zip(runs, given, strict=True):
-            ranking = run.rankings.get(query, Ranking((), ()))
-            for rank, docid in enumerate(ranking.docids, start=1):
-                total[docid] = total.get(docid, 0.0) + weight / (offset + rank)
-        return total
+    def scores(_: str, ranking: Ranking, total: dict[str, float], weight: float) -> None:
+        for rank, docid in enumerate(ranking.docids, start=1):
+            total[docid] = total.get(docid, 0.0) + weight / (offset + rank)
 
-    return _fused(runs, score, k)
+    return _fused(runs, scores, weights, 1.0, k)
 
 
 def interpolated(
@@ -261,56 +226,46 @@ def interpolated(
         UserError: the weights are not one per run and from 0, there is no such scale, a score is
             infinite, or `k` is too small.
     """
-    given = _weights(weights, len(runs), 1 / max(len(runs), 1))
     if scale not in SCALINGS:
         raise UserError(f"There is no scale {scale!r}. {nearest(scale, SCALINGS)}")
-
     scaling = SCALINGS[scale]
 
-    def score(query: str) -> dict[str, float]:
-        rankings = [run.rankings.get(query, Ranking((), ())) for run in runs]
-        total = dict.fromkeys((docid for one in rankings for docid in one.docids), 0.0)
-        for ranking, weight in zip(rankings, given, strict=True):
-            scores = dict(zip(ranking.docids, ranking.scores, strict=True))
-            if not all(map(isfinite, scores.values())):
-                raise UserError(
-                    f"A score of query {query} is infinite and cannot be scaled. Correct the run, "
-                    f"or fuse by ranks."
-                )
-            if not scores:
-                continue
-            scaled = scaling.of(scores)
+    def scores(query: str, ranking: Ranking, total: dict[str, float], weight: float) -> None:
+        if not all(map(isfinite, ranking.scores)):
+            raise UserError(f"A score of query {query} is infinite and cannot be scaled.")
+        if ranking.docids:
+            scaled = scaling.of(dict(zip(ranking.docids, ranking.scores, strict=True)))
             absent = scaling.absent(scaled)
             for docid in total:
                 total[docid] += weight * scaled.get(docid, absent)
-        return total
 
-    return _fused(runs, score, k)
+    return _fused(runs, scores, weights, 1 / max(len(runs), 1), k)
 
 
-def _fused(runs: Sequence[Run], score: Callable[[str], dict[str, float]], k: int) -> Run:
-    if len(runs) < 2:
+def _fused(
+    runs: Sequence[Run],
+    add: Callable[[str, Ranking, dict[str, float], float], None],
+    weights: Sequence[float],
+    default: float,
+    k: int,
+) -> Run:
+    """Fuse runs; `add` adds the scores of one ranking of a query to the totals by docid."""
+    if len(runs) < 2 or k < 1:
         raise UserError(
-            f"{counted(len(runs), 'runs')} {were(len(runs))} given, and fusing takes two at least."
+            f"{counted(len(runs), 'runs')} {were(len(runs))} given and {k} documents per query "
+            "asked for; fusing takes two runs and one document at least."
         )
-    if k < 1:
-        raise UserError(f"{k} documents per query were asked for. Ask for at least one.")
+    weights = weights or [default] * len(runs)
+    listed = ", ".join(map(str, weights))
+    if len(weights) != len(runs):
+        raise UserError(f"The weights {listed} were given for {counted(len(runs), 'runs')}.")
+    if not all(isfinite(weight) and weight >= 0 for weight in weights) or not any(weights):
+        raise UserError(f"The weights {listed} were given; give numbers from 0, not all of them 0.")
     rankings = {}
     for query in dict.fromkeys(query for run in runs for query in run.rankings):
-        total = score(query)
+        own = [run.rankings.get(query, Ranking((), ())) for run in runs]
+        total = dict.fromkeys((docid for ranking in own for docid in ranking.docids), 0.0)
+        for ranking, weight in zip(own, weights, strict=True):
+            add(query, ranking, total, weight)
         rankings[query] = Ranking.of(list(total), total.values(), k)
     return Run(rankings)
-
-
-def _weights(weights: Sequence[float], runs: int, default: float) -> Sequence[float]:
-    if not weights:
-        return [default] * runs
-    if len(weights) != runs:
-        raise UserError(
-            f"{counted(len(weights), 'weights')} {were(len(weights))} given for "
-            f"{counted(runs, 'runs')}; give one for each."
-        )
-    if not all(isfinite(weight) and weight >= 0 for weight in weights) or not any(weights):
-        listed = ", ".join(map(str, weights))
-        raise UserError(f"The weights {listed} were given; give numbers from 0, not all of them 0.")
-    return weights
