@@ -15,7 +15,18 @@ from typing import Any
 
 from shell import COMMAND, ENVIRONMENT
 
+CPU = ("--device", "cpu", "--dtype", "fp32")
 STARTS = 120.0  # seconds in which a server must answer
+
+
+@dataclass(frozen=True)
+class World:
+    """A corpus, a model, and where its index is."""
+
+    corpus: Path
+    model: Path
+    root: Path
+    home: Path
 
 
 @dataclass
@@ -81,19 +92,6 @@ class Server:
     def hits(self, **body: object) -> list[str]:
         """Docids of the only query."""
         return [hit["docid"] for hit in self.search(**body)["results"][0]["hits"]]
-
-    def events(self, name: str, least: int = 0, **having: object) -> list[dict[str, Any]]:
-        """Lines of the log of one kind and with these fields, when there are so many.
-
-        They are written after answers, so that those of earlier requests may come late.
-        """
-        end, wanted = time.monotonic() + 10, {"event": name, **having}.items()
-        while True:
-            lines = (line for line in self.log.read_text().splitlines() if line.startswith("{"))
-            found = [event for event in map(json.loads, lines) if wanted <= event.items()]
-            if len(found) >= least or time.monotonic() > end:
-                return found
-            time.sleep(0.02)
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
         """End it; its exit code."""

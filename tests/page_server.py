@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 PAGE = Path(__file__).parents[1] / "m2dr" / "serve" / "page"
-TYPES = {"page.html": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
+TYPES = {"index.html": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
 
 
 def served_index(name: str = "books", **changes: Any) -> dict[str, Any]:  # JSON
@@ -81,7 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
     def do_GET(self) -> None:
-        name = "page.html" if self.path == "/" else self.path[1:]
+        name = "index.html" if self.path == "/" else self.path[1:]
         if name in TYPES:
             self._send(200, (PAGE / name).read_bytes(), TYPES[name])
         elif name != "models":

@@ -522,7 +522,7 @@ def serve(request: ServeRequest) -> None:
     for name in ("fastapi", "uvicorn", "prometheus_client"):
         if find_spec(name) is None:
             raise missing(name, "serve")
-    from m2dr.serve.server import serve as task
+    from m2dr.serve.app import serve as task
 
     task(request, lambda line: echo(line, err=True))
 

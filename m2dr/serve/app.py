@@ -1,182 +1,410 @@
-"""The routes of a server; FastAPI is imported here alone."""
+"""The routes of a server, whose models are its description, and how it runs."""
 
+import asyncio
+import hmac
 import json
-from collections.abc import Awaitable, Callable
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from fastapi import FastAPI, Request, Response
-from fastapi.openapi.utils import get_openapi
+import uvicorn
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, JSONResponse
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from m2dr import __version__
 from m2dr.core.errors import UserError
-from m2dr.serve.docs_page import STYLE, docs_page
-from m2dr.serve.guard import Guard, State
-from m2dr.serve.messages import (
-    EmbedBody,
-    EmbeddingsBody,
-    HttpError,
-    SearchBody,
-    read_body,
-    sentence_of,
-)
-from m2dr.serve.meters import CONTENT_TYPE
-from m2dr.serve.openapi import DESCRIPTION, STATUSES, describe, of_body, of_get
-from m2dr.serve.serving import Serving
+from m2dr.core.requests import LOOPBACK, ServeRequest
+from m2dr.serve.service import Meters, Refused, Service
 
+LOG = logging.getLogger("m2dr.serve")
 PAGE = Path(__file__).parent / "page"
-_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
-_JSON = "application/json"
+_LAST = 30  # seconds that requests have to be answered in, at the end
+
+Say = Callable[[str], None]
+Text = Annotated[str, Field(min_length=1, max_length=32_768)]
+Texts = Annotated[  # fail_fast, as an error for each item would take a second
+    list[Text], Field(min_length=1, max_length=256, fail_fast=True)
+]
+Layer = Annotated[int, Field(ge=0, description="Layers that texts run through; all by default.")]
+Dim = Annotated[int, Field(ge=1, description="Dims that are compared; the most by default.")]
+Side = Literal["query", "document"]
 
 
-def make_app(serving: Serving, state: State) -> Guard:
-    """Return the application of a server."""
-    app = FastAPI(
-        title="m2dr serve", version=__version__, description=DESCRIPTION,
-        docs_url=None, redoc_url=None,
-    )  # fmt: skip
-    _add_errors(app)
-    _add_posts(app, serving)
-    _add_gets(app, serving, state)
-    _add_page(app)
-    limits = serving.request
+class SearchBody(BaseModel):
+    """A search: one query, or several."""
 
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            table = get_openapi(
-                title=app.title, version=app.version, description=app.description,
-                routes=app.routes,
-            )  # fmt: skip
-            app.openapi_schema = describe(table, limits, bool(state.token))
-        return app.openapi_schema
+    model_config = ConfigDict(strict=True, extra="forbid")
 
-    async def docs() -> Response:
-        return Response(docs_page(openapi()), media_type="text/html")
-
-    async def docs_style() -> Response:
-        return Response(STYLE, media_type="text/css")
-
-    app.add_api_route("/docs", docs, methods=["GET"], include_in_schema=False)
-    app.add_api_route("/docs.css", docs_style, methods=["GET"], include_in_schema=False)
-    app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI's documentation does
-    return Guard(app, serving, state)
-
-
-def _add_errors(app: FastAPI) -> None:
-    """Give every error the same form."""
-
-    async def refused(_: Request, error: Exception) -> Response:
-        if isinstance(error, UserError | OSError):
-            error = HttpError(503, sentence_of(error), kind="server_error")
-        if not isinstance(error, HttpError):
-            told = "The server failed on this request; its log says why."
-            error = HttpError(500, told, kind="server_error")
-        response = as_json(error.body(), error.status)
-        response.headers.update(error.headers)
-        return response
-
-    def of_status(status: int) -> Callable[[Request, Exception], Awaitable[Response]]:
-        async def answer(request: Request, error: Exception) -> Response:
-            headers = getattr(error, "headers", None)  # such as Allow
-            return await refused(request, HttpError(status, STATUSES[status], headers=headers))
-
-        return answer
-
-    for kind in (HttpError, UserError, OSError, Exception):
-        app.add_exception_handler(kind, refused)
-    for status in (404, 405):
-        app.add_exception_handler(status, of_status(status))
-
-
-def _add_posts(app: FastAPI, serving: Serving) -> None:
-    """Add what is asked with a body."""
-    rows: tuple[tuple[str, type[Any], Callable[[Any], Awaitable[Any]], str], ...] = (
-        ("/search", SearchBody, serving.search, "Search an index at a cut."),
-        ("/embed", EmbedBody, serving.embed, "Return the vectors of texts at a cut."),
-        (
-            "/v1/embeddings",
-            EmbeddingsBody,
-            serving.embeddings,
-            "Return vectors as OpenAI's API does.",
-        ),
+    query: Text | None = None
+    queries: Texts | None = None
+    k: Annotated[int, Field(ge=1, le=1000)] | None = Field(None, description="10 by default.")
+    layer: Layer | None = None
+    dim: Dim | None = None
+    filter: Text | None = Field(None, description="Of the documents' fields, as `year >= 2020`.")
+    index: str | None = Field(None, description="Name of an index; the first one by default.")
+    compare: bool | None = Field(
+        None, description="Whether the answer of the full model stands beside that of the cut."
     )
-    for path, kind, answer, summary in rows:
-        app.add_api_route(
-            path, _post(kind, answer), methods=["POST"], summary=summary,
-            name=path.strip("/").replace("/", "_"), **of_body(kind),
+
+
+class EmbeddingsBody(BaseModel):
+    """A request as OpenAI's `/v1/embeddings` takes it, with a layer and a side."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    input: Text | Texts = Field(description="A text, or several. Token ids are refused.")
+    model: str = Field(description="Name of an index or of its model, as `GET /models` has them.")
+    dimensions: Dim | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+    layer: Layer | None = None
+    side: Side | None = Field(None, description="document by default.")
+    user: str | None = None
+
+
+class Hit(BaseModel):
+    """A document of a ranking."""
+
+    rank: int
+    docid: str
+    score: float
+    title: str
+    text: str
+    fields: dict[str, Any]
+
+
+class Result(BaseModel):
+    """The ranking of a query, and that of the full model where both are compared."""
+
+    query: str
+    hits: list[Hit]
+    full: list[Hit] | None = None
+    overlap: float | None = None
+
+
+class Times(BaseModel):
+    """Milliseconds of the steps of a search."""
+
+    tokenise_ms: float
+    encode_ms: float
+    search_ms: float
+
+
+class SearchAnswer(BaseModel):
+    """What was searched, and what was found."""
+
+    index: str
+    cut: str
+    layer: int
+    dim: int
+    results: list[Result]
+    times: Times
+    full_times: Times | None = None
+    problem: str | None = None
+
+
+class Embedding(BaseModel):
+    """A vector, as numbers or as base64 of little-endian float32."""
+
+    object: str
+    index: int
+    embedding: list[float] | str
+
+
+class Usage(BaseModel):
+    """Tokens of a request."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingsAnswer(BaseModel):
+    """Vectors as OpenAI's API returns them."""
+
+    object: str
+    data: list[Embedding]
+    model: str
+    usage: Usage
+
+
+class Cost(BaseModel):
+    """What a cut costs."""
+
+    cut: str
+    layer: int
+    dim: int
+    multiply_adds: int
+    bytes_per_document: int
+
+
+class Cell(BaseModel):
+    """The measure of a cut."""
+
+    layer: int
+    dim: int
+    value: float
+
+
+class GridAnswer(BaseModel):
+    """A measure of every cut."""
+
+    measure: str
+    split: str
+    queries: int
+    cells: list[Cell]
+
+
+class IndexAnswer(BaseModel):
+    """An index, with the cuts that can be searched and their costs."""
+
+    name: str
+    corpus: str
+    model: str
+    documents: int
+    layers: list[int]
+    dims: list[int]
+    full: str
+    similarity: str
+    fields: list[str]
+    examples: list[str]
+    costs: list[Cost]
+    grid: GridAnswer | None
+
+
+class ModelsAnswer(BaseModel):
+    """The indexes of a server."""
+
+    indexes: list[IndexAnswer]
+
+
+class Problem(BaseModel):
+    """What is wrong with a request."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorAnswer(BaseModel):
+    """An error, in the form of OpenAI's."""
+
+    error: Problem
+
+
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorAnswer} for status in (400, 401, 404, 405, 413, 422, 429, 503, 504)
+}
+
+
+def make_app(service: Service, request: ServeRequest, token: str = "") -> FastAPI:
+    """Return the application of a server."""
+    bearer = HTTPBearer(auto_error=False)
+
+    async def check(given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]) -> None:
+        if not given or not hmac.compare_digest(given.credentials.encode(), token.encode()):
+            told = "Give the token of this server: Authorization: Bearer TOKEN."
+            raise HTTPException(401, told, {"www-authenticate": "Bearer"})
+
+    app = FastAPI(
+        title="m2dr serve", version=__version__, responses=_ERRORS, redoc_url=None,
+        description="Search an index at any layer and dim, and embed texts.",
+    )  # fmt: skip
+    guarded: Any = {"dependencies": [Depends(check)] if token else []}
+
+    @app.post("/search", response_model=SearchAnswer, **guarded)
+    async def search(body: SearchBody) -> Response:
+        """Search an index at a cut."""
+        if (body.query is None) == (body.queries is None):
+            raise Refused(422, "Give `query`, a text, or `queries`, a list of texts.", "query")
+        queries = body.queries or [body.query or ""]
+        answer = await service.search(
+            queries, body.k or 10, body.layer, body.dim, body.filter, body.index,
+            bool(body.compare),
+        )  # fmt: skip
+        return JSONResponse(answer)
+
+    @app.post("/v1/embeddings", response_model=EmbeddingsAnswer, **guarded)
+    async def embeddings(body: EmbeddingsBody) -> Response:
+        """Return vectors as OpenAI's API does."""
+        answer = await service.embeddings(
+            [body.input] if isinstance(body.input, str) else body.input, body.model,
+            body.side or "document", body.layer, body.dimensions, body.encoding_format == "base64",
+        )  # fmt: skip
+        return JSONResponse(answer)
+
+    @app.get("/models", response_model=ModelsAnswer, **guarded)
+    def models() -> Response:
+        """Return the indexes, with the cuts that can be searched and their costs."""
+        return JSONResponse(service.models())
+
+    @app.get("/v1/models", **guarded)
+    async def openai_models() -> dict[str, Any]:
+        """Return the models, as clients of OpenAI ask for them."""
+        return service.openai_models()
+
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        """Return whether the server runs."""
+        return {"status": "ok"}
+
+    @app.get("/metrics", response_class=Response, **guarded)
+    async def metrics() -> Response:
+        """Return counts and times, for Prometheus."""
+        text = service.meters.text(service.batcher.waiting)
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+    for path, file in (("/", "index.html"), ("/page.css", "page.css"), ("/page.js", "page.js")):
+        app.add_api_route(path, _page(PAGE / file), include_in_schema=False)
+    for kind in (
+        Refused,
+        RequestValidationError,
+        HTTPException,
+        UserError,
+        OSError,
+        Exception,
+    ):
+        app.add_exception_handler(kind, _refused)
+    app.add_middleware(_Limits, request=request, meters=service.meters)
+    if request.host in LOOPBACK and not token:
+        # Else a page of the web could point its own name at this machine and read what is here.
+        hosts = ["localhost", "*.localhost", "127.0.0.1", "[::1]", "::1", *request.allow_hosts]
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
+    return app
+
+
+def _page(file: Path) -> Callable[[], FileResponse]:
+    return lambda: FileResponse(file)
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    """Return any error in the form of OpenAI's."""
+    status, message, param, headers = 500, "The server failed; its log says why.", None, None
+    if isinstance(error, Refused):
+        status, message, param = error.status, error.message, error.param
+    elif isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        param = ".".join(str(part)[:40] for part in first["loc"][1:4]) or None
+        status = 400 if first["type"] == "json_invalid" else 422
+        message = f"{param}: {first['msg']}" if param and status == 422 else first["msg"]
+    elif isinstance(error, HTTPException):
+        status, message, headers = error.status_code, str(error.detail), error.headers
+    elif isinstance(error, UserError | OSError):
+        status, message = 503, str(error)
+    return _error(status, message, param, headers)
+
+
+def _error(
+    status: int, message: str, param: str | None = None, headers: Any = None
+) -> JSONResponse:
+    kind = {401: "authentication_error", 429: "rate_limit_error"}.get(
+        status, "server_error" if status >= 500 else "invalid_request_error"
+    )
+    message = message.encode("utf-8", "replace").decode()
+    told = {"message": message, "type": kind, "param": param, "code": None}
+    return JSONResponse({"error": told}, status, {"retry-after": "1"} if status == 429 else headers)
+
+
+class _Limits:
+    """Limits the bytes and the seconds of a request, counts it and writes it to the log."""
+
+    def __init__(self, app: ASGIApp, request: ServeRequest, meters: Meters) -> None:
+        self.app, self.most, self.seconds, self.meters = (
+            app, request.max_body, request.timeout, meters
         )  # fmt: skip
 
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        begun, status, size = time.perf_counter(), 500, 0
 
-def _post(
-    kind: type[Any], answer: Callable[[Any], Awaitable[Any]]
-) -> Callable[[Request], Awaitable[Response]]:
-    async def route(request: Request) -> Response:
-        body = read_body(kind, await request.body())
-        request.scope["m2dr"] = body  # for the log
-        return as_json(await answer(body))
+        async def read() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > self.most:
+                raise HTTPException(413, f"A request may have {self.most} bytes.")
+            return message
 
-    return route
+        async def write(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
 
-
-def _add_gets(app: FastAPI, serving: Serving, state: State) -> None:
-    """Add what is asked without a body."""
-
-    async def models() -> Response:
-        return as_json(await serving.models())
-
-    async def openai_models() -> Response:
-        return as_json(serving.openai_models())
-
-    async def health() -> Response:
-        return as_json({"status": "ok"})
-
-    async def ready() -> Response:
-        if state.stopping:
-            raise HttpError(503, "The server is stopping.", kind="server_error")
-        return as_json({"status": "ready", "problems": serving.problems})
-
-    async def metrics() -> Response:
-        documents = {name: index.documents for name, index in serving.indexes.items()}
-        text = serving.meters.text(serving.batcher.waiting, documents)
-        return Response(text, media_type=CONTENT_TYPE)
-
-    rows: tuple[tuple[str, Callable[[], Awaitable[Response]], str], ...] = (
-        ("/models", models, "The indexes, with the cuts that can be searched and their costs."),
-        ("/v1/models", openai_models, "The models, as clients of OpenAI ask for them."),
-        ("/health", health, "Whether the server runs."),
-        ("/ready", ready, "Whether requests are answered; 503 while the server stops."),
-        ("/metrics", metrics, "Counts and times, for Prometheus."),
-    )
-    for path, route, summary in rows:
-        app.add_api_route(
-            path,
-            route,
-            methods=["GET"],
-            summary=summary,
-            name=path.strip("/").replace("/", "_"),
-            **of_get(path),
-        )
+        try:
+            async with asyncio.timeout(self.seconds):
+                await self.app(scope, read, write)
+        except TimeoutError:
+            told = f"The answer took more than {self.seconds:g} s."
+            await _error(504, told)(scope, receive, write)
+        finally:
+            spent = time.perf_counter() - begun
+            route = scope.get("route")
+            path = getattr(route, "path", "") or "/"  # not that of any request, which are endless
+            self.meters.requests.labels(path, str(status)).inc()
+            self.meters.seconds.labels(path).observe(spent)
+            event = {
+                "event": "request", "method": scope["method"], "path": scope["path"][:200],
+                "status": status, "ms": round(1000 * spent, 2),
+            }  # fmt: skip
+            LOG.info(json.dumps(event))
 
 
-def _add_page(app: FastAPI) -> None:
-    """Add the page at / and its files, if they are there."""
-    for name in ("page.html", "page.css", "page.js"):
-        path = "/" if name == "page.html" else f"/{name}"
-        app.add_api_route(
-            path, _file(PAGE / name), methods=["GET"], include_in_schema=False, name=name
-        )
+def serve(request: ServeRequest, say: Say) -> None:
+    """Serve indexes until the process is told to stop; then answer what has arrived.
 
+    Args:
+        request: what is served, and how.
+        say: told the address, and what a person should know.
 
-def _file(path: Path) -> Callable[[], Awaitable[Response]]:
-    async def route() -> Response:
-        if not path.exists():
-            raise HttpError(404, "This server has no page. Its API is described at /docs.")
-        return Response(path.read_bytes(), media_type=_TYPES[path.suffix])
-
-    return route
-
-
-def as_json(table: Any, status: int = 200) -> Response:  # what JSON can hold
-    """Return a table as a response."""
-    data = json.dumps(table, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
-    return Response(data, status_code=status, media_type=_JSON)
+    Raises:
+        UserError: the port is taken, the token is not set, or an index cannot be opened.
+    """
+    token = os.environ.get(request.token_env, "").strip() if request.token_env else ""
+    if request.token_env and not token:
+        raise UserError(f"--token-env {request.token_env}: that variable is not set.")
+    family = socket.AF_INET6 if ":" in request.host else socket.AF_INET
+    with socket.socket(family) as listener:  # before anything is loaded
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((request.host, request.port))
+        except OSError as error:
+            where = f"{request.host}:{request.port}"
+            raise UserError(f"{where} cannot be listened at: {error.strerror}.") from None
+        service = Service(request)
+        for name, index in service.indexes.items():
+            say(f"{name}: {index.documents:,} documents, {index.model} at {index.full}")
+        host = f"[{request.host}]" if ":" in request.host else request.host
+        address = f"http://{host}:{listener.getsockname()[1]}"
+        if request.host not in LOOPBACK and not token:
+            say(f"Warning: whoever reaches {address} can search without a token (--token-env).")
+        LOG.setLevel(logging.INFO)
+        LOG.addHandler(logging.StreamHandler())
+        LOG.propagate = False
+        config = uvicorn.Config(
+            make_app(service, request, token), log_level="warning", access_log=False,
+            server_header=False, lifespan="off", ws="none", backlog=2048, timeout_keep_alive=30,
+            limit_concurrency=request.queue, timeout_graceful_shutdown=_LAST,
+        )  # fmt: skip
+        threading.Thread(target=service.warm_up, daemon=True).start()
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn sends it again at its end
+                signal.signal(number, lambda *_: None)
+        say(f"Serving at {address}")
+        try:
+            uvicorn.Server(config).run(sockets=[listener])
+        finally:
+            service.batcher.stop()

@@ -1,12 +1,10 @@
 """A server of the tiny world, which the tests of this folder share."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from http_serving import Server
-from serve_world import CPU, World
+from http_serving import CPU, Server, World
 
 from m2dr.core.requests import IndexRequest
 from m2dr.tasks.index import index_corpus
@@ -26,16 +24,5 @@ def world(tiny_fitted: Path, tiny_corpus: Path, tmp_path_factory: pytest.TempPat
 
 @pytest.fixture(scope="session")
 def server(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("server")
-    # Narrow, so that requests made of the description are small.
-    limits = ("--max-characters", "400", "--max-texts", "50", "--max-k", "100")
-    with Server("--index", world.home, *CPU, *limits, cwd=folder) as running:
+    with Server("--index", world.home, *CPU, cwd=tmp_path_factory.mktemp("server")) as running:
         yield running
-
-
-@pytest.fixture
-def copied(world: World, tmp_path: Path) -> World:
-    """The world with an index of its own, which a test may change."""
-    root = tmp_path / "indexes"
-    shutil.copytree(world.root, root)
-    return World(world.corpus, world.model, root, root / world.home.relative_to(world.root))

@@ -8,16 +8,15 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from http_serving import Server
+from http_serving import Server, World
 from hypothesis import example, given
 from hypothesis import strategies as st
 from page_server import PAGE, FakeServer, running, served_index
-from serve_world import World
 
 import m2dr
 from m2dr.core.records import Document
 from m2dr.evaluate.figures import DARK, LIGHT, PALETTE
-from m2dr.serve.examples import example_of
+from m2dr.serve.service import example_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -436,7 +435,9 @@ def test_colours_are_those_of_the_figures() -> None:
 
 
 def test_the_files_name_no_other_host_and_hold_no_inline_script() -> None:
-    html, css, script = ((PAGE / f"page.{kind}").read_text() for kind in ("html", "css", "js"))
+    html, css, script = (
+        (PAGE / name).read_text() for name in ("index.html", "page.css", "page.js")
+    )
     standards = ("http://www.w3.org/2000/svg",)  # names of a language, which no browser asks
 
     found = re.findall(r"(?:https?:)?//[a-z][\w.-]+[^'\"\s]*", html + css + script)

@@ -1,0 +1,520 @@
+"""What a server answers: searches, embeddings and its indexes, without anything of HTTP."""
+
+import asyncio
+import base64
+import re
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, count
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client import generate_latest as as_prometheus
+
+from m2dr.core.errors import UserError, nearest
+from m2dr.core.records import Cut, Document, Ranking, Side
+from m2dr.core.requests import RESULTS, SearchRequest, ServeRequest
+from m2dr.evaluate.costs import bytes_per_document, search_multiply_adds
+from m2dr.evaluate.grid import GRID, PROVENANCE, Grid, read_grid, read_provenance
+from m2dr.index.filters import typed
+from m2dr.index.layout import STORE, built_indexes
+from m2dr.index.manifest import IndexManifest
+from m2dr.index.store import open_store
+from m2dr.index.vectors import prefixes
+from m2dr.model.hub import STATIC
+from m2dr.serve.batches import Batcher, Outcome, QueueFullError
+from m2dr.tasks.encoder import QueryEncoder, default_dims, document_layer, names_of
+from m2dr.tasks.index_object import Index, QueryEncoders
+from m2dr.tasks.resolve import EXACT
+from m2dr.tasks.search import Searcher
+
+MOST_HITS = 20_000  # documents of an answer
+QUERY_TOKENS = 12  # of the query whose multiply-adds are told
+_TOP = 10  # documents of the overlap
+_CUTS = 64  # that stay open
+_TEXTS = 4096  # documents whose texts stay in memory
+_EXAMPLES, _LOOKED_AT = 4, 64  # queries that the page suggests, and documents they come from
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+Table = dict[str, Any]
+
+
+class Refused(Exception):  # noqa: N818  # as HTTPException is no error of the server
+    """A request that is not answered: an HTTP status, a sentence, and the parameter at fault."""
+
+    def __init__(self, status: int, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param = status, message, param
+
+
+class Meters:
+    """Counts and times of one server, for Prometheus."""
+
+    def __init__(self) -> None:
+        registry = self._registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self.requests = Counter(
+            "m2dr_requests", "Requests that were answered.", ("path", "status"), registry=registry
+        )
+        self.seconds = Histogram(
+            "m2dr_request_seconds", "Seconds of a request.", ("path",), registry=registry,
+            buckets=_SECONDS,
+        )  # fmt: skip
+        self._steps = Histogram(
+            "m2dr_step_seconds", "Seconds of a step of a batch.", ("step",), registry=registry,
+            buckets=_SECONDS,
+        )  # fmt: skip
+        self._batches = Histogram(
+            "m2dr_batch_texts", "Texts that were encoded at once.", registry=registry,
+            buckets=[2**n for n in range(9)],
+        )  # fmt: skip
+        self._tokens = Counter("m2dr_tokens", "Tokens that were encoded.", registry=registry)
+        self._waiting = Gauge(
+            "m2dr_waiting_texts", "Texts that wait for a batch.", registry=registry
+        )
+
+    def batch(self, outcomes: Sequence[Outcome]) -> None:
+        """Count a batch."""
+        self._batches.observe(outcomes[0].batch)
+        self._tokens.inc(sum(outcome.tokens for outcome in outcomes))
+        for step in ("tokenise", "encode", "search"):
+            total = sum(getattr(outcome, f"{step}_ms") for outcome in outcomes)
+            self._steps.labels(step).observe(total / 1000)
+
+    def text(self, waiting: int) -> bytes:
+        """Return everything in the format of Prometheus."""
+        self._waiting.set(waiting)
+        return as_prometheus(self._registry)
+
+
+class ServedIndex:
+    """An index, the cuts of it that can be searched, its texts and costs."""
+
+    def __init__(self, request: SearchRequest, encoders: QueryEncoders) -> None:
+        """Open the full model of an index; raises UserError as `Index` does."""
+        self.index = Index(request, encoders)
+        resolved = self.index.resolved
+        self.card, self.corpus, self.dataset = resolved.card, resolved.corpus, resolved.dataset
+        self.model = names_of([resolved.model])[0]
+        self._scanned = resolved.folder is None
+        self._at = {
+            layer: replace(resolved, request=replace(resolved.request, query_layer=layer))
+            for layer in range(self.card.layers + 1)
+        }
+        self.dims = self._cuts()  # by layer
+        if not self.dims:
+            raise UserError(f"{resolved.home} holds no documents to search.")
+        self.full = Cut(max(self.dims), self.dims[max(self.dims)][-1])
+        self._open: dict[Cut, tuple[Searcher, QueryEncoder]] = {}
+        self._texts: OrderedDict[str, Document] = OrderedDict()
+        self.documents = self.open(self.full)[0].documents.documents
+        self.kinds = open_store(self._store(self.full.layer)).fields.kinds if self._scanned else {}
+
+    def cut(self, layer: int | None, dim: int | None) -> Cut:
+        """Return the cut of a layer and a dim; None is that of the full model.
+
+        Raises:
+            Refused: it cannot be searched.
+        """
+        layer = self.full.layer if layer is None else layer
+        dims = self.dims.get(layer)
+        if dims is None:
+            known = ", ".join(map(str, self.dims))
+            raise Refused(422, f"Layer {layer} was asked for; {self.corpus} has {known}.", "layer")
+        dim = dims[-1] if dim is None else dim
+        if dim in dims or (self._scanned and 1 <= dim <= self.card.width):
+            return Cut(layer, dim)
+        known = ", ".join(map(str, dims))
+        raise Refused(422, f"Dim {dim} was asked for; layer {layer} has {known}.", "dim")
+
+    def opened(self, cut: Cut) -> tuple[Searcher, QueryEncoder] | None:
+        """Return what searches at a cut that is open already."""
+        return self._open.get(cut)
+
+    def open(self, cut: Cut) -> tuple[Searcher, QueryEncoder]:
+        """Return what searches at a cut, opening it if needed, which may take seconds.
+
+        Raises:
+            UserError: a file is missing or damaged.
+        """
+        engine = ""
+        if self._scanned:  # a dim that was not built is scanned
+            built = built_indexes(self._store(cut.layer))
+            engines = {index.engine for index in built if index.dim == cut.dim}
+            asked = self.index.resolved.request.engine
+            engine = EXACT if not engines or (asked and asked not in engines) else asked
+        searcher = self.index.searcher(cut.layer, cut.dim, engine=engine)
+        if len(self._open) >= _CUTS:
+            self._open.clear()
+        self._open[cut] = searcher, self.encoder(cut.layer)
+        return self._open[cut]
+
+    def encoder(self, layer: int) -> QueryEncoder:
+        """Return the encoder of a layer, loading it if needed."""
+        return self.index.encoders.of(self._at[layer])
+
+    def document_layer(self, layer: int) -> int:
+        """Return the layer of the documents that queries of a layer search."""
+        return self._at[layer].document_layer
+
+    def remembered(self, docids: Iterable[str]) -> bool:
+        """Whether the texts of documents are in memory."""
+        return all(docid in self._texts for docid in docids)
+
+    def document(self, docid: str) -> Document:
+        """Return a document; those read last stay in memory.
+
+        Raises:
+            UserError: the corpus is not at hand, or does not hold it any more.
+        """
+        document = self._texts.get(docid)
+        if document is None:
+            document = self.dataset.document(docid)
+            if document.id != docid:
+                raise UserError(f"The texts of {self.corpus} have changed.")
+            self._texts[docid] = document
+            while len(self._texts) > _TEXTS:
+                self._texts.popitem(last=False)
+        return document
+
+    def examples(self) -> list[str]:
+        """Return a few queries that documents answer: titles, or else first sentences."""
+        phrases: dict[str, None] = {}
+        looked_at = min(_LOOKED_AT, self.documents)
+        for number in range(looked_at):
+            try:
+                document = self.dataset.document_at(number * self.documents // looked_at)
+            except (UserError, IndexError):
+                continue  # without it the page has other examples
+            phrases.update(dict.fromkeys(filter(None, [example_of(document)])))
+        return list(phrases)[:_EXAMPLES]
+
+    def costs(self) -> list[Table]:
+        """Return the multiply-adds of a query and the bytes of a document, of every listed cut."""
+        from m2dr.model.encoder import Encoder
+        from m2dr.tasks.costs import shape_of
+
+        exits = {layer: self._at[layer].exits for layer in self.dims}
+        deepest = {folder: layer for layer, folder in exits.items() if layer}
+        shapes = {}  # by exits: an encoder of a layer knows those of all layers below
+        for folder, layer in deepest.items():
+            opened = self.encoder(layer).opened
+            if opened and isinstance(opened.runtime, Encoder):
+                shapes[folder] = shape_of(opened.runtime)
+        work = {0: QUERY_TOKENS * self.card.width}
+        for layer in self.dims:
+            shape = shapes.get(exits[layer])
+            work.setdefault(layer, shape.encode(layer, QUERY_TOKENS) if shape else 0)
+        return [
+            {
+                "cut": str(Cut(layer, dim)), "layer": layer, "dim": dim,
+                "multiply_adds": work[layer] + search_multiply_adds(self.documents, dim),
+                "bytes_per_document": bytes_per_document(dim),
+            }
+            for layer, dims in self.dims.items()
+            for dim in dims
+        ]  # fmt: skip
+
+    def _store(self, layer: int) -> Path:
+        return self.index.resolved.home / f"layer-{self.document_layer(layer):02d}"
+
+    def _cuts(self) -> dict[int, tuple[int, ...]]:
+        """Return the dims that are listed of each layer whose documents are encoded, increasing."""
+        cuts: dict[int, tuple[int, ...]] = {}
+        folder = self.index.resolved.folder
+        for layer, resolved in self._at.items():
+            exits = resolved.exits
+            table = self.card.lowest_layer == 0 or (exits and (exits / STATIC).exists())
+            if layer == 0 and not table:
+                continue
+            documents = resolved.document_layer
+            if folder is not None:
+                if exits or document_layer(self.card, layer) == documents:
+                    cuts[layer] = (IndexManifest.read(folder).dim,)
+            elif (self._store(layer) / STORE).exists():
+                built = {index.dim for index in built_indexes(self._store(layer))}
+                cuts[layer] = tuple(sorted({*built, *default_dims(self.card.width)}))
+        return cuts
+
+
+class Service:
+    """Indexes that are open, and what is answered from them."""
+
+    def __init__(self, request: ServeRequest) -> None:
+        """Open the indexes of a request, each at its full model.
+
+        Raises:
+            UserError: there is no such index, or its model or its texts are not at hand.
+        """
+        encoders, self.meters = QueryEncoders(), Meters()
+        self.indexes: dict[str, ServedIndex] = {}
+        for folder in dict.fromkeys(request.indexes or ("",)):
+            index = ServedIndex(
+                SearchRequest(
+                    request.corpus, request.model, index=folder, root=request.root,
+                    device=request.device, dtype=request.dtype, engine=request.engine,
+                    runtime=request.runtime,
+                ),
+                encoders,
+            )  # fmt: skip
+            base = index.corpus if index.corpus not in self.indexes else (
+                f"{index.corpus}-{index.model}"
+            )  # fmt: skip
+            names = chain([base], (f"{base}-{number}" for number in count(2)))
+            self.indexes[next(name for name in names if name not in self.indexes)] = index
+        self._grids = {
+            name: find_grid(request.grid, index.corpus, index.card.fingerprint)
+            for name, index in self.indexes.items()
+        }
+        self.batcher = Batcher(
+            request.batch_size, request.batch_wait / 1000, request.queue, self.meters.batch
+        )
+
+    async def search(
+        self,
+        queries: Sequence[str],
+        k: int,
+        layer: int | None,
+        dim: int | None,
+        filter: str | None,
+        index: str | None,
+        compare: bool,
+    ) -> Table:
+        """Answer `POST /search`.
+
+        Raises:
+            Refused: there is no such index or cut, the filter does not fit, or the queue is full.
+        """
+        _check_texts(queries, "queries")
+        if len(queries) > 1 and len(queries) * k > MOST_HITS:
+            raise Refused(422, f"An answer may have {MOST_HITS} documents; ask for fewer.", "k")
+        name, served = self._index(index)
+        cut = served.cut(layer, dim)
+        cuts = [cut, served.full] if compare else [cut]
+        opened = [await _opened(served, each) for each in cuts]
+        depth = max(k, _TOP) if compare else k
+        if compare:
+            # The first query of its length at a layer, or after a rest, takes some milliseconds
+            # more, which would make the cut look slower than the full model that runs after it.
+            await self._ranked(*opened[0], queries, depth, filter)
+        outcomes = await asyncio.gather(
+            *(self._ranked(*each, queries, depth, filter) for each in opened)
+        )
+        texts, problem = await _documents(served, outcomes)
+        results = []
+        for number, query in enumerate(queries):
+            rankings = [outcome.rankings[number] for outcome in outcomes]
+            hits = [_hits(ranking, k, texts, served) for ranking in rankings]
+            result: Table = {"query": query, "hits": hits[0]}
+            if compare:
+                best = rankings[1].docids[:_TOP]
+                shared = {*best} & {*rankings[0].docids[:_TOP]}
+                result |= {"full": hits[1], "overlap": len(shared) / max(len(best), 1)}
+            results.append(result)
+        answer: Table = {
+            "index": name, "cut": str(cut), "layer": cut.layer, "dim": cut.dim, "results": results,
+            "times": _times(outcomes[0]),
+        }  # fmt: skip
+        if compare:
+            answer["full_times"] = _times(outcomes[1])
+        if problem:
+            answer["problem"] = problem
+        return answer
+
+    async def _ranked(
+        self,
+        searcher: Searcher,
+        encoder: QueryEncoder,
+        queries: Sequence[str],
+        k: int,
+        filter: str | None,
+    ) -> Outcome:
+        documents = searcher.documents
+        if filter:
+            try:
+                documents = await asyncio.to_thread(searcher.where, filter)
+            except UserError as error:
+                raise Refused(422, str(error), "filter") from None
+        return await self._batched(encoder, queries, "query", documents, k)
+
+    async def embeddings(
+        self,
+        texts: Sequence[str],
+        model: str,
+        side: Side,
+        layer: int | None,
+        dim: int | None,
+        as_base64: bool,
+    ) -> Table:
+        """Answer `POST /v1/embeddings`; documents run through the layers that queries search.
+
+        Raises:
+            Refused: there is no such model or cut, or the queue is full.
+        """
+        _check_texts(texts, "input")
+        served = self._of_model(model)
+        cut = served.cut(layer, dim)
+        layer = served.document_layer(cut.layer) if side == "document" else cut.layer
+        encoder = await asyncio.to_thread(served.encoder, layer)
+        outcome = await self._batched(encoder, texts, side)
+        vectors = prefixes(outcome.vectors, cut.dim, served.card.similarity)
+        rows: list[Any] = vectors.tolist()
+        if as_base64:
+            rows = [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in vectors]
+        return {
+            "object": "list",
+            "data": [
+                {"object": "embedding", "index": number, "embedding": row}
+                for number, row in enumerate(rows)
+            ],
+            "model": model,
+            "usage": {"prompt_tokens": outcome.tokens, "total_tokens": outcome.tokens},
+        }
+
+    async def _batched(self, encoder: QueryEncoder, *work: Any) -> Outcome:
+        try:
+            return await self.batcher.run(encoder, *work)
+        except QueueFullError:
+            raise Refused(429, "Too many requests wait already. Try again in a second.") from None
+
+    def models(self) -> Table:
+        """Answer `GET /models`."""
+        return {"indexes": [self._model(name) for name in self.indexes]}
+
+    def _model(self, name: str) -> Table:
+        index, grid = self.indexes[name], self._grids[name]
+        return {
+            "name": name, "corpus": index.corpus, "model": index.model,
+            "documents": index.documents, "layers": list(index.dims),
+            "dims": list(index.dims[index.full.layer]), "full": str(index.full),
+            "similarity": index.card.similarity, "fields": sorted(index.kinds),
+            "examples": index.examples(), "costs": index.costs(),
+            "grid": grid_table(grid) if grid else None,
+        }  # fmt: skip
+
+    def openai_models(self) -> Table:
+        """Answer `GET /v1/models`: the names that `/v1/embeddings` takes."""
+        names = dict.fromkeys(index.model for index in self.indexes.values())
+        rows = [{"id": n, "object": "model", "created": 0, "owned_by": "m2dr"} for n in names]
+        return {"object": "list", "data": rows}
+
+    def warm_up(self) -> None:
+        """Open the other layers of each index, at the longest dim; then find where texts are."""
+        for index in self.indexes.values():
+            for layer in index.dims:
+                index.open(index.cut(layer, None))
+            index.dataset.document_at(0)
+
+    def _index(self, name: str | None) -> tuple[str, ServedIndex]:
+        if name is None:
+            return next(iter(self.indexes.items()))
+        if name not in self.indexes:
+            hint = nearest(name[:80], self.indexes)
+            raise Refused(404, f"There is no index {name[:80]!r}. {hint}", "index")
+        return name, self.indexes[name]
+
+    def _of_model(self, name: str) -> ServedIndex:
+        for known, index in self.indexes.items():
+            if name in (known, index.model, index.index.resolved.model):
+                return index
+        hint = nearest(name[:80], dict.fromkeys(index.model for index in self.indexes.values()))
+        raise Refused(404, f"There is no model {name[:80]!r}. {hint}", "model")
+
+
+def example_of(document: Document) -> str:
+    """Return the title of a document or its first sentence; empty where neither is a short phrase.
+
+    >>> example_of(Document("1", "Line ends are kept. More follows.", "io.readline"))
+    'Line ends are kept'
+    """
+    for text in (document.title, re.split(r"(?<=[.!?])\s", document.text.strip(), maxsplit=1)[0]):
+        words = text.split()
+        phrase = " ".join(words)
+        short = 3 <= len(words) <= 12 and len(phrase) <= 64  # a line of a phone or two
+        if short and re.fullmatch(r"\w[\w ,'’:-]*[.?]?", phrase):  # no formula, no code
+            return phrase.rstrip(".")
+    return ""
+
+
+def find_grid(given: Path | None, corpus: str, fingerprint: str) -> Grid | None:
+    """Return the grid that was given, or that of a model and a corpus in results/, if any.
+
+    Raises:
+        UserError: the given file is no grid.
+    """
+    if given is not None:
+        return read_grid(given)
+    for path in sorted(RESULTS.rglob(PROVENANCE)):
+        try:
+            made = read_provenance(path.parent)
+            if made is None or made.fingerprint != fingerprint or not (path.parent / GRID).exists():
+                continue
+            grid = read_grid(path.parent / GRID)
+        except UserError:
+            continue  # a damaged file that nobody named
+        if corpus in (made.corpus, grid.corpus):
+            return grid
+    return None
+
+
+def grid_table(grid: Grid) -> Table:
+    """Return one measure of each cut: nDCG@10 where the grid holds it."""
+    preferred = [name for name in ("nDCG@10", "RR@10") if name in grid.measures]
+    measure = (*preferred, *grid.measures)[0]
+    cells = [
+        {"layer": cut.layer, "dim": cut.dim, "value": value}
+        for cut, value in grid.values(measure).items()
+    ]
+    return {"measure": measure, "split": grid.place, "queries": grid.queries, "cells": cells}
+
+
+def _check_texts(texts: Sequence[str], param: str) -> None:
+    for number, text in enumerate(texts):
+        if not text.strip():
+            raise Refused(422, f"Number {number} of {param} is empty.", param)
+
+
+async def _opened(served: ServedIndex, cut: Cut) -> tuple[Searcher, QueryEncoder]:
+    known = served.opened(cut)
+    return known if known is not None else await asyncio.to_thread(served.open, cut)
+
+
+async def _documents(
+    served: ServedIndex, outcomes: Sequence[Outcome]
+) -> tuple[dict[str, Document], str]:
+    """Return documents of rankings, and why some have no text.
+
+    Another thread reads those that are not in memory.
+    """
+    docids = {docid for outcome in outcomes for each in outcome.rankings for docid in each.docids}
+
+    def read() -> tuple[dict[str, Document], str]:
+        documents, problem = {}, ""
+        for docid in docids:
+            try:
+                documents[docid] = served.document(docid)
+            except (UserError, OSError) as error:
+                documents[docid], problem = Document(docid, ""), str(error)
+        return documents, problem
+
+    return read() if served.remembered(docids) else await asyncio.to_thread(read)
+
+
+def _hits(
+    ranking: Ranking, k: int, texts: Mapping[str, Document], served: ServedIndex
+) -> list[Table]:
+    pairs = zip(ranking.docids[:k], ranking.scores[:k], strict=True)
+    return [
+        {
+            "rank": rank, "docid": docid, "score": score, "title": texts[docid].title,
+            "text": texts[docid].text, "fields": typed(texts[docid].fields, served.kinds),
+        }
+        for rank, (docid, score) in enumerate(pairs, start=1)
+    ]  # fmt: skip
+
+
+def _times(outcome: Outcome) -> dict[str, float]:
+    steps = ("tokenise_ms", "encode_ms", "search_ms")
+    return {step: round(getattr(outcome, step), 3) for step in steps}

@@ -1,0 +1,245 @@
+"""`m2dr serve` answers what the library finds, refuses in one form, and drains at its end."""
+
+import base64
+import http.client
+import json
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from http_serving import CPU, Reply, Server, World, texts_of
+from openai import OpenAI
+
+from m2dr import Encoder, Index, open_index
+
+pytestmark = pytest.mark.filterwarnings("ignore:Cut ")
+QUERIES = ("read the file", "open a path and close it", "sort")
+TOKEN = "a-token-of-a-test"
+
+
+@pytest.fixture(scope="module")
+def index(world: World) -> Index:
+    return open_index(world.corpus, model=world.model, root=world.root, device="cpu", dtype="fp32")
+
+
+@pytest.fixture(scope="module")
+def guarded(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with a token and narrow limits."""
+    limits = ("--token-env", "SERVE_TOKEN", "--max-body", "4000")
+    folder = tmp_path_factory.mktemp("guarded")
+    with Server("--index", world.home, *CPU, *limits, cwd=folder, SERVE_TOKEN=TOKEN) as running:
+        yield running
+
+
+def ask(server: Server, body: object, path: str = "/search", token: str = TOKEN) -> Reply:
+    return server.post(path, body, Authorization=f"Bearer {token}")
+
+
+@pytest.mark.parametrize("layer", [0, 1, 4])
+@pytest.mark.parametrize("dim", [16, 32])
+def test_search_ranks_as_the_library(server: Server, index: Index, layer: int, dim: int) -> None:
+    expected = index.search(QUERIES, layer=layer, dim=dim, k=7)
+
+    answer = server.search(queries=QUERIES, layer=layer, dim=dim, k=7)
+
+    assert answer["cut"] == f"L{layer}D{dim}"
+    for mine, theirs in zip(answer["results"], expected, strict=True):
+        assert [hit["docid"] for hit in mine["hits"]] == [hit.docid for hit in theirs.hits]
+        scores = [hit["score"] for hit in mine["hits"]]
+        np.testing.assert_allclose(scores, [hit.score for hit in theirs.hits], atol=1e-5)
+        for hit, other in zip(mine["hits"], theirs.hits, strict=True):
+            assert f"{hit['title']} {hit['text']}" == other.text
+
+
+def test_dim_that_was_not_built_is_scanned(server: Server, index: Index) -> None:
+    expected = index.searcher(dim=8, engine="exact").search(QUERIES[0]).hits
+
+    assert server.hits(query=QUERIES[0], dim=8) == [hit.docid for hit in expected]
+
+
+def test_full_model_beside_a_cut(server: Server) -> None:
+    answer = server.search(query=QUERIES[0], layer=1, dim=16, k=3, compare=True)
+    (result,) = answer["results"]
+    cut, full = server.hits(query=QUERIES[0], layer=1, dim=16), server.hits(query=QUERIES[0])
+
+    assert [hit["docid"] for hit in result["full"]] == full[:3]
+    assert result["overlap"] == len({*cut} & {*full}) / 10
+    assert answer["full_times"]["encode_ms"] > 0
+
+
+def test_batches_keep_answers_apart(server: Server, world: World) -> None:
+    texts = texts_of(world.corpus)
+    cuts = ((4, 32, 5), (1, 16, 3), (0, 8, 4))
+    cases = [(text, layer, dim, k) for text in texts for layer, dim, k in cuts]
+
+    def hits(case: tuple[str, int, int, int]) -> list[str]:
+        text, layer, dim, k = case
+        return server.hits(query=text, layer=layer, dim=dim, k=k)
+
+    expected = [hits(case) for case in cases]
+    with ThreadPoolExecutor(24) as pool:
+        assert list(pool.map(hits, cases * 2)) == expected * 2
+
+    lines = server.get("/metrics").data.decode().splitlines()
+    counts = dict(line.rsplit(" ", 1) for line in lines if line.startswith("m2dr_batch_texts_"))
+    assert float(counts["m2dr_batch_texts_sum"]) > float(counts["m2dr_batch_texts_count"])
+    assert any(
+        line.startswith('m2dr_requests_total{path="/search",status="200"}') for line in lines
+    )
+
+
+@pytest.mark.parametrize("side", ["query", "document"])
+def test_client_of_openai(server: Server, world: World, side: str) -> None:
+    model = Encoder(world.model, layer=4, dim=16, device="cpu", dtype="fp32")
+    encode = model.encode_queries if side == "query" else model.encode_documents
+
+    with OpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
+        name = client.models.list().data[0].id
+        for how in ({}, {"encoding_format": "float"}):
+            answer = client.embeddings.create(
+                input=list(QUERIES), model=name, dimensions=16,
+                extra_body={"layer": 4, "side": side}, **how,
+            )  # fmt: skip
+            vectors = [row.embedding for row in answer.data]
+            np.testing.assert_allclose(vectors, encode(QUERIES), atol=1e-5)
+    assert answer.usage.total_tokens > len(QUERIES)
+
+
+def test_vectors_of_both_sides_score_as_a_search(server: Server) -> None:
+    (hit,) = server.search(query=QUERIES[0], layer=1, dim=16, k=1)["results"][0]["hits"]
+    document = f"{hit['title']} {hit['text']}"
+
+    (left,), (right,) = (
+        [row["embedding"] for row in server.post("/v1/embeddings", body).json["data"]]
+        for body in (
+            {"input": text, "model": "tiny", "layer": 1, "dimensions": 16, "side": side}
+            for text, side in ((QUERIES[0], "query"), (document, "document"))
+        )
+    )
+
+    assert np.dot(left, right) == pytest.approx(hit["score"], abs=2e-3)
+
+
+def test_null_is_as_absent_and_base64_holds_the_floats(server: Server) -> None:
+    name = server.get("/models").json["indexes"][0]["name"]
+    body = {"input": "read", "model": name}
+    nulls = dict.fromkeys(("dimensions", "encoding_format", "layer", "side", "user"))
+
+    plain, null, coded = (
+        server.post("/v1/embeddings", body | more).json["data"][0]["embedding"]
+        for more in ({}, nulls, {"encoding_format": "base64"})
+    )
+
+    assert plain == null
+    read = np.frombuffer(base64.b64decode(coded), "<f4")
+    np.testing.assert_array_equal(read, np.array(plain, np.float32))
+    optional = ("queries", "k", "layer", "dim", "filter", "index", "compare")
+    assert server.hits(query="read", **dict.fromkeys(optional)) == server.hits(query="read")
+
+
+def test_models_and_costs(server: Server) -> None:
+    (index,) = server.get("/models").json["indexes"]
+
+    assert (index["layers"], index["dims"]) == ([0, 1, 2, 3, 4], [8, 16, 32])
+    assert (index["full"], index["documents"], index["grid"]) == ("L4D32", 40, None)
+    costs = {row["cut"]: row for row in index["costs"]}
+    assert len(costs) == 15
+    assert costs["L4D32"]["bytes_per_document"] == 128
+    work = [costs[f"L{layer}D32"]["multiply_adds"] for layer in index["layers"]]
+    assert work == sorted(work)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "told"),
+    [
+        (b"{", 400, ""),
+        (b'{"query": "\\ud800"}', 422, "query"),
+        (b"null", 422, ""),
+        ({}, 422, "Give `query`"),
+        ({"query": "a", "queries": ["b"]}, 422, "Give `query`"),
+        ({"query": " \n"}, 422, "empty"),
+        ({"query": "a", "k": 0}, 422, "k"),
+        ({"query": "a", "k": "10"}, 422, "k"),
+        ({"query": "a", "layer": 5}, 422, "0, 1, 2, 3, 4"),
+        ({"query": "a", "dim": 33}, 422, "8, 16, 32"),
+        ({"query": "a", "index": "../../etc/passwd"}, 404, "no index"),
+        ({"query": "a", "dims": 8}, 422, "dims"),
+        ({"queries": ["a"] * 30, "k": 1000}, 422, "20000 documents"),
+        ({"query": "a", "filter": "(("}, 422, ""),
+        ({"query": "a" * 5000}, 413, "4000 bytes"),
+    ],
+)
+def test_refusals(guarded: Server, body: object, status: int, told: str) -> None:
+    reply = ask(guarded, body)
+
+    assert (reply.status, told in reply.message) == (status, True), reply.data
+    assert "\n" not in reply.message
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({"input": [1, 2, 3]}, 422),
+        ({"input": []}, 422),
+        ({"model": "gpt"}, 404),
+        ({"dimensions": 99}, 422),
+        ({"encoding_format": "hex"}, 422),
+    ],
+)
+def test_refusals_of_embeddings(guarded: Server, change: dict[str, object], status: int) -> None:
+    body = {"input": "a", "model": "tiny"} | change
+
+    assert ask(guarded, body, "/v1/embeddings").status == status
+
+
+def test_token(guarded: Server) -> None:
+    for token in ("", "wrong", TOKEN + "x", TOKEN[:-1]):
+        reply = ask(guarded, {"query": "a"}, token=token)
+        assert (reply.status, reply.headers["www-authenticate"]) == (401, "Bearer")
+    for path in ("/models", "/v1/models", "/metrics"):
+        assert guarded.get(path).status == 401
+    assert guarded.get("/health").status == guarded.get("/").status == 200
+    assert ask(guarded, {"query": "a"}).status == 200
+
+
+def test_names_of_the_web_need_a_token(server: Server, guarded: Server) -> None:
+    for name in ("evil.example", "127.0.0.1.evil.example"):
+        assert server.post("/search", {"query": "a"}, Host=name).status == 400
+    for name in ("localhost:8080", "127.0.0.1", "[::1]:80", "app.localhost"):
+        assert server.get("/health", Host=name).status == 200
+    assert guarded.get("/health", Host="search.example").status == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/../../etc/passwd", "/..%2f..%2fsetup.cfg", "/page.js/../app.py", "/%00", "/app.py"]
+)
+def test_no_path_leads_out(server: Server, path: str) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection.request("GET", path)  # which does not tidy the path, as urllib does
+    reply = connection.getresponse()
+
+    assert reply.status in (404, 405), reply.read()
+    connection.close()
+
+
+def test_end_answers_what_has_arrived(world: World, tmp_path: Path) -> None:
+    body = json.dumps({"queries": ["read the file"] * 200, "layer": 4}).encode()
+    with Server("--index", world.home, *CPU, "--batch-size", "1", cwd=tmp_path) as server:
+        statuses: list[int] = []
+        threads = [
+            threading.Thread(target=lambda: statuses.append(server.post("/search", body).status))
+            for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.1)
+        code = server.stop()
+        for thread in threads:
+            thread.join()
+
+        assert (statuses, code) == ([200] * 8, 0)
+        assert "Traceback" not in server.log.read_text()
