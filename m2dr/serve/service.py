@@ -18,10 +18,9 @@ from m2dr.core.records import Cut, Document, Ranking, Side
 from m2dr.core.requests import RESULTS, SearchRequest, ServeRequest
 from m2dr.evaluate.costs import bytes_per_document, search_multiply_adds
 from m2dr.evaluate.grid import GRID, PROVENANCE, Grid, read_grid, read_provenance
-from m2dr.index.filters import typed
+from m2dr.index.fields import FIELDS, field_types, typed
 from m2dr.index.layout import STORE, built_indexes
 from m2dr.index.manifest import IndexManifest
-from m2dr.index.store import open_store
 from m2dr.index.vectors import prefixes
 from m2dr.model.hub import STATIC
 from m2dr.serve.batches import Batcher, Outcome, QueueFullError
@@ -110,7 +109,8 @@ class ServedIndex:
         self._open: dict[Cut, tuple[Searcher, QueryEncoder]] = {}
         self._texts: OrderedDict[str, Document] = OrderedDict()
         self.documents = self.open(self.full)[0].documents.documents
-        self.kinds = open_store(self._store(self.full.layer)).fields.kinds if self._scanned else {}
+        fields = self._store(self.full.layer) / FIELDS
+        self.kinds = field_types(fields) if self._scanned else {}
 
     def cut(self, layer: int | None, dim: int | None) -> Cut:
         """Return the cut of a layer and a dim; None is that of the full model.
