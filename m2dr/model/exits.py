@@ -37,7 +37,6 @@ from m2dr.model.hub import (
     ListedModule,
     table_chain,
 )
-from m2dr.model.static import write_static
 from m2dr.model.tokenizer import ModelTokenizer
 
 Pieces = tuple[int, ...]
@@ -622,6 +621,8 @@ def write_exits(fitted: FittedExits, folder: Path) -> None:
     # One entry, because safetensors writes several in an order that differs from run to run.
     about = json.dumps({"inputs": fitted.inputs, "identity": fitted.tokens.identity})
     write_bytes(folder / EXITS, save(state, {"m2dr": about}))
+    from m2dr.model.static import write_static  # which reads cards, and cards know exits
+
     write_static(folder, table.numpy(), weights.numpy())
     if fitted.whole_words is not None:
         fitted.whole_words.write(folder / TOKENIZER)
