@@ -1,6 +1,7 @@
 """The same rows in each kind of file that holds tables."""
 
 import csv
+import gzip
 import io
 import json
 from collections.abc import Mapping, Sequence
@@ -17,8 +18,17 @@ def write_rows(path: Path, rows: Rows) -> Path:
     from pyarrow import feather, ipc, parquet
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".jsonl":
-        path.write_bytes("".join(json.dumps(dict(row)) + "\n" for row in rows).encode())
+    if path.suffix in (".gz", ".zst"):
+        inner = write_rows(path.with_suffix(""), rows)
+        data = inner.read_bytes()
+        inner.unlink()
+        packed = pa.compress(data, "zstd", asbytes=True) if path.suffix == ".zst" else b""
+        path.write_bytes(packed or gzip.compress(data))
+        return path
+    if path.suffix in (".jsonl", ".json"):
+        lines = [json.dumps(dict(row)) for row in rows]
+        text = "".join(f"{line}\n" for line in lines)
+        path.write_bytes((text if path.suffix == ".jsonl" else f"[{','.join(lines)}]").encode())
         return path
     if path.suffix in (".csv", ".tsv"):
         cells = [list(rows[0]), *([row[name] for name in rows[0]] for row in rows)]

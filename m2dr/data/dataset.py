@@ -222,7 +222,7 @@ class TableCorpus:
         return len(self._ids)
 
     def __iter__(self) -> Iterator[Document]:
-        return parsed(self._path, document_of, self._names)
+        return parsed(self._path, document_of, self._names, scalars=True)
 
     def __contains__(self, docid: str) -> bool:
         return docid in self._ids

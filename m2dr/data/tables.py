@@ -90,7 +90,7 @@ def number_of(value: object, what: str) -> float:
 
 
 def parsed(
-    path: Path, parse: Callable[[Row], Parsed], names: Sequence[str] = ()
+    path: Path, parse: Callable[[Row], Parsed], names: Sequence[str] = (), scalars: bool = False
 ) -> Iterator[Parsed]:
     """Yield what `parse` makes of each row; its errors get the name of the file and the row.
 
@@ -98,10 +98,11 @@ def parsed(
         path: as `read_rows` takes it.
         parse: raises ValueError for a malformed row.
         names: as `read_rows` takes them.
+        scalars: whether columns of vectors and of bytes are left out.
     """
     for part in _parts(path):
         for batch, before in _numbered(part.batches(names)):
-            yield from _parsed(part, batch, before, parse)
+            yield from _parsed(part, _scalars(batch) if scalars else batch, before, parse)
 
 
 def read_rows(path: Path, names: Sequence[str] = ()) -> Iterator[Row]:
@@ -256,9 +257,9 @@ def _of_file(path: Path, names: Sequence[str] = ()) -> "Iterator[pa.RecordBatch]
     suffix = suffix_of(path)
     with _reading(path):
         cells = suffix in (".csv", ".tsv", ".txt") or (names and suffix not in (*ARROW, *TEXT))
-        if cells and not next(read_lines(path), "").startswith("{"):
+        if cells and not _begins_with(path, b"{"):
             yield from _separated(path, names, delimiter="," if suffix == ".csv" else "\t")
-        elif suffix == ".json":
+        elif suffix == ".json" and _begins_with(path, b"["):
             yield from _of_array(path)
         elif suffix in ARROW:
             yield from (_of_parquet if suffix in ARROW[:2] else _of_arrow)(path)
@@ -288,7 +289,7 @@ def _separated(path: Path, names: Sequence[str], delimiter: str) -> "Iterator[pa
 
 def _lines(path: Path, blank: bool = False) -> "Iterator[pa.RecordBatch]":
     """Yield lines as one column; no JSON holds the control character that would end a cell."""
-    return _csv(path, [_LINE], "\1", blank)
+    return _csv(path, [_LINE], "\2", blank)
 
 
 def _csv(
@@ -298,6 +299,10 @@ def _csv(
     from pyarrow import csv
 
     quote = '"' if delimiter == "," else False
+    if quote:
+        with pa.input_stream(str(path), compression="detect") as file:
+            if sum(block.count(b'"') for block in iter(lambda: file.read(2**20), b"")) % 2:
+                raise UserError(f"{path} has a cell whose quotation mark is never closed.")
     done = 0  # rows
     for block in _BLOCKS:
         skipped = done
@@ -327,6 +332,13 @@ def _csv(
             return
 
 
+def _begins_with(path: Path, start: bytes) -> bool:
+    import pyarrow as pa
+
+    with pa.input_stream(str(path), compression="detect") as file:
+        return bytes(file.read(256)).lstrip(b"\xef\xbb\xbf \r\n\t").startswith(start)
+
+
 def _of_array(path: Path) -> "Iterator[pa.RecordBatch]":
     """Yield the objects of a JSON array as lines."""
     import msgspec
@@ -334,9 +346,6 @@ def _of_array(path: Path) -> "Iterator[pa.RecordBatch]":
 
     with pa.input_stream(str(path), compression="detect") as file:
         data = file.read()
-    if data.lstrip()[:1] != b"[":
-        yield from _lines(path)
-        return
     try:
         items = msgspec.json.decode(data, type=list[msgspec.Raw])
     except msgspec.DecodeError as error:
@@ -350,8 +359,7 @@ def _of_parquet(path: Path) -> "Iterator[pa.RecordBatch]":
     from pyarrow.parquet import ParquetFile
 
     with ParquetFile(path) as file:
-        names = [field.name for field in file.schema_arrow if not _is_long(field.type)]
-        yield from file.iter_batches(_ROWS_AT_ONCE * 16, columns=names)
+        yield from file.iter_batches(_ROWS_AT_ONCE * 16)
 
 
 def _of_arrow(path: Path) -> "Iterator[pa.RecordBatch]":
@@ -378,8 +386,13 @@ def _of_table(table: "pa.Table", _: Sequence[str] = ()) -> "Iterator[pa.RecordBa
 # Rows of batches
 
 
+def _scalars(batch: "pa.RecordBatch") -> "pa.RecordBatch":
+    """Return a batch without columns of vectors and bytes, which are neither texts nor fields."""
+    kept = [n for n, field in enumerate(batch.schema) if not _is_long(field.type)]
+    return batch.select(kept) if len(kept) < batch.num_columns else batch
+
+
 def _is_long(kind: "pa.DataType") -> bool:
-    """Return whether a column holds vectors or bytes, which are neither texts nor fields."""
     from pyarrow import types
 
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
@@ -477,7 +490,7 @@ class StoredRows:
         self._batches = [
             (part, batch, before)
             for part in _parts(path)
-            for batch, before in _numbered(_held(part.batches(names), part.path))
+            for batch, before in _numbered(_held(map(_scalars, part.batches(names)), part.path))
             if batch.num_rows
         ]
         self._ends = list(accumulate(batch.num_rows for _, batch, _ in self._batches))

@@ -1,0 +1,500 @@
+"""Every kind of file gives the same rows, as text where it is text, streamed and by number."""
+
+import gzip
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import datasets
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+from tabular import ARROW, Rows, save_to_disk, write_rows
+
+from m2dr.core.errors import UserError
+from m2dr.core.records import Document, Query
+from m2dr.data import tables
+from m2dr.data.dataset import Dataset, own_fields
+from m2dr.data.loaders import open_dataset
+from m2dr.data.sentences import open_scored_pairs, open_sentences, recognises_sentences
+from m2dr.data.tables import DistinctLines, Ids, StoredRows, read_rows
+
+TEVATRON = [
+    {
+        "query_id": str(n),
+        "query": f"query {n}",
+        "positive_passages": [{"docid": f"p{n}", "title": "T", "text": f"yes {n}"}],
+        "negative_passages": [{"docid": f"n{n}", "title": "", "text": f"no {n}"}] * (n % 3),
+    }
+    for n in range(8)
+]
+DOCUMENTS = [{"id": f"d{n}", "title": f"t{n % 2}", "text": f"text {n}"} for n in range(20)]
+SCORED = [{"sentence1": f"a{n}", "sentence2": f"b{n}", "score": n / 4} for n in range(5)]
+KINDS = [*ARROW, ".csv", ".tsv", ".jsonl", ".json", ".jsonl.gz", ".csv.zst", "folder"]
+
+
+@pytest.fixture(autouse=True)
+def hub(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets.disable_progress_bars()
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("hub"))
+
+
+def content(dataset: Dataset) -> object:
+    """All that the rest of m2dr reads of a data set, but its name."""
+    splits = {
+        split: (
+            dataset.queries(split),
+            dataset.judgements(split),
+            dataset.negatives(split),
+            list(dataset.scores(split)),
+        )
+        for split in dataset.splits
+    }
+    return splits, list(dataset.documents())
+
+
+def cells(exclude: str = "") -> st.SearchStrategy[str]:
+    """Texts, among them those that readers take for numbers or for nothing."""
+    characters = st.characters(exclude_categories=["Cs"], exclude_characters=exclude)
+    odd = st.sampled_from(["007", "1e5", "NA", "null", "", " ", '"', "a\u2028b", "true", "a,b"])
+    return st.text(characters, max_size=12) | odd
+
+
+@settings(max_examples=30)
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+def test_rows_of_any_file_are_what_was_written(
+    kind: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    exclude = {".tsv": "\t\r\n", ".csv": "\r", ".csv.zst": "\r"}.get(kind, "")
+    names = ("id", "text", "other")
+    row = st.fixed_dictionaries({name: cells(exclude) for name in names})
+    rows = data.draw(st.lists(row.filter(lambda r: any(r["id"].strip())), min_size=1, max_size=5))
+
+    path = write_rows(tmp_path_factory.mktemp("rows") / f"a{kind.replace('folder', '')}", rows)
+
+    assert list(read_rows(path)) == rows
+    stored = StoredRows(path)
+    assert [stored[number] for number in range(len(rows))] == rows
+
+
+def test_cells_are_those_of_pandas_read_as_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'\xef\xbb\xbfid,text\r\n007,"one, ""two""\r\nthree"\r\n\r\n1e5,NA\r\nx,\r\n')
+
+    frame = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+
+    rows = frame.to_dict("records")
+    assert [{**row, "text": row["text"].replace("\r\n", "\n")} for row in read_rows(path)] == [
+        {**row, "text": row["text"].replace("\r\n", "\n")} for row in rows
+    ]
+    assert rows[1] == {"id": "1e5", "text": "NA"}
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+def test_quotes_between_tabs_are_letters_and_blank_lines_nothing(
+    ending: str, tmp_path: Path
+) -> None:
+    lines = ["\ufeffID\tText", '1\t"open', '2\tsays "x"', "", "3\t\u2028"]
+    (tmp_path / "a.tsv").write_bytes(ending.join([*lines, ""]).encode())
+
+    assert list(read_rows(tmp_path / "a.tsv")) == [
+        {"id": "1", "text": '"open'}, {"id": "2", "text": 'says "x"'}, {"id": "3", "text": "\u2028"}
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [".jsonl", ".tsv", ".csv"])
+def test_a_line_of_megabytes_is_a_row_among_others(kind: str, tmp_path: Path) -> None:
+    rows = [
+        {"id": str(n), "text": "x" * (3_000_000 if n in (20_000, 30_000) else 9)}
+        for n in range(40_000)
+    ]
+
+    assert list(read_rows(write_rows(tmp_path / f"a{kind}", rows))) == rows
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "reason"),
+    [
+        ("a.jsonl", b'{"id": "1"}\n{\n', "a.jsonl, row 2 is not JSON"),
+        ("a.jsonl", b'{"id": "1"}\n[1]\n', "row 2 is not a JSON object"),
+        ("a.jsonl", b'{"id": "\\ud800"}\n', "row 1 is not JSON"),
+        ("a.jsonl", b'{"id": "1"}\n{"id": "\xff"}\n', "Row #2.*UTF8"),
+        ("a.json", b'[{"id": "1"}, {]', "is not a JSON array"),
+        ("a.tsv", b"id\ttext\n1\tx\n2\n", "a.tsv .*Row #3: Expected 2 columns, got 1"),
+        ("a.csv", b'id,text\n1,"x\n2,y\n', r"a\.csv has a cell whose quotation mark"),
+        (
+            "a.tsv.gz",
+            gzip.compress(b"id\ttext\n1\tx\n" * 999)[:-9],
+            "a.tsv.gz cannot be read: Truncated",
+        ),
+        ("a.tsv.gz", b"id\ttext\n1\tx\n", "a.tsv.gz cannot be read"),
+        *((f"a{kind}", b"not a table", rf"a\{kind} cannot be read") for kind in ARROW),
+    ],
+)
+def test_what_is_malformed_is_named_by_file_and_row(
+    name: str, data: bytes, reason: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(data)
+
+    with pytest.raises(UserError, match=reason):
+        list(read_rows(tmp_path / name))
+
+
+def test_a_file_that_is_not_there_and_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    table = pa.Table.from_arrays([pa.array(["a"])] * 2, names=["query", "query"])
+    parquet.write_table(table, tmp_path / "a.parquet")
+
+    with pytest.raises(UserError, match=r"a\.parquet has two columns of one name"):
+        list(read_rows(tmp_path / "a.parquet"))
+    with pytest.raises(UserError, match=r"none\.tsv cannot be read: No such file"):
+        list(read_rows(tmp_path / "none.tsv"))
+
+
+# Documents
+
+
+@pytest.mark.parametrize("in_memory", [0, 2**30], ids=["mapped", "in memory"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_documents_are_found_by_row_and_by_id(
+    kind: str, in_memory: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "_IN_MEMORY", in_memory)
+    path = write_rows(tmp_path / f"corpus-of-mine{kind.replace('folder', '')}", DOCUMENTS)
+
+    dataset = open_dataset(str(path))
+
+    expected = [Document(row["id"], row["text"], row["title"]) for row in DOCUMENTS]
+    assert (dataset.name, dataset.splits) == ("corpus-of-mine", ())
+    assert list(dataset.documents()) == expected
+    assert [dataset.document_at(row) for row in range(20)] == expected
+    assert [dataset.document(f"d{n}") for n in range(19, -1, -1)] == expected[::-1]
+    assert (dataset.document_count, dataset.holds("d20")) == (20, False)
+    sent = pickle.loads(pickle.dumps(dataset))  # noqa: S301  # ours, as to a worker
+    assert sent.document("d7") == expected[7]
+
+
+@pytest.mark.parametrize("names", [("_id", "text"), ("docid", "contents"), ("id", "contents")])
+def test_ids_and_texts_have_the_names_of_beir_tevatron_and_anserini(names, tmp_path) -> None:
+    rows = [dict(zip(names, ("d1", "x"), strict=True))]
+
+    assert list(open_dataset(str(write_rows(tmp_path / "docs.parquet", rows))).documents()) == [
+        Document("d1", "x")
+    ]
+
+
+@pytest.mark.parametrize("kind", [".parquet", ".csv"])
+def test_files_of_a_folder_are_one_corpus_in_the_order_of_their_names(kind, tmp_path) -> None:
+    for place in (2, 0, 1):
+        write_rows(tmp_path / f"shards/part-{place}{kind}", DOCUMENTS[place * 7 : place * 7 + 7])
+
+    dataset = open_dataset(str(tmp_path / "shards"))
+    assert list(dataset.document_ids()) == [row["id"] for row in DOCUMENTS]
+    assert dataset.document_at(19).id == "d19"
+    write_rows(tmp_path / f"shards/part-9{kind}", DOCUMENTS[3:4])
+    with pytest.raises(UserError, match="rows 4 and 21 have the same id 'd3'"):
+        _ = open_dataset(str(tmp_path / "shards")).document_count
+
+
+def test_ids_of_one_hash_are_told_apart() -> None:
+    class Same(str):
+        __slots__ = ()
+
+        def __hash__(self) -> int:
+            return 7
+
+    names = [Same("a"), Same("b"), Same("c")]
+    ids = Ids(names, names.__getitem__, "here")
+
+    assert [ids.row(name) for name in names] == [0, 1, 2]
+    with pytest.raises(KeyError):
+        ids.row(Same("d"))
+
+
+def test_distinct_lines_are_those_of_a_set_in_file_order(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("one\n\ntwo\tand\none\n  \nthree\n")
+
+    lines = DistinctLines(path)
+
+    assert [lines[number] for number in range(len(lines))] == ["one", "two\tand", "three"]
+
+
+def test_own_fields_are_the_scalars_of_a_row_and_of_its_metadata() -> None:
+    row = {
+        "_id": "d", "text": "x", "year": 1999, "open": True, "share": 0.5, "none": None, "empty": " ",
+        "list": [1], "url": {"host": "a"}, "metadata": {"lang": "en", "year": 3, "deep": {"a": 1}},
+    }  # fmt: skip
+
+    assert own_fields(row, ("_id", "text")) == (
+        ("year", "1999"), ("open", "true"), ("share", "0.5"), ("url.host", "a"), ("lang", "en"),
+        ("deep.a", "1"),
+    )  # fmt: skip
+
+
+# Corpora with queries and judgements
+
+JUDGED = {
+    "corpus": [{"_id": f"d{n}", "title": "T", "text": f"text {n}"} for n in range(5)],
+    "queries": [{"_id": f"q{n}", "text": f"query {n}"} for n in range(4)],
+    "test": [{"query-id": f"q{n}", "corpus-id": f"d{n}", "score": n} for n in range(4)],
+}
+
+
+@pytest.fixture
+def jsonl(tmp_path: Path) -> object:
+    """What the BEIR folder of these parts holds."""
+    for part in ("corpus", "queries"):
+        write_rows(tmp_path / f"plain/{part}.jsonl", JUDGED[part])
+    write_rows(tmp_path / "plain/qrels/test.tsv", JUDGED["test"])
+    return content(open_dataset(str(tmp_path / "plain")))
+
+
+@pytest.mark.parametrize("kind", [*ARROW, ""])
+def test_parts_of_beir_may_be_tables(kind: str, jsonl: object, tmp_path: Path) -> None:
+    for part in ("corpus", "queries"):
+        write_rows(tmp_path / f"tiny/{part}{kind}", JUDGED[part])
+    write_rows(tmp_path / f"tiny/qrels/test{kind}", JUDGED["test"])
+
+    dataset = open_dataset(str(tmp_path / "tiny"))
+
+    assert (dataset.name, content(dataset)) == ("tiny", jsonl)
+
+
+def test_parts_of_beir_may_be_folders_of_shards(jsonl: object, tmp_path: Path) -> None:
+    for part, rows in JUDGED.items():
+        name = part if part != "test" else "qrels/test"
+        for place in (0, 1):
+            shard = f"{Path(name).name}-0000{place}-of-00002.parquet"
+            write_rows(tmp_path / "tiny" / name / shard, rows[place * 3 : place * 3 + 3])
+
+    assert content(open_dataset(str(tmp_path / "tiny"))) == jsonl
+
+
+def test_configs_of_a_data_set_are_its_corpus_queries_and_judgements(jsonl, tmp_path) -> None:
+    configs = {"corpus": "corpus", "queries": "queries", "default": "test"}
+    header = ["---", "configs:"]
+    for config, split in configs.items():
+        write_rows(tmp_path / f"mteb/{config}/{split}.parquet", JUDGED[split])
+        header += [f"- config_name: {config}", "  data_files:"]
+        header += [f"  - split: {split}", f"    path: {config}/{split}.parquet"]
+    (tmp_path / "mteb/README.md").write_text("\n".join([*header, "---", ""]))
+
+    dataset = open_dataset(f"hf:{tmp_path}/mteb")
+
+    assert (dataset.name, content(dataset)) == ("mteb", jsonl)
+    alone = open_dataset(f"hf:{tmp_path}/mteb/corpus")
+    assert (alone.name, alone.splits, alone.document_count) == ("mteb-corpus", (), 5)
+
+
+def test_splits_that_were_saved_together_are_its_corpus_queries_and_judgements(
+    jsonl: object, tmp_path: Path
+) -> None:
+    parts = {part: datasets.Dataset.from_list(rows) for part, rows in JUDGED.items()}
+    datasets.DatasetDict(parts).save_to_disk(tmp_path / "saved")
+
+    assert content(open_dataset(f"hf:{tmp_path}/saved")) == jsonl
+
+
+# Data sets of the library datasets
+
+
+@pytest.fixture
+def halves(tmp_path: Path) -> Path:
+    """A folder with two splits, as the library saves it, and beside it as files of parquet."""
+    parts = {"train": TEVATRON[:5], "validation": TEVATRON[5:]}
+    saved = {split: datasets.Dataset.from_list(rows) for split, rows in parts.items()}
+    datasets.DatasetDict(saved).save_to_disk(tmp_path / "saved")
+    for split, rows in parts.items():
+        write_rows(tmp_path / f"files/{split}-00000-of-00001.parquet", rows)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "train", "dev"),
+    [
+        *((name, "01234", "567") for name in ("saved", "files", "hf:saved", "hf:files")),
+        ("hf:files:validation", "", "567"),
+        ("hf:saved:train", "01234", ""),
+        ("hf:files:train[1:3]", "12", ""),
+        ("files/validation-00000-of-00001.parquet", "", "567"),
+    ],
+)
+def test_splits_are_those_of_the_library_and_validation_is_dev(
+    halves: Path, name: str, train: str, dev: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(halves)
+    dataset = open_dataset(name)
+
+    ids = {split: "".join(q.id for q in dataset.queries(split)) for split in dataset.splits}
+    assert ids == {split: found for split, found in (("train", train), ("dev", dev)) if found}
+
+
+def test_a_selection_is_read_as_it_was_selected_without_what_the_library_caches(tmp_path) -> None:
+    save_to_disk(tmp_path / "saved", TEVATRON, shards=2)
+    loaded = datasets.load_from_disk(tmp_path / "saved")
+    loaded.map(lambda row: {"query": row["query"] + "!"})
+    loaded.select([5, 2]).save_to_disk(tmp_path / "chosen")
+
+    assert list((tmp_path / "saved").glob("cache-*.arrow"))
+    assert content(open_dataset(str(tmp_path / "saved"))) == content(
+        open_dataset(f"hf:{tmp_path}/saved")
+    )
+    chosen = open_dataset(f"hf:{tmp_path}/chosen").queries("train")
+    assert [query.id for query in chosen] == ["5", "2"]
+
+
+@pytest.mark.parametrize(
+    "name", ["hf:./savd", "hf:no/such", "hf:saved:tran", "hf:files:tran", "hf:files/cfg"]
+)
+def test_a_data_set_that_is_not_there_is_told_by_the_library(
+    halves: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(halves)
+
+    with pytest.raises((UserError, OSError, ValueError), match=r"savd|no/such|tran|cfg"):
+        open_dataset(name)
+
+
+def test_labels_of_inference_are_read_by_the_names_of_the_library(tmp_path: Path) -> None:
+    def read(names: list[str], first: str, second: str) -> list[float]:
+        columns = {first: datasets.Value("string"), second: datasets.Value("string")}
+        features = datasets.Features({**columns, "label": datasets.ClassLabel(names=names)})
+        rows = [{first: "a", second: str(n), "label": n} for n in range(len(names))]
+        table = datasets.Dataset.from_list(rows, features=features)
+        table.to_parquet(path := tmp_path / f"{'-'.join(names)}.parquet")
+        table.save_to_disk(path.with_suffix(""))
+        scores = [
+            [pair.score for pair in open_sentences(str(name)).pairs]
+            for name in (path, path.with_suffix(""), f"hf:{path.with_suffix('')}")
+        ]
+        assert scores[0] == scores[1] == scores[2]
+        return scores[0]
+
+    three = ["entailment", "contradiction", "neutral"]
+    assert read(three, "premise", "hypothesis") == [1.0, 0.0, 0.5]
+    assert read(three[1:] + three[:1], "sentence1", "sentence2") == [0.0, 0.5, 1.0]
+    assert read(["not_entailment", "entailment"], "sentence1", "sentence2") == [0.0, 1.0]
+
+
+def test_the_splits_of_a_data_set_of_pairs_are_those_of_a_column(tmp_path: Path) -> None:
+    parts = {"train": SCORED[:3], "test": SCORED[3:]}
+    saved = {split: datasets.Dataset.from_list(rows) for split, rows in parts.items()}
+    datasets.DatasetDict(saved).save_to_disk(tmp_path / "sts")
+    name = f"hf:{tmp_path}/sts"
+
+    assert open_sentences(name).skipped == 2
+    assert [pair.first for pair in open_scored_pairs(name, "test").pairs] == ["a3", "a4"]
+    assert len(open_scored_pairs(f"{name}:test").pairs) == 2
+
+
+# Columns of other toolkits
+
+
+def with_pandas(path: Path, rows: Rows) -> None:
+    pd.DataFrame(rows).to_parquet(path)
+
+
+def with_datasets(path: Path, rows: Rows) -> None:
+    datasets.Dataset.from_list(list(rows)).to_parquet(path)
+
+
+@pytest.mark.parametrize("writer", [write_rows, with_pandas, with_datasets])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        TEVATRON,
+        [{"query": "a", "answer": "b"}, {"query": "c", "answer": "d"}],
+        [{"query": "a", "document": "b", "title": "T"}],
+        [{"query": "a", "positive": "b", "negative": "c", "scores": [3.5, -1.0]}],
+        [{"query": "a", "pos": ["b"], "neg": ["c"], "pos_scores": [1.0], "neg_scores": [0.5]}],
+        [
+            {"query": "a", "positives": [{"text": "b", "score": 1.0}], "negatives": None},
+            {"query": "c", "positives": [{"text": "d"}]},
+        ],
+        [{"split": "validation", "anchor": "a", "positive": "b"}, {"anchor": "c", "positive": "d"}],
+    ],
+    ids=lambda value: "-".join(value[0]) if isinstance(value, list) else value.__name__,
+)
+def test_columns_of_other_toolkits_are_read_from_parquet_as_from_jsonl(
+    writer: Callable[[Path, Rows], object], rows: Rows, tmp_path: Path
+) -> None:
+    writer(tmp_path / "rows.parquet", rows)
+
+    assert content(open_dataset(str(tmp_path / "rows.parquet"))) == content(
+        open_dataset(str(write_rows(tmp_path / "rows.jsonl", rows)))
+    )
+
+
+def test_a_categorical_column_of_pandas_holds_texts(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"query": ["a", "a"], "positive": ["b", "c"]}).astype("category")
+    frame.to_parquet(tmp_path / "rows.parquet")
+
+    assert open_dataset(str(tmp_path / "rows.parquet")).queries("train") == [Query("q0", "a")]
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ([{"anchor": "a", "b": "c"}], "row 1: it has no document under"),
+        ([{"positive": "a"}], "row 1: it has no value under any of query"),
+        ([{"id": "1", "txt": "x"}], "row 1: it has no document .* columns are id, txt"),
+        (
+            [TEVATRON[0], {**TEVATRON[1], "query": None}],
+            "row 2: it has no value under any of query",
+        ),
+        ([{"query": "a", "positive": 3}], "row 1: the text of a document is 3, not a text"),
+        ([{"query": ["a"], "positive": "b"}], r"row 1: the query is \['a'\], not a text"),
+        ([{"id": "1", "text": {"a": "b"}}], "row 1: the text is {'a': 'b'}, not a text"),
+        ([DOCUMENTS[0], {"id": None, "text": "x"}], "row 2: it has no value under any of _id"),
+        ([DOCUMENTS[0], {"id": "a b", "text": "x"}], "row 2: the id 'a b' .* holds white space"),
+    ],
+)
+def test_a_wrong_row_is_named_by_file_and_row(rows: Rows, reason: str, tmp_path: Path) -> None:
+    for kind in (".parquet", ".jsonl"):
+        path = write_rows(tmp_path / f"rows{kind}", rows)
+        with pytest.raises(UserError, match=rf"rows\{kind}, {reason}"):
+            list(open_dataset(str(path)).documents())
+
+
+def test_a_long_value_is_not_printed_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"query": ["a" * 999], "positive": "b"}))
+
+    with pytest.raises(UserError) as error:
+        open_dataset(str(path))
+    assert len(str(error.value)) < 400
+
+
+def test_a_table_of_groups_and_of_sentence_pairs_is_ambiguous(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "both.parquet", [{**SCORED[0], "query": "a", "positive": "b"}])
+
+    with pytest.raises(UserError, match="names sentence pairs and also a query"):
+        recognises_sentences(str(path))
+
+
+@pytest.mark.parametrize("kind", [".parquet", ".tsv"])
+def test_texts_of_large_files_stay_out_of_memory(kind: str, tmp_path: Path) -> None:
+    rows = [{"id": f"d{n}", "text": f"{'word ' * 600}{n}"} for n in range(50_000)]  # 150 MB
+    frame = pd.DataFrame(rows)
+    path = tmp_path / f"docs{kind}"
+    frame.to_parquet(path, compression=None) if kind == ".parquet" else frame.to_csv(
+        path, sep="\t", index=False
+    )
+    del rows, frame
+
+    def anonymous_mb() -> float:
+        status = Path("/proc/self/status").read_text()
+        return int(status.partition("RssAnon:")[2].split()[0]) / 1024
+
+    corpus = open_dataset(str(path))
+    before = anonymous_mb()
+
+    assert corpus.document_count == 50_000
+    assert corpus.document_at(49_999).text.endswith("word 49999")
+    assert corpus.document("d123").text.endswith("word 123")
+    assert anonymous_mb() - before < 100
