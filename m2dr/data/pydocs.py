@@ -23,7 +23,7 @@ from m2dr.core.errors import UserError, nearest
 from m2dr.core.files import json_sha256, write_text
 from m2dr.core.records import Document, Judgement, Query
 from m2dr.data.dataset import Dataset, JudgedQueries, MemoryCorpus, Split, split_of
-from m2dr.data.tables import read_rows
+from m2dr.data.tables import parsed, text_of
 
 NAMES = ("pydocs", "pydocs:stdlib")
 _FOLDER_NAMES = {name.replace(":", "-"): name for name in NAMES}  # of stores and results
@@ -102,7 +102,7 @@ def read_entries(name: str, progress: Callable[[int], None] | None = None) -> li
     with suppress(UserError):  # absent, or damaged since it was written: parse again
         return _cached(path)
     found = _parsed(_packages(name), progress)
-    with suppress(UserError):  # without a cache where none can be written
+    with suppress(UserError, OSError):  # without a cache where none can be written
         write_text(path, "".join(json.dumps(asdict(entry)) + "\n" for entry in found))
     return found
 
@@ -296,4 +296,5 @@ def _source(relative: Path, path: Path) -> SourceFile | None:
 
 
 def _cached(path: Path) -> list[Entry]:
-    return [Entry(**row) for row in read_rows(path)]
+    keys = ("name", "module", "query", "text")
+    return list(parsed(path, lambda row: Entry(*(text_of(row.get(key), key) for key in keys))))

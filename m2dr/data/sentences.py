@@ -310,7 +310,7 @@ def _labels(path: Path, score: str, pair: Collection[str]) -> Mapping[str, float
         return NLI_LABELS
     if "premise" not in pair:
         return {}
-    if labels <= {"0", "1"}:
+    if labels in ({"0", "1"}, {"1"}):
         raise UserError(
             f"{path}: every {score} of a premise is 0 or 1, which may mean entailment and neutral, "
             "or alike and not alike; write entailment, neutral and contradiction."

@@ -145,10 +145,17 @@ def has_header(path: Path, known: Collection[str]) -> bool:
 
 def header_of(path: Path) -> list[str]:
     """Return the cells of the first line of a text file, in lower case."""
-    line = next(read_lines(path), "")
-    return [
-        cell.strip(' "').lower() for cell in line.split("," if suffix_of(path) == ".csv" else "\t")
-    ]
+    cells = first_line(path).split("," if suffix_of(path) == ".csv" else "\t")
+    return [cell.strip(' "').lower() for cell in cells]
+
+
+def first_line(path: Path) -> str:
+    """Return the first line of a text file that is not blank, or the beginning of a long one."""
+    import pyarrow as pa
+
+    with _reading(path), pa.input_stream(str(path), compression="detect") as file:
+        start = bytes(file.read(2**20)).decode("utf-8-sig", "replace").lstrip("\r\n ")
+    return start.partition("\n")[0].rstrip("\r")
 
 
 # Names
@@ -257,9 +264,9 @@ def _of_file(path: Path, names: Sequence[str] = ()) -> "Iterator[pa.RecordBatch]
     suffix = suffix_of(path)
     with _reading(path):
         cells = suffix in (".csv", ".tsv", ".txt") or (names and suffix not in (*ARROW, *TEXT))
-        if cells and not _begins_with(path, b"{"):
+        if cells and not first_line(path).startswith("{"):
             yield from _separated(path, names, delimiter="," if suffix == ".csv" else "\t")
-        elif suffix == ".json" and _begins_with(path, b"["):
+        elif suffix == ".json" and first_line(path).startswith("["):
             yield from _of_array(path)
         elif suffix in ARROW:
             yield from (_of_parquet if suffix in ARROW[:2] else _of_arrow)(path)
@@ -330,13 +337,6 @@ def _csv(
                 raise
         else:
             return
-
-
-def _begins_with(path: Path, start: bytes) -> bool:
-    import pyarrow as pa
-
-    with pa.input_stream(str(path), compression="detect") as file:
-        return bytes(file.read(256)).lstrip(b"\xef\xbb\xbf \r\n\t").startswith(start)
 
 
 def _of_array(path: Path) -> "Iterator[pa.RecordBatch]":

@@ -34,6 +34,7 @@ from m2dr.data.tables import (
     ARROW,
     Row,
     column,
+    first_line,
     id_of,
     is_hub,
     name_of,
@@ -517,7 +518,7 @@ def read_scores(path: Path) -> Iterator[TeacherScore]:
     """
     scores: Iterator[TeacherScore]
     named = is_hub(path) or path.is_dir() or suffix_of(path) in (*ARROW, ".jsonl", ".json", ".csv")
-    if named or next(read_lines(path), "").lstrip().startswith("{"):
+    if named or first_line(path).startswith("{"):
         scores = chain.from_iterable(parsed(path, _of_row))
     else:
         scores = _of_columns(path)

@@ -40,23 +40,15 @@ def test_a_split_holds_the_queries_it_judges_in_file_order(beir: Path) -> None:
     assert dataset.negatives("train") == {}
 
 
-def test_an_unknown_split_is_refused_with_those_there_are(beir: Path) -> None:
+def test_an_unknown_split_is_refused_with_those_there_are(beir: Path, write) -> None:
     dataset = open_dataset(str(beir))
+    bare = open_dataset(str(write("bare/corpus.jsonl", {"_id": "1", "text": "x"}).parent))
 
     with pytest.raises(UserError, match=r"tiny has no split 'tset'. Did you mean test\?"):
         dataset.queries("tset")
-    with pytest.raises(UserError, match=r"no split 'dl19'. Known: test, train\."):
-        dataset.judgements("dl19")
-
-
-def test_a_corpus_without_judgements_can_be_read_and_has_no_split(write) -> None:
-    dataset = open_dataset(str(write("bare/corpus.jsonl", {"_id": "1", "text": "x"}).parent))
-
-    assert dataset.splits == ()
-    with pytest.raises(
-        UserError, match="bare has no judged queries, so no split 'test'. Give a file"
-    ):
-        dataset.queries("test")
+    assert bare.splits == ()
+    with pytest.raises(UserError, match="bare has no judged queries, so no split 'test'"):
+        bare.queries("test")
 
 
 def test_gzipped_files_read_the_same(beir: Path, tmp_path: Path) -> None:
@@ -77,8 +69,12 @@ def test_gzipped_files_read_the_same(beir: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "lines",
-    [("q1\td1\t2", "q2\td2\t0"), ("q1 0 d1 2", "q2 Q0 d2 0"), ("q1\t0\td1\t2", "q2\t0\td2\t0")],
-    ids=["no header", "TREC, spaces", "TREC, tabs"],
+    [
+        ("q1\td1\t2", "q2\td2\t0"),
+        ("q1 0 d1 2 ", "", "q2\tQ0  d2 0\t"),
+        ("# comment", "q1\t0\td1\t2", "q2\t0\td2\t0"),
+        ('"q1"\t"d1"\t2', "q2\td2\t0"),
+    ],
 )
 def test_judgements_may_lack_a_header_or_have_the_columns_of_trec(beir, write, lines) -> None:
     write("tiny/qrels/test.tsv", *lines)
@@ -112,73 +108,43 @@ def test_a_judgement_written_twice_counts_once(beir: Path, write) -> None:
 @pytest.mark.parametrize(
     ("lines", "reason"),
     [
-        (
-            ["q1\td8\t1", "q1\td9\t1"],
-            "test.tsv, line 1: judges document 'd8', and the corpus holds neither",
-        ),
-        (
-            ["q8\td1\t1", "q9\td1\t1"],
-            "test.tsv, line 1: judges query 'q8', and the queries file holds neither",
-        ),
-        (["q1\td1\t1.5"], "test.tsv, line 1: the score '1.5' is not a whole number"),
-        (["q1\td1\t1", "q1\td1"], "test.tsv, line 2: has 2 columns"),
-        (["q1\td1\t1", "q 1\td1\t1"], "test.tsv, line 2: the query id 'q 1' holds whitespace"),
-        (
-            ["q1\td1\t1", "q1\td1\t0"],
-            "test.tsv, line 2: judges document 'd1' 0 for query 'q1', and a line above 1",
-        ),
-        (["query-id\tcorpus-id\tscore"], "test.tsv holds no judgement"),
+        (["q1\td8\t1", "q1\td9\t1"], "holds no judgement of documents of this data set"),
+        (["q8\td1\t1", "q9\td1\t1"], "holds no judgement of queries of this data set"),
+        (["query-id\tcorpus-id\tscore"], "holds no judgement"),
+        (["q1\td1\t1.5"], "row 1: the relevance '1.5' is not a whole number"),
+        (["q1\td1\t1_0"], "row 1: the relevance '1_0' is not a whole number"),
+        (["q1\td1\t1", "q1\td1"], "row 2: 2 columns"),
+        (["q1\td1\t1", "q1\td1\t0"], "judges document 'd1' for query 'q1' twice: 1 and 0"),
     ],
 )
-def test_a_wrong_judgement_is_named_by_file_and_line(beir, write, lines, reason) -> None:
+def test_a_wrong_judgement_is_named(beir: Path, write, lines: list[str], reason: str) -> None:
     write("tiny/qrels/test.tsv", *lines)
 
-    with pytest.raises(UserError, match=reason):
+    with pytest.raises(UserError, match=f"test.tsv.*{reason}"):
         open_dataset(str(beir)).judgements("test")
 
 
 @pytest.mark.parametrize(
-    ("line", "reason"),
+    ("lines", "reason"),
     [
-        ("{", "corpus.jsonl, line 2: is not JSON"),
-        ({"_id": "d2"}, "corpus.jsonl, line 2: has no 'text'; its keys are '_id'"),
-        ({"text": "x"}, "corpus.jsonl, line 2: has no '_id'; its keys are 'text'"),
-        ({"_id": "d2", "text": 3}, "corpus.jsonl, line 2: 'text' is 3, not a string"),
-        ({"_id": "d 2", "text": "x"}, "corpus.jsonl, line 2: '_id' 'd 2' holds whitespace"),
-        ({"_id": "d1", "text": "x"}, "corpus.jsonl, line 2: the id 'd1' is already used in line 1"),
-        ('{"_id": "d2", "text": "\\ud800"}', "line 2: 'text' holds half a surrogate pair"),
+        ([{"_id": "d2"}], "row 1: it has no value under any of text"),
+        ([{"_id": "d1", "text": "x"}] * 2, "rows 1 and 2 have the same id 'd1'"),
+        ([], "holds no document"),
     ],
 )
-@pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_a_wrong_document_is_named_before_any_work_on_the_corpus(
-    write, line: object, reason: str, suffix: str
-) -> None:
-    path = write(f"broken/corpus.jsonl{suffix}", {"_id": "d1", "text": "x"}, line)
+def test_a_wrong_corpus_is_refused(write, lines: list[object], reason: str) -> None:
+    path = write("broken/corpus.jsonl", *lines)
 
-    with pytest.raises(UserError, match=reason.replace("jsonl,", f"jsonl{suffix},")):
+    with pytest.raises(UserError, match=reason):
         _ = open_dataset(str(path.parent)).document_count
 
 
-@pytest.mark.parametrize("lines", [(), ("", " ")])
-def test_an_empty_corpus_is_refused(write, lines: tuple[str, ...]) -> None:
-    path = write("empty/corpus.jsonl", *lines)
-
-    with pytest.raises(UserError, match=r"corpus\.jsonl holds no document"):
-        open_dataset(str(path.parent))
-
-
-def test_a_repeated_query_is_refused(beir: Path, write) -> None:
+def test_repeated_or_absent_queries_are_refused_when_they_are_wanted(beir: Path, write) -> None:
     write("tiny/queries.jsonl", {"_id": "q1", "text": "a"}, {"_id": "q1", "text": "b"})
 
-    with pytest.raises(
-        UserError, match=r"queries\.jsonl, line 2: the id 'q1' is already used in line 1"
-    ):
+    with pytest.raises(UserError, match=r"queries\.jsonl holds two queries of the id 'q1'"):
         open_dataset(str(beir)).queries("test")
-
-
-def test_judgements_without_a_queries_file_are_refused_when_they_are_wanted(beir: Path) -> None:
     (beir / "queries.jsonl").unlink()
-
     with pytest.raises(UserError, match=r"queries\.jsonl cannot be read"):
         open_dataset(str(beir)).queries("test")
 

@@ -6,62 +6,24 @@ from pathlib import Path
 import pytest
 
 from m2dr.core.errors import UserError
-from m2dr.data.loaders import LOADERS, open_dataset
+from m2dr.core.records import Document, Query
+from m2dr.data.loaders import open_dataset, open_texts
+from m2dr.data.qrels import read_topics
 
 
-@pytest.mark.parametrize("name", ["no-such-corpus", "some/where/else", "file.txt", ""])
-def test_a_name_that_means_nothing_is_told_every_form_there_is(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_misspelt_name_is_answered_with_its_neighbour(beir: Path, write) -> None:
+    write("odd/queries.dev.small.tsv", "1\ttext")
 
-    with pytest.raises(UserError) as caught:
-        open_dataset(name)
-
-    assert all(loader.summary in str(caught.value) for loader in LOADERS)
-
-
-def test_a_misspelt_builtin_name_is_recognised() -> None:
-    with pytest.raises(UserError, match=r"no data set 'pydoc'\. Did you mean pydocs\?"):
-        open_dataset("pydoc")
+    for name, nearest in (("pydoc", "pydocs"), (str(beir.with_name("tinny")), str(beir))):
+        with pytest.raises(
+            UserError, match=f"no data set .*{re.escape(f'Did you mean {nearest}?')}"
+        ):
+            open_dataset(name)
     with pytest.raises(UserError, match=r"no corpus 'pydocs:stdlb'\. Did you mean pydocs:stdlib\?"):
         open_dataset("pydocs:stdlb")
-
-
-def test_a_misspelt_path_is_answered_with_its_neighbour(beir: Path) -> None:
-    wrong = str(beir.with_name("tinny"))
-
-    with pytest.raises(UserError, match=f"no data set .*{re.escape(f'Did you mean {beir}?')}"):
-        open_dataset(wrong)
-
-
-def test_a_folder_of_no_known_layout_is_told_what_was_looked_for(write) -> None:
-    folder = write("odd/queries.dev.small.tsv", "1\ttext").parent
-
-    with pytest.raises(UserError, match=r"odd holds none of the files looked for: corpus\.jsonl, "):
-        open_dataset(str(folder))
-
-
-def test_a_file_of_no_known_kind_is_refused(write, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"The file .*a\.xml is not of a kind that m2dr reads"):
-        open_dataset(str(write("a.xml", "x,y")))
-    with pytest.raises(
-        UserError, match=r"a\.json is JSON. Write one record per line, as .*a\.jsonl"
-    ):
-        open_dataset(str(write("a.json", "[]")))
-    (tmp_path / "a.txt").touch()
-    with pytest.raises(UserError, match=r"The file .*a\.txt is empty\. A data set is"):
-        open_dataset(str(tmp_path / "a.txt"))
-
-
-def test_a_table_with_semicolons_is_told_its_separator(write) -> None:
-    with pytest.raises(UserError, match="its keys are 'id;text'. Separate the columns by commas"):
-        open_dataset(str(write("a.csv", "id;text", "1;x")))
-
-
-def test_a_table_of_texts_without_ids_is_told_to_add_them(write) -> None:
-    with pytest.raises(UserError, match="its keys are 'title', 'text'. Add an 'id' to each row"):
-        open_dataset(str(write("a.csv", "title,text", "a,b")))
+    for path in (beir.with_name("odd"), write("a.xml", "x,y")):
+        with pytest.raises(UserError, match="is none of: pydocs .*irds:ID.*MS MARCO"):
+            open_dataset(str(path))
 
 
 def test_a_folder_of_beir_is_not_taken_for_training_groups(beir: Path, write) -> None:
@@ -71,11 +33,64 @@ def test_a_folder_of_beir_is_not_taken_for_training_groups(beir: Path, write) ->
 
 
 def test_the_table_of_loaders_is_read_without_any_heavy_library() -> None:
-    code = (
-        "import sys, m2dr.data.loaders\n"
-        "sys.exit(str({'torch', 'transformers', 'ir_datasets'} & sys.modules.keys() or ''))"
-    )
+    heavy = "{'torch', 'transformers', 'ir_datasets', 'pyarrow', 'datasets', 'pandas'}"
+    code = f"import sys, m2dr.data.loaders; sys.exit(str({heavy} & sys.modules.keys() or ''))"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
     assert done.stderr.strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("t.tsv", ["q1\tfirst one", "", "q2\tsecond"]),
+        ("t.tsv", ["qid\tquery", "q1\tfirst one", "q2\tsecond"]),
+        ("topics", ["q1\tfirst one", "q2\tsecond"]),
+        ("t.csv", ["id,text", 'q1,"first one"', "q2,second"]),
+        ("t.jsonl", [{"_id": "q1", "text": "first one"}, {"query_id": "q2", "query": "second"}]),
+    ],
+)
+def test_queries_are_read_in_their_order(write, name: str, lines: list[object]) -> None:
+    assert read_topics(write(name, *lines)) == [Query("q1", "first one"), Query("q2", "second")]
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "reason"),
+    [
+        ("t.tsv", ["q1 first"], "Expected 2 columns, got 1"),
+        ("t.tsv", ["q1\ta", "q1\tb"], "two queries of the id 'q1'"),
+        ("t.tsv", ["q 1\ta"], "the id 'q 1' is empty, holds white space"),
+        ("t.tsv", ["q1\t "], "the text of query 'q1' is ' '"),
+        ("t.tsv", [], "holds no queries"),
+        ("t.jsonl", [{"text": "no id"}], "row 1: it has no value under any of _id"),
+    ],
+)
+def test_a_malformed_query_is_named(write, name: str, lines: list[object], reason: str) -> None:
+    with pytest.raises((UserError, ValueError), match=reason):
+        read_topics(write(name, *lines))
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "documents"),
+    [
+        ("a.txt", ["one", "", "two\tthree"], [("0", "one"), ("1", ""), ("2", "two\tthree")]),
+        ("a.tsv.gz", ["x\tone", "y\ttwo"], [("x", "one"), ("y", "two")]),
+        ("a.tsv", ["text\tother", "one\t1"], [("0", "one")]),
+        ("a.jsonl", [{"text": "one"}, {"_id": "y", "text": ""}], [("0", "one"), ("y", "")]),
+        ("a.json", ['[{"contents": "one", "id": 3}]'], [("3", "one")]),
+    ],
+)
+def test_texts_to_encode_have_ids_or_their_numbers(write, name, lines, documents) -> None:
+    texts = open_texts(str(write(name, *lines)))
+
+    assert list(texts()) == list(texts()) == [Document(*each) for each in documents]
+
+
+def test_queries_to_encode_are_not_a_corpus(beir: Path, write) -> None:
+    path = write("q.jsonl", {"query_id": "1", "query": "one"})
+
+    assert list(open_texts(str(path), queries=True)()) == [Document("1", "one")]
+    assert [document.id for document in open_texts(str(beir))()] == ["d1", "d2", "d3", "d4"]
+    with pytest.raises(UserError, match="is a corpus, and queries were asked for"):
+        open_texts(str(beir), queries=True)

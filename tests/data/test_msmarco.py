@@ -68,7 +68,7 @@ def test_without_a_qrels_file_the_triples_are_the_judgements(official: Path) -> 
 def test_a_query_with_very_many_negatives_keeps_the_first_of_them(official: Path, write) -> None:
     count = NEGATIVES_KEPT + 10
     write("passage/collection.tsv", *(f"{pid}\tpassage" for pid in range(count + 1)))
-    write("passage/qidpidtriples.train.tsv", *(f"11 0 {pid + 1}" for pid in range(count)))
+    write("passage/qidpidtriples.train.tsv", *(f"11\t0\t{pid + 1}" for pid in range(count)))
     (official / "qidpidtriples.train.full.2.tsv").unlink()
 
     kept = open_dataset(str(official)).negatives("train")["11"]
@@ -79,38 +79,30 @@ def test_a_query_with_very_many_negatives_keeps_the_first_of_them(official: Path
 @pytest.mark.parametrize(
     ("name", "line", "reason"),
     [
-        ("qidpidtriples.train.full.2.tsv", "11\t0", "line 1: has 2 columns, not 3"),
-        ("qidpidtriples.train.full.2.tsv", "11\t0\t9", "line 1: names document '9', which the"),
-        ("queries.train.tsv", "11", "queries.train.tsv, line 1: has no tab"),
-        (
-            "qrels.train.tsv",
-            "14\t0\t0\t1",
-            "line 1: judges query '14', and the queries file holds neither",
-        ),
+        ("qidpidtriples.train.full.2.tsv", "11\t0", "Row #1: Expected 3 columns, got 2"),
+        ("qidpidtriples.train.full.2.tsv", "11\t0\t9", "negative of train is '9', which the corp"),
+        ("queries.train.tsv", "11", "queries.train.tsv .*Row #1: Expected 2 columns, got 1"),
+        ("qrels.train.tsv", "14\t0\t0\t1", "no judgement of queries of this data set"),
+        ("collection.tsv", "1 no tab", r"collection\.tsv .*Row #1: Expected 2 columns, got 1"),
     ],
 )
-def test_a_wrong_line_is_named_by_file_and_number(official, write, name, line, reason) -> None:
+def test_a_wrong_line_is_named(official: Path, write, name: str, line: str, reason: str) -> None:
     write(f"passage/{name}", line)
 
-    dataset = open_dataset(str(official))
-    read = dataset.negatives if name.startswith("qidpid") else dataset.judgements
+    def read() -> None:
+        dataset = open_dataset(str(official))
+        dataset.judgements("train")
+        dataset.negatives("train")
 
     with pytest.raises(UserError, match=reason):
-        read("train")
-
-
-def test_a_passage_without_a_tab_is_refused(official: Path, write) -> None:
-    write("passage/collection.tsv", "0\tfine", "1 no tab")
-
-    with pytest.raises(UserError, match=r"collection\.tsv, line 2: has no tab between an id and"):
-        _ = open_dataset(str(official)).document_count
+        read()
 
 
 def test_triples_of_a_query_without_text_are_refused(official: Path, write) -> None:
     (official / "qrels.train.tsv").unlink()
-    write("passage/qidpidtriples.train.full.2.tsv", "11 0 1", "99 0 1")
+    write("passage/qidpidtriples.train.full.2.tsv", "11\t0\t1", "99\t0\t1")
 
-    with pytest.raises(UserError, match=r"line 2: names query '99', which no queries file holds"):
+    with pytest.raises(UserError, match="triples of train name query '99', which has no text"):
         open_dataset(str(official)).queries("train")
 
 
@@ -128,13 +120,6 @@ def test_text_triples_are_a_data_set_of_the_documents_seen_in_them(write, as_fol
     assert dataset.queries("train") == [Query("q0", "what is a"), Query("q1", "what is b")]
     assert dataset.judgements("train") == [Judgement("q0", "d0", 1), Judgement("q1", "d1", 1)]
     assert dataset.negatives("train") == {"q0": ("d1", "d2"), "q1": ("d0",)}
-
-
-def test_text_triples_with_a_column_missing_are_refused(write) -> None:
-    path = write("triples.train.tsv", TRIPLES[0], "only\ttwo")
-
-    with pytest.raises(UserError, match=r"triples\.train\.tsv, line 2: has 2 columns, not 3"):
-        open_dataset(str(path))
 
 
 def test_a_folder_of_groups_has_a_split_for_each_file(write) -> None:

@@ -479,13 +479,17 @@ def test_a_table_of_groups_and_of_sentence_pairs_is_ambiguous(tmp_path: Path) ->
 
 @pytest.mark.parametrize("kind", [".parquet", ".tsv"])
 def test_texts_of_large_files_stay_out_of_memory(kind: str, tmp_path: Path) -> None:
-    rows = [{"id": f"d{n}", "text": f"{'word ' * 600}{n}"} for n in range(50_000)]  # 150 MB
-    frame = pd.DataFrame(rows)
     path = tmp_path / f"docs{kind}"
-    frame.to_parquet(path, compression=None) if kind == ".parquet" else frame.to_csv(
-        path, sep="\t", index=False
-    )
-    del rows, frame
+    texts = [f"{'word ' * 600}{n}" for n in range(50_000)]  # 150 MB
+    if kind == ".tsv":
+        with path.open("w") as file:
+            file.write("id\ttext\n")
+            file.writelines(f"d{n}\t{text}\n" for n, text in enumerate(texts))
+    else:
+        table = pa.table({"id": [f"d{n}" for n in range(50_000)], "text": texts})
+        parquet.write_table(table, path, compression=None)
+        del table
+    del texts
 
     def anonymous_mb() -> float:
         status = Path("/proc/self/status").read_text()

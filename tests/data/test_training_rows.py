@@ -1,0 +1,487 @@
+"""Pairs and groups become a data set; a teacher's scores come from columns or from files."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from m2dr.core.errors import UserError
+from m2dr.core.records import Document, Judgement, Query
+from m2dr.data.dataset import NEGATIVES_KEPT, Dataset, MemoryCorpus, Split, TeacherScore, split_of
+from m2dr.data.loaders import open_dataset
+from m2dr.data.training_rows import (
+    ScoredGroups,
+    TrainingRow,
+    build_dataset,
+    read_scores,
+)
+
+HALVES = {"train": 0.5, "test": 0.5}
+NO_GIVEN: dict[str, tuple[str, ...]] = {}
+
+
+def test_a_pair_becomes_a_query_judged_by_its_document(write) -> None:
+    row = {"query": "a?", "document": "A.", "query_id": "1", "document_id": "one", "title": "T"}
+
+    dataset = open_dataset(str(write("pairs.jsonl.gz", row)))
+
+    (split,) = dataset.splits
+    assert dataset.name == "pairs"
+    assert dataset.queries(split) == [Query("1", "a?")]
+    assert dataset.judgements(split) == [Judgement("1", "one", 1)]
+    assert dataset.document("one") == Document("one", "A.", title="T")
+
+
+def test_a_pair_file_is_split_by_document_in_about_96_2_and_2_percent(write) -> None:
+    rows = [{"query": f"q {n}", "document": f"document number {n // 2}"} for n in range(8000)]
+
+    dataset = open_dataset(str(write("pairs.jsonl", *rows)))
+    part = open_dataset(str(write("part.jsonl", *reversed(rows[::3]))))
+
+    judged = {split: {j.document_id for j in dataset.judgements(split)} for split in dataset.splits}
+    assert list(judged) == ["train", "dev", "test"]
+    assert len(judged["dev"]) == pytest.approx(80, abs=30)
+    assert len(judged["test"]) == pytest.approx(80, abs=30)
+    assert sum(map(len, judged.values())) == dataset.document_count == 4000  # in one split each
+    for split in part.splits:  # a pair stays in its split when others come and go
+        texts = {query.text for query in part.queries(split)}
+        assert texts <= {query.text for query in dataset.queries(split)}
+
+
+def test_ids_are_made_where_none_are_given(write) -> None:
+    rows = [{"query": f"q {n % 3}", "document": f"d {n}"} for n in range(200)]
+
+    dataset = open_dataset(str(write("pairs.jsonl", *rows)))
+
+    queries = [query for split in dataset.splits for query in dataset.queries(split)]
+    assert {query.text: query.id for query in queries} == {"q 0": "q0", "q 1": "q1", "q 2": "q2"}
+    assert [document.id for document in dataset.documents()] == [f"d{n}" for n in range(200)]
+
+
+def test_groups_of_tevatron_keep_their_ids_and_titles_and_may_lack_them(write) -> None:
+    row = {
+        "query_id": 7,
+        "query": None,
+        "query_text": "a",
+        "positive_passages": [
+            {"docid": "p1", "text": "yes", "title": "T"},
+            {"docid": 3, "text": "b", "title": None},
+        ],
+        "negative_passages": [{"docid": "n1", "title": "", "text": "no"}],
+        "answer": None,
+    }
+
+    dataset = open_dataset(str(write("mined-dev.jsonl", row)))
+
+    assert dataset.splits == ("dev",)
+    assert dataset.queries("validation") == [Query("7", "a")]
+    documents = [Document("p1", "yes", title="T"), Document("3", "b"), Document("n1", "no")]
+    assert list(dataset.documents()) == documents
+    assert dataset.negatives("dev") == {"7": ("n1",)}
+
+
+def test_a_query_with_very_many_negatives_keeps_the_first_of_them(write) -> None:
+    row = {"query": "a", "positives": ["yes"], "negatives": [f"no {n}" for n in range(100)]}
+
+    dataset = open_dataset(str(write("groups.jsonl", row)))
+
+    assert dataset.negatives("train")["q0"] == tuple(f"d{n + 1}" for n in range(NEGATIVES_KEPT))
+
+
+@pytest.mark.parametrize(
+    ("name", "negatives", "lines"),
+    [
+        ("a.jsonl", 1, [{"anchor": "a", "positive": "yes", "negative": "no"}]),
+        (
+            "b.jsonl.gz",
+            2,
+            [{"question": "a", "answer": "yes", "negative_2": "never", "negative_1": "no"}],
+        ),
+        ("c.jsonl", 2, [["a", "yes", "no", "never"]]),
+        ("d.jsonl", 2, [{"query": "a", "pos": ["yes"], "neg": ["no", "never"], "neg_scores": [1]}]),
+        ("e.jsonl", 0, [["a", "yes"]]),
+        ("f.tsv", 1, ["anchor\tpositive\tnegative", "a\tyes\tno"]),
+        ("g.csv", 2, ["Query,Positive,negative_1,negative_2", 'a,"yes",no,"never"']),
+        ("h.csv.gz", 2, ["negative_10,negative_9,anchor,positive", "never,no,a,yes"]),
+        ("i.csv", 1, ["query,positive,negative,negative_1,negative_2", "a,yes,,,no"]),
+        ("triples.train.tsv", 1, ["query\tpositive\tnegative", "a\tyes\tno"]),
+    ],
+)
+def test_triplets_are_read_from_every_form_that_other_toolkits_write(
+    write, name: str, negatives: int, lines: list[object]
+) -> None:
+    dataset = open_dataset(str(write(name, *lines)))
+
+    assert dataset.name == name.removesuffix(".gz").rpartition(".")[0]
+    assert dataset.splits == ("train",)
+    assert [query.text for query in dataset.queries("train")] == ["a"]
+    assert [d.text for d in dataset.documents()] == ["yes", "no", "never"][: 1 + negatives]
+    assert [j.document_id for j in dataset.judgements("train")] == ["d0"]
+    assert sum(map(len, dataset.negatives("train").values())) == negatives
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "reason"),
+    [
+        ("a.jsonl", [{"query": "a", "document": "b"}, {"query": "a"}], "row 2: it has no document"),
+        ("a.jsonl", [{"query": "a", "document": "b", "query_id": "x y"}], "row 1: the id 'x y'"),
+        ("a.jsonl", [{"query": "a", "positives": [], "negatives": ["c"]}], "row 1: it has no docu"),
+        ("a.jsonl", [["a", "b"], [4, 5, 6]], "row 2 is not a JSON object"),
+        ("a.tsv", ["anchor\tpositive", "a\tb", "\tb"], "row 2: the query is '', not a text"),
+        ("a.csv", ["anchor,positive"], "holds no row"),
+        ("a.jsonl", [], "holds no row"),
+        ("a.jsonl", [{"query_text": "a", "positive_document_ids": ["4"]}], "no document under"),
+    ],
+)
+def test_a_wrong_row_is_named(write, name: str, lines: list[object], reason: str) -> None:
+    with pytest.raises(UserError, match=reason):
+        open_dataset(str(write(name, *lines)))
+
+
+names = st.sampled_from(["", "1", "1~2", "d0", "q0"])
+words = st.sampled_from(["a", "b", "c"])
+rows = st.builds(
+    TrainingRow,
+    split=st.sampled_from(["train", "test"]),
+    query=st.builds(Query, names, words),
+    positives=st.tuples(st.builds(Document, names, words, words)),
+    negatives=st.tuples(st.builds(Document, names, words, words)),
+)
+
+
+@given(given_rows=st.lists(rows, min_size=1, max_size=8))
+def test_each_text_has_one_id_and_each_id_one_text_whatever_ids_were_given(
+    given_rows: list[TrainingRow],
+) -> None:
+    dataset = build_dataset("gathered", lambda: given_rows)
+
+    documents = list(dataset.documents())
+    contents = {(document.title, document.text) for document in documents}
+    assert len({document.id for document in documents}) == len(documents) == len(contents)
+    for split in dataset.splits:
+        texts = {query.id: query.text for query in dataset.queries(split)}
+        found = {
+            (texts[j.query_id], dataset.document(j.document_id).content)
+            for j in dataset.judgements(split)
+        }
+        assert found == {
+            (row.query.text, row.positives[0].content) for row in given_rows if row.split == split
+        }
+
+
+@given(key=st.text(st.characters(exclude_categories=["Cs"])), seed=st.sampled_from("abc"))
+def test_a_key_is_always_in_the_same_one_of_the_splits(key: str, seed: str) -> None:
+    assert split_of(key, HALVES, seed) == split_of(key, dict(HALVES), seed)
+    assert split_of(key, HALVES, seed) in HALVES
+
+
+# A teacher's scores
+
+
+def dataset(
+    judged: Sequence[tuple[str, str]],
+    documents: int = 200,
+    given: dict[str, tuple[str, ...]] = NO_GIVEN,
+) -> Dataset:
+    """Documents d0, d1, …; every judged pair answers."""
+    queries = [Query(name, f"text of {name}") for name in dict.fromkeys(q for q, _ in judged)]
+    judgements = [Judgement(query, document, 1) for query, document in judged]
+    corpus = MemoryCorpus(Document(f"d{n}", f"text {n}") for n in range(documents))
+    read = partial(lambda both: both, (queries, judgements))
+    return Dataset("made-up", corpus, {"train": Split(read, lambda: given)})
+
+
+def groups(data: Dataset, rows: Sequence[Any], **changes: object) -> ScoredGroups:
+    settings: dict[str, Any] = {
+        "negatives": 1, "source": "scored", "seed": 13, "where": "ce.tsv", **changes
+    }  # fmt: skip
+    scores = [TeacherScore(*row) for row in rows]
+    return ScoredGroups(data, settings.pop("split", "train"), scores=scores, **settings)
+
+
+def of_columns(path: Path, **changes: object) -> ScoredGroups:
+    source = open_dataset(str(path))
+    (split,) = source.splits
+    return groups(source, list(source.scores(split)), split=split, where=str(path), **changes)
+
+
+def differences(made: ScoredGroups, epochs: int = 1) -> dict[tuple[str, str], float]:
+    """By query and document text, over some epochs: the score less that of the positive."""
+    found = {}
+    for epoch in range(epochs):
+        made.set_epoch(epoch)
+        for group in made:
+            assert len(group.scores) == 1 + len(group.negatives)
+            for document, score in zip(group.negatives, group.scores[1:], strict=True):
+                found[group.query.text, document.text] = score - group.scores[0]
+    return found
+
+
+Q = {"query": "q", "positive": "p"}
+FLAG = {"query": "q", "pos": ["p"], "neg": ["n", "m"], "pos_scores": [5], "neg_scores": [2, -1]}
+COLUMNS: dict[str, Any] = {
+    "FlagEmbedding": [FLAG],
+    "Tevatron's passages": [{
+        "query": "q",
+        "positive_passages": [{"docid": "1", "title": "", "text": "p", "score": 5}],
+        "negative_passages": [{"docid": "2", "text": "n", "score": 2.0}, {"docid": "3", "text": "m", "score": -1}],
+    }],
+    "Tevatron's lists": [{"query": "q", "positives": ["p"], "negatives": ["n", "m"], "positive_scores": [5], "negative_scores": [2, -1]}],
+    "sentence-transformers' scores": [{**Q, "negative_1": "n", "negative_2": "m", "scores": [5, 2, -1]}],
+    "sentence-transformers' margins": [{"anchor": "q", "positive": "p", "negative_2": "m", "negative_1": "n", "label": [3, 6]}],
+    "texts for numbers": [{**Q, "negatives": ["n", "m"], "labels": "[5, 2, -1]"}],
+    "a pair beside an answer": [{"query": "q", "document": "p", "answer": "x", "negatives": ["n", "m"], "score": [5, 2, -1]}],
+    "margins in cells": ["query\tpositive\tnegative\tscore", "q\tp\tn\t3", "q\tp\tm\t6"],
+    "scores in cells": ["query\tpositive\tnegative\tpos_score\tneg_score", "q\tp\tn\t5\t2", "q\tp\tm\t5.0\t-1"],
+    "lists in cells": ["query\tpositive\tnegative\tlabel", "q\tp\tn\t[5, 2]", "q\tp\tm\t[5, -1]"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", COLUMNS)
+def test_every_form_of_columns_says_the_same(form: str, write) -> None:
+    lines = COLUMNS[form]
+
+    path = write("groups.tsv" if isinstance(lines[0], str) else "groups.jsonl", *lines)
+
+    assert differences(of_columns(path, negatives=2)) == {("q", "n"): -3.0, ("q", "m"): -6.0}
+
+
+def test_columns_are_read_for_a_teacher_alone(write) -> None:
+    """`label` is many things: whoever does not distil is not asked what it holds."""
+    path = write("groups.jsonl", {**Q, "negative": "n", "label": "entailment"})
+
+    assert open_dataset(str(path)).document_count == 2
+    with pytest.raises(UserError, match="row 1: a score is 'entailment', not a finite"):
+        of_columns(path)
+
+
+def test_margins_of_two_positives_are_never_compared(write) -> None:
+    rows = [
+        {"query": "q", "positive": "p", "negative": "n", "score": 3},
+        {"query": "q", "positive": "r", "negative": "m", "score": 9},
+    ]
+    made = of_columns(write("groups.jsonl", *rows))
+
+    drawn = set()
+    for epoch in range(6):
+        made.set_epoch(epoch)
+        (group,) = made
+        drawn.add((group.positive.text, group.negatives[0].text, group.scores))
+    assert drawn == {("p", "n", (0.0, -3.0)), ("r", "m", (0.0, -9.0))}
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({**Q, "neg": ["n", "m"], "pos_scores": [5], "neg_scores": [2]}, "1 negative_scores for 2"),
+        ({**Q, "neg": ["n"], "neg_scores": [2]}, "0 positive_scores for 1"),
+        ({**Q, "neg": ["n", "m"], "scores": [1, 2, 3, 4]}, "it has 4 scores for 3 documents"),
+        ({**Q, "neg": ["n"], "scores": "[5, "}, "is no list of numbers"),
+        ({**Q, "neg": ["n"], "scores": [5, None]}, "a score is None, not a finite number"),
+        ({"query": "q", "pos": [{"text": "p", "score": 1}], "neg": ["n"]}, "a score of a document"),
+    ],
+)
+def test_columns_that_do_not_fit_are_named(row: object, reason: str, write) -> None:
+    with pytest.raises(UserError, match=rf"groups\.jsonl, row 2: .*{reason}"):
+        of_columns(write("groups.jsonl", FLAG, row))
+
+
+PAIRS = [("q1", "d1", 9.25, ""), ("q1", "d2", -1.5, ""), ("q2", "d1", 0.5, "")]
+FILES: dict[str, Any] = {
+    "a TREC run": ("q1 Q0 d1 1 9.25 ce", "q1 Q0 d2 2 -1.5 ce", "q2 Q0 d1 1 .5 ce"),
+    "a run parted by tabs": ("q1\tQ0\td1\t1\t9.25\tce", "q1\t0\td2\t2\t-1.5\tce", "q2\t0\td1\t1\t5e-1\tce"),
+    "columns": ("q1\td1\t9.25", "q1\td2\t-1.5", "q2\td1\t0.5"),
+    "columns with a header": ("query-id\tcorpus-id\tscore", "q1\td1\t9.25", "q1\td2\t-1.5", "q2\td1\t.5"),
+    "spaces and blank lines": ("q1 d1 9.25", "", "q1  d2  -1.5", "q2 d1 0.5 ", ""),
+    "an object per query": ({"q1": {"d1": 9.25, "d2": -1.5}}, {"q2": {"d1": 0.5}}),
+    "lists": (
+        {"query_id": "q1", "document_ids": ["d1", "d2"], "scores": [9.25, -1.5]},
+        {"qid": "q2", "pids": ["d1"], "scores": [0.5]},
+    ),
+    "rows": ({"qid": "q1", "pid": "d1", "score": 9.25}, {"qid": "q1", "pid": "d2", "score": -1.5}, {"qid": "q2", "pid": "d1", "score": 0.5}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["scores", "scores.gz", "scores.tsv"])
+@pytest.mark.parametrize("form", FILES)
+def test_every_file_of_scores_says_the_same(form: str, name: str, write) -> None:
+    assert list(read_scores(write(name, *FILES[form]))) == PAIRS
+
+
+def test_triples_of_two_scores_and_margins_are_read_as_published(write) -> None:
+    triples = write("ids.tsv", "7.1\t-2.5\t400296\t1540783\t3518497")
+    margins = write("gpl-training-data.tsv", "genQ1\tp\tn\t6.5", "genQ1\tp\tm\t-0.25")
+
+    assert list(read_scores(triples)) == [
+        ("400296", "1540783", 7.1, ""), ("400296", "3518497", -2.5, "")
+    ]  # fmt: skip
+    assert list(read_scores(margins)) == [
+        ("genQ1", "p", 0.0, "p"), ("genQ1", "n", -6.5, "p"),
+        ("genQ1", "p", 0.0, "p"), ("genQ1", "m", 0.25, "p"),
+    ]  # fmt: skip
+
+
+def read_or_refusal(read: Callable[[], Iterable[TeacherScore]]) -> tuple[list[TeacherScore], str]:
+    try:
+        return list(read()), ""
+    except UserError as error:
+        return [], str(error)
+
+
+ATOMS = st.sampled_from(
+    ["q", "Q0", "d", "1", "-.5", "nan", "1e999", "9" * 400, '"', "{", "[", "\t", " ", "\n", "\0", "é", ":", "null"]
+)  # fmt: skip
+
+
+@given(st.lists(ATOMS, max_size=30).map("".join).map(str.encode) | st.binary(max_size=40))
+def test_any_bytes_are_finite_scores_or_refused_in_a_sentence(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("any") / "scores.tsv"
+    path.write_bytes(data)
+
+    scores, refusal = read_or_refusal(lambda: read_scores(path))
+    assert bool(scores) is not bool(refusal)
+    assert not refusal or "scores.tsv" in refusal
+    assert all(isfinite(s.value) and s.query_id and s.docid for s in scores)
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=4),
+    max_leaves=6,
+)
+
+
+@given(name=st.sampled_from(["pos_scores", "neg_scores", "scores", "label"]), value=ANYTHING)
+def test_whatever_stands_in_a_column_is_finite_scores_or_a_sentence(
+    tmp_path_factory: pytest.TempPathFactory, name: str, value: object
+) -> None:
+    path = tmp_path_factory.mktemp("any") / "groups.jsonl"
+    path.write_text(json.dumps({**Q, "neg": ["n", "m"], name: value}) + "\n")
+
+    scores, refusal = read_or_refusal(lambda: open_dataset(str(path)).scores("train"))
+    assert not refusal or "groups.jsonl, row 1" in refusal
+    assert len(scores) in (0, 3)
+    assert all(isfinite(score.value) for score in scores)
+
+
+# Groups of scored documents
+
+
+def test_a_query_without_enough_scores_is_left_out_and_named() -> None:
+    source = dataset([("q1", "d1"), ("q2", "d2"), ("q3", "d3"), ("q4", "d4")])
+    rows = [
+        ("q1", "d1", 9), ("q1", "d8", 1), ("q1", "d9", 2), ("q1", "absent", 2),
+        ("q2", "d2", 9), ("q2", "d9", 2),  # one other document
+        ("q3", "d8", 1), ("q3", "d9", 2),  # no answer
+    ]  # fmt: skip
+
+    made = groups(source, rows, negatives=2)
+
+    assert [group.query.id for group in made] == ["q1"]
+    assert len(made) == 1
+    assert made.note == (
+        "3 of 4 queries left out, which lack the teacher's score of a relevant document or of 2 "
+        "other documents; 'q2' is the first. 1 scored document left out, which the corpus does not "
+        "hold."
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ([], "Distillation needs the scores of a teacher, and ce.tsv has none"),
+        ([("x", "d1", 1), ("y", "d2", 1)], "ce.tsv has none for the queries of the split 'train'"),
+        ([("q1", "d1", 1)], "ce.tsv has too few scores for every query of 'train'"),
+        ([("q1", "d1", 1), ("q1", "d1", 4)], "Two scores of document 'd1' for query 'q1' differ"),
+    ],
+)
+def test_scores_of_nothing_here_are_refused(rows: list[Any], reason: str) -> None:
+    with pytest.raises(UserError, match=reason):
+        groups(dataset([("q1", "d1"), ("q2", "d2")]), rows)
+
+
+def test_a_pair_that_comes_again_counts_once_with_its_first_score() -> None:
+    """Published triples score a pair once in each of its rows, in half precision."""
+    rows = [("q1", "d1", 9.0), ("q1", "d2", 1.0), ("q1", "d1", 9.06), ("q1", "d2", 0.95)]
+
+    (group,) = groups(dataset([("q1", "d1")]), rows)
+
+    assert group.scores == (9.0, 1.0)
+
+
+def test_given_negatives_are_drawn_where_they_are_asked_for() -> None:
+    source = dataset([("q1", "d1")], given={"q1": ("d5", "d6")})
+    rows = [("q1", "d1", 9), ("q1", "d2", 2), ("q1", "d6", 6)]
+
+    given_alone = differences(groups(source, rows, source="given"), epochs=12)
+    scored = differences(groups(source, rows), epochs=12)
+
+    assert given_alone == {("text of q1", "text 6"): -3.0}
+    assert scored.keys() == {("text of q1", "text 6"), ("text of q1", "text 2")}
+
+
+@given(
+    answers=st.sets(st.integers(0, 19), min_size=1, max_size=4),
+    scored=st.sets(st.integers(0, 19), min_size=1),
+    wanted=st.integers(1, 4),
+    epoch=st.integers(0, 5),
+)
+def test_a_group_holds_scored_documents_alone_each_with_its_own_score(
+    answers: set[int], scored: set[int], wanted: int, epoch: int
+) -> None:
+    source = dataset([("q", f"d{n}") for n in answers], documents=20)
+    rows = [("q", f"d{n}", n / 7) for n in scored]
+    if not (answers & scored and len(scored - answers) >= wanted):
+        with pytest.raises(UserError):
+            groups(source, rows, negatives=wanted)
+        return
+
+    made = groups(source, rows, negatives=wanted)
+    made.set_epoch(epoch)
+    group = made[0]
+
+    others = [int(document.id[1:]) for document in group.negatives]
+    assert len(set(others)) == len(others) == wanted
+    assert set(others) <= scored - answers
+    assert int(group.positive.id[1:]) in answers & scored
+    assert group.scores == (int(group.positive.id[1:]) / 7, *(n / 7 for n in others))
+    assert made[0] == group
+    assert made.known_positives["q"] == {f"d{n}" for n in answers}  # an unscored answer is one too
+
+
+def test_of_many_scores_the_first_are_kept_and_every_answer() -> None:
+    """A file scores a thousand documents of each of 500,000 queries, which no memory holds."""
+    source = dataset([("q", "d1999")], documents=2000)
+    rows = [("q", f"d{n}", n) for n in range(2000)]
+
+    made = groups(source, rows, negatives=NEGATIVES_KEPT)
+
+    assert max(int(document.id[1:]) for document in made[0].negatives) <= NEGATIVES_KEPT
+    assert made[0].scores[0] == 1999
+    with pytest.raises(UserError, match="too few scores"):
+        groups(source, rows, negatives=NEGATIVES_KEPT + 2)
+
+
+def test_the_widest_margin_is_that_of_a_drawn_pair() -> None:
+    source = dataset([("q1", "d1"), ("q1", "d2"), ("q2", "d3")])
+    rows = [
+        ("q1", "d1", 4), ("q1", "d2", -9), ("q1", "d7", 1), ("q2", "d3", 0), ("q2", "d8", 5.5)
+    ]  # fmt: skip
+
+    assert groups(source, rows).widest() == 10.0
+
+
+def test_a_run_of_a_reranker_teaches_a_beir_folder(beir: Path, write) -> None:
+    path = write("ce.trec", "q1 Q0 d1 1 7 ce", "q1 Q0 d3 2 5.5 ce", "q2 Q0 d1 1 3 ce")
+
+    (group,) = groups(open_dataset(str(beir)), list(read_scores(path)))
+
+    assert (group.positive.id, group.negatives[0].id, group.scores) == ("d3", "d1", (5.5, 7.0))
