@@ -3,7 +3,7 @@
 import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import isnan
 from typing import Literal, cast, get_args
 
@@ -199,8 +199,6 @@ Similarity = Literal["dot", "cosine"]
 ModelExit = Literal["none", "linear", "fitted", "table"]
 Attention = Literal["causal", "bidirectional"]
 
-FORMAT = 2  # raise it when the new reader would misread older folders
-WEIGHTS_ALONE = 1  # the format whose fingerprint is the sha256 of the weights
 PRETRAINED = "smae"  # the variant of a backbone that `m2dr pretrain` made
 
 
@@ -246,7 +244,6 @@ class ModelCard:
     # Commit of a backbone that was fetched from the hub; empty for any other.
     revision: str = ""
     fingerprint: str = ""  # sha256 of all files that affect vectors: docs/decisions/0011
-    format: int = FORMAT
 
     def __post_init__(self) -> None:
         pooling_modes(self.pooling)
@@ -300,10 +297,6 @@ class ModelCard:
                 f"Dim {cut.dim} was asked for; an embedding of this encoder has {self.width}."
             )
         return cut
-
-    def with_fingerprint(self, fingerprint: str) -> "ModelCard":
-        """Return the card with this fingerprint and the current format."""
-        return replace(self, fingerprint=fingerprint, format=FORMAT)
 
 
 EXITS_FILE = "exits.json"

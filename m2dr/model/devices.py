@@ -60,13 +60,6 @@ def choose_training_device(name: str) -> torch.device:
     return device
 
 
-def own_device(name: str) -> str:
-    """Return the device of this process; each local rank of a torchrun job has its own gpu."""
-    if "LOCAL_RANK" in os.environ and ":" not in name and choose_device(name).type == "cuda":
-        return f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
-    return name
-
-
 def share_of_machine(name: str, number: int, workers: int) -> tuple[str, int]:
     """Return the device and the number of CPU threads of one of several processes on a machine.
 

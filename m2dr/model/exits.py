@@ -406,7 +406,6 @@ if TYPE_CHECKING:
 #   word embedding, F features of the tokens, P dims of a pooled state, W dims of the embedding.
 
 _PREFIX, _SUFFIX = "exit_heads.", ".weight"  # parts of a tensor's name around the layer
-_AGAIN = "Train or copy the model again."
 
 
 def identity_head(width: int, device: torch.device) -> nn.Linear:
@@ -646,13 +645,12 @@ def has_exit(folder: Path, layer: int) -> bool:
 
 
 @torch.no_grad()
-def load_exits(encoder: "Encoder", folder: Path, remedy: str) -> None:
+def load_exits(encoder: "Encoder", folder: Path) -> None:
     """Give an encoder the fitted exits of a folder for the layers that it holds.
 
     Args:
         encoder: with as many layers as the exits will be asked for.
         folder: of a model, or of the exits of an index.
-        remedy: a sentence that says what to do where a file is damaged.
 
     Raises:
         UserError: a file is missing, damaged, or of another encoder.
@@ -661,7 +659,7 @@ def load_exits(encoder: "Encoder", folder: Path, remedy: str) -> None:
         fitted = _read_exits(encoder, folder)
         wrong = _misfit(encoder, fitted)
     if wrong:
-        raise UserError(f"The fitted exits in {folder} are of another model: {wrong}. {remedy}")
+        raise UserError(f"The fitted exits in {folder} are of another model: {wrong}.")
     encoder.fitted = fitted.to(encoder.device)
 
 
@@ -719,7 +717,6 @@ _FIRST = 2  # number of the folder of the first module
 _CLS = "cls_token_embeddings"  # the feature that a Pooling takes for the state of the first token
 _TOKENIZER = "sentence_transformers.models.tokenizer.WhitespaceTokenizer"  # never asked for a token
 _WEIGHTS_FILE: dict[str, object] = {"vocab": list[str], "word_weights": dict[str, float]}
-_AGAIN = "Export or copy the model again."
 
 
 class FoldedExit(FittedExits):
@@ -862,7 +859,7 @@ def read_table(folder: Path, layer: int, pooled_width: int, width: int, ids: int
     """
     rows = [folder / row.path for row in table_chain(folder)]
     if not rows:
-        raise UserError(f"{folder} lacks the table of its exit, which m2dr.json names. {_AGAIN}")
+        raise UserError(f"{folder} lacks the table of its exit, which m2dr.json names.")
     with explain_failure(f"The exit in {folder} cannot be read"):
         table = load_file(rows[0] / WEIGHTS)["emb_layer.weight"]
         dense = load_file(rows[2] / WEIGHTS)
@@ -873,7 +870,6 @@ def read_table(folder: Path, layer: int, pooled_width: int, width: int, ids: int
     belongs = [[ids, width], [width, pooled_width], [ids]]
     if found != belongs:
         raise UserError(
-            f"The exit in {folder} has tensors of {found}, and {belongs} belong to its encoder. "
-            f"{_AGAIN}"
+            f"The exit in {folder} has tensors of {found}, and {belongs} belong to its encoder."
         )
     return FoldedExit(layer, "tokens+layer", head, weights, table.float())

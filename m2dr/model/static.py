@@ -8,48 +8,36 @@ of w[t]. Special tokens have the weight 0.
 #   V tokens of the tokenizer, W dims of the embedding, N texts, T tokens of all of them,
 #   K dims that are asked for.
 
+import json
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
-from math import prod
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from m2dr.core.errors import UserError, command, nearest
-from m2dr.core.files import write_bytes
+from m2dr.core.errors import UserError
+from m2dr.core.files import explain_failure, write_bytes
 from m2dr.core.records import EXITS_FILE, ModelCard, Side
-from m2dr.model.checkpoint import check_exits, fit_again, read_card
+from m2dr.model.checkpoint import check_exits, read_card
 from m2dr.model.hub import STATIC, TOKENIZER, find_folder, transformer_folder
 from m2dr.model.st_folder import lowercases
 from m2dr.model.tokenizer import FileTokenizer, read_tokenizer, tokenize
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
-Dtype = Literal["fp16", "fp32", "int8"]
-
-_DTYPES: dict[str, np.dtype[Any]] = {  # by their names in safetensors
-    "F16": np.dtype("<f2"),
-    "F32": np.dtype("<f4"),
-    "I8": np.dtype("i1"),
-}
-_LARGEST = 127  # of int8: the largest value of a row after scaling
-_HEADER = 2**20  # bytes of a header at most; this one has some hundred
 _AT_ONCE = 4096  # texts whose rows are held as float32 at a time
-_AGAIN = "Copy the whole folder again, or fit the model again."
 
 
 @dataclass(frozen=True)
 class StaticTable:
     """The content of layer_0.safetensors; of a mapped table only rows that are used are read."""
 
-    table: NDArray[Any]  # [V, W], float16, float32 or int8
+    table: NDArray[Any]  # [V, W], float16
     weights: Floats  # [V], 0 for special tokens
-    scales: Floats | None = None  # [V], by which an int8 row is multiplied
     path: Path = Path(STATIC)  # for messages
 
     @property
@@ -78,7 +66,7 @@ class StaticTable:
         for start in range(0, len(rows), _AT_ONCE):
             self._fill(vectors[start : start + _AT_ONCE], rows[start : start + _AT_ONCE])
         if not np.isfinite(vectors).all():
-            raise _damaged(self.path, "holds a number that is not finite")
+            raise UserError(f"{self.path} holds a number that is not finite.")
         return vectors
 
     def rows(self, ids: ArrayLike, dim: int | None = None) -> Floats:
@@ -108,10 +96,8 @@ class StaticTable:
         """Return the rows of ids that were checked, [n, K] float32."""
         full = dim == self.width  # of a slice, `take` would copy all of the table first
         held = self.table.take(ids, axis=0) if full else self.table[:, :dim][ids]
-        found: Floats = held.astype(np.float32)
-        if self.scales is not None:
-            found *= self.scales[ids, None]
-        return found
+        rows: Floats = held.astype(np.float32)
+        return rows
 
     def check(self, dim: int | None) -> int:
         """Return K, which is W where no dim was asked for.
@@ -131,7 +117,7 @@ class StaticTable:
             strange = ids[(ids < 0) | (ids >= self.tokens)][0]
             raise UserError(
                 f"Token {strange} was asked for, and {self.path} has rows of {self.tokens} tokens; "
-                f"it was made for another tokenizer. {_again(self.path)}"
+                f"it was made for another tokenizer."
             )
         return ids
 
@@ -188,46 +174,23 @@ def open_static(name: str | Path, folder: Path | None = None) -> StaticEncoder:
     if folder is not None and (folder / EXITS_FILE).exists():
         check_exits(folder, card.fingerprint, STATIC)
     if not (table_folder / STATIC).exists():
-        why = f"the model is not fitted. Fit it with: {command('fit', backbone=name)}"
-        raise UserError(
-            f"{table_folder} has no {STATIC}, so that no query can run at layer 0: "
-            f"{why if folder is None else f'no exits were fitted. {fit_again(table_folder)}'}"
-        )
+        raise UserError(f"{table_folder} has no {STATIC}, so that nothing can run at layer 0.")
     table = read_static(table_folder)
     beside = (table_folder / TOKENIZER).exists()
     tokenizer = read_tokenizer(table_folder if beside else inner, lowercases(model))
     if table.width != card.width:
         raise UserError(
             f"{table.path} holds vectors of {table.width} dims, and those of {name} have "
-            f"{card.width}; it is another model's. {_again(table.path)}"
+            f"{card.width}; it is another model's."
         )
     if tokenizer.own_ids > table.tokens:
         raise UserError(
             f"{table.path} has rows of {table.tokens} tokens, and the tokenizer of {name} gives "
-            f"{tokenizer.own_ids}; it was made for another tokenizer. {_again(table.path)}"
+            f"{tokenizer.own_ids}; it was made for another tokenizer."
         )
     for length in ("query_length", "document_length"):
         tokenizer.require_room(getattr(card, length), f"{name} has {length}")
     return StaticEncoder(card, tokenizer, table)
-
-
-@dataclass(frozen=True)
-class _Tensor:
-    """A tensor in the header of a safetensors file."""
-
-    dtype: Literal["F16", "F32", "I8"]
-    shape: tuple[int, ...]
-    data_offsets: tuple[int, int]  # of its bytes, behind the header
-
-
-@dataclass(frozen=True)
-class _Header:
-    """The header of layer_0.safetensors."""
-
-    table: _Tensor
-    weights: _Tensor
-    scales: _Tensor | None = None
-    __metadata__: dict[str, str] = field(default_factory=dict)
 
 
 def read_static(folder: Path) -> StaticTable:
@@ -237,125 +200,49 @@ def read_static(folder: Path) -> StaticTable:
         UserError: there is none, or it is not as `write_static` writes it.
     """
     path = folder / STATIC
-    if not path.is_file():
-        raise UserError(f"{path} is no file, where the table of layer 0 belongs.")
-    try:
-        header, start = _read_header(path)
-        _check_shapes(header, path.stat().st_size - start)
-        table = StaticTable(
-            _mapped(path, start, header.table),
-            np.array(_mapped(path, start, header.weights)),
-            np.array(_mapped(path, start, header.scales)) if header.scales else None,
-            path,
-        )
-    except (ValueError, msgspec.MsgspecError) as error:
-        raise _damaged(path, str(error)) from error
-    except struct.error as error:
-        raise _damaged(path, "ends before its header does") from error
-    except OSError as error:
-        raise _damaged(path, f"cannot be read ({error.strerror or error})") from error
-    _check_numbers(table)
+    with explain_failure(f"{path} cannot be read"), path.open("rb") as file:
+        (size,) = struct.unpack("<Q", file.read(8))  # of the header; the format is safetensors
+        header = json.loads(file.read(size))
+
+        def tensor(name: str, dtype: str) -> NDArray[Any]:
+            offset = 8 + size + header[name]["data_offsets"][0]
+            return np.asarray(np.memmap(path, dtype, "r", offset, tuple(header[name]["shape"])))
+
+        table = StaticTable(tensor("table", "<f2"), np.array(tensor("weights", "<f4")), path)
+        if (header["table"]["dtype"], header["weights"]["dtype"]) != ("F16", "F32"):
+            raise ValueError("its numbers are not F16 and its weights not F32")
+        _check(table.table, table.weights)
     return table
 
 
-def write_static(folder: Path, table: Floats, weights: Floats, dtype: Dtype = "fp16") -> None:
-    """Write the table of layer 0 into a folder, whole or not at all.
+def write_static(folder: Path, table: Floats, weights: Floats) -> None:
+    """Write the table of layer 0 into a folder, whole or not at all, as float16.
 
     Args:
         folder: of a model, or of an index's exits.
         table: [V, W], a row per token id.
         weights: [V], at least 0; 0 for special tokens.
-        dtype: of the rows; each int8 row has a scale.
 
     Raises:
-        UserError: there is no such dtype, a number is not finite or too large for it, a weight is
-            negative, or all are 0; or the system refused to write.
+        UserError: a number is not finite or too large, a weight is negative, or all are 0; or the
+            system refused to write.
         ValueError: the shapes do not agree.
     """
     from safetensors.numpy import save
 
-    if dtype not in get_args(Dtype):
-        raise UserError(f"A table cannot be kept as {dtype!r}. {nearest(dtype, get_args(Dtype))}")
-    if table.ndim != 2 or weights.shape != table.shape[:1]:
-        raise ValueError(f"A table of {table.shape} and weights of {weights.shape} do not agree.")
     path = folder / STATIC
-    kept, scales = quantised(table, dtype, path)
-    weights = np.ascontiguousarray(weights, np.float32)
-    _check_numbers(StaticTable(kept, weights, scales, path))
-    tensors = {"table": kept, "weights": weights, "scales": scales}
-    write_bytes(path, save({name: one for name, one in tensors.items() if one is not None}))
-
-
-def quantised(table: Floats, dtype: Dtype, path: Path) -> tuple[NDArray[Any], Floats | None]:
-    """Return a table [V, W] in a dtype, and for int8 the scales [V] of its rows.
-
-    Raises:
-        UserError: a number is not finite, or too large for the dtype; `path` names the file.
-    """
     with np.errstate(over="ignore"):  # infinite numbers are refused below
-        kept = np.ascontiguousarray(table, np.float16 if dtype == "fp16" else np.float32)
-    if not np.isfinite(kept).all():
-        raise UserError(
-            f"{path} cannot be written as {dtype}: a number of the table is not finite, or too "
-            "large for it. Look at the model's weights."
-        )
-    if dtype != "int8":
-        return kept, None
-    scales = np.abs(kept).max(axis=1) / _LARGEST
-    divisors = np.where(scales > 0, scales, 1)[:, None]
-    return np.rint(kept / divisors).astype(np.int8), scales
+        rows = np.ascontiguousarray(table, np.float16)
+    weights = np.ascontiguousarray(weights, np.float32)
+    _check(rows, weights)
+    if not np.isfinite(rows).all():
+        raise UserError(f"{path} was to be written, and a number is not finite or above 65,504.")
+    write_bytes(path, save({"table": rows, "weights": weights}))
 
 
-def _read_header(path: Path) -> tuple[_Header, int]:
-    """Read the header of a safetensors file, and the offset of its tensors."""
-    with path.open("rb") as file:
-        (size,) = struct.unpack("<Q", file.read(8))
-        if size > _HEADER:
-            raise ValueError(f"has a header of {size} bytes")
-        return msgspec.json.decode(file.read(size), type=_Header), 8 + size
-
-
-def _check_shapes(header: _Header, size: int) -> None:
-    """Refuse tensors that do not match, or do not fill the `size` bytes behind the header."""
-    table, scales = header.table, header.scales
-    if len(table.shape) != 2 or min(table.shape) < 1:
-        raise ValueError(f"has a table of shape {list(table.shape)}")
-    if (scales is not None) != (table.dtype == "I8"):
-        raise ValueError(f"has a table of {table.dtype} and {'' if scales else 'no '}scales")
-    end = 0
-    for name, one in (("table", table), ("weights", header.weights), ("scales", scales)):
-        if one is None:
-            continue
-        if name != "table" and (one.shape, one.dtype) != (table.shape[:1], "F32"):
-            raise ValueError(f"has {name} of {one.dtype} and shape {list(one.shape)}")
-        begin, stop = one.data_offsets
-        if begin < 0 or stop - begin != prod(one.shape) * _DTYPES[one.dtype].itemsize:
-            raise ValueError(f"has {stop - begin} bytes of {name}")
-        end = max(end, stop)
-    if end != size:
-        raise ValueError(f"has {size} bytes of tensors, and its header speaks of {end}")
-
-
-def _mapped(path: Path, start: int, tensor: _Tensor) -> NDArray[Any]:
-    """Return a tensor as a view of the file."""
-    offset = start + tensor.data_offsets[0]
-    return np.asarray(np.memmap(path, _DTYPES[tensor.dtype], "r", offset, tensor.shape))
-
-
-def _check_numbers(table: StaticTable) -> None:
-    """Refuse weights and scales that no table has; rows are checked when they are used."""
-    for name, numbers in (("weights", table.weights), ("scales", table.scales)):
-        if numbers is not None and not (np.isfinite(numbers).all() and numbers.min() >= 0):
-            raise _damaged(table.path, f"has {name} that are negative or not finite")
-    if not table.weights.any():
-        raise _damaged(table.path, "has no token whose weight is above 0")
-
-
-def _damaged(path: Path, what: str) -> UserError:
-    """Return the error for a damaged table."""
-    return UserError(f"{path} {what}, which no table of layer 0 has. {_again(path)}")
-
-
-def _again(path: Path) -> str:
-    """Return how to make a table again: that of an index, with a record beside it, or a model's."""
-    return fit_again(path.parent) if (path.parent / EXITS_FILE).exists() else _AGAIN
+def _check(table: NDArray[Any], weights: Floats) -> None:
+    """Refuse shapes and weights that no table has; rows are checked when they are used."""
+    if table.ndim != 2 or weights.shape != table.shape[:1]:
+        raise ValueError(f"a table of {table.shape} and weights of {weights.shape} do not agree")
+    if not (np.isfinite(weights).all() and weights.min() >= 0 and weights.any()):
+        raise UserError("Weights of layer 0 are negative or not finite, or all of them are 0.")

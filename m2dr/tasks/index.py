@@ -49,7 +49,7 @@ from m2dr.index.manifest import IndexManifest, StorePlan
 from m2dr.index.store import Store, open_store
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
-from m2dr.model.devices import choose_device, choose_dtype, own_device
+from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.encoder import Encoder
 from m2dr.model.exits import write_exits
 from m2dr.model.graphs import BatchEncoder, require_runtime
@@ -237,7 +237,7 @@ def encode_corpus(
     )
     home = stores[0][0].parent
     documents = dataset.document_count
-    device = own_device(request.device)
+    device = request.device
     job = EncodingJob(
         request.corpus, documents, model, device, request.dtype, stores, runtime=request.runtime
     )
@@ -284,7 +284,7 @@ def fit_index(request: FitIndexRequest) -> tuple[Path, IndexExits]:
     model = request.model or newest_model()
     request = replace(request, model=model)
     card, dataset = read_card(model), open_corpus(request.corpus)
-    checkpoint.refuse_ended(model, request.corpus)
+    checkpoint.refuse_ended(model)
     store = _open_store(request, card, dataset)
     folder = store.folder
     exits = exits_folder(folder)

@@ -1,9 +1,7 @@
 """Layer 0 is a weighted mean of rows, of the same token ids as all other layers."""
 
 import json
-import os
 import shutil
-import struct
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,11 +19,10 @@ from m2dr.core.errors import UserError
 from m2dr.core.records import Side
 from m2dr.model.checkpoint import load, load_tokenizer
 from m2dr.model.hub import STATIC
-from m2dr.model.static import Dtype, StaticTable, open_static, read_static, write_static
+from m2dr.model.static import StaticTable, open_static, read_static, write_static
 from m2dr.tasks.encode_texts import embed_texts
 
 V, P = 40, 24
-DTYPES = get_args(Dtype)
 ROWS = st.lists(st.lists(st.integers(0, V - 1), max_size=9), max_size=6)
 TEXTS = [
     "Read a FILE",
@@ -45,10 +42,10 @@ def numbers(seed: int = 13) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     return generator.standard_normal((V, P), np.float32), weights
 
 
-@pytest.fixture(scope="module", params=DTYPES)
-def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> StaticTable:
-    folder = tmp_path_factory.mktemp(request.param)
-    write_static(folder, *numbers(), request.param)
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> StaticTable:
+    folder = tmp_path_factory.mktemp("table")
+    write_static(folder, *numbers())
     return read_static(folder)
 
 
@@ -58,8 +55,7 @@ def mean(table: StaticTable, row: Sequence[int]) -> NDArray[np.float64]:
     weights = held["weights"][row]
     if not weights.sum():
         return np.zeros(P)
-    rows = held["table"][row] * held.get("scales", np.ones(V))[row][:, None]
-    return (weights[:, None] * rows).sum(axis=0) / weights.sum()
+    return (weights[:, None] * held["table"][row]).sum(axis=0) / weights.sum()
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -87,26 +83,8 @@ def test_a_batch_of_thousands_is_each_text_by_itself(table: StaticTable) -> None
         np.testing.assert_allclose(vectors[number], mean(table, rows[number]), atol=2e-6)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_kept_row_differs_by_half_a_step_of_its_dtype(dtype: Dtype, tmp_path: Path) -> None:
-    rows, weights = numbers()
-    rows *= np.logspace(-3, 3, V, dtype=np.float32)[:, None]  # of very different lengths
-    rows[7] = 0
-
-    write_static(tmp_path, rows, weights, dtype)
-
-    found = read_static(tmp_path).rows(range(V))
-    largest = np.abs(rows).max(axis=1, keepdims=True)
-    step = {"fp32": 0 * rows, "fp16": 2.0**-10 * np.abs(rows) + 2.0**-24, "int8": largest / 127}
-    assert (np.abs(found - rows) <= step[dtype] / 2 * (1 + 1e-5)).all()
-    assert (tmp_path / STATIC).stat().st_size < V * P * {"fp32": 4, "fp16": 2, "int8": 1}[
-        dtype
-    ] + 900
-    assert [path.name for path in tmp_path.iterdir()] == [STATIC]
-
-
 def test_rows_that_are_not_used_are_not_read(tmp_path: Path) -> None:
-    write_static(tmp_path, *numbers(), "fp32")
+    write_static(tmp_path, *numbers())
     path = tmp_path / STATIC
     held = load_file(path)
     held["table"][5, 2] = np.nan
@@ -139,99 +117,46 @@ def test_what_no_table_may_hold_is_not_written(tmp_path: Path) -> None:
     rows, weights = numbers()
     endless, large = rows.copy(), rows.copy()
     endless[3, 3], large[3, 3] = np.inf, 1e6
-    negative = weights.copy()
-    negative[2] = -1
-    for table, numbers_of, dtype, sentence in (
-        (endless, weights, "fp32", "is not finite, or too large"),
-        (endless, weights, "int8", "is not finite, or too large"),
-        (large, weights, "fp16", "cannot be written as fp16"),
-        (rows, negative, "fp16", "weights that are negative"),
-        (rows, 0 * weights, "fp16", "no token whose weight is above 0"),
-        (rows, weights, "float8", "Known: fp16, fp32, int8"),
+    for table, numbers_of, sentence in (
+        (endless, weights, "not finite or above"),
+        (large, weights, "not finite or above"),
+        (rows, -weights, "negative or not finite"),
+        (rows, 0 * weights, "all of them are 0"),
     ):
         with pytest.raises(UserError, match=sentence):
-            write_static(tmp_path, table, numbers_of, dtype)  # type: ignore[arg-type]
+            write_static(tmp_path, table, numbers_of)
     with pytest.raises(ValueError, match="do not agree"):
         write_static(tmp_path, rows, weights[1:])
     assert not list(tmp_path.iterdir())
 
 
-def header(path: Path, **tensors: object) -> None:
-    """Change what a header says of tensors; the bytes behind it stay."""
-    data = path.read_bytes()
-    (size,) = struct.unpack("<Q", data[:8])
-    table = json.loads(data[8 : 8 + size])
-    for name, change in tensors.items():
-        if change is None:
-            del table[name]
-        else:
-            table[name] = {**table.get(name, {}), **change} if isinstance(change, dict) else change
-    words = json.dumps(table).encode()
-    path.write_bytes(struct.pack("<Q", len(words)) + words + data[8 + size :])
+def tensors(path: Path, **changed: NDArray[np.generic]) -> None:
+    """Write the file again with other tensors."""
+    save_file({**load_file(path), **changed}, path)
 
 
-def tensors(path: Path, **changed: NDArray[np.generic] | None) -> None:
-    """Write the file again with other tensors; None takes one away."""
-    held = {**load_file(path), **changed}
-    save_file({name: one for name, one in held.items() if one is not None}, path)
-
-
-DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "empty": (lambda path: path.write_bytes(b""), "ends before its header does"),
-    "cut": (lambda path: path.write_bytes(path.read_bytes()[:-7]), "its header speaks of"),
-    "longer": (lambda path: path.write_bytes(path.read_bytes() + b"x"), "its header speaks of"),
-    "no json": (lambda path: path.write_bytes(b"\x04" + bytes(7) + b"{{{{"), "malformed"),
-    "a pickle": (lambda path: path.write_bytes(b"\x80\x04\x95" + b"x" * 90), "a header of"),
-    "no table": (lambda path: tensors(path, table=None), "field `table`"),
-    "no weights": (lambda path: tensors(path, weights=None), "field `weights`"),
-    "a list": (lambda path: header(path, table=[1]), "Expected `object`"),
-    "float64": (lambda path: tensors(path, table=np.ones((V, P))), "Invalid enum value"),
-    "one dim": (lambda path: tensors(path, table=np.ones(V, np.float16)), "shape"),
-    "no rows": (lambda path: header(path, table={"shape": [0, P]}), "shape"),
-    "wider": (lambda path: header(path, table={"shape": [V, P + 1]}), "bytes of table"),
-    "behind": (lambda path: header(path, table={"data_offsets": [-8, V * P * 2 - 8]}), "bytes of table"),
-    "fewer weights": (lambda path: tensors(path, weights=np.ones(V - 1, np.float32)), "has weights of"),
-    "half weights": (lambda path: tensors(path, weights=np.ones(V, np.float16)), "has weights of F16"),
-    "negative": (lambda path: tensors(path, weights=-np.ones(V, np.float32)), "negative"),
-    "nan": (lambda path: tensors(path, weights=np.full(V, np.nan, np.float32)), "not finite"),
-    "nothing": (lambda path: tensors(path, weights=np.zeros(V, np.float32)), "no token"),
-    "no scales": (lambda path: tensors(path, table=np.ones((V, P), np.int8)), "I8 and no scales"),
-    "scales": (lambda path: tensors(path, scales=np.ones(V, np.float32)), "F16 and scales"),
-    "missing": (lambda path: path.unlink(), "is no file"),
-    "a folder": (lambda path: (path.unlink(), path.mkdir()), "is no file"),
-    "a pipe": (lambda path: (path.unlink(), os.mkfifo(path)), "is no file"),
-}  # fmt: skip
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "empty": lambda path: path.write_bytes(b""),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-7]),
+    "no json": lambda path: path.write_bytes(b"\x04" + bytes(7) + b"{{{{"),
+    "a pickle": lambda path: path.write_bytes(b"\x80\x04\x95" + b"x" * 90),
+    "no weights": lambda path: save_file({"table": np.ones((V, P), np.float16)}, path),
+    "float64": lambda path: tensors(path, table=np.ones((V, P))),
+    "one dim": lambda path: tensors(path, table=np.ones(V, np.float16)),
+    "fewer weights": lambda path: tensors(path, weights=np.ones(V - 1, np.float32)),
+    "half weights": lambda path: tensors(path, weights=np.ones(V, np.float16)),
+    "nan": lambda path: tensors(path, weights=np.full(V, np.nan, np.float32)),
+    "missing": lambda path: path.unlink(),
+    "a folder": lambda path: (path.unlink(), path.mkdir()),
+}
 
 
 @pytest.mark.parametrize("name", DAMAGE)
 def test_a_file_that_is_no_table_is_refused(name: str, tmp_path: Path) -> None:
     write_static(tmp_path, *numbers())
-    damage, sentence = DAMAGE[name]
-    damage(tmp_path / STATIC)
-
-    with pytest.raises(UserError, match=sentence) as told:
+    DAMAGE[name](tmp_path / STATIC)
+    with pytest.raises((UserError, OSError)):
         read_static(tmp_path)
-
-    assert str(tmp_path / STATIC) in str(told.value)
-    assert "\n" not in str(told.value)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(place=st.integers(0, 400), value=st.integers(0, 255), cut=st.integers(0, 2000) | st.none())
-def test_whatever_byte_is_wrong_it_is_refused_or_harmless(
-    place: int, value: int, cut: int | None, tmp_path: Path
-) -> None:
-    write_static(tmp_path, *numbers(), "int8")
-    data = bytearray((tmp_path / STATIC).read_bytes())
-    data[place] = value
-    (tmp_path / STATIC).write_bytes(data[:cut])
-
-    try:
-        found = read_static(tmp_path).embed([[1, 2, 3]])
-    except UserError:
-        return
-
-    assert found.shape[0] == 1
 
 
 # Of a model
@@ -304,10 +229,10 @@ def test_a_table_beside_an_index_serves_a_model_without_one(fitted: Path, tmp_pa
     assert beside.tokenizer(["read"], 9) == load_tokenizer(plain)(["read"], 9)
 
 
-def test_a_folder_without_layer_0_says_how_to_fit(fitted: Path) -> None:
+def test_a_folder_without_layer_0_is_named(fitted: Path) -> None:
     plain = fitted.parent / "model"
 
-    with pytest.raises(UserError, match=f"not fitted. Fit it with: m2dr fit --backbone {plain}"):
+    with pytest.raises(UserError, match="has no layer_0.safetensors"):
         open_static(plain)
 
 
@@ -331,7 +256,7 @@ def test_a_changed_table_is_refused_with_the_whole_model(fitted: Path, tmp_path:
     folder = shutil.copytree(fitted, tmp_path / "copy")
     write_static(folder, np.ones((64, 32), np.float32), np.ones(64, np.float32))
 
-    with pytest.raises(UserError, match="one of them was changed"):
+    with pytest.raises(UserError, match="were changed"):
         open_static(folder)
 
 
@@ -342,5 +267,5 @@ def test_a_model_without_tokenizer_json_is_refused(tmp_path: Path, fitted: Path)
     exits.mkdir()
     shutil.copy(fitted / STATIC, exits)
 
-    with pytest.raises(UserError, match=r"has no tokenizer.json, .* Take a layer from 1"):
+    with pytest.raises(UserError, match="has no tokenizer.json"):
         open_static(folder, exits)

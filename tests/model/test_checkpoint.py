@@ -1,0 +1,258 @@
+"""What a model folder is: its fingerprint, what may change in it, and what is refused."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+from transformers import AutoConfig, PreTrainedTokenizerFast
+from world import load_plain, make_fitted, make_model
+
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut
+from m2dr.model.backbones import BACKBONES
+from m2dr.model.checkpoint import export_cut, load, load_tokenizer, read_card, save
+from m2dr.tasks.encoder import label_of
+
+CUTS = (Cut(2, 8), Cut(2, 16), Cut(2, 32), Cut(4, 8), Cut(4, 32))
+
+
+@pytest.fixture
+def theirs(backbone: Callable[[str], Path], tmp_path: Path) -> Path:
+    """A backbone's folder that a test may change."""
+    return Path(shutil.copytree(backbone("bert"), tmp_path / "theirs"))
+
+
+@pytest.fixture
+def own(backbone: Callable[[str], Path], tmp_path: Path) -> Path:
+    """A folder that m2dr wrote."""
+    encoder, tokenizer = load(backbone("bert"))
+    save(encoder, tokenizer, encoder.card, tmp_path / "own")
+    return tmp_path / "own"
+
+
+def edit(path: Path, **fields: object) -> None:
+    """Set fields of a JSON object."""
+    table = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**table, **fields}))
+
+
+# Tokenizers
+
+
+@pytest.mark.parametrize("model_type", BACKBONES)
+def test_a_folder_without_a_vocabulary_is_refused(
+    model_type: str, backbone: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(backbone(model_type), tmp_path / "model"))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).unlink()
+        with pytest.raises(UserError, match="The tokenizer in .* (cannot be loaded|knows special)"):
+            load_tokenizer(folder)
+
+
+@pytest.mark.parametrize("words", [[], ["[UNUSED]"], ["▁"]])
+def test_a_tokenizer_that_knows_no_words_is_refused(words: list[str], theirs: Path) -> None:
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words]
+    table = {token: number for number, token in enumerate(tokens)}
+    made = Tokenizer(models.WordLevel(table, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.add_special_tokens([AddedToken(word) for word in words if word.startswith("[")])
+    PreTrainedTokenizerFast(
+        tokenizer_object=made, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]",
+        sep_token="[SEP]",
+    ).save_pretrained(theirs)  # fmt: skip
+    with pytest.raises(UserError, match="knows special tokens alone"):
+        load(theirs)
+
+
+def test_byte_level_and_sentencepiece_vocabularies_are_words(theirs: Path) -> None:
+    specials = {"pad_token": "<pad>", "unk_token": "<unk>"}
+    words = {"<pad>": 0, "<unk>": 1, "Ġ": 2, "a": 3, "Ġa": 4}
+    byte_level = Tokenizer(models.BPE(words, [("Ġ", "a")]))
+    byte_level.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    pieces = Tokenizer(models.Unigram([("<pad>", 0.0), ("<unk>", 0.0), ("▁a", -1.0)], unk_id=1))
+    pieces.pre_tokenizer = pre_tokenizers.Metaspace()
+    for made, expected in ((byte_level, [4, 4]), (pieces, [2, 2])):
+        PreTrainedTokenizerFast(tokenizer_object=made, **specials).save_pretrained(theirs)
+        assert load(theirs)[1](["a a"], 8) == [expected]
+
+
+def test_a_tokenizer_with_more_words_than_the_encoder_is_refused(theirs: Path) -> None:
+    table = json.loads((theirs / "tokenizer.json").read_text())
+    table["model"]["vocab"]["another"] = 64
+    (theirs / "tokenizer.json").write_text(json.dumps(table))
+    with pytest.raises(UserError, match=r"ids up to 64, and config.json says that 64 have"):
+        load(theirs)
+
+
+# Fingerprints
+
+
+def change_vocabulary(folder: Path) -> None:
+    table = json.loads((folder / "tokenizer.json").read_text())
+    words = table["model"]["vocab"]
+    words["read"], words["write"] = words["write"], words["read"]
+    (folder / "tokenizer.json").write_text(json.dumps(table))
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "vocabulary": change_vocabulary,
+    "truncation": lambda folder: edit(folder / "tokenizer_config.json", truncation_side="left"),
+    "added tokens": lambda folder: edit(folder / "added_tokens.json", read=7),
+    "heads": lambda folder: edit(folder / "config.json", num_attention_heads=2),
+    "activation": lambda folder: edit(folder / "config.json", hidden_act="relu"),
+    "lower case": lambda folder: edit(folder / "sentence_bert_config.json", do_lower_case=True),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_what_changes_vectors_is_another_model(
+    change: Callable[[Path], object], theirs: Path, own: Path
+) -> None:
+    before = label_of(read_card(theirs), "theirs")
+    change(theirs)
+    change(own)
+    with pytest.raises(UserError, match="were encoded by model"):
+        before.accept(label_of(read_card(theirs), "theirs"), "tiny")
+    with pytest.raises(UserError, match=r"have fingerprint .* were changed"):
+        read_card(own)
+
+
+@pytest.mark.parametrize("field", [{"attention": "bidirectional"}, {"exit_head": "linear"}])
+def test_attention_and_exit_heads_are_part_of_the_fingerprint(
+    field: dict[str, str], own: Path
+) -> None:
+    (own / "exit_heads.safetensors").touch()  # so that not its absence is what is refused
+    edit(own / "m2dr.json", **field)
+    with pytest.raises(UserError, match="were changed"):
+        read_card(own)
+
+
+def test_what_changes_no_vector_keeps_the_fingerprint(theirs: Path, own: Path) -> None:
+    before = [read_card(theirs).fingerprint, read_card(own).fingerprint]
+    for folder in (theirs, own):
+        for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+            table = json.loads((folder / name).read_text())
+            (folder / name).write_text(json.dumps(dict(reversed(table.items())), indent=7))
+        edit(folder / "config.json", transformers_version="9", _name_or_path="/x", dtype="float16")
+        edit(folder / "tokenizer_config.json", name_or_path="/x", model_max_length=10**30)
+        truncation = {"max_length": 9, "strategy": "LongestFirst", "stride": 0, "direction": "Left"}
+        edit(folder / "tokenizer.json", truncation=truncation)
+        (folder / "README.md").write_text("# Another text")
+    moved = [folder.rename(folder.with_name(f"{folder.name}-moved")) for folder in (theirs, own)]
+    assert [read_card(folder).fingerprint for folder in moved] == before
+
+
+def test_saving_what_was_loaded_and_used_keeps_the_fingerprint(own: Path, tmp_path: Path) -> None:
+    encoder, tokenizer = load(own)
+    tokenizer(["read a file", "line"], 3)
+    for name in ("added_tokens.json", "vocab.txt", "model.safetensors.index.json"):
+        (own / name).write_text("{}")  # of an earlier model
+    for folder in (tmp_path / "again", own):
+        card = save(encoder, tokenizer, encoder.card, folder)
+        assert card == read_card(folder) == encoder.card
+    assert json.loads((own / "tokenizer.json").read_text())["truncation"] is None
+
+
+def test_an_export_says_whose_it_is(own: Path, tmp_path: Path) -> None:
+    card = export_cut(own, 2, tmp_path / "cut")
+    assert card.exported_from == read_card(own).fingerprint
+    assert read_card(tmp_path / "cut") == card
+    assert not replace(card, variant="plain").is_trained
+
+
+@pytest.mark.parametrize("model_type", BACKBONES)
+def test_servers_read_the_dims_of_the_last_layer(
+    model_type: str, backbone: Callable[[str], Path], tmp_path: Path
+) -> None:
+    def dims_of(folder: Path) -> list[int] | None:
+        config = AutoConfig.from_pretrained(folder)
+        dims: list[int] | None = getattr(config, "matryoshka_dimensions", None)
+        assert getattr(config, "is_matryoshka", False) is (dims is not None)
+        return dims
+
+    model = make_model(backbone(model_type), tmp_path / "model", cuts=CUTS)
+    export_cut(model, 2, tmp_path / "cut")
+    assert (dims_of(model), dims_of(tmp_path / "cut")) == ([8, 32], [8, 16, 32])
+    _, report = load_plain(model, output_loading_info=True)
+    assert not any(report.values())
+    before = read_card(model)
+    edit(model / "config.json", matryoshka_dimensions=[4])
+    assert read_card(model) == before
+    plain = make_model(model, tmp_path / "plain", cuts=(Cut(4, 32),))
+    assert dims_of(plain) is None
+
+
+def test_dims_that_a_backbone_names_are_part_of_it(theirs: Path, tmp_path: Path) -> None:
+    before = read_card(theirs).fingerprint
+    edit(theirs / "config.json", matryoshka_dimensions=[4])
+    assert read_card(theirs).fingerprint != before
+    fitted = make_fitted(theirs, tmp_path / "fitted")
+    assert AutoConfig.from_pretrained(fitted).matryoshka_dimensions == [8, 16, 32]
+
+
+# What is refused
+
+CODE = "from pathlib import Path\nPath(__file__).with_name('ran').touch()\nclass Own: pass\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("config.json", "AutoConfig"),
+        ("config.json", "AutoModel"),
+        ("config.json", "AutoTokenizer"),
+        ("tokenizer_config.json", "AutoTokenizer"),
+    ],
+)
+def test_code_of_a_folder_is_never_asked_about_and_never_run(
+    file: str, name: str, theirs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (theirs / "own.py").write_text(CODE.replace("__file__", repr(str(tmp_path / "x"))))
+    edit(theirs / file, auto_map={name: "own.Own"})
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("it asked"))
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    with pytest.raises(UserError, match=rf"asks for code of its own \(auto_map, {name}: own.Own"):
+        load(theirs)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_code_for_other_heads_does_not_matter(theirs: Path) -> None:
+    before = read_card(theirs).fingerprint
+    edit(theirs / "config.json", auto_map={"AutoModelForSequenceClassification": "own.Own"})
+    assert load(theirs)[0].card.fingerprint == before
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"layers": 5}, {"layers": "4"}, {"width": 64}, {"query_length": -1}, {"temperature": 0},
+        {"document_length": 10**6}, {"pooling": "median"}, {"cuts": [{"layer": 9, "dim": 32}]},
+        {"cuts": [{"layer": 0, "dim": 1}]}, {"similarity": None}, {"format": 3},
+        {"fingerprint": ""}, {"query_prefix": ["query: "]}, {"query_length": 2},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_card_that_no_model_has_is_refused(field: dict[str, object], own: Path) -> None:
+    edit(own / "m2dr.json", **field)
+    with pytest.raises(UserError):
+        load(own)
+
+
+def test_weights_that_do_not_belong_are_refused(theirs: Path, own: Path) -> None:
+    edit(theirs / "config.json", num_hidden_layers=6)
+    with pytest.raises(UserError, match="lack .* tensors that config.json promises"):
+        load(theirs)
+    (theirs / "model.safetensors").write_bytes(b"\0" * 4096)
+    with pytest.raises(UserError, match="cannot be loaded"):
+        load(theirs)
+    (theirs / "adapter_config.json").write_text("{}")
+    with pytest.raises(UserError, match="an adapter of another model"):
+        load(theirs)
+    (own / "model.safetensors").unlink()
+    with pytest.raises(UserError, match="no weights as safetensors"):
+        load(own)
