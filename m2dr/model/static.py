@@ -202,7 +202,7 @@ def read_static(folder: Path) -> StaticTable:
     path = folder / STATIC
     with explain_failure(f"{path} cannot be read"), path.open("rb") as file:
         (size,) = struct.unpack("<Q", file.read(8))  # of the header; the format is safetensors
-        header = json.loads(file.read(size))
+        header = json.loads(file.read(min(size, 2**20)))
 
         def tensor(name: str, dtype: str) -> NDArray[Any]:
             offset = 8 + size + header[name]["data_offsets"][0]

@@ -102,7 +102,7 @@ def test_the_card_says_what_the_folder_holds_and_the_fingerprint_covers_it(heade
     save_file(heads, headed / "exit_heads.safetensors")
 
     assert fingerprint(headed, read_card_file(headed / CARD)) != before
-    with pytest.raises(UserError, match="one of them was changed"):
+    with pytest.raises(UserError, match="were changed"):
         load(headed)
 
 
