@@ -28,8 +28,7 @@ from m2dr.index.engines import ENGINES
 from m2dr.index.faiss import FaissIndex, load_faiss
 from m2dr.index.faiss_build import build_index, open_index
 from m2dr.index.manifest import Label, StorePlan
-from m2dr.index.store import Store, open_store
-from m2dr.index.store_writer import StoreWriter
+from m2dr.index.store import Store, begin_store, open_store
 
 Floats = NDArray[np.float32]
 Row = dict[str, object]
@@ -77,13 +76,13 @@ def write_store(folder: Path, vectors: Floats, rows: int) -> Store:
     """A store of `rows` vectors made from real ones."""
     label = Label("0" * 64, "cosine", "mean", "", "", 64, 256, "same")
     plan = StorePlan("benchmark", 1, vectors.shape[1], label, shard_rows=SHARD_ROWS)
-    writer = StoreWriter(folder, plan)
+    writer = begin_store(folder, plan)
     done = 0
     for number, shard in enumerate(grown(vectors, rows)):
         docids = [f"d{row}" for row in range(done, done + len(shard))]
-        writer.write(number, docids, shard, "")
+        writer.write(number, docids, shard, b"")
         done += len(shard)
-    writer.finish(rows)
+    writer.finish()
     return open_store(folder)
 
 

@@ -28,8 +28,7 @@ from numpy.typing import NDArray
 from m2dr.index.exact import ExactIndex, prefix_top_k
 from m2dr.index.faiss import load_faiss
 from m2dr.index.manifest import Label, StorePlan
-from m2dr.index.store import Store, open_store
-from m2dr.index.store_writer import StoreWriter
+from m2dr.index.store import Store, begin_store, open_store
 from m2dr.index.vectors import prefixes
 
 Floats = NDArray[np.float32]
@@ -79,12 +78,12 @@ def written(folder: Path, originals: Floats, documents: int, similarity: str) ->
     """A store of that many vectors."""
     label = Label("0" * 64, similarity, "mean", "", "", 64, 256, "same")
     plan = StorePlan("benchmark", 1, originals.shape[1], label, shard_rows=BLOCK)
-    writer = StoreWriter(folder, plan)
+    writer = begin_store(folder, plan)
     for number, start in enumerate(range(0, documents, BLOCK)):
         rows = min(BLOCK, documents - start)
         docids = [f"d{row:09}" for row in range(start, start + rows)]
-        writer.write(number, docids, drawn(originals, rows, number), texts="")
-    writer.finish(documents)
+        writer.write(number, docids, drawn(originals, rows, number), b"")
+    writer.finish()
     return open_store(folder)
 
 

@@ -18,14 +18,13 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from m2dr.index.changes import keep_fields
 from m2dr.index.exact import ExactIndex
 from m2dr.index.faiss_build import build_index, open_index
+from m2dr.index.fields import FIELDS, write_fields
 from m2dr.index.filters import Filter
 from m2dr.index.manifest import Label, StorePlan
 from m2dr.index.searchable import Searchable
-from m2dr.index.store import Store, open_store
-from m2dr.index.store_writer import StoreWriter
+from m2dr.index.store import Store, begin_store, open_store
 
 WIDTH, ROWS, K = 384, 65_536, 10
 LABEL = Label("f" * 64, "cosine", "mean", "", "", 32, 256, "last")
@@ -40,14 +39,13 @@ FILTERS = {  # with the share of documents that fit
 def make_store(folder: Path, documents: int) -> Store:
     """Write a store with vectors and fields."""
     draw = np.random.default_rng(13)
-    writer = StoreWriter(folder, StorePlan("random", 6, WIDTH, LABEL, shard_rows=ROWS))
+    writer = begin_store(folder, StorePlan("random", 6, WIDTH, LABEL, shard_rows=ROWS))
     for number, start in enumerate(range(0, documents, ROWS)):
         rows = min(ROWS, documents - start)
         vectors = draw.normal(size=(rows, WIDTH)).astype(np.float32)
-        writer.write(number, [f"d{start + row}" for row in range(rows)], vectors, str(number))
-    writer.finish(documents)
+        writer.write(number, [f"d{start + row}" for row in range(rows)], vectors, b"")
     begun = time.perf_counter()
-    keep_fields(folder.parent, lambda _: map(fields_of, range(documents)))
+    writer.finish(write_fields(folder / FIELDS, map(fields_of, range(documents))))
     print(
         f"{documents:,} documents; fields written in {time.perf_counter() - begun:.1f} s, ", end=""
     )

@@ -24,8 +24,7 @@ from m2dr.core.variants import VARIANTS
 from m2dr.data.tokens import Ragged
 from m2dr.index.exact import ExactIndex, prefix_top_k
 from m2dr.index.manifest import Label, StorePlan
-from m2dr.index.store import Store, open_store
-from m2dr.index.store_writer import StoreWriter
+from m2dr.index.store import Store, begin_store, open_store
 from m2dr.model import checkpoint
 from m2dr.model.backbones import BACKBONES
 from m2dr.tasks.encode_texts import embed_tokens
@@ -186,12 +185,12 @@ def test_vectors_in_bf16_are_close(model_type: str, backbone: Callable[[str], Pa
 def written(folder: Path, vectors: NDArray[np.float32], similarity: str = "cosine") -> Store:
     """A store of vectors."""
     label = Label("0" * 64, similarity, "mean", "", "", 64, 64, "same")
-    writer = StoreWriter(folder, StorePlan("tiny", 1, vectors.shape[1], label, shard_rows=1000))
+    writer = begin_store(folder, StorePlan("tiny", 1, vectors.shape[1], label, shard_rows=1000))
     for number, start in enumerate(range(0, len(vectors), 1000)):
         some = vectors[start : start + 1000]
         names = [f"d{row:05}" for row in range(start, start + len(some))]
-        writer.write(number, names, some, texts="")
-    writer.finish(len(vectors))
+        writer.write(number, names, some, b"")
+    writer.finish()
     return open_store(folder)
 
 

@@ -92,18 +92,18 @@ def stopped_after(shards: int) -> "Iterator[None]":
     """Have an encoding of documents interrupted when so many shards of any layer are written."""
     import pytest
 
-    from m2dr.index.store_writer import Shards
+    from m2dr.index.store import StoreWriter
 
-    write, left = Shards.write, [shards]
+    write, left = StoreWriter.write, [shards]
 
-    def stopped(self: Shards, number: int, *rest: object) -> int:
+    def stopped(self: StoreWriter, number: int, *rest: object) -> int:
         if not left[0]:
             raise KeyboardInterrupt
         left[0] -= 1
         return write(self, number, *rest)  # type: ignore[arg-type]  # handed on as they came
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Shards, "write", stopped)
+        patch.setattr(StoreWriter, "write", stopped)
         yield
 
 

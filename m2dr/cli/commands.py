@@ -213,7 +213,8 @@ index = group("index", "Encode documents once, and cut indexes from them.")
 def corpus(request: IndexRequest, resume: bool) -> None:
     """Encode a corpus: a store per layer and an index per dim.
 
-    They are written to indexes/CORPUS/MODEL/layer-NN/dim-K.
+    They are written to indexes/CORPUS/MODEL/layer-NN/dim-K. Where the corpus has changed since,
+    only texts that are new are encoded, at all layers that are there.
     """
     refuse_both(resume, request.overwrite)
     from m2dr.tasks.index import index_corpus
@@ -235,7 +236,7 @@ def index_fit(request: FitIndexRequest) -> None:
 
     Queries of any layer search it then.
     """
-    from m2dr.tasks.index import fit_index
+    from m2dr.tasks.fit_index import fit_index
 
     folder, record = fit_index(request)
     echo(f"{counted(record.fit.texts, 'documents')}: {folder}")
@@ -246,7 +247,7 @@ def index_fit(request: FitIndexRequest) -> None:
 @json_option
 def index_list(request: ListRequest, as_json: bool) -> None:
     """List what is encoded and built, and what is half-written."""
-    from m2dr.index.listing import list_stores
+    from m2dr.index.store import list_stores
 
     stores = list_stores(request.root)
     if as_json:
@@ -306,7 +307,7 @@ def index_import(request: ImportRequest) -> None:
     then on. Give the same command with another --dim to index one more prefix. Pickles are not
     read.
     """
-    from m2dr.tasks.import_vectors import import_vectors
+    from m2dr.tasks.index import import_vectors
 
     report = import_vectors(request)
     echo_all(report.indexes)
@@ -330,7 +331,7 @@ def index_push(request: PushRequest, to: str) -> None:  # noqa: ARG001  # one ta
     Given again, it goes on where it stopped. A collection is labelled with corpus, model, layer
     and dim, and other vectors are refused. Search it with m2dr search --index milvus:URI.
     """
-    from m2dr.tasks.push import push_indexes
+    from m2dr.tasks.index import push_indexes
 
     report = push_indexes(request)
     for sent in report.collections:

@@ -26,6 +26,7 @@ DocumentRuntime = Literal["auto", "torch", "openvino"]
 Retriever = Literal["model", "bm25"]
 
 INDEXES = Path("indexes")
+SHARD_ROWS = 4096  # of a store, in every shard but the last; 3 MB of f16 at width 384
 PYDOCS = "pydocs"
 NEWEST = "Folder or id; the newest trained one in models/ by default."
 DIMS = ("--dim", "--dims")
@@ -108,7 +109,9 @@ class IndexRequest:
     runtime: DocumentRuntime = document_runtime_option()
     overwrite: bool = option(False, "Encode again from the first document.")
     shard_rows: int = option(
-        4096, "Documents per file of vectors; an interruption loses one file at most.", least=1
+        SHARD_ROWS,
+        "Documents per file of vectors; an interruption loses one file at most.",
+        least=1,
     )
     store: Dtype = option("f16", "Number format of the stored vectors.")
     exits: bool = option(

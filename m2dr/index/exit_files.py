@@ -11,14 +11,14 @@ exits.json          what was fitted on what, and the digests of the files; writt
 # Shapes in this file: n documents of a sample.
 
 import io
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.core.errors import UserError, command
+from m2dr.core.errors import UserError
 from m2dr.core.files import (
     TEMPORARY_SUFFIX,
     json_sha256,
@@ -28,8 +28,7 @@ from m2dr.core.files import (
     write_record,
 )
 from m2dr.core.records import EXITS_FILE, IndexExits
-from m2dr.index.layout import EXITS, STORE, origin_of
-from m2dr.index.manifest import Label, StoreManifest
+from m2dr.index.manifest import EXITS, STORE, Label, StoreManifest
 
 MOST = 20_000  # documents of a fit; more hardly help, and cost time and disk space
 
@@ -51,19 +50,6 @@ def read_exits_record(folder: Path) -> IndexExits:
 def write_exits_record(folder: Path, record: IndexExits) -> None:
     """Write exits.json, which marks the exits beside it as finished."""
     write_record(folder / EXITS_FILE, record)
-
-
-def fit_command(folder: Path) -> str:
-    """Return the command that replaces the exits in a folder, from the records of its stores."""
-    made = origin_of(folder)
-    where = {"corpus": made.source, "model": made.model, "indexes": made.root}
-    return command("index", "fit", **where, overwrite=True)
-
-
-def fit_command_anywhere(folder: Path) -> str:
-    """Return the same command for a folder that may be moved: no folder of indexes, no flag."""
-    made = origin_of(folder)
-    return command("index", "fit", corpus=made.source, model=made.model)
 
 
 def fitting_exits(store: Path) -> Path | None:
@@ -99,13 +85,12 @@ def encoding_of(label: Label, dtype: str = "") -> str:
 
 
 def digest_of_exits(folder: Path) -> str:
-    """Return the sha256 of the record, which holds those of the files, without its hint.
+    """Return the sha256 of the record, which holds those of the files.
 
     Raises:
         UserError: the record is missing or damaged.
     """
-    table = asdict(replace(read_exits_record(folder), again=""))
-    return json_sha256(table)
+    return json_sha256(asdict(read_exits_record(folder)))
 
 
 def sampled_rows(documents: int, most: int = MOST) -> NDArray[np.int64]:
@@ -148,12 +133,12 @@ class StateFile:
             lengths=self.lengths,
             states=self.states,
         )
-        write_bytes(state_path(folder, number), data.getbuffer())
+        write_bytes(_state_path(folder, number), data.getbuffer())
 
     @classmethod
     def read(cls, folder: Path, number: int, texts: str, encoding: str) -> "StateFile | None":
         """Read the file of a shard; None where it is missing, damaged, or of something else."""
-        path = state_path(folder, number)
+        path = _state_path(folder, number)
         if not path.exists():
             return None
         data = io.BytesIO(path.read_bytes())
@@ -166,7 +151,7 @@ class StateFile:
         return found if words == (texts, encoding) else None
 
 
-def state_path(folder: Path, number: int) -> Path:
+def _state_path(folder: Path, number: int) -> Path:
     """Return the file of the states of a shard."""
     return folder / f"states-{number:05d}.npz"
 
@@ -183,32 +168,6 @@ def drop_exits(folder: Path) -> None:
         forget_states(folder)
 
 
-def no_exits(place: str, corpus: str, model: str, root: Path | None) -> UserError:
+def no_exits(home: Path) -> UserError:
     """Return the error for a search that needs exits of an index without any."""
-    made = command("index", "fit", corpus=corpus, model=model, indexes=root)
-    return UserError(
-        f"{place} has no exits that were fitted on its documents. Fit them with: {made}"
-    )
-
-
-def exits_elsewhere(documents: str, last: int, search: str) -> UserError:
-    """Return the error for a search by exits of documents that have none."""
-    return UserError(
-        f"--exits index was asked for with {documents}, and exits are fitted on the documents of "
-        f"an index of layer {last} alone. Search those with: {search}"
-    )
-
-
-def no_layer_0(home: Path, last: int, corpus: str, model: str, root: Path | None) -> UserError:
-    """Return the error for a search at layer 0, of a model that has none, without such exits."""
-    there = (home / f"layer-{last:02d}" / STORE).exists()
-    made = command("index", "fit" if there else "corpus", corpus=corpus, model=model, indexes=root)
-    how = "Fit some on its documents" if there else "Index the documents, with exits,"
-    return UserError(
-        f"Layer 0 was asked for, which {model} does not have, and {home} has no exits of "
-        f"its documents. {how} with: {made}"
-    )
-
-
-def _again(folder: Path) -> str:
-    return f"Fit the exits of the index again with: {fit_command(folder)}"
+    return UserError(f"{home} has no exits that were fitted on its documents; fit them first.")

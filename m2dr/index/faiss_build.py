@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +21,16 @@ from m2dr.core.files import (
 from m2dr.core.records import Similarity
 from m2dr.index.engines import Engine, FaissRecipe, engine_of, factory_name
 from m2dr.index.faiss import BinaryIndex, FaissIndex, load_faiss, refusing, threads
-from m2dr.index.layout import (
+from m2dr.index.manifest import (
     INDEX,
     INDEX_DOCIDS,
     MANIFEST,
     STORE,
+    IndexManifest,
+    StoreManifest,
     built_indexes,
     index_folder,
-    index_remedy,
 )
-from m2dr.index.manifest import IndexManifest, StoreManifest
 from m2dr.index.searchable import Docids, read_docids
 from m2dr.index.store import HASHED_BYTES, Store, open_store
 from m2dr.index.vectors import prefixes
@@ -125,6 +124,25 @@ def write_index(
     _manifest(store, dim, row, recipe, target / INDEX).write(target)
 
 
+def rebuild_indexes(before: Path, store: Store) -> None:
+    """Build the indexes that lie in a store's folder from another store, in that one's folder."""
+    for built in built_indexes(before):
+        manifest = IndexManifest.read(built.folder)
+        own = manifest.factory if built.engine == factory_name(manifest.factory) else ""
+        build_index(store, manifest.dim, "" if own else built.engine, factory=own)
+
+
+def index_problems(folder: Path) -> Iterator[str]:
+    """Yield a sentence for each fault in the files of an index, without opening it in FAISS."""
+    try:
+        manifest, _ = _checked(folder)
+        if sha256_of(folder / INDEX) != manifest.sha256:
+            yield f"{folder / INDEX} is not the file that was written."
+        refuse_stale(folder, manifest)
+    except UserError as error:
+        yield str(error)
+
+
 def open_index(
     folder: Path, store: Store | None = None, search_params: Mapping[str, int] | None = None
 ) -> FaissIndex:
@@ -163,7 +181,7 @@ def _opened(
         raise _damaged(folder / INDEX, "cannot be read by FAISS") from error
     if (handle.ntotal, handle.d) != (manifest.documents, manifest.dim):
         raise _damaged(folder / INDEX, f"holds {handle.ntotal} vectors of {handle.d} dims")
-    chosen = {**dict(manifest.knobs), **(search_params or {})}
+    chosen = {**dict(manifest.search_params), **(search_params or {})}
     if store is None and chosen.get("rescore", 0) > 0 and not engine.exact:
         store = _store_beside(folder, manifest)
     elif store is not None and not _is_of(store.manifest, manifest):
@@ -347,9 +365,7 @@ def _checked(folder: Path) -> tuple[IndexManifest, Docids]:
     """Read the manifest and the docids, refusing files that are not those that were written."""
     manifest = IndexManifest.read(folder)
     _refuse_changed(folder / INDEX, manifest)
-    remedy = partial(index_remedy, folder)
-    path = folder / INDEX_DOCIDS
-    return manifest, read_docids(path, manifest.documents, manifest.docids, remedy)
+    return manifest, read_docids(folder / INDEX_DOCIDS, manifest.documents, manifest.docids)
 
 
 def _read(path: Path, engine: Engine, dim: int) -> Handle:
@@ -386,7 +402,7 @@ def _manifest(
         docids=store.manifest.docids,
         store=store.manifest.digest,
         factory=recipe.factory,
-        knobs=recipe.search_params,
+        search_params=recipe.search_params,
         reader="read_index_binary" if engine.kind == "binary" else "read_index",
         notes=recipe.notes,
     )
@@ -401,7 +417,7 @@ def refuse_stale(folder: Path, manifest: IndexManifest) -> None:
     if not _is_of(store, manifest) or held != (manifest.docids, manifest.documents):
         raise UserError(
             f"{folder} was cut from vectors that have been encoded anew since, or changed. "
-            f"Build it again {index_remedy(folder)}"
+            f"Build it again."
         )
 
 
@@ -417,7 +433,7 @@ def _refuse_changed(path: Path, manifest: IndexManifest) -> None:
 
 
 def _damaged(path: Path, what: str) -> UserError:
-    return UserError(f"{path} {what}. Build it again {index_remedy(path.parent)}")
+    return UserError(f"{path} {what}. Build the index again.")
 
 
 def _absent(folder: Path) -> UserError:
@@ -427,4 +443,4 @@ def _absent(folder: Path) -> UserError:
     there = f"; there are dims {', '.join(map(str, dims))}" if dims else ""
     others = [index.folder.name for index in built if index.engine != "flat"]
     there += f"; there are {', '.join(others)}" if others else ""
-    return UserError(f"{folder} holds no finished index{there}. Build it {index_remedy(folder)}")
+    return UserError(f"{folder} holds no finished index{there}.")

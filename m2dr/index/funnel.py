@@ -200,7 +200,7 @@ class FunnelIndex(Searchable):
         """Return sentences that say why rankings of `query` may be worse than the model allows."""
         label, found = self.manifest.label, list[str]()
         for cut in (Cut(self.layer, dim) for dim in self.funnel.dims):
-            found += label.warnings(Cut(query.layer, cut.dim), cut, self.store.folder, self.dim)
+            found += label.warnings(Cut(query.layer, cut.dim), cut)
         return list(dict.fromkeys(found))
 
     def search(self, queries: Floats, k: int) -> tuple[Scores, Rows]:

@@ -1,29 +1,143 @@
-"""Records of stores and indexes: the label of their vectors, plans and manifests."""
+"""Folders and records of stores and indexes: paths, the label of vectors, plans and manifests.
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+indexes/<corpus>/<model fingerprint>/layer-06/
+    store.json            a StoreManifest, written last
+    docids.txt            in the order of the rows
+    digests.bin           of the texts that were encoded, 16 bytes each, in the order of the rows
+    vectors-00000.f16     [rows, width], row-major
+    dim-128/index         a FAISS file; pyserini's FaissSearcher opens this folder
+    dim-128/docid         in the order of the rows
+    dim-128/manifest.json an IndexManifest, written last
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import get_args
 
-from m2dr.core.errors import UserError, nearest
+from m2dr.core.errors import UserError, counted, nearest
 from m2dr.core.files import json_sha256, read_record, write_record
 from m2dr.core.records import Cut, Similarity
+from m2dr.core.requests import SHARD_ROWS
 from m2dr.core.requests import Dtype as Dtype
 from m2dr.core.variants import DocumentLayer
-from m2dr.index.layout import (
-    DIGITS,
-    MANIFEST,
-    STORE,
-    Origin,
-    index_remedy,
-    origin_of,
-    shard_name,
-    store_remedy,
-)
 
-_NO_VECTOR_DEPENDS_ON = ("fields", "runtime")
-AnyManifest = TypeVar("AnyManifest", "StoreManifest", "IndexManifest")
+STORE = "store.json"
+PARTIAL = "store.partial.json"
+DOCIDS = "docids.txt"
+DIGESTS = "digests.bin"
+MANIFEST = "manifest.json"
+INDEX = "index"  # this name and the next are those that pyserini's FaissSearcher opens
+INDEX_DOCIDS = "docid"
+EXITS = "exits"  # folder of the exits that were fitted on the documents, beside the stores
+NEW, OLD = ".new", ".old"  # ends of the names of folders that a sync of changed documents uses
+DIGITS = 12  # of the fingerprint, in folder names and in messages
+IMPORTED = "imported"  # the runtime of vectors that another tool made
+
+
+# Folders
+
+
+def store_folder(root: Path, corpus: str, fingerprint: str, layer: int) -> Path:
+    """Return the folder of the store of one layer.
+
+    >>> store_folder(Path("indexes"), "beir/scifact", "0123456789abcdef", 6).as_posix()
+    'indexes/beir/scifact/0123456789ab/layer-06'
+    """
+    parts = Path(corpus).parts
+    if not parts or Path(corpus).is_absolute() or ".." in parts:
+        raise UserError(f"{corpus!r} cannot name a corpus: use a relative name such as pydocs.")
+    return root.joinpath(*parts, fingerprint[:DIGITS], f"layer-{layer:02d}")
+
+
+def index_folder(store: Path, dim: int, engine: str = "flat") -> Path:
+    """Return the folder of the index of one prefix, within the folder of its store.
+
+    Args:
+        store: its folder.
+        dim: dims kept.
+        engine: a row of ENGINES, or `engines.factory_name` of a factory string.
+
+    >>> index_folder(Path("layer-06"), 128, "hnsw").as_posix()
+    'layer-06/dim-128-hnsw'
+    """
+    return store / (f"dim-{dim}" if engine == "flat" else f"dim-{dim}-{engine}")
+
+
+@dataclass(frozen=True, order=True)
+class BuiltIndex:
+    """A finished index in a store's folder."""
+
+    dim: int
+    engine: str  # a row of ENGINES, or the name of a factory string
+    folder: Path
+
+
+def built_indexes(store: Path) -> tuple[BuiltIndex, ...]:
+    """Return the finished indexes in a store's folder, by dim and then engine."""
+    found = []
+    for path in store.glob(f"dim-*/{MANIFEST}"):
+        if parts := re.fullmatch(r"dim-([1-9]\d*)(?:-([a-z0-9-]+))?", path.parent.name):
+            found.append(BuiltIndex(int(parts[1]), parts[2] or "flat", path.parent))
+    return tuple(sorted(found))
+
+
+def built_dims(store: Path) -> tuple[int, ...]:
+    """Return the dims that have a flat index in a store's folder, increasing."""
+    return tuple(index.dim for index in built_indexes(store) if index.engine == "flat")
+
+
+def layer_folders(home: Path) -> list[Path]:
+    """Return the folders of layers beside one another; a copy such as layer-04.old is none."""
+    names = re.compile(r"layer-\d+")
+    return sorted(path for path in home.glob("layer-*") if names.fullmatch(path.name))
+
+
+def store_folders_of(home: Path) -> list[Path]:
+    """Return the folders of layers whose stores are finished."""
+    return [folder for folder in layer_folders(home) if (folder / STORE).exists()]
+
+
+def stored_layers(root: Path, corpus: str, fingerprint: str) -> tuple[int, ...]:
+    """Return the layers whose stores are finished, increasing."""
+    home = store_folder(root, corpus, fingerprint, 1).parent
+    return tuple(sorted(int(folder.name[6:]) for folder in store_folders_of(home)))
+
+
+def homes(folder: Path) -> list[Path]:
+    """Return the folders with stores of layers that a folder is, lies in or holds, sorted."""
+    for home in (folder, folder.parent, folder.parent.parent):
+        if home in (folder, folder.parent) or (folder / MANIFEST).exists():
+            layers = layer_folders(home)
+            inside = home == folder or folder in layers or folder.parent in layers
+            if inside and store_folders_of(home):
+                return [home]
+    return sorted({path.parent for path in store_folders(folder) if (path / STORE).exists()})
+
+
+def only_home(folder: Path) -> Path:
+    """Return the one of `homes`.
+
+    Raises:
+        UserError: there is none, or more than one.
+    """
+    found = homes(folder)
+    if not found:
+        raise UserError(f"{folder} holds no finished index and no store.")
+    if len(found) > 1:
+        names = ", ".join(map(str, found))
+        raise UserError(f"{folder} holds {counted(len(found), 'indexes')}: name one of {names}.")
+    return found[0]
+
+
+def store_folders(root: Path) -> list[Path]:
+    """Return the folders at or below `root` that hold a store or a part of one, sorted."""
+    found = {path.parent for name in (STORE, PARTIAL) for path in root.rglob(name)}
+    return sorted(folder for folder in found if folder.parent.suffix not in (NEW, OLD))
+
+
+# Records
 
 
 @dataclass(frozen=True)
@@ -40,8 +154,7 @@ class Label:
     document_layer: DocumentLayer  # which layer encodes documents for a shallow query
     cuts: tuple[tuple[int, int], ...] = ()  # (layer, dim) pairs that were trained
     model: str = ""  # where the model was found: a hint for people, never compared
-    # The corpus as it was given to m2dr, the same kind of hint; empty for imported vectors.
-    source: str = ""
+    source: str = ""  # the corpus as it was given to m2dr, the same kind of hint
 
     def differences(self, other: "Label") -> dict[str, tuple[str | int, str | int]]:
         """Return the fields that make vectors incomparable, with both values."""
@@ -49,67 +162,49 @@ class Label:
         compared = sorted(mine.keys() - {"cuts", "model", "source"})
         return {name: (mine[name], theirs[name]) for name in compared if mine[name] != theirs[name]}
 
-    def accept(self, queries: "Label", corpus: str, store: Path | None = None) -> None:
+    def accept(self, queries: "Label", corpus: str) -> None:
         """Refuse queries that were not encoded as the documents of `corpus` were.
-
-        Args:
-            queries: their label.
-            corpus: its name.
-            store: the folder of the documents' store, whose records complete the command to run.
 
         Raises:
             UserError: another model, or the same one with other prefixes, pooling, lengths or
                 similarity.
         """
         if queries.fingerprint != self.fingerprint:
-            remedy = replace(self.origin(store), model=queries.model).remedy()
             raise UserError(
                 f"The documents of {corpus} were encoded by model {self._name()}, and the queries "
-                f"come from model {queries._name()}. Search with the first model, or let the "
-                f"second encode the documents, {remedy}"
+                f"come from model {queries._name()}."
             )
-        found = self.differences(queries)
-        if found:
-            told = ", ".join(f"{name} {a!r} against {b!r}" for name, (a, b) in found.items())
+        if different := self.differences(queries):
+            words = ", ".join(f"{name} {a!r} against {b!r}" for name, (a, b) in different.items())
             raise UserError(
                 f"The documents of {corpus} and the queries were encoded differently by the same "
-                f"model: {told}. Restore the model's m2dr.json, or encode the documents again "
-                f"{store_remedy(store, overwrite=True) if store else self.origin().remedy()}"
+                f"model: {words}."
             )
 
-    def origin(self, store: Path | None = None) -> Origin:
-        """Return corpus and model of these vectors: from the records of a store, else from here."""
-        known = origin_of(store) if store else Origin()
-        return known if known.source else Origin(self.source, self.model)
-
-    def warnings(
-        self, query: Cut, documents: Cut, store: Path | None = None, dim: int = 0
-    ) -> list[str]:
+    def warnings(self, query: Cut, documents: Cut) -> list[str]:
         """Return sentences that say why rankings may be worse than the model allows.
 
         Args:
             query: the cut of the queries.
             documents: the cut of the documents.
-            store: as `accept` takes it.
-            dim: of the indexes that are searched; 0: that of the documents.
         """
         untrained = [cut for cut in (query, documents) if (cut.layer, cut.dim) not in self.cuts]
-        found = [self._untrained(cut) for cut in dict.fromkeys(untrained)]
+        sentences = [self._untrained(cut) for cut in dict.fromkeys(untrained)]
         if query.layer != documents.layer and self.document_layer == "same":
-            found.append(
+            sentences.append(
                 f"Queries of layer {query.layer} search documents of layer {documents.layer}, but "
                 f"this model trained each layer against documents of its own: the two spaces are "
-                f"not aligned, so expect much worse or near random rankings. Index that layer "
-                f"{self.origin(store).remedy(layer=query.layer, dim=dim or documents.dim)}"
+                f"not aligned, so expect much worse or near random rankings. Index layer "
+                f"{query.layer}."
             )
         last = max((layer for layer, _ in self.cuts), default=documents.layer)
         if self.document_layer == "last" and documents.layer != last:
-            found.append(
+            sentences.append(
                 f"Documents come from layer {documents.layer}, but this model trained queries "
-                f"against documents of layer {last}: expect much worse rankings. Index that layer "
-                f"{self.origin(store).remedy(layer=last, dim=dim or documents.dim)}"
+                f"against documents of layer {last}: expect much worse rankings. Index that "
+                "layer."
             )
-        return found
+        return sentences
 
     def _untrained(self, cut: Cut) -> str:
         dims = sorted(dim for layer, dim in self.cuts if layer == cut.layer)
@@ -139,7 +234,7 @@ class Shard:
     rows: int
     sha256: str  # of the file
     docids: str  # sha256 of the docids, one per line
-    texts: str  # the caller's digest of what was encoded
+    texts: str  # sha256 of the digests of the texts
 
 
 @dataclass(frozen=True)
@@ -151,9 +246,8 @@ class StorePlan:
     width: int  # dims of a vector
     label: Label
     dtype: Dtype = "f16"
-    shard_rows: int = 65536  # in every shard but the last; 50 MB of f16 at width 384
-    # What multiplies: torch, or openvino, whose vectors differ by rounding. Older files lack it.
-    runtime: str = "torch"
+    shard_rows: int = SHARD_ROWS  # in every shard but the last
+    runtime: str = "torch"  # what multiplied: openvino's vectors differ by rounding; or IMPORTED
 
     def __post_init__(self) -> None:
         if self.dtype not in get_args(Dtype):
@@ -165,58 +259,48 @@ class StorePlan:
                 f"{self.layer}, {self.width} and {self.shard_rows}."
             )
 
-    def differences(self, other: "StorePlan") -> dict[str, tuple[str | int, str | int]]:
-        """Return the fields in which two stores would differ, with both values."""
-        names = ("corpus", "layer", "width", "dtype", "shard_rows", "runtime")
-        pairs = {name: (getattr(self, name), getattr(other, name)) for name in names}
-        found = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
-        return found | self.label.differences(other.label)
+    def refuse_other(self, other: "StorePlan", folder: Path, ignored: Iterable[str] = ()) -> None:
+        """Refuse to mix the vectors in `folder`, of this plan, with those of another plan.
+
+        Args:
+            other: what was asked for.
+            folder: of the store.
+            ignored: names of fields that may differ.
+
+        Raises:
+            UserError: another field differs.
+        """
+        names = {"corpus", "layer", "width", "dtype", "shard_rows", "runtime"} - {*ignored}
+        pairs = {name: (getattr(self, name), getattr(other, name)) for name in sorted(names)}
+        pairs |= self.label.differences(other.label)
+        if words := [f"{name} {a!r}, not {b!r}" for name, (a, b) in pairs.items() if a != b]:
+            raise UserError(
+                f"{folder} holds a store with {', '.join(words)}; --overwrite encodes it anew."
+            )
 
 
-@dataclass(frozen=True)
-class PartialStore:
-    """store.partial.json: an unfinished store; each of its shards has a record of its own."""
-
-    plan: StorePlan
-
-
-@dataclass(frozen=True)
-class StoreManifest:
+@dataclass(frozen=True, kw_only=True)
+class StoreManifest(StorePlan):
     """store.json: written last, so that a folder with it is a finished store."""
 
-    corpus: str
     documents: int
-    layer: int
-    width: int
-    dtype: Dtype
-    shard_rows: int
-    label: Label
     shards: tuple[Shard, ...]
-    docids: str  # sha256 of the docids of all rows
-    texts: str  # sha256 over the shards' digests of texts
-    runtime: str = "torch"  # of the plan
-    # Sha256 of the file with the fields of all rows; empty: they have none; None: not yet written.
-    fields: str | None = None
+    docids: str  # sha256 of docids.txt
+    texts: str  # sha256 of digests.bin
+    fields: str = ""  # sha256 of the file of fields; empty where no document has any
+    field_texts: str = ""  # digest of the fields, which that file was made from
 
     @property
     def plan(self) -> StorePlan:
         """The plan that this store was written by."""
-        return StorePlan(
-            self.corpus,
-            self.layer,
-            self.width,
-            self.label,
-            self.dtype,
-            self.shard_rows,
-            self.runtime,
-        )
+        return StorePlan(**{each.name: getattr(self, each.name) for each in fields(StorePlan)})
 
     @property
     def digest(self) -> str:
         """Sha256 that identifies what this store holds, without the paths of model and corpus."""
-        table = asdict(replace(self, label=replace(self.label, model="")))
-        del table["label"]["source"]
-        for name in _NO_VECTOR_DEPENDS_ON:
+        table = asdict(self)
+        del table["label"]["model"], table["label"]["source"]
+        for name in ("runtime", "fields", "field_texts"):  # no vector depends on these
             del table[name]
         return json_sha256(table)
 
@@ -229,36 +313,13 @@ class StoreManifest:
         """Read store.json.
 
         Raises:
-            UserError: it is missing, malformed, incomplete or of another format.
+            UserError: it is missing or malformed, or its numbers of documents contradict each
+                other.
         """
-        return _read(
-            folder / STORE,
-            cls,
-            lambda: f"Encode the documents again {store_remedy(folder, overwrite=True)}",
-        )
-
-    def problems(self) -> Iterator[str]:
-        """Yield how the fields contradict each other, each as the end of a sentence."""
-        yield from _below_0(self.layer)
-        least = min(self.documents, self.width, self.shard_rows)
-        if least < 1:
-            yield f"has {least} documents, dims or rows per shard, not at least 1"
-        for number, shard in enumerate(self.shards):
-            name = shard_name(number, self.dtype)
-            short = number == len(self.shards) - 1
-            if shard.name != name:  # a file of another folder, or the same one twice
-                yield f"names shard {number} {shard.name!r} where {name!r} belongs"
-            elif not (1 if short else self.shard_rows) <= shard.rows <= self.shard_rows:
-                yield f"gives {name} {shard.rows} rows, and each shard has {self.shard_rows}"
-        yield from self._contradictions()
-
-    def _contradictions(self) -> Iterator[str]:
-        """Yield how the fields contradict the shards."""
-        rows = sum(shard.rows for shard in self.shards)
-        if rows != self.documents:
-            yield f"has {rows} rows in its shards for {self.documents} documents"
-        if self.texts != texts_digest(self.shards):
-            yield "has another digest of its texts than its shards"
+        manifest = read_record(folder / STORE, cls)
+        if sum(shard.rows for shard in manifest.shards) != manifest.documents:
+            raise UserError(f"{folder / STORE} has other numbers of rows than of documents.")
+        return manifest
 
 
 @dataclass(frozen=True)
@@ -276,14 +337,10 @@ class IndexManifest:
     sha256: str  # of the index file
     docids: str  # sha256 of the docid file
     store: str  # digest of the store that it was cut from
-    # Older files lack the fields below, and read as these defaults.
     factory: str = "Flat"  # what FAISS made it from
-    # Default search parameters, by name.
-    knobs: tuple[tuple[str, int], ...] = ()
-    # The function of FAISS that opens the index file.
-    reader: str = "read_index"
-    # What differs from the engine's default, and why.
-    notes: tuple[str, ...] = ()
+    search_params: tuple[tuple[str, int], ...] = ()  # the defaults, by name
+    reader: str = "read_index"  # the function of FAISS that opens the index file
+    notes: tuple[str, ...] = ()  # what differs from the engine's default, and why
 
     def write(self, folder: Path) -> None:
         """Write manifest.json."""
@@ -294,32 +351,6 @@ class IndexManifest:
         """Read manifest.json.
 
         Raises:
-            UserError: it is missing, malformed, incomplete or of another format.
+            UserError: it is missing or malformed.
         """
-        return _read(folder / MANIFEST, cls, lambda: f"Build the index {index_remedy(folder)}")
-
-    def problems(self) -> Iterator[str]:
-        """Yield how the fields contradict each other, each as the end of a sentence."""
-        yield from _below_0(self.layer)
-        least = min(self.documents, self.dim, self.bytes)
-        if least < 1:
-            yield f"has {least} documents, dims or bytes, not at least 1"
-        if self.similarity != self.label.similarity:
-            yield f"has similarity {self.similarity}, and its label {self.label.similarity}"
-
-
-def _read(path: Path, kind: type[AnyManifest], remedy: Callable[[], str]) -> AnyManifest:
-    manifest = read_record(path, kind)
-    for problem in manifest.problems():
-        raise UserError(f"{path} {problem}. {remedy()}")
-    return manifest
-
-
-def _below_0(layer: int) -> Iterator[str]:
-    if layer < 0:
-        yield f"has layer {layer}, and layers count from 0"
-
-
-def texts_digest(shards: Iterable[Shard]) -> str:
-    """Return the sha256 over the digests of what was encoded into each shard, in hex."""
-    return hashlib.sha256("".join(shard.texts for shard in shards).encode()).hexdigest()
+        return read_record(folder / MANIFEST, cls)

@@ -25,8 +25,7 @@ from m2dr.core.files import FORMAT, parse_record
 from m2dr.core.records import Cut
 from m2dr.index.fields import FIELDS, field_types, type_named, values
 from m2dr.index.filters import Filter
-from m2dr.index.layout import DIGITS
-from m2dr.index.manifest import Label
+from m2dr.index.manifest import DIGITS, Label
 from m2dr.index.searchable import Hits, Rows, Scores, Searchable
 from m2dr.index.store import Store
 from m2dr.index.vectors import Floats, check_depth, check_queries, prefixes

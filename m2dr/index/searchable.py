@@ -328,14 +328,13 @@ def encode_docids(docids: Iterable[str]) -> bytes:
     return bytes(lines)
 
 
-def read_docids(path: Path, documents: int, sha256: str, remedy: Callable[[], str]) -> Docids:
+def read_docids(path: Path, documents: int, sha256: str) -> Docids:
     """Read the docids of a store or index, and compare them with its manifest.
 
     Args:
         path: the file.
         documents: number of docids.
         sha256: of the file.
-        remedy: gives "with: " and the command that makes the file again.
 
     Raises:
         UserError: the file is missing, holds another number of lines, is not UTF-8, or is not
@@ -356,4 +355,4 @@ def read_docids(path: Path, documents: int, sha256: str, remedy: Callable[[], st
         problem = f"{path} has {counted(lines, 'docids')} for {counted(documents, 'documents')}"
         if lines == documents:
             problem = f"{path} is not the file that was written: {counted(lines, 'other docids')}"
-    raise UserError(f"{problem}. Restore the file, or make it again {remedy()}")
+    raise UserError(f"{problem}.")

@@ -1,10 +1,19 @@
-"""A finished store: vectors on disk at full width, not normalised, opened as views of files."""
+"""Stores: vectors on disk at full width, not normalised; written shard by shard, opened as views.
 
-from collections.abc import Callable, Iterator, Mapping
+A half-written store has a plan, store.partial.json, and for each of its shards four files: docids,
+digests of the texts, vectors, and a record that is written last. A shard without a record is
+written again, with the same bytes; several processes may write shards of a store at once.
+"""
+
+import ctypes
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +21,57 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from m2dr.core.errors import UserError, counted
-from m2dr.core.files import sha256_of
+from m2dr.core.files import (
+    TEMPORARY_SUFFIX,
+    lock_file,
+    read_record,
+    remove_files,
+    sha256_of,
+    sync,
+    write_bytes,
+    write_record,
+)
 from m2dr.index.fields import FIELDS, matching
 from m2dr.index.filters import Filter
-from m2dr.index.layout import DOCIDS, PARTIAL, STORE, store_remedy
-from m2dr.index.manifest import Shard, StoreManifest, StorePlan
-from m2dr.index.searchable import Docids, read_docids
-from m2dr.index.store_writer import Shards, has_size, read_partial
+from m2dr.index.manifest import (
+    DIGESTS,
+    DIGITS,
+    DOCIDS,
+    NEW,
+    OLD,
+    PARTIAL,
+    STORE,
+    Shard,
+    StoreManifest,
+    StorePlan,
+    built_indexes,
+    store_folders,
+)
+from m2dr.index.searchable import Docids, encode_docids, read_docids
 from m2dr.index.vectors import FORMATS, Floats
+
+# Shapes in this file: n rows.
 
 # Of larger files the digest is not computed each time they are opened for search. Their size is
 # always checked; building, evaluating and m2dr index verify compare the digest too.
 HASHED_BYTES = 64 * 2**20
+DIGEST_BYTES = 16  # of a text
+RECORDS = ("vectors-*.json", "docids-*.txt", "digests-*.bin")  # of a half-written store alone
+SYNCING = "syncing"  # a file in the folder of stores that a sync writes, until it has ended
+
+Digests = NDArray[np.bytes_]  # [n] of DIGEST_BYTES each
+
+
+def text_digests(texts: Iterable[str | bytes]) -> bytes:
+    """Return the digests of texts, one after the other."""
+    made = bytearray()
+    for text in texts:
+        data = text.encode() if isinstance(text, str) else text
+        made += hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+    return bytes(made)
+
+
+# Finished stores
 
 
 @dataclass(frozen=True)
@@ -47,6 +95,16 @@ class Store:
         """Number of documents."""
         return self.manifest.documents
 
+    @property
+    def layer(self) -> int:
+        """Transformer layers that encoded the documents."""
+        return self.manifest.layer
+
+    @property
+    def width(self) -> int:
+        """Dims of a vector."""
+        return self.manifest.width
+
     def matching(self, wanted: Filter) -> NDArray[np.int64]:
         """Return the rows of the documents that fit a filter, increasing.
 
@@ -63,27 +121,6 @@ class Store:
             raise UserError(problem)
         return matching(self.folder / FIELDS, wanted)
 
-    def _fields_problem(self, whole: bool) -> Iterator[str]:
-        """Yield a sentence if the file of fields has changed; a large one is read if `whole`."""
-        path, digest = self.folder / FIELDS, self.manifest.fields
-        if not digest or FIELDS in self._compared:
-            return
-        small = path.is_file() and path.stat().st_size <= HASHED_BYTES
-        if not path.is_file() or ((whole or small) and sha256_of(path) != digest):
-            yield f"{path} is missing or not the file of fields that was written."
-        else:
-            self._compared.add(FIELDS)
-
-    @property
-    def layer(self) -> int:
-        """Transformer layers that encoded the documents."""
-        return self.manifest.layer
-
-    @property
-    def width(self) -> int:
-        """Dims of a vector."""
-        return self.manifest.width
-
     def blocks(self, rows: int = 8192, *, compare: bool = False) -> Iterator[tuple[int, Floats]]:
         """Yield blocks of at most `rows` documents, each with the row it starts at.
 
@@ -98,12 +135,14 @@ class Store:
         Raises:
             UserError: a shard is missing or has another size; with `compare`, it has changed.
         """
+        vectors_of = FORMATS[self.manifest.dtype].vectors
         start = 0
         for shard in self.manifest.shards:
-            vectors = self._open(shard)
+            parts = self._parts(shard)
             with self._comparing(shard) if compare else nullcontext():
                 for first in range(0, shard.rows, rows):
-                    yield start + first, vectors(slice(first, min(first + rows, shard.rows)))
+                    part = slice(first, min(first + rows, shard.rows))
+                    yield start + first, vectors_of([each[part] for each in parts])
             start += shard.rows
 
     def rows(self, ids: ArrayLike) -> Floats:
@@ -111,36 +150,68 @@ class Store:
         wanted = np.asarray(ids, np.int64)
         if wanted.size and not 0 <= wanted.min() <= wanted.max() < self.documents:
             raise IndexError(f"Rows {wanted} were asked for; there are {self.documents}.")
-        found = np.empty((len(wanted), self.width), FORMATS[self.manifest.dtype].read_as)
+        return FORMATS[self.manifest.dtype].vectors(self.packed(wanted))
+
+    def packed(self, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+        """Return stored rows [n] as the files hold them: parts [n, any] of `VectorFormat.pack`."""
+        held = FORMATS[self.manifest.dtype].pack(np.empty((0, self.width), np.float32))
+        found = [np.empty((len(rows), part.shape[1]), part.dtype) for part in held]
         start = 0
         for shard in self.manifest.shards:
-            here = np.flatnonzero((start <= wanted) & (wanted < start + shard.rows))
+            here = np.flatnonzero((start <= rows) & (rows < start + shard.rows))
             if here.size:
-                found[here] = self._open(shard)(wanted[here] - start)
+                for target, part in zip(found, self._parts(shard), strict=True):
+                    target[here] = part[rows[here] - start]
             start += shard.rows
         return found
 
+    def digests(self) -> Digests:
+        """Return the digests of the texts that were encoded, [documents].
+
+        Raises:
+            UserError: the file is missing or has changed.
+        """
+        path = self.folder / DIGESTS
+        data = path.read_bytes() if path.is_file() else b""
+        if hashlib.sha256(data).hexdigest() != self.manifest.texts:
+            raise UserError(_changed(path))
+        return np.frombuffer(data, f"S{DIGEST_BYTES}")
+
     def problems(self, progress: Callable[[int], None] | None = None) -> Iterator[str]:
-        """Read every shard, and files of fields; yield a sentence for each that was changed.
+        """Read every file; yield a sentence for each that was changed.
 
         Args:
             progress: told the rows of each shard that is as it was written.
         """
         for shard in self.manifest.shards:
-            problem = self._problem(shard)
-            if problem:
+            if problem := self._problem(shard):
                 yield problem
             elif progress:
                 progress(shard.rows)
+        try:
+            self.digests()
+        except UserError as error:
+            yield str(error)
         yield from self._fields_problem(whole=True)
 
-    def _open(self, shard: Shard) -> Callable[[Any], Floats]:
-        _require(self.folder, shard, self.manifest.plan)
+    def _fields_problem(self, whole: bool) -> Iterator[str]:
+        """Yield a sentence if the file of fields has changed; a large one is read if `whole`."""
+        path, digest = self.folder / FIELDS, self.manifest.fields
+        if not digest or FIELDS in self._compared:
+            return
+        small = path.is_file() and path.stat().st_size <= HASHED_BYTES
+        if not path.is_file() or ((whole or small) and sha256_of(path) != digest):
+            yield _changed(path)
+        else:
+            self._compared.add(FIELDS)
+
+    def _parts(self, shard: Shard) -> list[NDArray[Any]]:
+        """Return views of the parts of a shard."""
         path = self.folder / shard.name
-        reader = FORMATS[self.manifest.dtype].reader(path, shard.rows, self.width)
-        if self._stamps.get(shard.name, _stamp(path)) != _stamp(path):
-            raise UserError(_was_replaced(self.folder))
-        return reader
+        held = self.manifest
+        if not _has_size(path, shard, held) or self._stamps.get(shard.name) != _stamp(path):
+            raise UserError(self._replaced(shard) or _changed(path))
+        return FORMATS[held.dtype].parts(path, shard.rows, held.width)
 
     @contextmanager
     def _comparing(self, shard: Shard) -> Iterator[None]:
@@ -160,10 +231,13 @@ class Store:
         path = self.folder / shard.name
         if path.is_file() and sha256_of(path) == shard.sha256:
             return ""
-        return _gone(self.folder, shard) or (
-            f"{path} is not the file that was written. Restore it, or start afresh "
-            f"{store_remedy(self.folder, overwrite=True)}"
-        )
+        return self._replaced(shard) or _changed(path)
+
+    def _replaced(self, shard: Shard) -> str:
+        """Return a sentence if the store has another shard by now; else nothing."""
+        if (self.folder / STORE).exists() and shard in StoreManifest.read(self.folder).shards:
+            return ""
+        return f"{self.folder} was encoded anew after it was opened; open it again."
 
 
 def open_store(folder: Path) -> Store:
@@ -176,46 +250,25 @@ def open_store(folder: Path) -> Store:
         raise _unfinished(folder)
     manifest = StoreManifest.read(folder)
     try:
-        return store_of_manifest(folder, manifest)
+        for shard in manifest.shards:
+            if not _has_size(folder / shard.name, shard, manifest):
+                raise UserError(_changed(folder / shard.name))
+        stamps = {shard.name: _stamp(folder / shard.name) for shard in manifest.shards}
+        docids = read_docids(folder / DOCIDS, manifest.documents, manifest.docids)
     except UserError:
-        if StoreManifest.read(folder) == manifest:
+        if (folder / STORE).exists() and StoreManifest.read(folder) == manifest:
             raise
-        return open_store(folder)  # another process changed it meanwhile
-
-
-def store_of_manifest(folder: Path, manifest: StoreManifest) -> Store:
-    """Open the store that a manifest tells of, whether or not its folder has it already.
-
-    Raises:
-        UserError: a file is missing or has changed.
-    """
-    stamps = {}
-    for shard in manifest.shards:
-        _require(folder, shard, manifest.plan)
-        stamps[shard.name] = _stamp(folder / shard.name)
-    remedy = partial(store_remedy, folder, overwrite=True)
-    docids = read_docids(folder / DOCIDS, manifest.documents, manifest.docids, remedy)
+        return open_store(folder)  # another process replaced it meanwhile
     return Store(folder, manifest, docids, _stamps=stamps)
 
 
-def _require(folder: Path, shard: Shard, plan: StorePlan) -> None:
-    if not has_size(folder, shard, plan):
-        raise UserError(
-            _gone(folder, shard)
-            or f"{folder / shard.name} is missing or has another size than it was written with. "
-            f"Restore it, or start afresh {store_remedy(folder, overwrite=True)}"
-        )
+def _has_size(path: Path, shard: Shard, plan: StorePlan) -> bool:
+    size = FORMATS[plan.dtype].bytes_of(shard.rows, plan.width)
+    return path.is_file() and path.stat().st_size == size
 
 
-def _gone(folder: Path, shard: Shard) -> str:
-    """Return a sentence if a store has a shard no longer; else nothing."""
-    if (folder / STORE).exists() and shard in StoreManifest.read(folder).shards:
-        return ""
-    return _was_replaced(folder)
-
-
-def _was_replaced(folder: Path) -> str:
-    return f"{folder} was encoded anew after it was opened. Open it again."
+def _changed(path: Path) -> str:
+    return f"{path} is missing or not the file that was written; --overwrite encodes all anew."
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
@@ -229,12 +282,301 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 def _unfinished(folder: Path) -> UserError:
     if not (folder / PARTIAL).exists():
-        return UserError(f"{folder} holds no store of documents. Make one {store_remedy(folder)}")
-    plan = read_partial(folder).plan
-    written = Shards(folder, plan).read_all()
+        return UserError(f"{folder} holds no store of documents; m2dr index corpus makes one.")
+    plan = read_record(folder / PARTIAL, StorePlan)
+    written = StoreWriter(folder, plan).shards()
     rows = sum(shard.rows for shard in written)
     return UserError(
         f"{folder} is half-written: {counted(len(written), 'shards')} with "
-        f"{counted(rows, 'documents')} of {plan.corpus}. Go on from there "
-        f"{store_remedy(folder, resume=True)}"
+        f"{counted(rows, 'documents')} of {plan.corpus}; m2dr index corpus goes on from there."
+    )
+
+
+# Writing
+
+
+class StoreWriter:
+    """A half-written store. Whoever begins or finishes it holds the `lock` of its home."""
+
+    def __init__(self, folder: Path, plan: StorePlan) -> None:
+        self.folder, self.plan = folder, plan
+        self._format = FORMATS[plan.dtype]
+
+    def has(self, number: int) -> bool:
+        """Whether a shard is recorded, and its files are there and complete."""
+        files = [self._path(kind, number) for kind in RECORDS]
+        if not all(path.exists() for path in files):
+            return False
+        shard = read_record(files[0], Shard)
+        return _has_size(self.folder / shard.name, shard, self.plan)
+
+    def shards(self) -> list[Shard]:
+        """Return the records of the shards that are there, in corpus order."""
+        return [read_record(self._path(RECORDS[0], n), Shard) for n in self.numbers()]
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of the shards that are there, increasing."""
+        found = (re.findall(r"\d+", path.name) for path in self.folder.glob(RECORDS[0]))
+        return [number for number in sorted(int(word[0]) for word in found) if self.has(number)]
+
+    def holds(self, number: int, docids: Sequence[str], digests: bytes) -> bool:
+        """Whether a shard is there, and was made of these documents."""
+        if not self.has(number):
+            return False
+        shard = read_record(self._path(RECORDS[0], number), Shard)
+        sums = (hashlib.sha256(part).hexdigest() for part in (encode_docids(docids), digests))
+        return (shard.docids, shard.texts) == tuple(sums)
+
+    def keep(self, docids: Docids, digests: Digests) -> None:
+        """Remove the records of shards that were not made of the documents of now."""
+        rows = self.plan.shard_rows
+        for number in self.numbers():
+            part = slice(number * rows, (number + 1) * rows)
+            if not self.holds(number, docids[part], digests[part].tobytes()):
+                self._path(RECORDS[0], number).unlink()
+
+    def write(
+        self,
+        number: int,
+        docids: Sequence[str],
+        vectors: Floats,
+        digests: bytes,
+        copied: tuple[NDArray[np.int64], list[NDArray[Any]]] | None = None,
+    ) -> int:
+        """Write a shard, and then its record.
+
+        Args:
+            number: of the shard, in the order of the corpus.
+            docids: n of them, `plan.shard_rows` in every shard but the last.
+            vectors: [n, plan.width] float32, not normalised; without those that are copied.
+            digests: of the n texts.
+            copied: rows of this shard, and what `Store.packed` gave for them.
+
+        Returns:
+            The size of the vectors in bytes.
+
+        Raises:
+            UserError: a value is not finite or too large for the dtype.
+        """
+        places: NDArray[np.int64] = np.arange(len(docids))
+        if copied is not None:
+            places = np.delete(places, copied[0])
+        if vectors.shape != (len(places), self.plan.width):
+            raise ValueError(f"{len(places)} rows of {self.plan.width}, not {vectors.shape}.")
+        if not 0 < len(docids) <= self.plan.shard_rows:
+            raise ValueError(f"Every shard but the last has {self.plan.shard_rows} rows.")
+        self._refuse_unfit([docids[place] for place in places], vectors)
+        parts = self._format.pack(vectors)
+        if copied is not None:
+            for number_of_part, (fresh, had) in enumerate(zip(parts, copied[1], strict=True)):
+                joined = np.empty((len(docids), had.shape[1]), had.dtype)
+                joined[places], joined[copied[0]] = fresh, had
+                parts[number_of_part] = joined
+        data, lines = b"".join(part.tobytes() for part in parts), encode_docids(docids)
+        name = f"vectors-{number:05d}.{self.plan.dtype}"
+        self._path(RECORDS[0], number).unlink(missing_ok=True)
+        write_bytes(self._path(RECORDS[1], number), lines)
+        write_bytes(self._path(RECORDS[2], number), digests)
+        write_bytes(self.folder / name, data)
+        sums = (hashlib.sha256(part).hexdigest() for part in (data, lines, digests))
+        write_record(self._path(RECORDS[0], number), Shard(name, len(docids), *sums))
+        return len(data)
+
+    def finish(self, fields: str = "", field_texts: str = "") -> None:
+        """Write the docids, the digests and then store.json, which marks the store as finished.
+
+        Args:
+            fields: sha256 of the file of fields that lies there; empty where there is none.
+            field_texts: digest of the fields.
+
+        Raises:
+            UserError: there are no documents, or a docid comes twice.
+            ValueError: a shard is missing.
+        """
+        shards = self.shards()
+        if not shards:
+            raise UserError(f"The corpus {self.plan.corpus} has no documents to search.")
+        if self.numbers() != list(range(len(shards))) or any(
+            shard.rows != self.plan.shard_rows for shard in shards[:-1]
+        ):
+            raise ValueError(f"Shards of {self.folder} are missing.")
+        whole = []
+        for kind, sums in (
+            (RECORDS[1], [shard.docids for shard in shards]),
+            (RECORDS[2], [shard.texts for shard in shards]),
+        ):
+            files = [self._path(kind, number) for number in range(len(shards))]
+            for path, digest in zip(files, sums, strict=True):
+                if sha256_of(path) != digest:
+                    raise UserError(_changed(path))
+            whole.append(b"".join(path.read_bytes() for path in files))
+        docids = Docids(whole[0])
+        if rows := docids.repeated():
+            raise UserError(f"The docid {docids[rows[0]]!r} comes twice in {self.plan.corpus}.")
+        write_bytes(self.folder / DOCIDS, whole[0])
+        write_bytes(self.folder / DIGESTS, whole[1])
+        StoreManifest(
+            **vars(self.plan),
+            documents=len(docids),
+            shards=tuple(shards),
+            docids=hashlib.sha256(whole[0]).hexdigest(),
+            texts=hashlib.sha256(whole[1]).hexdigest(),
+            fields=fields,
+            field_texts=field_texts,
+        ).write(self.folder)
+        remove_leftovers(self.folder)
+
+    def _path(self, kind: str, number: int) -> Path:
+        return self.folder / kind.replace("*", f"{number:05d}")
+
+    def _refuse_unfit(self, docids: Sequence[str], vectors: Floats) -> None:
+        with np.errstate(over="ignore"):
+            largest = np.abs(vectors).max(axis=1).astype(self._format.read_as)
+        for row in np.flatnonzero(~np.isfinite(largest))[:1]:
+            found = f"reaches {np.abs(vectors[row]).max():.3g}, too large for f16; use --store f32"
+            if not np.isfinite(vectors[row]).all():
+                found = "is not finite"
+            raise UserError(f"The vector of document {docids[row]!r} {found}.")
+
+
+def begin_store(folder: Path, plan: StorePlan) -> StoreWriter:
+    """Begin a store in a folder without a finished one, or go on with what is half-written.
+
+    Raises:
+        UserError: it was begun with other settings.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    remove_files(folder, f"*{TEMPORARY_SUFFIX}")
+    if (folder / PARTIAL).exists():
+        begun = read_record(folder / PARTIAL, StorePlan)
+        begun.refuse_other(plan, folder)
+        return StoreWriter(folder, begun)
+    remove_files(folder, *RECORDS)  # without a plan, no record counts
+    write_record(folder / PARTIAL, plan)
+    return StoreWriter(folder, plan)
+
+
+def clear_store(folder: Path) -> None:
+    """Remove a store, but not the indexes beside it; from the first file on, none is finished."""
+    if folder.is_dir():
+        remove_files(folder, STORE)
+        remove_files(folder, PARTIAL, DOCIDS, DIGESTS, *RECORDS, "vectors-*", FIELDS)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what a finished store no longer needs, as far as its last writer left it."""
+    if any(next(folder.glob(kind), None) for kind in (PARTIAL, *RECORDS, f"*{TEMPORARY_SUFFIX}")):
+        names = {shard.name for shard in StoreManifest.read(folder).shards}
+        stray = [path.name for path in folder.glob("vectors-*") if path.name not in names]
+        remove_files(folder, *RECORDS, *stray, f"*{TEMPORARY_SUFFIX}", PARTIAL)
+
+
+# The stores of all layers, which a sync replaces at once
+
+
+def lock(home: Path) -> AbstractContextManager[None]:
+    """Lock the stores of all layers against other writers.
+
+    Raises:
+        UserError: another process holds the lock.
+    """
+    return lock_file(home.with_name(f"{home.name}.stores"))
+
+
+def new_home(home: Path) -> Path:
+    """Return the folder in which a sync writes the stores that will replace those of `home`."""
+    return home.with_name(home.name + NEW)
+
+
+def swap_in(home: Path) -> None:
+    """Put the stores of `new_home` in the place of those of `home`, by one rename; remove those.
+
+    Other things in the folder are kept.
+    """
+    _exchange(home, new_home(home))
+    end_sync(home)
+
+
+def end_sync(home: Path) -> None:
+    """Remove what a sync left that was stopped; one that was writing stores can still go on."""
+    new, old = new_home(home), home.with_name(home.name + OLD)
+    if old.exists():  # of an exchange by three renames
+        old.rename(new if home.exists() else home)
+    if (home / SYNCING).exists():
+        for path in new.glob("*"):  # such as a half-written layer, or a copy that somebody made
+            if not (home / path.name).exists():
+                path.rename(home / path.name)
+        shutil.rmtree(new, ignore_errors=True)
+        (home / SYNCING).unlink()
+    elif new.exists() and not (new / SYNCING).exists():
+        shutil.rmtree(new)
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Exchange two folders: at once where the system can, else by three renames."""
+    sync(other)
+    with suppress(AttributeError, OSError):
+        at, flag = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
+        library = ctypes.CDLL(None, use_errno=True)
+        if library.renameat2(at, os.fsencode(one), at, os.fsencode(other), flag) == 0:
+            sync(one.parent)
+            return
+    middle = one.with_name(one.name + OLD)
+    one.rename(middle)
+    other.rename(one)
+    middle.rename(other)
+    sync(one.parent)
+
+
+# A list of them
+
+
+@dataclass(frozen=True)
+class ListedStore:
+    """A row of the list of stores."""
+
+    folder: Path
+    corpus: str
+    model: str  # where it was found when the store was begun: a folder, a name or an id
+    fingerprint: str  # the first digits of the model's
+    layer: int
+    documents: int  # written so far, where the store is not finished
+    dtype: str
+    bytes: int  # of vectors and indexes
+    indexes: tuple[str, ...]  # dims, each with its engine unless that is flat
+    finished: bool
+    problem: str = ""  # why it cannot be read
+
+
+def list_stores(root: Path) -> list[ListedStore]:
+    """Return a row per store below a folder, sorted by folder; that of a damaged one says why."""
+    return [_listed(folder) for folder in store_folders(root)]
+
+
+def _listed(folder: Path) -> ListedStore:
+    finished = (folder / STORE).exists()
+    plan: StorePlan
+    try:
+        if finished:
+            plan = manifest = StoreManifest.read(folder)
+            documents = manifest.documents
+        else:
+            plan = read_record(folder / PARTIAL, StorePlan)
+            documents = sum(shard.rows for shard in StoreWriter(folder, plan).shards())
+    except UserError as error:
+        return ListedStore(folder, "?", "?", "?", 0, 0, "?", 0, (), finished, str(error))
+    built = built_indexes(folder)
+    files = [*folder.glob(f"vectors-*.{plan.dtype}")]
+    files += [path for index in built for path in index.folder.iterdir()]
+    return ListedStore(
+        folder,
+        plan.corpus,
+        plan.label.model,
+        plan.label.fingerprint[:DIGITS],
+        plan.layer,
+        documents,
+        plan.dtype,
+        sum(path.stat().st_size for path in files),
+        tuple(str(b.dim) if b.engine == "flat" else f"{b.dim} {b.engine}" for b in built),
+        finished,
     )

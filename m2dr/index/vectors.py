@@ -1,6 +1,6 @@
 """Vectors: prefixes, checks of queries, and the formats in which a store keeps them on disk."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,39 +90,36 @@ class VectorFormat:
         """Return the size of a shard in bytes."""
         return rows * (width * self.dtype.itemsize + (4 if self.scaled else 0))
 
-    def pack(self, vectors: Floats) -> bytes:
-        """Return vectors [n, width] as a shard holds them; f16 turns too large values infinite."""
-        if not self.scaled:
-            with np.errstate(over="ignore"):
-                return np.ascontiguousarray(vectors, self.dtype).tobytes()
-        vectors = np.ascontiguousarray(vectors, np.float32)
-        scales = (np.abs(vectors).max(axis=1) / np.float32(_STEPS)).astype("<f4")
-        steps = np.where(scales > 0, scales, np.float32(1))
-        rounded = np.rint(vectors / steps[:, None]).astype(self.dtype)
-        return bytes(scales.tobytes() + rounded.tobytes())
+    def pack(self, vectors: Floats) -> list[NDArray[Any]]:
+        """Return vectors [n, width] as the parts of a shard; f16 makes too large values infinite.
 
-    def reader(self, path: Path, rows: int, width: int) -> Callable[[Any], Floats]:
-        """Return a function from a slice or row numbers of a shard to its vectors.
-
-        Those of f16 and f32 are read-only views of the file; those of int8 are new, float32.
+        The values are a part [n, width], the scales one in front of them, [n, 1].
         """
         if not self.scaled:
-            return self.parts(path, rows, width)[0].__getitem__
-        scales, steps = self.parts(path, rows, width)
-
-        def scaled(chosen: Any) -> NDArray[np.float32]:  # whatever numpy takes
-            return np.asarray(steps[chosen] * scales[chosen], np.float32)
-
-        return scaled
+            with np.errstate(over="ignore"):
+                return [np.ascontiguousarray(vectors, self.dtype)]
+        vectors = np.ascontiguousarray(vectors, np.float32)
+        scales = (
+            np.abs(vectors).max(axis=1, keepdims=True, initial=0) / np.float32(_STEPS)
+        ).astype("<f4")
+        steps = np.where(scales > 0, scales, np.float32(1))
+        return [scales, np.rint(vectors / steps).astype(self.dtype)]
 
     def parts(self, path: Path, rows: int, width: int) -> list[NDArray[Any]]:
-        """Return views of the parts of a shard, each with a line per row, as the file has them."""
+        """Return read-only views of the parts of a shard, as `pack` gave them."""
         values = np.memmap(
             path, self.dtype, mode="r", offset=4 * rows * self.scaled, shape=(rows, width)
         )
         if not self.scaled:
             return [values]
         return [np.memmap(path, "<f4", mode="r", shape=(rows, 1)), values]
+
+    def vectors(self, parts: Sequence[NDArray[Any]]) -> Floats:
+        """Return the vectors of parts: of f16 and f32 the part itself, of int8 new float32."""
+        if not self.scaled:
+            return parts[0]
+        scales, steps = parts
+        return np.asarray(steps * scales, np.float32)
 
     @property
     def read_as(self) -> np.dtype[np.floating[Any]]:

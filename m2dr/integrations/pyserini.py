@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from m2dr.core.arguments import path_or_name, strings, whole_number
 from m2dr.core.errors import UserError, install
 from m2dr.core.requests import SearchRequest
-from m2dr.index.layout import INDEX, INDEX_DOCIDS, index_remedy
-from m2dr.index.manifest import IndexManifest
+from m2dr.index.manifest import INDEX, INDEX_DOCIDS, IndexManifest
 from m2dr.index.vectors import prefixes
 from m2dr.tasks.search import Searcher
 
@@ -59,8 +58,7 @@ class PyseriniQueryEncoder:
         for name in (INDEX, INDEX_DOCIDS):
             if not (folder / name).is_file():
                 raise UserError(
-                    f"Pyserini reads `{INDEX}` and `{INDEX_DOCIDS}`, and {folder} has no `{name}`. "
-                    f"Build an index {index_remedy(folder)}"
+                    f"Pyserini reads `{INDEX}` and `{INDEX_DOCIDS}`, and {folder} has no `{name}`."
                 )
         layer = None if layer is None else whole_number("layer", layer, 0)
         asked = SearchRequest(

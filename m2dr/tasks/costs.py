@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from m2dr.core.errors import UserError, counted
 from m2dr.core.progress import progress, say
 from m2dr.core.records import Cut
-from m2dr.core.requests import INDEXES, CostsRequest, IndexRequest
+from m2dr.core.requests import CostsRequest, IndexRequest
 from m2dr.evaluate.costs import (
     Cost,
     Costs,
@@ -30,7 +30,7 @@ from m2dr.evaluate.costs import (
 from m2dr.index.exit_files import fitting_exits, no_exits
 from m2dr.index.faiss import FaissIndex
 from m2dr.index.faiss_build import build_index, open_index
-from m2dr.index.layout import store_folder
+from m2dr.index.manifest import store_folder
 from m2dr.model import checkpoint
 from m2dr.model.backbones import backbone_of, relative_rows
 from m2dr.model.checkpoint import read_card
@@ -95,8 +95,7 @@ def measure_costs(request: CostsRequest, out: Path | None = None) -> Costs:
         folder = store_folder(request.root, dataset.name, card.fingerprint, card.layers)
         exits = fitting_exits(folder)
         if exits is None:
-            root = None if request.root == INDEXES else request.root
-            raise no_exits(str(folder.parent), request.corpus, request.model, root)
+            raise no_exits(folder.parent)
     encoders = open_encoders(
         request.model, {*sources, *sources.values()}, request.device, request.dtype, exits
     )

@@ -3,6 +3,7 @@
 Shapes: L layers, N texts, H width, D dims of a cut.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.core.progress import say
-from m2dr.core.records import Side
+from m2dr.core.records import Document, Side
 from m2dr.data import pydocs
 from m2dr.data.dataset import Dataset
 from m2dr.data.loaders import open_dataset
@@ -24,6 +25,16 @@ if TYPE_CHECKING:
 # On a CPU any budget from 512 to 16,384 gives the same rate, and a small one takes less memory.
 TOKENS_PER_BATCH = 2048
 TOKENS_PER_BATCH_CUDA = 65536
+
+
+def document_line(document: Document) -> str:
+    """Return the line of a document in a corpus.jsonl; its fields are an object, as in BEIR."""
+    table: dict[str, object] = {
+        "_id": document.id, "title": document.title, "text": document.text
+    }  # fmt: skip
+    if document.fields:
+        table["metadata"] = dict(document.fields)
+    return json.dumps(table, ensure_ascii=False) + "\n"
 
 
 def open_corpus(name: str) -> Dataset:

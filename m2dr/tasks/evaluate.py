@@ -39,15 +39,15 @@ from m2dr.evaluate.grid import (
 )
 from m2dr.evaluate.measures import BEIR13, OTHER_NAMES, default_measures, default_split
 from m2dr.index.exit_files import fitting_exits
-from m2dr.index.layout import STORE, store_folder
-from m2dr.index.manifest import StoreManifest
+from m2dr.index.manifest import STORE, StoreManifest, store_folder
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device
 from m2dr.tasks.compare import compare_folders, plain
 from m2dr.tasks.costs import measure_costs
 from m2dr.tasks.encode_texts import open_corpus
 from m2dr.tasks.encoder import cuts_of, names_of, newest_model, through_exits
-from m2dr.tasks.index import encode_corpus, fit_index
+from m2dr.tasks.fit_index import fit_index
+from m2dr.tasks.index import encode_corpus
 from m2dr.tasks.ranking import (
     INDEX_EXITS,
     GridEvaluation,

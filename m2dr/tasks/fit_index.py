@@ -3,17 +3,43 @@
 Shapes: S shallow layers, N texts, n snippets, P dims of a pooled state, W dims of the embedding.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.core.progress import progress
-from m2dr.core.records import FitRecord
+from m2dr.core.errors import UserError, counted
+from m2dr.core.files import (
+    TEMPORARY_SUFFIX,
+    lock_folder,
+    remove_files,
+    remove_stale_lock,
+    sha256_of,
+)
+from m2dr.core.progress import progress, say
+from m2dr.core.records import EXITS_FILE, FitRecord, IndexExits
+from m2dr.core.requests import FitIndexRequest
 from m2dr.core.settings import FitSettings
+from m2dr.data.dataset import Dataset
 from m2dr.data.tokens import Ragged, batched
+from m2dr.index.exit_files import (
+    StateFile,
+    encoding_of,
+    exits_folder,
+    fitting_exits,
+    forget_states,
+    sampled_rows,
+    write_exits_record,
+)
+from m2dr.index.manifest import store_folder
+from m2dr.index.store import Store, open_store
+from m2dr.model import checkpoint
+from m2dr.model.checkpoint import read_card
+from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.encoder import Encoder
 from m2dr.model.exits import (
     TokenFeatures,
@@ -22,9 +48,14 @@ from m2dr.model.exits import (
     give_exits,
     with_counts,
     with_words,
+    write_exits,
 )
-from m2dr.model.tokenizer import ModelTokenizer
-from m2dr.tasks.encode_texts import embed_tokens
+from m2dr.model.graphs import BatchEncoder, require_runtime
+from m2dr.model.hub import EXITS, STATIC, TOKENIZER
+from m2dr.model.tokenizer import ModelTokenizer, tokenize
+from m2dr.tasks.encode_corpus import CorpusRows, EncodingJob, ShardReader
+from m2dr.tasks.encode_texts import embed_tokens, embed_tokens_and_states, open_corpus
+from m2dr.tasks.encoder import label_of, newest_model
 from m2dr.tasks.fit import (
     HELD_OUT,
     ONE_OF,
@@ -32,11 +63,15 @@ from m2dr.tasks.fit import (
     count_tokens,
     read_features,
     record_of,
+    snippets,
     token_parts,
     unfit,
 )
 from m2dr.train.linear_fit import RIDGES, RIDGES_OF_SIGNS, Moments, Sample, fit_head
 
+# Random signs per token: the more the better, and the longer the regressions take. A fit of few
+# documents, which are encoded soon, has fewer.
+FEW, FEW_SIGNS, SIGNS = 3000, 1024, 3072
 AT_ONCE = 1024  # texts whose products are summed, or whose rows are lists, at a time
 ONE_SNIPPET_OF = 4  # of so many documents of the fit a few words are read as a query
 SNIPPETS = 4096  # at most
@@ -236,3 +271,178 @@ def _lists(rows: Ragged) -> Iterator[list[int]]:
     for length in rows.lengths.tolist():
         start, end = end, end + length
         yield rows.tokens[start:end].tolist()
+
+
+# The command
+
+
+def fit_exits(job: EncodingJob, dataset: Dataset, store: Store) -> None:
+    """Fit the exits of an index from the states that encoding kept, and remove those.
+
+    Where exits of these documents are there already, or nothing was encoded just now, nothing is
+    done. A shard whose states are missing, because it was encoded by an earlier command, is run
+    again for its sampled documents.
+
+    Args:
+        job: that made the store; `exits` is its folder of exits.
+        dataset: the documents.
+        store: of the last layer.
+    """
+    folder = exits_folder(store.folder)
+    if fitting_exits(store.folder):
+        forget_states(folder)
+        remove_stale_lock(folder)
+        return
+    if not any(folder.glob("states-*")):  # a store of before: m2dr index fit adds exits to it
+        return
+    _fit(job, dataset, store, folder)
+
+
+def fit_index(request: FitIndexRequest) -> tuple[Path, IndexExits]:
+    """Fit exits on the documents of an index that is there; return their folder and record.
+
+    Raises:
+        UserError: there is no such index of the last layer, it has exits already, the model or the
+            corpus has changed since, or the model ends in an exit of its own.
+    """
+    model = request.model or newest_model()
+    card, dataset = read_card(model), open_corpus(request.corpus)
+    checkpoint.refuse_ended(model)
+    store = open_store(store_folder(request.root, dataset.name, card.fingerprint, card.layers))
+    folder = store.folder
+    exits = exits_folder(folder)
+    if not request.overwrite and fitting_exits(folder):
+        raise UserError(f"{exits} has exits of these documents; --overwrite replaces them.")
+    store.manifest.label.accept(label_of(card, model), store.manifest.corpus)
+    job = EncodingJob(
+        request.corpus,
+        store.documents,
+        model,
+        request.device,
+        request.dtype,
+        ((folder, store.manifest.plan),),
+        exits,
+        store.manifest.runtime,
+    )
+    if not CorpusRows.of(dataset).are_in(store):
+        raise UserError(
+            f"The documents of {request.corpus} are not those that {folder} holds; "
+            "m2dr index corpus encodes what has changed."
+        )
+    return exits, _fit(job, dataset, store, exits)
+
+
+def _fit(job: EncodingJob, dataset: Dataset, store: Store, folder: Path) -> IndexExits:
+    begun = time.monotonic()
+    folder.mkdir(parents=True, exist_ok=True)
+    with lock_folder(folder):
+        device = choose_device(job.device)
+        dtype = choose_dtype(job.dtype, device)
+        encoder, tokenizer = checkpoint.load(job.model, None, device, dtype)
+        rows, states = _states(job, dataset, store, folder, encoder, tokenizer)
+        fit = fit_states(
+            encoder,
+            tokenizer,
+            rows,
+            states,
+            (store.manifest.corpus,),
+            FEW_SIGNS if len(rows) < FEW else SIGNS,
+            _snippets(dataset, store.documents, encoder, tokenizer),
+            whole_words=len(rows) >= FEW,
+        )
+        record = _write(encoder, store, fit, str(dtype), folder)
+    table, *others = ("-" if cosine is None else f"{cosine:.3f}" for cosine in fit.cosines)
+    rest = f", {', '.join(others)} of a few words of some at layers 1 to {len(others)}"
+    rest = rest if others else ""
+    say(
+        f"Exits fitted on {counted(fit.texts, 'documents', ',')} in "
+        f"{time.monotonic() - begun:,.0f} s, by which queries of any layer search the index. "
+        f"Cosines with the full model, held out: {table} of documents at layer 0{rest}."
+    )
+    return record
+
+
+def _write(encoder: Encoder, store: Store, fit: FitRecord, dtype: str, folder: Path) -> IndexExits:
+    """Replace the exits in the folder by those of an encoder, their record last."""
+    if encoder.fitted is None:
+        raise AssertionError("exits were given just now")
+    remove_files(folder, EXITS_FILE, TOKENIZER, f".*{TEMPORARY_SUFFIX}")
+    write_exits(encoder.fitted, folder)
+    names = (EXITS, STATIC, *((TOKENIZER,) if encoder.fitted.whole_words else ()))
+    record = IndexExits(
+        store.manifest.corpus,
+        encoder.card.fingerprint,
+        store.manifest.texts,
+        fit,
+        encoding_of(store.manifest.label),
+        dtype,
+        tuple((name, sha256_of(folder / name)) for name in names),
+    )
+    write_exits_record(folder, record)
+    forget_states(folder)
+    return record
+
+
+def _states(
+    job: EncodingJob,
+    dataset: Dataset,
+    store: Store,
+    folder: Path,
+    encoder: Encoder,
+    tokenizer: ModelTokenizer,
+) -> tuple[Ragged, NDArray[np.float32]]:
+    """Return token rows and states of the documents of the fit, in the order of the corpus."""
+    reader, files = ShardReader(dataset, job.shard_rows), []
+    same: BatchEncoder | None = encoder if job.runtime == "torch" else None
+    total = len(sampled_rows(store.documents))
+    with progress("Reading states", total, "documents") as advance:
+        for number, shard in enumerate(store.manifest.shards):
+            chosen = job.sampled(number)
+            if not chosen.size:
+                continue
+            found = StateFile.read(folder, number, shard.texts, job.encoding)
+            if found is None:
+                documents = reader.read(number)
+                contents = [documents[place].content for place in chosen]
+                rows = Ragged.of(tokenize(encoder.card, tokenizer, contents, "document"))
+                places = np.arange(len(rows))
+                layers = (encoder.layers,)
+                same = same or _opened(job)
+                _, kept = embed_tokens_and_states(same, rows, tokenizer.pad_id, layers, places)
+                found = StateFile(shard.texts, job.encoding, rows.tokens, rows.lengths, kept)
+                found.write(folder, number)
+            files.append(found)
+            advance(len(chosen))
+    rows = Ragged(
+        np.concatenate([found.tokens for found in files]),
+        np.concatenate([found.lengths for found in files]),
+    )
+    return rows, np.concatenate([found.states for found in files])
+
+
+def _opened(job: EncodingJob) -> BatchEncoder:
+    """Open the encoder in the runtime that made the vectors of a store."""
+    require_runtime(job.runtime)
+    return job.source.open(job.runtime)[0]
+
+
+def _snippets(
+    dataset: Dataset, documents: int, encoder: Encoder, tokenizer: ModelTokenizer
+) -> Snippets | None:
+    """Run the first words of some documents, encoded as queries, through all layers."""
+    sampled = sampled_rows(documents)
+    judges = held_out(len(sampled))
+    chosen = snippet_places(judges)
+    contents = [dataset.document_at(place).content for place in sampled[chosen].tolist()]
+    texts, of = snippets(contents, 1, np.random.default_rng(documents))
+    places = chosen[of]
+    held = judges[places]
+    if len(texts) < ONE_OF or held.all() or not held.any():  # too few for some to be held out
+        return None
+    rows = Ragged.of(tokenize(encoder.card, tokenizer, texts, "query"))
+    layers, everything = (encoder.layers,), np.arange(len(rows))
+    with progress("Reading snippets", len(rows), "texts") as advance:
+        _, states = embed_tokens_and_states(
+            encoder, rows, tokenizer.pad_id, layers, everything, advance
+        )
+    return Snippets(rows, states, places, held)

@@ -1,75 +1,59 @@
-"""`m2dr index corpus` and `fit`: encode documents, build indexes, fit the exits of an index."""
+"""`m2dr index`: encode a corpus and build its indexes, change, import and push them."""
 
-import dataclasses
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.core.errors import UserError, command, counted
-from m2dr.core.files import (
-    TEMPORARY_SUFFIX,
-    atomic_path,
-    lock_folder,
-    remove_files,
-    remove_stale_lock,
-    sha256_of,
-)
-from m2dr.core.option import command_of
+from m2dr.core.errors import Interrupted, UserError, counted
+from m2dr.core.files import atomic_path
 from m2dr.core.progress import progress, say
-from m2dr.core.records import EXITS_FILE, Cut, Document, FitRecord, IndexExits, ModelCard
-from m2dr.core.requests import FitIndexRequest, IndexRequest, index_command
+from m2dr.core.records import Cut, Document, Fields, ModelCard, Similarity
+from m2dr.core.requests import SHARD_ROWS, ImportRequest, IndexRequest, PushRequest
 from m2dr.data.dataset import Dataset
-from m2dr.data.tokens import Ragged
-from m2dr.index.exit_files import (
-    StateFile,
-    encoding_of,
-    exits_folder,
-    fit_command_anywhere,
-    fitting_exits,
-    forget_states,
-    sampled_rows,
-    write_exits_record,
-)
 from m2dr.index.faiss_build import build_index, check_engine
-from m2dr.index.layout import (
-    PARTIAL,
+from m2dr.index.fields import FIELDS, write_fields
+from m2dr.index.importing import ImportedVectors, open_npy, open_pyserini
+from m2dr.index.manifest import (
+    DIGITS,
+    IMPORTED,
     STORE,
-    built_indexes,
+    IndexManifest,
+    StorePlan,
+    built_dims,
     store_folder,
-    store_folders_of,
-    store_remedy,
+    stored_layers,
 )
-from m2dr.index.manifest import IndexManifest, StorePlan
-from m2dr.index.store import Store, open_store
+from m2dr.index.milvus import PushResult, Server, collection_name, milvus_engine, push
+from m2dr.index.store import (
+    Store,
+    begin_store,
+    clear_store,
+    end_sync,
+    lock,
+    open_store,
+    text_digests,
+)
+from m2dr.index.vectors import Floats, prefixes
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device, choose_dtype
-from m2dr.model.encoder import Encoder
-from m2dr.model.exits import write_exits
-from m2dr.model.graphs import BatchEncoder, require_runtime
-from m2dr.model.hub import EXITS, STATIC, TOKENIZER
-from m2dr.model.tokenizer import ModelTokenizer, tokenize
-from m2dr.tasks.changed_corpus import document_line, fields_of_rows, keep_fields_of
-from m2dr.tasks.encode_store import EncodingJob, ShardReader, digest_of
-from m2dr.tasks.encode_texts import embed_tokens_and_states, open_corpus
+from m2dr.tasks.encode_corpus import encode_stores
+from m2dr.tasks.encode_texts import document_line, embed_texts, open_corpus
 from m2dr.tasks.encoder import document_layers, label_of, newest_model
-from m2dr.tasks.fit import ONE_OF, snippets
-from m2dr.tasks.fit_index import Snippets, fit_states, held_out, snippet_places
-from m2dr.tasks.make_stores import Workers, make_stores
+from m2dr.tasks.fit_index import fit_exits
 
 CORPUS = "corpus.jsonl"  # of a folder in the layout of BEIR
+# How far an imported vector may lie from the same document encoded here, where one document lies
+# from another at 1: 16-bit numbers alone move it by .01, another layer or order of rows by about 1.
+ALIKE = 0.1
 
-# Shapes in this file: n documents of a fit, S shallow layers.
 
-# Random signs per token: the more the better, and the longer the regressions take. A fit of few
-# documents, which are encoded soon, has fewer.
-FEW, FEW_SIGNS, SIGNS = 3000, 1024, 3072
+# Encoding and building
 
 
 @dataclass(frozen=True)
@@ -84,7 +68,7 @@ class IndexReport:
 
 
 def index_corpus(request: IndexRequest) -> IndexReport:
-    """Encode the documents that are missing, and build the indexes that are missing."""
+    """Encode the documents that are missing or have changed, and build the missing indexes."""
     begun = time.monotonic()
     model, card, layers, dims = check_index_request(request)
     ways = _ways(request)
@@ -102,93 +86,18 @@ def index_corpus(request: IndexRequest) -> IndexReport:
             )
             for store, dim, way in jobs
         )
-    held = {path for store in stores for path in store.folder.glob("vectors-*")}
-    held |= {path for folder in folders for path in folder.iterdir()}
-    size = sum(path.stat().st_size for path in held)
+    files = {path for store in stores for path in store.folder.glob("vectors-*")}
+    files |= {path for folder in folders for path in folder.iterdir()}
+    size = sum(path.stat().st_size for path in files)
     notes = [f"{folder}: {note}" for folder in folders for note in IndexManifest.read(folder).notes]
-    notes += _unfitted_prefixes(request.corpus, model, card, dims)
-    return IndexReport(folders, stores[0].documents, size, time.monotonic() - begun, tuple(notes))
-
-
-def _unfitted_prefixes(
-    corpus: str, model: str, card: ModelCard, dims: Sequence[int]
-) -> Iterator[str]:
-    """Yield a note on the prefixes of an encoder that was neither trained nor fitted for them."""
     known = {cut.dim for cut in card.cuts} | {card.width}
     short = [str(dim) for dim in sorted(set(dims)) if dim not in known]
     if short and not card.is_trained and not card.exported_from:
-        yield (
-            f"{model} was neither trained nor fitted for dims {', '.join(short)}. A fit on these "
-            "documents rotates its embedding so that short prefixes find more: "
-            f"{command('fit', backbone=model, corpus=corpus)}"
+        notes.append(
+            f"{model} was neither trained nor fitted for dims {', '.join(short)}; m2dr fit on "
+            "these documents rotates its embedding so that short prefixes find more."
         )
-
-
-@dataclass(frozen=True)
-class ChangeReport:
-    """What a change of documents did."""
-
-    documents: int  # now
-    added: int
-    deleted: int  # those that were replaced count in both
-
-
-def change_documents(
-    request: IndexRequest,
-    home: Path,
-    add: Iterable[Document] = (),
-    delete: Iterable[str] = (),
-    *,
-    replace: bool = False,
-) -> ChangeReport:
-    """Change the corpus.jsonl of a folder, and then all stores and indexes that were made of it.
-
-    Args:
-        request: of the corpus, a folder, and its model.
-        home: folder of the stores of all layers.
-        add: documents to add.
-        delete: docids to delete.
-        replace: whether documents of the same ids are replaced by those that are added.
-
-    Raises:
-        UserError: the corpus is no such folder, a docid to add is there already, one to delete is
-            not, or no document would be left; nothing has changed then.
-    """
-    path = Path(request.corpus) / CORPUS
-    if not path.is_file():
-        raise UserError(f"Documents of {request.corpus} were to be changed, and it has no {path}.")
-    new, gone = {document.id: document for document in add}, set(delete)
-    absent, there, count = set(gone), set(), 0
-    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        for document in open_corpus(request.corpus).documents():
-            absent.discard(document.id)
-            if document.id in new:
-                there.add(document.id)
-            elif document.id not in gone:
-                file.write(document_line(document))
-                count += 1
-        for document in new.values():
-            file.write(document_line(document))
-        if there and not replace:
-            raise UserError(
-                f"{path} holds {', '.join(sorted(there)[:3])} already; nothing changed."
-            )
-        if absent:
-            raise UserError(f"{path} has no {', '.join(sorted(absent)[:3])}; nothing was deleted.")
-        if not count + len(new):
-            raise UserError(f"All documents of {path} were to be deleted, and one must stay.")
-    built = [index for store in store_folders_of(home) for index in built_indexes(store)]
-    index_corpus(
-        dataclasses.replace(
-            request,
-            layers=tuple(
-                int(folder.name.removeprefix("layer-")) for folder in store_folders_of(home)
-            ),
-            dims=tuple(sorted({index.dim for index in built})),
-            overwrite=True,
-        )
-    )
-    return ChangeReport(count + len(new), len(new), len(gone) + len(there))
+    return IndexReport(folders, stores[0].documents, size, time.monotonic() - begun, tuple(notes))
 
 
 def check_index_request(
@@ -220,248 +129,314 @@ def _ways(request: IndexRequest) -> list[tuple[str, str]]:
 def encode_corpus(
     request: IndexRequest, model: str, card: ModelCard, layers: Sequence[int]
 ) -> list[Store]:
-    """Return a finished store per layer, from one pass over the missing documents.
-
-    Raises:
-        Interrupted: Ctrl-C; the shards written so far are kept.
-    """
-    workers = Workers(request.workers, request.backend)
-    dataset = open_corpus(request.corpus)
-    label = label_of(card, model, request.corpus)
-    stores = tuple(
-        (
-            store_folder(request.root, dataset.name, card.fingerprint, layer),
-            StorePlan(dataset.name, layer, card.width, label, request.store, request.shard_rows),
-        )
-        for layer in sorted(set(layers))
-    )
-    home = stores[0][0].parent
-    documents = dataset.document_count
-    device = request.device
-    job = EncodingJob(
-        request.corpus, documents, model, device, request.dtype, stores, runtime=request.runtime
-    )
-    last = next((folder for folder, plan in stores if plan.layer == card.layers), None)
-    exits = exits_folder(last) if last and card.layers > 0 else None
-    if request.exits and exits and not checkpoint.ends_fitted(model):
-        job = replace(job, exits=exits)
-    made = make_stores(job, dataset, workers, overwrite=request.overwrite, exits=exits)
-    keep_fields_of(home, partial(fields_of_rows, dataset))
+    """Return a finished store per layer, as `encode_stores`; fit exits on the last if asked."""
+    wanted = request.exits and not checkpoint.ends_fitted(model)
+    job, dataset, stores = encode_stores(request, model, card, layers, wanted)
     if job.exits:
-        fit_exits(replace(job, runtime=made[-1].manifest.runtime), dataset, made[-1])
-    return made
+        fit_exits(replace(job, runtime=stores[-1].manifest.runtime), dataset, stores[-1])
+    return stores
 
 
-def fit_exits(job: EncodingJob, dataset: Dataset, store: Store) -> None:
-    """Fit the exits of an index from the states that encoding kept, and remove those.
+# Changing documents
 
-    Where exits of these documents are there already, or nothing was encoded just now, nothing is
-    done. A shard whose states are missing, because it was encoded by an earlier command, is run
-    again for its sampled documents.
+
+@dataclass(frozen=True)
+class ChangeReport:
+    """What a change of documents did."""
+
+    documents: int  # now
+    added: int
+    deleted: int  # those that were replaced count in both
+
+
+def sync(
+    request: IndexRequest,
+    add: Iterable[Document] = (),
+    delete: Iterable[str] = (),
+    *,
+    replace_same: bool = False,
+) -> ChangeReport:
+    """Change the corpus.jsonl of a folder, and then all stores and indexes that were made of it.
 
     Args:
-        job: that made the store; `exits` is its folder of exits.
-        dataset: the documents.
-        store: of the last layer.
-    """
-    folder = exits_folder(store.folder)
-    if fitting_exits(store.folder):
-        forget_states(folder)
-        remove_stale_lock(folder)
-        return
-    if not any(folder.glob("states-*")):  # a store of before: m2dr index fit adds exits to it
-        return
-    _fit(job, dataset, store, folder)
-
-
-def fit_index(request: FitIndexRequest) -> tuple[Path, IndexExits]:
-    """Fit exits on the documents of an index that is there; return their folder and record.
+        request: of the corpus, a folder with a corpus.jsonl, and its model.
+        add: documents to add. One that is there with the same content is left as it is.
+        delete: docids to delete.
+        replace_same: whether documents of the same ids are replaced by those that are added.
 
     Raises:
-        UserError: there is no such index of the last layer, it has exits already, the model or the
-            corpus has changed since, or the model ends in an exit of its own.
+        UserError: the corpus is no such folder, a docid to add is there already, one to delete is
+            not, or no document would be left; nothing has changed then.
     """
-    model = request.model or newest_model()
-    request = replace(request, model=model)
-    card, dataset = read_card(model), open_corpus(request.corpus)
-    checkpoint.refuse_ended(model)
-    store = _open_store(request, card, dataset)
-    folder = store.folder
-    exits = exits_folder(folder)
-    if not request.overwrite and fitting_exits(folder):
-        again = command_of(
-            ("index", "fit"),
-            replace(request, overwrite=True),
-            always=("corpus", "model"),
-        )
-        raise UserError(f"{exits} has exits of these documents. Replace them with: {again}")
-    store.manifest.label.accept(label_of(card, model), store.manifest.corpus, folder)
-    job = EncodingJob(
-        request.corpus,
-        store.documents,
-        model,
-        request.device,
-        request.dtype,
-        ((folder, store.manifest.plan),),
-        exits,
-        store.manifest.runtime,
-    )
-    _refuse_changed(job, dataset, store)
-    return exits, _fit(job, dataset, store, exits)
-
-
-def _open_store(request: FitIndexRequest, card: ModelCard, dataset: Dataset) -> Store:
-    """Open the store of the last layer, on whose documents the exits are fitted."""
-    folder = store_folder(request.root, dataset.name, card.fingerprint, card.layers)
-    if not ((folder / STORE).exists() or (folder / PARTIAL).exists()):
-        made = index_command(
-            IndexRequest(
-                request.corpus,
-                request.model,
-                layers=(card.layers,),
-                root=request.root,
-                device=request.device,
-                dtype=request.dtype,
-            )
-        )
+    path = Path(request.corpus) / CORPUS
+    if not path.is_file():
         raise UserError(
-            f"Exits of an index were asked for, and {folder} holds no store of documents. Make one "
-            f"with: {made}"
+            f"Documents of {request.corpus} were to be changed, which is no folder with a "
+            f"{CORPUS}; change them where they lie, and run m2dr index corpus."
         )
+    new, gone = {document.id: document for document in add}, set(delete)
+    absent, there, count = set(gone), dict[str, bool](), 0
+    with atomic_path(path) as temporary:
+        with temporary.open("w", encoding="utf-8") as file:
+            for document in open_corpus(request.corpus).documents():
+                absent.discard(document.id)
+                if document.id in new:
+                    fresh = new.pop(document.id)
+                    there[document.id] = (fresh, fresh.fields) != (document, document.fields)
+                    document = fresh
+                if document.id not in gone:
+                    file.write(document_line(document))
+                    count += 1
+            for document in new.values():
+                file.write(document_line(document))
+        if not replace_same and (others := [docid for docid, other in there.items() if other]):
+            raise UserError(
+                f"{path} holds {_few(others)} already, and other texts; nothing changed."
+            )
+        if absent:
+            raise UserError(f"{path} does not hold {_few(sorted(absent))}; nothing was deleted.")
+        if not count + len(new):
+            raise UserError(f"All documents of {path} were to be deleted, and one must stay.")
+    card = read_card(request.model)
+    name = open_corpus(request.corpus).name
+    layers = stored_layers(request.root, name, card.fingerprint)
+    encode_stores(request, request.model, card, layers)
+    return ChangeReport(count + len(new), len(new) + len(there), len(gone) + sum(there.values()))
+
+
+def _few(docids: Sequence[str]) -> str:
+    """Return the first few docids, and how many more there are."""
+    named, more = ", ".join(map(repr, docids[:3])), len(docids) - 3
+    return f"{named} and {counted(more, 'others', ',')}" if more > 0 else named
+
+
+# Importing
+
+
+@dataclass(frozen=True)
+class ImportReport:
+    """What was written."""
+
+    store: Path
+    indexes: tuple[Path, ...]
+    documents: int
+    width: int
+    sampled: int  # documents that were encoded again and compared
+    seconds: float
+
+
+def import_vectors(request: ImportRequest) -> ImportReport:
+    """Write a store labelled with the model that is named, and indexes of its prefixes.
+
+    Vectors do not say who made them. The label is what the user says, so that queries of any other
+    model are refused; and it is tried on a sample of the corpus, which the model encodes again.
+
+    Raises:
+        UserError: the files are malformed or do not fit, or the sample shows another model.
+        Interrupted: Ctrl-C; the shards written so far are kept.
+    """
+    begun = time.monotonic()
+    if request.pyserini is not None and request.vectors is None and request.ids is None:
+        foreign = open_pyserini(request.pyserini)
+    elif request.pyserini is None and request.vectors is not None and request.ids is not None:
+        foreign = open_npy(request.vectors, request.ids)
+    else:
+        raise UserError("Vectors come from --vectors and --ids, or from --pyserini.")
+    card = read_card(request.model)
+    layer = card.layers if request.layer is None else request.layer
+    card.check(Cut(layer, 1), request.model)
+    if foreign.width > card.width:
+        raise UserError(
+            f"The vectors of {foreign.path} have {foreign.width} dims, and those of the model "
+            f"{card.width}."
+        )
+    dims = sorted(set(request.dims)) or [foreign.width]
+    for dim in dims:
+        if dim > foreign.width:
+            raise UserError(f"Dim {dim} was asked for; {foreign.path} has {foreign.width}.")
+        check_engine(request.engine, "", dim, card.similarity)
+    dataset = None
+    try:
+        dataset = open_corpus(request.corpus)
+    except UserError:
+        if request.sample:
+            raise
+    fields: Mapping[str, Fields] = {}
+    if dataset and request.sample:
+        _try(request, foreign, dataset, card, layer)
+        fields = {document.id: document.fields for document in dataset.documents()}
+    store = _import_store(
+        foreign,
+        store_folder(
+            request.root, dataset.name if dataset else request.corpus, card.fingerprint, layer
+        ),
+        StorePlan(
+            dataset.name if dataset else request.corpus,
+            layer,
+            foreign.width,
+            label_of(card, request.model),
+            request.store,
+            SHARD_ROWS,
+            IMPORTED,
+        ),
+        fields,
+        overwrite=request.overwrite,
+    )
+    indexes = tuple(build_index(store, dim, request.engine) for dim in dims)
+    sampled = min(request.sample, store.documents)
+    seconds = time.monotonic() - begun
+    return ImportReport(store.folder, indexes, store.documents, store.width, sampled, seconds)
+
+
+def _import_store(
+    foreign: ImportedVectors,
+    folder: Path,
+    plan: StorePlan,
+    fields: Mapping[str, Fields],
+    *,
+    overwrite: bool,
+) -> Store:
+    """Write vectors of another tool as a store, from where an earlier import stopped."""
+    with lock(folder.parent), progress("Importing", len(foreign.docids), "documents") as advance:
+        end_sync(folder.parent)
+        if overwrite:
+            clear_store(folder)
+        rows = range(0, len(foreign.docids), plan.shard_rows)
+        blocks = [range(start, min(start + plan.shard_rows, len(foreign.docids))) for start in rows]
+        if (folder / STORE).exists():
+            held = open_store(folder)
+            held.manifest.plan.refuse_other(plan, folder, ("shard_rows",))
+            digests = b"".join(_digests(foreign.checked(block)) for block in blocks)
+            if (held.docids.data, held.digests().tobytes()) != (foreign.docids.data, digests):
+                raise UserError(
+                    f"{folder} holds other vectors than these; --overwrite replaces them."
+                )
+            return held
+        writer = begin_store(folder, plan)
+        try:
+            for number, block in enumerate(blocks):
+                vectors = foreign.checked(block)
+                docids, digests = foreign.docids[block.start : block.stop], _digests(vectors)
+                if not writer.holds(number, docids, digests):
+                    writer.write(number, docids, np.asarray(vectors, np.float32), digests)
+                advance(len(block))
+        except KeyboardInterrupt:
+            raise Interrupted("Importing stopped; the same command goes on from there.") from None
+        writer.finish(write_fields(folder / FIELDS, (fields.get(d, ()) for d in foreign.docids)))
     return open_store(folder)
 
 
-def _refuse_changed(job: EncodingJob, dataset: Dataset, store: Store) -> None:
-    """Raise UserError if the corpus is not the one that was encoded."""
-    if dataset.document_count != store.documents:
-        raise _changed(job, store)
-    reader = ShardReader(dataset, job.shard_rows)
-    for number, shard in enumerate(store.manifest.shards):
-        if digest_of(reader.read(number))[1] != shard.texts:
-            raise _changed(job, store)
+def _digests(vectors: Floats) -> bytes:
+    """Return what tells imported vectors [n, width], as `text_digests` tells texts."""
+    return text_digests(vector.tobytes() for vector in np.ascontiguousarray(vectors))
 
 
-def _changed(job: EncodingJob, store: Store) -> UserError:
-    return UserError(
-        f"The documents of {job.corpus} are not those that {store.folder} holds. Encode them again "
-        f"{store_remedy(store.folder, overwrite=True)}"
-    )
-
-
-def _fit(job: EncodingJob, dataset: Dataset, store: Store, folder: Path) -> IndexExits:
-    begun = time.monotonic()
-    folder.mkdir(parents=True, exist_ok=True)
-    with lock_folder(folder):
-        device = choose_device(job.device)
-        dtype = choose_dtype(job.dtype, device)
-        encoder, tokenizer = checkpoint.load(job.model, None, device, dtype)
-        rows, states = _states(job, dataset, store, folder, encoder, tokenizer)
-        fit = fit_states(
-            encoder,
-            tokenizer,
-            rows,
-            states,
-            (store.manifest.corpus,),
-            FEW_SIGNS if len(rows) < FEW else SIGNS,
-            _snippets(dataset, store.documents, encoder, tokenizer),
-            whole_words=len(rows) >= FEW,
-        )
-        record = _write(encoder, store, fit, str(dtype), folder)
-    table, *others = ("-" if cosine is None else f"{cosine:.3f}" for cosine in fit.cosines)
-    rest = f", {', '.join(others)} of a few words of some at layers 1 to {len(others)}"
-    rest = rest if others else ""
+def _try(
+    request: ImportRequest, foreign: ImportedVectors, dataset: Dataset, card: ModelCard, layer: int
+) -> None:
+    """Encode a few documents again, and refuse vectors that differ from them."""
+    count = min(request.sample, len(foreign.docids))
+    rows = sorted(set(np.linspace(0, len(foreign.docids) - 1, count).astype(int).tolist()))
+    texts = [dataset.document(foreign.docids[row]).content for row in rows]
+    device = choose_device(request.device)
+    # In bf16 the documents of some encoders lie as near to each other as to their fp32 vectors.
+    dtype = choose_dtype("fp32" if request.dtype == "auto" else request.dtype, device)
+    encoder, tokenizer = checkpoint.load(request.model, layer, device, dtype)
+    ours = embed_texts(encoder, tokenizer, texts, "document", [layer])[0][:, : foreign.width]
+    theirs = np.concatenate([foreign.checked(range(row, row + 1)) for row in rows])
+    for row, apart in zip(rows, _apart(ours, theirs, card.similarity).tolist(), strict=True):
+        if apart > ALIKE:
+            raise UserError(
+                f"Document {foreign.docids[row]!r} encoded by {request.model} at layer {layer} "
+                f"lies {apart:.2f} times as far from row {row} of {foreign.path} as one document "
+                f"from another. Name the model and layer that made the vectors, or believe the "
+                f"names with --sample 0."
+            )
     say(
-        f"Exits fitted on {counted(fit.texts, 'documents', ',')} in "
-        f"{time.monotonic() - begun:,.0f} s, by which queries of any layer search the index. "
-        f"Cosines with the full model, held out: {table} of documents at layer 0{rest}."
+        f"{counted(len(rows), 'documents')} encoded again by {request.model} have the vectors "
+        "imported"
     )
-    return record
 
 
-def _write(encoder: Encoder, store: Store, fit: FitRecord, dtype: str, folder: Path) -> IndexExits:
-    """Replace the exits in the folder by those of an encoder, their record last."""
-    if encoder.fitted is None:
-        raise AssertionError("exits were given just now")
-    remove_files(folder, EXITS_FILE, TOKENIZER, f".*{TEMPORARY_SUFFIX}")
-    write_exits(encoder.fitted, folder)
-    names = (EXITS, STATIC, *((TOKENIZER,) if encoder.fitted.whole_words else ()))
-    record = IndexExits(
-        store.manifest.corpus,
-        encoder.card.fingerprint,
-        store.manifest.texts,
-        fit,
-        encoding_of(store.manifest.label),
-        dtype,
-        tuple((name, sha256_of(folder / name)) for name in names),
-        fit_command_anywhere(folder),
-    )
-    write_exits_record(folder, record)
-    forget_states(folder)
-    return record
+def _apart(ours: Floats, theirs: Floats, similarity: Similarity) -> NDArray[np.float64]:
+    """Return the distance of two vectors of a document, relative to that between documents.
+
+    A cosine would not do: of some encoders, that of any two documents is near 1.
+
+    Args:
+        ours: [n, width], in the order of `theirs`.
+        theirs: [n, width].
+        similarity: lengths count for dot alone.
+    """
+    a, b = (prefixes(each, each.shape[1], similarity).astype(np.float64) for each in (ours, theirs))
+    lengths = np.linalg.norm(a, axis=1).mean()
+    between = np.linalg.norm(a - np.roll(a, 1, axis=0), axis=1).mean()
+    found: NDArray[np.float64] = np.linalg.norm(a - b, axis=1) / (between or lengths or 1.0)
+    return found
 
 
-def _states(
-    job: EncodingJob,
-    dataset: Dataset,
-    store: Store,
-    folder: Path,
-    encoder: Encoder,
-    tokenizer: ModelTokenizer,
-) -> tuple[Ragged, NDArray[np.float32]]:
-    """Return token rows and states of the documents of the fit, in the order of the corpus."""
-    reader, files = ShardReader(dataset, job.shard_rows), []
-    same: BatchEncoder | None = encoder if job.runtime == "torch" else None
-    total = len(sampled_rows(store.documents))
-    with progress("Reading states", total, "documents") as advance:
-        for number, shard in enumerate(store.manifest.shards):
-            chosen = job.sampled(number)
-            if not chosen.size:
-                continue
-            found = StateFile.read(folder, number, shard.texts, job.encoding)
-            if found is None:
-                documents = reader.read(number)
-                if digest_of(documents)[1] != shard.texts:
-                    raise _changed(job, store)
-                contents = [documents[place].content for place in chosen]
-                rows = Ragged.of(tokenize(encoder.card, tokenizer, contents, "document"))
-                places = np.arange(len(rows))
-                layers = (encoder.layers,)
-                same = same or _opened(job)
-                _, kept = embed_tokens_and_states(same, rows, tokenizer.pad_id, layers, places)
-                found = StateFile(shard.texts, job.encoding, rows.tokens, rows.lengths, kept)
-                found.write(folder, number)
-            files.append(found)
-            advance(len(chosen))
-    rows = Ragged(
-        np.concatenate([found.tokens for found in files]),
-        np.concatenate([found.lengths for found in files]),
-    )
-    return rows, np.concatenate([found.states for found in files])
+# Pushing
 
 
-def _opened(job: EncodingJob) -> BatchEncoder:
-    """Open the encoder in the runtime that made the vectors of a store."""
-    require_runtime(job.runtime)
-    return job.source.open(job.runtime)[0]
+@dataclass(frozen=True)
+class PushReport:
+    """The collections that lie in Milvus now."""
+
+    collections: tuple[PushResult, ...]
+    seconds: float
 
 
-def _snippets(
-    dataset: Dataset, documents: int, encoder: Encoder, tokenizer: ModelTokenizer
-) -> Snippets | None:
-    """Run the first words of some documents, encoded as queries, through all layers."""
-    sampled = sampled_rows(documents)
-    judges = held_out(len(sampled))
-    chosen = snippet_places(judges)
-    contents = [dataset.document_at(place).content for place in sampled[chosen].tolist()]
-    texts, of = snippets(contents, 1, np.random.default_rng(documents))
-    places = chosen[of]
-    held = judges[places]
-    if len(texts) < ONE_OF or held.all() or not held.any():  # too few for some to be held out
-        return None
-    rows = Ragged.of(tokenize(encoder.card, tokenizer, texts, "query"))
-    layers, everything = (encoder.layers,), np.arange(len(rows))
-    with progress("Reading snippets", len(rows), "texts") as advance:
-        _, states = embed_tokens_and_states(
-            encoder, rows, tokenizer.pad_id, layers, everything, advance
+def push_indexes(request: PushRequest) -> PushReport:
+    """Write the missing rows of stores to Milvus, a collection per layer and dim.
+
+    Raises:
+        UserError: there is no store, the server does not answer, or it holds something else.
+        Interrupted: Ctrl-C; what was written is kept.
+    """
+    begun = time.monotonic()
+    milvus_engine(request.engine)
+    model = request.model or newest_model()
+    card = read_card(model)
+    corpus = stored_corpus(request.corpus, request.root, card.fingerprint)
+    layers = request.layers or stored_layers(request.root, corpus, card.fingerprint)
+    if not layers:
+        raise UserError(
+            f"{request.root}/ has no store of {corpus} by model {card.fingerprint[:DIGITS]}."
         )
-    return Snippets(rows, states, places, held)
+    folders = [store_folder(request.root, corpus, card.fingerprint, layer) for layer in layers]
+    jobs = []
+    for store in map(open_store, folders):
+        for dim in request.dims or built_dims(store.folder) or (store.width,):
+            if not 1 <= dim <= store.width:
+                raise UserError(f"Dim {dim} was asked for; {store.folder} has {store.width}.")
+            jobs.append((store, dim))
+    server = Server(request.uri, request.token, create=True)
+    try:
+        sent = tuple(_push(request, store, dim, server) for store, dim in jobs)
+    finally:
+        server.close()
+    return PushReport(sent, time.monotonic() - begun)
+
+
+def _push(request: PushRequest, store: Store, dim: int, server: Server) -> PushResult:
+    cut, label = Cut(store.layer, dim), store.manifest.label
+    name = collection_name(store.manifest.corpus, label.fingerprint, cut)
+    say(f"Pushing {cut} of {store.manifest.corpus} to {name} of {server.where}")
+    try:
+        with progress("Pushing", store.documents, "documents") as advance:
+            return push(
+                store, dim, server, request.engine, overwrite=request.overwrite, progress=advance
+            )
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"Pushing {cut} stopped; the same command without --overwrite goes on from there."
+        ) from None
+
+
+def stored_corpus(name: str, root: Path, fingerprint: str) -> str:
+    """Return the name of a corpus in the folder of indexes; its documents need not be at hand."""
+    try:
+        known = bool(stored_layers(root, name, fingerprint))
+    except UserError:  # a path, which cannot name a folder of indexes
+        known = False
+    return name if known else open_corpus(name).name

@@ -18,8 +18,8 @@ from m2dr.core.requests import (
     IndexRequest,
     SearchRequest,
 )
-from m2dr.index.layout import MANIFEST, STORE, layer_folders
-from m2dr.tasks.changed_corpus import document_line
+from m2dr.index.manifest import MANIFEST, STORE, layer_folders
+from m2dr.tasks.encode_texts import document_line
 from m2dr.tasks.encoder import (
     Encoder,
     Item,
@@ -255,10 +255,10 @@ class Index:
             UserError: an id is there already, a document has no id or no text, or the index was
                 opened by its folder; nothing has changed then.
         """
-        from m2dr.tasks.index import change_documents
+        from m2dr.tasks.index import sync
 
         more = as_documents(documents, numbered=False)
-        report = change_documents(*self._collection(), more, replace=replace)
+        report = sync(self._collection(), more, replace_same=replace)
         self._reopen()
         return report
 
@@ -268,25 +268,24 @@ class Index:
         Raises:
             UserError: an id is not there, or all documents would be gone; nothing has changed then.
         """
-        from m2dr.tasks.index import change_documents
+        from m2dr.tasks.index import sync
 
         gone = [docids] if isinstance(docids, str) else list(docids)
-        report = change_documents(*self._collection(), delete=gone)
+        report = sync(self._collection(), delete=gone)
         self._reopen()
         return report
 
-    def _collection(self) -> tuple[IndexRequest, Path]:
-        """Return the request of what is changed, and the folder of its stores."""
+    def _collection(self) -> IndexRequest:
+        """Return the request of what is changed."""
         request = self.resolved.request
         if request.index:
             raise UserError(
                 f"{request.index} was opened by its folder; change it by its corpus and model."
             )
-        asked = IndexRequest(
+        return IndexRequest(
             request.corpus, self.resolved.model, root=request.root, device=request.device,
             dtype=request.dtype,
         )  # fmt: skip
-        return asked, self.resolved.home
 
     def _reopen(self) -> None:
         """Open what was changed at the next search."""

@@ -20,7 +20,7 @@ from m2dr.data.tokens import batched
 from m2dr.data.training_rows import answered_queries, known_positives
 from m2dr.index.bm25 import Bm25
 from m2dr.index.faiss_build import open_index
-from m2dr.index.layout import built_dims, index_folder, store_folder
+from m2dr.index.manifest import built_dims, index_folder, store_folder
 from m2dr.index.store import open_store
 from m2dr.index.vectors import prefixes
 from m2dr.model import checkpoint

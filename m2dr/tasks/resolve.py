@@ -12,24 +12,24 @@ from m2dr.core.records import Cut, ModelCard
 from m2dr.core.requests import INDEXES, MODELS, PYDOCS, IndexRequest, SearchRequest, index_command
 from m2dr.data.dataset import Dataset
 from m2dr.index.engines import ENGINES
-from m2dr.index.exit_files import exits_elsewhere, fitting_exits, no_exits, no_layer_0
+from m2dr.index.exit_files import fitting_exits, no_exits
 from m2dr.index.faiss import FaissIndex, on_gpu
 from m2dr.index.faiss_build import open_index
 from m2dr.index.funnel import Funnel, FunnelIndex
-from m2dr.index.layout import (
+from m2dr.index.manifest import (
     DIGITS,
     MANIFEST,
     PARTIAL,
     STORE,
+    IndexManifest,
+    StoreManifest,
     built_indexes,
     homes,
     index_folder,
-    index_remedy,
     only_home,
     store_folder,
     store_folders_of,
 )
-from m2dr.index.manifest import IndexManifest, StoreManifest
 from m2dr.index.searchable import Searchable
 from m2dr.index.store import open_store
 from m2dr.model.checkpoint import read_card
@@ -97,14 +97,17 @@ class ResolvedIndex:
         of_milvus = self.request.index.startswith(MILVUS)
         if of_milvus or self.request.document_layer not in (None, last):
             if asked == "index":
-                raise self._without_exits(of_milvus)
+                raise UserError(
+                    f"Exits of an index are fitted on documents of layer {last}, in its folder; "
+                    "leave out --index milvus: and --document-layer."
+                )
             return None
         trained = self.card.fit is None and self.query_layer in self.card.layers_trained
         if not asked and trained and self.query_layer > 0:  # a table is always fitted
             return None
         found = fitting_exits(self.home / f"layer-{last:02d}")
         if found is None and asked == "index":
-            raise no_exits(str(self.home), self.request.corpus, self.model, self.root)
+            raise no_exits(self.home)
         return found
 
     def fitting_command(self, documents: int) -> str:
@@ -115,16 +118,6 @@ class ResolvedIndex:
             return ""
         made = command("index", "fit", corpus=request.corpus, model=self.model, indexes=self.root)
         return made if (store / STORE).exists() else ""
-
-    def _without_exits(self, of_milvus: bool) -> UserError:
-        """Return the refusal of exits for documents that have none."""
-        request, cut = self.request, {"query_layer": self.query_layer, "exits": "index"}
-        where = {"corpus": request.corpus, "model": self.model, "indexes": self.root}
-        search = command("search", "a query", **where, **cut)
-        what = f"documents of layer {request.document_layer}"
-        return exits_elsewhere(
-            "a Milvus collection" if of_milvus else what, self.card.layers, search
-        )
 
     @property
     def root(self) -> Path | None:
@@ -212,7 +205,10 @@ def check_cut(resolved: ResolvedIndex) -> None:
     request, card = resolved.request, resolved.card
     own = request.exits == "model" or request.document_layer not in (None, card.layers)
     if request.query_layer == 0 < card.lowest_layer and not own and not resolved.exits:
-        raise no_layer_0(resolved.home, card.layers, request.corpus, resolved.model, resolved.root)
+        raise UserError(
+            f"Layer 0 was asked for, which {resolved.model} does not have, and {resolved.home} has "
+            "no exits of its documents; m2dr index fit makes some."
+        )
     for layer in (request.query_layer, request.document_layer):
         if not (layer == 0 and resolved.exits):
             cut = Cut(card.layers if layer is None else layer, request.dim or 1)
@@ -248,7 +244,7 @@ def _resolve_folder(request: SearchRequest, folder: Path) -> ResolvedIndex:
 
 def _resolve_home(request: SearchRequest, folder: Path) -> ResolvedIndex:
     """Resolve a request that names a folder above the stores of one index."""
-    home = only_home(folder, "search")
+    home = only_home(folder)
     manifest = StoreManifest.read(store_folders_of(home)[-1])
     request, model = _of_label(request, manifest, folder)
     resolved = ResolvedIndex(request, model, manifest.corpus, home)
@@ -402,11 +398,9 @@ def _find_index(resolved: ResolvedIndex, store: Path) -> Path:
         )
     folder = index_folder(store, request.dim or resolved.card.width, request.engine or "flat")
     there = ", ".join(f"{index.dim} ({index.engine})" for index in built)
-    known = request.engine in ("", *ENGINES)
-    remedy = f"with: {_index_command(resolved, store)}" if known else index_remedy(folder)
     raise UserError(
         f"{folder} holds no finished index{f'; there are dims {there}' if there else ''}. Search "
-        f"the vectors without one by --engine {EXACT}, or build it {remedy}"
+        f"the vectors without one by --engine {EXACT}."
     )
 
 

@@ -1,20 +1,18 @@
 """`m2dr index verify`: check the files of stores and indexes, and encode a sample again."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.core.errors import UserError, command, counted
+from m2dr.core.errors import UserError, counted
 from m2dr.core.progress import progress, say
-from m2dr.core.requests import INDEXES, VerifyRequest
-from m2dr.data.dataset import Dataset
-from m2dr.index.layout import STORE, built_indexes, store_remedy
-from m2dr.index.listing import store_folders
-from m2dr.index.problems import index_problems
-from m2dr.index.store import Store, open_store
+from m2dr.core.requests import VerifyRequest
+from m2dr.index.faiss_build import index_problems
+from m2dr.index.manifest import IMPORTED, built_indexes, store_folders
+from m2dr.index.store import Store, open_store, text_digests
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device, choose_dtype
@@ -44,20 +42,12 @@ def verify(request: VerifyRequest) -> tuple[Verdict, ...]:
     Raises:
         UserError: there is no store to look at.
     """
-    places = request.folders or (request.root,)
-    for place in places:
-        if not store_folders(place):
-            raise UserError(f"{place} holds no store. {_no_store(request)}")
-    folders = list(dict.fromkeys(folder for place in places for folder in store_folders(place)))
-    return tuple(_verdict(folder, request) for folder in folders)
-
-
-def _no_store(request: VerifyRequest) -> str:
-    if request.folders:
-        return "Name the folder of a layer, or one above it."
-    root = None if request.root == INDEXES else request.root
-    made = command("index", "corpus", corpus=request.corpus, model=request.model, indexes=root)
-    return f"Make one with: {made}"
+    folders = []
+    for folder in request.folders or (request.root,):
+        if not (found := store_folders(folder)):
+            raise UserError(f"{folder} holds no store.")
+        folders += found
+    return tuple(_verdict(folder, request) for folder in dict.fromkeys(folders))
 
 
 def _verdict(folder: Path, request: VerifyRequest) -> Verdict:
@@ -68,75 +58,71 @@ def _verdict(folder: Path, request: VerifyRequest) -> Verdict:
         store = open_store(folder)
     except UserError as error:
         return Verdict(folder, (str(error), *problems), 0)
-    what = f"Verifying {folder}"
-    with progress(what, store.manifest.documents, "documents") as advance:
+    with progress(f"Verifying {folder}", store.documents, "documents") as advance:
         problems = [*store.problems(advance), *problems]
     if problems or not request.sample:
         return Verdict(folder, tuple(problems), 0)
     try:
-        dataset, model = _source(store, request)
+        model, documents = _sample(store, request)
     except UserError as error:
         return Verdict(folder, (), 0, (f"Nothing was encoded again: {error}",))
-    rows = _spread(store.documents, request.sample)
     try:
-        found = _compare(store, dataset, model, rows, request)
+        return Verdict(folder, tuple(_compare(store, model, documents, request)), len(documents))
     except UserError as error:
         return Verdict(folder, (str(error),), 0)
-    return Verdict(folder, tuple(found), len(rows))
 
 
-def _source(store: Store, request: VerifyRequest) -> tuple[Dataset, str]:
-    """Return the corpus and the model that a store was made from.
+def _sample(store: Store, request: VerifyRequest) -> tuple[str, dict[int, tuple[str, str]]]:
+    """Return the model of a store, and docids and texts of some documents by row.
 
     Raises:
-        UserError: one of them is not found, or is another.
+        UserError: the model or the corpus is not found, or is another.
     """
     manifest = store.manifest
     model = request.model or manifest.label.model
     if not request.model:
         say(f"Model: {model}, which encoded {store.folder}; --model names another.")
-    fingerprint = read_card(model).fingerprint
-    if fingerprint != manifest.label.fingerprint:
+    if read_card(model).fingerprint != manifest.label.fingerprint:
         raise UserError(
-            f"{model} is not the model that encoded {store.folder}, or its weights, tokenizer or "
-            "config.json were changed since; give --model, or encode the documents again."
+            f"{model} is not the model that encoded {store.folder}, or it was changed since."
         )
     dataset = open_corpus(request.corpus or manifest.corpus)
     if dataset.name != manifest.corpus:
         raise UserError(f"{store.folder} holds {manifest.corpus}, not {dataset.name}.")
-    return dataset, model
-
-
-def _spread(documents: int, sample: int) -> list[int]:
-    """Return rows evenly spread from the first to the last."""
-    return sorted(set(np.linspace(0, documents - 1, min(sample, documents)).round().astype(int)))
+    if dataset.document_count != store.documents:
+        raise UserError(
+            f"{store.folder} has {counted(store.documents, 'documents')} and the corpus "
+            f"{dataset.document_count}; m2dr index corpus follows it."
+        )
+    count = min(request.sample, store.documents)
+    rows = sorted(set(np.linspace(0, store.documents - 1, count).round().astype(int).tolist()))
+    documents = ((row, dataset.document_at(row)) for row in rows)
+    return model, {row: (document.id, document.content) for row, document in documents}
 
 
 def _compare(
-    store: Store, dataset: Dataset, model: str, rows: Sequence[int], request: VerifyRequest
+    store: Store, model: str, documents: dict[int, tuple[str, str]], request: VerifyRequest
 ) -> Iterator[str]:
-    """Return a sentence per document whose text or vector differs now."""
-    again = f"Encode it again {store_remedy(store.folder, overwrite=True)}"
-    if dataset.document_count != store.documents:
-        yield (
-            f"{store.folder / STORE} has {counted(store.documents, 'documents')} and the corpus "
-            f"{dataset.document_count}. {again}"
-        )
-        return
-    documents = [dataset.document_at(int(row)) for row in rows]
+    """Yield a sentence per document whose id, text or vector differs now."""
+    digests, rows = store.digests(), list(documents)
     device = choose_device(request.device)
-    dtype = choose_dtype(request.dtype, device)
-    encoder, tokenizer = checkpoint.load(model, store.layer, device, dtype)
-    texts = [document.content for document in documents]
+    encoder, tokenizer = checkpoint.load(
+        model, store.layer, device, choose_dtype(request.dtype, device)
+    )
+    texts = [text for _, text in documents.values()]
     fresh = embed_texts(encoder, tokenizer, texts, "document", [store.layer])[0]
-    cosines = _cosines(fresh, np.asarray(store.rows(rows), np.float32))
-    for row, document, cosine in zip(rows, documents, cosines, strict=True):
-        if store.docids[int(row)] != document.id:
-            yield f"Row {row} of {store.folder} is not document {document.id!r} any more. {again}"
+    cosines = _cosines(fresh[:, : store.width], np.asarray(store.rows(rows), np.float32))
+    for (row, (docid, text)), cosine in zip(documents.items(), cosines, strict=True):
+        same = (
+            store.manifest.runtime == IMPORTED
+            or text_digests([text]) == digests[row : row + 1].tobytes()
+        )
+        if store.docids[row] != docid or not same:
+            yield f"Row {row} of {store.folder} is not document {docid!r} as it is now."
         elif cosine < LEAST_COSINE:
             yield (
-                f"The vector of document {document.id!r} in {store.folder} has cosine "
-                f"{cosine:.3f} to what the model says now. {again}"
+                f"The vector of document {docid!r} in {store.folder} has cosine {cosine:.3f} to "
+                "what the model says now; --overwrite encodes all anew."
             )
 
 

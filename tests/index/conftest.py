@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from m2dr.index.manifest import Label, StorePlan
 from m2dr.index.milvus import Server, release
-from m2dr.index.store import Store, open_store
-from m2dr.index.store_writer import StoreWriter
+from m2dr.index.store import Store, begin_store, open_store, text_digests
 
 Build = Callable[..., Store]
 
@@ -52,11 +51,11 @@ def build(plan: StorePlan) -> Build:
         names = list(docids) or [f"d{row}" for row in range(len(vectors))]
         own = replace(plan.label, similarity=similarity)
         made = replace(plan, width=vectors.shape[1], label=own, **settings)
-        writer = StoreWriter(folder, made)
+        writer = begin_store(folder, made)
         for number, start in enumerate(range(0, len(names), made.shard_rows)):
             rows = slice(start, start + made.shard_rows)
-            writer.write(number, names[rows], vectors[rows], texts=f"texts {number}")
-        writer.finish(len(names))
+            writer.write(number, names[rows], vectors[rows], text_digests(names[rows]))
+        writer.finish()
         return open_store(folder)
 
     return build

@@ -13,7 +13,7 @@ from m2dr.core.errors import UserError
 from m2dr.index import faiss_build
 from m2dr.index.engines import ENGINES, Engine
 from m2dr.index.faiss_build import build_index, open_index
-from m2dr.index.layout import index_folder
+from m2dr.index.manifest import index_folder
 from m2dr.index.store import Store
 from m2dr.index.vectors import prefixes
 

@@ -13,7 +13,7 @@ from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.index.engines import ENGINES, engine_of, factory_name
 from m2dr.index.faiss_build import build_index, open_index
-from m2dr.index.layout import built_dims, built_indexes
+from m2dr.index.manifest import built_dims, built_indexes
 from m2dr.index.searchable import Searchable
 from m2dr.index.store import Store
 

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from m2dr.core.errors import UserError
 from m2dr.data.dataset import own_fields
 from m2dr.index import faiss
-from m2dr.index.changes import keep_fields
 from m2dr.index.engines import ENGINES
 from m2dr.index.exact import ExactIndex
 from m2dr.index.faiss_build import build_index, open_index
@@ -168,9 +167,11 @@ def store(build, tmp_path_factory: pytest.TempPathFactory) -> Store:
     home = tmp_path_factory.mktemp("filtered") / "0123456789ab"
     vectors = np.random.default_rng(3).normal(size=(DOCUMENTS, DIM)).astype(np.float32)
     whole = build(home / "layer-06", vectors, corpus="filtered", shard_rows=32)
+    rows = (own_fields(row, ("_id", "text")) for row in ROWS)
+    fields = write_fields(whole.folder / FIELDS, rows)
+    replace(whole.manifest, fields=fields).write(whole.folder)
     for engine in ENGINES:
         build_index(whole, DIM, engine)
-    keep_fields(home, lambda _: (own_fields(row, ("_id", "text")) for row in ROWS))
     return open_store(whole.folder)
 
 

@@ -11,17 +11,23 @@ from m2dr.core.files import read_record, write_record
 from m2dr.core.records import Cut
 from m2dr.index.engines import ENGINES
 from m2dr.index.faiss import FaissIndex
-from m2dr.index.layout import store_folder
-from m2dr.index.manifest import IndexManifest, Label, PartialStore, StoreManifest, StorePlan
+from m2dr.index.manifest import (
+    IndexManifest,
+    Label,
+    StoreManifest,
+    StorePlan,
+    homes,
+    only_home,
+)
 from m2dr.index.searchable import Docids
 
 texts = st.text(st.characters(codec="utf-8"))
 counts = st.integers(1, 2**53)
 lengths = {"query_length": counts, "document_length": counts}
 labels = st.builds(Label, texts, **lengths, cuts=st.lists(st.tuples(counts, counts)).map(tuple))
-layers = st.integers(0, 2**53)
-plans = st.builds(StorePlan, layer=layers, width=counts, label=labels, shard_rows=counts)
-partials = st.builds(PartialStore, plan=plans)
+plans = st.builds(
+    StorePlan, layer=st.integers(0, 2**53), width=counts, label=labels, shard_rows=counts
+)
 
 
 @pytest.fixture
@@ -30,15 +36,13 @@ def manifest(label: Label) -> IndexManifest:
 
 
 @settings(max_examples=40, deadline=None)
-@given(partial=partials)
-def test_what_is_written_is_read_back(
-    tmp_path_factory: pytest.TempPathFactory, partial: PartialStore
+@given(plan=plans)
+def test_a_plan_is_read_back_as_it_was_written(
+    tmp_path_factory: pytest.TempPathFactory, plan: StorePlan
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "round-trip.json"
-
-    write_record(path, partial)
-
-    assert read_record(path, PartialStore) == partial
+    write_record(path, plan)
+    assert read_record(path, StorePlan) == plan
 
 
 def test_a_manifest_is_sorted_and_indented(tmp_path: Path, manifest: IndexManifest) -> None:
@@ -49,60 +53,127 @@ def test_a_manifest_is_sorted_and_indented(tmp_path: Path, manifest: IndexManife
     assert IndexManifest.read(tmp_path) == manifest
 
 
-@pytest.fixture
-def index(manifest: IndexManifest) -> FaissIndex:
-    return FaissIndex(manifest, Docids(b""), ENGINES["flat"], None)
-
-
-def test_an_index_refuses_queries_of_another_dim_with_the_command_that_builds_theirs(
-    index: FaissIndex, label: Label
+def test_an_index_refuses_other_dims_and_models_and_warns_of_other_layers(
+    manifest: IndexManifest, label: Label
 ) -> None:
+    index = FaissIndex(manifest, Docids(b""), ENGINES["flat"], None)
+
     index.accept(label, Cut(1, 8))
-
-    with pytest.raises(
-        UserError,
-        match="dimension 16 .* m2dr index corpus --corpus 'corpora/my tiny' --model models/first --layer 6 --dim 16",
-    ):
+    with pytest.raises(UserError, match="dimension 16 were asked for"):
         index.accept(label, Cut(1, 16))
-
-
-def test_an_index_refuses_queries_of_another_model(index: FaissIndex, label: Label) -> None:
     with pytest.raises(UserError, match="come from model ffffffffffff"):
         index.accept(replace(label, fingerprint="f" * 64), Cut(6, 8))
-
-
-def test_an_index_warns_of_a_query_layer_that_its_documents_are_not_aligned_with(
-    index: FaissIndex,
-) -> None:
     assert index.warnings(Cut(6, 8)) == []
     assert "not aligned" in index.warnings(Cut(1, 8))[0]
 
 
-def test_where_the_model_lies_is_no_part_of_what_identifies_a_store(label: Label) -> None:
-    first = StoreManifest("tiny", 35, 6, 16, "f16", 10, label, (), "aa", "bb")
+def test_paths_are_no_part_of_what_identifies_a_store(label: Label, tmp_path: Path) -> None:
+    first = StoreManifest(
+        corpus="tiny",
+        layer=6,
+        width=16,
+        label=label,
+        documents=0,
+        shards=(),
+        docids="aa",
+        texts="b",
+    )
     moved = replace(first, label=replace(label, model="elsewhere"))
-    longer = replace(first, texts="cc")
 
     assert first.digest == moved.digest
-    assert first.digest != longer.digest
+    assert first.digest != replace(first, texts="cc").digest
+    replace(first, documents=3).write(tmp_path)
+    with pytest.raises(UserError, match="other numbers of rows than of documents"):
+        StoreManifest.read(tmp_path)
 
 
-@pytest.mark.parametrize("corpus", ["", "/etc", "../up", "a/../../b"])
-def test_a_corpus_name_that_leaves_the_folder_of_indexes_is_refused(corpus: str) -> None:
-    with pytest.raises(UserError, match="cannot name a corpus"):
-        store_folder(Path("indexes"), corpus, "0" * 64, 6)
+def test_the_home_of_a_folder_is_found_from_within_and_from_above(
+    tmp_path: Path, manifest: IndexManifest
+) -> None:
+    one, other = tmp_path / "a" / "0123456789ab", tmp_path / "b" / "0123456789ab"
+    for home in (one, other, one.with_name("0123456789ab.new")):
+        (home / "layer-06").mkdir(parents=True)
+        (home / "layer-06" / "store.json").touch()
+    index = one / "layer-06" / "dim-8"
+    index.mkdir()
+    manifest.write(index)
+
+    assert homes(one) == homes(one / "layer-06") == homes(index) == homes(tmp_path / "a") == [one]
+    assert homes(tmp_path) == [one, other]
+    assert only_home(index) == one
+    with pytest.raises(UserError, match="holds 2 indexes"):
+        only_home(tmp_path)
+    with pytest.raises(UserError, match="holds no finished index"):
+        only_home(tmp_path / "none")
+
+
+def test_labels_agree_wherever_the_model_lies_and_name_what_differs(label: Label) -> None:
+    label.accept(replace(label, model="elsewhere", cuts=()), "tiny")
+    other = replace(label, fingerprint="f" * 64, model="models/second")
+    expected = (
+        r"tiny were encoded by model 0123456789ab \(models/first\), and the queries come from "
+        r"model ffffffffffff \(models/second\)"
+    )
+    with pytest.raises(UserError, match=expected):
+        label.accept(other, "tiny")
+    with pytest.raises(UserError, match=r"pooling .* against .*, similarity .* against"):
+        label.accept(replace(label, pooling="cls", similarity="dot"), "tiny")
 
 
 @pytest.mark.parametrize(
-    ("settings", "reason"),
+    ("field", "value"),
     [
-        ({"dtype": "f8"}, "cannot be stored as 'f8'. Known: f16, f32"),
-        ({"width": 0}, "a layer from 0, and a dim and a row per shard at least, not 6, 0"),
-        ({"layer": -1}, "a layer from 0, .*, not -1, 16 and 10"),
+        ("similarity", "dot"),
+        ("pooling", "cls"),
+        ("query_prefix", ""),
+        ("document_prefix", "passage: "),
+        ("query_length", 64),
+        ("document_length", 256),
+        ("document_layer", "last"),
     ],
 )
-def test_an_impossible_plan_is_refused(
-    plan: StorePlan, settings: dict[str, object], reason: str
+def test_queries_encoded_otherwise_are_refused_with_both_values(
+    label: Label, field: str, value: str | int
 ) -> None:
-    with pytest.raises(UserError, match=reason):
-        replace(plan, **settings)
+    with pytest.raises(UserError, match=f"{field} {getattr(label, field)!r} against {value!r}"):
+        label.accept(replace(label, **{field: value}), "tiny")
+
+
+FITTED = ((0, 8), (6, 8))
+
+
+@pytest.mark.parametrize(
+    ("changes", "query", "documents", "expected"),
+    [
+        ({}, (6, 16), (6, 16), None),
+        (
+            {},
+            (6, 12),
+            (6, 12),
+            "L6D12 was not trained (dims 8, 16 of that layer were): expect worse",
+        ),
+        ({}, (3, 8), (3, 8), "L3D8 was not trained (layers 1, 6 were): expect near random"),
+        ({"cuts": ()}, (3, 5), (3, 5), "L3D5 was not trained (no cut of this model was)"),
+        ({"cuts": ((1, 8), (6, 16)), "document_layer": "last"}, (1, 8), (6, 8), "L6D8 was not"),
+        ({}, (1, 8), (6, 8), "not aligned"),
+        ({"document_layer": "last"}, (1, 8), (6, 8), None),
+        ({"document_layer": "last"}, (1, 8), (1, 8), "against documents of layer 6"),
+        ({"cuts": FITTED}, (0, 8), (0, 8), None),
+        ({"cuts": FITTED}, (0, 16), (0, 16), "L0D16 was not trained (dims 8 of that layer were)"),
+        ({"cuts": FITTED}, (0, 8), (6, 8), "not aligned"),
+        ({"cuts": FITTED, "document_layer": "last"}, (0, 8), (6, 8), None),
+        ({"cuts": FITTED, "document_layer": "last"}, (0, 8), (0, 8), "of layer 6"),
+    ],
+)
+def test_what_was_not_trained_to_match_is_warned_of(
+    label: Label,
+    changes: dict[str, object],
+    query: tuple[int, int],
+    documents: tuple[int, int],
+    expected: str | None,
+) -> None:
+    found = replace(label, **changes).warnings(Cut(*query), Cut(*documents))  # type: ignore[arg-type]  # fields of any type
+
+    assert len(found) == (expected is not None)
+    if expected:
+        assert expected in found[0]

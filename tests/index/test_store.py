@@ -1,11 +1,12 @@
+import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -13,30 +14,103 @@ from m2dr.core.errors import UserError
 from m2dr.core.files import sha256_of
 from m2dr.index.exact import ExactIndex
 from m2dr.index.faiss_build import build_index, open_index
-from m2dr.index.funnel import Funnel, FunnelIndex
-from m2dr.index.layout import store_folder, stored_layers
-from m2dr.index.listing import list_stores
-from m2dr.index.manifest import Shard, StoreManifest, StorePlan, texts_digest
+from m2dr.index.manifest import StorePlan, store_folder, stored_layers
 from m2dr.index.searchable import Docids, encode_docids
-from m2dr.index.store import Store, open_store
-from m2dr.index.store_writer import StoreWriter
+from m2dr.index.store import (
+    Store,
+    StoreWriter,
+    begin_store,
+    clear_store,
+    end_sync,
+    list_stores,
+    new_home,
+    open_store,
+    swap_in,
+    text_digests,
+)
 
+Floats = NDArray[np.float32]
+Build = Callable[..., Store]
+DOCIDS = [f"d{row}" for row in range(35)]
 lines = st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), min_size=1)
 
 
-def test_a_store_says_what_it_holds(store: Store) -> None:
-    assert (store.documents, store.layer, store.width) == (35, 6, 16)
+def shard(number: int, size: int = 10) -> slice:
+    return slice(size * number, size * number + size)
 
 
-def test_documents_of_layer_0_are_stored_indexed_and_listed_as_those_of_any(
-    tmp_path: Path, build: Callable[..., Store], vectors: NDArray[np.float32]
+def write(writer: StoreWriter, number: int, vectors: Floats, docids: Sequence[str] = DOCIDS) -> int:
+    part = shard(number, writer.plan.shard_rows)
+    return writer.write(number, docids[part], vectors[part], text_digests(docids[part]))
+
+
+def encode(folder: Path, plan: StorePlan, vectors: Floats) -> None:
+    """What the command does: write what is missing, and finish."""
+    if (folder / "store.json").exists():
+        return
+    writer = begin_store(folder, plan)
+    for number in range(4):
+        if not writer.has(number):
+            write(writer, number, vectors)
+    writer.finish()
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {path.name: sha256_of(path) for path in sorted(folder.iterdir())}
+
+
+# Reading
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    documents=st.integers(1, 40),
+    shard_rows=st.integers(1, 45),
+    block=st.integers(1, 45),
+    seed=st.integers(0, 99),
+)
+def test_what_is_stored_is_read_back_by_blocks_and_by_rows(
+    tmp_path_factory: pytest.TempPathFactory,
+    build: Build,
+    documents: int,
+    shard_rows: int,
+    block: int,
+    seed: int,
+) -> None:
+    rng = np.random.default_rng(seed)
+    vectors = rng.normal(size=(documents, 3)).astype(np.float32)
+    names = [f"<dbpedia:Å {row}>" for row in range(documents)]
+
+    store = build(tmp_path_factory.mktemp("store"), vectors, names, shard_rows=shard_rows)
+
+    stored = vectors.astype(np.float16)
+    starts, blocks = zip(*store.blocks(block), strict=True)
+    wanted = rng.integers(0, documents, 7)
+    np.testing.assert_array_equal(np.concatenate(blocks), stored)
+    assert list(starts) == list(np.cumsum([0, *map(len, blocks)])[:-1])
+    assert max(map(len, blocks)) <= block
+    np.testing.assert_array_equal(store.rows(wanted), stored[wanted])
+    assert list(store.docids) == names
+    assert store.digests().tobytes() == text_digests(names)
+
+
+def test_blocks_are_views_and_rows_that_are_not_there_are_refused(store: Store) -> None:
+    _, block = next(store.blocks())
+    assert isinstance(block, np.memmap)
+    assert not block.flags.writeable
+    for row in (-1, 35):
+        with pytest.raises(IndexError, match="there are 35"):
+            store.rows([row])
+
+
+def test_layer_0_is_stored_indexed_and_listed(
+    tmp_path: Path, build: Build, vectors: Floats
 ) -> None:
     folder = store_folder(tmp_path / "indexes", "tiny", "0123456789abcdef", 0)
 
     store = build(folder, vectors, layer=0)
     index = open_index(build_index(store, 8))
 
-    assert folder.name == "layer-00"
     assert stored_layers(tmp_path / "indexes", "tiny", "0123456789abcdef") == (0,)
     assert (open_store(folder).layer, index.layer, index.manifest.layer) == (0, 0, 0)
     assert [(row.layer, row.indexes, row.problem) for row in list_stores(tmp_path)] == [
@@ -45,265 +119,73 @@ def test_documents_of_layer_0_are_stored_indexed_and_listed_as_those_of_any(
     assert list(store.problems()) == []
 
 
-def test_damaged_documents_of_layer_0_are_made_again_by_a_command_that_names_it(
-    tmp_path: Path, build: Callable[..., Store], vectors: NDArray[np.float32]
+@pytest.mark.parametrize("corpus", ["", "/etc", "../up", "a/../../b"])
+def test_a_corpus_name_that_leaves_the_folder_is_refused(corpus: str) -> None:
+    with pytest.raises(UserError, match="cannot name a corpus"):
+        store_folder(Path("indexes"), corpus, "0123456789abcdef", 1)
+
+
+def test_no_store_and_half_a_store_are_refused(
+    tmp_path: Path, plan: StorePlan, vectors: Floats
 ) -> None:
-    store = build(tmp_path / "layer-00", vectors, layer=0)
-    (store.folder / "vectors-00001.f16").unlink()
-
-    with pytest.raises(UserError, match="m2dr index corpus .*--layer 0 --overwrite"):
-        open_store(store.folder)
-
-
-def test_vectors_are_kept_at_full_width_and_not_normalised(
-    store: Store, vectors: NDArray[np.float32]
-) -> None:
-    np.testing.assert_array_equal(store.rows([34, 0]), vectors[[34, 0]].astype(np.float16))
-
-
-def test_blocks_are_views_of_files_that_nobody_can_write_to(store: Store) -> None:
-    _, block = next(store.blocks())
-
-    assert isinstance(block, np.memmap)
-    assert not block.flags.writeable
-
-
-@pytest.mark.parametrize("row", [-1, 35])
-def test_a_row_that_is_not_there_is_refused(store: Store, row: int) -> None:
-    with pytest.raises(IndexError, match="there are 35"):
-        store.rows([row])
-
-
-def test_a_folder_without_a_store_is_refused_with_the_command_that_makes_one(
-    tmp_path: Path,
-) -> None:
-    with pytest.raises(UserError, match="holds no store.*Make one with the command that made it"):
-        open_store(tmp_path / "layer-03")
-
-
-def test_a_half_written_store_says_how_far_it_got_and_how_to_go_on(
-    tmp_path: Path, plan: StorePlan, vectors: NDArray[np.float32]
-) -> None:
-    writer = StoreWriter(tmp_path / "layer-06", plan)
-    writer.write(0, [f"d{row}" for row in range(10)], vectors[:10], texts="")
-
-    expected = "half-written: 1 shard with 10 documents of tiny.*--layer 6 --resume"
-    with pytest.raises(UserError, match=expected):
+    with pytest.raises(UserError, match="holds no store"):
+        open_store(tmp_path / "layer-06")
+    write(begin_store(tmp_path / "layer-06", plan), 0, vectors)
+    with pytest.raises(UserError, match="half-written: 1 shard with 10 documents of tiny"):
         open_store(tmp_path / "layer-06")
 
 
-@pytest.mark.parametrize("size", [None, 0, 319])
-def test_a_missing_or_cut_off_shard_is_named(store: Store, size: int | None) -> None:
-    shard = store.folder / "vectors-00002.f16"
-    shard.unlink() if size is None else shard.write_bytes(bytes(size))
-
-    with pytest.raises(UserError, match=r"vectors-00002\.f16 is missing or has another size"):
-        open_store(store.folder)
-
-
-@pytest.mark.parametrize(
-    ("data", "reason"),
-    [
-        (None, r"docids\.txt cannot be read \(No such file"),
-        (b"d1\nd2\n", "has 2 docids for 35 documents"),
-        (b"d1\n" * 35, "is not the file that was written"),
-        (b"d1\nd\xff\n", r"docids\.txt, line 2: is not UTF-8"),
-    ],
-)
-def test_docids_that_are_not_those_written_are_refused(
-    store: Store, data: bytes | None, reason: str
-) -> None:
-    path = store.folder / "docids.txt"
+@pytest.mark.parametrize("name", ["vectors-00002.f16", "docids.txt"])
+@pytest.mark.parametrize("data", [None, b"", b"d1\nd2\n", b"d1\nd\xff\n", b"d1\n" * 35])
+def test_missing_or_changed_files_are_named(store: Store, name: str, data: bytes | None) -> None:
+    path = store.folder / name
     path.unlink() if data is None else path.write_bytes(data)
 
-    with pytest.raises(UserError, match=f"{reason}.*m2dr index corpus .* --overwrite"):
+    with pytest.raises(UserError, match=name):
         open_store(store.folder)
 
 
-def test_a_changed_byte_is_found_when_the_store_is_verified(store: Store) -> None:
-    told: list[int] = []
-    assert not list(store.problems(told.append))
-    shard = store.folder / "vectors-00003.f16"
-    shard.write_bytes(bytes(shard.stat().st_size))
+@pytest.mark.parametrize("name", ["vectors-00003.f16", "digests.bin"])
+def test_a_changed_byte_is_found_by_verifying(store: Store, name: str) -> None:
+    assert not list(store.problems())
+    path = store.folder / name
+    path.write_bytes(bytes(path.stat().st_size))
 
     (problem,) = store.problems()
-    assert "vectors-00003.f16 is not the file that was written" in problem
-    assert told == [10, 10, 10, 5]
+    assert f"{name} is missing or not the file that was written" in problem
 
 
-@given(names=st.lists(lines))
-def test_docids_read_as_they_were_written(names: list[str]) -> None:
-    docids = Docids(encode_docids(names))
-
-    assert list(docids) == names
-    assert docids[::-1] == names[::-1]
-    assert docids.take(range(len(names))) == names
-
-
-@given(names=st.lists(lines, unique=True))
-def test_the_rank_of_a_docid_is_its_place_when_all_are_sorted(names: list[str]) -> None:
-    ranks = Docids(encode_docids(names)).ranks()
-
-    assert [names[row] for row in np.argsort(ranks)] == sorted(names)
-
-
-@pytest.mark.parametrize("row", [2, -3])
-def test_a_docid_beyond_the_last_is_refused(row: int) -> None:
-    docids = Docids(b"a\nb\n")
-
-    assert docids[-1] == "b"
-    with pytest.raises(IndexError, match="there are 2 docids"):
-        docids[row]
-
-
-def contradicting(folder: Path, **fields: object) -> None:
-    """Change fields of store.json, and the digest of its texts with them."""
-    manifest = StoreManifest.read(folder)
-    changed = replace(manifest, **fields)
-    replace(changed, texts=fields.get("texts", texts_digest(changed.shards))).write(folder)
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (lambda _: {"shards": ()}, "has 0 rows in its shards for 35 documents"),
-        (lambda _: {"shards": (), "documents": 0}, "has 0 documents, .* not at least 1"),
-        (
-            lambda shards: {"shards": shards[:1] + shards, "documents": 45},
-            "names shard 1 'vectors-00000.f16' where 'vectors-00001.f16' belongs",
-        ),
-        (
-            lambda shards: {
-                "shards": (replace(shards[0], name="../layer-02/vectors-00000.f16"), *shards[1:])
-            },
-            r"names shard 0 '\.\./layer-02/vectors-00000.f16' where 'vectors-00000.f16' belongs",
-        ),
-        (lambda shards: {"shards": shards[:-1]}, "has 30 rows in its shards for 35 documents"),
-        (
-            lambda shards: {"shards": (replace(shards[0], rows=15), *shards[1:]), "documents": 40},
-            "gives vectors-00000.f16 15 rows, and each shard has 10",
-        ),
-        (
-            lambda shards: {"shards": (*shards[:-1], replace(shards[-1], rows=-5)), "documents": 25},
-            "gives vectors-00003.f16 -5 rows",
-        ),
-        (lambda _: {"width": 0}, "has 0 documents, dims"),
-        (lambda _: {"layer": -1}, "has layer -1, and layers count from 0"),
-        (lambda _: {"texts": "00"}, "has another digest of its texts than its shards"),
-    ],
-)  # fmt: skip
-def test_a_manifest_that_contradicts_itself_is_refused(
-    store: Store, change: Callable[[tuple[Shard, ...]], dict[str, object]], reason: str
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+@pytest.mark.parametrize("value", [1.0, np.nan, np.inf])
+def test_damaged_vectors_are_neither_indexed_nor_searched(
+    tmp_path: Path, build: Build, vectors: Floats, value: float, similarity: str
 ) -> None:
-    contradicting(store.folder, **change(store.manifest.shards))
-
-    with pytest.raises(UserError, match=rf"store\.json {reason}.*m2dr index corpus.* --overwrite"):
-        open_store(store.folder)
-    assert [bool(listed.problem) for listed in list_stores(store.folder)] == [True]
-
-
-def test_a_store_is_not_searched_nor_indexed_without_its_shards(store: Store) -> None:
-    contradicting(store.folder, shards=())
-
-    for use in (
-        lambda: ExactIndex(open_store(store.folder), 8),
-        lambda: build_index(open_store(store.folder), 8),
-    ):
-        with pytest.raises(UserError, match="has 0 rows in its shards for 35 documents"):
-            use()
-    assert not (store.folder / "dim-8").exists()
-
-
-def damage(store: Store, value: float | None) -> Path:
-    """Change one vector of the third shard, and no size."""
+    store = build(tmp_path / "layer-06", vectors, similarity=similarity)
     path = store.folder / "vectors-00002.f16"
     held = np.fromfile(path, "<f2")
-    held[5 * 16 + 3] = held[5 * 16 + 3] * -2 - 1 if value is None else value
+    held[5 * 16 + 3] = value
     path.write_bytes(held.tobytes())
-    return path
 
-
-@pytest.mark.parametrize("engine", ["flat", "int8", "binary"])
-@pytest.mark.parametrize("value", [None, np.nan, np.inf])
-def test_no_index_is_built_of_damaged_vectors(
-    store: Store, engine: str, value: float | None
-) -> None:
-    damage(store, value)
-
-    refused = r"vectors-00002\.f16 is not the file that was written.*m2dr index corpus|not finite"
-    with pytest.raises(UserError, match=refused):
-        build_index(open_store(store.folder), 8, engine)
-    assert not list(store.folder.rglob("manifest.json"))
-
-
-def test_an_index_is_not_built_of_vectors_that_change_between_two_dims(store: Store) -> None:
-    build_index(store, 8)
-    path = store.folder / "vectors-00001.f16"
-    path.unlink()
-
-    with pytest.raises(UserError, match=r"vectors-00001\.f16 is missing"):
-        build_index(store, 4)
-
-
-@pytest.mark.parametrize("kept", [0, 2**30])
-@pytest.mark.parametrize("similarity", ["cosine", "dot"])
-@pytest.mark.parametrize("value", [None, np.nan, np.inf])
-def test_damaged_vectors_are_not_searched(
-    tmp_path: Path,
-    build: Callable[..., Store],
-    vectors: NDArray[np.float32],
-    value: float | None,
-    similarity: str,
-    kept: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("m2dr.index.exact.KEPT_BYTES", kept)
-    store = build(tmp_path / "layer-06", vectors, similarity=similarity)
-    damage(store, value)
-
-    with pytest.raises(UserError, match=r"vectors-00002\.f16 is not the file that was written"):
+    with pytest.raises(
+        UserError, match=r"vectors-00002\.f16 is missing or not|encoded anew|finite"
+    ):
         ExactIndex(open_store(store.folder), 8).search(vectors, 3)
-    with pytest.raises(UserError, match=r"vectors-00002\.f16 is not the file that was written"):
-        FunnelIndex(open_store(store.folder), Funnel.parse("4:20,8")).search(vectors, 3)
-
-
-@pytest.mark.parametrize("kept", [0, 2**30])
-@pytest.mark.parametrize("similarity", ["cosine", "dot"])
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_where_digests_take_too_long_vectors_that_are_not_finite_are_refused(
-    tmp_path: Path,
-    build: Callable[..., Store],
-    vectors: NDArray[np.float32],
-    value: float,
-    similarity: str,
-    kept: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("m2dr.index.exact.HASHED_BYTES", 0)
-    monkeypatch.setattr("m2dr.index.exact.KEPT_BYTES", kept)
-    store = build(tmp_path / "layer-06", vectors, similarity=similarity)
-    damage(store, value)
-
-    with pytest.raises(UserError, match="not a number|not finite"):
-        ExactIndex(open_store(store.folder), 8).search(np.abs(vectors), 3)
+    for engine in ("flat", "int8", "binary"):
+        with pytest.raises(UserError, match=r"vectors-00002\.f16|encoded anew|not finite"):
+            build_index(open_store(store.folder), 8, engine)
+    assert not list(store.folder.rglob("manifest.json"))
 
 
 @pytest.mark.parametrize("dtype", ["f16", "f32", "int8"])
 def test_a_store_is_compared_with_its_digests_once(
-    tmp_path: Path,
-    build: Callable[..., Store],
-    vectors: NDArray[np.float32],
-    dtype: str,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, build: Build, vectors: Floats, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = build(tmp_path / "layer-06", vectors, dtype=dtype)
     read: list[str] = []
+    monkeypatch.setattr(
+        "m2dr.index.store.sha256_of", lambda path: read.append(path.name) or sha256_of(path)
+    )
 
-    def reading(path: Path) -> str:
-        read.append(path.name)
-        return sha256_of(path)
-
-    monkeypatch.setattr("m2dr.index.store.sha256_of", reading)
     for _ in range(2):
         blocks = np.concatenate([block for _, block in store.blocks(7, compare=True)])
 
@@ -311,22 +193,235 @@ def test_a_store_is_compared_with_its_digests_once(
     assert read == [f"vectors-0000{number}.{dtype}" for number in range(4)]
 
 
-def test_a_record_of_a_shard_that_names_another_file_is_refused(
-    tmp_path: Path, plan: StorePlan, vectors: NDArray[np.float32]
+@given(names=st.lists(lines, unique=True))
+def test_docids_read_as_they_were_written_and_are_ranked(names: list[str]) -> None:
+    docids = Docids(encode_docids(names))
+
+    assert list(docids) == names
+    assert docids[::-1] == names[::-1]
+    assert docids.take(range(len(names))) == names
+    assert [names[row] for row in np.argsort(docids.ranks())] == sorted(names)
+
+
+# Writing
+
+
+class Stopped(BaseException):
+    """The process was killed here."""
+
+
+@pytest.mark.parametrize("steps", range(0, 36, 2))
+def test_a_run_stopped_anywhere_and_resumed_ends_with_the_same_bytes(
+    tmp_path: Path, plan: StorePlan, vectors: Floats, steps: int
 ) -> None:
-    writer = StoreWriter(tmp_path / "layer-06", plan)
-    writer.write(0, [f"d{row}" for row in range(10)], vectors[:10], texts="")
-    record = tmp_path / "layer-06" / "vectors-00000.json"
-    record.write_text(record.read_text().replace("vectors-00000.f16", "../vectors-00000.f16"))
+    encode(tmp_path / "whole", plan, vectors)
+    left = iter(range(steps, -1, -1))
+    replace_file, write_bytes = os.replace, Path.write_bytes
 
-    with pytest.raises(UserError, match=r"records 10 rows in '\.\./vectors-00000\.f16', where"):
-        StoreWriter(tmp_path / "layer-06", plan).numbers()
+    def tick() -> None:
+        if next(left, 0) == 0:
+            raise Stopped("here")
+
+    def half_written(path: Path, data: bytes) -> int:
+        write_bytes(path, bytes(data)[: len(data) // 2])
+        tick()
+        return write_bytes(path, data)
+
+    def not_renamed(source: Path, target: Path) -> None:
+        tick()
+        replace_file(source, target)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "write_bytes", half_written)
+        patch.setattr(os, "replace", not_renamed)
+        with pytest.raises(Stopped, match="here"):
+            encode(tmp_path / "resumed", plan, vectors)
+    with pytest.raises(UserError, match="holds no store|is half-written"):
+        open_store(tmp_path / "resumed")
+
+    encode(tmp_path / "resumed", plan, vectors)
+
+    assert digests(tmp_path / "resumed") == digests(tmp_path / "whole")
+    assert sorted(digests(tmp_path / "whole")) == [
+        "digests.bin",
+        "docids.txt",
+        "store.json",
+        *(f"vectors-0000{number}.f16" for number in range(4)),
+    ]
 
 
-def test_docids_that_are_no_regular_file_are_refused(store: Store) -> None:
-    path = store.folder / "docids.txt"
-    path.unlink()
-    os.mkfifo(path)
+@settings(max_examples=15, deadline=None)
+@given(order=st.permutations(range(4)))
+def test_shards_written_in_any_order_make_the_same_store(
+    tmp_path_factory: pytest.TempPathFactory, build: Build, plan: StorePlan, order: list[int]
+) -> None:
+    vectors = np.random.default_rng(5).normal(size=(35, 16)).astype(np.float32)
+    folder = tmp_path_factory.mktemp("any-order")
+    writer = begin_store(folder / "mixed", plan)
 
-    with pytest.raises(UserError, match=r"docids\.txt cannot be read \(it is a FIFO"):
-        open_store(store.folder)
+    for number in order:
+        write(StoreWriter(folder / "mixed", plan), number, vectors)
+    writer.finish()
+
+    build(folder / "straight", vectors)
+    assert digests(folder / "mixed") == digests(folder / "straight")
+
+
+def test_shards_that_are_whole_and_of_the_same_documents_are_kept(
+    tmp_path: Path, plan: StorePlan, vectors: Floats
+) -> None:
+    writer = begin_store(tmp_path, plan)
+    for number in range(4):
+        write(writer, number, vectors)
+    (tmp_path / "vectors-00001.f16").write_bytes(b"half")
+    (tmp_path / "vectors-00003.f16.17.tmp").write_bytes(b"left over")
+    texts = [*DOCIDS[:25], "other", *DOCIDS[26:]]
+
+    again = begin_store(tmp_path, plan)
+    assert again.numbers() == [0, 2, 3]
+    again.keep(Docids(encode_docids(DOCIDS)), np.frombuffer(text_digests(texts), "S16"))
+
+    assert again.numbers() == [0, 3]
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f32", "int8"])
+def test_vectors_are_copied_bit_by_bit(
+    tmp_path: Path, build: Build, plan: StorePlan, vectors: Floats, dtype: str
+) -> None:
+    before = build(tmp_path / "before", vectors, dtype=dtype)
+    writer = begin_store(tmp_path / "after", replace(plan, dtype=dtype, shard_rows=35))
+    rows = np.array([7, 3, 34])
+
+    writer.write(
+        0, ["a", "b", "c", "d"], vectors[:1], bytes(64), (np.array([0, 2, 3]), before.packed(rows))
+    )
+    writer.finish()
+
+    after = open_store(tmp_path / "after")
+    assert [part.tobytes() for part in after.packed(np.array([0, 2, 3]))] == [
+        part.tobytes() for part in before.packed(rows)
+    ]
+    np.testing.assert_array_equal(after.rows([1]), before.rows([0]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"layer": 5}, "layer 6, not 5"),
+        ({"dtype": "f32"}, "dtype 'f16', not 'f32'"),
+        ({"shard_rows": 20}, "shard_rows 10, not 20"),
+        ({"runtime": "openvino"}, "runtime 'torch', not 'openvino'"),
+    ],
+)
+def test_a_store_of_other_settings_is_refused_until_it_is_cleared(
+    tmp_path: Path, plan: StorePlan, vectors: Floats, changes: dict[str, object], reason: str
+) -> None:
+    write(begin_store(tmp_path, plan), 0, vectors)
+
+    with pytest.raises(UserError, match=f"{reason}; --overwrite"):
+        begin_store(tmp_path, replace(plan, **changes))  # type: ignore[arg-type]  # fields of any type
+    moved = replace(plan, label=replace(plan.label, model="elsewhere"))
+    assert begin_store(tmp_path, moved).numbers() == [0]
+    clear_store(tmp_path)
+    assert begin_store(tmp_path, replace(plan, **changes)).numbers() == []  # type: ignore[arg-type]  # likewise
+
+
+def test_a_store_with_a_hole_or_a_repeated_docid_is_not_finished(
+    tmp_path: Path, plan: StorePlan, vectors: Floats
+) -> None:
+    with pytest.raises(UserError, match="tiny has no documents"):
+        begin_store(tmp_path / "none", plan).finish()
+    writer = begin_store(tmp_path / "hole", plan)
+    write(writer, 0, vectors)
+    write(writer, 2, vectors)
+    with pytest.raises(ValueError, match="missing"):
+        writer.finish()
+    write(writer, 1, vectors, DOCIDS[5:])
+    with pytest.raises(UserError, match="comes twice"):
+        writer.finish()
+    assert not (tmp_path / "hole" / "store.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (np.nan, "'d3' is not finite"),
+        (-np.inf, "'d3' is not finite"),
+        (-70000.0, r"'d3' reaches 7e\+04, too large for f16; use --store f32"),
+    ],
+)
+def test_a_value_that_the_store_cannot_hold_is_refused_with_its_document(
+    tmp_path: Path, plan: StorePlan, vectors: Floats, value: float, reason: str
+) -> None:
+    vectors[3, 5] = value
+    with pytest.raises(UserError, match=reason):
+        write(begin_store(tmp_path, plan), 0, vectors)
+    assert not list(tmp_path.glob("vectors-*"))
+    if np.isfinite(value):
+        encode(tmp_path / "f32", replace(plan, dtype="f32"), vectors)
+        np.testing.assert_array_equal(open_store(tmp_path / "f32").rows(range(35)), vectors)
+
+
+@pytest.mark.parametrize("name", ["replace", "fsync"])
+def test_what_the_disk_refuses_is_written_later(
+    tmp_path: Path, plan: StorePlan, vectors: Floats, name: str
+) -> None:
+    writer = begin_store(tmp_path, plan)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, name, refuse)
+        with pytest.raises(OSError, match="No space left"):
+            write(writer, 0, vectors)
+    assert not list(tmp_path.glob("vectors-*"))
+    encode(tmp_path, plan, vectors)
+    assert open_store(tmp_path).documents == 35
+
+
+# Replacing all layers at once
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_new_stores_take_the_place_of_old_ones_and_other_files_stay(
+    tmp_path: Path, build: Build, vectors: Floats, at_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "tiny" / "0123456789ab"
+    old = build(home / "layer-06", vectors)
+    (home / "layer-02").mkdir()
+    (home / "notes.txt").write_text("of a person")
+    build(new_home(home) / "layer-06", vectors + 1)
+    (new_home(home) / "syncing").touch()
+    if not at_once:
+        monkeypatch.setattr("m2dr.index.store.ctypes.CDLL", lambda *_, **__: object())
+
+    swap_in(home)
+
+    np.testing.assert_array_equal(
+        open_store(home / "layer-06").rows([3]), (vectors[[3]] + 1).astype(np.float16)
+    )
+    assert sorted(path.name for path in home.iterdir()) == ["layer-02", "layer-06", "notes.txt"]
+    assert [path.name for path in home.parent.iterdir()] == ["0123456789ab"]
+    with pytest.raises(UserError, match="was encoded anew after it was opened; open it again"):
+        old.rows([3])
+
+
+def test_an_exchange_that_was_stopped_is_ended(
+    tmp_path: Path, build: Build, vectors: Floats
+) -> None:
+    home = tmp_path / "tiny" / "0123456789ab"
+    build(home.with_name("0123456789ab.old") / "layer-06", vectors)
+    build(new_home(home) / "layer-06", vectors + 1)
+    (new_home(home) / "syncing").touch()
+
+    end_sync(home)  # between the first rename and the second
+
+    np.testing.assert_array_equal(
+        open_store(home / "layer-06").rows([3]), vectors[[3]].astype(np.float16)
+    )
+    assert new_home(home).exists()  # a sync goes on from there
+    (new_home(home) / "syncing").unlink()
+    end_sync(home)
+    assert not new_home(home).exists()

@@ -8,13 +8,14 @@ from world import stopped_after
 
 import m2dr
 from m2dr.core.errors import Interrupted, UserError
+from m2dr.core.files import read_record
 from m2dr.core.requests import IndexRequest
 from m2dr.data.loaders import open_dataset
 from m2dr.index.exit_files import exits_folder, fitting_exits
+from m2dr.index.manifest import StorePlan
 from m2dr.index.store import Store, open_store
-from m2dr.index.store_writer import read_partial
 from m2dr.model.graphs import OPENVINO, RUNTIMES
-from m2dr.tasks import encode_store
+from m2dr.tasks import encode_corpus
 from m2dr.tasks.index import index_corpus
 
 pytestmark = pytest.mark.skipif(
@@ -72,9 +73,9 @@ def test_an_interrupted_encoding_goes_on_in_its_runtime_and_ends_with_the_same_b
 ) -> None:
     begun(request(tiny_corpus, tiny_backbone, tmp_path))
     folder = next(tmp_path.glob("*/*/layer-04"))
-    assert read_partial(folder).plan.runtime == OPENVINO
+    assert read_record(folder / "store.partial.json", StorePlan).runtime == OPENVINO
 
-    with pytest.raises(UserError, match=r"store with runtime 'openvino', not 'torch'\. Repeat"):
+    with pytest.raises(UserError, match=r"store with runtime 'openvino', not 'torch'"):
         index_corpus(request(tiny_corpus, tiny_backbone, tmp_path, runtime="torch"))
     index_corpus(request(tiny_corpus, tiny_backbone, tmp_path, runtime="auto"))
 
@@ -97,7 +98,7 @@ def test_without_openvino_a_store_that_it_began_is_not_gone_on_with(
 def test_a_finished_store_is_used_whatever_runtime_is_asked_for(
     whole: Path, tiny_corpus: Path, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(encode_store, "embed_tokens", None)  # nothing is encoded
+    monkeypatch.setattr(encode_corpus, "embed_tokens", None)  # nothing is encoded
 
     report = index_corpus(request(tiny_corpus, tiny_backbone, whole, runtime="torch", dims=(16,)))
 

@@ -19,8 +19,7 @@ from m2dr.core.requests import (
     IndexRequest,
     SearchRequest,
 )
-from m2dr.tasks.import_vectors import import_vectors
-from m2dr.tasks.index import index_corpus
+from m2dr.tasks.index import import_vectors, index_corpus
 from m2dr.tasks.search import Searcher, compare_with_scan
 
 FP32 = {"device": "cpu", "dtype": "fp32"}

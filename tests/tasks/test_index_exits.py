@@ -36,12 +36,13 @@ from m2dr.model.export import write_table
 from m2dr.model.hub import CARD, EXITS, STATIC, TOKENIZER
 from m2dr.model.static import open_static
 from m2dr.model.tokenizer import read_tokenizer
-from m2dr.tasks import encode_store
-from m2dr.tasks import index as indexing
+from m2dr.tasks import encode_corpus
+from m2dr.tasks import fit_index as indexing
 from m2dr.tasks.encode_texts import embed_texts
 from m2dr.tasks.evaluate import evaluate, keep_record, measure_all_costs
 from m2dr.tasks.fit import fit
-from m2dr.tasks.index import fit_index, index_corpus
+from m2dr.tasks.fit_index import fit_index
+from m2dr.tasks.index import index_corpus
 from m2dr.tasks.pick import pick_cut
 from m2dr.tasks.search import Searcher
 
@@ -142,18 +143,18 @@ def test_the_exits_are_the_same_however_the_documents_were_encoded(
     """In one process, killed and gone on with, by workers, and added to an index that had none."""
     whole = ask()
     index_corpus(whole)
-    killed, write, calls = ask("killed"), encode_store.ShardEncoder._write, []
+    killed, write, calls = ask("killed"), encode_corpus.ShardEncoder._write, []
 
     def dies(
-        self: encode_store.ShardEncoder, ran: encode_store._Vectors
-    ) -> encode_store.WrittenShard:
+        self: encode_corpus.ShardEncoder, ran: encode_corpus._Vectors
+    ) -> encode_corpus.WrittenShard:
         calls.append(1)
         if len(calls) == 3:
             raise RuntimeError("the power went")
         return write(self, ran)
 
     with monkeypatch.context() as patch:
-        patch.setattr(encode_store.ShardEncoder, "_write", dies)
+        patch.setattr(encode_corpus.ShardEncoder, "_write", dies)
         with pytest.raises(RuntimeError):
             index_corpus(killed)
     states = [path.name for path in sorted(folder_of(killed).iterdir())]
@@ -195,7 +196,7 @@ def test_a_store_has_the_same_bytes_with_exits_and_without(ask: Ask) -> None:
 def test_a_new_dim_fits_nothing_again(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     request = ask()
     index_corpus(request)
-    monkeypatch.setattr("m2dr.tasks.index._fit", None)  # not called
+    monkeypatch.setattr("m2dr.tasks.fit_index._fit", None)  # not called
     index_corpus(replace(request, dims=(8,)))
     bare = ask("bare", exits=False)
     index_corpus(bare)

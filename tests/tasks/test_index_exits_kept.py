@@ -24,9 +24,9 @@ from m2dr.model import checkpoint
 from m2dr.model.checkpoint import export_cut
 from m2dr.model.hub import EXITS, STATIC
 from m2dr.model.static import open_static, read_static
-from m2dr.tasks import index as fitting
-from m2dr.tasks.fit_index import HELD_OUT, SNIPPETS, held_out, snippet_places
-from m2dr.tasks.index import fit_index, index_corpus
+from m2dr.tasks import fit_index as fitting
+from m2dr.tasks.fit_index import HELD_OUT, SNIPPETS, fit_index, held_out, snippet_places
+from m2dr.tasks.index import index_corpus
 from m2dr.tasks.search import Searcher
 
 Ask = Callable[..., IndexRequest]

@@ -16,11 +16,9 @@ from m2dr.core.requests import SearchRequest
 from m2dr.data.loaders import open_dataset
 from m2dr.evaluate.runs import read_run
 from m2dr.index.faiss_build import build_index
-from m2dr.index.layout import store_folder
-from m2dr.index.manifest import StorePlan
+from m2dr.index.manifest import StorePlan, store_folder
 from m2dr.index.milvus import open_collection, release
-from m2dr.index.store import Store, open_store
-from m2dr.index.store_writer import StoreWriter
+from m2dr.index.store import Store, begin_store, open_store, text_digests
 from m2dr.model.checkpoint import load, read_card
 from m2dr.tasks.encode_texts import embed_texts
 from m2dr.tasks.encoder import label_of
@@ -60,9 +58,9 @@ def indexes(
     for layer, rows in zip((2, 4), vectors, strict=True):
         folder = store_folder(root, tiny_corpus.name, card.fingerprint, layer)
         plan = StorePlan(tiny_corpus.name, layer, 32, label, "f32")
-        writer = StoreWriter(folder, plan)
-        writer.write(0, [document.id for document in documents], rows, "texts")
-        writer.finish(len(documents))
+        writer = begin_store(folder, plan)
+        writer.write(0, [document.id for document in documents], rows, text_digests(texts))
+        writer.finish()
         for dim in (8, 32):
             build_index(open_store(folder), dim)
     return root
@@ -124,7 +122,7 @@ def test_pushing_what_is_not_there_names_the_command(
 ) -> None:
     to = ("index", "push", "--to", "milvus", "--corpus", tiny_corpus, "--model", tiny_backbone)
 
-    assert "There is no store of" in refused(*to, "--uri", uri, "--indexes", tmp_path)
+    assert "has no store of" in refused(*to, "--uri", uri, "--indexes", tmp_path)
     here = (*to, "--indexes", indexes)
     assert "no store of documents" in refused(*here, "--uri", uri, "--layer", "3")
     assert "Dim 33 was asked for" in refused(*here, "--uri", uri, "--dim", "33")
@@ -209,7 +207,7 @@ def test_malformed_imports_are_sentences(
     np.save(tmp_path / "X.npy", np.ones((40, 64), np.float32))
     assert "have 64 dims, and those of the model 32" in refused(*words, *theirs)
     (tmp_path / "X.npy").write_bytes(b"\x80\x04.")
-    assert "is a pickle, as Tevatron and BEIR write embeddings" in refused(*words, *theirs)
+    assert "is no array that numpy.save wrote" in refused(*words, *theirs)
     assert not (tmp_path / "own").exists()
 
 

@@ -22,7 +22,7 @@ from m2dr.core.records import Cut
 from m2dr.data.qrels import read_judgements
 from m2dr.evaluate.grid import read_grid
 from m2dr.evaluate.runs import read_run
-from m2dr.index.layout import stored_layers
+from m2dr.index.manifest import stored_layers
 from m2dr.index.store import open_store
 from m2dr.integrations.beir import BeirIndex, BeirModel
 from m2dr.integrations.mteb import MtebEncoder

@@ -50,9 +50,9 @@ def test_what_was_not_touched_is_well(folder: Path, tiny_corpus: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("vectors-00002.f16", r"vectors-00002\.f16 is not the file that was written"),
+        ("vectors-00002.f16", r"vectors-00002\.f16 is missing or not the file"),
         ("docids.txt", r"docids\.txt"),
-        ("dim-8/index", r"index is missing or not the file that was written.*--dim 8"),
+        ("dim-8/index", r"index is not the file that was written"),
         ("dim-8/docid", r"docid is not the file that was written"),
     ],
 )
@@ -73,7 +73,7 @@ def test_a_shard_that_is_missing_or_cut_off_is_named(
     shard = folder / "vectors-00001.f16"
     shard.unlink() if how == "missing" else shard.write_bytes(shard.read_bytes()[:-2])
 
-    assert "vectors-00001.f16 is missing or has another size" in problems(folder, tiny_corpus)
+    assert "vectors-00001.f16 is missing or not the file" in problems(folder, tiny_corpus)
 
 
 def test_a_store_of_a_newer_format_is_told_apart(folder: Path, tiny_corpus: Path) -> None:
@@ -110,11 +110,9 @@ def test_another_corpus_or_none_is_a_note_and_no_fault(folder: Path, tmp_path: P
 
 
 def test_a_folder_without_stores_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        UserError, match="holds no store. Make one with: m2dr index corpus --indexes"
-    ):
+    with pytest.raises(UserError, match="holds no store"):
         verify(VerifyRequest(root=tmp_path))
-    with pytest.raises(UserError, match="holds no store. Name the folder of a layer"):
+    with pytest.raises(UserError, match="holds no store"):
         verify(VerifyRequest((tmp_path,)))
 
 
@@ -131,5 +129,5 @@ def test_the_list_shows_what_is_there_and_how_far_what_is_half_written_is(
     assert listed.exit_code == 0
     assert [line.split()[0] for line in listed.output.splitlines()[:2]] == ["corpus", "tiny"]
     assert "40" in listed.output
-    assert "is not JSON" in listed.output
+    assert "store.json cannot be read" in listed.output
     assert "holds no store" in run("index", "list", "--indexes", tmp_path / "none").output

@@ -1,0 +1,160 @@
+import pickle
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from m2dr.core.errors import UserError
+from m2dr.index.faiss_build import build_index
+from m2dr.index.importing import open_npy, open_pyserini
+from m2dr.index.store import Store
+
+Floats = NDArray[np.float32]
+Files = tuple[Path, Path]  # vectors and ids
+
+
+@pytest.fixture
+def files(tmp_path: Path, vectors: Floats) -> Files:
+    np.save(tmp_path / "X.npy", vectors)
+    (tmp_path / "ids.txt").write_text("".join(f"d{row}\n" for row in range(len(vectors))))
+    return tmp_path / "X.npy", tmp_path / "ids.txt"
+
+
+def pyserini(folder: Path, vectors: Floats, recipe: str = "Flat") -> Path:
+    """A folder as Pyserini's encoder writes it."""
+    index = faiss.index_factory(vectors.shape[1], recipe, faiss.METRIC_INNER_PRODUCT)
+    index.train(vectors)
+    index.add(vectors)
+    folder.mkdir()
+    faiss.write_index(index, str(folder / "index"))
+    (folder / "docid").write_text("".join(f"d{row}\n" for row in range(len(vectors))))
+    return folder
+
+
+@pytest.mark.parametrize("dtype", ["<f2", "<f8", ">f4"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_an_array_gives_its_vectors(files: Files, vectors: Floats, dtype: str, order: str) -> None:
+    np.save(files[0], np.asarray(vectors, dtype, order=order))  # type: ignore[call-overload]  # two literals
+
+    found = open_npy(*files)
+
+    assert list(found.docids) == [f"d{row}" for row in range(35)]
+    np.testing.assert_array_equal(found.checked(range(3, 9)), vectors[3:9].astype(dtype))
+
+
+@pytest.mark.parametrize("recipe", ["Flat", "HNSW8", "IVF4,Flat"])
+def test_a_pyserini_folder_gives_its_vectors(tmp_path: Path, vectors: Floats, recipe: str) -> None:
+    found = open_pyserini(pyserini(tmp_path / "theirs", vectors, recipe))
+
+    assert list(found.docids) == [f"d{row}" for row in range(35)]
+    np.testing.assert_array_equal(found.checked(range(35)), vectors)
+
+
+def test_an_index_of_m2dr_is_a_pyserini_folder(store: Store) -> None:
+    found = open_pyserini(build_index(store, 8))
+
+    assert (list(found.docids), found.width) == (list(store.docids), 8)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_vector_that_is_not_finite_is_named(files: Files, vectors: Floats, bad: float) -> None:
+    vectors[23, 5] = bad
+    np.save(files[0], vectors)
+
+    with pytest.raises(UserError, match=r"X\.npy, row 23: the vector of document 'd23' is not fin"):
+        open_npy(*files).checked(range(20, 30))
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        ("a\nb\n", r"ids\.txt has 2 ids for the 3 vectors of .*X\.npy"),
+        ("", r"has 0 ids for the 3 vectors"),
+        ("a\nb\na\n", r"ids\.txt, line 3: the id 'a' was on line 1 too"),
+        ("a\n  \nc\n", r"ids\.txt, line 2: the id is empty"),
+        (b"a\n\xff\nc\n", r"ids\.txt is not UTF-8"),
+        ("a\nb\0\nc\n", r"ids\.txt, line 2: the id holds '\\x00', and run files can carry neither"),
+        ("a\nb b\nc\n", r"ids\.txt, line 2: the id holds ' '"),
+        ("a\rb\nc\nd\n", r"ids\.txt, line 1: the id holds '\\r'"),
+    ],
+)
+def test_ids_that_are_not_one_per_vector_are_refused(
+    files: Files, vectors: Floats, lines: str | bytes, reason: str
+) -> None:
+    np.save(files[0], vectors[:3])
+    files[1].write_bytes(lines.encode() if isinstance(lines, str) else lines)
+
+    with pytest.raises(UserError, match=reason):
+        open_npy(*files)
+
+
+@pytest.mark.parametrize("lines", ["a\nb\nc", "a\r\nb\r\nc\r\n", "\ufeffa\r\nb\nc\n"])
+def test_ids_may_end_as_other_systems_end_lines(files: Files, vectors: Floats, lines: str) -> None:
+    np.save(files[0], vectors[:3])
+    files[1].write_bytes(lines.encode())
+
+    assert list(open_npy(*files).docids) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("array", "reason"),
+    [
+        (np.zeros(5, "f4"), r"holds float32 of shape \[5\], and vectors are floats of shape"),
+        (np.zeros((0, 4), "f4"), r"of shape \[0, 4\]"),
+        (np.zeros((4, 4), "i1"), r"holds int8 of shape"),
+        (np.array([[1.0], "a", None], dtype=object), "cannot be read"),
+    ],
+)
+def test_an_array_that_is_no_matrix_of_floats_is_refused(
+    files: Files, array: NDArray[np.generic], reason: str
+) -> None:
+    np.save(files[0], array)
+
+    with pytest.raises(UserError, match=reason):
+        open_npy(*files)
+
+
+class _Trap:
+    def __reduce__(self) -> tuple[object, ...]:
+        return (sys.exit, ("a pickle was opened",))
+
+
+HARMS: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda _: b"",
+    "text": lambda _: b"1 2 3",
+    "cut short": lambda data: data[:-9],
+    "cut in the header": lambda data: data[:40],
+    "spoilt header": lambda data: data.replace(b"'shape'", b"'shape:"),
+    "archive": lambda _: b"PK\x03\x04",
+    "pickle": lambda _: pickle.dumps(_Trap(), protocol=5),
+    "old pickle": lambda _: pickle.dumps(_Trap(), protocol=0),
+}
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_file_that_is_no_array_is_refused_and_not_run(files: Files, harm: str) -> None:
+    files[0].write_bytes(HARMS[harm](files[0].read_bytes()))
+
+    with pytest.raises(UserError, match=r"X\.npy (cannot be read|is no array that numpy)"):
+        open_npy(*files)
+
+
+def test_folders_that_faiss_cannot_read_are_refused(tmp_path: Path, vectors: Floats) -> None:
+    with pytest.raises(UserError, match="is no Pyserini folder: it has no file index"):
+        open_pyserini(tmp_path)
+    folder = pyserini(tmp_path / "theirs", vectors)
+    for data in (b"garbage", b"", (folder / "index").read_bytes()[:-100]):
+        (folder / "index").write_bytes(data)
+        with pytest.raises(UserError, match="cannot be read"):
+            open_pyserini(folder)
+    index = faiss.IndexIDMap(faiss.IndexFlatIP(16))
+    index.add_with_ids(vectors, np.arange(35)[::-1].copy())
+    faiss.write_index(index, str(folder / "index"))
+    with pytest.raises(UserError, match="does not give its vectors back"):
+        open_pyserini(folder)
+    with pytest.raises(UserError, match="index holds no vectors"):
+        open_pyserini(pyserini(tmp_path / "none", np.empty((0, 16), np.float32)))

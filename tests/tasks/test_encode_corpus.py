@@ -1,0 +1,374 @@
+"""Encoding of a corpus: interrupted, resumed, shared among workers, and again when it changes."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from world import make_corpus, stopped_after
+
+from m2dr.core.errors import Interrupted, UserError
+from m2dr.core.files import sha256_of
+from m2dr.core.requests import FitIndexRequest, IndexRequest
+from m2dr.data.loaders import open_dataset
+from m2dr.index.exit_files import fitting_exits
+from m2dr.index.faiss_build import open_index
+from m2dr.index.manifest import built_indexes
+from m2dr.index.store import Store, open_store
+from m2dr.tasks import encode_corpus
+from m2dr.tasks.encode_corpus import EncodingJob, ShardEncoder, ShardReader
+from m2dr.tasks.fit_index import fit_index
+from m2dr.tasks.index import index_corpus
+
+Asked = Callable[..., IndexRequest]
+
+
+@pytest.fixture
+def ask(tiny_backbone: Path, tmp_path: Path) -> Asked:
+    corpus = make_corpus(tmp_path / "tiny")
+
+    def ask(**changes: object) -> IndexRequest:
+        fields = {
+            "layers": (2, 4), "dims": (8,), "root": tmp_path / "indexes", "device": "cpu",
+            "dtype": "fp32", "shard_rows": 10, "exits": False,
+        }  # fmt: skip
+        return IndexRequest(str(corpus), str(tiny_backbone), **{**fields, **changes})  # type: ignore[arg-type]  # fields of any type
+
+    return ask
+
+
+def change(corpus: str | Path, rows: Callable[[list[dict[str, str]]], None]) -> None:
+    path = Path(corpus) / "corpus.jsonl"
+    documents = [json.loads(line) for line in path.read_text().splitlines()]
+    rows(documents)
+    path.write_text("".join(json.dumps(row) + "\n" for row in documents))
+
+
+def some(rows: list[dict[str, str]]) -> None:
+    """Two texts change, one document goes, one comes, and one has another place."""
+    rows[3]["text"] = "a path and a line"
+    rows[25]["text"] = "numbers of a list"
+    del rows[12]
+    rows.insert(0, {"_id": "new", "title": "", "text": "open the file"})
+    rows.append(rows.pop(7))
+
+
+def store_of(request: IndexRequest, layer: int = 4) -> Store:
+    return open_store(next(request.root.glob(f"*/*/layer-{layer:02d}")))
+
+
+def digests(root: Path) -> dict[str, str]:
+    files = (path for path in root.rglob("*") if path.is_file())
+    return {str(path.relative_to(root)): sha256_of(path) for path in files}
+
+
+@pytest.fixture
+def encoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Numbers of documents that were encoded, by shard."""
+    counts: list[int] = []
+    usual = encode_corpus.embed_tokens
+
+    def counting(*arguments: object) -> object:
+        counts.append(len(arguments[1]))  # type: ignore[arg-type]  # rows of tokens
+        return usual(*arguments)  # type: ignore[arg-type]  # handed on as they came
+
+    monkeypatch.setattr(encode_corpus, "embed_tokens", counting)
+    return counts
+
+
+# Shards
+
+
+@pytest.mark.parametrize("stage", ["_read", "_run", "_write"])
+@pytest.mark.parametrize("error", [UserError, KeyboardInterrupt])
+def test_an_error_of_any_stage_ends_all_and_keeps_what_was_run(
+    ask: Asked, stage: str, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, before, calls = getattr(ShardEncoder, stage), threading.active_count(), []
+
+    def failing(*arguments: object) -> object:
+        calls.append(1)
+        if len(calls) == 3:
+            raise error("here")
+        return usual(*arguments)
+
+    monkeypatch.setattr(ShardEncoder, stage, failing)
+    with pytest.raises((error, Interrupted), match="here|stopped after"):
+        index_corpus(ask())
+    assert threading.active_count() == before
+    monkeypatch.undo()
+    assert index_corpus(ask()).documents == 40
+
+
+def test_shards_may_be_read_in_any_order(tiny_corpus: Path) -> None:
+    dataset = open_dataset(str(tiny_corpus))
+    ids = list(dataset.document_ids())
+    reader = ShardReader(dataset, 15)
+
+    found = {number: [d.id for d in reader.read(number)] for number in (1, 2, 0, 2)}
+
+    assert found == {0: ids[:15], 1: ids[15:30], 2: ids[30:]}
+
+
+def test_ctrl_c_keeps_what_is_written_and_the_same_command_goes_on(
+    ask: Asked, encoded: list[int]
+) -> None:
+    with stopped_after(4), pytest.raises(Interrupted, match="stopped after 20 of 40 documents"):
+        index_corpus(ask())
+    encoded.clear()
+
+    index_corpus(ask())
+
+    assert encoded == [10, 10]
+    index_corpus(ask(root=ask().root.with_name("whole")))
+    assert digests(ask().root) == digests(ask().root.with_name("whole"))
+
+
+def test_only_a_missing_shard_is_encoded_again(ask: Asked, encoded: list[int]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("m2dr.index.store.StoreWriter.finish", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            index_corpus(ask(layers=(2,)))
+    folder = next(ask().root.glob("*/*/layer-02"))
+    (folder / "vectors-00001.f16").write_bytes(b"cut off")
+    change(ask().corpus, lambda rows: rows[35].update(text="changed meanwhile"))
+    encoded.clear()
+
+    index_corpus(ask(layers=(2,)))
+
+    assert encoded == [10, 10]  # the second, and the one of the text that changed
+
+
+def test_a_finished_store_is_not_encoded_again(ask: Asked, encoded: list[int]) -> None:
+    index_corpus(ask())
+    before, _ = digests(ask().root), encoded.clear()
+
+    index_corpus(ask(shard_rows=7))
+    assert digests(ask().root) == before
+    index_corpus(ask(dims=(16,)))
+    assert not encoded
+    assert before.items() <= digests(ask().root).items()
+    with pytest.raises(UserError, match="dtype 'f16', not 'f32'; --overwrite"):
+        index_corpus(ask(store="f32"))
+    index_corpus(ask(store="f32", overwrite=True))
+    assert store_of(ask()).manifest.dtype == "f32"
+
+
+@pytest.mark.slow  # two processes load torch
+def test_workers_write_the_same_bytes(ask: Asked) -> None:
+    index_corpus(ask())
+    index_corpus(ask(root=ask().root.with_name("shared"), workers=2))
+
+    assert digests(ask().root) == digests(ask().root.with_name("shared"))
+
+
+# A corpus that changes
+
+
+@pytest.mark.parametrize("dtype", ["f16", "int8"])
+def test_a_changed_corpus_is_encoded_where_it_changed_at_all_layers(
+    ask: Asked, encoded: list[int], dtype: str
+) -> None:
+    asked = ask(store=dtype, dims=(8, 16), engines=("flat", "hnsw"))
+    index_corpus(asked)
+    before = store_of(asked)
+    vectors = dict(zip(before.docids, before.rows(range(40)), strict=True))
+    change(asked.corpus, some)
+    encoded.clear()
+
+    index_corpus(replace(asked, layers=(2,), dims=(8,), engines=()))
+
+    assert sum(encoded) == 3
+    names = [document.id for document in open_dataset(asked.corpus).documents()]
+    for layer in (2, 4):
+        store = store_of(asked, layer)
+        assert list(store.docids) == names
+        assert not list(store.problems())
+        assert [(one.dim, one.engine) for one in built_indexes(store.folder)] == [
+            (8, "flat"), (8, "hnsw"), (16, "flat"), (16, "hnsw")
+        ]  # fmt: skip
+        for built in built_indexes(store.folder):
+            assert list(open_index(built.folder).docids) == names
+    for docid, vector in zip(names, store_of(asked).rows(range(40)), strict=True):
+        if docid not in ("new", "d3", "d25"):
+            np.testing.assert_array_equal(vector, vectors[docid])
+    index_corpus(replace(asked, root=asked.root.with_name("fresh")))
+    fresh = store_of(replace(asked, root=asked.root.with_name("fresh")))
+    found, expected = (
+        np.asarray(store.rows(range(40)), np.float32) for store in (store_of(asked), fresh)
+    )
+    np.testing.assert_allclose(found, expected, atol=0.05 if dtype == "int8" else 1e-2)
+    assert not [path for path in asked.root.rglob("*") if path.suffix in (".new", ".lock")]
+
+
+def test_a_sync_that_is_stopped_leaves_the_index_and_goes_on(
+    ask: Asked, encoded: list[int]
+) -> None:
+    asked = ask(layers=(4,))
+    index_corpus(asked)
+    before = digests(asked.root)
+    change(asked.corpus, lambda rows: [row.update(text=f"{row['text']} x") for row in rows[5:35]])
+    with stopped_after(2), pytest.raises(Interrupted):
+        index_corpus(asked)
+    assert before.items() <= digests(asked.root).items()
+    assert open_index(next(asked.root.rglob("dim-8"))).documents == 40
+    encoded.clear()
+
+    index_corpus(asked)
+
+    assert encoded == [10, 5]
+    whole = replace(asked, root=asked.root.with_name("whole"))
+    change(asked.corpus, lambda rows: [row.update(text=row["text"][:-2]) for row in rows[5:35]])
+    index_corpus(whole)
+    change(asked.corpus, lambda rows: [row.update(text=f"{row['text']} x") for row in rows[5:35]])
+    index_corpus(whole)
+    assert digests(asked.root) == digests(whole.root)
+
+
+def test_a_corpus_that_is_as_it_was_ends_a_sync(ask: Asked) -> None:
+    asked = ask(layers=(4,))
+    index_corpus(asked)
+    before, lines = digests(asked.root), Path(asked.corpus, "corpus.jsonl").read_text()
+    change(asked.corpus, some)
+    with stopped_after(1), pytest.raises(Interrupted):
+        index_corpus(asked)
+    Path(asked.corpus, "corpus.jsonl").write_text(lines)
+
+    index_corpus(asked)
+
+    assert digests(asked.root) == before
+
+
+def test_fields_that_change_encode_nothing(ask: Asked, encoded: list[int]) -> None:
+    asked = ask(layers=(4,))
+    index_corpus(asked)
+    change(asked.corpus, lambda rows: [row.update(year=str(i)) for i, row in enumerate(rows)])  # type: ignore[func-returns-value]  # for each
+    encoded.clear()
+
+    index_corpus(asked)
+
+    assert not encoded
+    assert store_of(asked).manifest.fields
+
+
+def test_exits_stay_as_they_were_fitted(ask: Asked, capfd: pytest.CaptureFixture[str]) -> None:
+    asked = ask(layers=(4,), exits=True)
+    index_corpus(asked)
+    exits = fitting_exits(store_of(asked).folder)
+    assert exits
+    before = (exits / "exits.safetensors").read_bytes()
+    change(asked.corpus, some)
+
+    index_corpus(asked)
+
+    assert fitting_exits(store_of(asked).folder) == exits
+    assert (exits / "exits.safetensors").read_bytes() == before
+    assert "stays as it was fitted, on the documents of before" in capfd.readouterr().err
+    fit_index(FitIndexRequest(asked.corpus, asked.model, asked.root, "cpu", "fp32", overwrite=True))
+    assert (exits / "exits.safetensors").read_bytes() != before
+
+
+def test_a_text_that_is_not_utf8_is_named_with_its_line(ask: Asked) -> None:
+    path = Path(ask().corpus) / "corpus.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[25] = lines[25].replace(b"text", b"te\xffxt", 1)
+    path.write_bytes(b"".join(lines))
+
+    with pytest.raises(UserError, match=r"corpus\.jsonl, line 26"):
+        index_corpus(ask())
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "count", "threads"),
+    [
+        ((8, 8, 2), 0, 2, 8),
+        ((8, 8), 0, 1, 4),
+        ((2, 1), 0, 1, 2),
+        ((8, 8), 0, 8, 2),
+        ((8,), 4, 2, 1),
+    ],
+)
+def test_a_ray_task_fits_on_a_node(
+    nodes: tuple[int, ...], gpus: int, count: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ray:
+        asked: dict[str, object] = {}
+        most = waiting = 0
+
+        def cluster_resources(self) -> dict[str, float]:
+            return {"CPU": sum(nodes), "GPU": gpus}
+
+        def nodes(self) -> list[dict[str, object]]:
+            dead = {"Alive": False, "Resources": {"CPU": 99.0}}
+            return [dead, *({"Alive": True, "Resources": {"CPU": float(n)}} for n in nodes)]
+
+        def options(self, **asked: object) -> "Ray":
+            self.asked = asked
+            return self
+
+        def remote(self, *given: object) -> object:
+            if not callable(given[0]):
+                self.waiting += 1
+                self.most = max(self.most, self.waiting)
+            return self if callable(given[0]) else given[0]
+
+        def wait(self, tasks: list[int]) -> tuple[list[int], list[int]]:
+            self.waiting -= 1
+            return tasks[:1], tasks[1:]
+
+        def get(self, number: int) -> object:
+            return encode_corpus.WrittenShard(number, 10, 0, 0, 0, 0)
+
+    ray = Ray()
+
+    class Opened:
+        def __enter__(self) -> Ray:
+            return ray
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr("m2dr.tasks.workers._ray", Opened)
+    done: list[int] = []
+    written = encode_corpus.workers.encode_on_ray(
+        EncodingJob("", 0, "", "", "", ()), range(9), count, done.append
+    )
+
+    assert sorted(shard.number for shard in written) == list(range(9))
+    assert done == [10] * 9
+    assert ray.asked["num_cpus"] == threads
+    assert ray.most == (9 if count == 1 else count)
+
+
+def test_a_sync_killed_anywhere_leaves_an_index_and_ends_as_one_that_was_not(
+    ask: Asked, tmp_path: Path
+) -> None:
+    asked = ask(engines=("flat", "hnsw"))
+    index_corpus(asked)
+    changed = tmp_path / "changed"
+    shutil.copytree(asked.corpus, changed)
+    change(changed, some)
+    script = Path(__file__).parents[1] / "killing_syncs.py"
+    places = (asked.corpus, changed, asked.model, asked.root, tmp_path / "place")
+
+    done = subprocess.run(
+        [sys.executable, script, *map(str, places)], capture_output=True, text=True, timeout=600,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout)
+    assert {each["seen"] for each in told} == {"before", "after"}
+    for each in told:
+        assert each["code"] == -signal.SIGKILL, each
+        assert each["again"] == 40, each
+        assert each["ended"], each
+        assert not each["left"], each
