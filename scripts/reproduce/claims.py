@@ -1,14 +1,22 @@
-"""What a script of reproduction holds: models, how they are measured, and what was published."""
+"""The rows of experiments.json: models, how they are measured, and what was published of them.
 
+A model is a training; a claim says that one cell is above another, as a paper prints both.
+"""
+
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
+from m2dr.evaluate.comparison import published_sets
 
 BERT, MINILM = (12, 768), (6, 384)  # layers and width: of the papers, and at small scale
 SHALLOW, WHOLE, BELOW = "shallow", "whole", "below"  # cells beside cuts; see `Cell`
-DIMS = (8, 16, 32, 64, 128, 256, 512, 768)
+FOLDER = Path(__file__).parent
 Kind = Literal["retrieval", "sts", "classification", "pairs"]
 
 
@@ -137,3 +145,37 @@ def checkable(
         for claim in experiment.claims
         if {claim.above.model, claim.below.model} <= names and not (small and claim.paper_only)
     )
+
+
+def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(each) if isinstance(each, list) else each for name, each in row.items()}
+
+
+_ROWS = json.loads((FOLDER / "experiments.json").read_text(encoding="utf-8"))
+MODELS = {name: Model(name, **_plain(row)) for name, row in _ROWS["models"].items()}
+EXPERIMENTS = {
+    name: Experiment(
+        name,
+        row["title"],
+        Evaluation(**_plain(row["evaluation"])),
+        tuple(MODELS[model] for model in row["models"]),
+        tuple(
+            Claim(says, Cell(*above), Cell(*below), source, **(more[0] if more else {}))
+            for says, above, below, source, *more in row["claims"]
+        ),
+    )
+    for name, row in _ROWS["experiments"].items()
+}
+
+
+@cache
+def grids(name: str) -> Mapping[str, Mapping[str, float]]:
+    """Recipe -> cut -> value of one published set; empty where there is no such set."""
+    known = json.loads((FOLDER / "published.json").read_text(encoding="utf-8"))["sets"]
+    if name in known:
+        return {
+            recipe: {str(Cut(layer, dim)): value for layer, dim, value in cells}
+            for recipe, cells in known[name]["models"].items()
+        }
+    sets = published_sets().get(name, ())
+    return {one.recipe: {str(cut): value for cut, value in one.cells.items()} for one in sets}

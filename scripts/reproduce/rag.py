@@ -11,18 +11,19 @@ import argparse
 import json
 import math
 import random
+import re
+import string
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
-from answers import can_be_held, exact_match, f1, holds
-from catalogue import ESE
+from claims import MODELS as TRAINED
 from claims import Cell, Claim
-from common import CLOSE, ERRORS, NOT_SEEN, SEEN, end, names, parser, scale_of, tell
-from ese_grid import MRL, RAW
-from generation import Generator
+from run import CLOSE, ERRORS, NOT_SEEN, SEEN, end, names, parser, scale_of, tell
 from training import Scale, trained, write
 
 from m2dr.core.errors import UserError
@@ -36,6 +37,7 @@ from m2dr.tasks.evaluate import evaluate
 TextOf = Callable[[str], str]  # of a docid
 Cells = Mapping[str, Mapping[str, Mapping[str, float]]]  # model -> cut -> measure -> share
 TABLE = "Li et al., ESE, arXiv:2402.14776, table 4"
+RAW, MRL, ESE = (TRAINED[name] for name in ("ese-raw", "ese-mrl", "ese"))
 MODELS = (RAW, MRL, ESE)
 DIMS = (64, 128, 256, 512, 768)
 FOUND = (1, 5, 10)  # ranks within which an answer counts as found
@@ -66,6 +68,136 @@ class Question:
     id: str
     text: str
     right: tuple[str, ...]
+
+
+# ESE, table 3, with its placeholders.
+PROMPT = """As an advanced QA system, your role is to provide accurate and straightforward answers \
+based on the provided context. Utilize the following information to answer the given question, \
+directly output the straightforward answer, and do not explain it:
+Context: {context}.
+Question: {question}.
+Requirement: For ‘yes/no’ question, directly output ‘yes’ or ‘no’. For the ‘who’ question, \
+directly output the people’s names. For the ‘when’ question, directly output the date or time, so \
+on and so forth.
+Output:"""
+
+
+class Generator:
+    """A causal language model from a folder, decoding greedily."""
+
+    def __init__(self, folder: Path, tokens: int, device: str = "auto") -> None:
+        """Load it.
+
+        Args:
+            folder: as transformers writes it; nothing is fetched, and no code of it is run.
+            tokens: of an answer, at most.
+            device: auto, cpu, cuda or cuda:N.
+
+        Raises:
+            UserError: the folder holds no causal language model.
+        """
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        from m2dr.model.devices import choose_device
+
+        self.tokens, self.device = tokens, choose_device(device)
+        if not (folder / "config.json").exists():
+            raise UserError(
+                f"--generator takes a folder with a causal language model; {folder} has no "
+                "config.json."
+            )
+        try:
+            self.model: Any = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        except (OSError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(f"{folder} opens as no causal language model: {reason}") from error
+        self.model.to(self.device).eval()
+        self.room = int(self.model.config.max_position_embeddings) - tokens
+
+    def answer(self, question: str, contexts: Sequence[str]) -> str:
+        """The first line that the model writes."""
+        import torch
+
+        ids = self._ids(question, " ".join(contexts))
+        batch = torch.tensor([ids], device=self.device)
+        end = self.tokenizer.eos_token_id
+        with torch.inference_mode():
+            written = self.model.generate(
+                batch,
+                attention_mask=torch.ones_like(batch),
+                max_new_tokens=self.tokens,
+                do_sample=False,
+                num_beams=1,
+                pad_token_id=self.tokenizer.pad_token_id or end or 0,
+            )
+        text = self.tokenizer.decode(written[0, len(ids) :], skip_special_tokens=True)
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return lines[0] if lines else ""
+
+    def _ids(self, question: str, context: str) -> list[int]:
+        """The prompt; where it is too long the context loses its end, never the question."""
+        before, after = PROMPT.format(context="\0", question=question).split("\0")
+        encode = self.tokenizer.encode
+        head = encode(before)
+        middle, tail = (encode(text, add_special_tokens=False) for text in (context, after))
+        left = max(self.room - len(head) - len(tail), 0)
+        return [*head, *middle[:left], *tail][-self.room :]
+
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_MARKS = str.maketrans("", "", string.punctuation)
+
+
+def normalised(text: str) -> str:
+    """Lower case, without punctuation and articles, one space between words.
+
+    >>> normalised("The  U.S.-based, and a Band")
+    'usbased and band'
+    """
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_MARKS)).split())
+
+
+def exact_match(answer: str, right: Sequence[str]) -> float:
+    """1 where the answer is one of the right ones, once normalised; else 0.
+
+    >>> exact_match("the Beatles!", ["Beatles"])
+    1.0
+    """
+    return float(any(normalised(answer) == normalised(one) for one in right))
+
+
+def f1(answer: str, right: Sequence[str]) -> float:
+    """Harmonic mean of the shares of words in common, of the right answer that fits best.
+
+    >>> f1("New York City", ["New York"])
+    0.8
+    """
+    return max(_f1(normalised(answer).split(), normalised(one).split()) for one in right)
+
+
+def _f1(found: Sequence[str], wanted: Sequence[str]) -> float:
+    common = sum((Counter(found) & Counter(wanted)).values())
+    if not common:
+        return 0.0  # SQuAD 1.1, and HotpotQA's own script: also where both are empty
+    precision, recall = common / len(found), common / len(wanted)
+    return 2 * precision * recall / (precision + recall)
+
+
+def holds(text: str, right: Sequence[str]) -> bool:
+    """Whether a text has the words of a right answer in a row.
+
+    >>> holds("They moved to New York in 1971.", ["new york"]), holds("Yorkshire", ["York"])
+    (True, False)
+    """
+    words = f" {normalised(text)} "
+    wanted = [normalised(one) for one in right]
+    return any(one and f" {one} " in words for one in wanted)
+
+
+def can_be_held(right: Sequence[str]) -> bool:
+    """Whether a text could hold the answer: not of questions that are answered by yes or no."""
+    return any(normalised(one) not in ("", "yes", "no", "noanswer") for one in right)
 
 
 def questions(corpus: Path, split: str, count: int) -> list[Question]:

@@ -16,9 +16,8 @@ from statistics import fmean, median, variance
 import small
 import torch
 from accelerate.utils import send_to_device
-from catalogue import MIPIC, TASKS7, V1
-from common import CLOSE, ERRORS, NOT_SEEN, SEEN, end, names, parser, scale_of, tell
-from mipic import MODELS
+from claims import EXPERIMENTS, MODELS
+from run import CLOSE, ERRORS, NOT_SEEN, SEEN, end, names, parser, scale_of, tell
 from training import Scale, settings_of, write
 
 from m2dr.core.errors import UserError, nearest
@@ -29,6 +28,7 @@ from m2dr.tasks.costs import document_speeds, open_encoders
 from m2dr.tasks.train import prepare
 
 ROUNDS = 5
+TASKS7 = EXPERIMENTS["v1_grid"].evaluation.tasks
 STEPS = 4
 PAPERS = {
     "layers": "Li et al. 2024, arXiv:2402.14776v1, figure 4a and section 5.3; Li et al., ESE, "
@@ -67,7 +67,7 @@ def ratio(
 
 def encoding(scale: Scale) -> list[Ratio]:
     """Sentences per second through half of the layers against all of them."""
-    model = settings_of(V1, scale).backbone if not scale.small else "minilm"
+    model = settings_of(MODELS["2dmse-v1"], scale).backbone if not scale.small else "minilm"
     last = read_card(model).layers
     texts = _sentences(scale)
     encoders = open_encoders(model, (last // 2, last), scale.device, "auto")
@@ -116,7 +116,10 @@ def _step_seconds(settings: TrainSettings) -> float:
 
 def training(scale: Scale) -> list[Ratio]:
     """Steps per second of MRL, ESE and MIPIC on the same sentences."""
-    models = {"MRL": MODELS["BERT", "MRL"], "ESE": MODELS["BERT", "ESE"], "MIPIC": MIPIC}
+    models = {
+        name: MODELS[model]
+        for name, model in (("MRL", "mipic-mrl"), ("ESE", "mipic-ese"), ("MIPIC", "mipic"))
+    }
     published = {"MRL": 7.61, "ESE": 5.24, "MIPIC": 2.88}
     rates: dict[str, list[float]] = {name: [] for name in models}
     for _ in range(2 if scale.small else ROUNDS):

@@ -1,11 +1,13 @@
-"""What every script of reproduction does: train, measure, compare; print and write what was found.
+"""Train, measure and compare; print and write what was found.
 
-    python scripts/reproduce/NAME.py --data DATA --out OUT [--small] [--only MODEL,MODEL]
+    python scripts/reproduce/run.py [NAME ...] --data DATA --out OUT [--small] [--only MODEL,MODEL]
 
-At the scale of the paper the files of configs/ are taken as they are. With --small the settings
-shrink to minutes on two cores, and only the signs of the claims are expected. A sign that is not
-seen is reported, and no failure: the exit code is 0 when all of it ran, and 2 when something was
-missing, which is told. What is done is not done again: after an end, or with more data, run again.
+Each NAME is an experiment of experiments.json, which has the claims of one or more published tables
+and figures; without one all are run, on models trained once. At the scale of the paper the files of
+configs/ are taken as they are. With --small the settings shrink to minutes on two cores, and only
+the signs of the claims are expected. A sign that is not seen is reported, and no failure: the exit
+code is 0 when all of it ran, and 2 when something was missing, which is told. What is done is not
+done again: after an end, or with more data, run again.
 """
 
 import argparse
@@ -19,13 +21,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NoReturn
 
-from claims import Claim, Evaluation, Experiment, Model, checkable, chosen
+from claims import EXPERIMENTS, Claim, Evaluation, Experiment, Model, checkable, chosen, grids
 from errors import error_of_difference
 from measuring import Found, Measured, measured, places
-from published import grids
 from training import Scale, Trained, settings_of, trained, write
 
-from m2dr.core.errors import Interrupted, UserError, sentence_of
+from m2dr.core.errors import Interrupted, UserError, nearest, sentence_of
 
 SEEN, NOT_SEEN, CLOSE = "seen", "not seen", "too close to tell"
 NOISE = 0.005  # where no standard error is known: what another seed may change, at small scale
@@ -313,13 +314,48 @@ def end(error: Exception) -> NoReturn:
     sys.exit(1 if isinstance(error, Interrupted) else 2)
 
 
-def main(experiment: Experiment, words: Sequence[str] | None = None) -> None:
-    """Reproduce one table or figure, as the command line (or `words`) asks."""
-    made = parser(f"Reproduce: {experiment.title}.")
-    given = made.parse_args(words)
+def run(words: Sequence[str] | None = None) -> int:
+    """Run the experiments that were asked for; return the number of those that lacked something."""
+    options = parser("Reproduce the published tables and figures that docs/papers.md names.")
+    options.add_argument("names", nargs="*", help=f"of {', '.join(EXPERIMENTS)}; all by default")
+    given = options.parse_args(words)
+    scale, begun, lines, failed = scale_of(given), time.monotonic(), list[str](), 0
+    for name in given.names:
+        if name not in EXPERIMENTS:
+            raise UserError(f"There is no experiment {name!r}. {nearest(name, EXPERIMENTS)}")
+    outcomes: list[Outcome] = []
+    for name in given.names or EXPERIMENTS:
+        start = time.monotonic()
+        try:
+            report = reproduce(EXPERIMENTS[name], scale, names(given.only))
+        except Interrupted:
+            raise
+        except UserError as error:
+            if len(given.names) == 1:
+                raise
+            failed += 1
+            lines.append(f"{name}: {error}")
+            continue
+        finally:
+            tell("")
+        outcomes += report.outcomes
+        failed += bool(report.missing)
+        found = summary(report.outcomes, report.left)
+        lines.append(f"{name}: {found}; {time.monotonic() - start:.0f} s")
+        lines += [f"  missing: {sentence}" for sentence in report.missing]
+    if len(given.names) != 1:
+        tell("\n".join(lines))
+        tell(f"All: {summary(outcomes)}; {time.monotonic() - begun:.0f} s")
+    return failed
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Exit code 0 when all of it ran, whatever signs were seen."""
     try:
-        report = reproduce(experiment, scale_of(given), names(given.only))
-        if report.missing:
-            sys.exit(2)
+        sys.exit(2 if run(words) else 0)
     except Exception as error:  # told in a sentence where a person can mend it
         end(error)
+
+
+if __name__ == "__main__":
+    main()
