@@ -482,7 +482,7 @@ def mine(request: MineRequest) -> None:
 @takes(Bm25Request)
 def bm25(request: Bm25Request) -> None:
     """Rank by BM25: a lexical TREC run to fuse with, or a baseline."""
-    from m2dr.tasks.runs import bm25 as task
+    from m2dr.tasks.search import bm25 as task
 
     report = task(request)
     if report.empty:
@@ -502,7 +502,7 @@ def bm25(request: Bm25Request) -> None:
 @takes(FuseRequest)
 def fuse(request: FuseRequest) -> None:
     """Make one TREC run of several, of m2dr or of any other tool."""
-    from m2dr.tasks.runs import fuse as task
+    from m2dr.tasks.search import fuse as task
 
     report = task(request)
     warn(report.warnings, "Warning")

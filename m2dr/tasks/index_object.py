@@ -29,8 +29,7 @@ from m2dr.tasks.encoder import (
     device_name,
     dtype_name,
 )
-from m2dr.tasks.resolve import MILVUS, ResolvedIndex, check_cut, resolve_index
-from m2dr.tasks.search import Answer, Searcher
+from m2dr.tasks.search import MILVUS, Answer, ResolvedIndex, Searcher, check_cut, resolve_index
 
 if TYPE_CHECKING:  # it loads torch, and a search at layer 0 does without
     from m2dr.tasks.index import ChangeReport

@@ -1,8 +1,12 @@
-"""`m2dr search`: search an index with a query encoder cut to a layer and a dim."""
+"""`m2dr search`, `bm25` and `fuse`: from a request to an open index, and to ranked documents.
+
+A query text passes `Searcher`: the tokenizer and the cut encoder of `tasks.encoder`, then
+`Searchable.ranked` of FAISS, the exact engine, a funnel or Milvus.
+"""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -11,20 +15,341 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.core.errors import UserError, counted
-from m2dr.core.progress import say
-from m2dr.core.records import Cut, Document, Query, Ranking, Run
-from m2dr.core.requests import SearchRequest
-from m2dr.evaluate.runs import write_run
+from m2dr.core.errors import UserError, counted, nearest
+from m2dr.core.files import refuse_same_file
+from m2dr.core.progress import progress, say
+from m2dr.core.records import Cut, Document, ModelCard, Query, Ranking, Run
+from m2dr.core.requests import (
+    MODELS,
+    PYDOCS,
+    Bm25Request,
+    FuseRequest,
+    SearchRequest,
+)
+from m2dr.data.dataset import Dataset
+from m2dr.data.qrels import read_topics
+from m2dr.evaluate.runs import RANK_OFFSET, interpolated, read_run, reciprocal_ranks, write_run
+from m2dr.index.bm25 import Bm25
+from m2dr.index.engines import ENGINES
+from m2dr.index.exact import ExactIndex
+from m2dr.index.exit_files import fitting_exits, no_exits
+from m2dr.index.faiss import on_gpu
+from m2dr.index.faiss_build import open_index
 from m2dr.index.fields import FIELDS, field_types, typed
 from m2dr.index.filters import Filter, Value
+from m2dr.index.funnel import Funnel, FunnelIndex
+from m2dr.index.manifest import (
+    DIGITS,
+    MANIFEST,
+    PARTIAL,
+    STORE,
+    IndexManifest,
+    StoreManifest,
+    built_indexes,
+    homes,
+    index_folder,
+    only_home,
+    store_folder,
+    store_folders_of,
+)
 from m2dr.index.searchable import Searchable
 from m2dr.index.store import open_store
-from m2dr.tasks.encoder import LruCache, QueryEncoder, Tell, label_of
-from m2dr.tasks.resolve import ResolvedIndex, open_documents, resolve_index, store_of
+from m2dr.model.checkpoint import read_card
+from m2dr.model.hub import CARD
+from m2dr.tasks.encode_texts import open_corpus
+from m2dr.tasks.encoder import LruCache, QueryEncoder, Tell, document_layer, label_of, newest_model
 
+EXACT = "exact"  # the engine that needs no index and scans the store
+MILVUS = "milvus:"  # prefix of the URI of a server
 DEPTH = 10  # documents of an answer where no number is asked for
 _FILTERS = 8  # whose documents are kept open
+
+
+# From a request to an open index
+
+
+@dataclass(frozen=True)
+class ResolvedIndex:
+    """A search request with its model, its corpus and the folder of their stores."""
+
+    request: SearchRequest
+    model: str
+    corpus: str  # as stores name it
+    home: Path  # holds a store per layer
+    folder: Path | None = None  # of an index that the request names by its folder
+
+    @cached_property
+    def card(self) -> ModelCard:
+        """The model card."""
+        return read_card(self.model)
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """The dataset with the texts of the documents.
+
+        Raises:
+            UserError: the corpus cannot be opened; an index folder records only its name.
+        """
+        try:
+            return open_corpus(self.request.corpus)
+        except UserError as error:
+            raise UserError(f"The texts of {self.corpus} are not at hand: {error}") from error
+
+    @property
+    def query_layer(self) -> int:
+        """Number of layers that queries run through."""
+        return self.card.layers if self.request.query_layer is None else self.request.query_layer
+
+    @property
+    def document_layer(self) -> int:
+        """Layer of the documents that such queries search."""
+        asked = self.request.document_layer
+        if asked is None and self.exits:
+            return self.card.layers
+        return document_layer(self.card, self.query_layer) if asked is None else asked
+
+    @cached_property
+    def exits(self) -> Path | None:
+        """Folder of the exits that were fitted on the documents, if queries pass through them.
+
+        Raises:
+            UserError: they were asked for, and there are none.
+        """
+        asked, last = self.request.exits, self.card.layers
+        if asked == "model" or self.query_layer >= last:
+            return None
+        of_milvus = self.request.index.startswith(MILVUS)
+        if of_milvus or self.request.document_layer not in (None, last):
+            if asked == "index":
+                raise UserError(
+                    "--exits index was asked for, and exits are fitted on the documents of an "
+                    f"index on disk of layer {last} alone."
+                )
+            return None
+        trained = self.card.fit is None and self.query_layer in self.card.layers_trained
+        if not asked and trained and self.query_layer > 0:  # a table is always fitted
+            return None
+        found = fitting_exits(self.home / f"layer-{last:02d}")
+        if found is None and asked == "index":
+            raise no_exits(self.home)
+        return found
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Layers whose documents are encoded, increasing."""
+        return tuple(int(folder.name[6:]) for folder in store_folders_of(self.home))
+
+
+def resolve_index(request: SearchRequest) -> ResolvedIndex:
+    """Find the model and the stores of a request, without loading weights.
+
+    Raises:
+        UserError: there is no such model, corpus or folder.
+    """
+    if request.index and not request.index.startswith(MILVUS):
+        resolved = _resolve_folder(request, Path(request.index))
+    else:
+        model = request.model or default_model(request.corpus, request.root)
+        card = read_card(model)
+        for layer in (request.query_layer, request.document_layer):  # before a corpus is opened
+            card.check(Cut(layer or card.layers, request.dim or 1), model)
+        corpus = open_corpus(request.corpus).name
+        home = store_folder(request.root, corpus, card.fingerprint, 1).parent
+        resolved = ResolvedIndex(request, model, corpus, home)
+    check_cut(resolved)
+    return resolved
+
+
+def default_model(corpus: str, root: Path) -> str:
+    """Return the newest trained model; without any model, the one that encoded a corpus.
+
+    Args:
+        corpus: as it was given to m2dr.
+        root: folder of the indexes.
+
+    Raises:
+        UserError: there is no model, and not exactly one that encoded the corpus.
+    """
+    try:
+        return newest_model()
+    except UserError:
+        if any(MODELS.glob(f"*/{CARD}")) or not root.is_dir():
+            raise
+        folder = store_folder(root, open_corpus(corpus).name, "", 1).parent
+        labels = [StoreManifest.read(store_folders_of(home)[-1]).label for home in homes(folder)]
+        models = {label.model for label in labels}
+        if len(models) != 1 or "" in models:
+            raise
+    say(f"Model: {(model := models.pop())}, which encoded {folder}; --model names another.")
+    return model
+
+
+def check_cut(resolved: ResolvedIndex) -> None:
+    """Check that the model has the layers and the dim of a request.
+
+    Raises:
+        UserError: it does not.
+    """
+    request, card = resolved.request, resolved.card
+    own = request.exits == "model" or request.document_layer not in (None, card.layers)
+    if request.query_layer == 0 < card.lowest_layer and not own and not resolved.exits:
+        raise UserError(
+            f"Layer 0 was asked for, which {resolved.model} does not have, and {resolved.home} has "
+            "no exits of its documents; m2dr index fit makes some."
+        )
+    for layer in (request.query_layer, request.document_layer):
+        if not (layer == 0 and resolved.exits):
+            cut = Cut(card.layers if layer is None else layer, request.dim or 1)
+            card.check(cut, resolved.model)
+
+
+def _resolve_folder(request: SearchRequest, folder: Path) -> ResolvedIndex:
+    """Resolve a request that names the folder of an index or of a store, or one above them."""
+    manifest: IndexManifest | StoreManifest
+    named = None
+    if (folder / MANIFEST).exists():
+        manifest, home, named = IndexManifest.read(folder), folder.parent.parent, folder
+        if request.funnel:
+            raise UserError(f"--funnel reads a store, and --index {folder} is an index of one dim.")
+        dim, engine = request.dim or manifest.dim, request.engine or manifest.engine
+        request = replace(request, dim=dim, engine=engine)
+    elif (folder / STORE).exists():
+        manifest, home = StoreManifest.read(folder), folder.parent
+    else:
+        home = only_home(folder)
+        manifest = StoreManifest.read(store_folders_of(home)[-1])
+    if named or (folder / STORE).exists():
+        layer = manifest.layer if request.document_layer is None else request.document_layer
+        query_layer = layer if request.query_layer is None else request.query_layer
+        request = replace(request, document_layer=layer, query_layer=query_layer)
+    label = manifest.label
+    if not request.model:
+        say(
+            f"Model: {label.model}, which encoded the documents of {folder}; --model names another."
+        )
+    corpus = (label.source or manifest.corpus) if request.corpus == PYDOCS else request.corpus
+    request = replace(request, corpus=corpus)
+    return ResolvedIndex(request, request.model or label.model, manifest.corpus, home, named)
+
+
+def open_documents(resolved: ResolvedIndex) -> Searchable:
+    """Open the documents of a request by its engine, funnel or Milvus server.
+
+    Raises:
+        UserError: they are not encoded or not indexed, or settings do not go together.
+    """
+    request, of_milvus = resolved.request, resolved.request.index.startswith(MILVUS)
+    if request.search_params and (of_milvus or request.funnel or request.engine == EXACT):
+        names = ", ".join(name for name, _ in request.search_params)
+        raise UserError(f"--search-param {names} was given, and this way to search has none.")
+    if of_milvus:
+        return _open_collection(resolved)
+    store = store_of(resolved)
+    if request.funnel:
+        funnel = Funnel.parse(request.funnel)
+        if request.engine or request.dim not in (None, funnel.dim):
+            raise UserError("--funnel was given, and --engine or another --dim too; give one.")
+        return FunnelIndex(open_store(store), funnel, device=_device(resolved))
+    if request.engine == EXACT:
+        dim = request.dim or resolved.card.width
+        return ExactIndex(open_store(store), dim, _device(resolved))
+    index = open_index(_find_index(resolved, store), search_params=dict(request.search_params))
+    device = _device(resolved)
+    if device == "cpu":
+        return index
+    moved, reason = on_gpu(index, int(device.partition(":")[2] or 0))
+    say(reason)
+    if moved is None and index.exact and not request.search_params and (store / STORE).exists():
+        say(f"The vectors are scanned on {device}.")
+        return ExactIndex(open_store(store), index.dim, device)
+    return moved or index
+
+
+def _device(resolved: ResolvedIndex) -> str:
+    """Return the torch device that documents are searched on."""
+    # At layer 0 torch is not loaded to look for a gpu, unless one was named.
+    if resolved.query_layer == 0 and resolved.request.device in ("auto", "cpu"):
+        return "cpu"
+    from m2dr.model.devices import choose_device
+
+    return str(choose_device(resolved.request.device))
+
+
+def store_of(resolved: ResolvedIndex) -> Path:
+    """Return the store of the document layer, or the deepest one if no layer was named."""
+    request, card = resolved.request, resolved.card
+    named = resolved.folder
+    if named is not None and request.document_layer == IndexManifest.read(named).layer:
+        return named.parent  # an index may be copied without its store
+    copied = Path(request.index)  # a store, whatever its folder is called
+    is_store = bool(request.index) and (copied / STORE).exists()
+    if is_store and request.document_layer == StoreManifest.read(copied).layer:
+        return copied
+    layers, layer = resolved.layers, resolved.document_layer
+    folder = resolved.home / f"layer-{layer:02d}"
+    if layer not in layers and (folder / PARTIAL).exists():
+        open_store(folder)  # raises, with how far it is and how to go on
+    model = card.fingerprint[:DIGITS]
+    if not layers:
+        raise UserError(
+            f"There is no index of {resolved.corpus} by model {model} in {resolved.home.parent}; "
+            "m2dr index corpus makes one."
+        )
+    if request.document_layer is not None and layer not in layers:
+        raise UserError(
+            f"There is no index of layer {layer} of {resolved.corpus} by model {model}; there are "
+            f"layers {', '.join(map(str, layers))}."
+        )
+    return folder if layer in layers else resolved.home / f"layer-{max(layers):02d}"
+
+
+def _find_index(resolved: ResolvedIndex, store: Path) -> Path:
+    """Return the folder of the requested index, or of the best one."""
+    if resolved.folder is not None:
+        made = IndexManifest.read(resolved.folder)
+        asked = (resolved.request.document_layer, resolved.request.dim, resolved.request.engine)
+        if asked == (made.layer, made.dim, made.engine):
+            return resolved.folder  # wherever it was copied to
+    request, built = resolved.request, built_indexes(store)
+    fitting = [
+        index
+        for index in built
+        if request.engine in ("", index.engine) and request.dim in (None, index.dim)
+    ]
+    if fitting:
+        # Flat indexes first, and of those the longest dim.
+        return max(fitting, key=lambda index: (index.engine == "flat", index.dim)).folder
+    names = {EXACT, *ENGINES, *(index.engine for index in built)}
+    if request.engine and request.engine not in names:
+        raise UserError(
+            f"There is no engine {request.engine!r}. {nearest(request.engine, sorted(names))}"
+        )
+    folder = index_folder(store, request.dim or resolved.card.width, request.engine or "flat")
+    there = ", ".join(f"{index.dim} ({index.engine})" for index in built)
+    raise UserError(
+        f"{folder} holds no finished index{f'; there are dims {there}' if there else ''}. "
+        f"--engine {EXACT} searches the vectors without one."
+    )
+
+
+def _open_collection(resolved: ResolvedIndex) -> Searchable:
+    """Open the Milvus collection of a cut, by default of the longest dim of the layer."""
+    from m2dr.index.milvus import open_collection
+
+    request, card = resolved.request, resolved.card
+    layer, uri = resolved.document_layer, request.index.removeprefix(MILVUS)
+    opened = open_collection(uri, resolved.corpus, card.fingerprint, layer, request.dim)
+    store = resolved.home / f"layer-{layer:02d}"
+    if (store / STORE).exists() and StoreManifest.read(store).digest != opened.manifest.store:
+        opened.close()
+        raise UserError(
+            f"The collection {opened.manifest.name} of {opened.server.where} does not hold what "
+            f"{store} holds; push it again with --overwrite."
+        )
+    return opened
+
+
+# From queries to ranked documents
 
 
 @dataclass(frozen=True)
@@ -110,8 +435,6 @@ class Searcher:
         self.where(request.filter)
         exits = self._resolved.exits
         self.warnings = [] if exits else self._documents.warnings(self.cut)
-        if self.warnings and (fitting := self._resolved.fitting_command(self._documents.layer)):
-            self.warnings[-1] += f" Or fit exits on the documents that there are, with: {fitting}"
         self._encoder = (encoder_of or _load)(self._resolved)
         self.describe = (
             f"{counted(self._documents.documents, 'documents')} of {self._documents.corpus} "
@@ -298,8 +621,6 @@ def compare_with_scan(searcher: Searcher, queries: Sequence[Query], k: int) -> S
     Raises:
         UserError: the vectors are not on this machine.
     """
-    from m2dr.index.exact import ExactIndex
-
     store = open_store(store_of(searcher.resolved))
     dim = store.width if searcher.resolved.request.funnel else searcher.documents.dim
     documents = searcher.where("")
@@ -354,3 +675,95 @@ def recall(found: Mapping[str, Ranking], exact: Mapping[str, Ranking]) -> float:
         if best.docids
     ]
     return fmean(shares or [1.0])
+
+
+# Lexical runs, and several runs in one
+
+
+@dataclass(frozen=True)
+class Bm25Report:
+    """The run that was written."""
+
+    run_file: Path
+    documents: int
+    queries: int
+    empty: int  # queries that share no word with any document
+    seconds: float
+
+
+def bm25(request: Bm25Request) -> Bm25Report:
+    """Rank the documents by BM25 for all queries, and write the TREC run.
+
+    Raises:
+        UserError: corpus or queries cannot be read or are the file of the run, or bm25s is not
+            installed.
+    """
+    begun = time.monotonic()
+    if bool(request.split) == (request.topics is not None):
+        raise UserError("Queries come from --topics or from a --split of the corpus; give one.")
+    read = {"--topics": request.topics, "--corpus": request.corpus}
+    refuse_same_file("--run", request.run_file, read)
+    dataset = open_corpus(request.corpus)
+    queries = read_topics(request.topics) if request.topics else dataset.queries(request.split)
+    with progress("Reading words", dataset.document_count, "documents") as advance:
+        index = Bm25(dataset.documents(), advance)
+    rankings: dict[str, Ranking] = {}
+    with progress("Searching", len(queries), "queries") as advance:
+        for query in queries:
+            rankings[query.id] = _rank(index, query, request.top_k, dataset.drops_own_document)
+            advance(1)
+    write_run(Run(rankings), request.run_file, tag="bm25")
+    empty = sum(not ranking.docids for ranking in rankings.values())
+    spent = time.monotonic() - begun
+    return Bm25Report(request.run_file, len(index.docids), len(queries), empty, spent)
+
+
+def _rank(index: Bm25, query: Query, k: int, drops_own: bool) -> Ranking:
+    return index.rank(index.scores(query.text), k, query.id if drops_own else None)
+
+
+@dataclass(frozen=True)
+class FuseReport:
+    """The run that was written."""
+
+    out: Path
+    queries: int
+    documents: int  # over all queries
+    warnings: tuple[str, ...]  # queries that a run does not hold
+
+
+def fuse(request: FuseRequest) -> FuseReport:
+    """Fuse the runs, and write the result when all of them are read.
+
+    Raises:
+        UserError: a run file cannot be read or is the one to write, or a setting would change
+            nothing.
+    """
+    if request.method == "rrf" and request.scale is not None:
+        raise UserError("--scale is of scores, and --method rrf looks at ranks; leave it out.")
+    if request.method == "interpolate" and request.rrf_k is not None:
+        raise UserError(
+            "--rrf-k is of ranks, and --method interpolate looks at scores; leave it out."
+        )
+    for path in request.runs:
+        refuse_same_file("--out", request.out, {"RUNS": path})
+    runs = {path: read_run(path) for path in request.runs}
+    given = [runs[path] for path in request.runs]
+    if request.method == "rrf":
+        offset = RANK_OFFSET if request.rrf_k is None else request.rrf_k
+        fused = reciprocal_ranks(given, request.weights, request.top_k, offset)
+    else:
+        fused = interpolated(given, request.weights, request.top_k, request.scale or "min-max")
+    write_run(fused, request.out, tag=f"m2dr-{request.method}")
+    documents = sum(len(ranking.docids) for ranking in fused.rankings.values())
+    return FuseReport(request.out, len(fused), documents, tuple(_gaps(runs, fused)))
+
+
+def _gaps(runs: Mapping[Path, Run], fused: Run) -> list[str]:
+    """Return a sentence for each run that lacks queries which others have."""
+    counts = {path: len(fused) - len(run) for path, run in runs.items()}
+    return [
+        f"{path} lacks {count} of the {counted(len(fused), 'queries')}; the others decide there."
+        for path, count in counts.items()
+        if count
+    ]

@@ -310,7 +310,7 @@ def test_a_run_is_not_written_over_what_it_is_made_from(tmp_path: Path, tiny_cor
 
 def test_a_user_error_is_what_the_verbs_raise(tmp_path: Path) -> None:
     from m2dr.core.requests import FuseRequest
-    from m2dr.tasks.runs import fuse
+    from m2dr.tasks.search import fuse
 
     with pytest.raises(UserError, match="There is no run file"):
         fuse(FuseRequest((tmp_path / "a", tmp_path / "b"), tmp_path / "out"))
