@@ -99,7 +99,12 @@ class ExactIndex(Searchable):
         """See Searchable; FAISS compares a few queries with prefixes that are kept."""
         check_depth(k)
         scores, rows = self._search(_queries(queries, self.dim), min(k, self.documents))
-        return scores, rows if self._rows is None else self._rows[rows]
+        rows = rows if self._rows is None else self._rows[rows]
+        if np.isinf(scores).any():
+            prefixes(
+                self.store.rows(rows[np.isinf(scores)]), self.dim, "dot"
+            )  # refused if infinite
+        return scores, rows
 
     def _search(self, queries: NDArray[np.float32], k: int) -> tuple[Scores, Rows]:
         """Return scores and rows, [Q, k], among those that are searched."""

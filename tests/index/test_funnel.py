@@ -38,16 +38,15 @@ def naive(queries, vectors, docids, funnel: Funnel, k: int, similarity: str) -> 
     return found
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     documents=st.integers(1, 60),
     counts=st.lists(st.integers(1, 70), min_size=1, max_size=3),
     k=st.integers(1, 70),
-    similarity=st.sampled_from(["dot", "cosine"]),
     seed=st.integers(0, 999),
 )
 def test_a_funnel_finds_what_stage_after_stage_leaves(
-    tmp_path_factory, build, documents, counts, k, similarity, seed
+    tmp_path_factory, build, documents, counts, k, seed
 ) -> None:
     rng = np.random.default_rng(seed)
     counts = sorted(counts, reverse=True)
@@ -57,15 +56,12 @@ def test_a_funnel_finds_what_stage_after_stage_leaves(
     vectors = rng.integers(-1, 2, size=(documents, 8)).astype(np.float32)
     queries = rng.integers(-1, 2, size=(3, 8)).astype(np.float32)
     docids = [f"d{row}" for row in rng.permutation(documents)]
-    store = build(tmp_path_factory.mktemp("s"), vectors, docids, similarity=similarity)
-    if similarity == "cosine":  # of equal lengths, so that a rounded quotient decides nothing
-        vectors[vectors == 0], queries[queries == 0] = 1, -1
-        store = build(tmp_path_factory.mktemp("s"), vectors, docids, similarity=similarity)
+    store = build(tmp_path_factory.mktemp("s"), vectors, docids, similarity="dot")
 
     run = FunnelIndex(store, funnel).ranked(["a", "b", "c"], queries, k)
 
     found = [list(ranking.docids) for ranking in run.rankings.values()]
-    assert found == naive(queries, vectors, docids, funnel, k, similarity)
+    assert found == naive(queries, vectors, docids, funnel, k, "dot")
 
 
 @pytest.mark.parametrize("similarity", ["dot", "cosine"])
@@ -166,22 +162,6 @@ def test_copies_tie_and_the_higher_docid_comes_first(tmp_path, build) -> None:
     assert list(run.rankings["q"].docids) == sorted(docids[:25], reverse=True)
 
 
-def test_a_dropped_document_leaves_its_ranking_as_long(store) -> None:
-    queries = store.rows([4]).astype(np.float32)
-    index = FunnelIndex(store, Funnel.parse("4:20,16"))
-
-    run = index.ranked(["q"], queries, 5, {"q": "d4"})
-
-    assert len(run.rankings["q"].docids) == 5
-    assert "d4" not in run.rankings["q"].docids
-
-
-def test_no_queries_find_nothing(store) -> None:
-    index = FunnelIndex(store, Funnel.parse("4:20,16"))
-
-    assert len(index.ranked([], np.empty((0, 16), np.float32), 5)) == 0
-
-
 @pytest.mark.parametrize(
     ("word", "reason"),
     [
@@ -228,16 +208,6 @@ def test_a_funnel_refuses_what_it_cannot_search(store) -> None:
         index.accept(label, Cut(6, 8))
     with pytest.raises(UserError, match="were encoded by model"):
         index.accept(replace(label, fingerprint="f" * 64), Cut(6, 16))
-
-
-def test_a_funnel_says_what_it_is_and_which_of_its_prefixes_were_not_trained(store) -> None:
-    index = FunnelIndex(store, Funnel.parse("4:20,8:10,16"))
-
-    assert (index.corpus, index.documents, index.layer, index.dim) == ("tiny", 35, 6, 16)
-    index.accept(store.manifest.label, Cut(6, 16))
-    assert [text.split(" (")[0] for text in index.warnings(Cut(6, 16))] == [
-        "Cut L6D4 was not trained"
-    ]
 
 
 def test_an_open_funnel_does_not_mix_a_store_with_the_one_that_replaced_it(
