@@ -100,10 +100,8 @@ class ExactIndex(Searchable):
         check_depth(k)
         scores, rows = self._search(_queries(queries, self.dim), min(k, self.documents))
         rows = rows if self._rows is None else self._rows[rows]
-        if np.isinf(scores).any():
-            prefixes(
-                self.store.rows(rows[np.isinf(scores)]), self.dim, "dot"
-            )  # refused if infinite
+        if np.isinf(scores).any():  # refused, if a vector is not finite
+            prefixes(self.store.rows(rows[np.isinf(scores)]), self.dim, "dot")
         return scores, rows
 
     def _search(self, queries: NDArray[np.float32], k: int) -> tuple[Scores, Rows]:

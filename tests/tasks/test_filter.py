@@ -72,7 +72,7 @@ def fields_of_hits(corpus: str, model: Path, wanted: str = "") -> dict[str, dict
 
 
 def fields(home: Path) -> list[str]:
-    return sorted(path.name for path in home.rglob("fields-*"))
+    return sorted(path.name for path in home.rglob("fields*"))
 
 
 def test_columns_of_tables_are_fields(
@@ -89,7 +89,7 @@ def test_columns_of_tables_are_fields(
     cells = ["_id,text,Year,note"] + [f"{r['_id']},{r['text']},{r['year']}," for r in rows]
     Path("u.csv").write_text("\n".join(cells))
 
-    for name, wanted in (("t.parquet", "year > 16 and day < 2022-01-09"), ("u.csv", "year > 16")):
+    for name, wanted in (("t.parquet", "year > 16 and day < '2022-01-09'"), ("u.csv", "year > 16")):
         index(name, model)
         assert found(name, model, wanted) == {"d17", "d18", "d19"}
         years = {docid: one["year"] for docid, one in fields_of_hits(name, model).items()}
@@ -131,7 +131,7 @@ def test_the_command_line_filters_answers_and_runs(corpus: str, model: Path) -> 
     assert {line.split()[2] for line in Path("r.trec").read_text().splitlines()} == FOUND
     wrong = run(*search, "yaer > 3", "read", cwd=Path.cwd())
     assert wrong.returncode == 2
-    assert "Did you mean year? Their fields are: lang, year." in wrong.stderr
+    assert "Did you mean year? Their fields are: year, lang." in wrong.stderr
 
 
 def test_an_index_filters_from_python_and_fewer_answers_are_no_warning(
@@ -148,8 +148,6 @@ def test_an_index_filters_from_python_and_fewer_answers_are_no_warning(
     assert answers[0].hits[0].fields["lang"] == "en"
     with pytest.warns(UserWarning, match="9 documents per query were asked for"):
         built.search("read", k=9)
-    with pytest.raises(UserError, match="filter is of type int"):
-        built.search("read", filter=3)
     built.add([{"id": "new", "text": "read", "year": 2040}])
     assert [hit.docid for hit in built.search("read", filter="year > 2030").hits] == ["new"]
     again = m2dr.open_index(tmp_path / "documents", model=str(model), root=tmp_path, **FP32)
@@ -163,7 +161,7 @@ def test_a_filter_needs_the_store_that_an_index_was_copied_from(
     (folder,) = Path("indexes").rglob("dim-8")
     folder.rename(tmp_path / "moved")
 
-    with pytest.raises(UserError, match="beside their store, which is not in"):
+    with pytest.raises(UserError, match="holds no store of documents"):
         found(corpus, model, index="moved")
 
 
