@@ -255,7 +255,7 @@ def compare(options: argparse.Namespace) -> None:
     with ExitStack() as stack:
         running = {
             name: stack.enter_context(
-                server(words[name], ports[name], "/docs" if name == PEER else "/ready")
+                server(words[name], ports[name], "/docs" if name == PEER else "/health")
             )
             for name in ports
         }

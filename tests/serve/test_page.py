@@ -89,7 +89,7 @@ def overflow(page: "Page") -> int:
     return width
 
 
-def test_typing_and_both_sliders_change_results_and_numbers(opened: Open) -> None:
+def test_typing_and_sliders(opened: Open) -> None:
     page = opened()
     page.get_by_role("searchbox", name="Query").fill("ducks")
     settled(page, "L2D128")
@@ -114,9 +114,7 @@ def test_typing_and_both_sliders_change_results_and_numbers(opened: Open) -> Non
     )
 
 
-def test_the_page_of_a_real_index_shows_what_searching_it_finds(
-    opened: Open, server: Server, world: World
-) -> None:
+def test_real_index(opened: Open, server: Server, world: World) -> None:
     def docids(page: "Page", ranking: str) -> list[str]:
         rows = page.locator(f"{ranking} > li")
         found: list[str] = rows.evaluate_all("rows => rows.map(row => row.dataset.docid)")
@@ -143,7 +141,7 @@ def test_the_page_of_a_real_index_shows_what_searching_it_finds(
     assert number(page, "bytes") == "128"
 
 
-def test_ranks_are_compared_with_those_of_the_full_model(opened: Open, fake: FakeServer) -> None:
+def test_ranks_beside_the_full_model(opened: Open, fake: FakeServer) -> None:
     page = opened("#q=ducks&layer=0&dim=32")
     settled(page, "L0D32")
 
@@ -168,7 +166,7 @@ def test_ranks_are_compared_with_those_of_the_full_model(opened: Open, fake: Fak
     assert page.locator("#lines path").count() == 10 - missed
 
 
-def test_everything_is_done_from_the_keyboard(opened: Open) -> None:
+def test_keyboard(opened: Open) -> None:
     page = opened()
     page.get_by_text("Write a query").wait_for()
     keys = page.keyboard
@@ -201,25 +199,7 @@ def test_everything_is_done_from_the_keyboard(opened: Open) -> None:
     assert titles(page)[0].endswith("of a/b")
 
 
-def test_every_control_has_a_name_and_the_answer_is_said(opened: Open) -> None:
-    page = opened("#q=ducks&layer=2&dim=128")
-    settled(page, "L2D128")
-
-    unnamed = page.evaluate(
-        """[...document.querySelectorAll('input, select, button, [tabindex]')].filter(one =>
-           one.checkVisibility() && !(one.labels?.length || one.ariaLabel || one.innerText
-           || one.getAttribute('aria-labelledby'))).map(one => one.outerHTML)"""
-    )
-    assert unnamed == []
-    slider = page.get_by_role("slider", name="Query layers")
-    assert slider.get_attribute("aria-valuetext") == "2 of 6"
-    kept = number(page, "overlap").split()[0]
-    assert page.get_by_role("status").inner_text() == (
-        f"L2D128: {kept} of the full model's 10 best documents."
-    )
-
-
-def test_a_phone_needs_no_horizontal_scrolling(opened: Open, fake: FakeServer) -> None:
+def test_phone(opened: Open, fake: FakeServer) -> None:
     layers, dims = list(range(25)), [8, 16, 32, 64, 128, 256, 384, 512, 768, 1024]
     fake.indexes = [
         served_index(),
@@ -240,24 +220,7 @@ def test_a_phone_needs_no_horizontal_scrolling(opened: Open, fake: FakeServer) -
     assert box["y"] + box["height"] == 844  # at the bottom, where the thumb is
 
 
-def test_dark_follows_the_system_and_the_switch_is_remembered(opened: Open) -> None:
-    def paper(page: "Page") -> str:
-        rgb = page.evaluate("getComputedStyle(document.body).backgroundColor")
-        return "#" + "".join(f"{int(one):02x}" for one in re.findall(r"\d+", rgb))
-
-    page = opened(color_scheme="dark")
-    seen = [paper(page)]
-    page.get_by_role("button", name="Use light colours").click()
-    seen.append(paper(page))
-    page.reload()
-    seen.append(paper(page))
-    page.get_by_role("button", name="Use dark colours").click()
-
-    assert [*seen, paper(page)] == [DARK.paper, LIGHT.paper, LIGHT.paper, DARK.paper]
-    assert paper(opened(color_scheme="light")) == LIGHT.paper
-
-
-def test_a_late_answer_never_replaces_a_newer_one(opened: Open, fake: FakeServer) -> None:
+def test_late_answer(opened: Open, fake: FakeServer) -> None:
     fake.delays = {"slow": 1.0}
     page = opened("#q=slow&layer=2&dim=128")
     page.get_by_role("progressbar", name="Searching").wait_for()
@@ -268,17 +231,7 @@ def test_a_late_answer_never_replaces_a_newer_one(opened: Open, fake: FakeServer
     assert all(title.endswith("of quick") for title in titles(page))
 
 
-def test_keys_in_a_row_make_fewer_requests(opened: Open, fake: FakeServer) -> None:
-    page = opened()
-    page.get_by_text("Write a query").wait_for()
-    page.get_by_role("searchbox", name="Query").press_sequentially("mallard", delay=20)
-    page.get_by_text("of mallard").first.wait_for()
-
-    assert len([one for one in fake.searches if one.get("compare")]) < len("mallard")
-    assert titles(page)[0].endswith("of mallard")
-
-
-def test_a_cut_can_be_shared_by_its_address(opened: Open, fake: FakeServer) -> None:
+def test_address_of_a_cut(opened: Open, fake: FakeServer) -> None:
     fake.indexes = [served_index(), served_index("papers", fields=["year"])]
     page = opened("#filter=of+an+index+without+fields")
     page.get_by_label("Index", exact=True).select_option("papers")
@@ -298,19 +251,7 @@ def test_a_cut_can_be_shared_by_its_address(opened: Open, fake: FakeServer) -> N
     assert again.get_by_label("Filter").input_value() == "year > 2020 & x=1"
 
 
-def test_an_address_of_no_cut_opens_the_nearest(opened: Open) -> None:
-    page = opened("#q=a&layer=99&dim=1")
-    settled(page, "L6D32")
-    for address, cut in (
-        ("#q=a&layer=-3&dim=1e9", "L0D384"),
-        ("#q=a&layer=x&dim=", "L2D128"),
-        ("#q=a&layer=5.1&dim=Infinity&index=none&%ff", "L6D128"),
-    ):
-        page.evaluate("address => { location.hash = address; }", address)
-        settled(page, cut)
-
-
-def test_no_text_is_ever_read_as_html(opened: Open, fake: FakeServer) -> None:
+def test_no_text_is_html(opened: Open, fake: FakeServer) -> None:
     fake.title = EVIL
     fake.indexes = [served_index(EVIL), served_index(f"2{EVIL}", fields=[EVIL])]
     fake.refusals = {"no": (422, {"error": {"message": EVIL}})}
@@ -327,9 +268,7 @@ def test_no_text_is_ever_read_as_html(opened: Open, fake: FakeServer) -> None:
     assert page.title().startswith("m2dr")
 
 
-def test_a_refusal_is_one_sentence_and_goes_with_the_next_answer(
-    opened: Open, fake: FakeServer
-) -> None:
+def test_refusal(opened: Open, fake: FakeServer) -> None:
     fake.refusals = {
         "layer": (422, {"error": {"message": "Layer 9 was asked for."}}),
         "long": (422, {"detail": [{"msg": "too long"}, {"msg": "too wide"}]}),
@@ -350,7 +289,7 @@ def test_a_refusal_is_one_sentence_and_goes_with_the_next_answer(
     assert not page.get_by_role("alert").is_visible()
 
 
-def test_a_server_that_was_stopped_is_named(opened: Open) -> None:
+def test_stopped_server(opened: Open) -> None:
     with running(FakeServer()) as other:
         page = opened("#q=ducks&layer=2&dim=128", other.url)
         settled(page, "L2D128")
@@ -361,17 +300,7 @@ def test_a_server_that_was_stopped_is_named(opened: Open) -> None:
     assert len(titles(page)) == 10  # what was found before stays readable
 
 
-def test_an_index_without_an_evaluation_or_exits_has_a_page(opened: Open, fake: FakeServer) -> None:
-    fake.indexes = [served_index(grid=None, layers=[6], dims=[384], costs=[])]
-    page = opened("#q=ducks")
-    settled(page, "L6D384")
-
-    assert page.get_by_text("There is no evaluation of this model").is_visible()
-    assert not page.locator("#quality").is_visible()
-    assert number(page, "adds") == "–"
-
-
-def test_a_token_is_asked_for_and_sent(opened: Open, fake: FakeServer) -> None:
+def test_token(opened: Open, fake: FakeServer) -> None:
     fake.token = "secret words"  # of this test alone
     page = opened("#q=ducks&layer=2&dim=128")
     page.get_by_label("This server asks for a token").fill("wrong")
@@ -386,16 +315,7 @@ def test_a_token_is_asked_for_and_sent(opened: Open, fake: FakeServer) -> None:
     assert "secret" not in shown
 
 
-def test_examples_search_for_themselves(opened: Open) -> None:
-    page = opened("#layer=2&dim=128")
-    page.get_by_role("button", name="Example 1 of books").click()
-    settled(page, "L2D128")
-
-    assert page.get_by_role("searchbox", name="Query").input_value() == "Example 1 of books"
-    assert titles(page)[0].endswith("of Example 1 of books")
-
-
-def test_the_shown_request_is_the_same_search(opened: Open, fake: FakeServer) -> None:
+def test_shown_request(opened: Open, fake: FakeServer) -> None:
     page = opened()
     page.get_by_text("Write a query").wait_for()
     for query in ("it's", '$(date) `date` \\ "', "a\nb", "naïve 🦆 '''"):
@@ -412,7 +332,7 @@ def test_the_shown_request_is_the_same_search(opened: Open, fake: FakeServer) ->
 @given(st.text(), st.text())
 @example("A title of words", "")
 @example("io.readline", "Line ends\nare kept. More follows.")
-def test_an_example_is_a_short_phrase_of_its_document(title: str, text: str) -> None:
+def test_example_is_a_phrase(title: str, text: str) -> None:
     found = example_of(Document("1", text, title))
 
     assert len(found) <= 64
@@ -421,7 +341,7 @@ def test_an_example_is_a_short_phrase_of_its_document(title: str, text: str) -> 
     assert " ".join(f"{title} {text}".split()).find(found) >= 0
 
 
-def test_colours_are_those_of_the_figures() -> None:
+def test_colours() -> None:
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
@@ -434,7 +354,7 @@ def test_colours_are_those_of_the_figures() -> None:
     assert f"--accent: light-dark({LIGHT.models[0]}, {DARK.models[0]})" in css
 
 
-def test_the_files_name_no_other_host_and_hold_no_inline_script() -> None:
+def test_no_other_host_and_no_inline_script() -> None:
     html, css, script = (
         (PAGE / name).read_text() for name in ("index.html", "page.css", "page.js")
     )
