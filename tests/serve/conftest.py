@@ -24,5 +24,6 @@ def world(tiny_fitted: Path, tiny_corpus: Path, tmp_path_factory: pytest.TempPat
 
 @pytest.fixture(scope="session")
 def server(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server("--index", world.home, *CPU, cwd=tmp_path_factory.mktemp("server")) as running:
+    folder = tmp_path_factory.mktemp("server")
+    with Server("--index", world.home, *CPU, "--max-body", "100000000", cwd=folder) as running:
         yield running
