@@ -18,7 +18,7 @@ def commands(page: Path) -> Iterator[str]:
     """The lines of shell blocks that run m2dr."""
     for language, body in BLOCK.findall(page.read_text("utf-8")):
         for line in body.replace("\\\n", " ").splitlines() if language != "text" else ():
-            words = line.strip().removeprefix("$ ").removesuffix(" &").split("  #")[0]
+            words = line.strip().removeprefix("$ ").removesuffix(" &").split(" # ")[0]
             for part in re.split(r" (?:\||&&|;) ", words):
                 if part.startswith(("m2dr ", "torchrun ")) and "…" not in part:
                     yield part

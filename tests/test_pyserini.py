@@ -110,15 +110,10 @@ def test_a_searcher_like_pyserinis_finds_what_m2dr_finds(folder: Path, layer: in
 def test_a_folder_without_an_index_is_refused_with_the_command_that_builds_it(
     folder: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=r"has no `index`. Build an index with: m2dr index corpus"):
+    with pytest.raises(UserError, match=r"has no `index`"):
         PyseriniQueryEncoder(folder.parent / "dim-8")
-    with pytest.raises(UserError, match="has no `index`. Build an index with the command that"):
+    with pytest.raises(UserError, match="has no `index`"):
         PyseriniQueryEncoder(tmp_path)
-
-
-def test_queries_that_are_no_strings_are_refused(folder: Path) -> None:
-    with pytest.raises(UserError, match="of type"):
-        PyseriniQueryEncoder(folder, device="cpu").encode(7)  # type: ignore[arg-type]
 
 
 def test_without_pyserini_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

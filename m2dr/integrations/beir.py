@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from m2dr.core.arguments import mappings, path_or_name, strings, whole_number
 from m2dr.core.errors import UserError, counted
 from m2dr.core.records import Query, Ranking
 from m2dr.core.requests import INDEXES, SearchRequest
@@ -75,9 +74,7 @@ class BeirIndex:
         Raises:
             UserError: no such model or index, or the two do not fit.
         """
-        model = path_or_name("model", model) or newest_model()
-        layer = None if layer is None else whole_number("layer", layer, 0)
-        dim = None if dim is None else whole_number("dim", dim, 1)
+        model = str(model) or newest_model()
         self._similarity = read_card(model).similarity
         self._documents = open_corpus(corpus).document_count
         self._searcher = Searcher(
@@ -114,9 +111,6 @@ class BeirIndex:
             UserError: the model compares by another function, or the index has other documents.
         """
         self._check_similarity(score_function)
-        top_k = whole_number("top_k", top_k, 1)
-        mappings([corpus, queries], "corpus and queries")
-        strings(queries.values(), "queries")
         if len(corpus) != self._documents:
             raise UserError(
                 f"BEIR was given {counted(len(corpus), 'documents')}, and {self._documents} are "

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.core.arguments import path_or_name, strings, whole_number
 from m2dr.core.errors import UserError, install
 from m2dr.core.requests import SearchRequest
 from m2dr.index.manifest import INDEX, INDEX_DOCIDS, IndexManifest
@@ -54,13 +53,12 @@ class PyseriniQueryEncoder:
         Raises:
             UserError: the folder holds no index, or the model or the layer do not fit it.
         """
-        folder = Path(path_or_name("folder", str(folder)))
+        folder = Path(folder)
         for name in (INDEX, INDEX_DOCIDS):
             if not (folder / name).is_file():
                 raise UserError(
                     f"Pyserini reads `{INDEX}` and `{INDEX_DOCIDS}`, and {folder} has no `{name}`."
                 )
-        layer = None if layer is None else whole_number("layer", layer, 0)
         asked = SearchRequest(
             index=str(folder), model=model, query_layer=layer, device=device, dtype=dtype
         )
@@ -75,7 +73,7 @@ class PyseriniQueryEncoder:
 
     def encode_batch(self, queries: Sequence[str], **_: object) -> NDArray[np.float32]:
         """Return the vectors of queries, [Q, D]."""
-        vectors = self._searcher.vectors(strings(queries, "queries"))
+        vectors = self._searcher.vectors(list(queries))
         return prefixes(vectors, self._manifest.dim, self._manifest.similarity)
 
 

@@ -47,7 +47,6 @@ def indexed(
         (["train", "--variant", "ful-dim"], "unknown variant 'ful-dim' (Did you mean full-dim?)"),
         (["train", "--set", "learning_rate=0", "--set", "warmup=2"], "learning_rate = 0: not above 0; warmup"),
         (["train", "--config", "nowhere.toml"], "There is no file nowhere.toml; built in are"),
-        (["train", "--variant", "plain", "--dims", "8"], "trains no prefixes"),
         (["train", "--layers", "7"], "Layer 7 was asked for; this encoder has 4"),
         (["train", "--device", "gpu"], "gpu"),
         (["train", "--corpus", "pydoc"], "Did you mean pydocs?"),
@@ -61,7 +60,6 @@ def indexed(
         (["evaluate", "retrieval", "--corpus", "CORPUS", "--split", "tets"], "tets"),
         (["evaluate", "retrieval", "--corpus", "CORPUS", "--measure", "ndcg"], "nDCG"),
         (["evaluate", "sts", "--task", "nowhere.tsv"], "nowhere.tsv"),
-        (["export", "--layers", "5", "--out", "small"], "Layer 5 was asked for; this encoder has"),
         (["mine", "--out", "g.jsonl", "--split", "tain"], "Did you mean train?"),
     ],
 )  # fmt: skip
@@ -80,7 +78,7 @@ def test_mistake_is_one_sentence(
         words += ["--backbone", str(tiny_backbone)]
     if verb in ("train", "index", "search", "mine") and "--corpus" not in words:
         words += ["--corpus", str(tiny_corpus)]
-    if verb in ("index", "search", "evaluate", "export", "mine"):
+    if verb in ("index", "search", "evaluate", "mine"):
         words += ["--model", str(tiny_backbone)]
 
     told = refused(*words)
@@ -134,7 +132,7 @@ def test_damaged_index_is_refused(
 def test_an_index_of_another_model_is_refused(
     index_copy: Path, backbone, tiny_corpus: Path
 ) -> None:
-    from m2dr.model.folder import read_card
+    from m2dr.model.checkpoint import read_card
 
     other = backbone("roberta")
     home = next(index_copy.glob("tiny/*"))
