@@ -261,7 +261,8 @@ def _of_split(file: _SentenceFile, split: str) -> Sequence[_SentenceRow]:
         raise UserError(f"{file.path} has no column of scores ({', '.join(SCORES)}).")
     if (split and split not in file.splits) or (not split and len(file.splits) > 1):
         splits = ", ".join(sorted(file.splits - {""})) or "none"
-        raise UserError(f"{file.path}: the split {split!r} was asked for; its splits are {splits}.")
+        asked = f"the split {split!r}" if split else "no split"
+        raise UserError(f"{file.path}: {asked} was asked for; its splits are {splits}.")
     return [row for row in file.rows if not split or row.split == split]
 
 

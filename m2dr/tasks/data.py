@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from m2dr.core.errors import counted
-from m2dr.core.progress import Advance, progress
+from m2dr.core.progress import progress
 from m2dr.core.requests import CheckRequest
 from m2dr.data.dataset import Dataset, is_document
 from m2dr.data.sentences import open_sentences, paths_of, recognises_sentences
@@ -22,7 +22,7 @@ class TextCounts:
 
     Attributes:
         empty: texts without a word.
-        duplicates: texts that an earlier one equals.
+        duplicates: texts that an earlier one equals, compared by 64-bit hash.
         first_empty: id of the first such text; empty for none.
         first_duplicate: as `first_empty`.
         median: length that half of the texts do not exceed, as 95 % of them `share_95`.
@@ -76,34 +76,39 @@ class DataReport:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """A sentence for each kind of fault found."""
-        return tuple(self._problems())
+        """A sentence for each kind of fault."""
+        texts = {"": self.texts} if self.unit == "documents" else {}  # sentences repeat in pairs
+        texts |= {f"{split}: ": counts.queries for split, counts in self.splits.items()}
+        faults = []
+        for where, t in texts.items():
+            unit = "queries" if where else "documents"
+            faults += [
+                (where, t.empty, unit, "without a word", t.first_empty),
+                (where, t.duplicates, unit, "with the text of an earlier one", t.first_duplicate),
+            ]
+        for split, s in self.splits.items():
+            of, where = "of {} that are not there", f"{split}: "
+            documents, queries = of.format("documents"), of.format("queries")
+            faults += [
+                (where, s.absent_documents, "judgements", documents, s.first_absent_document),
+                (where, s.absent_queries, "judgements", queries, s.first_absent_query),
+            ]
+        return tuple(
+            f"{where}{counted(count, unit, ',')} {what}; the first is {first!r}."
+            for where, count, unit, what, first in sorted(faults, key=lambda fault: fault[0])
+            if count
+        )
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences about what is no fault."""
-        notes = []
-        if self.pairs:
-            notes.append(f"{counted(self.pairs, 'pairs', ',')} of sentences with a score.")
-        if self.skipped:
-            rows = counted(self.skipped, "rows", ",")
-            notes.append(f"{rows} without a label, or of another split.")
-        return (*notes,) if self.problems else (*notes, "Nothing is wrong with it.")
-
-    def _problems(self) -> Iterator[str]:
-        if self.unit == "documents":  # sentences repeat in pairs
-            yield from _faults(self.texts, "documents")
-        for split, counts in self.splits.items():
-            yield from (f"{split}: {fault}" for fault in _faults(counts.queries, "queries"))
-            for count, what, first in (
-                (counts.absent_documents, "documents", counts.first_absent_document),
-                (counts.absent_queries, "queries", counts.first_absent_query),
-            ):
-                if count:
-                    yield (
-                        f"{split}: {counted(count, 'judgements', ',')} of {what} that are not "
-                        f"there; the first is {first!r}."
-                    )
+        rows = f"{counted(self.skipped, 'rows', ',')} without a label, or of another split."
+        notes = {
+            f"{counted(self.pairs, 'pairs', ',')} of sentences with a score.": self.pairs,
+            rows: self.skipped,
+            "Nothing is wrong with it.": not self.problems,
+        }
+        return tuple(note for note, applies in notes.items() if applies)
 
 
 def check_data(request: CheckRequest) -> DataReport:
@@ -121,33 +126,37 @@ def check_data(request: CheckRequest) -> DataReport:
         return DataReport(sentences.name, "sentences", texts, {}, pairs, sentences.skipped)
     dataset = open_corpus(request.name)
     with progress("Reading", dataset.document_count, "documents") as advance:
-        texts = _counts(_documents(dataset, advance))
+
+        def documents() -> Iterator[tuple[str, str]]:
+            for document in dataset.documents():
+                yield document.id, document.content
+                advance(1)
+
+        texts = _counts(documents())
     splits = {split: _split_counts(dataset, split) for split in dataset.splits}
     return DataReport(dataset.name, "documents", texts, splits)
 
 
 def tables(report: DataReport) -> list[list[tuple[str, ...]]]:
     """Return the tables of a report: texts with their lengths, and judgements; a row per split."""
+
+    def row(name: str, *numbers: float) -> tuple[str, ...]:
+        return name, *(f"{number:,}".removesuffix(".0") for number in numbers)
+
     named = {report.unit: report.texts}
     named |= {f"queries, {split}": counts.queries for split, counts in report.splits.items()}
-    texts = [
-        _row(name, c.count, c.empty, c.duplicates, c.median, c.share_95, c.longest)
-        for name, c in named.items()
+    texts: list[tuple[str, ...]] = [
+        ("", "count", "empty", "duplicates", "median words", "95 %", "longest")
     ]
-    judged = [
-        _row(
-            split, c.judgements, c.relevant, c.groups, c.with_negatives, c.absent_documents,
-            c.absent_queries,
-        )
-        for split, c in report.splits.items()
-    ]  # fmt: skip
-    texts.insert(0, ("", "count", "empty", "duplicates", "median words", "95 %", "longest"))
-    head = ("judgements", "relevant", "groups", "given negatives", "no document", "no query")
-    return [texts, [("", *head), *judged]] if judged else [texts]
-
-
-def _row(name: str, *numbers: float) -> tuple[str, ...]:
-    return name, *(f"{number:,}".removesuffix(".0") for number in numbers)
+    for name, t in named.items():
+        texts.append(row(name, t.count, t.empty, t.duplicates, t.median, t.share_95, t.longest))
+    judged: list[tuple[str, ...]] = [
+        ("", "judgements", "relevant", "groups", "given negatives", "no document", "no query")
+    ]
+    for split, s in report.splits.items():
+        numbers = (s.judgements, s.relevant, s.groups, s.with_negatives)
+        judged.append(row(split, *numbers, s.absent_documents, s.absent_queries))
+    return [texts, judged] if report.splits else [texts]
 
 
 def _has_sentences(name: str) -> bool:
@@ -158,61 +167,44 @@ def _has_sentences(name: str) -> bool:
     return bool(others) or not is_table(path) or not is_document(columns_of(path))
 
 
-def _documents(dataset: Dataset, advance: Advance) -> Iterator[tuple[str, str]]:
-    for document in dataset.documents():
-        yield document.id, document.content
-        advance(1)
-
-
 def _split_counts(dataset: Dataset, split: str) -> SplitCounts:
     queries, judgements = dataset.queries(split), dataset.judgements(split)
     known = {query.id for query in queries}
-    documents = [each.document_id for each in judgements if not dataset.holds(each.document_id)]
-    asked = [each.query_id for each in judgements if each.query_id not in known]
+    documents = [j.document_id for j in judgements if not dataset.holds(j.document_id)]
+    absent = [j.query_id for j in judgements if j.query_id not in known]
     return SplitCounts(
         _counts((query.id, query.text) for query in queries),
         len(judgements),
-        sum(each.relevance > 0 for each in judgements),
+        sum(judgement.relevance > 0 for judgement in judgements),
         len(known & relevant_documents(dataset, split)[0].keys()),
         len(dataset.negatives(split)),
         len(documents),
-        len(asked),
-        documents[0] if documents else "",
-        asked[0] if asked else "",
+        len(absent),
+        next(iter(documents), ""),
+        next(iter(absent), ""),
     )
 
 
 def _counts(texts: Iterable[tuple[str, str]]) -> TextCounts:
-    """Return the counts of texts with their ids; texts are compared by 64-bit hash."""
     lengths, seen = array("q"), set[int]()
     empty: list[str] = []
     duplicates: list[str] = []
     for name, text in texts:
         words = len(text.split())
         lengths.append(words)
-        key = hash(text)
         if not words:
             empty.append(name)
-        elif key in seen:
+        elif hash(text) in seen:
             duplicates.append(name)
-        seen.add(key)
-    found = np.frombuffer(lengths, dtype=np.int64) if lengths else np.zeros(1, np.int64)
+        seen.add(hash(text))
+    words_of = np.frombuffer(lengths, dtype=np.int64) if lengths else np.zeros(1, np.int64)
     return TextCounts(
         len(lengths),
         len(empty),
         len(duplicates),
-        empty[0] if empty else "",
-        duplicates[0] if duplicates else "",
-        float(np.median(found)),
-        float(np.percentile(found, 95, method="inverted_cdf")),
-        int(found.max()),
+        next(iter(empty), ""),
+        next(iter(duplicates), ""),
+        float(np.median(words_of)),
+        float(np.percentile(words_of, 95, method="inverted_cdf")),
+        int(words_of.max()),
     )
-
-
-def _faults(texts: TextCounts, unit: str) -> Iterator[str]:
-    for count, what, first in (
-        (texts.empty, "without a word", texts.first_empty),
-        (texts.duplicates, "with the text of an earlier one", texts.first_duplicate),
-    ):
-        if count:
-            yield f"{counted(count, unit, ',')} {what}; the first is {first!r}."

@@ -162,7 +162,7 @@ def test_vectors_and_ids_are_not_written_over_the_texts_or_each_other(tmp_path: 
 def test_a_malformed_line_is_named_before_the_model_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "texts.jsonl").write_text('{"text": "a"}\n{"title": "b"}\n')
 
-    with pytest.raises(UserError, match="texts.jsonl, line 2: has no 'text'"):
+    with pytest.raises(UserError, match="texts.jsonl, row 2: it has no value under any of text"):
         verb.encode(request_of(tmp_path / "no-model", tmp_path / "texts.jsonl", tmp_path / "v.npy"))
 
 

@@ -117,5 +117,5 @@ def test_a_malformed_row_is_the_usual_sentence(tmp_path: Path) -> None:
 
     assert (found.returncode, found.stderr) == (
         2,
-        "Error: groups.parquet, row 3: 'query' is null, not a string.\n",
+        "Error: groups.parquet, row 3: it has no value under any of query, anchor, question, query_text; its columns are query_id, query, positive, negative.\n",
     )

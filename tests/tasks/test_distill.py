@@ -194,14 +194,13 @@ def test_margins_that_no_cosines_have_are_warned_of(
     ("sets", "sentence"),
     [
         ("distill=kl negatives=1", "Distillation needs the scores of a teacher, and"),
-        ("distill=kl negatives=1 teacher_scores=other.tsv", "other.tsv, line 1: scores query 'x1'"),
-        ("distill=kl negatives=1 teacher_scores=ce.pkl", "ce.pkl is a pickle"),
+        ("distill=kl negatives=1 teacher_scores=other.tsv", "other.tsv has none for the queries"),
+        ("distill=kl negatives=1 teacher_scores=ce.pkl", "ce.pkl cannot be read"),
         ("distill=kl negatives=1 teacher_scores=no.tsv", "no.tsv cannot be read: No such file"),
         (
             "distill=kl negatives=9 teacher_scores=ce.trec",
-            "ce.trec has too few scores for every query of the split 'train'",
+            "ce.trec has too few scores for every query of 'train'",
         ),
-        ("negatives=1 teacher_scores=ce.trec", "ce.trec changes nothing while distill = none"),
     ],
 )
 @pytest.mark.usefixtures("reranked")

@@ -74,10 +74,10 @@ def test_a_folder_means_the_file_of_the_split(
 @pytest.mark.parametrize(
     ("task", "text", "problem"),
     [
-        ("a.tsv", "label\tsentence1\tsentence2\n1\ta\tb\n", "None of the 1 pair of .* label 0"),
-        ("a.tsv", "", "a.tsv holds no sentence: every line of it is blank"),
-        ("a.tsv", "label\tone\ttwo\n1\ta\tb\n", "a.tsv, line 1: names neither a pair of sentences"),
-        ("a.tsv", "label\tsentence1\tsentence2\n3\ta\tb\n", "a.tsv, line 2: has the label 3"),
+        ("a.tsv", "label\tsentence1\tsentence2\n1\ta\tb\n", r"has the labels \[1.0\]"),
+        ("a.tsv", "", "a.tsv has no columns of sentences"),
+        ("a.tsv", "label\tone\ttwo\n1\ta\tb\n", "no columns of sentences"),
+        ("a.tsv", "label\tsentence1\tsentence2\n3\ta\tb\n", r"has the labels \[3.0\]"),
         ("b.tsv", "x", "There is no task '.*b.tsv'. Did you mean .*a.tsv"),
     ],
 )

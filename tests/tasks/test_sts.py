@@ -254,21 +254,21 @@ def test_where_no_name_is_near_the_places_are_named(
         (
             "unscored.txt",
             "read the file\nopen a list\n",
-            "unscored.txt has no scores; give a file",
+            "unscored.txt has no column of scores",
         ),
         (
             "splits.tsv",
             "split\tscore\tsentence1\tsentence2\ntrain\t1\ta\tb\ntrain\t2\ta\tc\ntest\t3\tb\tc\n",
-            "splits.tsv holds rows of several splits, test, train; say which .* as in --split test",
+            "splits.tsv: no split was asked for; its splits are test, train",
         ),
-        ("bad.tsv", "score\tsentence1\tsentence2\n1\ta\tb\nmuch\ta\tc\n", "bad.tsv, line 3"),
+        ("bad.tsv", "score\tsentence1\tsentence2\n1\ta\tb\nmuch\ta\tc\n", "bad.tsv, row 2"),
         (
             "labels.tsv",
             "label\tpremise\thypothesis\nentailment\ta\tb\nentailment\ta\tc\n",
             r"All 2 pairs of .*labels.tsv have the score 1",
         ),
-        ("empty.tsv", "", "empty.tsv holds no sentence: every line of it is blank"),
-        ("columns.tsv", "score\ta\tb\n1\tx\ty\n", "columns.tsv, line 1: names neither a pair of"),
+        ("empty.tsv", "", "empty.tsv has no columns of sentences"),
+        ("columns.tsv", "score\ta\tb\n1\tx\ty\n", "columns.tsv has no columns of sentences"),
     ],
 )
 def test_a_file_without_scores_to_agree_with_is_refused_before_a_weight_is_loaded(
