@@ -59,15 +59,6 @@ def test_kl_and_mse_are_those_of_torch() -> None:
     same(public.mse(t, s), functional.mse_loss(t, s), [t, s])
 
 
-@pytest.mark.parametrize("documents", [3, 6, 9])
-def test_the_positive_stands_first_in_its_group_of_documents(documents: int) -> None:
-    q, d = texts(B, 1), texts(documents, 2)
-
-    theirs = functional.cross_entropy(q @ d.T / 0.5, torch.arange(B) * (documents // B))
-
-    same(public.cross_entropy(q, d, 0.5), theirs, [q, d])
-
-
 def test_in_batch_negatives_are_a_cross_entropy_with_rows_of_zeros() -> None:
     x, y, labels = texts(4, 1), texts(4, 2), [1.0, 0.0, 1.7, 0.9]
     rows = torch.stack([x, y], dim=1).flatten(0, 1)
@@ -84,36 +75,6 @@ def test_in_batch_negatives_are_a_cross_entropy_with_rows_of_zeros() -> None:
     )
 
 
-def test_a_label_of_two_matches_unrelated_columns() -> None:
-    """Text 1 times 2 and text 2 times 1 are both 2."""
-    x, y = texts(3, 1), texts(3, 2)
-    rows = torch.stack([x, y], dim=1).flatten(0, 1)
-    logits = 20 * functional.cosine_similarity(rows[:, None], rows[None], dim=-1)
-    chances = logits.masked_fill(torch.eye(6, dtype=torch.bool), -2e13).log_softmax(-1)
-
-    plain = public.in_batch_part(x, y, [1, 1, 1], 20.0)
-    doubled = public.in_batch_part(x, y, [2, 1, 1], 20.0)
-
-    same(doubled, plain - (chances[0, 2] + chances[3, 1]) / 6, [x, y])
-
-
-def test_mean_pooling_divides_the_angle_by_the_width() -> None:
-    x, y = texts(B, 1), texts(B, 2)
-
-    same(
-        public.angle_part(x, y, LABELS, 20.0, "mean"),
-        public.angle_part(x, y, LABELS, 20.0 / WIDTH),
-        [x, y],
-    )
-
-
-def test_equal_labels_rank_nothing_and_labels_of_zero_match_nothing() -> None:
-    x, y = texts(B, 1), texts(B, 2)
-
-    same(public.in_batch_part(x, y, [0, 0, 0], 20.0), 0 * x.sum() + 0 * y.sum(), [x, y])
-    same(public.cosent_part(x, y, [1, 1, 1], 20.0), 0 * x.sum() + 0 * y.sum(), [x, y])
-
-
 def test_the_head_of_smae_is_a_layer_norm_of_a_gelu() -> None:
     h, w, b = texts(B, 1), texts(WIDTH, 2), texts(1, 3)[0]
     weight, bias = texts(1, 4)[0], texts(1, 5)[0]
@@ -126,12 +87,6 @@ def test_the_head_of_smae_is_a_layer_norm_of_a_gelu() -> None:
     ours = public.smae_head(h, w, b, weight, bias, 4, 1e-12)
     torch.testing.assert_close(ours, theirs)
     same(ours.square().sum(), theirs.square().sum(), [h, w, b, weight, bias])
-
-
-def test_smae_averages_two_losses_over_its_cuts() -> None:
-    mlm, mae = texts(1, 1, 6)[0], texts(1, 2, 6)[0]
-
-    same(public.smae_loss([*mlm], [*mae]), ((mlm + mae) / 2).mean(), [mlm, mae])
 
 
 # numpy
@@ -151,16 +106,6 @@ def test_the_target_is_an_exact_decomposition_of_the_dependencies() -> None:
     np.testing.assert_allclose(whole, raw @ u @ np.diag(np.linalg.svd(a)[1]), atol=1e-12)
     np.testing.assert_allclose(public.ese_target(x, 3).numpy(), whole[:, :3])
     assert not public.ese_target(x, 3).requires_grad
-
-
-def test_the_unused_target_keeps_the_geometry_of_the_batch() -> None:
-    x = texts(6, 1)
-
-    whole = public.ese_unused_target(x, WIDTH)
-
-    assert whole.shape == (6, 6)  # as many columns as rows
-    torch.testing.assert_close(whole @ whole.T, (x @ x.T).detach())
-    torch.testing.assert_close(public.ese_unused_target(x, 3), whole[:, :3])
 
 
 # sums
@@ -185,54 +130,6 @@ def test_ese_takes_the_embeddings_and_leaves_the_last_layer_but_one() -> None:
     same(short, loss(states[4]) + loss(states[4][:, :2]) + public.ese_align(states[4], 2), states)
 
 
-def test_alignment_adds_a_kl_with_factor_t() -> None:
-    x = texts(6, 1)
-    p = public.ese_target(x, 4)
-    kl = functional.kl_div(
-        (x[:, :4] / 3).log_softmax(-1), (p / 3).softmax(-1), reduction="batchmean"
-    )
-
-    same(public.ese_align(x, 4, T=3.0), functional.mse_loss(x[:, :4], p) + 3 * kl, [x])
-
-
-def test_the_teacher_of_2dmse_before_ese_is_attached() -> None:
-    states = layers(6, 1)
-
-    def loss(x: Tensor) -> Tensor:
-        return 0 * x.sum()
-
-    for old, factor in ((public.v1_a34, 4.0), (public.v1_a38, 2 * log(5))):
-        value = old(states, 3, 2, loss, T=2.0)
-        same(value, factor * public.kl(states[4] / 2, states[3] / 2), states)
-        assert torch.autograd.grad(value, [states[4]])[0].norm() > 0
-
-
-def test_a38_divides_both_shallow_losses_by_the_layer() -> None:
-    states = [x.detach().requires_grad_() for x in layers(6, 1)]
-    states[3] = states[4]  # no divergence
-
-    value = public.v1_a38(states, 3, 2, torch.sum)
-
-    same(value, (states[4].sum() + states[4][:, :2].sum()) * (1 + 1 / 3), [states[4]])
-    assert torch.allclose(public.v1_a34(states, 3, 2, torch.sum), value * 3 / 2)
-
-
-def test_angle_triples_are_sums_of_their_parts() -> None:
-    q, p, n = texts(B, 1), texts(B, 2), texts(B, 3)
-    x, y, labels = torch.cat([q, q]), torch.cat([p, n]), [1, 1, 1, 0, 0, 0]
-    easy, hard = public.triples_part(q, p, None, 20.0), public.triples_part(q, p, n, 20.0)
-    angle, cosine = (f(x, y, labels, 20.0) for f in (public.angle_part, public.cosent_part))
-
-    head = public.angle_triples_head(q, p, n, weights=public.Parts(0.5, 2.0, 3.0, 0.02))
-    old = public.angle_triples_051(q, p, n)
-    pairs = public.angle_pairs(q, p, LABELS)
-
-    same(head, easy + 1.5 * hard + 0.02 * angle + 0.5 * cosine, [q, p, n])
-    same(old, 30 * hard + angle, [q, p, n])
-    parts = public.in_batch_part(q, p, LABELS, 20.0), public.angle_part(q, p, LABELS, 20.0)
-    same(pairs, parts[0] + 0.02 * parts[1], [q, p])
-
-
 # ielab retrieval and Starbucks
 
 TAU = 0.5
@@ -245,12 +142,6 @@ def ce(s: Tensor) -> Tensor:
 def divergence(teacher: Tensor, student: Tensor) -> Tensor:
     t, s = (teacher / TAU).softmax(-1).detach(), (student / TAU).log_softmax(-1)
     return functional.kl_div(s, t, reduction="batchmean")
-
-
-def test_weights_go_by_the_position_in_the_list() -> None:
-    weights = public.w_by_position([0, 4, 8, 12])
-
-    assert weights == {0: 1.0, 4: 1 / (1 + log(2)), 8: 1 / (1 + log(3)), 12: 1.0}
 
 
 @pytest.mark.parametrize("fixed", [False, True])
@@ -309,15 +200,6 @@ def test_v1_retrieval_omits_the_whole_from_its_cuts() -> None:
     same(public.starbucks_retrieval(q, d, zipped, (4, WIDTH), TAU, 0.3), expected, leaves)
 
 
-def test_baselines_of_retrieval_cut_and_do_not_normalise_again() -> None:
-    q, d = texts(B, 1), texts(2 * B, 2)
-    unit = functional.normalize(q)[:, :4] @ functional.normalize(d)[:, :4].T
-
-    same(public.mse_baseline(q, d, 4, TAU), ce(q @ d.T) + ce(q[:, :4] @ d[:, :4].T), [q, d])
-    same(public.bert_s(q, d, 4, TAU), ce(q[:, :4] @ d[:, :4].T), [q, d])
-    same(public.bert_s(q, d, 4, TAU, normalise=True), ce(unit), [q, d])
-
-
 def test_starbucks_for_sentences_keeps_its_teacher() -> None:
     states = layers(3 * B, 1)
     expected = triples(functional.normalize(states[4]))
@@ -328,15 +210,6 @@ def test_starbucks_for_sentences_keeps_its_teacher() -> None:
 
     cuts = [(1, 2), (3, 6), (4, WIDTH)]
     same(public.starbucks_sts(states, cuts, (4, WIDTH), triples, w_kl=2.0), expected, states)
-
-
-def test_an_external_teacher_under_ese_is_a_constant() -> None:
-    t, x = texts(5, 1), texts(5, 2)
-
-    theirs = functional.kl_div(x.log_softmax(-1), t.softmax(-1), reduction="batchmean")
-
-    same(public.external_teacher(t, x), theirs, [x])
-    assert not public.external_teacher(t, x, constant=True).requires_grad
 
 
 # sentence-transformers

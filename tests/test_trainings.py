@@ -146,14 +146,6 @@ def test_a_mistake_in_pretraining_is_refused_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_resuming_a_pretraining_that_was_never_begun_is_one_sentence(tmp_path: Path) -> None:
-    done = m2dr("pretrain", "--resume", cwd=tmp_path)
-
-    assert done.returncode == 2
-    assert "was never begun" in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-
-
 @pytest.mark.parametrize(
     ("corpus", "name"),
     [

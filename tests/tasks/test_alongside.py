@@ -62,18 +62,6 @@ def test_each_grid_says_how_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.usefixtures("place")
-def test_a_record_stays_with_the_evaluation_that_made_it() -> None:
-    evaluated("--model", "first", "--documents", "last")
-    older = results("first.documents-04") / "made.json"
-    older.write_text(older.read_text().replace('"first"', '"as it was"'))
-
-    evaluated("--model", "first")
-
-    assert "as it was" in older.read_text()
-    assert (results("first") / "made.json").exists()
-
-
-@pytest.mark.usefixtures("place")
 def test_costs_of_every_cut_lie_beside_the_grid() -> None:
     evaluated("--model", "first", "--costs")
 

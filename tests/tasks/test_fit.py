@@ -22,7 +22,6 @@ from world import WORDS, make_model
 
 from m2dr.cli import main
 from m2dr.core.errors import UserError
-from m2dr.core.records import Cut
 from m2dr.core.settings import FitSettings
 from m2dr.model import checkpoint
 from m2dr.model.backbones import BACKBONES
@@ -32,7 +31,6 @@ from m2dr.model.static import open_static
 from m2dr.tasks import fit as fit_module
 from m2dr.tasks.encode_texts import embed_texts
 from m2dr.tasks.fit import fit, fit_texts, widest
-from m2dr.train import linear_fit as closed_form
 
 SENTENCES = [
     f"{WORDS[i % 15]} {WORDS[i // 15]} " + " ".join(WORDS[i % 11 : i % 11 + i % 5])
@@ -40,7 +38,6 @@ SENTENCES = [
 ]
 QUERIES = ["open the file", "a list of numbers and a class of text", "path", "close"]
 Floats = NDArray[np.float32]
-Places = NDArray[np.int64]
 
 
 @pytest.fixture
@@ -152,36 +149,6 @@ def test_layer_0_runs_no_layer_and_is_the_mean_of_a_table(
     assert not found[-1].any()  # a text without words
 
 
-def test_snippets_of_a_text_that_is_held_out_are_held_out_with_it(
-    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    draw = np.random.default_rng(13)
-    long = [" ".join(draw.choice(WORDS, 20)) for _ in range(40)]
-    corpus = tmp_path / "long.txt"
-    corpus.write_text("\n".join([*long, *SENTENCES[:24]]) + "\n")
-    seen: list[tuple[int, int]] = []
-    add = fit_module.Sums.add
-
-    def watched(self: fit_module.Sums, window: int, sample: closed_form.Sample, of: Places) -> None:
-        add(self, window, sample, of)
-        texts = len(sample) - len(of)
-        held = {place for place in range(texts) if place % 8 == 7}
-        kept = sum(int(place) in held for place in of)
-        assert len(self.held_out[window]) == len(held) + kept
-        assert self.snippets == len(of) - kept
-        assert len(self.vectors[-1]) == texts  # whole texts alone, for the rotation
-        seen.append((texts, len(of)))
-
-    monkeypatch.setattr(fit_module.Sums, "add", watched)
-    out = fitted(tiny_backbone, corpus, tmp_path / "fitted")
-
-    assert seen == [(64, 80)]  # two of each long one
-    record = read_card(out).fit
-    assert record is not None
-    assert record.texts == 64 - 8
-    assert 0 < record.snippets < 80
-
-
 def test_more_texts_are_read_until_they_are_no_help(
     tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,23 +177,6 @@ def test_a_fitted_model_can_be_fitted_again(
     wanted = scores(vectors(once, (4,))[0], "dot")
     assert np.allclose(scores(vectors(rotated, (4,))[0], "dot"), wanted, rtol=1e-4, atol=1e-4)
     assert len(json.loads((rotated / "modules.json").read_text())) == 3  # one rotation, not two
-
-
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_a_fit_in_either_dtype_leaves_the_full_model_alone(
-    dtype: str, tiny_backbone: Path, sentences: Path, tmp_path: Path
-) -> None:
-    out = fitted(tiny_backbone, sentences, tmp_path / "fitted", dtype=dtype)
-    before, after = (load_file(f / "model.safetensors") for f in (tiny_backbone, out))
-    assert all(torch.equal(before[name], after[name]) for name in before if "pooler" not in name)
-    encoder, tokenizer = checkpoint.load(out, dtype=torch.bfloat16)
-    found = embed_texts(encoder, tokenizer, QUERIES, "query", (0, 2, 4))
-    wanted = vectors(out, (0, 2, 4))
-    cosines = (
-        (found * wanted).sum(-1) / np.linalg.norm(found, axis=-1) / np.linalg.norm(wanted, axis=-1)
-    )
-    assert cosines.min() > 0.99
-    assert found.dtype == np.float32
 
 
 def test_words_that_no_text_has_and_a_state_that_says_nothing(
@@ -282,14 +232,6 @@ def test_exits_that_are_missing_damaged_or_of_another_model_are_refused(
     (out / name).unlink()
     with pytest.raises(UserError, match=f"lacks {name}"):
         checkpoint.load(out)
-
-
-def test_a_trained_model_keeps_its_name_and_its_weights(
-    tiny_backbone: Path, sentences: Path, tmp_path: Path
-) -> None:
-    model = make_model(tiny_backbone, tmp_path / "model", variant="plain", cuts=(Cut(4, 32),))
-    card = read_card(fitted(model, sentences, tmp_path / "fitted"))
-    assert (card.variant, card.backbone) == ("plain", read_card(model).backbone)
 
 
 def test_a_fit_that_was_killed_is_read_again(

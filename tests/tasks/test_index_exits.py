@@ -15,12 +15,11 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
-from world import WORDS, make_fitted, make_model
+from world import WORDS, make_model
 
 from m2dr import open_index
 from m2dr.cli import main
 from m2dr.core.errors import UserError
-from m2dr.core.files import LOCK_NAME
 from m2dr.core.records import EXITS_FILE, Cut
 from m2dr.core.requests import (
     EvaluateRequest,
@@ -33,7 +32,7 @@ from m2dr.core.settings import FitSettings
 from m2dr.index.exit_files import exits_folder, fitting_exits
 from m2dr.model import checkpoint
 from m2dr.model.export import write_table
-from m2dr.model.hub import CARD, EXITS, STATIC, TOKENIZER
+from m2dr.model.hub import EXITS, STATIC
 from m2dr.model.static import open_static
 from m2dr.model.tokenizer import read_tokenizer
 from m2dr.tasks import encode_corpus
@@ -171,18 +170,6 @@ def test_the_exits_are_the_same_however_the_documents_were_encoded(
     assert alike(whole, bare)
 
 
-def test_locks_that_a_killed_process_left_in_finished_folders_are_removed(ask: Ask) -> None:
-    request = ask()
-    index_corpus(request)
-    folders = [path.parent for path in request.root.rglob("*.json")]
-    left = {folder / LOCK_NAME for folder in folders}
-    assert {"exits", "layer-04", "dim-32"} <= {folder.name for folder in folders}
-    for lock in left:
-        lock.write_text("4711 on a machine since yesterday")
-    index_corpus(request)
-    assert not [lock for lock in left if lock.exists()]
-
-
 def test_a_store_has_the_same_bytes_with_exits_and_without(ask: Ask) -> None:
     one, other = ask(), ask("bare", exits=False)
     for request in (one, other):
@@ -191,16 +178,6 @@ def test_a_store_has_the_same_bytes_with_exits_and_without(ask: Ask) -> None:
     assert files
     for file in files:
         assert (one.root / file).read_bytes() == (other.root / file).read_bytes()
-
-
-def test_a_new_dim_fits_nothing_again(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    request = ask()
-    index_corpus(request)
-    monkeypatch.setattr("m2dr.tasks.fit_index._fit", None)  # not called
-    index_corpus(replace(request, dims=(8,)))
-    bare = ask("bare", exits=False)
-    index_corpus(bare)
-    index_corpus(replace(bare, exits=True, dims=(8,)))  # documents are not run again for exits
 
 
 def test_documents_that_were_encoded_anew_have_no_exits_of_the_old_ones(ask: Ask) -> None:
@@ -216,22 +193,6 @@ def test_documents_that_were_encoded_anew_have_no_exits_of_the_old_ones(ask: Ask
         Searcher(replace(asked, exits="index"))
 
 
-def test_only_asked_exits_are_taken(ask: Ask) -> None:
-    request = ask()
-    index_corpus(request)
-    asked = SearchRequest(
-        request.corpus, request.model, root=request.root, query_layer=2, device="cpu"
-    )
-    by_default, model = Searcher(asked), Searcher(replace(asked, exits="model"))
-    assert "exits of the index" in by_default.describe
-    assert by_default.warnings == []
-    assert "exits of the index" not in model.describe
-    assert any("was not trained" in warning for warning in model.warnings)
-    assert Searcher(replace(asked, query_layer=None)).resolved.exits is None
-    with pytest.raises(UserError, match="m2dr fit --backbone"):
-        Searcher(replace(asked, query_layer=0, exits="model"))
-
-
 def test_exits_that_are_damaged_are_refused(ask: Ask) -> None:
     request = ask()
     index_corpus(request)
@@ -242,40 +203,6 @@ def test_exits_that_are_damaged_are_refused(ask: Ask) -> None:
     )
     with pytest.raises(UserError, match=r"not the file that was written.*m2dr index fit"):
         Searcher(asked)
-
-
-def test_an_index_without_exits_is_told_of_with_the_command_that_fits_them(ask: Ask) -> None:
-    request = ask(exits=False)
-    asked = SearchRequest(
-        request.corpus, request.model, root=request.root, query_layer=0, device="cpu"
-    )
-    with pytest.raises(UserError, match="Index the documents, with exits, with: m2dr index corpus"):
-        Searcher(asked)
-    index_corpus(request)
-    with pytest.raises(UserError, match="Fit some on its documents with: m2dr index fit") as told:
-        Searcher(asked)
-    assert "index fit" in Searcher(replace(asked, query_layer=2)).warnings[-1]
-    assert not any("index fit" in one for one in Searcher(replace(asked, query_layer=4)).warnings)
-
-    fit = CliRunner().invoke(main, shlex.split(str(told.value).partition("m2dr ")[2]))
-    assert fit.exit_code == 0, fit.output
-    assert Searcher(asked).warnings == Searcher(replace(asked, query_layer=2)).warnings == []
-
-
-def test_layer_0_of_a_training_that_began_with_a_fit_takes_the_exits_of_the_index(
-    ask: Ask, tiny_backbone: Path, tmp_path: Path
-) -> None:
-    folder = make_fitted(
-        make_model(tiny_backbone, tmp_path / "mean", similarity="cosine"), tmp_path / "trained"
-    )
-    card = json.loads((folder / CARD).read_text())
-    (folder / CARD).write_text(json.dumps(card | {"fit": None}))  # as a training leaves it
-    request = ask(model=str(folder))
-    index_corpus(request)
-    asked = SearchRequest(request.corpus, str(folder), root=request.root, device="cpu")
-
-    assert Searcher(replace(asked, query_layer=0)).resolved.exits
-    assert Searcher(replace(asked, query_layer=2)).resolved.exits is None
 
 
 @pytest.fixture
@@ -342,48 +269,6 @@ def test_a_rotation_of_the_model_changes_nothing_at_full_width_of_layer_0(
     before, after = found
 
     np.testing.assert_allclose(after @ after.T, before @ before.T, atol=2e-3)
-
-
-def test_dims_that_nothing_was_fitted_for_are_told_of_with_the_command_that_fits_them(
-    ask: Ask, tmp_path: Path
-) -> None:
-    request = ask(dims=(8, 16, 32))
-
-    (note,) = index_corpus(request).notes
-
-    assert "dims 8, 16." in note  # of 32
-    line = f"m2dr fit --backbone {request.model} --corpus {request.corpus}"
-    assert note.endswith(line)
-    assert not index_corpus(replace(request, dims=(32,))).notes
-    fitted = tmp_path / "fitted"
-    fit(FitSettings(request.model, request.corpus, texts=120), fitted)
-    assert not index_corpus(replace(request, model=str(fitted))).notes
-
-
-@pytest.mark.usefixtures("enough")
-def test_a_vocabulary_that_was_changed_is_refused_and_one_of_before_removed(
-    worded: IndexRequest,
-) -> None:
-    request = worded
-    index_corpus(request)
-    folder = folder_of(request)
-    asked = SearchRequest(request.corpus, request.model, root=request.root, query_layer=0)
-    text = (folder / TOKENIZER).read_text()
-    (folder / TOKENIZER).write_text(text.replace("decode", "recode"))
-    with pytest.raises(UserError, match=r"tokenizer.json is not the file that was written"):
-        Searcher(asked)
-    (folder / TOKENIZER).unlink()
-    with pytest.raises(UserError, match=r"tokenizer.json is missing\. .*m2dr index fit"):
-        Searcher(asked)
-
-    fit_index(FitIndexRequest(request.corpus, request.model, root=request.root, overwrite=True))
-    assert (folder / TOKENIZER).read_text() == text
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(indexing, "FEW", 1000)
-        again = FitIndexRequest(request.corpus, request.model, root=request.root, overwrite=True)
-        fit_index(again)
-    assert not (folder / TOKENIZER).exists()
-    Searcher(asked).vectors(["decode"])
 
 
 @pytest.mark.parametrize("runtime", ["onnx", "openvino"])
@@ -458,19 +343,3 @@ def test_a_cut_is_picked_among_those_that_pass_the_exits_of_an_index(
     assert told.exit_code == 0, told.output
     (costs,) = measure_all_costs(replace(asked, layers=(0, 1)), report)
     assert {cut.layer for cut in costs.cells} == {0, 1}
-
-
-def test_an_evaluation_fits_no_exits_that_nobody_asked_for(
-    ask: Ask, documents: Path, tmp_path: Path
-) -> None:
-    request = ask()
-    asked = EvaluateRequest(
-        (str(documents),), (request.model,), root=request.root, out=tmp_path / "results",
-        device="cpu", documents="last",
-    )  # fmt: skip
-    evaluate(asked)
-    assert not list(request.root.glob("*/*/exits"))
-    through = replace(asked, exits="index")
-    assert evaluate(through).grids[0].layers == (0, 1, 2, 3, 4)  # they are fitted now
-    with pytest.raises(UserError, match="--documents same was asked for, and the exits of an"):
-        evaluate(replace(through, documents="same"))

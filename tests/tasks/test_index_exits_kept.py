@@ -1,9 +1,6 @@
 """Exits of an index belong to its documents, and to how they were encoded; nothing else passes."""
 
 import json
-import os
-import shlex
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,19 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from safetensors.torch import load_file
 from world import WORDS, make_fitted, make_model
 
-from m2dr.cli import main
 from m2dr.core.errors import UserError
 from m2dr.core.records import EXITS_FILE
 from m2dr.core.requests import FitIndexRequest, IndexRequest, SearchRequest
-from m2dr.index.exit_files import digest_of_exits, fitting_exits, forget_states
+from m2dr.index.exit_files import fitting_exits
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import export_cut
 from m2dr.model.hub import EXITS, STATIC
-from m2dr.model.static import open_static, read_static
+from m2dr.model.static import open_static
 from m2dr.tasks import fit_index as fitting
 from m2dr.tasks.fit_index import HELD_OUT, SNIPPETS, fit_index, held_out, snippet_places
 from m2dr.tasks.index import index_corpus
@@ -129,15 +124,6 @@ def test_documents_that_are_encoded_otherwise_get_other_exits(ask: Ask) -> None:
     assert alike(one, other)
 
 
-def test_an_overwritten_store_has_no_exits_until_they_are_fitted_again(ask: Ask) -> None:
-    request = ask()
-    index_corpus(request)
-    index_corpus(replace(request, layers=(2,), overwrite=True))
-    assert fitting_exits(store_of(request))
-    index_corpus(replace(request, overwrite=True, exits=False))
-    assert not (folder_of(request) / EXITS_FILE).exists()
-
-
 def test_exits_of_another_encoding_do_not_fit(ask: Ask) -> None:
     request = ask()
     index_corpus(request)
@@ -147,27 +133,6 @@ def test_exits_of_another_encoding_do_not_fit(ask: Ask) -> None:
     index_corpus(replace(request, overwrite=True, exits=False))
     kept.write_bytes(before)
     assert fitting_exits(store_of(request)) is None
-
-
-def test_a_record_of_before_is_read_and_does_not_fit(ask: Ask) -> None:
-    request = ask()
-    index_corpus(request)
-    kept = folder_of(request) / EXITS_FILE
-    names = ("format", "corpus", "fingerprint", "texts", "fit")
-    table = json.loads(kept.read_text())
-    kept.write_text(json.dumps({name: table[name] for name in names}))
-    assert fitting_exits(store_of(request)) is None
-    fit_index(fit_of(request))
-    assert fitting_exits(store_of(request))
-
-
-def test_states_of_another_dtype_are_read_again(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    mixed, fresh = ask(), ask("fresh", exits=False)
-    unfitted(mixed, monkeypatch)
-    index_corpus(fresh)
-    for request in (mixed, fresh):
-        fit_index(fit_of(request, dtype="bf16"))
-    assert alike(mixed, fresh)
 
 
 def test_a_model_that_encodes_otherwise_by_now_fits_no_exits(ask: Ask) -> None:
@@ -241,31 +206,6 @@ def test_a_file_of_exits_that_was_changed_is_refused(name: str, ask: Ask) -> Non
             Searcher(search_of(request, 0))
 
 
-def test_a_cached_graph_does_not_let_other_exits_pass(
-    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("onnxruntime")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    one, other = ask(), ask("other", corpus=str(write_documents(tmp_path / "second", 14)))
-    for request in (one, other):
-        index_corpus(request)
-        Searcher(search_of(request, runtime="onnx"))
-    shutil.copy(folder_of(other) / EXITS, folder_of(one))
-    with pytest.raises(UserError, match="not the file"):
-        Searcher(search_of(one, runtime="onnx"))
-
-
-def test_other_files_have_another_digest(ask: Ask) -> None:
-    request = ask()
-    index_corpus(request)
-    folder = folder_of(request)
-    before, table = digest_of_exits(folder), json.loads((folder / EXITS_FILE).read_text())
-    (folder / EXITS_FILE).write_text(json.dumps({**table, "again": "m2dr index fit"}))
-    assert digest_of_exits(folder) == before
-    (folder / EXITS_FILE).write_text(json.dumps({**table, "files": [[EXITS, "0"], [STATIC, "0"]]}))
-    assert digest_of_exits(folder) != before
-
-
 def test_exits_of_another_model_are_refused(ask: Ask) -> None:
     request = ask()
     index_corpus(request)
@@ -275,17 +215,6 @@ def test_exits_of_another_model_are_refused(ask: Ask) -> None:
         open_static(request.model, folder_of(request))
     with pytest.raises(UserError, match="by model 000000000000"):
         checkpoint.load(request.model, exits=folder_of(request))
-
-
-def test_a_search_that_runs_keeps_its_table_while_another_is_written(ask: Ask) -> None:
-    request = ask()
-    index_corpus(request)
-    table = read_static(folder_of(request))
-    before = table.table.tobytes()
-    write_documents(Path(request.corpus), 14)
-    index_corpus(replace(request, overwrite=True))
-    assert table.table.tobytes() == before
-    assert read_static(folder_of(request)).table.tobytes() != before
 
 
 def test_the_earlier_exits_serve_until_others_are_fitted(
@@ -304,95 +233,10 @@ def test_the_earlier_exits_serve_until_others_are_fitted(
     assert there == [folder_of(request)]
 
 
-def test_states_that_a_killed_process_was_writing_are_removed(tmp_path: Path) -> None:
-    for name in ("states-00001.npz", ".states-00002.npz.123.tmp"):
-        (tmp_path / name).touch()
-    forget_states(tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
 # What mends them
 
 
-@pytest.mark.parametrize("layer", [0, 2])
-@pytest.mark.parametrize("name", [EXITS_FILE, EXITS, STATIC])
-def test_damage_is_told_with_the_command_that_mends_it(name: str, layer: int, ask: Ask) -> None:
-    request = ask()
-    index_corpus(request)
-    path = folder_of(request) / name
-    os.truncate(path, path.stat().st_size // 2)
-    again = f"m2dr index fit --corpus {request.corpus} --model {request.model} --indexes"
-    if (name, layer) != (EXITS, 0):  # which layer 0 does not read
-        with pytest.raises(UserError, match=rf"{again} {request.root} --overwrite$"):
-            Searcher(search_of(request, layer))
-    fit_index(fit_of(request, overwrite=True))
-    Searcher(search_of(request, layer))
-
-
-@pytest.mark.parametrize("name", [EXITS, STATIC])
-def test_damage_in_an_index_that_was_copied_is_mended_there(name: str, ask: Ask) -> None:
-    request = ask()
-    index_corpus(request)
-    copied = replace(request, root=request.root.with_name("copied"))
-    shutil.copytree(request.root, copied.root)
-    flip(folder_of(copied) / name)
-    layer = 0 if name == STATIC else 2
-
-    with pytest.raises(UserError, match="m2dr index fit") as refused:
-        Searcher(search_of(copied, layer))
-
-    told = CliRunner().invoke(main, shlex.split(str(refused.value).partition("m2dr ")[2]))
-    assert told.exit_code == 0, told.output
-    Searcher(search_of(copied, layer))
-
-
-@pytest.mark.parametrize("left", ["header", "weights"])
-def test_a_table_of_an_index_is_not_mended_by_a_fit_of_the_model(left: str, ask: Ask) -> None:
-    request = ask()
-    index_corpus(request)
-    path = folder_of(request) / STATIC
-    if left == "header":
-        os.truncate(path, 20)
-    else:
-        path.unlink()
-    for opened in (
-        lambda: read_static(path.parent),
-        lambda: open_static(request.model, path.parent),
-    ):
-        with pytest.raises(UserError, match=r"m2dr index fit --corpus .*--overwrite") as refused:
-            opened()
-        assert "fit the model" not in str(refused.value)
-
-
-def test_exits_that_are_there_are_told_with_the_command_that_replaces_them(ask: Ask) -> None:
-    request = ask()
-    index_corpus(request)
-    with pytest.raises(UserError, match=rf"m2dr index fit --corpus {request.corpus} .*--overwrite"):
-        fit_index(fit_of(request))
-
-
-def test_an_index_that_is_not_there_is_told_with_the_command_that_makes_it(ask: Ask) -> None:
-    request = ask()
-    told = rf"m2dr index corpus --corpus {request.corpus} --model {request.model}"
-    with pytest.raises(UserError, match=told):
-        fit_index(fit_of(request))
-
-
 # Where there are none
-
-
-def test_exits_that_were_asked_for_where_there_are_none_are_refused(ask: Ask) -> None:
-    request = ask(layers=(3, 4))
-    index_corpus(request)
-    asked = search_of(request, exits="index")
-    folder = str(store_of(request).parent / "layer-03")
-    for changes, told in (
-        ({"document_layer": 3}, "documents of layer 3"),
-        ({"index": folder}, "documents of layer 3"),
-        ({"index": "milvus:http://localhost:1"}, "Milvus"),
-    ):
-        with pytest.raises(UserError, match=rf"{told}.* m2dr search .*--exits index"):
-            Searcher(replace(asked, **changes))
 
 
 def test_a_cut_that_ends_in_an_exit_of_its_own_keeps_it(ask: Ask, tmp_path: Path) -> None:

@@ -26,47 +26,6 @@ def excluded(*pairs: tuple[str, str, float]) -> NDArray[np.bool_]:
     return make_pair_batch(CARD, Letters(), [SentencePair(*pair) for pair in pairs]).excluded
 
 
-def columns(mask: NDArray[np.bool_], row: int) -> list[int]:
-    return np.flatnonzero(mask[row]).tolist()
-
-
-def test_unrelated_pairs_are_each_others_negatives() -> None:
-    assert not excluded(("a", "b", 1.0), ("c", "d", 0.9), ("e", "f", 0.1)).any()
-
-
-def test_a_sentence_that_is_equal_to_the_first_is_no_negative() -> None:
-    mask = excluded(("a", "b", 1.0), ("c", "a", 0.9), ("a", "d", 0.2))
-
-    assert columns(mask, 0) == [1]
-
-
-def test_a_sentence_that_is_alike_to_the_first_in_another_pair_is_no_negative() -> None:
-    mask = excluded(("a", "b", 1.0), ("a", "c", 0.8), ("d", "c", 0.1), ("a", "e", 0.7))
-
-    assert columns(mask, 0) == [1, 2]
-    assert columns(mask, 1) == [0, 2]
-
-
-def test_being_alike_has_no_direction() -> None:
-    """By the first pair a is alike to b, so in the second a is no negative of b."""
-    mask = excluded(("a", "b", 0.9), ("b", "c", 0.9), ("d", "a", 0.9))
-
-    assert columns(mask, 1) == [0, 2]
-
-
-def test_two_views_of_sentences_exclude_the_sentences_that_come_twice() -> None:
-    mask = excluded(("a", "a", 1.0), ("b", "b", 1.0), ("a", "a", 1.0))
-
-    assert [columns(mask, row) for row in range(3)] == [[2], [], [0]]
-
-
-def test_a_pair_that_is_not_alike_says_nothing_of_what_answers() -> None:
-    mask = excluded(("a", "b", 0.9), ("a", "c", 0.1), ("c", "d", 0.9), ("a", "d", 0.3))
-
-    assert columns(mask, 0) == []
-    assert columns(mask, 2) == [1, 3]  # c itself, and d again
-
-
 letters = st.sampled_from("abcd")
 batches = st.lists(
     st.tuples(letters, letters, st.sampled_from([0.0, 0.5, 0.79, 0.8, 1.0])), min_size=1, max_size=7

@@ -143,18 +143,9 @@ def test_what_is_set_beside_faithful_overrules_it(tiny_backbone: Path) -> None:
     assert made(tiny_backbone, *words[:2]).variant.align_reduction == "batch"
 
 
-def test_layer_0_is_trained_beside_the_layers_that_are_named(tiny_backbone: Path) -> None:
-    assert made(tiny_backbone, "variant=2dmse-st", "layers=[0,1,2,3]").layers == (0, 1, 2, 3, 4)
-
-
 def test_the_weight_of_the_last_layer_is_not_learned(tiny_backbone: Path) -> None:
     learned = made(tiny_backbone, "variant=dims", "weights=dynamic", "layers=[2,4]").setting.learned
     assert learned == (2,)
-
-
-def test_whoever_draws_says_so_in_the_words_of_today(tiny_backbone: Path) -> None:
-    with pytest.raises(UserError, match="unknown setting 'sampled' .*Did you mean draw"):
-        made(tiny_backbone, "variant=starbucks", "sampled=true")
 
 
 def test_texts_without_queries_are_said_to_be_their_own_positives(

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -10,14 +9,11 @@ import torch
 from safetensors.torch import load_file
 
 from m2dr.core.errors import UserError
-from m2dr.core.records import FitRecord, ModelCard
+from m2dr.core.records import ModelCard
 from m2dr.core.settings import TrainSettings
 from m2dr.model import checkpoint
-from m2dr.model.exits import TokenFeatures
 from m2dr.model.hub import EXITS, HEADS, STATIC
-from m2dr.tasks import train as training
 from m2dr.tasks.encode_texts import embed_texts
-from m2dr.tasks.fit import fit_texts_now
 from m2dr.tasks.train import train
 
 QUERIES = ["open the file", "a list of numbers and a class of text", "path", "close"]
@@ -66,13 +62,6 @@ def test_a_refit_leaves_the_trained_model_alone_and_gives_it_every_cut(
     assert card.fit.texts > 0
     assert (tmp_path / "refit" / STATIC).exists()
     assert not (tmp_path / "refit" / HEADS).exists()
-
-
-def test_plain_is_refitted_unless_that_is_left_out(settings: TrainSettings, tmp_path: Path) -> None:
-    assert settings.refits
-    assert not replace(settings, refit=False).refits
-    assert not replace(settings, variant="full-dim").refits
-    assert trained(settings, tmp_path / "plain").exit_head == "fitted"
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
@@ -134,23 +123,3 @@ def test_what_a_frozen_encoder_cannot_have_is_refused(
     with pytest.raises(UserError, match=sentence):
         trained(settings, tmp_path / "model", **changes)
     assert not (tmp_path / "model").exists()
-
-
-def test_layer_0_is_fitted_with_the_weights_of_tokens_that_its_queries_have(
-    settings: TrainSettings, tiny_fitted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Those of the fit that the training began from, counted on other texts than it reads."""
-    given: list[TokenFeatures | None] = []
-
-    def fit(*args: object) -> FitRecord:
-        given.append(cast(TokenFeatures, args[5]) if len(args) > 5 else None)
-        return fit_texts_now(*cast(Any, args))
-
-    monkeypatch.setattr(training, "fit_texts_now", fit)
-
-    trained(settings, tmp_path, variant="elastic", exit_head="fitted", backbone=str(tiny_fitted))
-
-    features = given[-1]
-    encoder, _ = checkpoint.load(tmp_path)
-    assert features is not None
-    torch.testing.assert_close(features.weights, encoder.fitted.tokens.weights, atol=0, rtol=0)

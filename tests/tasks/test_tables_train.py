@@ -8,7 +8,6 @@ import datasets
 import pytest
 from click.testing import CliRunner, Result
 from tabular import Rows, write_rows
-from world import WORDS
 
 from m2dr.cli import main
 from m2dr.model.checkpoint import read_card
@@ -80,28 +79,6 @@ def test_groups_in_any_file_train_the_same_model(
     assert found == dict.fromkeys(names, expected)
 
 
-def test_other_groups_train_another_model(tiny_backbone: Path, tmp_path: Path) -> None:
-    rows = [{"anchor": word, "positive": f"{word} file", "negative": "close"} for word in WORDS]
-    write_rows(tmp_path / "a.parquet", rows)
-    write_rows(tmp_path / "b.parquet", rows[::-1])
-
-    assert weights("a.parquet", tiny_backbone, "a") != weights("b.parquet", tiny_backbone, "b")
-
-
-def test_a_model_is_fitted_on_documents_of_parquet_as_on_those_of_jsonl(
-    tiny_corpus: Path, tiny_backbone: Path, tmp_path: Path
-) -> None:
-    for name, rows in parts_of(tiny_corpus).items():
-        where = name if name in ("corpus", "queries") else f"qrels/{name}"
-        write_rows(tmp_path / f"tables/{where}.parquet", rows)
-
-    def fitted(corpus: object, out: str) -> str:
-        run("fit", "--backbone", tiny_backbone, "--corpus", corpus, "--out", out)
-        return read_card(out).fingerprint
-
-    assert fitted("tables", "a") == fitted(tiny_corpus, "b")
-
-
 def test_an_index_of_tables_holds_the_same_vectors_and_is_measured_alike(
     tiny_corpus: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
@@ -122,25 +99,6 @@ def test_an_index_of_tables_holds_the_same_vectors_and_is_measured_alike(
     assert [line.split(",")[2:] for line in found[1].splitlines()] == [
         line.split(",")[2:] for line in expected[1].splitlines()
     ]
-
-
-def test_sentence_similarity_is_measured_on_a_split_of_a_data_set(
-    tiny_backbone: Path, tmp_path: Path
-) -> None:
-    rows = [
-        {"sentence1": word, "sentence2": WORDS[-n], "score": float(n)}
-        for n, word in enumerate(WORDS)
-    ]
-    write_rows(tmp_path / "sts.jsonl", rows[5:])
-    parts = {"train": rows[:5], "test": rows[5:]}
-    saved = {split: datasets.Dataset.from_list(part) for split, part in parts.items()}
-    datasets.DatasetDict(saved).save_to_disk(tmp_path / "saved")
-
-    def spearman(*task: str) -> str:
-        found = run("evaluate", "sts", "--model", tiny_backbone, "--dim", 8, "--task", *task)
-        return next(line for line in found.output.splitlines() if line.lstrip().startswith("4"))
-
-    assert spearman("hf:saved", "--split", "test") == spearman("sts.jsonl")
 
 
 def parts_of(folder: Path) -> dict[str, Rows]:

@@ -149,14 +149,6 @@ def test_ese(kind: Mapping[str, Any]) -> None:
     agree(objective, texts, public.ese(texts.states, DIM, angle_of(texts)))
 
 
-@KINDS
-def test_ese_without_compression(kind: Mapping[str, Any]) -> None:
-    texts = Texts(**kind)
-    objective = objective_of("ese", texts, compress="none", **ANGLE)
-
-    agree(objective, texts, public.ese(texts.states, DIM, angle_of(texts), pca=False))
-
-
 def test_ese_compresses_the_embeddings_too() -> None:
     texts = Texts(paired=True)
     objective = objective_of("ese", texts, compress="embeddings", **ANGLE)
@@ -294,32 +286,6 @@ def test_two_dimensional_matryoshka_of_sentence_transformers() -> None:
     for choice, (layer, below, above) in enumerate(drawn):
         expected = public.matryoshka_2d(texts.states, layer, above, below, texts.mnr)
         agree(objective, texts, expected, choice)
-
-
-@pytest.mark.parametrize("part", [0, 2])
-def test_what_may_answer_is_no_pair_that_is_unlike(part: int) -> None:
-    """In AnglE's code it is one; here a document excluded from the softmax is excluded from pairs."""
-    texts, weights = Texts(negatives=1), [0.0, 0.0, 0.0]
-    weights[part] = 1.0
-    objective = objective_of("plain", texts, loss="angle", loss_weights=tuple(weights))
-    asked = objective.choices[0]
-    excluded = torch.zeros(B, 2 * B, dtype=torch.bool)
-    excluded[1, B + 1] = True  # its own negative
-    sides = EncodedBatch(texts.q[[L]], texts.d[[L]], excluded)
-
-    loss, _ = objective(asked, sides)
-
-    x, y, labels = public.triples_as_pairs(*texts.split(texts.states[L]))
-    others = [row for row in range(2 * B) if row != B + 1]
-    of = public.cosent_part if part == 0 else public.angle_part
-    expected = of(x[others], y[others], [labels[row] for row in others], 1 / TAU)
-    torch.testing.assert_close(loss, expected, **CLOSE)
-
-
-def test_rows_that_public_code_changes_are_those_that_faithful_changes() -> None:
-    assert set(FAITHFUL) <= set(VARIANTS)
-    for name, changes in FAITHFUL.items():
-        assert replace(VARIANTS[name], **changes) != VARIANTS[name]
 
 
 @pytest.mark.parametrize("rows", [[1.0, 0.0, 0.0, 0.0, 0.0], [0.0] * 5])

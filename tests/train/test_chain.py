@@ -1,7 +1,5 @@
 """The chain, compared with MIPIC's equations 16 and 17 link by link and text by text."""
 
-from math import log
-
 import pytest
 import torch
 from torch import Tensor
@@ -64,38 +62,6 @@ def test_loss_and_gradients_are_those_of_the_papers_equations(
         torch.testing.assert_close(a, b, atol=1e-8, rtol=1e-8)
 
 
-def test_both_ends_of_a_link_learn_and_nothing_beyond_their_dims() -> None:
-    vectors = batch()
-
-    Chain(CUTS[:2], TAU).double()(vectors).backward()
-
-    for cut in CUTS[:2]:
-        gradient = vectors[cut.layer].grad
-        assert (gradient[:, : cut.dim] != 0).all()
-        assert (gradient[:, cut.dim :] == 0).all()
-
-
-def test_vectors_that_say_nothing_cost_log_n_at_each_link() -> None:
-    vectors = {layer: torch.ones(N, H) for layer in (1, 2, 4)}
-
-    torch.testing.assert_close(Chain(CUTS, TAU)(vectors), torch.tensor(2 * log(N)))
-
-
-def test_one_checkpoint_alone_asks_nothing() -> None:
-    assert Chain(CUTS[-1:], TAU)(batch()) == 0
-
-
-def test_a_chain_begins_the_same_each_time_and_draws_nothing() -> None:
-    before = torch.get_rng_state()
-
-    first, second = Chain(CUTS, TAU), Chain(CUTS, TAU)
-
-    for a, b in zip(first.parameters(), second.parameters(), strict=True):
-        torch.testing.assert_close(a, b, atol=0, rtol=0)
-        assert a.std() > 0
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def test_cosines_over_a_small_temperature_are_never_of_half_precision() -> None:
     chain, vectors = Chain(CUTS, TAU), batch(dtype=torch.float32)
 
@@ -131,10 +97,6 @@ def test_checkpoints_grow_both_ways_and_end_with_the_whole(layers: int, width: i
     assert depths == sorted(set(depths))
     assert dims == sorted(set(dims))
     assert dims[0] == min(16, width) or layers == 1
-
-
-def test_the_ablation_keeps_the_layers_and_takes_all_dims() -> None:
-    assert full_width(CUTS) == (Cut(1, 16), Cut(2, 16), Cut(4, 16))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from m2dr.train.trainer import last_complete_checkpoint, step_of
+from m2dr.train.trainer import last_complete_checkpoint
 
 
 def make_checkpoint(folder: Path, step: int) -> Path:
@@ -30,18 +30,6 @@ def test_a_half_written_checkpoint_is_passed_over(file: str, damage: str, tmp_pa
         (newer / file).write_bytes(content[: len(content) // 2])
 
     assert last_complete_checkpoint(tmp_path) == older
-
-
-def test_the_newest_is_the_one_with_most_steps_not_the_last_by_name(tmp_path: Path) -> None:
-    newest = make_checkpoint(tmp_path, 100)
-    make_checkpoint(tmp_path, 99)
-
-    assert last_complete_checkpoint(tmp_path) == newest
-    assert step_of(newest) == 100
-
-
-def test_without_checkpoints_there_is_none(tmp_path: Path) -> None:
-    assert last_complete_checkpoint(tmp_path / "nowhere") is None
 
 
 def test_of_several_processes_each_must_have_written_its_random_state(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from sentence_transformers.util import pairwise_cos_sim, pairwise_dot_score
 from torch import Tensor, nn
 
 from m2dr.core.variants import VARIANTS, Distill
-from m2dr.train.losses import imitation, margin_mse
 from m2dr.train.objective import EncodedBatch, Objective, Setting
 from m2dr.train.scores import own_scores
 from m2dr.train.terms import possible_steps, with_teacher
@@ -137,14 +136,6 @@ def test_a_contrastive_weight_of_0_leaves_the_teacher_alone(method: Distill) -> 
     assert asked.cuts == objective_of("mrl", paper).choices[0].cuts  # they still count as trained
 
 
-def test_a_step_that_distils_without_scores_is_an_error() -> None:
-    paper = taught_batch("kl", "dot", "same", CONTRASTIVE)
-    objective = taught("plain", paper, {})
-
-    with pytest.raises(ValueError, match="needs the teacher's scores"):
-        objective(objective.at(0), encoded_batch(objective.at(0), paper))
-
-
 def published(
     method: Distill, similarity: str, tau: float, temperature: float
 ) -> Callable[[list[Tensor], Tensor], Tensor]:
@@ -202,25 +193,6 @@ def test_each_cut_costs_what_sentence_transformers_says(
     assert {term.cut.layer for term in asked.terms} == set(LAYERS)
 
 
-@given(
-    rows=st.integers(1, 5),
-    negatives=st.integers(1, 4),
-    seed=st.integers(0, 99),
-    shift=st.floats(-50, 50),
-)
-def test_scores_of_a_query_count_by_their_differences_alone(
-    rows: int, negatives: int, seed: int, shift: float
-) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    student, teacher = torch.randn(2, rows, 1 + negatives, generator=generator, dtype=torch.float64)
-    moved = teacher + shift * torch.arange(rows, dtype=torch.float64)[:, None]
-
-    for loss in (margin_mse, imitation):
-        torch.testing.assert_close(loss(student, moved), loss(student, teacher))
-        torch.testing.assert_close(loss(moved, teacher), torch.zeros((), dtype=torch.float64))
-        assert loss(student, teacher) > 0
-
-
 @given(rows=st.integers(1, 5), negatives=st.integers(0, 4), cuts=st.integers(1, 3))
 def test_a_query_is_scored_with_its_own_documents_in_the_order_of_a_batch(
     rows: int, negatives: int, cuts: int
@@ -235,20 +207,3 @@ def test_a_query_is_scored_with_its_own_documents_in_the_order_of_a_batch(
         for j in range(1 + negatives):
             column = b if j == 0 else rows + b * negatives + j - 1
             assert (found[:, b, j] == scores[:, b, column]).all()
-
-
-@METHODS
-def test_documents_of_other_queries_learn_nothing_from_a_query(method: Distill) -> None:
-    paper = taught_batch(method, "dot", "same", contrastive=0.0)
-    objective = taught("plain", paper, {})
-    asked = objective.at(0)
-    teacher = paper.teacher.clone().requires_grad_()
-    loss, _ = objective(asked, replace(encoded_batch(asked, paper), teacher=teacher))
-
-    (gradient,) = torch.autograd.grad(loss, paper.d)
-
-    # Every document belongs to one query, so its gradient is along that query alone.
-    owner = [*range(B), *(b for b in range(B) for _ in range(NEGATIVES))]
-    for column, b in enumerate(owner):
-        along = torch.nn.functional.cosine_similarity(gradient[-1, column], paper.q[-1, b], dim=0)
-        assert float(along.detach().abs()) == pytest.approx(1)

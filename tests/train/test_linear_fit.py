@@ -76,23 +76,6 @@ def test_moments_are_the_same_however_texts_are_shared_out(sizes: list[int], see
         assert np.allclose(merged.arrays()[name], found, rtol=1e-12, atol=1e-9), name
 
 
-def test_texts_that_count_twice_are_texts_that_are_there_twice() -> None:
-    first, second = sample(20, 1), sample(9, 2)
-    twice, weighted, more = (Moments(S) for _ in range(3))
-    for one in (first, second, second):
-        twice.add(one)
-    weighted.add(first)
-    more.add(second)
-    weighted.merge(more, 2.0)
-
-    held_out = sample(8, 3)
-    expected = fit_head(twice, held_out, 0, "tokens+layer")
-    found = fit_head(weighted.of_tokens(), held_out, 0, "tokens+layer")
-
-    np.testing.assert_allclose(found.weight, expected.weight, rtol=1e-6, atol=1e-9)
-    assert found.ridge == expected.ridge
-
-
 def test_the_ridge_is_the_one_that_is_best_on_texts_held_out() -> None:
     texts, held_out = sample(12, 1), sample(200, 2)
     chosen = fit_head(moments_of(texts), held_out, 2, "all-layers")
@@ -103,26 +86,6 @@ def test_the_ridge_is_the_one_that_is_best_on_texts_held_out() -> None:
     assert chosen.cosine is not None
     assert chosen.cosine >= max(head.cosine or -1 for head in tried) - 1e-12
     assert fit_head(moments_of(texts), sample(0), 2, "layer").ridge == DEFAULT_RIDGE
-
-
-def test_moments_take_no_more_memory_for_more_texts() -> None:
-    few, many = moments_of(sample(8), False), moments_of(sample(800), False)
-    sizes = [{name: found.shape for name, found in one.arrays().items()} for one in (few, many)]
-    assert sizes[0] == sizes[1]
-    assert "1x2" not in few.arrays()  # products of two layers, which only all-layers needs
-
-
-@pytest.mark.parametrize("inputs", INPUTS)
-def test_texts_that_leave_everything_open_still_give_a_head(inputs: FitInputs) -> None:
-    one = sample(1)
-    same = Sample(
-        np.repeat(one.states, 5, axis=1), np.repeat(one.tokens, 5, 0), np.repeat(one.targets, 5, 0)
-    )
-    zero = Sample(np.zeros_like(one.states), np.zeros_like(one.tokens), one.targets)
-    for texts in (one, same, zero):
-        head = fit_head(moments_of(texts), sample(0), 2, inputs)
-        assert np.isfinite(head.weight).all()
-        assert np.isfinite(head.bias).all()
 
 
 @pytest.mark.parametrize("where", ["states", "tokens", "targets"])

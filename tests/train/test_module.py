@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from m2dr.core.records import Cut
 from m2dr.core.variants import VARIANTS
 from m2dr.train.mipic import Chain, TokenRelations, shares_of
-from m2dr.train.module import TokenBatch, TrainingModule, embed
+from m2dr.train.module import TrainingModule, embed
 from m2dr.train.objective import Objective, Setting
 from m2dr.train.terms import possible_steps
 
@@ -126,16 +126,6 @@ def test_mipic_is_its_papers_formula_from_token_ids_on(sia: bool, pic: bool, cac
     same_gradients(loss, expected, list(module.parameters()))
 
 
-def test_a_token_relation_teaches_the_prefix_and_not_the_full_width() -> None:
-    objective = mipic_objective()
-    states = torch.randn(2, 9, H, dtype=torch.float64).requires_grad_()
-
-    objective.related(objective.relations(L, states, torch.ones(2, 9))).backward()
-
-    assert (states.grad[..., DIMS[-1] :] == 0).all()
-    assert (states.grad[..., : DIMS[-1]] != 0).any()
-
-
 def test_a_step_encodes_only_the_layers_that_its_draw_asks() -> None:
     seen = []
 
@@ -170,15 +160,3 @@ def test_a_batch_in_parts_comes_out_in_its_own_order() -> None:
     assert vectors.shape == (2, 3, 1)
     assert vectors[0, :, 0].tolist() == [0, 1, 2]
     assert related.tolist() == [0, 10, 20]
-
-
-def test_a_batch_goes_to_the_learner_as_tensors_of_the_same_numbers() -> None:
-    ids, mask, rows = (tensor.numpy() for tensor in part([4, 1]))
-    labels = torch.tensor([0.5, 1.0]).numpy()
-
-    given = TokenBatch([(ids, mask, rows)], 1, NOTHING.numpy(), labels).tensors()
-
-    assert given["queries"] == 1
-    torch.testing.assert_close(given["texts"][0][0], torch.from_numpy(ids))
-    torch.testing.assert_close(given["labels"], torch.from_numpy(labels))
-    assert TokenBatch([], 1, NOTHING.numpy()).tensors()["labels"] is None

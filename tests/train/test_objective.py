@@ -14,7 +14,7 @@ from torch import Tensor
 
 from m2dr.core.errors import UserError
 from m2dr.core.variants import VARIANTS, Variant
-from m2dr.train.losses import contrastive, imitation
+from m2dr.train.losses import contrastive
 from m2dr.train.objective import Objective, Setting
 from m2dr.train.terms import StepTerms, possible_steps
 
@@ -47,29 +47,6 @@ def test_every_layer_and_prefix_comes_up_as_often_as_any_other() -> None:
     fair = steps / len(counts)
     spread = sum((count - fair) ** 2 / fair for count in counts.values())
     assert spread < CHI_SQUARED
-
-
-def test_each_batch_of_a_step_draws_for_itself() -> None:
-    """A step of 128 batches sees as many draws: with one each, most cuts would never be trained."""
-    drawn = {drawing(13).at(0, batch).terms for batch in range(128)}
-
-    assert len(drawn) == len(V1)
-
-
-def test_neighbouring_steps_draw_independently() -> None:
-    objective = drawing(13)
-
-    pairs = Counter((objective.at(s).layers[0], objective.at(s + 1).layers[0]) for s in range(1800))
-
-    fair = 1800 / len(SHALLOW) ** 2
-    spread = sum((pairs[a, b] - fair) ** 2 / fair for a in SHALLOW for b in SHALLOW)
-    assert spread < CHI_SQUARED
-
-
-def test_a_recipe_that_draws_nothing_asks_the_same_at_each_step() -> None:
-    objective = objective_of("full-dim", batch())
-
-    assert objective.at(0) is objective.at(17)
 
 
 def aligned(variant: Variant) -> StepTerms:
@@ -127,19 +104,6 @@ def test_documents_of_shallow_layers_get_no_gradient_when_documents_are_fixed() 
         assert paper.d.grad[-1].abs().sum() > 0
 
 
-def score_part(faithful: bool) -> Tensor:
-    paper = batch()
-    objective = objective_of("score", paper, faithful=faithful)
-    asked = objective.at(0)
-    _, parts = objective(asked, encoded_batch(asked, paper))
-    return sum(part for name, part in parts.items() if name.endswith("align"))
-
-
-def test_the_score_loss_is_divided_by_queries_and_documents_in_the_public_code_alone() -> None:
-    """Which switches it off: it is 2e-4 of the cross entropy at the sizes of the paper."""
-    torch.testing.assert_close(score_part(faithful=False), score_part(faithful=True) * (B * N))
-
-
 def test_learned_weights_of_layers_that_are_not_asked_stay_as_they_are() -> None:
     """Each would otherwise fall without end, and the loss with it."""
     paper = batch()
@@ -149,22 +113,6 @@ def test_learned_weights_of_layers_that_are_not_asked_stay_as_they_are() -> None
         loss, _ = objective(asked, encoded_batch(asked, paper))
         (gradient,) = torch.autograd.grad(loss, objective.log_variances)
         assert [layer for layer in SHALLOW if gradient[layer - 1] != 0] == [asked.layers[0]]
-
-
-def test_a_learned_weight_settles_where_the_layer_costs_as_much_as_it_counts() -> None:
-    paper = batch("cosine")
-    objective = objective_of("ese", paper, {"weights": "dynamic"})
-    asked = objective.at(0)
-    _, parts = objective(asked, encoded_batch(asked, paper))
-    for layer in SHALLOW:
-        cost = sum(part for name, part in parts.items() if f"layer-{layer:02d}" in name)
-        cost = cost * objective.log_variances[layer - 1].detach().exp()
-        objective.log_variances.data[layer - 1] = cost.log()
-
-    loss, _ = objective(asked, encoded_batch(asked, paper))
-
-    (gradient,) = torch.autograd.grad(loss, objective.log_variances)
-    torch.testing.assert_close(gradient, torch.zeros_like(gradient), atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -178,12 +126,6 @@ def test_a_loss_that_is_no_number_names_the_part_that_is_none(value: float) -> N
 
     with pytest.raises(UserError, match="not a number: its part layer-02/contrastive"):
         objective(asked, replace(sides, queries=broken))
-
-
-def test_who_imitates_itself_has_nothing_to_learn() -> None:
-    student = torch.tensor([[0.1, 0.9]], dtype=torch.float64)
-
-    assert imitation(student, student).item() == pytest.approx(0, abs=1e-12)
 
 
 def test_scores_that_say_nothing_cost_log_n() -> None:

@@ -1,9 +1,7 @@
 """The example at a position of a training depends on the position alone."""
 
-from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -44,12 +42,6 @@ def test_a_position_holds_the_same_example_whatever_was_read_before(
     assert [found[i] for i in range(30)] == straight
 
 
-def test_another_seed_is_another_order() -> None:
-    assert read(Examples(10, named, 30, 13), range(30)) != read(
-        Examples(10, named, 30, 14), range(30)
-    )
-
-
 PLAN = Plan(
     settings=RunSettings(schedule="cosine", accumulate=2, report_to="none"),
     checkpoints=Path("out"),
@@ -62,10 +54,6 @@ PLAN = Plan(
 )
 
 
-def test_a_process_reads_its_batches_of_every_step() -> None:
-    assert PLAN.examples == 40 * 8 * 2
-
-
 def test_a_plan_says_the_same_in_the_words_of_transformers() -> None:
     said = PLAN.arguments()
 
@@ -74,10 +62,3 @@ def test_a_plan_says_the_same_in_the_words_of_transformers() -> None:
     assert said.train_sampling_strategy == "sequential"  # Examples shuffles
     assert said.metric_for_best_model == BEST
     assert said.n_gpu <= 1
-
-
-@pytest.mark.parametrize(("all_used", "searched"), [(True, False), (False, True)])
-def test_parameters_that_a_draw_leaves_out_are_searched_for_only_where_there_are_draws(
-    all_used: bool, searched: bool
-) -> None:
-    assert replace(PLAN, all_used=all_used).arguments().ddp_find_unused_parameters is searched

@@ -70,12 +70,6 @@ def test_fixed_documents_are_the_last_layers_whatever_else_is_asked(
         assert step.document_layers == (L,)
 
 
-@ROWS
-def test_layers_that_are_needed_for_other_reasons_are_asked_for(variant: Variant) -> None:
-    for step in asked(variant, more_layers=[2, 3]):
-        assert {2, 3} <= set(step.layers)
-
-
 def test_a_draw_is_one_shallow_layer_and_one_prefix_the_same_for_both_exits() -> None:
     steps = asked(VARIANTS["2dmse-v1"])
 
@@ -84,19 +78,6 @@ def test_a_draw_is_one_shallow_layer_and_one_prefix_the_same_for_both_exits() ->
     for step in steps:
         below, short = step.layers[0], step.dims[0]
         assert step.cuts == (Cut(below, short), Cut(below, H), Cut(L, short), WHOLE)
-
-
-def test_an_encoder_of_one_block_is_asked_each_thing_once() -> None:
-    steps = possible_steps(VARIANTS["2dmse-v1"], (), (4,), Cut(1, H))
-
-    assert [term.cut for term in steps[0].terms] == [Cut(1, H), Cut(1, 4)]
-
-
-def test_every_layer_is_trained_by_ese() -> None:
-    (step,) = asked(VARIANTS["ese"], joint_batch=True)
-
-    weights = {t.cut.layer: t.weight for t in step.terms}
-    assert weights == {1: 1, 2: 1 / (1 + log(2)), 3: 1 / (1 + log(3)), 4: 1}
 
 
 @given(last=st.integers(1, 48), weights=st.sampled_from(get_args(Weights)))
@@ -124,27 +105,6 @@ def test_places_are_those_of_the_layers_that_are_trained() -> None:
     assert weights == {2: 1, 3: 1 / (1 + log(2)), 4: 1}
 
 
-def test_each_exit_draws_a_dim_and_the_full_model_is_asked_once() -> None:
-    steps = asked(replace(VARIANTS["2dmse-st"], whole=True))
-    narrow = asked(replace(VARIANTS["2dmse-st"], full_dim=False))
-
-    for step in steps:
-        assert len({t.cut for t in step.terms if t.kind == "retrieve"}) == sum(
-            t.kind == "retrieve" for t in step.terms
-        )
-        assert WHOLE in step.cuts
-    assert {cut.dim for step in narrow for cut in step.cuts if cut.layer == L} == {*DIMS, H}
-    assert {cut.dim for step in narrow for cut in step.cuts if cut.layer < L} == set(DIMS)
-
-
-def test_falling_weights_fall_evenly() -> None:
-    variant = replace(VARIANTS["ese"], weights="linear")
-
-    found = [layer_weight(variant, layer, 5) for layer in range(1, 6)]
-
-    assert found == pytest.approx([1, 0.8, 0.6, 0.4, 1])
-
-
 @given(average=st.booleans(), share=st.floats(0.1, 2), align_weight=st.floats(0.1, 2))
 def test_averaged_cuts_count_together_as_much_as_one(
     average: bool, share: float, align_weight: float
@@ -157,13 +117,6 @@ def test_averaged_cuts_count_together_as_much_as_one(
     times = 1 if average else cuts
     for kind, weight in (("retrieve", share), ("align scores", align_weight)):
         assert sum(t.weight for t in below if t.kind == kind) == pytest.approx(weight * times)
-
-
-def test_what_counts_nothing_is_not_computed() -> None:
-    (step,) = asked(replace(VARIANTS["full-dim"], share=0, align_weight=0))
-
-    assert step.layers == (L,)
-    assert step.dims == (H,)
 
 
 @pytest.mark.parametrize(

@@ -175,29 +175,6 @@ def test_padding_and_its_contents_change_nothing(lengths: list[int], more: int, 
     assert (longer.grad[padding] == 0).all()
 
 
-@given(lengths=st.lists(st.integers(1, 30), min_size=2, max_size=5), seed=st.integers(0, 999))
-@settings(deadline=None, max_examples=30)
-def test_a_batch_may_be_taken_in_parts(lengths: list[int], seed: int) -> None:
-    module = relations_of()
-    states, mask = ragged(lengths, seed)
-
-    whole = module(1, states, mask)
-
-    parts = [module(1, states[i : i + 1], mask[i : i + 1]) for i in range(len(lengths))]
-    torch.testing.assert_close(whole, torch.cat(parts), atol=1e-9, rtol=1e-9)
-
-
-def test_at_the_start_a_prefix_attends_by_its_own_dims() -> None:
-    module = TokenRelations([1], (8,), H, TAU, shares_of(1)).double()
-    states, mask = ragged([10, 10])
-    with torch.no_grad():
-        states[..., 8:] = 0  # then a prefix of 8 has all that there is
-
-    losses = module(1, states, mask)
-
-    torch.testing.assert_close(losses, torch.zeros(2, dtype=torch.float64), atol=1e-9, rtol=0)
-
-
 @pytest.mark.parametrize("width", [6, 24], ids=["by dims", "by tokens"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_tokens_that_are_all_the_same_have_no_relations_to_keep(
@@ -212,41 +189,6 @@ def test_tokens_that_are_all_the_same_have_no_relations_to_keep(
 
     assert (alike == 1).all()  # not what rounding leaves of them
     assert (states.grad == 0).all()
-
-
-@pytest.mark.parametrize("width", [6, 24], ids=["by dims", "by tokens"])
-def test_a_prefix_that_alone_sees_no_difference_costs_its_whole_cka(width: int) -> None:
-    states, _ = ragged([10], width=width)
-    with torch.no_grad():
-        states[..., :2] = 3.3
-    chosen, counts = torch.arange(10)[None], torch.tensor([[8, 10]])
-
-    alike = prefix_alignment(states, chosen, counts, (2, 4))
-    alike.sum().backward()
-
-    assert alike[0, 0] == 0
-    assert alike[0, 1] > 0
-    assert torch.isfinite(states.grad).all()
-
-
-def test_the_share_of_tokens_grows_in_even_steps_and_is_the_papers_at_six() -> None:
-    assert shares_of(6) == (0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
-    assert shares_of(3) == (0.2, 0.45, 0.7)
-    assert shares_of(1) == (0.2,)
-
-
-@pytest.mark.parametrize("dims", [6, 8])
-@pytest.mark.parametrize("tokens", [1, 7, 8, 10, 35, 40, 41, 70, 512])
-def test_the_tokens_that_count_are_rounded_up_and_at_least_eight(tokens: int, dims: int) -> None:
-    module = TokenRelations([1], range(1, dims + 1), 10, TAU, shares_of(dims))
-    real = torch.arange(512)[None] < tokens
-
-    chosen, counts = module._most_attended(torch.arange(512.0).masked_fill(~real, -1), real)
-
-    shares = [Fraction(2, 10) + Fraction(5, 10) * i / (dims - 1) for i in range(dims)]
-    expected = [min(tokens, max(8, ceil(share * tokens))) for share in shares]
-    assert counts.tolist() == [expected]
-    assert chosen[0, : expected[-1]].tolist() == list(range(tokens))[::-1][: expected[-1]]
 
 
 def test_half_precision_states_are_compared_in_full_precision() -> None:
@@ -264,31 +206,3 @@ def test_half_precision_states_are_compared_in_full_precision() -> None:
     expected.sum().backward()
     torch.testing.assert_close(losses.double(), expected, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(rounded.grad.double(), exact.grad, atol=1e-4, rtol=1e-2)
-
-
-def test_relations_are_the_same_at_each_making_and_draw_nothing() -> None:
-    before = torch.get_rng_state()
-
-    first, second = (TokenRelations([1], DIMS, H, TAU, shares_of(3)) for _ in range(2))
-
-    torch.testing.assert_close(first.projections, second.projections, atol=0, rtol=0)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-@pytest.mark.parametrize("dims", [(8, 4), (8, 8), (4, H), (0, 4)])
-def test_dims_that_are_no_prefixes_are_refused(dims: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="dims must increase and lie below 24"):
-        TokenRelations([1], dims, H, TAU, shares_of(2))
-
-
-@pytest.mark.parametrize("shares", [(0.2,), (0.5, 0.4, 0.6)])
-def test_shares_that_do_not_fit_the_dims_are_refused(shares: tuple[float, ...]) -> None:
-    with pytest.raises(ValueError, match="one share per dim, never decreasing"):
-        TokenRelations([1], DIMS, H, TAU, shares)
-
-
-def test_a_layer_that_was_not_named_is_refused() -> None:
-    states, mask = ragged([4])
-
-    with pytest.raises(ValueError, match="layer 3 is not among"):
-        relations_of()(3, states, mask)

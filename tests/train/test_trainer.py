@@ -77,15 +77,6 @@ def test_each_step_is_numbered_and_told_with_the_means_of_the_parts(tmp_path: Pa
     assert last_complete_checkpoint(tmp_path).name == "checkpoint-6"
 
 
-def test_each_batch_of_a_step_is_numbered_so_that_each_draws_for_itself(tmp_path: Path) -> None:
-    module = TwoNumbers()
-
-    trainer_of(module, plan(tmp_path, accumulate=3, steps=2), []).train()
-
-    assert module.steps == [0, 0, 0, 1, 1, 1]
-    assert module.batches == [0, 1, 2, 0, 1, 2]
-
-
 def test_a_run_that_goes_on_numbers_its_steps_from_there_and_ends_the_same(tmp_path: Path) -> None:
     straight, resumed = TwoNumbers(), TwoNumbers()
     trainer_of(straight, plan(tmp_path), []).train()
