@@ -97,33 +97,12 @@ def test_the_loss_that_is_told_is_that_of_the_whole_batch(case: str, place: Path
         assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
-def test_two_processes_read_together_what_one_reads(case: str, place: Path) -> None:
-    alone, *ranks = (
-        json.loads((place / who / case / "read.json").read_text())
-        for who in ("alone", "rank-0", "rank-1")
-    )
-
-    assert not set(ranks[0]) & set(ranks[1])
-    for start in range(0, len(ranks[0]), B):  # batch by batch
-        both = ranks[0][start : start + B] + ranks[1][start : start + B]
-        assert sorted(both) == alone[2 * start : 2 * (start + B)]
-
-
 def test_of_two_processes_the_first_one_writes(place: Path) -> None:
     by_second = {path.name for path in (place / "rank-1").rglob("*") if path.is_file()}
 
-    # The last three are written by this test's own script.
-    own = {"module.safetensors", "logs.json", "read.json"}
+    # The last two are written by this test's own script.
+    own = {"module.safetensors", "logs.json"}
     assert by_second == {"rng_state_1.pth"} | own
-
-
-def test_two_processes_train_one_model_and_tell_it_once(place: Path) -> None:
-    model = place / "undisturbed"
-
-    written = {path.name for path in model.iterdir()}
-    assert {"config.json", "m2dr.json", "model.safetensors", "exit_heads.safetensors"} <= written
-    assert (place / "said.txt").read_text().count("12 steps") == 1
-    assert len(list((model / "tensorboard").iterdir())) == 1
 
 
 @contextmanager
@@ -173,12 +152,7 @@ def test_a_training_survives_the_loss_of_both_processes_and_then_of_one(place: P
         workers(process)["1"].kill()
         code = process.wait(timeout=60)
     assert code != 0
-    assert (
-        told(cwd).count(
-            f"go on with: torchrun --nproc-per-node 2 -m m2dr train --resume --out {model}"
-        )
-        == 1
-    )
+    assert told(cwd).count(f"go on with --resume --out {model}") == 1
     assert "Traceback" not in told(cwd)
 
     with torchrun(*words, cwd=cwd) as process:

@@ -4,7 +4,7 @@ Shapes: B texts, T tokens, H width, K dims of a cut, n masked tokens, V tokens o
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,16 +17,6 @@ from m2dr.train.objective import not_a_number
 
 Ints = NDArray[np.int64]
 MaskedTexts = Sequence[tuple[list[int], NDArray[np.intp]]]  # ids with masks, and the masked places
-
-
-class PredictionHead(Protocol):
-    """The head that predicts masked tokens: see `MaskedAutoencoder`."""
-
-    def __call__(self, states: Tensor, table: Tensor) -> Tensor:
-        """Return logits [n, V]."""
-
-    def widened(self, states: Tensor) -> Tensor:
-        """Return [n, H] of [n, K]."""
 
 
 class MaskedAutoencoder(nn.Module):
@@ -50,7 +40,7 @@ class MaskedAutoencoder(nn.Module):
         self,
         encoder: nn.Module,
         decoder: nn.Module,
-        head: PredictionHead,
+        head: Any,  # called and widened
         table: nn.Embedding,
         cuts: Sequence[Cut],
     ) -> None:
