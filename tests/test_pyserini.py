@@ -119,7 +119,7 @@ def test_a_folder_without_an_index_is_refused_with_the_command_that_builds_it(
 def test_without_pyserini_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("m2dr.integrations.pyserini.find_spec", lambda _: None)
 
-    with pytest.raises(UserError, match=r"Install it with: pip install 'm2dr\[pyserini\]'"):
+    with pytest.raises(UserError, match=r"install it with: pip install 'm2dr\[pyserini\]'"):
         open_faiss_searcher("indexes")
 
 

@@ -1,7 +1,6 @@
 """Errors that a user can fix, and the words and commands that their messages are made of."""
 
 import difflib
-import shlex
 from collections.abc import Iterable
 
 _SINGULAR = (("ies", "y"), ("xes", "x"), ("sses", "ss"), ("ches", "ch"), ("s", ""))
@@ -62,50 +61,6 @@ def counted(count: int, things: str, form: str = "") -> str:
                 things = things.removesuffix(plural) + singular
                 break
     return f"{count:{form}} {things}"
-
-
-def were(count: int) -> str:
-    """Return the verb that agrees with a count.
-
-    >>> were(1), were(2)
-    ('was', 'were')
-    """
-    return "was" if count == 1 else "were"
-
-
-def command(*words: object, **options: object) -> str:
-    """Return a command of m2dr, quoted as a shell reads it.
-
-    Every command that a message prints is made here, so that none lacks quotes.
-
-    Args:
-        words: what follows `m2dr`, in this order.
-        options: by name, `_` for `-`. None, False and empty values are left out, True is a flag,
-            and several values repeat the option.
-
-    >>> command("index", "corpus", corpus="my data", dim=(128, 384), overwrite=True)
-    "m2dr index corpus --corpus 'my data' --dim 128 --dim 384 --overwrite"
-    >>> command("search", "a query", query_layer=0, dim=None)
-    "m2dr search 'a query' --query-layer 0"
-    """
-    found = ["m2dr", *map(str, words)]
-    for name, value in options.items():
-        flag = f"-{name}" if len(name) == 1 else f"--{name.replace('_', '-')}"
-        for each in value if isinstance(value, tuple | list) else (value,):
-            if each is True:
-                found.append(flag)
-            elif each is not None and each is not False and each != "":
-                found += [flag, str(each)]
-    return shlex.join(found)
-
-
-def install(*extras: str) -> str:
-    """Return the command that installs extras of m2dr, or else what m2dr itself needs.
-
-    >>> install("onnx"), install()
-    ("pip install 'm2dr[onnx]'", 'pip install m2dr')
-    """
-    return shlex.join(["pip", "install", f"m2dr[{','.join(extras)}]" if extras else "m2dr"])
 
 
 def missing(package: str, extra: str = "") -> UserError:

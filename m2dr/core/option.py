@@ -1,15 +1,13 @@
 """The description of a setting, kept with its field, and values that have a unit."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, field
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
 
-from m2dr.core.errors import command
-
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+    pass
 
 REQUIRED: Any = MISSING  # the default of a field that must be given
 _NUMBER = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)\s*([a-zµ%]*)")
@@ -83,27 +81,6 @@ def option_of(described: Field[Any]) -> Option | None:
     """Return the description of a field; None for one that no command asks for."""
     found: Option | None = described.metadata.get("option")
     return found
-
-
-def command_of(
-    words: Iterable[str], request: "DataclassInstance", always: Iterable[str] = ()
-) -> str:
-    """Return the command that makes a request, with each option whose value is not the default.
-
-    Args:
-        words: what follows `m2dr`, as ("index", "corpus").
-        request: a dataclass whose fields are options of that command.
-        always: fields to print although they have their default.
-    """
-    options: dict[str, object] = {}
-    for each in fields(request):
-        described, value = option_of(each), getattr(request, each.name)
-        name = (described and described.name) or each.name
-        if value is False and each.default is True:
-            options[f"no_{name}"] = True
-        elif each.name in always or value != each.default:
-            options[name] = value
-    return command(*words, **options)
 
 
 # Values that have a unit or are written as name=value. Each function raises ValueError, whose text

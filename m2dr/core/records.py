@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import isnan
 from typing import Literal, cast, get_args
 
-from m2dr.core.errors import UserError, command, nearest
+from m2dr.core.errors import UserError, nearest
 from m2dr.core.variants import DocumentLayer
 
 
@@ -274,22 +274,17 @@ class ModelCard:
         """Layers of the trained cuts, increasing."""
         return tuple(sorted({cut.layer for cut in self.cuts}))
 
-    def check(self, cut: Cut, model: str = "") -> Cut:
+    def check(self, cut: Cut) -> Cut:
         """Return `cut` when this encoder has it.
 
         Args:
             cut: to check.
-            model: folder or id of this model, for the command in the message; the backbone when
-                empty.
 
         Raises:
             UserError: the encoder has fewer layers or dims, or no layer 0 as it is not fitted.
         """
         if cut.layer < self.lowest_layer:
-            raise UserError(
-                f"Layer {cut.layer} was asked for, and only a fitted model has it. Fit this one "
-                f"with: {command('fit', backbone=model or self.backbone)}"
-            )
+            raise UserError(f"Layer {cut.layer} was asked for, and only a fitted model has it.")
         if cut.layer > self.layers:
             raise UserError(f"Layer {cut.layer} was asked for; this encoder has {self.layers}.")
         if cut.dim > self.width:

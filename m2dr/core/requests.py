@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from m2dr.core.option import (
     REQUIRED,
-    command_of,
     count,
     measure_floor,
     milliseconds,
@@ -123,11 +122,6 @@ class IndexRequest:
         "Where the workers run: on this machine, or on Ray: the cluster at $RAY_ADDRESS, or a "
         "local one.",
     )
-
-
-def index_command(request: IndexRequest) -> str:
-    """Return the command that makes a request, with its corpus and model."""
-    return command_of(("index", "corpus"), request, always=("corpus", "model"))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from math import isfinite, isnan
 from pathlib import Path
 from statistics import fmean, pstdev
 
-from m2dr.core.errors import UserError, counted, nearest, were
+from m2dr.core.errors import UserError, counted, nearest
 from m2dr.core.files import atomic_path, write_text
 from m2dr.core.records import Judgement, Ranking, Run
 
@@ -252,8 +252,7 @@ def _fused(
     """Fuse runs; `add` adds the scores of one ranking of a query to the totals by docid."""
     if len(runs) < 2 or k < 1:
         raise UserError(
-            f"{counted(len(runs), 'runs')} {were(len(runs))} given and {k} documents per query "
-            "asked for; fusing takes two runs and one document at least."
+            f"Fusing takes two runs and one document at least, not {len(runs)} and {k}."
         )
     weights = weights or [default] * len(runs)
     listed = ", ".join(map(str, weights))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.core.errors import UserError, counted, install
+from m2dr.core.errors import UserError, counted, missing
 from m2dr.core.records import SentencePair
 
 Floats = NDArray[np.float64]
@@ -270,10 +270,7 @@ def require_scikit_learn() -> None:
     try:
         import sklearn.linear_model  # noqa: F401  # only looked for
     except ImportError:
-        raise UserError(
-            "Classification needs scikit-learn, which is not installed. "
-            f"Install it with: {install('tasks')}"
-        ) from None
+        raise missing("scikit-learn", "tasks") from None
 
 
 def sample_per_label(

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.core.errors import UserError, install
+from m2dr.core.errors import missing
 from m2dr.core.records import Document, Query, Ranking, Run
 from m2dr.index.searchable import Docids, encode_docids
 from m2dr.index.vectors import check_depth
@@ -116,9 +116,6 @@ def _libraries() -> tuple[Any, Any]:
         import bm25s
         import Stemmer
     except ImportError as error:
-        raise UserError(
-            "BM25 needs bm25s and PyStemmer, and they are not installed. "
-            f"Install them with: {install('bm25')}"
-        ) from error
+        raise missing("bm25s", "bm25") from error
     stemmer = Stemmer.Stemmer("english")
     return bm25s, bm25s.tokenization.Tokenizer(stopwords="english", stemmer=stemmer)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.core.errors import UserError, install, nearest
+from m2dr.core.errors import UserError, missing, nearest
 from m2dr.index.engines import Engine
 from m2dr.index.filters import Filter
 from m2dr.index.manifest import IndexManifest
@@ -273,10 +273,7 @@ def load_faiss() -> Any:
     try:
         import faiss
     except ImportError as error:
-        raise UserError(
-            "Searching an index needs FAISS, and it is not installed. For an NVIDIA GPU the extra "
-            f"is gpu instead of cpu. Install it with: {install('cpu')}"
-        ) from error
+        raise missing("FAISS", "cpu") from error
     # FAISS scores small batches one vector at a time; BLAS takes 100 queries 13 times as fast. One
     # query alone is a product of a matrix and a vector: there BLAS only adds the threads' waiting.
     faiss.cvar.distance_compute_blas_threshold = 2
@@ -411,7 +408,7 @@ def gpu_refusal(number: int = 0) -> str:
     the process when CUDA refuses, so the check runs in another process.
     """
     if not hasattr(load_faiss(), "StandardGpuResources"):
-        return f"the installed one is for processors; in its place: {install('gpu')}"
+        return "the installed one is for processors, and the extra gpu brings one"
     code = f"from m2dr.index.faiss import check_gpu; check_gpu({number})"
     try:
         ended = subprocess.run(

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from m2dr.core.errors import UserError, counted, install, nearest
+from m2dr.core.errors import UserError, counted, missing, nearest
 from m2dr.core.files import FORMAT, parse_record
 from m2dr.core.records import Cut
 from m2dr.index.fields import FIELDS, field_types, type_named, values
@@ -151,10 +151,7 @@ class Server:
         try:
             import pymilvus
         except ImportError as error:
-            raise UserError(
-                "Milvus needs pymilvus, which is not installed. Install it with: "
-                f"{install('milvus')}"
-            ) from error
+            raise missing("pymilvus", "milvus") from error
         self.library: Any = pymilvus
         token = token or os.environ.get(TOKEN, "")
         for left in reversed(range(ATTEMPTS if local else 1)):

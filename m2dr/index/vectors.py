@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.core.errors import UserError, command
+from m2dr.core.errors import UserError
 from m2dr.core.records import Similarity
 
 Floats = NDArray[np.floating[Any]]
@@ -47,8 +47,7 @@ def prefixes(vectors: Floats, dim: int, similarity: Similarity) -> NDArray[np.fl
 def _require_finite(values: Floats) -> None:
     if not np.isfinite(values).all():
         raise UserError(
-            "A vector is not finite, so a file of vectors is damaged; see which one with: "
-            f"{command('index', 'verify')}"
+            "A vector is not finite, so a file of vectors is damaged; m2dr index verify names it."
         )
 
 

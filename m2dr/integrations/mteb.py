@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.core.errors import UserError, counted, install, nearest
+from m2dr.core.errors import UserError, counted, missing, nearest
 from m2dr.core.files import atomic_path, lock_folder, read_json
 from m2dr.core.progress import progress
 from m2dr.core.records import Cut, Side
@@ -264,7 +264,7 @@ def evaluate_mteb(request: MtebRequest) -> MtebReport:
     model = request.model or newest_model()
     card = read_card(model)
     layers, dims = request.layers or (card.full.layer,), request.dims or (card.full.dim,)
-    cuts = cuts_of(card, layers, dims, model)  # before mteb loads
+    cuts = cuts_of(card, layers, dims)  # before mteb loads
     tasks = [_task(name) for name in request.tasks]
     how: dict[str, Any] = {"device": request.device, "dtype": request.dtype}
     encoder = MtebEncoder(model, max(cuts).layer, instruction=request.instruction, **how)
@@ -329,7 +329,7 @@ def library() -> Any:  # a module without stubs
 def require_mteb() -> None:
     """Raise UserError if mteb is not installed, without importing it, which takes ten seconds."""
     if find_spec("mteb") is None:
-        raise UserError(f"MTEB is not installed. Install it with: {install('mteb')}")
+        raise missing("mteb", "mteb")
 
 
 def _task(name: str) -> Any:  # mteb's AbsTask

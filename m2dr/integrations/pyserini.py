@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.core.errors import UserError, install
+from m2dr.core.errors import UserError, missing
 from m2dr.core.requests import SearchRequest
 from m2dr.index.manifest import INDEX, INDEX_DOCIDS, IndexManifest
 from m2dr.index.vectors import prefixes
@@ -100,15 +100,14 @@ def open_faiss_searcher(
     except Exception as error:  # whatever Java or its bridge raise
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise UserError(
-            f"Pyserini cannot be imported ({reason}). It needs a Java of 21 or newer; "
-            f"install both with: {install('pyserini')}"
+            f"Pyserini cannot be imported ({reason}); it needs a Java of 21 or newer."
         ) from error
     return FaissSearcher(str(folder), encoder)
 
 
 def _require_pyserini() -> None:
     if find_spec("pyserini") is None:
-        raise UserError(f"Pyserini is not installed. Install it with: {install('pyserini')}")
+        raise missing("pyserini", "pyserini")
 
 
 def _start_java() -> None:

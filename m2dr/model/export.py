@@ -76,7 +76,7 @@ def refuse_unready(card: ModelCard, cut: Cut, model: str, exits: Path | None) ->
     Raises:
         UserError: it was neither.
     """
-    card.check(cut, model)
+    card.check(cut)
     if exits is not None and cut.layer < card.layers:
         return
     dims = [trained.dim for trained in card.cuts if trained.layer == cut.layer]
@@ -100,7 +100,7 @@ def cut_model(model: str, cut: Cut, exits: Path | None = None) -> CutModel:
         UserError: no such model or cut, or the exits are another model's.
     """
     parent = read_card(model)
-    parent.check(cut, model)
+    parent.check(cut)
     used = exits if cut.layer < parent.layers else None
     encoder, tokenizer = load(model, cut.layer, exits=used)
     encoder.requires_grad_(False)

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.nn.functional import normalize
 
-from m2dr.core.errors import UserError, install, nearest
+from m2dr.core.errors import UserError, missing, nearest
 from m2dr.core.files import error_summary, json_sha256, sha256_of
 from m2dr.core.records import ModelCard
 from m2dr.model.backbones import backbone_of, most_tokens
@@ -77,9 +77,7 @@ class RuntimeKind:
         """Raise UserError where it is not installed, or lacks the device or dtype."""
         for package in self.packages:
             if find_spec(package) is None:
-                raise UserError(
-                    f"{self.name} needs {package}, which is not installed: {install(self.name)}"
-                )
+                raise missing(package, self.name)
         if device not in ("auto", "cpu"):
             raise UserError(f"--runtime {self.name} runs on the CPU, not on {device}.")
         if dtype not in ("auto", *self.dtypes):

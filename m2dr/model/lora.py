@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import torch
 from torch import nn
 
-from m2dr.core.errors import UserError, install
+from m2dr.core.errors import missing
 from m2dr.model.backbones import backbone_of
 from m2dr.model.encoder import Encoder
 
@@ -30,10 +30,7 @@ def add_lora(encoder: Encoder, rank: int, alpha: int, dropout: float, seed: int 
         UserError: peft is not installed.
     """
     if find_spec("peft") is None:
-        raise UserError(
-            "LoRA needs peft, which is in the extra lora. Leave lora_rank out, or install it with: "
-            f"{install('lora')}"
-        )
+        raise missing("peft", "lora")
     from peft import LoraConfig, inject_adapter_in_model
 
     transformer = encoder.transformer

@@ -83,7 +83,7 @@ def measure_costs(request: CostsRequest, out: Path | None = None) -> Costs:
     """
     own = read_card(request.model)
     card = through_exits(own) if request.exits == "index" else own
-    cuts = cuts_of(card, request.layers, request.dims, request.model)
+    cuts = cuts_of(card, request.layers, request.dims)
     layers = sorted({cut.layer for cut in cuts})
     dataset = open_corpus(request.corpus)
     texts = _spread([query.text for query in dataset.queries(request.split)], request.queries)

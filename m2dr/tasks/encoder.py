@@ -101,7 +101,7 @@ class Encoder:
         """
         self.name = str(fspath(name))
         self.card = read_card(self.name)
-        cut = find_cut(self.card, layer, dim, self.name)
+        cut = find_cut(self.card, layer, dim)
         self.layer, self.dim = cut.layer, cut.dim
         self.device, self.dtype, self.runtime = device_name(device), dtype_name(dtype), runtime
         self._tokenizing = threading.Lock()  # a tokenizer keeps its last length inside
@@ -381,7 +381,7 @@ class Encoder:
         """
         dim = dim or self.dim
         for layer in layers:
-            self.card.check(Cut(layer, dim), self.name)
+            self.card.check(Cut(layer, dim))
         deepest = self._encoders.get(max(layers))
 
         def tokens(part: Sequence[str]) -> list[list[int]]:
@@ -825,23 +825,20 @@ def document_layers(card: ModelCard) -> tuple[int, ...]:
     return (card.layers,) if card.documents == "last" else card.layers_trained or (card.layers,)
 
 
-def cuts_of(
-    card: ModelCard, layers: Sequence[int], dims: Sequence[int], model: str
-) -> tuple[Cut, ...]:
+def cuts_of(card: ModelCard, layers: Sequence[int], dims: Sequence[int]) -> tuple[Cut, ...]:
     """Return the cuts of every layer and every dim, increasing.
 
     Args:
         card: model card.
         layers: by default all, with layer 0 of a fitted model.
         dims: by default the powers of two from 8, and the full width.
-        model: folder or id, for the command in a refusal.
 
     Raises:
         UserError: the model has no such layer or dim.
     """
     layers = layers or range(card.lowest_layer, card.layers + 1)
     dims = dims or default_dims(card.width)
-    found = {card.check(Cut(layer, dim), model) for layer in layers for dim in dims}
+    found = {card.check(Cut(layer, dim)) for layer in layers for dim in dims}
     return tuple(sorted(found))
 
 
@@ -856,21 +853,20 @@ def through_exits(card: ModelCard) -> ModelCard:
     return replace(card, exit_head="fitted", documents="last", cuts=fitted_cuts(card))
 
 
-def find_cut(card: ModelCard, layer: int | None, dim: int | None, model: str) -> Cut:
+def find_cut(card: ModelCard, layer: int | None, dim: int | None) -> Cut:
     """Return the cut of a layer and a dim; None stands for all layers or dims.
 
     Args:
         card: model card.
         layer: from 0.
         dim: from 1.
-        model: folder or id, for the command in a refusal.
 
     Raises:
         UserError: the model has no such cut.
     """
     full = card.full
     cut = Cut(full.layer if layer is None else layer, full.dim if dim is None else dim)
-    return card.check(cut, model)
+    return card.check(cut)
 
 
 def names_of(models: Sequence[str]) -> list[str]:

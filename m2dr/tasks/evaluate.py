@@ -291,7 +291,7 @@ def _grids(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> 
                 "the documents of its last layer alone."
             )
         card, name = through_exits(card), f"{name}{INDEX_EXITS}"
-    cuts = cuts_of(card, request.layers, request.dims, model)
+    cuts = cuts_of(card, request.layers, request.dims)
     layers = sorted({cut.layer for cut in cuts})
     dims = tuple(sorted({cut.dim for cut in cuts}))
     pairs = pairings(card, layers, request.documents)

@@ -113,7 +113,7 @@ def check_index_request(
     layers = request.layers or document_layers(card)
     dims = request.dims or (card.width,)
     for layer, dim in product(layers, dims):
-        card.check(Cut(layer, dim), model)
+        card.check(Cut(layer, dim))
         for engine, factory in _ways(request):
             check_engine(engine, factory, dim, card.similarity)
     return model, card, layers, dims
@@ -244,7 +244,7 @@ def import_vectors(request: ImportRequest) -> ImportReport:
         raise UserError("Vectors come from --vectors and --ids, or from --pyserini.")
     card = read_card(request.model)
     layer = card.layers if request.layer is None else request.layer
-    card.check(Cut(layer, 1), request.model)
+    card.check(Cut(layer, 1))
     if foreign.width > card.width:
         raise UserError(
             f"The vectors of {foreign.path} have {foreign.width} dims, and those of the model "

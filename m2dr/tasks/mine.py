@@ -171,7 +171,7 @@ def _by_model(request: MineRequest, dataset: Dataset, known: Answers) -> Ranker:
     model = request.model or newest_model()
     card = read_card(model)
     layer = card.layers if request.query_layer is None else request.query_layer
-    card.check(Cut(layer, request.dim or 1), model)
+    card.check(Cut(layer, request.dim or 1))
     searched = document_layer(card, layer)
     folder = store_folder(request.root, dataset.name, card.fingerprint, searched)
     built = built_dims(folder)

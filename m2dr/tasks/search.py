@@ -152,7 +152,7 @@ def resolve_index(request: SearchRequest) -> ResolvedIndex:
         model = request.model or default_model(request.corpus, request.root)
         card = read_card(model)
         for layer in (request.query_layer, request.document_layer):  # before a corpus is opened
-            card.check(Cut(layer or card.layers, request.dim or 1), model)
+            card.check(Cut(layer or card.layers, request.dim or 1))
         corpus = open_corpus(request.corpus).name
         home = store_folder(request.root, corpus, card.fingerprint, 1).parent
         resolved = ResolvedIndex(request, model, corpus, home)
@@ -200,7 +200,7 @@ def check_cut(resolved: ResolvedIndex) -> None:
     for layer in (request.query_layer, request.document_layer):
         if not (layer == 0 and resolved.exits):
             cut = Cut(card.layers if layer is None else layer, request.dim or 1)
-            card.check(cut, resolved.model)
+            card.check(cut)
 
 
 def _resolve_folder(request: SearchRequest, folder: Path) -> ResolvedIndex:

@@ -200,7 +200,7 @@ def measure_tasks(request: TaskRequest, opened: Callable[[str], SentenceTask]) -
             )
         names[task.name] = name
     models = request.models or (newest_model(),)
-    cuts = [cuts_of(read_card(model), request.layers, request.dims, model) for model in models]
+    cuts = [cuts_of(read_card(model), request.layers, request.dims) for model in models]
     by_model = [
         list(_grids(request, tasks, model, name, wanted))
         for model, name, wanted in zip(models, names_of(models), cuts, strict=True)

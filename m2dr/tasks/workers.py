@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from m2dr.core.errors import UserError, counted, install
+from m2dr.core.errors import UserError, counted, missing
 from m2dr.core.progress import say
 from m2dr.model.devices import share_of_machine, use_threads
 
@@ -190,9 +190,7 @@ def _ray() -> Iterator[Any]:
     try:
         import ray
     except ImportError as error:
-        raise UserError(
-            f"--backend ray needs Ray, which is not installed. Install it with: {install('ray')}"
-        ) from error
+        raise missing("ray", "ray") from error
     if ray.is_initialized():
         yield ray
         return

@@ -89,7 +89,7 @@ def test_fits_that_were_stopped_are_counted_and_warn_nobody() -> None:
 def test_without_scikit_learn_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.linear_model", None)
 
-    with pytest.raises(UserError, match=r"Install it with: pip install 'm2dr\[tasks\]'"):
+    with pytest.raises(UserError, match=r"install it with: pip install 'm2dr\[tasks\]'"):
         require_scikit_learn()
 
 

@@ -267,7 +267,9 @@ def test_without_faiss_a_sentence_names_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
 
-    with pytest.raises(UserError, match=r"gpu instead .*: pip install 'm2dr\[cpu\]'$"):
+    with pytest.raises(
+        UserError, match=r"FAISS is not installed; install it with: pip install 'm2dr\[cpu\]'$"
+    ):
         build_index(store, 8)
 
 

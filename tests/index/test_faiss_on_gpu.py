@@ -60,7 +60,7 @@ def test_faiss_for_processors_names_what_to_install(index: FaissIndex) -> None:
     found = gpu.on_gpu(index)
 
     assert found[0] is None
-    assert "for processors; in its place: pip install 'm2dr[gpu]'" in found[1]
+    assert "for processors, and the extra gpu brings one" in found[1]
 
 
 def test_an_index_on_a_gpu_finds_the_same(index, queries, monkeypatch) -> None:

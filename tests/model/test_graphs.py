@@ -261,7 +261,7 @@ def test_a_graph_with_other_vectors_is_refused_and_removed(
         ("onnx", "cuda", "auto", "--runtime onnx runs on the CPU, not on cuda"),
         ("onnx", "cpu", "bf16", "--runtime onnx multiplies in fp32, not in bf16"),
         ("opnvino", "cpu", "auto", "There is no runtime 'opnvino'. Did you mean openvino"),
-        ("absent", "cpu", "auto", "needs no_such_package, which is not installed"),
+        ("absent", "cpu", "auto", "no_such_package is not installed"),
     ],
 )
 def test_what_a_runtime_cannot_do_is_a_sentence(

@@ -153,5 +153,5 @@ def test_without_peft_the_extra_is_named(
     monkeypatch.delitem(sys.modules, "peft", raising=False)
     monkeypatch.setattr("m2dr.model.lora.find_spec", lambda _: None)
 
-    with pytest.raises(UserError, match=r"extra lora\. .* pip install 'm2dr\[lora\]'"):
+    with pytest.raises(UserError, match=r"peft is not installed.* pip install 'm2dr\[lora\]'"):
         add_lora(encoder, 4, 8, 0.0)

@@ -111,7 +111,7 @@ def test_layer_0_of_a_model_that_is_not_fitted_ends_in_the_command_that_fits_it(
     opened = m2dr.open_index(
         str(tiny_corpus), model=str(tiny_backbone), root=root, dim=32, exits="model"
     )
-    with pytest.raises(UserError, match="Layer 0 was asked for.* Fit this one with: m2dr fit"):
+    with pytest.raises(UserError, match="Layer 0 was asked for, and only a fitted model has it"):
         opened.search(TEXTS, **{name: 0})
 
 
