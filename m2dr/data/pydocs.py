@@ -71,10 +71,7 @@ def open_pydocs(name: str) -> Dataset:
         raise UserError(f"There is no corpus {name!r}. {nearest(name, NAMES)}")
     found = read_entries(name)
     if not found:
-        raise UserError(
-            f"{name}: this Python has no sources to read docstrings from. "
-            "Use another data set, or a Python installed with its .py files."
-        )
+        raise UserError(f"{name}: this Python has no sources to read docstrings from.")
     by_split: dict[str, list[Entry]] = {split: [] for split in SHARES}
     for entry in found:
         by_split[split_of(entry.module, SHARES, _SEED)].append(entry)
@@ -101,7 +98,7 @@ def read_entries(name: str, progress: Callable[[int], None] | None = None) -> li
     path = _cache_of(name)
     with suppress(UserError):  # absent, or damaged since it was written: parse again
         return _cached(path)
-    found = _parsed(_packages(name), progress)
+    found = _parsed([] if name == "pydocs:stdlib" else requirements("m2dr"), progress)
     with suppress(UserError, OSError):  # without a cache where none can be written
         write_text(path, "".join(json.dumps(asdict(entry)) + "\n" for entry in found))
     return found
@@ -170,10 +167,8 @@ def _docstrings(source: bytes, module: str) -> Iterator[tuple[str, str]]:
 
 def _own(node: Documented, name: str) -> Iterator[tuple[str, str]]:
     docstring = ast.get_docstring(node)
-    if docstring:
-        with suppress(UnicodeEncodeError):  # half a surrogate pair, which no tokenizer takes
-            docstring.encode()
-            yield name, docstring
+    if docstring and docstring.encode(errors="ignore").decode() == docstring:  # no half surrogates
+        yield name, docstring
 
 
 def _nested(node: ast.AST, prefix: str) -> Iterator[tuple[str, str]]:
@@ -188,13 +183,10 @@ def _nested(node: ast.AST, prefix: str) -> Iterator[tuple[str, str]]:
             yield from _nested(child, prefix)
 
 
-def _packages(name: str) -> list[Distribution]:
-    return [] if name == "pydocs:stdlib" else requirements("m2dr")
-
-
 def _cache_of(name: str) -> Path:
     """Return the cache file, whose name changes with the versions of Python and the packages."""
-    versions = [(package.name, package.version) for package in _packages(name)]
+    packages = [] if name == "pydocs:stdlib" else requirements("m2dr")
+    versions = [(package.name, package.version) for package in packages]
     digest = json_sha256([_FORMAT, sys.version, versions])[:16]
     return cache_folder() / f"{name.replace(':', '-')}-{digest}.jsonl"
 
@@ -203,28 +195,12 @@ def cache_folder() -> Path:
     """Return the folder of caches: $M2DR_CACHE, else m2dr in the user's cache folder."""
     if given := os.environ.get("M2DR_CACHE"):
         return Path(given)
-    try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "m2dr"
-    except RuntimeError:  # neither $HOME nor an account
-        raise UserError(
-            "This user has no home folder to keep a cache in; name one with: export "
-            "M2DR_CACHE=FOLDER"
-        ) from None
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "m2dr"
 
 
 def requirements(package: str) -> list[Distribution]:
-    """Return the installed direct requirements of a package, without extras, sorted by name.
-
-    Raises:
-        UserError: the package itself is not installed, so its requirements are unknown.
-    """
-    try:
-        needs = distribution(package).requires or []
-    except PackageNotFoundError:
-        raise UserError(
-            f"{package} is not installed, so its requirements are unknown. Install its folder "
-            "with: pip install FOLDER"
-        ) from None
+    """Return the installed direct requirements of a package, without extras, sorted by name."""
+    needs = distribution(package).requires or []
     names = {re.split(r"[^\w.-]", need, maxsplit=1)[0] for need in needs if "extra ==" not in need}
     found: dict[str, Distribution] = {}
     for name in names:

@@ -345,7 +345,12 @@ class Groups:
             raise UserError(
                 f"{dataset.name} gives no negatives for {split!r}. Use random ones or mine some."
             )
-        self._refuse_small_corpus()
+        most = max(len(self._barred(query)) for query in self._queries)
+        if (left := dataset.document_count - most) < self._wanted:
+            raise UserError(
+                f"{dataset.name} leaves {left} documents that are no answer of a query, and "
+                f"{self._wanted} negatives per query were asked for."
+            )
 
     def __len__(self) -> int:
         return len(self._queries)
@@ -385,17 +390,6 @@ class Groups:
         """Return docids that are never a negative of the query."""
         own = {query.id} if self._dataset.drops_own_document else set()
         return own | self.known_positives[query.id]
-
-    def _refuse_small_corpus(self) -> None:
-        if not self._wanted:
-            return
-        most = max(len(self._barred(query)) for query in self._queries)
-        left = self._dataset.document_count - most
-        if left < self._wanted:
-            raise UserError(
-                f"{self._dataset.name} leaves {left} documents that are no answer of a query, and "
-                f"{self._wanted} negatives per query were asked for."
-            )
 
 
 def answered_queries(dataset: Dataset, split: str) -> AnsweredQueries:
@@ -573,68 +567,11 @@ def _score(query: object, docid: object, value: object, origin: str = "") -> Tea
     return TeacherScore(id_of(query), id_of(docid), number_of(value, "the score"), origin)
 
 
-class ScoreTable:
-    """Scores by query and document, of a bounded number of documents per query.
-
-    Kept are the scores of the relevant documents and of the first `NEGATIVES_KEPT` others.
-
-    Args:
-        scores: in any order; read once.
-        relevant: relevant docids by query id; scores of other queries are dropped.
-        allowed: says whether a document may be a negative of a query, given both ids.
-
-    Raises:
-        UserError: two lines give one pair different scores.
-    """
-
-    def __init__(
-        self,
-        scores: Iterable[TeacherScore],
-        relevant: Mapping[str, Collection[str]],
-        allowed: Callable[[str, str], bool],
-    ) -> None:
-        self._relevant, self._allowed = relevant, allowed
-        # By query id and origin: a margin compares only with those of the same positive.
-        self._tables: dict[tuple[str, str], dict[str, float]] = {}
-        for score in scores:
-            if score.query_id in relevant:
-                self._keep(score)
-
-    @property
-    def has_scores(self) -> bool:
-        """Whether any of the queries has a score."""
-        return bool(self._tables)
-
-    def of(self, query_id: str, positive: str) -> Mapping[str, float]:
-        """Return the scores that compare with a positive's, by docid; empty where it has none."""
-        own = self._tables.get((query_id, positive))
-        table = own if own is not None else self._tables.get((query_id, ""), {})
-        return table if positive in table else {}
-
-    def _keep(self, score: TeacherScore) -> None:
-        relevant = self._relevant[score.query_id]
-        if score.origin and score.origin not in relevant:
-            return  # a margin to a document that is not relevant
-        table = self._tables.setdefault((score.query_id, score.origin), {})
-        known = table.get(score.docid)
-        if known is not None:
-            if abs(known - score.value) > SAME:
-                raise UserError(
-                    f"Two scores of document {score.docid!r} for query {score.query_id!r} differ: "
-                    f"{known:g} and {score.value:g}."
-                )
-        elif score.docid in relevant or (
-            len(table) < NEGATIVES_KEPT + len(relevant)
-            and self._allowed(score.query_id, score.docid)
-        ):
-            table[intern(score.docid)] = score.value  # interned: one string for all queries
-
-
 class ScoredGroups(Groups):
     """Groups whose documents all have a teacher's score; other queries are left out.
 
-    Positives without a score are not drawn, and negatives are drawn from the scored documents. All
-    else is as in `Groups`.
+    Positives without a score are not drawn, and negatives are drawn from the scored documents: of
+    each query the first `NEGATIVES_KEPT`. All else is as in `Groups`.
 
     Args:
         dataset: the texts.
@@ -642,11 +579,11 @@ class ScoredGroups(Groups):
         negatives: number of negatives per group, at least 1.
         source: "given" draws negatives that the data set gives, "scored" any scored document.
         seed: of all random choices.
-        scores: of the teacher.
+        scores: of the teacher, in any order; read once.
         where: the name of their source in messages.
 
     Raises:
-        UserError: the split has nothing relevant, or no query has enough scores.
+        UserError: the split has nothing relevant, no query has enough scores, or a pair has two.
     """
 
     def __init__(
@@ -663,21 +600,40 @@ class ScoredGroups(Groups):
         self._wanted = negatives
         self._drawn: Negatives | None = dataset.negatives(split) if source == "given" else None
         self._held: dict[str, bool] = {}  # docid -> whether the corpus holds it
-        self._teacher = ScoreTable(scores, self._relevant, self._may_draw)
-        count = len(self._queries)
-        usable = {query.id: self._usable(query) for query in self._queries}
-        self._left_out = [query.id for query in self._queries if not usable[query.id]]
-        if len(self._left_out) == count:
-            raise self._nothing(split, where)
-        self._relevant = {name: docids for name, docids in usable.items() if docids}
-        self._queries = [query for query in self._queries if usable[query.id]]
-        self.note = self._note(count)
+        # By query id and origin: a margin compares only with those of the same positive.
+        self._tables: dict[tuple[str, str], dict[str, float]] = {}
+        for score in scores:
+            if score.query_id in self._relevant:
+                self._keep(score)
+        if not self._tables:
+            raise UserError(
+                f"Distillation needs the scores of a teacher, and {where} has none for the queries "
+                f"of the split {split!r} of {dataset.name}."
+            )
+        queries, relevant = self._queries, self._relevant
+        self._relevant = {
+            query.id: usable for query in queries if (usable := self._usable(query, relevant))
+        }
+        self._queries = [query for query in queries if query.id in self._relevant]
+        notes = []
+        if lacking := [query.id for query in queries if query.id not in self._relevant]:
+            notes.append(
+                f"{len(lacking):,} of {counted(len(queries), 'queries', ',')} left out, which lack "
+                "the teacher's score of a relevant document or of "
+                f"{counted(negatives, 'other documents')}; {lacking[0]!r} is the first."
+            )
+        if absent := sum(not held for held in self._held.values()):
+            scored = counted(absent, "scored documents", ",")
+            notes.append(f"{scored} left out, which the corpus does not hold.")
+        self.note = " ".join(notes)
+        if not self._queries:
+            raise UserError(f"{where} has too few scores for every query of {split!r}: {self.note}")
 
     def __getitem__(self, i: int) -> Group:
         query = self._queries[i]  # raises IndexError past the end, which ends a `for`
         i %= len(self)
         positive = self._positive(query, i)
-        table = self._teacher.of(query.id, positive.id)
+        table = self._table(query.id, positive.id)
         candidates = self._candidates(query, table)
         order = default_rng([self._seed, self._epoch, i]).permutation(len(candidates))
         docids = [candidates[int(place)] for place in order[: self._wanted]]
@@ -690,22 +646,27 @@ class ScoredGroups(Groups):
             abs(table[docid] - table[negative])
             for query in self._queries
             for docid in self._relevant[query.id]
-            for table in [self._teacher.of(query.id, docid)]
+            for table in [self._table(query.id, docid)]
             for negative in self._candidates(query, table)
         )
 
-    def _candidates(self, query: Query, table: Mapping[str, float]) -> list[str]:
-        """Return the docids of a table that may be negatives, in its order."""
-        barred = self._barred(query)
-        return [docid for docid in table if docid not in barred]
-
-    def _usable(self, query: Query) -> list[str]:
-        """Return the relevant docids with a score and enough scored negatives."""
-        return [
-            docid
-            for docid in self._relevant[query.id]
-            if len(self._candidates(query, self._teacher.of(query.id, docid))) >= self._wanted
-        ]
+    def _keep(self, score: TeacherScore) -> None:
+        relevant = self._relevant[score.query_id]
+        if score.origin and score.origin not in relevant:
+            return  # a margin to a document that is not relevant
+        table = self._tables.setdefault((score.query_id, score.origin), {})
+        known = table.get(score.docid)
+        if known is not None:
+            if abs(known - score.value) > SAME:
+                raise UserError(
+                    f"Two scores of document {score.docid!r} for query {score.query_id!r} differ: "
+                    f"{known:g} and {score.value:g}."
+                )
+        elif score.docid in relevant or (
+            len(table) < NEGATIVES_KEPT + len(relevant)
+            and self._may_draw(score.query_id, score.docid)
+        ):
+            table[intern(score.docid)] = score.value  # interned: one string for all queries
 
     def _may_draw(self, query_id: str, docid: str) -> bool:
         if self._drawn is not None and docid not in self._drawn.get(query_id, ()):
@@ -714,29 +675,21 @@ class ScoredGroups(Groups):
             self._held[docid] = self._dataset.holds(docid)
         return self._held[docid]
 
-    def _note(self, count: int) -> str:
-        absent = sum(not held for held in self._held.values())
-        notes = []
-        if self._left_out:
-            notes.append(
-                f"{len(self._left_out):,} of {counted(count, 'queries', ',')} left out, which lack "
-                "the teacher's score of a relevant document or of "
-                f"{counted(self._wanted, 'other documents')}; {self._left_out[0]!r} is the first."
-            )
-        if absent:
-            scored = counted(absent, "scored documents", ",")
-            notes.append(f"{scored} left out, which the corpus does not hold.")
-        return " ".join(notes)
+    def _table(self, query_id: str, positive: str) -> Mapping[str, float]:
+        """Return the scores that compare with a positive's, by docid; empty where it has none."""
+        own = self._tables.get((query_id, positive))
+        table = own if own is not None else self._tables.get((query_id, ""), {})
+        return table if positive in table else {}
 
-    def _nothing(self, split: str, where: str) -> UserError:
-        """Return the error for a split without a query that has enough scores."""
-        if not self._teacher.has_scores:
-            return UserError(
-                f"Distillation needs the scores of a teacher, and {where} has none for the queries "
-                f"of the split {split!r} of {self._dataset.name}."
-            )
-        return UserError(
-            f"{where} has too few scores for every query of {split!r}: each needs a relevant "
-            f"document and {counted(self._wanted, 'other documents')} with a score, and "
-            f"{self._left_out[0]!r} has fewer. {self._note(len(self._left_out))}".rstrip()
-        )
+    def _candidates(self, query: Query, table: Mapping[str, float]) -> list[str]:
+        """Return the docids of a table that may be negatives, in its order."""
+        barred = self._barred(query)
+        return [docid for docid in table if docid not in barred]
+
+    def _usable(self, query: Query, relevant: Mapping[str, list[str]]) -> list[str]:
+        """Return the relevant docids with a score and enough scored negatives."""
+        return [
+            docid
+            for docid in relevant[query.id]
+            if len(self._candidates(query, self._table(query.id, docid))) >= self._wanted
+        ]

@@ -252,24 +252,12 @@ def test_a_document_that_reads_like_another_known_positive_clashes() -> None:
     assert columns(false_negatives(batch, known(q1="a b")), 0) == [1, 3]
 
 
-def test_documents_without_text_are_told_apart_by_their_titles() -> None:
-    first, second = (Document(name, "", title=name) for name in "ab")
-
-    mask = false_negatives([Group(Query("q1", "x"), first), Group(Query("q2", "y"), second)], {})
-
-    assert not mask.any()
-
-
 def test_the_positive_of_a_query_with_the_same_text_clashes_and_its_negatives_do_not() -> None:
     batch = [group("q1", "a", "x", asks="same"), group("q2", "b", "y", asks="same")]
 
     mask = false_negatives(batch, {})
 
     assert [columns(mask, row) for row in range(2)] == [[1], [0]]
-
-
-def test_an_empty_batch_has_no_clash() -> None:
-    assert false_negatives([], {}).shape == (0, 0)
 
 
 letters = st.sampled_from("abcde")

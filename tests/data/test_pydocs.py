@@ -332,11 +332,6 @@ def test_the_packages_read_are_those_needed_directly_or_not_and_without_extras()
     assert not {"m2dr", "pytest", "sympy", "faiss-cpu", "sentence-transformers"} & names
 
 
-def test_a_package_that_is_not_installed_is_a_sentence() -> None:
-    with pytest.raises(UserError, match="no-such-package is not installed, so its requirements"):
-        pydocs.requirements("no-such-package")
-
-
 def test_sources_of_a_package_are_found_without_importing_it() -> None:
     (click,) = [package for package in pydocs.requirements("m2dr") if package.name == "click"]
 
