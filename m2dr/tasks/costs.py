@@ -41,7 +41,7 @@ from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.tasks.encode_texts import embed_texts, embed_tokens, open_corpus
 from m2dr.tasks.encoder import cuts_of, through_exits
 from m2dr.tasks.index import encode_corpus
-from m2dr.tasks.ranking import pairings
+from m2dr.tasks.rank import pairings
 
 T = TypeVar("T")
 Floats = NDArray[np.float64]

@@ -48,7 +48,7 @@ from m2dr.tasks.encode_texts import open_corpus
 from m2dr.tasks.encoder import cuts_of, names_of, newest_model, through_exits
 from m2dr.tasks.fit_index import fit_index
 from m2dr.tasks.index import encode_corpus
-from m2dr.tasks.ranking import (
+from m2dr.tasks.rank import (
     INDEX_EXITS,
     GridEvaluation,
     GridRanker,

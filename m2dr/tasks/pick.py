@@ -28,7 +28,7 @@ from m2dr.evaluate.pick import (
 )
 from m2dr.tasks.compare import USUAL, grid_of
 from m2dr.tasks.costs import measure_costs
-from m2dr.tasks.ranking import INDEX_EXITS, pairing_of
+from m2dr.tasks.rank import INDEX_EXITS, pairing_of
 
 
 @dataclass(frozen=True)

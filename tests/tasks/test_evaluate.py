@@ -18,7 +18,7 @@ from m2dr.data.qrels import read_judgements
 from m2dr.evaluate.costs import read_costs
 from m2dr.evaluate.grid import read_grid, read_scores
 from m2dr.evaluate.runs import read_run
-from m2dr.tasks import ranking
+from m2dr.tasks import rank as ranking
 from m2dr.tasks.evaluate import EvaluateReport, evaluate, measure_all_costs
 
 LAYERS, DIMS = (2, 4), (8, 16, 32)

@@ -4,7 +4,7 @@ Shapes: Q queries, H width, k documents of a ranking.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -83,20 +83,28 @@ def pairings(card: ModelCard, layers: Sequence[int], documents: str) -> tuple[Pa
     Raises:
         UserError: it is none of these, or the encoder has no such layer.
     """
-    if documents == "cross":
-        return tuple(_fixed(card, layers, layer) for layer in layers)
-    if documents == "same":
-        return (_named(card, ".documents-same", {layer: layer for layer in layers}),)
-    if documents == "last":
-        return (_fixed(card, layers, card.layers),)
+    trained = {layer: document_layer(card, layer) for layer in layers}
+
+    def named(suffix: str, paired: dict[int, int]) -> Pairing:
+        return Pairing("" if paired == trained else suffix, paired)
+
+    def fixed(layer: int) -> Pairing:
+        return named(f".documents-{layer:02d}", dict.fromkeys(layers, layer))
+
     if documents == "trained":
-        return (Pairing("", _trained(card, layers)),)
+        return (named("", trained),)
+    if documents == "same":
+        return (named(".documents-same", {layer: layer for layer in layers}),)
+    if documents == "cross":
+        return tuple(fixed(layer) for layer in layers)
+    if documents == "last":
+        return (fixed(card.layers),)
     if not documents.isdecimal():
         raise UserError(
             f"--documents {documents} names no layer of documents; it is {', '.join(WAYS)} or the "
             f"number of a layer from {card.lowest_layer} to {card.layers}."
         )
-    return (_fixed(card, layers, card.check(Cut(int(documents), 1)).layer),)
+    return (fixed(card.check(Cut(int(documents), 1)).layer),)
 
 
 def whole_pairing(card: ModelCard, pairing: Pairing) -> Pairing:
@@ -114,18 +122,6 @@ def pairing_of(grid: str) -> tuple[str, str]:
     """
     found = re.fullmatch(r"(.+)\.documents-(same|\d+)", grid)
     return (found[1], found[2].lstrip("0") or "0") if found else (grid, "trained")
-
-
-def _fixed(card: ModelCard, layers: Sequence[int], documents: int) -> Pairing:
-    return _named(card, f".documents-{documents:02d}", dict.fromkeys(layers, documents))
-
-
-def _named(card: ModelCard, suffix: str, layers: dict[int, int]) -> Pairing:
-    return Pairing("" if layers == _trained(card, layers) else suffix, layers)
-
-
-def _trained(card: ModelCard, layers: Sequence[int] | Mapping[int, int]) -> dict[int, int]:
-    return {layer: document_layer(card, layer) for layer in layers}
 
 
 @dataclass(frozen=True)
@@ -245,7 +241,11 @@ class GridRanker:
         )
         for dim in self.dims:
             scores, rows = found.pop(dim)
-            _check_finite(scores, self.model, Cut(layer, dim))
+            if invalid := int((~np.isfinite(scores)).any(axis=1).sum()):
+                raise UserError(
+                    f"Scores of {counted(invalid, 'queries')} by {self.model} at "
+                    f"{Cut(layer, dim)} are not numbers; --dtype fp32 may help."
+                )
             if drops:
                 rows, scores = drop_own(rows, scores, self._own, self.depth)
             yield Cut(layer, dim), rows, scores
@@ -267,7 +267,8 @@ class GridRanker:
     @cached_property
     def _evaluator(self) -> RowEvaluator:
         ids = [query.id for query in self.task.queries]
-        return RowEvaluator(self.task.judgements, self.task.measures, ids, self._rows)
+        find = self._store.docids.find
+        return RowEvaluator(self.task.judgements, self.task.measures, ids, find)
 
     @cached_property
     def _docid_ranks(self) -> NDArray[np.int64]:
@@ -278,18 +279,12 @@ class GridRanker:
     def _own(self) -> list[int]:
         """Row of the document with the id of each query, or -1."""
         ids = [query.id for query in self.task.queries]
-        rows = self._rows(set(ids))
+        rows = self._store.docids.find(ids)
         return [rows.get(name, -1) for name in ids]
 
     @property
     def _store(self) -> Store:
         return next(iter(self.stores.values()))
-
-    def _rows(self, docids: Iterable[str]) -> dict[str, int]:
-        """Return the rows of those `docids` that exist, in one pass over all docids."""
-        wanted = {docid.encode(errors="surrogatepass"): docid for docid in docids}
-        lines = enumerate(self._store.docids.data.split(b"\n"))
-        return {wanted[line]: row for row, line in lines if line in wanted}
 
     def _run(self, source: int, rows: Ints, scores: Floats) -> Run:
         """Make the run of a cut from rows, -1 after the last, and scores, both [Q, k]."""
@@ -299,15 +294,6 @@ class GridRanker:
             names = tuple(docids.take(found[held].tolist()))
             rankings[query.id] = Ranking(names, tuple(values[held].tolist()))
         return Run(rankings)
-
-
-def _check_finite(scores: Floats, model: str, cut: Cut) -> None:
-    invalid = int((~np.isfinite(scores)).any(axis=1).sum())
-    if invalid:
-        raise UserError(
-            f"Scores of {counted(invalid, 'queries')} by {model} at {cut} are not numbers; measure "
-            "again with --dtype fp32, and if that does not help, train the model again."
-        )
 
 
 @dataclass(frozen=True)
@@ -345,7 +331,8 @@ class GridEvaluation:
             pair: LayerScoresFile(folder, *pair, question)
             for pair, question in zip(there, questions, strict=True)
         }
-        before = {} if self.overwrite else _read_all(files)
+        read = ((pair, None if self.overwrite else file.read()) for pair, file in files.items())
+        before = {pair: part for pair, part in read if part is not None}
         asked = {pair: files[pair] for pair in pairing.layers.items()}
         wide = self._widened([before[pair] for pair in asked if pair in before])
         known = {pair: before[pair] for pair in asked if wide._is_there(pair, before, asked)}
@@ -383,7 +370,7 @@ class GridEvaluation:
             return False
         cuts = (Cut(pair[0], dim) for dim in self.ranker.dims)
         kept = (cut for cut in cuts if self._keeps(cut, asked))
-        return all(_run_file(asked[pair].folder, cut).exists() for cut in kept)
+        return all((asked[pair].folder / "runs" / f"{cut}.trec").exists() for cut in kept)
 
     def _is_like(self, part: LayerScores) -> bool:
         """Whether scores have the dims and measures of this evaluation."""
@@ -412,9 +399,9 @@ class GridEvaluation:
     ) -> Iterator[tuple[LayerPair, LayerScores]]:
         def keep(cut: Cut, run: Callable[[], Run]) -> None:
             if self._keeps(cut, asked):
-                path = _run_file(folder, cut)
-                write_qrels(self.ranker.task.judgements, path.with_name("qrels.tsv"))
-                write_run(run(), path, tag=_tag(folder.name))
+                runs, tag = folder / "runs", re.sub(r"[^\w.-]", "-", folder.name)
+                write_qrels(self.ranker.task.judgements, runs / "qrels.tsv")
+                write_run(run(), runs / f"{cut}.trec", tag=tag)
 
         for pair in pairs:
             folder = asked[pair].folder
@@ -480,16 +467,3 @@ def _notes(task: RankingTask, card: ModelCard, pairing: Pairing) -> Iterator[str
             "the model was trained with documents of "
             f"{'the last layer' if card.documents == 'last' else 'the same layer as the query'}"
         )
-
-
-def _read_all(files: Mapping[LayerPair, LayerScoresFile]) -> dict[LayerPair, LayerScores]:
-    found = ((pair, file.read()) for pair, file in files.items())
-    return {pair: part for pair, part in found if part is not None}
-
-
-def _run_file(folder: Path, cut: Cut) -> Path:
-    return folder / "runs" / f"{cut}.trec"
-
-
-def _tag(name: str) -> str:
-    return "".join(char if char.isalnum() or char in "-_." else "-" for char in name)
