@@ -9,6 +9,7 @@ largest k keys are the right k documents however many of them share a score.
 # Shapes in this file: Q queries, N documents, n of a tile, H dims of a vector, D prefixes.
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -34,11 +35,12 @@ if TYPE_CHECKING:
 Longs = NDArray[np.int64]
 Blocks = Iterable[tuple[int, Any]]  # the row at which it begins, and vectors: an array or a tensor
 
-KEPT_BYTES = 2**28  # prefixes that take no more, as float32, stay in memory between queries
-FEW = 64  # queries that FAISS compares with what is kept
-COMPILED_SCORES = 2**25  # of a scan, from which on compiled code selects: it loads in .4 s
-TILE_SCORES = {"cpu": 2**21, "cuda": 2**26}  # products held at once, about
-TILE_ROWS = {"cpu": range(1024, 8192), "cuda": range(2**14, 2**20)}
+KEPT_BYTES = 2**27  # prefixes that take no more, as float32, stay in memory between queries
+FEW = 64  # queries whose product with a tile is too short to be one matrix product
+COMPILED_SCORES = 2**25  # of a process, after which compiled code selects: it loads in .4 s
+_SCORES = Counter[str]()  # of all scans so far, by kind of device
+TILE_SCORES = {"cpu": 2**20, "cuda": 2**26}  # products held at once, about
+TILE_ROWS = {"cpu": range(1024, 2048), "cuda": range(2**14, 2**20)}
 QUERIES = {"cpu": 2**13, "cuda": 2**12}  # compared in one pass, at most
 RUN = 64  # consecutive scores, of which most often none reaches the bar
 LOW = 0xFFFFFFFF  # the half of a key that holds the place among ties
@@ -278,8 +280,8 @@ def _scan(
     keys = torch.full((len(dims), len(queries), k), NOTHING, device=device)
     by_row = torch.from_numpy(np.array([] if places is None else places, np.int64)).to(device)
     known = None if inverse is None else torch.from_numpy(inverse)[None].to(device)
-    scores = len(queries) * documents * len(dims)
-    enter = _compiled() if kind == "cpu" and scores >= COMPILED_SCORES else None
+    _SCORES[kind] += len(queries) * documents * len(dims)
+    enter = _compiled() if kind == "cpu" and _SCORES[kind] >= COMPILED_SCORES else None
     starts = range(0, len(queries) if k else 0, QUERIES[kind])
     cores = torch.get_num_threads()
     with torch.inference_mode(), _full_precision(), ThreadPoolExecutor(cores) as pool:
@@ -303,8 +305,14 @@ def _scan(
                 elif similarity == "cosine":
                     factors = _inverse_lengths(wide[:n], dims)
                 for number, (begin, end) in enumerate(pairwise((0, *dims))):
-                    left, right = part[:, begin:end], wide[:, begin:end].mT
-                    torch.addmm(products, left, right, beta=int(begin > 0), out=products)
+                    left, right = part[:, begin:end], wide[:, begin:end]
+                    if kind == "cpu" and len(part) <= FEW:  # run by run, each by one thread
+                        runs = right.view(-1, 128, end - begin).mT
+                        more = torch.bmm(left.expand(len(runs), *left.shape), runs)
+                        more = more.transpose(0, 1).flatten(1)
+                        products = products + more if begin else more
+                    else:
+                        torch.addmm(products, left, right.mT, beta=int(begin > 0), out=products)
                     given = products[:, :n], factors[number], scales[number], row, by_row
                     _select(enter, pool, *given, keys[number, some])
                 if progress and start == starts[-1]:
@@ -355,11 +363,12 @@ def _select(
         threads = min(torch.get_num_threads(), len(products))
         parts = (part.tensor_split(threads) for part in (products, scales, keys))
         of_all = factors.numpy(), places.numpy()
-        running = [
-            pool.submit(enter, p.numpy(), of_all[0], s.numpy(), first, of_all[1], best.numpy())
+        jobs = [
+            (p.numpy(), of_all[0], s.numpy(), first, of_all[1], best.numpy())
             for p, s, best in zip(*parts, strict=True)
         ]
-        if not all([job.result() for job in running]):
+        found = pool.map(enter, *zip(*jobs, strict=True)) if threads > 1 else [enter(*jobs[0])]
+        if not all(list(found)):
             raise _not_a_number()
         return
     scores = products * factors * scales[:, None]
