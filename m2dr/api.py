@@ -10,7 +10,7 @@ from m2dr.core.requests import EvaluateRequest, PickRequest
 from m2dr.core.settings import request_of
 from m2dr.evaluate.grid import Grid, text_tables
 from m2dr.tasks.encoder import Encoder, device_name, dtype_name
-from m2dr.tasks.index_object import Index
+from m2dr.tasks.search import Index
 
 if TYPE_CHECKING:
     import pandas

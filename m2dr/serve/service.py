@@ -24,8 +24,7 @@ from m2dr.index.vectors import prefixes
 from m2dr.model.hub import STATIC
 from m2dr.serve.batches import Batcher, Outcome, QueueFullError
 from m2dr.tasks.encoder import QueryEncoder, default_dims, document_layer, names_of
-from m2dr.tasks.index_object import Index, QueryEncoders
-from m2dr.tasks.search import EXACT, Searcher
+from m2dr.tasks.search import EXACT, Index, QueryEncoders, Searcher
 
 MOST_HITS = 20_000  # documents of an answer
 QUERY_TOKENS = 12  # of the query whose multiply-adds are told
