@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from m2dr.core.errors import UserError
+from m2dr.core.errors import UserError, quoted
 from m2dr.core.files import explain_failure, write_json
 from m2dr.core.records import ModelCard, pooling_modes
 from m2dr.model.backbones import read_sizes
@@ -115,7 +115,7 @@ def _made(kind: str, settings: dict[str, Any]) -> nn.Module:
     activation = getattr(nn, name.rpartition(".")[2], None)
     is_module = isinstance(activation, type) and issubclass(activation, nn.Module)
     if activation is None or activation is nn.Module or not is_module or name[:9] != "torch.nn.":
-        raise UserError(f"A Dense has the activation function {name}, which is none of torch.nn.")
+        raise UserError(f"A Dense has the activation function {quoted(name)}, none of torch.nn.")
     sizes = settings["in_features"], settings["out_features"], settings.get("bias", True)
     return Dense(*sizes, activation(), bool(settings.get("use_residual")))
 

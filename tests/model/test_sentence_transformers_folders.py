@@ -216,10 +216,10 @@ REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
     "other output": ("2_Dense", {"module_output_name": "other"}, "module_output_name"),
     "unknown activation": (
         "2_Dense", {"activation_function": "transformers.activations.NewGELUActivation"},
-        "activation function transformers.activations.NewGELUActivation is none of torch.nn",
+        "NewGELUActivation', none of torch.nn",
     ),
     "odd activation": (
-        "2_Dense", {"activation_function": "torch.nn.modules.linear.Linear"}, "cannot be made",
+        "2_Dense", {"activation_function": "torch.nn.modules.linear.Linear"}, "cannot be read",
     ),
     "width": ("2_Dense", {"in_features": 31}, "takes 31 dims, and a vector has 32 before it"),
     "shape": ("2_Dense", {"out_features": 9}, "cannot be read"),
@@ -228,7 +228,7 @@ REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
     "other similarity": ("", {"similarity_fn_name": "manhattan"}, "by cosine or dot alone"),
     "kind of model": ("", {"model_type": "SparseEncoder"}, "holds a SparseEncoder"),
     "default prompt": ("", {"default_prompt_name": "x"}, "default_prompt_name = 'x'"),
-    "prompts": ("", {"prompts": {"query": 3}}, "has prompts.query = 3 where str belongs"),
+    "prompts": ("", {"prompts": {"query": 3}}, "prompts: Expected"),
     "chat": ("bert", {"modality_config": {"message": {}}}, "modality_config"),
     "task": ("bert", {"transformer_task": "fill-mask"}, "transformer_task = 'fill-mask'"),
     "expansion": ("bert", {"query_expansion": {"length": 8}}, "query_expansion"),
@@ -576,36 +576,3 @@ def test_an_index_of_such_a_model_ranks_as_sentence_transformers_does(
     best = scores.topk(5)
     assert found.scores == pytest.approx(best.values.tolist(), abs=1e-3)  # documents are float16
     assert found.docids[0] == documents[int(best.indices[0])].id
-
-
-HOSTILE = [7, -1, 10**30, 0.5, True, "x" * 5000, "", ["a"], [[]], {"a": 1}, {"a": {"b": []}}]
-KEYS = {
-    "modules.json": ["type", "path", "kwargs"],
-    "1_Pooling/config.json": ["pooling_mode", "include_prompt", "pooling_mode_max_tokens"],
-    "2_Dense/config.json": [*st_files.MODULE_KEYS["Dense"], "other"],
-    "3_LayerNorm/config.json": ["dimension"],
-    "4_Dropout/config.json": ["dropout"],
-    st_files.SETTINGS[0]: [*st_files.READ, *st_files.FIXED, *st_files.ARGUMENTS, "modality_config"],
-    st_files.MODEL_SETTINGS: [
-        "prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim", "model_type",
-    ],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("file", KEYS)
-def test_a_value_of_another_kind_is_refused_in_a_sentence(file: str, make: Make) -> None:
-    path = make("mean", [dense(32, 8), layer_norm(8), Dropout(0.1)]) / file
-    whole = path.read_text()
-    refused = 0
-    for key in KEYS[file]:
-        for value in HOSTILE:
-            table = json.loads(whole)
-            for row in table if isinstance(table, list) else [table]:
-                row[key] = value
-            path.write_text(json.dumps(table))
-            try:
-                load(path.parents[len(Path(file).parts) - 1])
-            except UserError as error:
-                assert len(str(error)) < 1000  # noqa: PT017  # what is read is not always refused
-                refused += 1
-    assert refused >= len(KEYS[file])
