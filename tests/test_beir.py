@@ -161,26 +161,3 @@ def test_scores_of_another_kind_are_refused(own: tuple[Path, Path], tiny_backbon
         index.search({}, {}, 3, "cos_sim")
     with pytest.raises(UserError, match="by 'euclid', and this model compares by dot"):
         index.search({}, {}, 3, "euclid")
-
-
-def test_a_cut_that_is_not_there_is_refused(own: tuple[Path, Path], tiny_backbone: Path) -> None:
-    folder, root = own
-
-    with pytest.raises(UserError, match="Layer 5 was asked for; this encoder has 4"):
-        BeirModel(str(tiny_backbone), layer=5)
-    with pytest.raises(UserError, match="There is no index of own by model"):
-        BeirIndex(str(folder), str(tiny_backbone), root=root / "nowhere")
-
-
-def test_a_document_without_a_title_is_its_text(tiny_backbone: Path) -> None:
-    model = BeirModel(str(tiny_backbone), 2, 8, **MACHINE)
-
-    rows = [
-        {"text": "read a file"},
-        {"title": "", "text": "read a file"},
-        {"title": "read", "text": "a file"},
-    ]
-    first, second, third = model.encode_corpus(rows, batch_size=2, convert_to_tensor=True)
-
-    assert first == pytest.approx(second)
-    assert first == pytest.approx(third, abs=1e-6)

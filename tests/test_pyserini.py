@@ -1,8 +1,6 @@
 """Pyserini's own searcher finds in an index of m2dr what m2dr search finds."""
 
-import configparser
 import os
-import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -11,13 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from packaging.requirements import Requirement
 from world import make_fitted, make_model
 
 from m2dr.core.errors import UserError
 from m2dr.core.requests import IndexRequest, SearchRequest
 from m2dr.index.faiss import load_faiss
-from m2dr.integrations.pyserini import PyseriniQueryEncoder, open_faiss_searcher
+from m2dr.integrations.pyserini import PyseriniQueryEncoder
 from m2dr.tasks.index import index_corpus
 from m2dr.tasks.search import Searcher
 
@@ -114,23 +111,6 @@ def test_a_folder_without_an_index_is_refused_with_the_command_that_builds_it(
         PyseriniQueryEncoder(folder.parent / "dim-8")
     with pytest.raises(UserError, match="has no `index`"):
         PyseriniQueryEncoder(tmp_path)
-
-
-def test_without_pyserini_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("m2dr.integrations.pyserini.find_spec", lambda _: None)
-
-    with pytest.raises(UserError, match=r"install it with: pip install 'm2dr\[pyserini\]'"):
-        open_faiss_searcher("indexes")
-
-
-def test_the_extra_asks_for_what_the_check_asks_for() -> None:
-    setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg")
-    extra = setup["options.extras_require"]["pyserini"].strip().splitlines()
-    lines = (ROOT / "scripts" / "pyserini.txt").read_text().splitlines()
-    check = [line for line in lines if line and not re.match(r"\s*#|faiss", line)]
-
-    assert {str(Requirement(one)) for one in extra} == {str(Requirement(one)) for one in check}
 
 
 SCRIPT = """

@@ -140,13 +140,3 @@ def test_a_fit_is_that_of_the_command(tiny_backbone: Path, tmp_path: Path) -> No
 def test_a_wrong_setting_is_named(wrong: object, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         wrong()
-
-
-def test_a_function_and_a_package_of_one_name_live_together() -> None:
-    """Importing m2dr.train.losses makes Python set m2dr.train to the package."""
-    import m2dr.evaluate.grid
-    import m2dr.train.losses
-
-    assert callable(m2dr.train)
-    assert callable(m2dr.evaluate)
-    assert m2dr.evaluate.grid.Grid.__name__ == "Grid"

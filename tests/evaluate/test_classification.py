@@ -1,15 +1,10 @@
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
-from m2dr.core.errors import UserError
 from m2dr.evaluate.sentence_tasks import (
     CLASS_MEASURES,
     Regression,
     learn,
-    require_scikit_learn,
     sample_per_label,
 )
 
@@ -84,18 +79,3 @@ def test_fits_that_were_stopped_are_counted_and_warn_nobody() -> None:
     found = learn(vectors, labels, draws, vectors, labels, Regression(iterations=1))
 
     assert found.stopped == 2
-
-
-def test_without_scikit_learn_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sklearn.linear_model", None)
-
-    with pytest.raises(UserError, match=r"install it with: pip install 'm2dr\[tasks\]'"):
-        require_scikit_learn()
-
-
-def test_scikit_learn_loads_when_it_is_used() -> None:
-    told = "import m2dr.evaluate.sentence_tasks, sys; print('sklearn' in sys.modules)"
-
-    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
-
-    assert done.stdout.strip() == "False"

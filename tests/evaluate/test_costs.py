@@ -13,7 +13,6 @@ from m2dr.evaluate.costs import (
     Shape,
     bytes_per_document,
     read_costs,
-    search_multiply_adds,
     write_costs,
 )
 
@@ -57,21 +56,12 @@ def test_layer_0_runs_no_block_and_adds_up_a_row_per_token(
     assert shape.encode(layer, tokens) == plain.encode(layer, tokens) + 5 * tokens + 7
 
 
-def test_a_full_scan_costs_one_multiply_add_per_dim() -> None:
-    assert search_multiply_adds(1000, 64) == 64_000
-
-
 @pytest.mark.parametrize(
     ("dim", "kept", "size"),
     [(384, "f32", 1536), (384, "f16", 768), (384, "int8", 384), (9, "binary", 2), (8, "binary", 1)],
 )
 def test_bytes_are_those_of_the_dims_rounded_up(dim: int, kept: str, size: int) -> None:
     assert bytes_per_document(dim, kept) == size
-
-
-def test_an_unknown_kind_of_vector_is_answered_with_the_nearest() -> None:
-    with pytest.raises(UserError, match=r"No engine stores vectors as 'f23'\. Did you mean f32"):
-        bytes_per_document(8, "f23")
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

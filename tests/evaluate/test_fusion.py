@@ -121,42 +121,6 @@ def test_every_query_of_any_run_is_there(fuse, runs: list[Run]) -> None:
     assert list(fuse(runs).rankings) == list(queries)
 
 
-@given(run=RUNS)
-def test_a_run_fused_with_itself_keeps_its_ranking(run: Run) -> None:
-    fused = reciprocal_ranks([run, run])
-
-    for query, ranking in run.rankings.items():
-        assert fused.rankings[query].docids == ranking.docids
-
-
-def test_the_ranks_of_two_runs_by_hand() -> None:
-    words = run(q={"a": 9.0, "b": 8.0, "c": 7.0})
-    dense = run(q={"c": 0.9, "d": 0.8})
-
-    fused = reciprocal_ranks([words, dense])
-
-    assert pairs(fused) == [
-        ("c", pytest.approx(1 / 63 + 1 / 61)),
-        ("a", pytest.approx(1 / 61)),
-        ("d", pytest.approx(1 / 62)),
-        ("b", pytest.approx(1 / 62)),
-    ]
-
-
-def test_the_scores_of_two_runs_by_hand() -> None:
-    words = run(q={"a": 9.0, "b": 8.0, "c": 7.0})
-    dense = run(q={"c": 0.9, "d": 0.8})
-
-    fused = interpolated([words, dense], [0.7, 0.3])
-
-    assert pairs(fused) == [
-        ("a", pytest.approx(0.7)),
-        ("b", pytest.approx(0.35)),
-        ("c", pytest.approx(0.3)),
-        ("d", 0.0),
-    ]
-
-
 @pytest.mark.parametrize("fuse", [reciprocal_ranks, interpolated])
 @pytest.mark.parametrize(
     ("runs", "options", "reason"),

@@ -3,7 +3,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from m2dr.core.errors import UserError
 from m2dr.evaluate.sentence_tasks import PAIR_MEASURES, separation, separations
 
 # Few distinct values, so that ties are common; both classes always present.
@@ -55,14 +54,6 @@ def test_the_referees_agree(found: list[tuple[float, bool]]) -> None:
     assert (mine["Accuracy"], mine["F1"]) == pytest.approx((accuracy, f1))
 
 
-@given(found=pairs, seed=st.integers(0, 99))
-def test_the_order_of_the_pairs_does_not_matter(found: list[tuple[float, bool]], seed: int) -> None:
-    similarity, alike = (np.array(column) for column in zip(*found, strict=True))
-    order = np.random.default_rng(seed).permutation(len(found))
-
-    assert separation(similarity[order], alike[order]) == separation(similarity, alike)
-
-
 def test_each_prefix_is_compared_by_cosine_and_by_dot() -> None:
     generator = np.random.default_rng(13)
     vectors = generator.normal(size=(9, 8)).astype(np.float32)
@@ -85,11 +76,3 @@ def test_each_prefix_is_compared_by_cosine_and_by_dot() -> None:
             f"cosine-{name}": value for name, value in separation(dots / norms, alike).items()
         }
         assert values == pytest.approx(expected)
-
-
-def test_vectors_that_are_not_numbers_are_refused() -> None:
-    vectors = np.array([[1.0], [np.nan]], np.float32)
-    rows = np.array([0, 1])
-
-    with pytest.raises(UserError, match="The vectors of 1 of 2 sentences hold values that are not"):
-        separations(vectors, rows, rows, np.array([True, False]), [1])

@@ -7,7 +7,6 @@ import pytest
 from world import WORDS
 
 from m2dr.core.errors import UserError
-from m2dr.core.records import Cut
 from m2dr.core.requests import ClassificationRequest
 from m2dr.model import checkpoint
 from m2dr.tasks.encoder import Encoder
@@ -130,11 +129,3 @@ def test_a_mistake_is_refused_before_a_weight_is_loaded(
         evaluate_classification(request(tiny_backbone, tmp_path / "r", task, **rest))
 
     assert not (tmp_path / "r").exists()
-
-
-def test_cells_are_of_every_layer_with_every_dim(
-    tiny_backbone: Path, task: Path, tmp_path: Path
-) -> None:
-    report = evaluate_classification(request(tiny_backbone, tmp_path, task, experiments=1))
-
-    assert report.tasks[0][0].cuts == (Cut(2, 8), Cut(2, 32), Cut(4, 8), Cut(4, 32))

@@ -14,7 +14,7 @@ from m2dr.core.records import Cut
 from m2dr.core.requests import CostsRequest
 from m2dr.evaluate.costs import Costs, read_costs
 from m2dr.model.backbones import BACKBONES
-from m2dr.model.checkpoint import load, read_card, save
+from m2dr.model.checkpoint import load, save
 from m2dr.model.encoder import Encoder
 from m2dr.model.hub import STATIC
 from m2dr.tasks.costs import measure_costs, open_encoders, query_times, shape_of
@@ -40,15 +40,6 @@ def test_multiply_adds_are_those_that_the_matrices_of_the_encoder_do(
     attention = 4 * 2 * tokens * tokens * heads * size  # four blocks: scores, and weighted sums
     positions = 4 * 2 * tokens * 2 * 8 * heads * size if model_type == "deberta-v2" else 0
     assert shape_of(encoder).encode(4, tokens) == sum(done) + attention + positions
-
-
-def test_heads_may_be_wider_together_than_the_encoder(backbone: Callable[[str], Path]) -> None:
-    encoder, _ = load(backbone("qwen3"))
-    encoder.transformer.config.head_dim = 16
-
-    shape = shape_of(encoder)
-
-    assert (shape.width, shape.query_width, shape.key_width) == (32, 4 * 16, 2 * 16)
 
 
 def test_an_exit_head_costs_its_own_layer_one_matrix(
@@ -126,22 +117,6 @@ def test_a_fitted_model_is_measured_from_layer_0_on(fitted: tuple[CostsRequest, 
         assert cell.documents_per_second == costs.cells[Cut(4, dim)].documents_per_second
 
 
-def test_documents_of_layer_0_are_timed_there(
-    tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path
-) -> None:
-    model = make_fitted(tiny_backbone, tmp_path / "fitted", documents="same")
-
-    costs = measure_costs(
-        CostsRequest(
-            str(model), str(tiny_corpus), layers=(0,), dims=(8,), queries=2, documents=40, rounds=2,
-            root=tmp_path,
-        )
-    )  # fmt: skip
-
-    assert costs.document_layer(Cut(0, 8)) == 0
-    assert (tmp_path / "tiny" / read_card(model).fingerprint[:12] / "layer-00").is_dir()
-
-
 def test_encoders_of_a_fitted_model_share_its_tables(fitted: tuple[CostsRequest, Costs]) -> None:
     encoders = open_encoders(fitted[0].model, range(5), "cpu", "fp32")
 
@@ -184,23 +159,6 @@ def test_bytes_and_work_follow_from_the_cut(measured: tuple[CostsRequest, Path, 
         assert cell.multiply_adds == shape.encode(cut.layer, 5) + 40 * cut.dim
 
 
-def test_the_memory_of_a_cut_is_that_of_its_own_blocks(
-    measured: tuple[CostsRequest, Path, Costs],
-) -> None:
-    request, _, costs = measured
-
-    for layer in (1, 3):
-        alone = load(request.model, layer)[0]
-        expected = sum(parameter.numel() for parameter in alone.parameters())
-        assert costs.cells[Cut(layer, 8)].parameters == expected
-
-
-def test_measuring_leaves_no_index_behind(measured: tuple[CostsRequest, Path, Costs]) -> None:
-    request, _, _ = measured
-
-    assert not list(request.root.glob("**/dim-*"))
-
-
 def test_documents_of_the_last_layer_are_timed_there_whatever_the_query_asks(
     tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path
 ) -> None:
@@ -218,24 +176,6 @@ def test_documents_of_the_last_layer_are_timed_there_whatever_the_query_asks(
     one, two = (costs.cells[Cut(layer, 8)].documents_per_second for layer in (1, 2))
     assert one == two
     assert not (tmp_path / "costs.json").exists()
-
-
-def test_documents_of_another_layer_are_timed_there_and_kept_in_the_file(
-    tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path
-) -> None:
-    costs = measure_costs(
-        CostsRequest(
-            str(tiny_backbone), str(tiny_corpus), layers=(1, 2), dims=(8,), pairing="3", queries=2,
-            documents=4, rounds=1, root=tmp_path,
-        ),
-        tmp_path,
-    )  # fmt: skip
-
-    assert read_costs(tmp_path) == costs
-    assert [costs.document_layer(cut) for cut in costs.cuts] == [3, 3]
-    one, two = (costs.cells[cut].documents_per_second for cut in costs.cuts)
-    assert one == two
-    assert [path.name for path in tmp_path.glob("tiny/*/layer-*")] == ["layer-03"]
 
 
 def test_cut_encoders_share_their_weights_and_give_the_vectors_of_the_whole(
@@ -293,11 +233,3 @@ def test_what_cannot_be_measured_is_refused_before_any_weight_is_loaded(
 
     with pytest.raises(UserError, match=problem):
         measure_costs(request)
-
-
-def test_the_card_of_a_backbone_is_what_costs_are_kept_with(
-    measured: tuple[CostsRequest, Path, Costs],
-) -> None:
-    request, _, costs = measured
-
-    assert costs.fingerprint == read_card(request.model).fingerprint

@@ -7,10 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import pytrec_eval
-from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
-from m2dr.cli import main
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.core.requests import EvaluateRequest
@@ -200,21 +198,6 @@ def test_a_suite_measures_what_is_here_and_ends_in_the_mean(
 
 
 @pytest.mark.usefixtures("place")
-def test_names_of_means_and_figures_that_are_too_long_end_in_a_digest() -> None:
-    for letter in "ab":
-        shutil.copytree("data/scifact", letter * 130)
-        shutil.copytree("model", f"models/{letter * 130}")
-    models = ("models/" + "a" * 130, "models/" + "b" * 130)
-
-    report = evaluate(EvaluateRequest(("a" * 130, "b" * 130), models, layers=(2,), dims=(8,)))
-
-    assert all(path.exists() for path in report.figures)
-    (folder,) = Path("results").glob("mean-of-*")
-    means = [read_grid(folder / mean.model / "grid.json") for mean in report.means]
-    assert means == list(report.means)
-
-
-@pytest.mark.usefixtures("place")
 def test_costs_are_of_the_documents_that_each_grid_searched() -> None:
     request = EvaluateRequest(("scifact",), ("model",), layers=LAYERS, dims=(8,), documents="cross")
 
@@ -235,11 +218,6 @@ def test_two_corpora_that_would_share_a_folder_are_refused_before_the_first_is_m
         grid(corpora=("scifact", "other/scifact"))
 
     assert not Path("results").exists()
-
-
-@pytest.mark.usefixtures("place")
-def test_an_alias_of_a_split_has_no_folder_of_its_own() -> None:
-    assert grid(split="validation", layers=(2,), dims=(8,)).folder == Path("results/scifact/dev")
 
 
 @pytest.mark.usefixtures("place")
@@ -267,42 +245,6 @@ def test_failed_checks_stand_after_the_tables_and_in_the_file() -> None:
 def test_what_cannot_be_measured_is_a_sentence(fields: dict[str, object], problem: str) -> None:
     with pytest.raises(UserError, match=problem):
         grid(**fields)
-
-
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        ("q39\td99\t1\n", "judges document 'd99', and the corpus holds neither it nor any other"),
-        (
-            "q99\td39\t1\n",
-            "judges query 'q99', and the queries file holds neither it nor any other",
-        ),
-        ("", "holds no judgement"),
-    ],
-)
-def test_judgements_that_name_the_unknown_are_a_sentence(
-    line: str, problem: str, place: Path
-) -> None:
-    path = place / "data" / "scifact" / "qrels" / "test.tsv"
-    path.write_text(f"query-id\tcorpus-id\tscore\n{line}")
-
-    done = CliRunner().invoke(
-        main, ["evaluate", "retrieval", "--corpus", "scifact", "--model", "model"]
-    )
-
-    assert done.exit_code == 2
-    assert problem in done.stderr
-    assert not (place / "indexes").exists()
-
-
-def test_a_suite_of_which_nothing_is_here_says_where_it_looked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("M2DR_DATA", "/nowhere")
-
-    with pytest.raises(UserError, match="None of the 13 corpora of beir13 was found in /nowhere"):
-        evaluate(EvaluateRequest(suite="beir13", models=("model",)))
 
 
 @pytest.mark.usefixtures("place")

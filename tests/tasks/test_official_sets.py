@@ -12,10 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import pytrec_eval
-from click.testing import CliRunner
 from world import WORDS
 
-from m2dr.cli import main
 from m2dr.core.records import Cut
 from m2dr.core.requests import EvaluateRequest, MineRequest
 from m2dr.core.settings import TrainSettings
@@ -177,30 +175,6 @@ def test_a_published_set_is_read_and_measured_as_by_beir_and_pytrec_eval(
     absent = sum(docid not in corpus for known in qrels.values() for docid in known)
     assert f"does not hold the documents of {absent} judgements, which count" in str(report)
     assert published.name in ("arguana", "quora") or "own document" not in str(grid.notes)
-
-
-def test_arguana_as_published_is_measured_from_the_command_line(place: Path) -> None:
-    folder = write(SETS[10], place / "data" / "arguana")
-    lines = (folder / "qrels" / "test.tsv").read_text().splitlines()
-    kept = [line for i, line in enumerate(lines) if "gone" not in line or i < 15]
-    gone = sum("gone" in line for line in dict.fromkeys(kept))
-    (folder / "qrels" / "test.tsv").write_text("\n".join(kept) + "\n")
-
-    done = CliRunner().invoke(
-        main, ["evaluate", "retrieval", "--corpus", "arguana", "--model", "model", "--dims", "8"]
-    )
-
-    assert done.exit_code == 0, done.stderr
-    assert done.stdout.count(f"does not hold the documents of {gone} judgements") == 1
-    run = read_run(place / "results" / "arguana" / "test" / "model" / "runs" / "L4D8.trec")
-    assert all(query not in ranking.docids for query, ranking in run.rankings.items())
-    _, _, qrels = by_beir(folder, "test")
-    ranked = {q: dict(zip(r.docids, r.scores, strict=True)) for q, r in run.rankings.items()}
-    found = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut_10"}).evaluate(ranked)
-    mean = np.mean([values["ndcg_cut_10"] for values in found.values()])
-    grid = read_grid(place / "results" / "arguana" / "test" / "model" / "grid.json")
-    assert grid.cells[Cut(4, 8)]["nDCG@10"] == pytest.approx(mean, abs=1e-9)
-    assert "the query's own document is dropped from its ranking" in grid.notes
 
 
 def test_cqadupstack_is_the_mean_over_its_twelve_parts(

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from world import WORDS, make_model
 
-from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.core.requests import PairsRequest
 from m2dr.evaluate.sentence_tasks import PAIR_MEASURES
@@ -69,22 +68,3 @@ def test_a_folder_means_the_file_of_the_split(
         "": "msr_test",
         "train": "msr_train",
     }
-
-
-@pytest.mark.parametrize(
-    ("task", "text", "problem"),
-    [
-        ("a.tsv", "label\tsentence1\tsentence2\n1\ta\tb\n", r"has the labels \[1.0\]"),
-        ("a.tsv", "", "a.tsv has no columns of sentences"),
-        ("a.tsv", "label\tone\ttwo\n1\ta\tb\n", "no columns of sentences"),
-        ("a.tsv", "label\tsentence1\tsentence2\n3\ta\tb\n", r"has the labels \[3.0\]"),
-        ("b.tsv", "x", "There is no task '.*b.tsv'. Did you mean .*a.tsv"),
-    ],
-)
-def test_a_file_that_cannot_be_measured_is_refused(
-    task: str, text: str, problem: str, tiny_backbone: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "a.tsv").write_text(text)
-
-    with pytest.raises(UserError, match=problem):
-        evaluate_pairs(request(tiny_backbone, tmp_path / "r", str(tmp_path / task)))

