@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from m2dr.core.errors import UserError, counted
-from m2dr.core.records import Query, Ranking
+from m2dr.core.records import Query
 from m2dr.core.requests import INDEXES, SearchRequest
 from m2dr.model.checkpoint import read_card
 from m2dr.tasks.encode_texts import open_corpus
@@ -56,8 +56,7 @@ class BeirIndex:
         *,
         root: Path | str = INDEXES,
         ignore_identical_ids: bool = True,
-        device: str = "auto",
-        dtype: str = "auto",
+        **options: Any,
     ) -> None:
         """Open an index that `m2dr index corpus` has built.
 
@@ -68,8 +67,7 @@ class BeirIndex:
             dim: of the index; the longest that is built when None.
             root: folder of the indexes.
             ignore_identical_ids: whether to leave out the document with the id of the query.
-            device: of the query encoder.
-            dtype: of the query encoder.
+            options: other fields of `SearchRequest`, such as device and dtype.
 
         Raises:
             UserError: no such model or index, or the two do not fit.
@@ -77,17 +75,10 @@ class BeirIndex:
         model = str(model) or newest_model()
         self._similarity = read_card(model).similarity
         self._documents = open_corpus(corpus).document_count
-        self._searcher = Searcher(
-            SearchRequest(
-                corpus,
-                model,
-                query_layer=layer,
-                dim=dim,
-                root=Path(root),
-                device=device,
-                dtype=dtype,
-            )
+        request = SearchRequest(
+            corpus, model, query_layer=layer, dim=dim, root=Path(root), **options
         )
+        self._searcher = Searcher(request)
         self._ignores = ignore_identical_ids
         self.warnings = self._searcher.warnings
 
@@ -110,35 +101,32 @@ class BeirIndex:
         Raises:
             UserError: the model compares by another function, or the index has other documents.
         """
-        self._check_similarity(score_function)
+        # Vectors of length one have the same dot product and cosine.
+        wanted = SCORES.get(score_function)
+        if not wanted or self._similarity not in (wanted, "cosine"):
+            right = next(name for name, known in SCORES.items() if known == self._similarity)
+            raise UserError(
+                f"BEIR asked for scores by {score_function!r}, and this model compares by "
+                f"{self._similarity}; use EvaluateRetrieval(retriever, score_function={right!r})."
+            )
         if len(corpus) != self._documents:
             raise UserError(
                 f"BEIR was given {counted(len(corpus), 'documents')}, and {self._documents} are "
-                "indexed; give the corpus that was indexed, or index the other."
+                "indexed."
             )
-        asked = [Query(name, text) for name, text in queries.items()]
-        found = self._searcher.run(asked, top_k + self._ignores) if asked else None
-        rankings = found.rankings if found else {}
-        return {name: self._scores(name, rankings[name], corpus, top_k) for name in rankings}
-
-    def _scores(self, name: str, ranking: Ranking, corpus: Corpus, top_k: int) -> dict[str, float]:
-        strange = next((docid for docid in ranking.docids if docid not in corpus), None)
-        if strange is not None:
+        results: Results = {}
+        if queries:
+            records = [Query(name, text) for name, text in queries.items()]
+            run = self._searcher.run(records, top_k + self._ignores)
+            for name, ranking in run.rankings.items():
+                pairs = zip(ranking.docids, ranking.scores, strict=True)
+                own = name if self._ignores else None
+                kept = [(docid, score) for docid, score in pairs if docid != own]
+                results[name] = dict(kept[:top_k])
+        strange = {docid for scores in results.values() for docid in scores} - corpus.keys()
+        if strange:
             raise UserError(
-                f"The index holds the document {strange!r}, which the corpus given to BEIR does "
-                "not; give the corpus that was indexed."
+                f"The index holds the document {min(strange)!r}, which the corpus given to BEIR "
+                "does not."
             )
-        own = name if self._ignores else None
-        pairs = zip(ranking.docids, ranking.scores, strict=True)
-        return dict([(docid, score) for docid, score in pairs if docid != own][:top_k])
-
-    def _check_similarity(self, score_function: str) -> None:
-        wanted = SCORES.get(score_function)
-        # Vectors of length one have the same dot product and cosine.
-        if wanted == self._similarity or (wanted and self._similarity == "cosine"):
-            return
-        right = next(name for name, known in SCORES.items() if known == self._similarity)
-        raise UserError(
-            f"BEIR asked for scores by {score_function!r}, and this model compares by "
-            f"{self._similarity}; use EvaluateRetrieval(retriever, score_function={right!r})."
-        )
+        return results
