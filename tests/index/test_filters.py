@@ -323,5 +323,5 @@ def test_a_damaged_file_of_fields_is_refused(store: Store, tmp_path: Path) -> No
     (tmp_path / FIELDS).write_bytes((store.folder / FIELDS).read_bytes()[:-1] + b"x")
     damaged = Store(tmp_path, store.manifest, store.docids)
 
-    with pytest.raises(UserError, match="not the file of fields that was written"):
+    with pytest.raises(UserError, match="not the file that was written"):
         damaged.matching(Filter.parse("year = 1"))

@@ -218,10 +218,10 @@ def test_an_open_funnel_does_not_mix_a_store_with_the_one_that_replaced_it(
     before = opened.search(queries, 5)
 
     shutil.rmtree(tmp_path / "s")
-    with pytest.raises(UserError, match="encoded anew after it was opened. Open it again"):
+    with pytest.raises(UserError, match="encoded anew after it was opened; open it again"):
         opened.search(queries, 5)
     build(tmp_path / "s", -vectors)
-    with pytest.raises(UserError, match="encoded anew after it was opened. Open it again"):
+    with pytest.raises(UserError, match="encoded anew after it was opened; open it again"):
         opened.search(queries, 5)
     shutil.rmtree(tmp_path / "s")
     again = FunnelIndex(build(tmp_path / "s", vectors), opened.funnel)

@@ -276,13 +276,13 @@ def test_exits_stay_as_they_were_fitted(ask: Asked, capfd: pytest.CaptureFixture
     assert (exits / "exits.safetensors").read_bytes() != before
 
 
-def test_a_text_that_is_not_utf8_is_named_with_its_line(ask: Asked) -> None:
+def test_a_text_that_is_not_utf8_is_named_with_its_row(ask: Asked) -> None:
     path = Path(ask().corpus) / "corpus.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     lines[25] = lines[25].replace(b"text", b"te\xffxt", 1)
     path.write_bytes(b"".join(lines))
 
-    with pytest.raises(UserError, match=r"corpus\.jsonl, line 26"):
+    with pytest.raises(UserError, match=r"corpus\.jsonl cannot be read.*[Rr]ow #26"):
         index_corpus(ask())
 
 
