@@ -126,23 +126,9 @@ def test_faiss_and_the_full_scan_find_the_same(
         np.testing.assert_allclose(ranking.scores, scan.rankings[name].scores, atol=2e-6)
 
 
-def test_only_the_query_whose_document_is_dropped_loses_it(store: Store, searcher) -> None:
-    queries = store.rows([4, 5]).astype(np.float32)
-
-    run = searcher(store, queries, 16, 1, {"q0": "d4"})
-
-    assert run.rankings["q0"].docids != ("d4",)
-    assert run.rankings["q1"].docids == ("d5",)
-    assert [len(ranking.docids) for ranking in run.rankings.values()] == [1, 1]
-
-
 def test_fewer_than_one_document_cannot_be_asked_for(store: Store, searcher: Searcher) -> None:
     with pytest.raises(UserError, match="0 documents per query"):
         searcher(store, np.ones((1, 16), np.float32), 16, 0)
-
-
-def test_no_queries_make_an_empty_run(store: Store, searcher: Searcher) -> None:
-    assert len(searcher(store, np.empty((0, 16), np.float32), 16, 5)) == 0
 
 
 def test_queries_keep_their_order_when_some_must_be_searched_again(build, tmp_path: Path) -> None:
