@@ -447,9 +447,11 @@ def _label_names(schema: "pa.Schema") -> dict[str, list[str]]:
     Data sets number entailment, neutral and contradiction in any order. A column of two classes
     whose 1 is entailment holds scores already.
     """
+    if not schema.metadata:
+        return {}
     from msgspec import json
 
-    record = json.decode((schema.metadata or {}).get(b"huggingface", b"{}"))
+    record = json.decode(schema.metadata.get(b"huggingface", b"{}"))
     features = record.get("info", {}).get("features", {})
     return {
         column: feature["names"]
@@ -597,11 +599,10 @@ class Ids:
     def row(self, name: str) -> int:
         """Return the row of an id; raise KeyError when there is none."""
         place = int(np.searchsorted(self._keys, hash(name)))
-        while place < len(self) and int(self._keys[place]) == hash(name):
-            row = int(self._rows[place])
-            if self._id_at(row) == name:
-                return row
-            place += 1  # another id of the same hash
+        same = int(np.searchsorted(self._keys[place : place + 9], hash(name), "right"))
+        for row in self._rows[place : place + same].tolist():  # several: ids of the same hash
+            if same == 1 or self._id_at(row) == name:
+                return int(row)
         raise KeyError(name)
 
 
