@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -384,6 +385,7 @@ def serve(request: ServeRequest, say: Say) -> None:
         except OSError as error:
             where = f"{request.host}:{request.port}"
             raise UserError(f"{where} cannot be listened at: {error.strerror}.") from None
+        warnings.simplefilter("ignore", UserWarning)  # of cuts opened beforehand
         service = Service(request)
         for name, index in service.indexes.items():
             say(f"{name}: {index.documents:,} documents, {index.model} at {index.full}")
