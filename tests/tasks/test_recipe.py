@@ -22,10 +22,10 @@ def made(backbone: Path, *words: str, kind: Kind = "documents") -> Recipe:
             ["variant=starbucks", 'checkpoints=["L9D8"]'],
             "Checkpoint L9D8 was asked for; the full model is L",
         ),
-        (["variant=mrl", "loss=angle"], "loss = angle trains on sentences"),
+        (["variant=mrl", "loss=angle"], "loss = angle trains on pairs of sentences"),
         (["variant=mipic", "dims=[8]"], "Token relations need prefixes of 16 and more"),
-        (["variant=separate", "layers=[0]"], "cut to no layer has none to train"),
-        (["variant=starbucks", "draw=exit"], "one dim per layer. Set draw=step"),
+        (["variant=separate", "layers=[0]"], "cut to layer 0 has no layer"),
+        (["variant=starbucks", "draw=exit"], "set draw=step"),
         (["variant=2dmse", "embeddings=true", "exit_head=fitted"], "a table that no step reaches"),
         (
             [
@@ -132,7 +132,7 @@ def test_a_query_and_its_documents_are_pairs_where_it_has_negatives(
     found = made(tiny_backbone, "variant=mrl", f"loss={loss}", "negatives=1")
 
     assert found.setting.loss == loss
-    with pytest.raises(UserError, match="set negatives=1 or more to make pairs of each query"):
+    with pytest.raises(UserError, match="with negatives, losses angle and cosent make pairs"):
         made(tiny_backbone, "variant=mrl", f"loss={loss}")
 
 
