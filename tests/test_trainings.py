@@ -46,7 +46,8 @@ def test_separate_models_are_trained_one_by_one_and_go_on_after_a_kill(
     assert "4 models, 3 of them trained now" in done.stdout
     for cut, layers in (("L1D8", 1), ("L1D16", 1), ("L2D8", 2), ("L2D16", 2)):
         card = json.loads((tmp_path / "bars" / cut / "m2dr.json").read_text())
-        assert (card["layers"], card["cuts"]) == (layers, [[layers, int(cut.split("D")[1])]])
+        expected = [{"layer": layers, "dim": int(cut.split("D")[1])}]
+        assert (card["layers"], card["cuts"]) == (layers, expected)
     assert not (tmp_path / "bars" / "training.json").exists()
     again = load_file(tmp_path / "bars" / "L1D8" / "model.safetensors")
     assert all((first[name] == again[name]).all() for name in first)
