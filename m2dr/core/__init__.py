@@ -1,1 +1,1 @@
-"""Plain records that all packages exchange, without torch, numpy or files."""
+"""What all packages share: records, requests, settings, files and errors; no torch, no numpy."""

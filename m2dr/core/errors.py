@@ -1,4 +1,4 @@
-"""Errors that a user can fix, and the words and commands that their messages are made of."""
+"""Errors that a user can fix, and the sentence of any error that a file can cause."""
 
 import difflib
 from collections.abc import Iterable

@@ -1,1 +1,1 @@
-"""One file per command, named as it is typed; what commands share is in `pipelines`."""
+"""Tasks: one file for each thing that a person asks for, joined of the packages below."""
