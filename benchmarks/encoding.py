@@ -28,9 +28,9 @@ import numpy as np
 import torch
 from memory import peak_memory
 
+from m2dr.core.files import cache_folder
 from m2dr.core.requests import IndexRequest
 from m2dr.data.loaders import open_dataset
-from m2dr.data.pydocs import cache_folder
 from m2dr.data.tokens import Ragged, buckets
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card

@@ -276,6 +276,13 @@ def sha256_of(path: Path) -> str:
 # Locks
 
 
+def cache_folder() -> Path:
+    """Return the folder of caches: $M2DR_CACHE, else m2dr in the user's cache folder."""
+    if given := os.environ.get("M2DR_CACHE"):
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "m2dr"
+
+
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
     """Lock a folder, which need not exist, while something is written to it.

@@ -4,29 +4,27 @@ The first paragraph of a docstring is a query, and the rest is the document that
 """
 
 import ast
-import gc
 import json
-import os
 import re
 import sys
 import sysconfig
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 from m2dr.core.errors import UserError, nearest
-from m2dr.core.files import json_sha256, write_text
+from m2dr.core.files import cache_folder, json_sha256, write_text
 from m2dr.core.records import Document, Judgement, Query
 from m2dr.data.dataset import Dataset, JudgedQueries, MemoryCorpus, Split, split_of
-from m2dr.data.tables import parsed, text_of
 
 NAMES = ("pydocs", "pydocs:stdlib")
-_FOLDER_NAMES = {name.replace(":", "-"): name for name in NAMES}  # of stores and results
+_FOLDER_NAME = "pydocs-stdlib"  # of stores and results
 SHARES = {"train": 0.8, "dev": 0.1, "test": 0.1}  # of the modules
 # Shorter queries are headings and remnants of signatures; longer ones are essays in one paragraph.
 QUERY_WORDS = range(3, 61)
@@ -39,8 +37,6 @@ _SKIPPED = {"test", "tests", "idle_test", "site-packages", "dist-packages"}
 _BLANK = re.compile(r"\n[ \t]*\n")
 _BODIES = ("body", "orelse", "finalbody", "handlers")
 
-Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -52,26 +48,17 @@ class Entry:
     text: str
 
 
-class SourceFile(NamedTuple):
-    """A Python file and the module that it is."""
-
-    module: str
-    path: Path
-
-
 def recognises(name: str) -> bool:
     """Return whether the name is pydocs, with a part after a colon or not, or as stores have it."""
-    return name.partition(":")[0] == "pydocs" or name in _FOLDER_NAMES
+    return name.partition(":")[0] == "pydocs" or name == _FOLDER_NAME
 
 
 def open_pydocs(name: str) -> Dataset:
     """Open the data set; it is split by module, so that no module has entries in two splits."""
-    name = _FOLDER_NAMES.get(name, name)
+    name = NAMES[1] if name == _FOLDER_NAME else name
     if name not in NAMES:
         raise UserError(f"There is no corpus {name!r}. {nearest(name, NAMES)}")
     found = read_entries(name)
-    if not found:
-        raise UserError(f"{name}: this Python has no sources to read docstrings from.")
     by_split: dict[str, list[Entry]] = {split: [] for split in SHARES}
     for entry in found:
         by_split[split_of(entry.module, SHARES, _SEED)].append(entry)
@@ -86,19 +73,18 @@ def open_pydocs(name: str) -> Dataset:
     )
 
 
-def read_entries(name: str, progress: Callable[[int], None] | None = None) -> list[Entry]:
+def read_entries(name: str) -> list[Entry]:
     """Return all entries, sorted by name: from the cache, or by parsing every source.
 
     Parsing takes about half a minute for `pydocs` and two seconds for `pydocs:stdlib`.
-
-    Args:
-        name: one of NAMES.
-        progress: called with 1 after each parsed source file.
     """
     path = _cache_of(name)
-    with suppress(UserError):  # absent, or damaged since it was written: parse again
-        return _cached(path)
-    found = _parsed([] if name == "pydocs:stdlib" else requirements("m2dr"), progress)
+    if path.exists():
+        return [Entry(**json.loads(line)) for line in path.read_text("utf-8").splitlines()]
+    sources = _sources([] if name == NAMES[1] else requirements("m2dr"))
+    found = distinct(
+        entry for module, file in sources for entry in entries(file.read_bytes(), module)
+    )
     with suppress(UserError, OSError):  # without a cache where none can be written
         write_text(path, "".join(json.dumps(asdict(entry)) + "\n" for entry in found))
     return found
@@ -117,7 +103,13 @@ def entries(source: bytes, module: str) -> Iterator[Entry]:
     >>> list(entries(b"'Only a summary, nothing more.'", "short"))
     []
     """
-    for name, docstring in _docstrings(source, module):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of other people's escapes and comparisons
+        try:
+            tree = ast.parse(source)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return  # a template, Python 2, or a stress test of parsers
+    for name, docstring in chain(_own(tree, module), _nested(tree, module)):
         parts = _BLANK.split(docstring, maxsplit=1)
         query, text = " ".join(parts[0].split()), parts[-1].strip()
         words = len(text.split())
@@ -139,10 +131,8 @@ def distinct(found: Iterable[Entry]) -> list[Entry]:
         if entry.name not in by_name and entry.text not in texts:
             by_name[entry.name] = entry
             texts.add(entry.text)
-    asked: dict[str, int] = {}
-    for entry in by_name.values():
-        asked[entry.query] = asked.get(entry.query, 0) + 1
-    return [by_name[name] for name in sorted(by_name) if asked[by_name[name].query] == 1]
+    uses = Counter(entry.query for entry in by_name.values())
+    return [by_name[name] for name in sorted(by_name) if uses[by_name[name].query] == 1]
 
 
 def is_private(name: str) -> bool:
@@ -154,18 +144,9 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not (name.startswith("__") and name.endswith("__"))
 
 
-def _docstrings(source: bytes, module: str) -> Iterator[tuple[str, str]]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of other people's escapes and comparisons
-        try:
-            tree = ast.parse(source)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return  # a template, Python 2, or a stress test of parsers
-    yield from _own(tree, module)
-    yield from _nested(tree, module)
-
-
-def _own(node: Documented, name: str) -> Iterator[tuple[str, str]]:
+def _own(
+    node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, name: str
+) -> Iterator[tuple[str, str]]:
     docstring = ast.get_docstring(node)
     if docstring and docstring.encode(errors="ignore").decode() == docstring:  # no half surrogates
         yield name, docstring
@@ -191,13 +172,6 @@ def _cache_of(name: str) -> Path:
     return cache_folder() / f"{name.replace(':', '-')}-{digest}.jsonl"
 
 
-def cache_folder() -> Path:
-    """Return the folder of caches: $M2DR_CACHE, else m2dr in the user's cache folder."""
-    if given := os.environ.get("M2DR_CACHE"):
-        return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "m2dr"
-
-
 def requirements(package: str) -> list[Distribution]:
     """Return the installed direct requirements of a package, without extras, sorted by name."""
     needs = distribution(package).requires or []
@@ -215,62 +189,31 @@ def _judged_queries(chosen: list[Entry]) -> JudgedQueries:
     return queries, [Judgement(f"query:{entry.name}", entry.name, 1) for entry in chosen]
 
 
-def _parsed(packages: list[Distribution], progress: Callable[[int], None] | None) -> list[Entry]:
-    found: list[Entry] = []
-    was_enabled = gc.isenabled()
-    gc.disable()  # syntax trees hold no cycles; looking for them takes a quarter of the time
-    try:
-        for source in _sources(packages):
-            found += entries(source.path.read_bytes(), source.module)
-            if progress is not None:
-                progress(1)
-    finally:
-        if was_enabled:
-            gc.enable()
-    return distinct(found)
-
-
-def _sources(packages: list[Distribution]) -> Iterator[SourceFile]:
-    """Yield readable sources: the standard library first, then each package, by module."""
-    for source in (*_of_stdlib(), *(one for package in packages for one in _of(package))):
-        try:
-            if source.path.stat().st_size <= _FILE_BYTES:
-                yield source
-        except OSError:
-            continue  # listed by the package, and deleted since
-
-
-def _of_stdlib() -> list[SourceFile]:
+def _sources(packages: list[Distribution]) -> Iterator[tuple[str, Path]]:
+    """Yield modules and files: the standard library first, then each package, by module."""
     root = Path(sysconfig.get_paths()["stdlib"])
-    paths = [(path.relative_to(root), path) for path in root.rglob("*.py")]
-    found = (_source(relative, path) for relative, path in paths)
-    return sorted(
-        source
-        for source in found
-        if source and source.module.partition(".")[0] in sys.stdlib_module_names
-    )
+    library = _modules((path.relative_to(root), path) for path in root.rglob("*.py"))
+    yield from (found for found in library if found[0].partition(".")[0] in sys.stdlib_module_names)
+    for package in packages:
+        files = (file for file in package.files or [] if file.suffix == ".py")
+        yield from _modules((Path(file), Path(str(package.locate_file(file)))) for file in files)
 
 
-def _of(package: Distribution) -> list[SourceFile]:
-    files = [file for file in package.files or [] if file.suffix == ".py"]
-    found = (_source(Path(file), Path(str(package.locate_file(file)))) for file in files)
-    return sorted(source for source in found if source)
-
-
-def _source(relative: Path, path: Path) -> SourceFile | None:
-    """Return a file with its module name; None for tests and files in private folders.
+def _modules(files: Iterable[tuple[Path, Path]]) -> list[tuple[str, Path]]:
+    """Return files with the modules that they are, without tests and files in private folders.
 
     A private file in a public folder is kept: libraries define public functions in some.
     """
-    parts = relative.with_suffix("").parts
-    folders = parts[:-1]
-    if not all(part.isidentifier() for part in parts) or _SKIPPED & set(parts):
-        return None
-    if any(map(is_private, folders)):
-        return None
-    return SourceFile(".".join(folders if parts[-1] == "__init__" else parts), path)
-
-
-def _cached(path: Path) -> list[Entry]:
-    keys = ("name", "module", "query", "text")
-    return list(parsed(path, lambda row: Entry(*(text_of(row.get(key), key) for key in keys))))
+    modules = []
+    for relative, path in files:
+        *folders, last = relative.with_suffix("").parts
+        parts = [*folders, last]
+        if (
+            all(part.isidentifier() for part in parts)
+            and _SKIPPED.isdisjoint(parts)
+            and not any(map(is_private, folders))
+            and path.is_file()
+            and path.stat().st_size <= _FILE_BYTES
+        ):
+            modules.append((".".join(folders if last == "__init__" else parts), path))
+    return sorted(modules)

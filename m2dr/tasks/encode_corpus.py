@@ -16,12 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.core.errors import Interrupted, UserError, counted
-from m2dr.core.files import atomic_path, read_record, sync
+from m2dr.core.files import atomic_path, cache_folder, read_record, sync
 from m2dr.core.progress import process_count, progress, say
 from m2dr.core.records import Document, ModelCard
 from m2dr.core.requests import IndexRequest
 from m2dr.data.dataset import Dataset
-from m2dr.data.pydocs import cache_folder
 from m2dr.data.tokens import Ragged
 from m2dr.index.exit_files import (
     StateFile,

@@ -19,13 +19,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from m2dr.core.errors import UserError, nearest
-from m2dr.core.files import atomic_path, refuse_same_file
+from m2dr.core.files import atomic_path, cache_folder, refuse_same_file
 from m2dr.core.progress import Advance, progress, say
 from m2dr.core.records import Cut, Document, ModelCard, Side
 from m2dr.core.requests import MODELS, EncodeRequest
 from m2dr.data.dataset import DOCUMENT_COLUMNS, DOCUMENT_IDS, DOCUMENT_TEXTS, own_fields
 from m2dr.data.loaders import Texts, open_texts
-from m2dr.data.pydocs import cache_folder
 from m2dr.data.tokens import batched, buckets, pad
 from m2dr.index.manifest import Label
 from m2dr.index.vectors import prefixes

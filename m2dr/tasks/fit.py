@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError, counted
-from m2dr.core.files import atomic_path, return_free_memory
+from m2dr.core.files import atomic_path, cache_folder, return_free_memory
 from m2dr.core.progress import progress, say
 from m2dr.core.records import FitInputs, FitRecord, ModelCard, Rotation, Side
 from m2dr.core.settings import FitSettings
-from m2dr.data.pydocs import cache_folder
 from m2dr.data.sentences import is_plain_text, open_sentences, recognises_sentences
 from m2dr.data.tables import DistinctLines, name_of
 from m2dr.data.tokens import Ragged, buckets

@@ -1,4 +1,3 @@
-import gzip
 from pathlib import Path
 
 import pytest
@@ -22,14 +21,6 @@ def test_documents_come_in_file_order_with_their_titles(beir: Path) -> None:
     assert dataset.name == "tiny"
 
 
-def test_a_document_is_found_by_id_and_by_place_without_reading_those_before_it(beir: Path) -> None:
-    dataset = open_dataset(str(beir))
-
-    assert dataset.document("d3") == dataset.document_at(2) == Document("d3", "No title.")
-    with pytest.raises(UserError, match="tiny holds no document 'd9'"):
-        dataset.document("d9")
-
-
 def test_a_split_holds_the_queries_it_judges_in_file_order(beir: Path) -> None:
     dataset = open_dataset(str(beir))
 
@@ -38,33 +29,6 @@ def test_a_split_holds_the_queries_it_judges_in_file_order(beir: Path) -> None:
     assert dataset.judgements("test") == [Judgement("q1", "d1", 2), Judgement("q2", "d2", 0)]
     assert dataset.queries("train") == [Query("q1", "first")]
     assert dataset.negatives("train") == {}
-
-
-def test_an_unknown_split_is_refused_with_those_there_are(beir: Path, write) -> None:
-    dataset = open_dataset(str(beir))
-    bare = open_dataset(str(write("bare/corpus.jsonl", {"_id": "1", "text": "x"}).parent))
-
-    with pytest.raises(UserError, match=r"tiny has no split 'tset'. Did you mean test\?"):
-        dataset.queries("tset")
-    assert bare.splits == ()
-    with pytest.raises(UserError, match="bare has no judged queries, so no split 'test'"):
-        bare.queries("test")
-
-
-def test_gzipped_files_read_the_same(beir: Path, tmp_path: Path) -> None:
-    packed = tmp_path / "packed"
-    for path in beir.rglob("*.*"):
-        target = packed / path.relative_to(beir).with_name(f"{path.name}.gz")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(gzip.compress(path.read_bytes()))
-
-    plain, gzipped = open_dataset(str(beir)), open_dataset(str(packed))
-
-    assert list(gzipped.documents()) == list(plain.documents())
-    assert gzipped.document("d2") == gzipped.document_at(1) == plain.document("d2")
-    assert gzipped.splits == plain.splits
-    assert gzipped.queries("test") == plain.queries("test")
-    assert gzipped.judgements("test") == plain.judgements("test")
 
 
 @pytest.mark.parametrize(
@@ -97,12 +61,6 @@ def test_judgements_of_what_is_absent_stay_and_levels_may_be_written_as_floats(b
         Judgement("q1", "d3", -1),
     ]
     assert (dataset.holds("d1"), dataset.holds("d9")) == (True, False)
-
-
-def test_a_judgement_written_twice_counts_once(beir: Path, write) -> None:
-    write("tiny/qrels/test.tsv", "q1\td1\t2", "q1\td1\t2")
-
-    assert open_dataset(str(beir)).judgements("test") == [Judgement("q1", "d1", 2)]
 
 
 @pytest.mark.parametrize(

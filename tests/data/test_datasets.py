@@ -26,12 +26,6 @@ def test_a_misspelt_name_is_answered_with_its_neighbour(beir: Path, write) -> No
             open_dataset(str(path))
 
 
-def test_a_folder_of_beir_is_not_taken_for_training_groups(beir: Path, write) -> None:
-    write("tiny/train.jsonl", {"query": "a", "positives": ["b"]})
-
-    assert open_dataset(str(beir)).document_count == 4
-
-
 def test_the_table_of_loaders_is_read_without_any_heavy_library() -> None:
     heavy = "{'torch', 'transformers', 'ir_datasets', 'pyarrow', 'datasets', 'pandas'}"
     code = f"import sys, m2dr.data.loaders; sys.exit(str({heavy} & sys.modules.keys() or ''))"

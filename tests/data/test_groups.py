@@ -5,7 +5,6 @@ from functools import partial
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,15 +40,6 @@ def ids(documents: Sequence[Document]) -> list[str]:
     return [document.id for document in documents]
 
 
-def test_an_epoch_has_one_group_for_each_query_with_a_relevant_document() -> None:
-    source = dataset([("q1", "d1", 1), ("q1", "d2", 2), ("q2", "d3", 0), ("q3", "d4", -1)])
-
-    groups = Groups(source, "train", negatives=2, source="random", seed=13)
-
-    assert len(groups) == 1
-    assert [group.query.id for group in groups] == ["q1"]
-
-
 def test_every_relevant_document_has_its_turn_before_one_comes_again() -> None:
     source = dataset([("q1", f"d{n}", 1) for n in range(5)] + [("q2", "d9", 1)])
     groups = Groups(source, "train", negatives=0, source="none", seed=13)
@@ -83,18 +73,6 @@ def test_a_group_depends_on_seed_epoch_and_place_and_not_on_what_was_read_before
         assert {i: again[i] for i in order} == dict(enumerate(expected[epoch]))
 
 
-@pytest.mark.parametrize("change", ["seed", "epoch", "place"])
-def test_another_seed_epoch_or_place_draws_other_negatives(change: str) -> None:
-    source = dataset([("q0", "d0", 1), ("q1", "d0", 1)], documents=1000)
-    groups = Groups(source, "train", negatives=8, source="random", seed=13)
-    other = Groups(source, "train", negatives=8, source="random", seed=13 + (change == "seed"))
-    other.set_epoch(int(change == "epoch"))
-
-    drawn = ids(groups[0].negatives)
-
-    assert drawn != ids(other[int(change == "place")].negatives)
-
-
 @given(
     relevant=st.sets(st.integers(0, 9), min_size=1, max_size=6),
     given_rows=st.lists(st.integers(0, 9), unique=True),
@@ -118,19 +96,6 @@ def test_negatives_are_distinct_as_many_as_wanted_and_never_known_to_answer(
     if kind == "given":
         usable = set(listed) - answers
         assert len(usable & set(found)) == min(wanted, len(usable))
-
-
-def test_given_negatives_are_drawn_from_all_that_are_given() -> None:
-    listed = tuple(f"d{n}" for n in range(1, 9))
-    source = dataset([("q", "d0", 1)], documents=100, given={"q": listed})
-    groups = Groups(source, "train", negatives=2, source="given", seed=13)
-
-    drawn = set()
-    for epoch in range(40):
-        groups.set_epoch(epoch)
-        drawn |= set(ids(groups[0].negatives))
-
-    assert drawn == set(listed)
 
 
 def test_what_answers_a_query_answers_every_query_of_the_same_text() -> None:
@@ -190,74 +155,6 @@ def test_a_data_worker_that_starts_afresh_reads_the_same_groups(beir: Path) -> N
     )
 
     assert done.stdout.decode() == repr(groups[0])
-
-
-def group(query: str, positive: str, *negatives: str, asks: str = "") -> Group:
-    """Documents as id or id:text."""
-    made = [
-        Document(name, text or f"text of {name}")
-        for name, _, text in (document.partition(":") for document in (positive, *negatives))
-    ]
-    return Group(Query(query, asks or f"text of {query}"), made[0], tuple(made[1:]))
-
-
-def known(**answers: str) -> dict[str, frozenset[str]]:
-    return {query: frozenset(docids.split()) for query, docids in answers.items()}
-
-
-def columns(mask: np.ndarray, row: int) -> list[int]:
-    return np.flatnonzero(mask[row]).tolist()
-
-
-def test_the_documents_of_a_batch_are_its_positives_and_then_its_negatives() -> None:
-    batch = [group("q1", "a", "b", "c"), group("q2", "d", "e")]
-
-    assert ids(documents_of(batch)) == ["a", "d", "b", "c", "e"]
-
-
-def test_unrelated_groups_do_not_clash() -> None:
-    mask = false_negatives([group("q1", "a", "b"), group("q2", "c", "d")], known(q1="a", q2="c"))
-
-    assert mask.shape == (2, 4)
-    assert mask.dtype == np.bool_
-    assert not mask.any()
-
-
-def test_another_known_positive_clashes_wherever_it_stands() -> None:
-    batch = [group("q1", "a", "x"), group("q2", "b", "c")]
-
-    mask = false_negatives(batch, known(q1="a b c", q2="b"))
-
-    assert columns(mask, 0) == [1, 3]
-    assert columns(mask, 1) == []
-
-
-def test_the_same_document_as_the_positive_clashes_but_for_its_own_column() -> None:
-    batch = [group("q1", "a"), group("q2", "a"), group("q3", "b", "a")]
-
-    mask = false_negatives(batch, {})
-
-    assert [columns(mask, row) for row in range(3)] == [[1, 3], [0, 3], []]
-
-
-def test_a_document_that_reads_like_the_positive_clashes() -> None:
-    batch = [group("q1", "a:same words", "x"), group("q2", "b", "c:same words")]
-
-    assert columns(false_negatives(batch, {}), 0) == [3]
-
-
-def test_a_document_that_reads_like_another_known_positive_clashes() -> None:
-    batch = [group("q1", "a", "x"), group("q2", "b:same", "c:same")]
-
-    assert columns(false_negatives(batch, known(q1="a b")), 0) == [1, 3]
-
-
-def test_the_positive_of_a_query_with_the_same_text_clashes_and_its_negatives_do_not() -> None:
-    batch = [group("q1", "a", "x", asks="same"), group("q2", "b", "y", asks="same")]
-
-    mask = false_negatives(batch, {})
-
-    assert [columns(mask, row) for row in range(2)] == [[1], [0]]
 
 
 letters = st.sampled_from("abcde")

@@ -1,10 +1,5 @@
-import subprocess
-import sys
-from pathlib import Path
-
 import ir_datasets
 import pytest
-import requests
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import Document, Judgement, Query
@@ -38,13 +33,6 @@ def test_documents_queries_and_judgements_come_through(local: str) -> None:
     assert dataset.negatives("test") == {}
     with pytest.raises(UserError, match="tiny holds no document 'd9'"):
         dataset.document("d9")
-
-
-def test_the_whole_id_is_another_name_of_its_split(local: str) -> None:
-    dataset = open_dataset(f"{local}/train")
-
-    assert dataset.splits == ("train",)
-    assert dataset.judgements("tiny/train") == dataset.judgements("train")
 
 
 def test_an_id_without_judgements_has_the_splits_below_it(local: str) -> None:
@@ -89,65 +77,3 @@ def test_no_two_ids_of_one_corpus_share_a_split() -> None:
     opened = [open_dataset(f"irds:{name}") for name in judged]
 
     assert len({(one.name, one.splits) for one in opened}) == len(judged) > 100
-
-
-def test_arguana_of_the_catalogue_drops_the_querys_own_document() -> None:
-    assert open_dataset("irds:beir/arguana").drops_own_document
-    assert not open_dataset("irds:beir/scifact").drops_own_document
-
-
-def test_an_unknown_id_is_answered_with_the_nearest() -> None:
-    with pytest.raises(UserError, match=r"'beir/scifct'\. Did you mean beir/scifact\?"):
-        open_dataset("irds:beir/scifct")
-    with pytest.raises(UserError, match=r"no data set 'zzzz'\. It has \d+: https"):
-        open_dataset("irds:zzzz")
-
-
-def test_an_id_that_only_groups_others_is_refused() -> None:
-    with pytest.raises(UserError, match="no documents under 'beir'"):
-        open_dataset("irds:beir")
-
-
-@pytest.fixture
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(url: str, **_: object) -> None:
-        raise requests.exceptions.ConnectionError(
-            "no route", request=requests.Request("GET", url).prepare()
-        )
-
-    monkeypatch.setattr(requests, "get", refuse)
-
-
-@pytest.mark.parametrize("part", ["documents", "document", "at", "queries", "judgements"])
-@pytest.mark.usefixtures("offline")
-def test_without_a_network_a_sentence_says_where_the_data_lies(
-    part: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    dataset = open_dataset("irds:beir/scifact/test")
-    reads = {
-        "documents": lambda: next(dataset.documents()),
-        "document": lambda: dataset.document("1"),
-        "at": lambda: dataset.document_at(0),
-        "queries": lambda: dataset.queries("test"),
-        "judgements": lambda: dataset.judgements("test"),
-    }
-
-    with pytest.raises(
-        UserError,
-        match=r"beir/scifact/test could not be downloaded from https://.*scifact\.zip: no route",
-    ):
-        reads[part]()
-
-    assert capfd.readouterr() == ("", "")
-
-
-def test_ir_datasets_is_imported_only_for_its_own_names(beir: Path) -> None:
-    code = (
-        "import sys; from m2dr.data.loaders import open_dataset\n"
-        f"open_dataset({str(beir)!r}).document_count\n"
-        "sys.exit('loaded' if 'ir_datasets' in sys.modules else '')"
-    )
-
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-
-    assert done.stderr.strip() == ""

@@ -4,7 +4,6 @@ import pytest
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import Document, Judgement, Query
-from m2dr.data.dataset import NEGATIVES_KEPT
 from m2dr.data.loaders import open_dataset
 
 
@@ -42,13 +41,6 @@ def test_the_queries_of_a_split_come_from_whichever_file_holds_them(official: Pa
     assert dataset.queries("dl19-passage") == [Query("22", "dev two")]
 
 
-def test_archives_beside_the_collection_are_not_read_as_queries(official: Path) -> None:
-    for name in ("collectionandqueries.tar.gz", "queries.tar.gz"):
-        (official / name).write_bytes(b"\x1f\x8b not text")
-
-    assert open_dataset(str(official)).queries("dev.small") == [Query("21", " dev one")]
-
-
 def test_id_triples_give_the_negatives_of_their_split_alone(official: Path) -> None:
     dataset = open_dataset(str(official))
 
@@ -63,17 +55,6 @@ def test_without_a_qrels_file_the_triples_are_the_judgements(official: Path) -> 
 
     assert dataset.judgements("train") == [Judgement("11", "0", 1), Judgement("12", "1", 1)]
     assert dataset.queries("train") == [Query("11", "train one"), Query("12", "train two")]
-
-
-def test_a_query_with_very_many_negatives_keeps_the_first_of_them(official: Path, write) -> None:
-    count = NEGATIVES_KEPT + 10
-    write("passage/collection.tsv", *(f"{pid}\tpassage" for pid in range(count + 1)))
-    write("passage/qidpidtriples.train.tsv", *(f"11\t0\t{pid + 1}" for pid in range(count)))
-    (official / "qidpidtriples.train.full.2.tsv").unlink()
-
-    kept = open_dataset(str(official)).negatives("train")["11"]
-
-    assert kept == tuple(str(pid + 1) for pid in range(NEGATIVES_KEPT))
 
 
 @pytest.mark.parametrize(
@@ -96,14 +77,6 @@ def test_a_wrong_line_is_named(official: Path, write, name: str, line: str, reas
 
     with pytest.raises(UserError, match=reason):
         read()
-
-
-def test_triples_of_a_query_without_text_are_refused(official: Path, write) -> None:
-    (official / "qrels.train.tsv").unlink()
-    write("passage/qidpidtriples.train.full.2.tsv", "11\t0\t1", "99\t0\t1")
-
-    with pytest.raises(UserError, match="triples of train name query '99', which has no text"):
-        open_dataset(str(official)).queries("train")
 
 
 TRIPLES = ("what is a\ttext a\ttext b", "what is a\ttext a\ttext c", "what is b\ttext b\ttext a")

@@ -1,17 +1,15 @@
 import ast
 import json
-import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m2dr.core.errors import UserError
 from m2dr.core.records import Document, Judgement, Query
 from m2dr.data import pydocs
 from m2dr.data.loaders import open_dataset
-from m2dr.data.pydocs import DOCUMENT_CHARACTERS, Entry, distinct, entries
+from m2dr.data.pydocs import Entry, distinct, entries
 
 ANSWER = "This is the second paragraph, which has more than eight words."
 SOURCE = f'''
@@ -89,10 +87,6 @@ def test_the_first_paragraph_asks_and_the_rest_answers_without_its_indentation()
     assert entry.text == f"{ANSWER} Function.\n  Indented.\n\nThird paragraph."
 
 
-def test_of_a_property_and_its_setter_the_first_is_kept() -> None:
-    assert found(SOURCE)["m.Fallback.size"].query == "Number of things inside."
-
-
 @pytest.mark.parametrize(
     ("query", "text"),
     [
@@ -105,13 +99,6 @@ def test_of_a_property_and_its_setter_the_first_is_kept() -> None:
 )
 def test_a_docstring_that_makes_no_good_pair_is_left_out(query: str, text: str) -> None:
     assert found(docstring(query, text)) == {}
-
-
-def test_a_long_answer_is_cut_at_a_word() -> None:
-    text = found(docstring("Three words here", "abcdefg " * 1000))["m.f"].text
-
-    assert DOCUMENT_CHARACTERS - 10 < len(text) <= DOCUMENT_CHARACTERS
-    assert set(text.split()) == {"abcdefg"}
 
 
 def test_a_repeated_answer_is_kept_once_and_an_ambiguous_question_not_at_all() -> None:
@@ -130,11 +117,6 @@ def test_a_repeated_answer_is_kept_once_and_an_ambiguous_question_not_at_all() -
 )
 def test_what_is_not_python_has_no_entries(source: bytes) -> None:
     assert list(entries(source, "m")) == []
-
-
-@pytest.mark.filterwarnings("error")
-def test_a_module_that_compiles_with_a_warning_is_read_in_silence() -> None:
-    assert set(found(docstring("Three words here", ANSWER) + "x = '\\d' is 1\n")) == {"m.f"}
 
 
 identifiers = st.from_regex(r"[a-z]{1,3}", fullmatch=True)
@@ -177,28 +159,6 @@ def test_the_standard_library_makes_more_than_two_thousand_pairs() -> None:
     assert list(counts) == ["train", "dev", "test"]
     assert sum(counts.values()) == dataset.document_count
     assert 0.7 < counts["train"] / dataset.document_count < 0.9
-
-
-@pytest.mark.usefixtures("_cached")
-def test_all_pairs_of_a_module_are_in_one_split() -> None:
-    dataset = open_dataset("pydocs:stdlib")
-    module = {entry.name: entry.module for entry in pydocs.read_entries("pydocs:stdlib")}
-
-    modules = [
-        {module[judgement.document_id] for judgement in dataset.judgements(split)}
-        for split in dataset.splits
-    ]
-
-    assert sum(map(len, modules)) == len(set.union(*modules))
-
-
-@pytest.mark.usefixtures("_cached")
-def test_no_document_of_the_standard_library_is_a_test_or_private() -> None:
-    for entry in pydocs.read_entries("pydocs:stdlib"):
-        parts = entry.name.split(".")
-        assert parts[0] in sys.stdlib_module_names
-        assert not {"test", "tests", "idle_test"} & set(parts[:-1])
-        assert not any(map(pydocs.is_private, entry.name[len(entry.module) :].split(".")))
 
 
 @pytest.mark.usefixtures("_cached")
@@ -253,116 +213,11 @@ def test_two_cold_readings_leave_the_same_bytes(small_stdlib: Path) -> None:
     assert cold() == cold()
 
 
-def test_what_is_cached_is_not_parsed_again(small_stdlib: Path) -> None:
-    steps: list[int] = []
-
-    first = pydocs.read_entries("pydocs:stdlib", steps.append)
-    assert steps == [1, 1]
-    assert pydocs.read_entries("pydocs:stdlib", steps.append) == first
-    assert steps == [1, 1]
-    assert small_stdlib.is_dir()
-
-
-@pytest.mark.parametrize("damage", [b"{", b'{"name": 3}\n', b"\xff\n"])
-def test_a_damaged_cache_is_made_again(small_stdlib: Path, damage: bytes) -> None:
-    first = pydocs.read_entries("pydocs:stdlib")
-    (path,) = small_stdlib.iterdir()
-    whole = path.read_bytes()
-    path.write_bytes(damage)
-
-    assert pydocs.read_entries("pydocs:stdlib") == first
-    assert path.read_bytes() == whole
-
-
-def test_a_cache_folder_that_cannot_be_written_is_done_without(small_stdlib: Path) -> None:
-    small_stdlib.write_text("a file where the folder should be")
-
-    assert len(pydocs.read_entries("pydocs:stdlib")) == 2
-
-
-def test_a_full_disk_leaves_nothing_half_written(
-    small_stdlib: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(pydocs.os, "fsync", full)
-
-    assert len(pydocs.read_entries("pydocs:stdlib")) == 2
-    assert list(small_stdlib.iterdir()) == []
-
-
-def test_a_python_without_sources_is_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pydocs.sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path)})
-    monkeypatch.setenv("M2DR_CACHE", str(tmp_path / "cache"))
-
-    with pytest.raises(UserError, match="this Python has no sources"):
-        open_dataset("pydocs:stdlib")
-
-
-def test_another_python_is_another_cache(
-    small_stdlib: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pydocs.read_entries("pydocs:stdlib")
-    monkeypatch.setattr(pydocs.sys, "version", "another")
-    pydocs.read_entries("pydocs:stdlib")
-
-    assert len(list(small_stdlib.iterdir())) == 2
-
-
-def test_the_cache_lies_where_the_user_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("M2DR_CACHE", raising=False)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setenv("HOME", "/home/someone")
-    assert pydocs.cache_folder() == Path("/home/someone/.cache/m2dr")
-
-    monkeypatch.setenv("XDG_CACHE_HOME", "/var/cache")
-    assert pydocs.cache_folder() == Path("/var/cache/m2dr")
-
-    monkeypatch.setenv("M2DR_CACHE", "/fast")
-    assert pydocs.cache_folder() == Path("/fast")
-
-
 def test_the_packages_read_are_those_needed_directly_or_not_and_without_extras() -> None:
     names = {package.name.lower() for package in pydocs.requirements("m2dr")}
 
     assert {"torch", "numpy", "click", "transformers"} <= names
     assert not {"m2dr", "pytest", "sympy", "faiss-cpu", "sentence-transformers"} & names
-
-
-def test_sources_of_a_package_are_found_without_importing_it() -> None:
-    (click,) = [package for package in pydocs.requirements("m2dr") if package.name == "click"]
-
-    sources = {source.module: source.path for source in pydocs._of(click)}
-
-    assert "click.decorators" in sources
-    assert sources["click"].name == "__init__.py"
-    assert all(path.is_file() for path in sources.values())
-
-
-@pytest.mark.parametrize(
-    ("file", "module"),
-    [
-        ("a/b.py", "a.b"),
-        ("a/__init__.py", "a"),
-        ("a/_b.py", "a._b"),
-        ("_pydecimal.py", "_pydecimal"),
-        ("a/_vendor/b.py", None),
-        ("a/tests/b.py", None),
-        ("a/test.py", None),
-        ("idlelib/idle_test/b.py", None),
-        ("bin/not-a-module.py", None),
-        ("../../bin/script.py", None),
-    ],
-)
-def test_a_file_is_a_module_unless_it_is_a_test_or_in_a_private_folder(
-    file: str, module: str | None
-) -> None:
-    source = pydocs._source(Path(file), Path("/lib") / file)
-
-    assert (source and source.module) == module
 
 
 def test_the_name_in_a_store_opens_the_corpus() -> None:

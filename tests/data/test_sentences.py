@@ -17,7 +17,6 @@ from m2dr.data.sentences import (
     open_scored_pairs,
     open_sentences,
     recognises_sentences,
-    split_file,
 )
 
 DATA = Path(os.environ.get("M2DR_DATA") or Path(__file__).parents[3] / "shared" / "data")
@@ -144,12 +143,6 @@ def test_whole_numbers_beside_other_columns_are_scores(write) -> None:
     ]
 
 
-def test_labels_keep_their_meaning_where_only_one_of_them_occurs(write) -> None:
-    path = write("a.tsv", "premise\thypothesis\tlabel", "a\tb\tneutral")
-
-    assert open_sentences(str(path)).pairs == (SentencePair("a", "b", 0.5),)
-
-
 @pytest.mark.parametrize(("column", "train"), [("split", "train"), ("SemEval_set", "TRAIN")])
 def test_of_a_file_with_all_splits_only_train_is_read_and_scaled(
     write, column: str, train: str
@@ -167,12 +160,6 @@ def test_of_a_file_with_all_splits_only_train_is_read_and_scaled(
 
     assert sentences.pairs == (SentencePair("a", "b", 0.0), SentencePair("e", "f", 1.0))
     assert sentences.skipped == 2
-
-
-def test_a_file_of_another_split_alone_is_read_whole(write) -> None:
-    path = write("d.tsv", "split\tsentence1\tsentence2\tscore", "dev\ta\tb\t1", "dev\tc\td\t2")
-
-    assert len(open_sentences(str(path)).pairs) == 2
 
 
 @pytest.mark.parametrize(
@@ -207,20 +194,6 @@ def test_files_joined_by_commas_are_each_scaled_on_their_own(write) -> None:
     assert [pair.score for pair in sentences.pairs] == [0, 1, 0.8, 0, 1, 0.5]
     assert [pair.first for pair in sentences.pairs] == list("acegik")
     assert sentences.name == "sts+sick"
-
-
-def test_rows_left_out_of_several_files_are_counted_together(write) -> None:
-    lines = ["label\tpremise\thypothesis", "-\ta\tb", "neutral\tc\td"]
-    names = [str(write(name, *lines)) for name in ("a.tsv", "b.tsv")]
-
-    assert open_sentences(",".join(names)).skipped == 2
-
-
-def test_a_comma_may_be_a_part_of_a_file_name(write) -> None:
-    path = write("a,b.txt", "one")
-
-    assert recognises_sentences(str(path))
-    assert open_sentences(str(path)).name == "a,b"
 
 
 PAIR = {"sentence1": "a", "sentence2": "b", "score": 1}
@@ -259,19 +232,6 @@ def test_a_file_that_cannot_be_trained_on_says_why(
         open_sentences(str(write(name, *lines)))
 
 
-def test_names_of_no_file_or_of_files_of_two_kinds_are_refused(write) -> None:
-    pairs = write("stsb-train.tsv", "score\tsentence1\tsentence2", "0\ta\tb", "5\tc\td")
-    single = write("s.txt", "one")
-    wrong = pairs.with_name("stsb-trian.tsv")
-
-    for names in ("", " , ", f"{pairs},{single}"):
-        with pytest.raises(UserError, match="names no file, or pairs with a score and single"):
-            open_sentences(names)
-    assert not recognises_sentences(str(wrong))
-    with pytest.raises(UserError, match=r"no file .*trian\.tsv\. Did you mean stsb-train\.tsv\?"):
-        open_sentences(str(wrong))
-
-
 @pytest.mark.parametrize(
     ("name", "line"),
     [
@@ -290,10 +250,6 @@ def test_queries_and_documents_are_not_taken_for_sentences(write, name: str, lin
     assert not recognises_sentences(str(write(name, line)))
 
 
-def test_a_pair_without_its_score_is_still_recognised_to_be_told_what_is_missing(write) -> None:
-    assert recognises_sentences(str(write("a.tsv", "sentence1\tsentence2", "a\tb")))
-
-
 # Test pairs
 
 HEADER = "score\tsentence1\tsentence2"
@@ -307,25 +263,6 @@ def test_scores_stay_on_the_scale_of_the_file(write) -> None:
 
     assert found.pairs == (SentencePair("one", "two", 3.5), SentencePair("three", "four", 1.0))
     assert (found.name, found.split, found.skipped) == ("a", "", 0)
-
-
-def test_files_joined_by_commas_are_one_set_on_one_scale(write) -> None:
-    first = write("a.tsv", HEADER, "2\ta\tb", "3\tc\td")
-    second = write("b.csv", "score,sentence1,sentence2", "5,e,f", "1,g,h")
-
-    found = open_scored_pairs(f"{first}, {second}")
-
-    assert found.name == "a+b"
-    assert [pair.score for pair in found.pairs] == [2, 3, 5, 1]
-
-
-def test_the_asked_split_is_read_whatever_its_capitals(write) -> None:
-    path = write("a.tsv", MIXED, "TRAIN\t1\ta\tb", "Test\t2\tc\td", "test\t3\te\tf")
-
-    found = open_scored_pairs(str(path), "TEST")
-
-    assert [pair.score for pair in found.pairs] == [2, 3]
-    assert found.split == "test"
 
 
 @pytest.mark.parametrize(
@@ -342,20 +279,6 @@ def test_what_cannot_be_measured_is_refused(
 ) -> None:
     with pytest.raises(UserError, match=problem):
         open_scored_pairs(str(write("a.tsv", *rows)), split)
-
-
-@pytest.mark.parametrize(
-    ("names", "labels"),
-    [
-        (("label", "text1", "text2"), (1, 0)),
-        (("labels", "sentence1", "sentence2"), (1, 0)),
-        (("is_duplicate", "question1", "question2"), (True, False)),  # Quora on Hugging Face
-    ],
-)
-def test_two_classes_are_read_from_the_columns_of_pair_classification(write, names, labels) -> None:
-    rows = [dict(zip(names, (label, "a", "b"), strict=True)) for label in labels]
-
-    assert [p.score for p in open_binary_pairs(str(write("a.jsonl", *rows))).pairs] == [1, 0]
 
 
 @pytest.mark.parametrize("scores", [("1", "0.5"), ("1", "2"), ("1", "1"), ("0", "0")])
@@ -399,23 +322,6 @@ def test_one_file_may_hold_both_splits(write) -> None:
     found = open_labelled_texts(path, "dev")
 
     assert (len(found.train), len(found.test), found.name, found.split) == (2, 2, "bank", "dev")
-
-
-def test_a_label_may_be_a_whole_number_of_json(write) -> None:
-    rows = [
-        {"text": "x", "label": label, "split": split}
-        for label in (0, 7)
-        for split in ("train", "test")
-    ]
-
-    assert [row.label for row in open_labelled_texts(write("a.jsonl", *rows)).train] == ["0", "7"]
-
-
-def test_a_split_is_a_word_of_the_name_of_its_file(write) -> None:
-    for name in ("msr_test.txt", "latest.csv", "msr_train.txt"):
-        folder = write(f"mrpc/{name}", "x").parent
-
-    assert split_file(folder, "Test").name == "msr_test.txt"
 
 
 TRAIN = ("text,label", "x,a", "y,b")

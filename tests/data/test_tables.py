@@ -1,9 +1,7 @@
 """Every kind of file gives the same rows, as text where it is text, streamed and by number."""
 
 import gzip
-import json
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 
 import datasets
@@ -16,11 +14,11 @@ from pyarrow import parquet
 from tabular import ARROW, Rows, save_to_disk, write_rows
 
 from m2dr.core.errors import UserError
-from m2dr.core.records import Document, Query
+from m2dr.core.records import Document
 from m2dr.data import tables
 from m2dr.data.dataset import Dataset, own_fields
 from m2dr.data.loaders import open_dataset
-from m2dr.data.sentences import open_scored_pairs, open_sentences, recognises_sentences
+from m2dr.data.sentences import open_sentences
 from m2dr.data.tables import DistinctLines, Ids, StoredRows, read_rows
 
 TEVATRON = [
@@ -145,16 +143,6 @@ def test_what_is_malformed_is_named_by_file_and_row(
         list(read_rows(tmp_path / name))
 
 
-def test_a_file_that_is_not_there_and_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
-    table = pa.Table.from_arrays([pa.array(["a"])] * 2, names=["query", "query"])
-    parquet.write_table(table, tmp_path / "a.parquet")
-
-    with pytest.raises(UserError, match=r"a\.parquet has two columns of one name"):
-        list(read_rows(tmp_path / "a.parquet"))
-    with pytest.raises(UserError, match=r"none\.tsv cannot be read: No such file"):
-        list(read_rows(tmp_path / "none.tsv"))
-
-
 # Documents
 
 
@@ -176,15 +164,6 @@ def test_documents_are_found_by_row_and_by_id(
     assert (dataset.document_count, dataset.holds("d20")) == (20, False)
     sent = pickle.loads(pickle.dumps(dataset))  # noqa: S301  # ours, as to a worker
     assert sent.document("d7") == expected[7]
-
-
-@pytest.mark.parametrize("names", [("_id", "text"), ("docid", "contents"), ("id", "contents")])
-def test_ids_and_texts_have_the_names_of_beir_tevatron_and_anserini(names, tmp_path) -> None:
-    rows = [dict(zip(names, ("d1", "x"), strict=True))]
-
-    assert list(open_dataset(str(write_rows(tmp_path / "docs.parquet", rows))).documents()) == [
-        Document("d1", "x")
-    ]
 
 
 @pytest.mark.parametrize("kind", [".parquet", ".csv"])
@@ -265,16 +244,6 @@ def test_parts_of_beir_may_be_tables(kind: str, jsonl: object, tmp_path: Path) -
     assert (dataset.name, content(dataset)) == ("tiny", jsonl)
 
 
-def test_parts_of_beir_may_be_folders_of_shards(jsonl: object, tmp_path: Path) -> None:
-    for part, rows in JUDGED.items():
-        name = part if part != "test" else "qrels/test"
-        for place in (0, 1):
-            shard = f"{Path(name).name}-0000{place}-of-00002.parquet"
-            write_rows(tmp_path / "tiny" / name / shard, rows[place * 3 : place * 3 + 3])
-
-    assert content(open_dataset(str(tmp_path / "tiny"))) == jsonl
-
-
 def test_configs_of_a_data_set_are_its_corpus_queries_and_judgements(jsonl, tmp_path) -> None:
     configs = {"corpus": "corpus", "queries": "queries", "default": "test"}
     header = ["---", "configs:"]
@@ -348,18 +317,6 @@ def test_a_selection_is_read_as_it_was_selected_without_what_the_library_caches(
     assert [query.id for query in chosen] == ["5", "2"]
 
 
-@pytest.mark.parametrize(
-    "name", ["hf:./savd", "hf:no/such", "hf:saved:tran", "hf:files:tran", "hf:files/cfg"]
-)
-def test_a_data_set_that_is_not_there_is_told_by_the_library(
-    halves: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(halves)
-
-    with pytest.raises((UserError, OSError, ValueError), match=r"savd|no/such|tran|cfg"):
-        open_dataset(name)
-
-
 def test_labels_of_inference_are_read_by_the_names_of_the_library(tmp_path: Path) -> None:
     def read(names: list[str], first: str, second: str) -> list[float]:
         columns = {first: datasets.Value("string"), second: datasets.Value("string")}
@@ -381,60 +338,7 @@ def test_labels_of_inference_are_read_by_the_names_of_the_library(tmp_path: Path
     assert read(["not_entailment", "entailment"], "sentence1", "sentence2") == [0.0, 1.0]
 
 
-def test_the_splits_of_a_data_set_of_pairs_are_those_of_a_column(tmp_path: Path) -> None:
-    parts = {"train": SCORED[:3], "test": SCORED[3:]}
-    saved = {split: datasets.Dataset.from_list(rows) for split, rows in parts.items()}
-    datasets.DatasetDict(saved).save_to_disk(tmp_path / "sts")
-    name = f"hf:{tmp_path}/sts"
-
-    assert open_sentences(name).skipped == 2
-    assert [pair.first for pair in open_scored_pairs(name, "test").pairs] == ["a3", "a4"]
-    assert len(open_scored_pairs(f"{name}:test").pairs) == 2
-
-
 # Columns of other toolkits
-
-
-def with_pandas(path: Path, rows: Rows) -> None:
-    pd.DataFrame(rows).to_parquet(path)
-
-
-def with_datasets(path: Path, rows: Rows) -> None:
-    datasets.Dataset.from_list(list(rows)).to_parquet(path)
-
-
-@pytest.mark.parametrize("writer", [write_rows, with_pandas, with_datasets])
-@pytest.mark.parametrize(
-    "rows",
-    [
-        TEVATRON,
-        [{"query": "a", "answer": "b"}, {"query": "c", "answer": "d"}],
-        [{"query": "a", "document": "b", "title": "T"}],
-        [{"query": "a", "positive": "b", "negative": "c", "scores": [3.5, -1.0]}],
-        [{"query": "a", "pos": ["b"], "neg": ["c"], "pos_scores": [1.0], "neg_scores": [0.5]}],
-        [
-            {"query": "a", "positives": [{"text": "b", "score": 1.0}], "negatives": None},
-            {"query": "c", "positives": [{"text": "d"}]},
-        ],
-        [{"split": "validation", "anchor": "a", "positive": "b"}, {"anchor": "c", "positive": "d"}],
-    ],
-    ids=lambda value: "-".join(value[0]) if isinstance(value, list) else value.__name__,
-)
-def test_columns_of_other_toolkits_are_read_from_parquet_as_from_jsonl(
-    writer: Callable[[Path, Rows], object], rows: Rows, tmp_path: Path
-) -> None:
-    writer(tmp_path / "rows.parquet", rows)
-
-    assert content(open_dataset(str(tmp_path / "rows.parquet"))) == content(
-        open_dataset(str(write_rows(tmp_path / "rows.jsonl", rows)))
-    )
-
-
-def test_a_categorical_column_of_pandas_holds_texts(tmp_path: Path) -> None:
-    frame = pd.DataFrame({"query": ["a", "a"], "positive": ["b", "c"]}).astype("category")
-    frame.to_parquet(tmp_path / "rows.parquet")
-
-    assert open_dataset(str(tmp_path / "rows.parquet")).queries("train") == [Query("q0", "a")]
 
 
 @pytest.mark.parametrize(
@@ -459,22 +363,6 @@ def test_a_wrong_row_is_named_by_file_and_row(rows: Rows, reason: str, tmp_path:
         path = write_rows(tmp_path / f"rows{kind}", rows)
         with pytest.raises(UserError, match=rf"rows\{kind}, {reason}"):
             list(open_dataset(str(path)).documents())
-
-
-def test_a_long_value_is_not_printed_whole(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text(json.dumps({"query": ["a" * 999], "positive": "b"}))
-
-    with pytest.raises(UserError) as error:
-        open_dataset(str(path))
-    assert len(str(error.value)) < 400
-
-
-def test_a_table_of_groups_and_of_sentence_pairs_is_ambiguous(tmp_path: Path) -> None:
-    path = write_rows(tmp_path / "both.parquet", [{**SCORED[0], "query": "a", "positive": "b"}])
-
-    with pytest.raises(UserError, match="names sentence pairs and also a query"):
-        recognises_sentences(str(path))
 
 
 @pytest.mark.parametrize("kind", [".parquet", ".tsv"])

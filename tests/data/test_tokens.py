@@ -1,8 +1,6 @@
-import time
 from itertools import combinations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,11 +44,6 @@ def test_batches_hold_every_row_once_and_keep_the_limit(
     in_order = [lengths[row] if not longest_first else -lengths[row] for b in found for row in b]
     positive = [max(value, 1) if not longest_first else min(value, -1) for value in in_order]
     assert positive == sorted(positive)
-
-
-@pytest.mark.parametrize("longest_first", [False, True])
-def test_a_batch_may_be_exactly_as_large_as_the_limit(longest_first: bool) -> None:
-    assert [batch.tolist() for batch in buckets([4, 4, 4, 4], 8, longest_first)] == [[0, 1], [2, 3]]
 
 
 @given(lengths=lengths_of_texts, limit=st.integers(1, 200), longest_first=st.booleans())
@@ -121,22 +114,6 @@ def test_very_many_distinct_lengths_cost_at_most_one_step_of_rounding_more() -> 
         assert padded(lengths, groups) <= padded(lengths, even) + step * len(lengths)
 
 
-def test_four_thousand_rows_are_split_in_a_few_milliseconds() -> None:
-    lengths = np.random.default_rng(13).integers(1, 513, size=4096)
-    split_by_length(lengths, 4)
-
-    started = time.process_time()
-    split_by_length(lengths, 4)
-
-    assert time.process_time() - started < 0.1  # 5 ms alone; shared machines hesitate
-
-
-@pytest.mark.parametrize("parts", [1, 3])
-def test_no_rows_make_no_groups_and_no_batches(parts: int) -> None:
-    assert split_by_length([], parts) == []
-    assert buckets([], tokens_per_batch=8) == []
-
-
 @given(items=st.lists(st.integers()), size=st.integers(1, 7))
 def test_windows_laid_end_to_end_are_the_items(items: list[int], size: int) -> None:
     found = list(batched(iter(items), size))
@@ -144,12 +121,3 @@ def test_windows_laid_end_to_end_are_the_items(items: list[int], size: int) -> N
     assert [item for window in found for item in window] == items
     assert all(len(window) == size for window in found[:-1])
     assert all(0 < len(window) <= size for window in found)
-
-
-def test_windows_are_read_as_they_are_wanted() -> None:
-    taken: list[int] = []
-    source = (taken.append(n) or n for n in range(100))
-
-    next(batched(source, 3))
-
-    assert taken == [0, 1, 2]

@@ -1,6 +1,5 @@
 """Pairs and groups become a data set; a teacher's scores come from columns or from files."""
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from math import isfinite
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import Document, Judgement, Query
-from m2dr.data.dataset import NEGATIVES_KEPT, Dataset, MemoryCorpus, Split, TeacherScore, split_of
+from m2dr.data.dataset import NEGATIVES_KEPT, Dataset, MemoryCorpus, Split, TeacherScore
 from m2dr.data.loaders import open_dataset
 from m2dr.data.training_rows import (
     ScoredGroups,
@@ -54,16 +53,6 @@ def test_a_pair_file_is_split_by_document_in_about_96_2_and_2_percent(write) -> 
         assert texts <= {query.text for query in dataset.queries(split)}
 
 
-def test_ids_are_made_where_none_are_given(write) -> None:
-    rows = [{"query": f"q {n % 3}", "document": f"d {n}"} for n in range(200)]
-
-    dataset = open_dataset(str(write("pairs.jsonl", *rows)))
-
-    queries = [query for split in dataset.splits for query in dataset.queries(split)]
-    assert {query.text: query.id for query in queries} == {"q 0": "q0", "q 1": "q1", "q 2": "q2"}
-    assert [document.id for document in dataset.documents()] == [f"d{n}" for n in range(200)]
-
-
 def test_groups_of_tevatron_keep_their_ids_and_titles_and_may_lack_them(write) -> None:
     row = {
         "query_id": 7,
@@ -84,14 +73,6 @@ def test_groups_of_tevatron_keep_their_ids_and_titles_and_may_lack_them(write) -
     documents = [Document("p1", "yes", title="T"), Document("3", "b"), Document("n1", "no")]
     assert list(dataset.documents()) == documents
     assert dataset.negatives("dev") == {"7": ("n1",)}
-
-
-def test_a_query_with_very_many_negatives_keeps_the_first_of_them(write) -> None:
-    row = {"query": "a", "positives": ["yes"], "negatives": [f"no {n}" for n in range(100)]}
-
-    dataset = open_dataset(str(write("groups.jsonl", row)))
-
-    assert dataset.negatives("train")["q0"] == tuple(f"d{n + 1}" for n in range(NEGATIVES_KEPT))
 
 
 @pytest.mark.parametrize(
@@ -173,12 +154,6 @@ def test_each_text_has_one_id_and_each_id_one_text_whatever_ids_were_given(
         assert found == {
             (row.query.text, row.positives[0].content) for row in given_rows if row.split == split
         }
-
-
-@given(key=st.text(st.characters(exclude_categories=["Cs"])), seed=st.sampled_from("abc"))
-def test_a_key_is_always_in_the_same_one_of_the_splits(key: str, seed: str) -> None:
-    assert split_of(key, HALVES, seed) == split_of(key, dict(HALVES), seed)
-    assert split_of(key, HALVES, seed) in HALVES
 
 
 # A teacher's scores
@@ -352,26 +327,6 @@ def test_any_bytes_are_finite_scores_or_refused_in_a_sentence(
     assert all(isfinite(s.value) and s.query_id and s.docid for s in scores)
 
 
-ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=4),
-    max_leaves=6,
-)
-
-
-@given(name=st.sampled_from(["pos_scores", "neg_scores", "scores", "label"]), value=ANYTHING)
-def test_whatever_stands_in_a_column_is_finite_scores_or_a_sentence(
-    tmp_path_factory: pytest.TempPathFactory, name: str, value: object
-) -> None:
-    path = tmp_path_factory.mktemp("any") / "groups.jsonl"
-    path.write_text(json.dumps({**Q, "neg": ["n", "m"], name: value}) + "\n")
-
-    scores, refusal = read_or_refusal(lambda: open_dataset(str(path)).scores("train"))
-    assert not refusal or "groups.jsonl, row 1" in refusal
-    assert len(scores) in (0, 3)
-    assert all(isfinite(score.value) for score in scores)
-
-
 # Groups of scored documents
 
 
@@ -477,11 +432,3 @@ def test_the_widest_margin_is_that_of_a_drawn_pair() -> None:
     ]  # fmt: skip
 
     assert groups(source, rows).widest() == 10.0
-
-
-def test_a_run_of_a_reranker_teaches_a_beir_folder(beir: Path, write) -> None:
-    path = write("ce.trec", "q1 Q0 d1 1 7 ce", "q1 Q0 d3 2 5.5 ce", "q2 Q0 d1 1 3 ce")
-
-    (group,) = groups(open_dataset(str(beir)), list(read_scores(path)))
-
-    assert (group.positive.id, group.negatives[0].id, group.scores) == ("d3", "d1", (5.5, 7.0))
