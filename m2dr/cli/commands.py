@@ -798,11 +798,13 @@ def check(request: CheckRequest, as_json: bool) -> None:
 
     report = check_data(request)
     if as_json:
-        echo_json({**asdict(report), "problems": report.problems})
+        echo_json(asdict(report))
     else:
         for table in tables(report):
             echo_table(table, numbers=True)
             echo()
-        echo_all((*report.notes, *report.problems))
+        if report.pairs:
+            echo(f"{counted(report.pairs, 'pairs', ',')} of sentences with a score.")
+        echo_all(report.problems or ["Nothing is wrong with it."])
     if request.strict and report.problems:
         raise SystemExit(STOPPED)

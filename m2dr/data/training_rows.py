@@ -159,14 +159,14 @@ def _scores(
     if any(isinstance(item, dict) and item.get("score") is not None for item in documents):
         inside = [item.get("score") if isinstance(item, dict) else None for item in documents]
         return tuple(number_of(value, "a score of a document") for value in inside), False
-    sides = [(_numbers(row, names), names) for names in (_POSITIVE_SCORES, _NEGATIVE_SCORES)]
-    if any(numbers for numbers, _ in sides):
-        for (numbers, names), items in zip(sides, (positives, negatives), strict=True):
-            if len(numbers) != len(items):
-                raise ValueError(
-                    f"{len(numbers)} {names[0]} for {counted(len(items), 'documents')}"
-                )
-        return sides[0][0] + sides[1][0], False
+    above, below = _numbers(row, _POSITIVE_SCORES), _numbers(row, _NEGATIVE_SCORES)
+    if above or below:
+        if (len(above), len(below)) != (len(positives), len(negatives)):
+            raise ValueError(
+                f"it has {len(above)} and {len(below)} scores for {len(positives)} positives and "
+                f"{len(negatives)} negatives"
+            )
+        return above + below, False
     numbers = _numbers(row, _SCORES)
     if len(positives) == 1 and numbers and len(numbers) == len(negatives):
         return (0.0, *(-margin for margin in numbers)), True
@@ -176,15 +176,7 @@ def _scores(
 
 
 def _numbers(row: Row, names: Sequence[str]) -> tuple[float, ...]:
-    """Return the numbers under a column; a cell of a table holds one, or a list in JSON."""
-    from msgspec import DecodeError, json
-
     value = optional(row, names)
-    if isinstance(value, str) and value.lstrip().startswith("["):
-        try:
-            value = json.decode(value)
-        except DecodeError:
-            raise ValueError(f"{value!r:.200} is no list of numbers") from None
     values = value if isinstance(value, list) else [] if value in (None, "") else [value]
     return tuple(number_of(item, "a score") for item in values)
 
@@ -244,19 +236,16 @@ class _Builder:
         query_id = self._query_ids.of((row.query.id, row.query.text), row.query.id)
         split = self.splits.setdefault(row.split, _SplitBuilder({}, {}, []))
         split.queries[query_id] = Query(query_id, row.query.text)
-        positives, negatives = (
-            [self._add(document) for document in documents]
-            for documents in (row.positives, row.negatives)
-        )
+        docids = []
+        for given in (*row.positives, *row.negatives):
+            docid = self._docids.of((given.title, given.text), given.id)
+            self.documents.setdefault(docid, Document(docid, given.text, given.title))
+            docids.append(docid)
+        positives, negatives = docids[: len(row.positives)], docids[len(row.positives) :]
         for docid in positives:
             split.judgements[query_id, docid] = Judgement(query_id, docid, 1)
         split.negatives.extend((query_id, docid) for docid in negatives)
         return query_id, positives, negatives
-
-    def _add(self, document: Document) -> str:
-        docid = self._docids.of((document.title, document.text), document.id)
-        self.documents.setdefault(docid, Document(docid, document.text, document.title))
-        return docid
 
 
 class _SplitBuilder(NamedTuple):
@@ -296,18 +285,19 @@ NegativeSource = Literal["given", "random", "none"]
 
 
 class AnsweredQueries(NamedTuple):
-    """Queries with the docids that answer them."""
+    """Queries with the docids that answer them.
+
+    Attributes:
+        queries: those with a relevant document that the corpus holds.
+        relevant: these docids by query id, in file order.
+        known: relevant docids by query id; queries of the same text share theirs.
+        note: a sentence about relevant documents that the corpus lacks; empty when there are none.
+    """
 
     queries: list[Query]
-    relevant: dict[str, list[str]]  # query id -> docids in file order, at least one
-    absent: int  # relevant judgements left out, of documents that the corpus does not hold
-
-    @property
-    def note(self) -> str:
-        """A sentence about the judgements left out; empty when there are none."""
-        count = counted(self.absent, "relevant judgements")
-        note = f"{count} left out, of documents that the corpus does not hold."
-        return note if self.absent else ""
+    relevant: dict[str, list[str]]
+    known: dict[str, frozenset[str]]
+    note: str
 
 
 class Groups:
@@ -338,8 +328,7 @@ class Groups:
         self._seed = seed
         self._epoch = 0
         self.answered = answered_queries(dataset, split)
-        self._queries, self._relevant = self.answered.queries, self.answered.relevant
-        self.known_positives = known_positives(self._queries, self._relevant)
+        self._queries, self._relevant, self.known_positives, _ = self.answered
         self._given = dataset.negatives(split) if source == "given" and self._wanted else {}
         if source == "given" and self._wanted and not self._given:
             raise UserError(
@@ -376,15 +365,15 @@ class Groups:
         barred = self._barred(query)
         given = [docid for docid in self._given.get(query.id, ()) if docid not in barred]
         chosen = generator.permutation(len(given))[: self._wanted]
-        found = [self._dataset.document(given[int(place)]) for place in chosen]
-        taken = barred | {document.id for document in found}
-        while len(found) < self._wanted:
+        negatives = [self._dataset.document(given[int(place)]) for place in chosen]
+        taken = barred | {document.id for document in negatives}
+        while len(negatives) < self._wanted:
             row = int(generator.integers(self._dataset.document_count))
             document = self._dataset.document_at(row)
             if document.id not in taken:
-                found.append(document)
+                negatives.append(document)
                 taken.add(document.id)
-        return found
+        return negatives
 
     def _barred(self, query: Query) -> set[str]:
         """Return docids that are never a negative of the query."""
@@ -398,34 +387,23 @@ def answered_queries(dataset: Dataset, split: str) -> AnsweredQueries:
     Raises:
         UserError: there is no such split, or nothing in it is relevant.
     """
-    relevant, absent = relevant_documents(dataset, split)
-    queries = [query for query in dataset.queries(split) if query.id in relevant]
-    if not queries:
-        raise UserError(f"{dataset.name}: no query of {split!r} has a relevant document.")
-    return AnsweredQueries(queries, relevant, absent)
-
-
-def relevant_documents(dataset: Dataset, split: str) -> tuple[dict[str, list[str]], int]:
-    """Return relevant docids that the corpus holds by query id, and how many it does not hold."""
     relevant: dict[str, list[str]] = defaultdict(list)
     absent = 0
     for judgement in dataset.judgements(split):
-        if judgement.relevance > 0:
-            if dataset.holds(judgement.document_id):
-                relevant[judgement.query_id].append(judgement.document_id)
-            else:
-                absent += 1
-    return dict(relevant), absent
-
-
-def known_positives(
-    queries: Sequence[Query], relevant: Mapping[str, Sequence[str]]
-) -> dict[str, frozenset[str]]:
-    """Return relevant docids by query id; queries of the same text share theirs."""
+        if judgement.relevance > 0 and dataset.holds(judgement.document_id):
+            relevant[judgement.query_id].append(judgement.document_id)
+        else:
+            absent += judgement.relevance > 0
+    queries = [query for query in dataset.queries(split) if query.id in relevant]
+    if not queries:
+        raise UserError(f"{dataset.name}: no query of {split!r} has a relevant document.")
     by_text: dict[str, set[str]] = defaultdict(set)
     for query in queries:
         by_text[query.text].update(relevant[query.id])
-    return {query.id: frozenset(by_text[query.text]) for query in queries}
+    known = {query.id: frozenset(by_text[query.text]) for query in queries}
+    count = counted(absent, "relevant judgements")
+    note = f"{count} left out, of documents that the corpus does not hold." if absent else ""
+    return AnsweredQueries(queries, dict(relevant), known, note)
 
 
 def documents_of(groups: Sequence[Group]) -> list[Document]:
@@ -501,10 +479,10 @@ ScoredSource = Literal["given", "scored"]
 def read_scores(path: Path) -> Iterator[TeacherScore]:
     """Yield the scores of a file, line by line, or of a table by row.
 
-    Lines of JSON are `{query: {document: score}}` or objects of `query_id`, `document_ids` and
-    `scores`. Tables are recognised by their number of columns: `query document score` (with or
-    without a header), `query positive negative margin` (GPL), `positive-score negative-score query
-    positive negative` (Hofstätter et al. 2020), and TREC runs, `query Q0 document rank score tag`.
+    Lines of JSON are objects of `query_id`, `document_ids` and `scores`. Tables are recognised by
+    their number of columns: `query document score` (with or without a header), `query positive
+    negative margin` (GPL), `positive-score negative-score query positive negative` (Hofstätter et
+    al. 2020), and TREC runs, `query Q0 document rank score tag`.
     Tables with named columns have `query_id`, and `document_id` and `score` or lists of both.
 
     Raises:
@@ -524,18 +502,12 @@ def read_scores(path: Path) -> Iterator[TeacherScore]:
 
 
 def _of_row(row: Row) -> list[TeacherScore]:
-    if not set(_SCORED[0]).isdisjoint(row):
-        query, documents, values = (row[column(row, names)] for names in _SCORED)
-        if not isinstance(documents, list):
-            documents, values = [documents], [values]
-        if not isinstance(values, list) or len(values) != len(documents):
-            raise ValueError(f"its scores are not one for each of {len(documents)} documents")
-        return [_score(query, *pair) for pair in zip(documents, values, strict=True)]
-    if not all(isinstance(scores, dict) for scores in row.values()):
-        raise ValueError(
-            f"it has neither {_SCORED[0][0]} nor the form {{query: {{document: score}}}}"
-        )
-    return [_score(q, docid, value) for q, scores in row.items() for docid, value in scores.items()]
+    query, documents, values = (row[column(row, names)] for names in _SCORED)
+    if not isinstance(documents, list):
+        documents, values = [documents], [values]
+    if not isinstance(values, list) or len(values) != len(documents):
+        raise ValueError(f"its scores are not one for each of {len(documents)} documents")
+    return [_score(query, *pair) for pair in zip(documents, values, strict=True)]
 
 
 def _of_columns(path: Path) -> Iterator[TeacherScore]:
@@ -599,7 +571,6 @@ class ScoredGroups(Groups):
         super().__init__(dataset, split, 0, "none", seed)
         self._wanted = negatives
         self._drawn: Negatives | None = dataset.negatives(split) if source == "given" else None
-        self._held: dict[str, bool] = {}  # docid -> whether the corpus holds it
         # By query id and origin: a margin compares only with those of the same positive.
         self._tables: dict[tuple[str, str], dict[str, float]] = {}
         for score in scores:
@@ -610,22 +581,26 @@ class ScoredGroups(Groups):
                 f"Distillation needs the scores of a teacher, and {where} has none for the queries "
                 f"of the split {split!r} of {dataset.name}."
             )
-        queries, relevant = self._queries, self._relevant
+        queries = self._queries
         self._relevant = {
-            query.id: usable for query in queries if (usable := self._usable(query, relevant))
+            query.id: usable
+            for query in queries
+            if (
+                usable := [
+                    docid
+                    for docid in self._relevant[query.id]
+                    if len(self._candidates(query, self._table(query.id, docid))) >= negatives
+                ]
+            )
         }
         self._queries = [query for query in queries if query.id in self._relevant]
-        notes = []
+        self.note = ""
         if lacking := [query.id for query in queries if query.id not in self._relevant]:
-            notes.append(
+            self.note = (
                 f"{len(lacking):,} of {counted(len(queries), 'queries', ',')} left out, which lack "
                 "the teacher's score of a relevant document or of "
                 f"{counted(negatives, 'other documents')}; {lacking[0]!r} is the first."
             )
-        if absent := sum(not held for held in self._held.values()):
-            scored = counted(absent, "scored documents", ",")
-            notes.append(f"{scored} left out, which the corpus does not hold.")
-        self.note = " ".join(notes)
         if not self._queries:
             raise UserError(f"{where} has too few scores for every query of {split!r}: {self.note}")
 
@@ -664,16 +639,10 @@ class ScoredGroups(Groups):
                 )
         elif score.docid in relevant or (
             len(table) < NEGATIVES_KEPT + len(relevant)
-            and self._may_draw(score.query_id, score.docid)
+            and (self._drawn is None or score.docid in self._drawn.get(score.query_id, ()))
+            and self._dataset.holds(score.docid)
         ):
             table[intern(score.docid)] = score.value  # interned: one string for all queries
-
-    def _may_draw(self, query_id: str, docid: str) -> bool:
-        if self._drawn is not None and docid not in self._drawn.get(query_id, ()):
-            return False
-        if docid not in self._held:
-            self._held[docid] = self._dataset.holds(docid)
-        return self._held[docid]
 
     def _table(self, query_id: str, positive: str) -> Mapping[str, float]:
         """Return the scores that compare with a positive's, by docid; empty where it has none."""
@@ -685,11 +654,3 @@ class ScoredGroups(Groups):
         """Return the docids of a table that may be negatives, in its order."""
         barred = self._barred(query)
         return [docid for docid in table if docid not in barred]
-
-    def _usable(self, query: Query, relevant: Mapping[str, list[str]]) -> list[str]:
-        """Return the relevant docids with a score and enough scored negatives."""
-        return [
-            docid
-            for docid in relevant[query.id]
-            if len(self._candidates(query, self._table(query.id, docid))) >= self._wanted
-        ]

@@ -17,7 +17,7 @@ from m2dr.core.records import Cut, Document, Query, Ranking
 from m2dr.core.requests import MineRequest, Retriever
 from m2dr.data.dataset import Dataset
 from m2dr.data.tokens import batched
-from m2dr.data.training_rows import answered_queries, known_positives
+from m2dr.data.training_rows import answered_queries
 from m2dr.index.bm25 import Bm25
 from m2dr.index.faiss_build import open_index
 from m2dr.index.manifest import built_dims, index_folder, store_folder
@@ -124,8 +124,7 @@ def _groups(
     answered = answered_queries(dataset, request.split)
     if answered.note:
         say(f"{dataset.name} {request.split}: {answered.note}")
-    queries, relevant = answered.queries, answered.relevant
-    known = known_positives(queries, relevant)
+    queries, relevant, known, _ = answered
     queries = queries[: request.queries or None]
     asked = {query.id: known[query.id] for query in queries}
     ranker = (_by_bm25 if request.retriever == "bm25" else _by_model)(request, dataset, asked)

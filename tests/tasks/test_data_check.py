@@ -78,7 +78,7 @@ def test_lengths_are_those_that_a_script_would_count(data: Path, tmp_path: Path)
     assert below < 0.95 <= within
 
 
-@pytest.mark.parametrize("kind", [".jsonl", ".parquet", ".csv"])
+@pytest.mark.parametrize("kind", [".jsonl", ".parquet"])
 def test_the_table_of_a_file_of_groups_is_that_of_any_other_kind(kind: str, tmp_path: Path) -> None:
     write_rows(tmp_path / f"groups{kind}", CLEAN)
 
@@ -108,14 +108,3 @@ def test_a_file_of_sentence_pairs_is_told_by_its_sentences(tmp_path: Path) -> No
     assert found.returncode == 0
     assert "sentences      4" in found.stdout
     assert "2 pairs of sentences with a score." in found.stdout
-
-
-def test_a_malformed_row_is_the_usual_sentence(tmp_path: Path) -> None:
-    write_rows(tmp_path / "groups.parquet", [*CLEAN, {**CLEAN[0], "query": None}])
-
-    found = m2dr("data", "check", "groups.parquet", cwd=tmp_path)
-
-    assert (found.returncode, found.stderr) == (
-        2,
-        "Error: groups.parquet, row 3: it has no value under any of query, anchor, question, query_text; its columns are query_id, query, positive, negative.\n",
-    )
