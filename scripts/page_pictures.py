@@ -1,4 +1,4 @@
-"""Take the pictures of docs/page.md from the page of a running `m2dr serve`.
+"""Take the picture of docs/serve.md from the page of a running `m2dr serve`.
 
     m2dr serve --corpus pydocs:stdlib
     python scripts/page_pictures.py http://127.0.0.1:8080/
@@ -19,7 +19,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 SHOWN = "#q=read+a+file+line+by+line&layer=2&dim=128"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 # By file, the width and height of the window, and pixels of the picture per pixel of the page.
-PICTURES = {"page.png": (1280, 1000, 1), "page-phone.png": (390, 844, 2)}
+PICTURES = {"page.png": (1280, 1000, 1)}
 SETTLE_MS = 500  # rows have stopped moving by then
 
 
