@@ -39,7 +39,6 @@ class Parts(NamedTuple):
 TWENTY = Parts(cosine=20.0, ibn=20.0, cln=20.0, angle=20.0)  # HEAD's taus
 HEAD = Parts(cosine=0.0, ibn=1.0, cln=1.0, angle=0.02)  # HEAD's weights (AnglE angle.py:581-664)
 R_STS = Parts(cosine=0.0, ibn=30.0, cln=0.0, angle=1.0)  # weights of R's scripts, v0.5.1
-A38_TAUS = Parts(cosine=20.0, ibn=20.0, cln=20.0, angle=1.0)  # A38 angle.py:904-912, weights all 1
 
 
 def add(terms: Iterable[Tensor]) -> Tensor:
@@ -167,17 +166,6 @@ def triples_as_pairs(q: Tensor, p: Tensor, n: Tensor) -> tuple[Tensor, Tensor, l
     return torch.cat([q, q]), torch.cat([p, n]), [1.0] * len(p) + [0.0] * len(n)
 
 
-def angle_triples_head(
-    q: Tensor, p: Tensor, n: Tensor, taus: Parts = TWENTY, weights: Parts = HEAD
-) -> Tensor:
-    """Format C, triples, both contrastive parts halved, AnglE (angle.py:581-664)."""
-    x, y, labels = triples_as_pairs(q, p, n)
-    easy = weights.ibn * triples_part(q, p, None, taus.ibn)
-    hard = weights.cln * triples_part(q, p, n, taus.cln)
-    ranked = weights.angle * angle_part(x, y, labels, taus.angle)
-    return (easy + hard) / 2 + ranked + weights.cosine * cosent_part(x, y, labels, taus.cosine)
-
-
 def angle_triples_051(
     q: Tensor, p: Tensor, n: Tensor, taus: Parts = TWENTY, weights: Parts = R_STS
 ) -> Tensor:
@@ -248,12 +236,6 @@ def ese_unused_target(x: Tensor, k: int, signs: Signs = "largest") -> Tensor:
     return with_signs(u, signs)[:, :k] @ torch.diag(sigma[:k])
 
 
-def external_teacher(t: Tensor, x: Tensor, constant: bool = False) -> Tensor:
-    """KL(softmax t || softmax x), AnglE (angle.py:412-422); under ESE a `constant` (549-559)."""
-    value = kl(t, x)
-    return value.detach() if constant else value
-
-
 # 1. AnglE: 2DMSE before ESE
 
 
@@ -262,13 +244,6 @@ def v1_a34(states: Sequence[Tensor], l: int, k: int, loss: Loss, T: float = 1.0)
     last, shallow = states[-1], states[l]
     tasks = loss(last) + loss(shallow) + loss(last[:, :k]) + loss(shallow[:, :k])
     return tasks + T**2 * kl(last / T, shallow / T)
-
-
-def v1_a38(states: Sequence[Tensor], l: int, k: int, loss: Loss, T: float = 1.0) -> Tensor:
-    """2DMSE of v0.3.8, the teacher attached, A38 (angle.py:832-889)."""
-    last, shallow = states[-1], states[l]
-    tasks = loss(last) + loss(shallow) / l + loss(last[:, :k]) + loss(shallow[:, :k]) / l
-    return tasks + T * log(2 + l) * kl(last / T, shallow / T)
 
 
 # 2. ielab/2DMSE-Reproduce
@@ -343,26 +318,6 @@ def v2(
         if sub_layer_full_dim and l != last:
             terms.append(w[l] * ce(l, width))
     return add(terms)
-
-
-def v1_retrieval(
-    q_states: States,
-    d_states: States,
-    layers_drawn: Sequence[int],
-    dims: Sequence[int],
-    tau: float,
-    lam: float,
-    last: int,
-    zipped: Sequence[Cut] | None = None,
-) -> Tensor:
-    """The class of 2DMSE-v1, the teacher detached, V1 (105-150).
-
-    Its cuts are `layers_drawn` (one shallow layer) and `last`, each with all `dims`, or with
-    sampling off the `zipped` lists alone; the whole (last, H) is never among them.
-    """
-    width = q_states[last].shape[1]
-    cuts = zipped if zipped is not None else [(l, k) for l in [*layers_drawn, last] for k in dims]
-    return starbucks_retrieval(q_states, d_states, cuts, (last, width), tau, lam)
 
 
 def mse_baseline(q: Tensor, d: Tensor, k: int = 128, tau: float = 1.0) -> Tensor:

@@ -152,7 +152,7 @@ def test_a_training_survives_the_loss_of_both_processes_and_then_of_one(place: P
         workers(process)["1"].kill()
         code = process.wait(timeout=60)
     assert code != 0
-    assert told(cwd).count(f"go on with --resume --out {model}") == 1
+    assert told(cwd).count("--resume goes on") == 1
     assert "Traceback" not in told(cwd)
 
     with torchrun(*words, cwd=cwd) as process:

@@ -3,8 +3,6 @@
 
 import random
 from collections.abc import Callable, Sequence
-from functools import partial
-from math import log
 from types import ModuleType
 from typing import Any
 
@@ -13,7 +11,7 @@ import public_code as public
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import Module, functional
+from torch.nn import Module
 
 B, WIDTH, L = 3, 8, 4
 LABELS = [0.0, 1.0, 0.4]
@@ -50,45 +48,6 @@ def same(ours: Tensor, theirs: Tensor, wrt: Sequence[Tensor]) -> None:
 # torch
 
 
-def test_kl_and_mse_are_those_of_torch() -> None:
-    t, s = texts(5, 1), texts(5, 2)
-
-    theirs = functional.kl_div(s.log_softmax(-1), t.softmax(-1), reduction="batchmean")
-
-    same(public.kl(t, s), theirs, [t, s])
-    same(public.mse(t, s), functional.mse_loss(t, s), [t, s])
-
-
-def test_in_batch_negatives_are_a_cross_entropy_with_rows_of_zeros() -> None:
-    x, y, labels = texts(4, 1), texts(4, 2), [1.0, 0.0, 1.7, 0.9]
-    rows = torch.stack([x, y], dim=1).flatten(0, 1)
-    logits = 20 * functional.cosine_similarity(rows[:, None], rows[None], dim=-1)
-    logits = logits.masked_fill(torch.eye(8, dtype=torch.bool), -2e13)
-    target = torch.zeros(8, 8, dtype=torch.float64)
-    for i, j in ((0, 1), (4, 5)):  # 1.7 is 1, 0.9 is 0
-        target[i, j] = target[j, i] = 1
-
-    same(
-        public.in_batch_part(x, y, labels, 20.0),
-        functional.cross_entropy(logits, target),
-        [x, y],
-    )
-
-
-def test_the_head_of_smae_is_a_layer_norm_of_a_gelu() -> None:
-    h, w, b = texts(B, 1), texts(WIDTH, 2), texts(1, 3)[0]
-    weight, bias = texts(1, 4)[0], texts(1, 5)[0]
-    cut = functional.pad(h[:, :4], (0, WIDTH - 4))
-
-    theirs = functional.layer_norm(
-        functional.gelu(functional.linear(cut, w, b)), (WIDTH,), weight, bias, 1e-12
-    )
-
-    ours = public.smae_head(h, w, b, weight, bias, 4, 1e-12)
-    torch.testing.assert_close(ours, theirs)
-    same(ours.square().sum(), theirs.square().sum(), [h, w, b, weight, bias])
-
-
 # numpy
 
 
@@ -111,105 +70,7 @@ def test_the_target_is_an_exact_decomposition_of_the_dependencies() -> None:
 # sums
 
 
-def test_ese_takes_the_embeddings_and_leaves_the_last_layer_but_one() -> None:
-    states = layers(6, 1)
-    weights = [1, 1 / (1 + log(2)), 1 / (1 + log(3))]
-
-    def loss(x: Tensor) -> Tensor:
-        return x.square().sum()
-
-    plain = loss(states[4]) + loss(states[4][:, :2])
-    full = plain + public.ese_align(states[4], 2)
-    for w, x in zip(weights, states, strict=False):
-        plain = plain + w * loss(x[:, :2]) / 3
-        full = full + w * (loss(x[:, :2]) + public.ese_align(x, 2)) / 3
-
-    same(public.ese(states, 2, loss, pca=False), plain, states)
-    same(public.ese(states, 2, loss), full, states)
-    short = public.sts_mse(states[4], 2, loss)
-    same(short, loss(states[4]) + loss(states[4][:, :2]) + public.ese_align(states[4], 2), states)
-
-
 # ielab retrieval and Starbucks
-
-TAU = 0.5
-
-
-def ce(s: Tensor) -> Tensor:
-    return functional.cross_entropy(s / TAU, torch.arange(len(s)) * (s.shape[1] // len(s)))
-
-
-def divergence(teacher: Tensor, student: Tensor) -> Tensor:
-    t, s = (teacher / TAU).softmax(-1).detach(), (student / TAU).log_softmax(-1)
-    return functional.kl_div(s, t, reduction="batchmean")
-
-
-@pytest.mark.parametrize("fixed", [False, True])
-@pytest.mark.parametrize("to_last", [False, True])
-def test_v2_with_every_switch(fixed: bool, to_last: bool) -> None:
-    q, d = dict(enumerate(layers(B, 1))), dict(enumerate(layers(2 * B, 20)))
-    listed, w = [1, 3, 4], [1.0, 1 / (1 + log(2)), 1.0]
-
-    def s(l: int, k: int) -> Tensor:
-        return q[l][:, :k] @ d[4 if fixed else l][:, :k].T
-
-    def near(l: int, k: int) -> Tensor:
-        teacher = s(4 if to_last else l, WIDTH).detach()
-        return (functional.mse_loss(s(l, k), teacher) + divergence(teacher, s(l, k))) / 18
-
-    def al(x: Tensor, k: int) -> Tensor:
-        p = public.ese_target(x, k)
-        return (functional.mse_loss(x[:, :k], p) + divergence(p, x[:, :k])) / len(x)
-
-    plain = ce(s(4, WIDTH))
-    scores = full = embeddings = 0 * plain
-    for l, weight in zip(listed, w, strict=True):
-        for k in (2, 4):
-            plain = plain + weight * ce(s(l, k))
-            scores = scores + weight * near(l, k)
-            embeddings = embeddings + weight * al(q[l], k)
-            if l == 4 or not fixed:
-                embeddings = embeddings + weight * al(d[l], k)
-        full = full + weight * ce(s(l, WIDTH)) * (l != 4)
-
-    def ours(**switches: bool) -> Tensor:
-        v2 = partial(public.v2, compare_to_last_layer=to_last, passage_to_last_layer=fixed)
-        return v2(q, d, listed, [2, 4], TAU, **switches)  # type: ignore[arg-type]
-
-    leaves = [*q.values(), *d.values()]
-    same(ours(), plain, leaves)
-    same(ours(score_align=True), plain + scores, leaves)
-    same(ours(sub_layer_full_dim=True), plain + full, leaves)
-    same(ours(embedding_align=True), plain + embeddings, leaves)
-    everything = ours(score_align=True, sub_layer_full_dim=True, embedding_align=True)
-    same(everything, plain + scores + full + embeddings, leaves)
-
-
-def test_v1_retrieval_omits_the_whole_from_its_cuts() -> None:
-    q, d = dict(enumerate(layers(B, 1))), dict(enumerate(layers(2 * B, 20)))
-    whole = q[4] @ d[4].T
-    expected = ce(whole)
-    for l, k in ((2, 4), (2, WIDTH), (4, 4)):
-        s = q[l][:, :k] @ d[l][:, :k].T
-        expected = expected + ce(s) + 0.3 * divergence(whole, s)
-
-    leaves = [*q.values(), *d.values()]
-    same(public.v1_retrieval(q, d, [2], [4, WIDTH], TAU, 0.3, 4), expected, leaves)
-    zipped = [(2, 4), (2, WIDTH), (4, 4), (4, WIDTH)]
-    same(public.v1_retrieval(q, d, [], [], TAU, 0.3, 4, zipped), expected, leaves)
-    same(public.starbucks_retrieval(q, d, zipped, (4, WIDTH), TAU, 0.3), expected, leaves)
-
-
-def test_starbucks_for_sentences_keeps_its_teacher() -> None:
-    states = layers(3 * B, 1)
-    expected = triples(functional.normalize(states[4]))
-    for l, k in ((1, 2), (3, 6)):
-        teacher = states[4][:, :k].softmax(-1)
-        kl = functional.kl_div(states[l][:, :k].log_softmax(-1), teacher, reduction="batchmean")
-        expected = expected + triples(functional.normalize(states[l][:, :k])) + 0.6 * kl
-
-    cuts = [(1, 2), (3, 6), (4, WIDTH)]
-    same(public.starbucks_sts(states, cuts, (4, WIDTH), triples, w_kl=2.0), expected, states)
 
 
 # sentence-transformers

@@ -615,16 +615,6 @@ class ScoredGroups(Groups):
         negatives = tuple(self._dataset.document(docid) for docid in docids)
         return Group(query, positive, negatives, tuple(table[d] for d in (positive.id, *docids)))
 
-    def widest(self) -> float:
-        """Return the largest absolute difference between a positive's and a negative's score."""
-        return max(
-            abs(table[docid] - table[negative])
-            for query in self._queries
-            for docid in self._relevant[query.id]
-            for table in [self._table(query.id, docid)]
-            for negative in self._candidates(query, table)
-        )
-
     def _keep(self, score: TeacherScore) -> None:
         relevant = self._relevant[score.query_id]
         if score.origin and score.origin not in relevant:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -85,15 +86,7 @@ def fit(settings: FitSettings, folder: Path, overwrite: bool = False) -> FitRepo
     refuse_backbone(settings.backbone, folder)
     device = choose_training_device(settings.device)
     texts = fit_texts(settings.corpus, settings.texts or MOST, settings.seed)
-    if len(texts) < settings.texts:
-        say(f"{settings.texts} texts were asked for, and {settings.corpus} has {len(texts)}.")
     encoder, tokenizer = checkpoint.load(settings.backbone)
-    if before := encoder.card.fit:
-        say(
-            f"{settings.backbone} was fitted before, on {counted(before.texts, 'texts')} of "
-            f"{', '.join(before.corpora)}: its exits and its table of layer 0 are fitted anew, and "
-            "what the full model finds stays."
-        )
     dtype = choose_dtype(settings.dtype, device)
     runner = checkpoint.load(settings.backbone, None, device, dtype)[0]
     for each in (encoder, runner):
@@ -103,15 +96,8 @@ def fit(settings: FitSettings, folder: Path, overwrite: bool = False) -> FitRepo
         say(f"Fitting {settings.backbone} on {counted(len(texts), 'texts')} at most")
         sums, features = _read(settings, texts, runner, tokenizer)
         heads = heads_of(sums, texts.names, settings.inputs, settings.ridge)
-        fewest = len(sums.moments.targets(0))
-        if sums.moments.count < fewest:
-            say(
-                f"{counted(sums.moments.count, 'texts')}, snippets included, for {fewest} inputs "
-                "of an exit: the ridge decides what they leave open; more texts give better exits."
-            )
         how = settings.rotation, settings.inputs, settings.identity
-        record = record_of(heads, texts.names, sums.texts, sums.snippets, *how)
-        give_fit(encoder, features.cpu(), heads, sums.embeddings(), record, settings.seed)
+        record = give_fit(encoder, features.cpu(), heads, sums, texts.names, settings.seed, *how)
         card = encoder.card
         if not card.is_trained:
             revision = revision_of(find_folder(settings.backbone))
@@ -235,7 +221,7 @@ def _sources_of(number: int, word: str, split: str) -> tuple[str, list[_Source]]
         return name_of(path), [_Source(number, "document", len(lines), lines.__getitem__)]
     if recognises_sentences(word):
         sentences = open_sentences(word)
-        texts, _, _ = distinct(sentences.pairs)
+        texts = distinct(sentences.pairs)[0]
         return sentences.name, [_Source(number, "document", len(texts), texts.__getitem__)]
     dataset = open_corpus(word)
     documents = _Source(
@@ -253,17 +239,13 @@ def _shares(sources: Sequence[_Source], most: int) -> list[int]:
 
     Smallest first, each takes what is its due, and what it lacks goes to the larger ones.
     """
-    totals: dict[int, int] = {}
-    for source in sources:
-        totals[source.corpus] = totals.get(source.corpus, 0) + source.count
-    of_corpus = dict(zip(totals, _even(list(totals.values()), most), strict=True))
-    found = [0] * len(sources)
-    for corpus, share in of_corpus.items():
-        mine = [number for number, source in enumerate(sources) if source.corpus == corpus]
-        parts = _even([sources[number].count for number in mine], share)
-        for number, part in zip(mine, parts, strict=True):
-            found[number] = part
-    return found
+    kinds = [[s.count for s in some] for _, some in groupby(sources, lambda s: s.corpus)]
+    of_corpora = _even([sum(counts) for counts in kinds], most)
+    return [
+        part
+        for counts, share in zip(kinds, of_corpora, strict=True)
+        for part in _even(counts, share)
+    ]
 
 
 def _even(counts: Sequence[int], most: int) -> list[int]:
@@ -422,21 +404,6 @@ class Sums:
     def texts(self) -> int:
         """Number of texts in the moments."""
         return self.moments.count - self.snippets
-
-    def sample(self) -> Sample:
-        """Return the texts that are held out; there may be none."""
-        kept = list(self.held_out.values())
-        if not kept:
-            width, features = self.moments.targets(0).shape[1], len(self.moments.targets(0)) - 1
-            empty = np.empty((self.moments.layers, 0, 0), np.float32)
-            return Sample(
-                empty, np.empty((0, features), np.float32), np.empty((0, width), np.float32)
-            )
-        return sum(kept[1:], kept[0])
-
-    def embeddings(self) -> NDArray[np.float32]:
-        """Return the embeddings that are kept, [N, W]."""
-        return np.concatenate(self.vectors)
 
 
 def _rows(sample: Sample, chosen: NDArray[np.bool_]) -> Sample:
@@ -618,8 +585,7 @@ def fit_texts_now(
     sums, places = Sums(Moments(encoder.layers - 1)), range(len(texts))
     read_sums(sums, encoder, tokenizer, features, texts, places, length, seed)
     heads = heads_of(sums, texts.names, inputs)
-    record = record_of(heads, texts.names, sums.texts, sums.snippets, rotation, inputs, 0)
-    return give_fit(encoder, features, heads, sums.embeddings(), record, seed)
+    return give_fit(encoder, features, heads, sums, texts.names, seed, rotation, inputs, 0)
 
 
 def heads_of(
@@ -636,7 +602,8 @@ def heads_of(
     Raises:
         UserError: a regression has no solution.
     """
-    held_out, layers = sums.sample(), range(sums.moments.layers + 1)
+    kept, layers = list(sums.held_out.values()), range(sums.moments.layers + 1)
+    held_out = sum(kept[1:], kept[0]) if kept else None
     ridges = (ridge,) if ridge else RIDGES
     try:
         return [fit_head(sums.moments, held_out, layer, inputs, ridges) for layer in layers]
@@ -648,38 +615,35 @@ def give_fit(
     encoder: Encoder,
     features: TokenFeatures,
     heads: Sequence[FittedHead],
-    embeddings: NDArray[np.float32],
-    record: FitRecord,
+    sums: Sums,
+    names: Sequence[str],
     seed: int,
+    rotation: Rotation,
+    inputs: FitInputs,
+    identity: int,
 ) -> FitRecord:
-    """Rotate the embedding of an encoder as a record says, and give it these exits.
+    """Rotate the embedding of an encoder, give it these exits, and return the record of the fit.
 
     Args:
         encoder: changed in place.
         features: of its tokens.
         heads: of layers 0 to L - 1, towards the embedding as it is.
-        embeddings: [N, W] to fit the rotation on.
-        record: of the fit.
+        sums: of all texts, and the embeddings to fit the rotation on.
+        names: of the corpora.
         seed: of a learned rotation.
-
-    Returns:
-        The record.
+        rotation: of the embedding.
+        inputs: what an exit reads.
+        identity: random signs per token.
     """
-    width = encoder.card.width
-    if record.rotation != "none":
+    if rotation != "none":
+        dims, similarity = default_dims(encoder.card.width), encoder.card.similarity
+        vectors = np.concatenate(sums.vectors)
         with progress("Rotating", STEPS, "steps") as advance:
-            turned = fit_rotation(
-                embeddings,
-                record.rotation,
-                encoder.card.similarity,
-                default_dims(width),
-                seed,
-                advance,
-            )
+            turned = fit_rotation(vectors, rotation, similarity, dims, seed, advance)
         heads = [head.rotated(turned) for head in heads]
         encoder.behind = rotate(encoder.behind, encoder.pooled_width, turned)
-    give_exits(encoder, features, record.inputs, [(head.weight, head.bias) for head in heads])
-    return record
+    give_exits(encoder, features, inputs, [(head.weight, head.bias) for head in heads])
+    return record_of(heads, names, sums.texts, sums.snippets, rotation, inputs, identity)
 
 
 def record_of(

@@ -292,10 +292,8 @@ def fit_exits(job: EncodingJob, dataset: Dataset, store: Store) -> None:
     if fitting_exits(store.folder):
         forget_states(folder)
         remove_stale_lock(folder)
-        return
-    if not any(folder.glob("states-*")):  # a store of before: m2dr index fit adds exits to it
-        return
-    _fit(job, dataset, store, folder)
+    elif any(folder.glob("states-*")):
+        _fit(job, dataset, store, folder)
 
 
 def fit_index(request: FitIndexRequest) -> tuple[Path, IndexExits]:
@@ -308,9 +306,8 @@ def fit_index(request: FitIndexRequest) -> tuple[Path, IndexExits]:
     model = request.model or newest_model()
     card, dataset = read_card(model), open_corpus(request.corpus)
     checkpoint.refuse_ended(model)
-    store = open_store(store_folder(request.root, dataset.name, card.fingerprint, card.layers))
-    folder = store.folder
-    exits = exits_folder(folder)
+    folder = store_folder(request.root, dataset.name, card.fingerprint, card.layers)
+    store, exits = open_store(folder), exits_folder(folder)
     if not request.overwrite and fitting_exits(folder):
         raise UserError(f"{exits} has exits of these documents; --overwrite replaces them.")
     store.manifest.label.accept(label_of(card, model), store.manifest.corpus)
@@ -351,13 +348,10 @@ def _fit(job: EncodingJob, dataset: Dataset, store: Store, folder: Path) -> Inde
             whole_words=len(rows) >= FEW,
         )
         record = _write(encoder, store, fit, str(dtype), folder)
-    table, *others = ("-" if cosine is None else f"{cosine:.3f}" for cosine in fit.cosines)
-    rest = f", {', '.join(others)} of a few words of some at layers 1 to {len(others)}"
-    rest = rest if others else ""
+    cosines = ", ".join("-" if cosine is None else f"{cosine:.3f}" for cosine in fit.cosines)
     say(
         f"Exits fitted on {counted(fit.texts, 'documents', ',')} in "
-        f"{time.monotonic() - begun:,.0f} s, by which queries of any layer search the index. "
-        f"Cosines with the full model, held out: {table} of documents at layer 0{rest}."
+        f"{time.monotonic() - begun:,.0f} s; cosines with the full model, held out: {cosines}."
     )
     return record
 
@@ -407,7 +401,9 @@ def _states(
                 rows = Ragged.of(tokenize(encoder.card, tokenizer, contents, "document"))
                 places = np.arange(len(rows))
                 layers = (encoder.layers,)
-                same = same or _opened(job)
+                if same is None:
+                    require_runtime(job.runtime)
+                    same = job.source.open(job.runtime)[0]
                 _, kept = embed_tokens_and_states(same, rows, tokenizer.pad_id, layers, places)
                 found = StateFile(shard.texts, job.encoding, rows.tokens, rows.lengths, kept)
                 found.write(folder, number)
@@ -418,12 +414,6 @@ def _states(
         np.concatenate([found.lengths for found in files]),
     )
     return rows, np.concatenate([found.states for found in files])
-
-
-def _opened(job: EncodingJob) -> BatchEncoder:
-    """Open the encoder in the runtime that made the vectors of a store."""
-    require_runtime(job.runtime)
-    return job.source.open(job.runtime)[0]
 
 
 def _snippets(

@@ -2,19 +2,17 @@
 
 import json
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 
 from m2dr.core.errors import UserError, counted
 from m2dr.core.files import atomic_path, lock_file
-from m2dr.core.progress import progress, say
+from m2dr.core.progress import progress
 from m2dr.core.records import Cut, Document, Query, Ranking
-from m2dr.core.requests import MineRequest, Retriever
+from m2dr.core.requests import MineRequest
 from m2dr.data.dataset import Dataset
 from m2dr.data.tokens import batched
 from m2dr.data.training_rows import answered_queries
@@ -34,15 +32,6 @@ Answers = Mapping[str, frozenset[str]]  # query id → docids known to answer it
 Ranker = Callable[[Sequence[Query]], Iterator[tuple[Ranking, float]]]
 BATCH = 256  # queries that are encoded and ranked together
 
-# Why a candidate is no negative, in the order in which it is asked.
-FILTERS = {
-    "answers": "known answers",
-    "own": "own documents",
-    "copies": "copies of what ranks before them or answers",  # or without any text
-    "skipped": "skipped",
-    "margin": "above the margin",
-}
-
 
 @dataclass(frozen=True)
 class MineReport:
@@ -51,21 +40,16 @@ class MineReport:
     out: Path
     queries: int  # written
     bare: int  # of these, those without a negative
-    unreadable: int  # queries left out: they, or all their answers, hold no text
     negatives: int  # in all
-    dropped: Mapping[str, int]  # by name in FILTERS; what ranks below the last one kept is not seen
     seconds: float
 
     @property
     def line(self) -> str:
         """The report in one line."""
-        left_out = f", {self.unreadable:,} without a text left out" if self.unreadable else ""
         mean = self.negatives / max(self.queries, 1)
-        dropped = ", ".join(f"{self.dropped[name]:,} {why}" for name, why in FILTERS.items())
         return (
-            f"{counted(self.queries, 'queries', ',')}{left_out}, {mean:.2f} negatives each "
-            f"({self.bare:,} have none) in {self.seconds:,.0f} s; candidates dropped: {dropped}; "
-            f"{self.out}"
+            f"{counted(self.queries, 'queries', ',')}, {mean:.2f} negatives each "
+            f"({self.bare:,} have none) in {self.seconds:,.0f} s; {self.out}"
         )
 
 
@@ -77,28 +61,6 @@ def mine(request: MineRequest) -> MineReport:
             split or index; before the first query.
     """
     begun = time.monotonic()
-    _check(request)
-    counts: Counter[str] = Counter()
-    with lock_file(request.out):
-        dataset = open_corpus(request.corpus)
-        with atomic_path(request.out) as unfinished, unfinished.open("w", encoding="utf-8") as file:
-            for group in _groups(request, dataset, counts):
-                file.write(json.dumps(group, ensure_ascii=False) + "\n")
-    return MineReport(
-        request.out,
-        counts["queries"],
-        counts["bare"],
-        counts["unreadable"],
-        counts["negatives"],
-        {name: counts[name] for name in FILTERS},
-        time.monotonic() - begun,
-    )
-
-
-def _check(request: MineRequest) -> None:
-    """Check the request as far as no corpus is needed."""
-    if request.retriever not in get_args(Retriever):
-        raise UserError(f"--retriever {request.retriever} is none of {get_args(Retriever)}.")
     if request.retriever == "bm25" and (
         request.model or request.query_layer is not None or request.dim
     ):
@@ -115,19 +77,26 @@ def _check(request: MineRequest) -> None:
         raise UserError(f"--out {request.out} must end in .jsonl, by which m2dr train knows it.")
     if request.out.is_file() and not request.overwrite:
         raise UserError(f"{request.out} exists; choose another --out, or --overwrite it.")
+    counts: list[int] = []  # negatives of each query
+    with lock_file(request.out):
+        dataset = open_corpus(request.corpus)
+        with atomic_path(request.out) as unfinished, unfinished.open("w", encoding="utf-8") as file:
+            for group, negatives in _groups(request, dataset):
+                file.write(json.dumps(group, ensure_ascii=False) + "\n")
+                counts.append(negatives)
+    seconds = time.monotonic() - begun
+    return MineReport(request.out, len(counts), counts.count(0), sum(counts), seconds)
 
 
-def _groups(
-    request: MineRequest, dataset: Dataset, counts: Counter[str]
-) -> Iterator[dict[str, object]]:
-    """Yield the lines of the file; count them in the report."""
-    answered = answered_queries(dataset, request.split)
-    if answered.note:
-        say(f"{dataset.name} {request.split}: {answered.note}")
-    queries, relevant, known, _ = answered
+def _groups(request: MineRequest, dataset: Dataset) -> Iterator[tuple[dict[str, object], int]]:
+    """Yield the lines of the file, and the number of negatives of each.
+
+    A query without a text, or whose answers have none, is left out.
+    """
+    queries, relevant, known, _ = answered_queries(dataset, request.split)
     queries = queries[: request.queries or None]
     asked = {query.id: known[query.id] for query in queries}
-    ranker = (_by_bm25 if request.retriever == "bm25" else _by_model)(request, dataset, asked)
+    ranker = {"bm25": _by_bm25, "model": _by_model}[request.retriever](request, dataset, asked)
     with progress("Mining", len(queries), "queries") as advance:
         for batch in batched(queries, BATCH):
             for query, (ranking, answer) in zip(batch, ranker(batch), strict=True):
@@ -135,19 +104,16 @@ def _groups(
                 documents = (dataset.document(docid) for docid in relevant[query.id])
                 positives = [document for document in documents if document.content]
                 if not query.text.strip() or not positives:
-                    counts["unreadable"] += 1
                     continue
                 most = highest(answer, request.margin)
-                negatives = _negatives(
-                    request, dataset, query, ranking, most, known[query.id], counts
-                )
-                counts.update(queries=1, negatives=len(negatives), bare=not negatives)
-                yield {
+                negatives = _negatives(request, dataset, query, ranking, most, known[query.id])
+                group: dict[str, object] = {
                     "query_id": query.id,
                     "query": query.text,
                     "positive_passages": [_passage(document) for document in positives],
                     "negative_passages": [_passage(document) for document in negatives],
                 }
+                yield group, len(negatives)
 
 
 def _by_bm25(request: MineRequest, dataset: Dataset, known: Answers) -> Ranker:
@@ -186,9 +152,6 @@ def _by_model(request: MineRequest, dataset: Dataset, known: Answers) -> Ranker:
     device = choose_device(request.device)
     dtype = choose_dtype(request.dtype, device)
     encoder, tokenizer = checkpoint.load(model, layer, device, dtype)
-    say(f"Mining {dataset.name} with queries at {cut} of {model} on {device.type}, {dtype}")
-    for warning in index.warnings(cut):
-        say(f"Warning: {warning}")
 
     def rank(queries: Sequence[Query]) -> Iterator[tuple[Ranking, float]]:
         ids, texts = [query.id for query in queries], [query.text for query in queries]
@@ -224,7 +187,6 @@ def _negatives(
     ranking: Ranking,
     most: float,
     answers: frozenset[str],
-    counts: Counter[str],
 ) -> list[Document]:
     """Return the best candidates that pass every filter, hardest first."""
     own = query.id if dataset.drops_own_document else None
@@ -233,20 +195,13 @@ def _negatives(
     skipped = 0
     for docid, score in zip(ranking.docids, ranking.scores, strict=True):
         document = dataset.document(docid)
-        passes = {
-            "answers": docid not in answers,
-            "own": docid != own,
-            "copies": document.content not in texts,
-            "skipped": skipped == request.skip,
-            "margin": score <= most,
-        }
-        failed = next((name for name, passed in passes.items() if not passed), None)
-        if failed in (None, "skipped"):
+        if docid in answers or docid == own or document.content in texts:
+            continue
+        if skipped < request.skip:
             texts.add(document.content)
-        if failed:
-            counts[failed] += 1
-            skipped += failed == "skipped"
-        else:
+            skipped += 1
+        elif score <= most:
+            texts.add(document.content)
             kept.append(document)
         if len(kept) == request.negatives:
             break

@@ -110,8 +110,7 @@ def pretrain(
     begun = time.monotonic()
     refuse_backbone(settings.backbone, folder)
     setup = prepare(settings, folder)
-    parameters = sum(p.numel() for p in setup.module.parameters())
-    with opened(folder, settings, parameters, resume, overwrite):
+    with opened(folder, settings, resume, overwrite):
         plan, cuts = setup.plan, " ".join(map(str, setup.module.cuts))
         say(f"Pre-training {cuts} of {settings.backbone}: {counted(plan.steps, 'steps')}")
         say(f"  {counted(setup.texts, 'texts')}, {plan.batch} per step, into {folder}")
@@ -130,18 +129,24 @@ def pretrain(
 def prepare(settings: PretrainSettings, folder: Path) -> _Setup:
     """Load and check all that a pre-training needs; nothing is written."""
     device = choose_training_device(settings.device)
-    count, read = _texts(settings)
+    read: Callable[[int], str]
+    if recognises_sentences(settings.corpus):
+        texts = distinct(open_sentences(settings.corpus).pairs)[0]
+        count, read = len(texts), texts.__getitem__
+    else:
+        dataset = open_corpus(settings.corpus)
+        count, read = dataset.document_count, lambda place: dataset.document_at(place).content
     if settings.batch_texts > count:
         raise UserError(
             f"batch_texts = {settings.batch_texts} was asked for; {settings.corpus} has "
-            f"{counted(count, 'texts')}. Ask for fewer."
+            f"{counted(count, 'texts')}."
         )
     _check(settings)
     encoder, tokenizer = checkpoint.load(settings.backbone, None, device)
     if tokenizer.inner.mask_token_id is None or not is_bidirectional(settings.backbone):
         raise UserError(
             f"{settings.backbone} cannot predict masked tokens: its tokens see only those before "
-            "them, or its tokenizer has no mask. Take an encoder such as bert-base-uncased."
+            "them, or its tokenizer has no mask."
         )
     decoder, _ = checkpoint.load(settings.backbone, 1, device)
     remove_word_embeddings(decoder)
@@ -174,16 +179,6 @@ def prepare(settings: PretrainSettings, folder: Path) -> _Setup:
     return _Setup(settings, count, card, encoder, tokenizer, module, plan, examples)
 
 
-def _texts(settings: PretrainSettings) -> tuple[int, Callable[[int], str]]:
-    """Return the number of texts, and a function that reads the one at a place."""
-    if recognises_sentences(settings.corpus):
-        pairs = open_sentences(settings.corpus).pairs
-        texts, _, _ = distinct(pairs)
-        return len(texts), texts.__getitem__
-    dataset = open_corpus(settings.corpus)
-    return dataset.document_count, lambda place: dataset.document_at(place).content
-
-
 def _check(settings: PretrainSettings) -> None:
     folder = find_folder(settings.backbone)
     card = read_card(folder)
@@ -197,8 +192,7 @@ def _check(settings: PretrainSettings) -> None:
         found = f"the module {module} behind its pooling" if module else f"the pooling {pooling}"
         raise UserError(
             f"{settings.backbone} has {found}, so that its vectors are no states of tokens, from "
-            "which masked tokens are predicted. Take the encoder that it was made of, such as "
-            "bert-base-uncased."
+            "which masked tokens are predicted."
         )
     longest = most_tokens(read_config(folder))
     if settings.length > longest:

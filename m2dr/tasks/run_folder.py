@@ -1,5 +1,6 @@
 """The folder of a training while it runs: lock, settings, checkpoints, rules of overwriting."""
 
+import re
 import shutil
 import signal
 import threading
@@ -21,32 +22,24 @@ from m2dr.model.hub import CARD, CHECKPOINTS, PROCESSES, RECORD
 
 SETTINGS = "settings.json"  # what `RECORD` is called when the training is finished
 LOGS = "tensorboard"
-BYTES_PER_PARAMETER = 12 * 3 + 8  # fp32 weights and two moments, in three checkpoints; the model
 Settings = TypeVar("Settings")
 Read = Callable[[Path | None, Sequence[str], Mapping[str, Any]], Settings]  # as in core.settings
 
 
 def folder_of(corpus: str, what: str, out: Path | None) -> Path:
     """Return `out`, or the default folder of a training: models/CORPUS-WHAT."""
-    name = "-".join(_stem(part.strip()) for part in corpus.split(","))
-    return out or MODELS / f"{name}-{what}"
-
-
-def _stem(corpus: str) -> str:
-    """Return the name of a corpus without the folders and suffixes of a file.
-
-    >>> _stem("data/groups.jsonl.gz"), _stem("irds:beir/fiqa/train"), _stem("data/msmarco-v1.1/")
-    ('groups', 'irds-beir-fiqa-train', 'msmarco-v1.1')
-    """
-    if is_hub(corpus):
-        return name_of(Path(corpus))
-    if ":" in corpus and not Path(corpus).exists():
-        return corpus.replace(":", "-").replace("/", "-")
-    name = Path(corpus).resolve().name
-    if Path(corpus).is_dir():
-        return name
-    plain = Path(name.removesuffix(".gz"))
-    return plain.stem if plain.suffix.lower() in SUFFIXES else name
+    names = []
+    for part in map(str.strip, corpus.split(",")):
+        path = Path(part)
+        if is_hub(part):
+            names.append(name_of(path))
+        elif ":" in part and not path.exists():
+            names.append(re.sub("[:/]", "-", part))
+        else:
+            name = path.resolve().name
+            ends = "|".join(map(re.escape, SUFFIXES))
+            names.append(name if path.is_dir() else re.sub(rf"({ends})(\.gz)?$", "", name))
+    return out or MODELS / f"{'-'.join(names)}-{what}"
 
 
 def refuse_backbone(backbone: str, folder: Path | None = None) -> None:
@@ -127,24 +120,13 @@ def held(folder: Path) -> Any:  # a context
 
 
 @contextmanager
-def opened(
-    folder: Path, settings: object, parameters: int, resume: bool, overwrite: bool
-) -> Iterator[None]:
-    """Lock a folder, and begin or resume a training of so many parameters in it.
+def opened(folder: Path, settings: object, resume: bool, overwrite: bool) -> Iterator[None]:
+    """Lock a folder, and begin or resume a training in it.
 
     Raises:
-        UserError: another process trains into it, it holds something else, or the disk is too
-            small for its checkpoints.
+        UserError: another process trains into it, or it holds something else.
     """
     with held(folder):
-        if is_main_process() and not resume:
-            present = next(p for p in (folder, *folder.resolve().parents) if p.exists())
-            needed, free = BYTES_PER_PARAMETER * parameters, shutil.disk_usage(present).free
-            if free < needed:
-                raise UserError(
-                    f"Training in {folder} needs {needed / 1e9:.1f} GB for its checkpoints and "
-                    f"{present} has {free / 1e9:.1f} GB free."
-                )
         if is_main_process():
             begin(folder, settings, resume, overwrite)
             (folder / CHECKPOINTS).mkdir(exist_ok=True)
@@ -165,12 +147,23 @@ def begin(
     if resume:
         _require_begun(folder)  # another process may have finished it since the settings were read
         return
-    inside = [path for path in list_folder(folder) if several and _is_training(path)]
-    dead = (folder / RECORD).exists() and not any(map(_is_worth_keeping, [folder, *inside]))
+    inside = [
+        path
+        for path in list_folder(folder)
+        if several and ((path / CARD).exists() or (path / RECORD).exists())
+    ]
+    begun = (folder / RECORD).exists()
+    dead = begun and not any(
+        (path / CARD).exists() or any((path / CHECKPOINTS).glob("checkpoint-*"))
+        for path in (folder, *inside)
+    )
     if list_folder(folder) and not (overwrite or dead):
-        raise UserError(
-            f"{folder} holds {_contents(folder, inside)}; choose another --out, or --overwrite it."
-        )
+        contents = "other files"
+        if begun:
+            contents = "an interrupted training, which --resume goes on with"
+        elif inside or (folder / CARD).exists():
+            contents = "a finished model"
+        raise UserError(f"{folder} holds {contents}; choose another --out, or --overwrite it.")
     clear(folder)
     for path in [*inside, folder / LOGS]:
         shutil.rmtree(path, ignore_errors=True)
@@ -178,22 +171,6 @@ def begin(
         (folder / name).unlink(missing_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / RECORD, {PROCESSES: process_count(), **_plain(settings)})
-
-
-def _contents(folder: Path, inside: Sequence[Path]) -> str:
-    if (folder / CARD).exists():
-        return "a finished model"
-    if (folder / RECORD).exists():
-        return "an interrupted training, which --resume goes on with"
-    return "trained models" if inside else "other files"
-
-
-def _is_training(folder: Path) -> bool:
-    return any((folder / name).exists() for name in (CARD, RECORD))
-
-
-def _is_worth_keeping(folder: Path) -> bool:
-    return (folder / CARD).exists() or any((folder / CHECKPOINTS).glob("checkpoint-*"))
 
 
 def clear(folder: Path) -> None:

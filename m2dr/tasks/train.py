@@ -3,8 +3,6 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from importlib.util import find_spec
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -65,13 +63,7 @@ def plan_of(
         folder: of the model.
         evaluate_steps: between two evaluations; 0: never.
         all_used: every step trains every parameter.
-
-    Raises:
-        UserError: a library that losses are to be sent to is not installed.
     """
-    for name in settings.reporters:
-        if find_spec(name) is None:
-            raise UserError(f"report_to names {name}, which is not installed.")
     per_step = batch * settings.accumulate * process_count()
     steps = ceil(settings.epochs * count / per_step) if settings.epochs else settings.steps
     return Plan(
@@ -133,15 +125,18 @@ def train(
     refuse_backbone(settings.backbone, folder)
     setup = prepare(settings, folder)
     encoder, plan, data = setup.encoder, setup.plan, setup.data
-    parameters = sum(p.numel() for p in setup.module.parameters())
-    with opened(folder, settings, parameters, resume, overwrite):
+    with opened(folder, settings, resume, overwrite):
         kind = f"{encoder.device.type} in {'bf16' if plan.bf16 else 'fp32'}"
         steps = counted(plan.steps, "steps")
         say(f"Training {setup.recipe.variant.name} on {data.name}: {steps} on {kind}")
         say(f"  {counted(data.count, data.unit)}, {plan.batch} per step, into {folder}")
-        quality = partial(_quality, setup) if data.quality else None
+
+        def quality() -> dict[str, float]:
+            found = data.quality(encoder, setup.tokenizer) if data.quality else {}
+            return {str(cut): value for cut, value in found.items()}
+
         parts = setup.module, plan, setup.examples, setup.batch
-        trainer = run(*parts, quality, folder, resume, "Training")
+        trainer = run(*parts, quality if data.quality else None, folder, resume, "Training")
         card = setup.recipe.card
         if is_main_process():
             if settings.lora_rank:
@@ -160,14 +155,6 @@ def train(
         measure="nDCG@10" if data.kind == "documents" else "Spearman",
         seconds=time.monotonic() - begun,
     )
-
-
-def _quality(setup: Setup) -> dict[str, float]:
-    """Return the dev measure of each trained cut, by the name of the cut."""
-    if setup.data.quality is None:
-        return {}
-    found = setup.data.quality(setup.encoder, setup.tokenizer)
-    return {str(cut): value for cut, value in found.items()}
 
 
 def run(
@@ -208,25 +195,19 @@ def run(
                 trainer.assemble()
         except KeyboardInterrupt:
             raise Interrupted(
-                f"Training stopped at step {trainer.state.global_step} of {plan.steps}; go on with "
-                f"--resume --out {folder}."
+                f"Training stopped at step {trainer.state.global_step} of {plan.steps}; --resume "
+                "goes on."
             ) from None
         except RuntimeError as error:
-            if processes == 1 or not _of_another_process(error):
+            words = ("closed by peer", "reset by peer", "gloo", "nccl", "timed out")
+            if processes == 1 or not any(word in str(error).lower() for word in words):
                 raise
             raise Interrupted(
                 f"Another process of this training was lost at step {trainer.state.global_step}; "
-                f"go on with --resume --out {folder}."
+                "--resume goes on."
             ) from error
     trainer.accelerator.wait_for_everyone()
     return trainer
-
-
-def _of_another_process(error: RuntimeError) -> bool:
-    """Return whether gloo or NCCL reports that another process is gone."""
-    said = str(error).lower()
-    words = ("connection closed by peer", "connection reset by peer", "gloo", "nccl", "timed out")
-    return any(word in said for word in words)
 
 
 def prepare(settings: TrainSettings, folder: Path) -> Setup:
@@ -239,7 +220,6 @@ def prepare(settings: TrainSettings, folder: Path) -> Setup:
             f"batch_queries = {settings.batch_queries} was asked for; {data.name} has "
             f"{counted(data.count, data.unit)} to train on."
         )
-    _warn_of_margins(recipe, data)
     encoder, tokenizer = checkpoint.load(settings.backbone, recipe.card.layers, device)
     encoder.card = recipe.card
     if recipe.card.exit_head != "fitted":
@@ -301,20 +281,6 @@ def _with_exits(setup: Setup) -> ModelCard:
         encoder.fitted, encoder.behind = trained, behind
     more = {cut for cut in fitted_cuts(card) if frozen or cut.layer == 0}
     return replace(card, cuts=tuple(sorted({*card.cuts, *more})))
-
-
-def _warn_of_margins(recipe: Recipe, data: TrainingData) -> None:
-    """Warn if margins of the teacher are out of reach: cosines differ by 2 at most."""
-    setting = recipe.setting
-    reached = 2 / setting.temperature
-    if setting.distill == "margin-mse" and setting.similarity == "cosine":
-        widest = data.widest / setting.distill_temperature
-        if widest > reached:
-            say(
-                f"Warning: margins of the teacher go up to {widest:g}, and those of cosines divided"
-                f" by temperature = {setting.temperature:g} to {reached:g}. Raise "
-                "distill_temperature, lower temperature, or set similarity=dot."
-            )
 
 
 def _all_used(recipe: Recipe, encoder: Encoder) -> bool:
@@ -384,11 +350,6 @@ def train_separately(
                 say(f"{cut}: trained already ({place} of {len(cuts)})")
                 continue
             say(f"{cut}: {place} of {len(cuts)}")
-            try:
-                trained.append(train(of_cut(settings, cut), own, resumes))
-            except Interrupted as stopped:
-                raise Interrupted(
-                    f"{str(stopped).split(';')[0]} of {cut}; go on with --resume --out {folder}."
-                ) from None
+            trained.append(train(of_cut(settings, cut), own, resumes))
         clear(folder)
     return SeparateReport(tuple(trained), cuts, folder, time.monotonic() - begun)

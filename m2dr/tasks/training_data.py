@@ -131,7 +131,6 @@ class TrainingData:
     example: Callable[[int, int], Any]  # of an epoch, at a place
     batch: Callable[[ModelCard, ModelTokenizer, Sequence[Any]], TokenBatch]
     quality: Quality | None  # on the dev split
-    widest: float = 0.0  # margin between the scores that a teacher gave to documents of a query
 
 
 def open_training_data(settings: TrainSettings) -> TrainingData:
@@ -153,19 +152,17 @@ def kind_of(settings: TrainSettings) -> Kind:
 
 
 def _of_corpus(dataset: Dataset, settings: TrainSettings) -> TrainingData:
-    split, widest = settings.split, 0.0
+    split = settings.split
     groups: Groups
+    notes = list[str]()
     if settings.distill == "none":
         source = settings.negative_source
         if source == "auto":
             source = "given" if dataset.negatives(split) else "random"
         groups = Groups(dataset, split, settings.negatives, source, settings.seed)
-        notes = [groups.answered.note]
     else:
         path = settings.teacher_scores
-        if path:
-            say(f"Reading the scores of {path}")
-        groups = taught = ScoredGroups(
+        groups = scored = ScoredGroups(
             dataset,
             split,
             settings.negatives,
@@ -174,8 +171,8 @@ def _of_corpus(dataset: Dataset, settings: TrainSettings) -> TrainingData:
             read_scores(Path(path)) if path else dataset.scores(split),
             path or settings.corpus,
         )
-        notes, widest = [groups.answered.note, taught.note], taught.widest()
-    for note in filter(None, notes):
+        notes.append(scored.note)
+    for note in filter(None, (groups.answered.note, *notes)):
         say(f"{dataset.name} {split}: {note}")
 
     def example(epoch: int, place: int) -> Group:
@@ -187,8 +184,7 @@ def _of_corpus(dataset: Dataset, settings: TrainSettings) -> TrainingData:
         return make_batch(card, tokenizer, chosen, known, tokens)
 
     quality, count = _ranking_quality(dataset, settings), len(groups)
-    unit = "queries"
-    return TrainingData(dataset.name, "documents", unit, count, example, batch, quality, widest)
+    return TrainingData(dataset.name, "documents", "queries", count, example, batch, quality)
 
 
 def _ranking_quality(dataset: Dataset, settings: TrainSettings) -> Quality | None:
@@ -241,11 +237,6 @@ def _of_sentences(sentences: Sentences, settings: TrainSettings) -> TrainingData
             f"{counted(sentences.skipped, 'rows')} without a label, or of another split than "
             "train, left out"
         )
-    if not sentences.scored:
-        say(
-            f"{sentences.name} holds texts without queries: each is its own positive, and titles "
-            "are not read (unsupervised SimCSE)"
-        )
     if settings.loss == "simcse" and sentences.scored:
         pairs = tuple(SentencePair(text, text, 1.0) for text in distinct(pairs)[0])
 
@@ -254,12 +245,10 @@ def _of_sentences(sentences: Sentences, settings: TrainSettings) -> TrainingData
     ) -> TokenBatch:
         return make_pair_batch(card, tokenizer, chosen, settings.gradient_cache)
 
-    kind: Kind = "scored pairs" if sentences.scored else "sentences"
-    unit = "pairs" if sentences.scored else "sentences"
     return TrainingData(
         sentences.name,
-        kind,
-        unit,
+        "scored pairs" if sentences.scored else "sentences",
+        "pairs" if sentences.scored else "sentences",
         len(pairs),
         lambda _, place: pairs[place],
         batch,

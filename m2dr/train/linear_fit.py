@@ -5,7 +5,7 @@ embedding, K prefixes that the rotation is learned for, D dims of the longest of
 step, of which the first Q rank all others.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -127,18 +127,6 @@ class Moments:
         found.count = self.count
         return found
 
-    def arrays(self) -> dict[str, Doubles]:
-        """Return all sums by name, for a file."""
-        return {**self._sums, "count": np.array(float(self.count))}
-
-    @classmethod
-    def of(cls, arrays: Mapping[str, Doubles], layers: int, wide: bool = False) -> "Moments":
-        """Return moments with the sums of a file."""
-        found = cls(layers, wide)
-        found._sums = {name: sum_ for name, sum_ in arrays.items() if name != "count"}
-        found.count = int(arrays["count"])
-        return found
-
     def _sum(self, name: str, found: Doubles) -> None:
         self._sums[name] = self._sums[name] + found if name in self._sums else np.array(found)
 
@@ -197,7 +185,7 @@ class FittedHead:
 
 def fit_head(
     moments: Moments,
-    held_out: Sample,
+    held_out: Sample | None,
     layer: int,
     inputs: FitInputs,
     ridges: Sequence[float] = RIDGES,
@@ -209,7 +197,7 @@ def fit_head(
 
     Args:
         moments: of the texts of the fit.
-        held_out: other texts; may be empty.
+        held_out: other texts, if any.
         layer: 0 to S.
         inputs: what the exit reads, as for `inputs_of`.
         ridges: values of λ to try; without held-out texts DEFAULT_RIDGE, where it is among them.
@@ -219,9 +207,8 @@ def fit_head(
     """
     parts = inputs_of(layer, inputs)
     gram, products, scales = _system(moments, parts)
-    read = held_out.read(parts)
     tried: list[FittedHead] = []
-    if not len(held_out) and DEFAULT_RIDGE in ridges:
+    if not held_out and DEFAULT_RIDGE in ridges:
         ridges = (DEFAULT_RIDGE,)
     for candidate in ridges:
         try:
@@ -230,7 +217,7 @@ def fit_head(
             continue
         weight, bias = solved[:-1].astype(np.float32), solved[-1].astype(np.float32)
         head = FittedHead(weight, bias, candidate, None)
-        cosine = _mean_cosine(head(read), held_out.targets) if len(held_out) else None
+        cosine = _mean_cosine(head(held_out.read(parts)), held_out.targets) if held_out else None
         tried.append(replace(head, cosine=cosine))
     if not tried:
         told = ", ".join(f"{ridge:g}" for ridge in ridges)
@@ -378,7 +365,8 @@ def _learned(
             if loss < least:
                 best, least = descent.rotation, loss
         advance(1)
-    return _in_order(points, _orthogonal(best.double()), ranking.dims)
+    left, _, right = torch.linalg.svd(best.double())  # the nearest orthogonal matrix
+    return _in_order(points, left @ right, ranking.dims)
 
 
 class _RankingLoss:
@@ -483,13 +471,6 @@ class _Descent:
         turned = self.rotation - rate / max(1.0, length / LONGEST_STEP) * angles @ self.rotation
         # (I + A) R made orthogonal again, by one step of Newton and Schulz.
         self.rotation = torch.addmm(turned, turned @ turned.mT, turned, beta=1.5, alpha=-0.5)
-
-
-def _orthogonal(matrix: Tensor) -> Tensor:
-    """Return the nearest orthogonal matrix, [W, W]."""
-    left, _, right = torch.linalg.svd(matrix)
-    nearest: Tensor = left @ right
-    return nearest
 
 
 def _in_order(points: Tensor, rotation: Tensor, dims: Sequence[int]) -> Tensor:

@@ -418,12 +418,3 @@ def test_of_many_scores_the_first_are_kept_and_every_answer() -> None:
     assert made[0].scores[0] == 1999
     with pytest.raises(UserError, match="too few scores"):
         groups(source, rows, negatives=NEGATIVES_KEPT + 2)
-
-
-def test_the_widest_margin_is_that_of_a_drawn_pair() -> None:
-    source = dataset([("q1", "d1"), ("q1", "d2"), ("q2", "d3")])
-    rows = [
-        ("q1", "d1", 4), ("q1", "d2", -9), ("q1", "d7", 1), ("q2", "d3", 0), ("q2", "d8", 5.5)
-    ]  # fmt: skip
-
-    assert groups(source, rows).widest() == 10.0

@@ -62,15 +62,6 @@ def test_each_grid_says_how_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.usefixtures("place")
-def test_costs_of_every_cut_lie_beside_the_grid() -> None:
-    evaluated("--model", "first", "--costs")
-
-    costs = json.loads((results("first") / "costs.json").read_text())
-    assert list(costs["cells"]) == ["L2D8", "L2D32", "L4D8", "L4D32"]
-    assert all(cell["latency_p50_ms"] > 0 for cell in costs["cells"].values())
-
-
-@pytest.mark.usefixtures("place")
 def test_a_model_is_compared_with_others_and_not_with_itself() -> None:
     evaluated("--model", "first")
 

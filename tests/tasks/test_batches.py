@@ -101,22 +101,3 @@ def test_scores_of_a_teacher_are_those_of_all_processes_in_the_order_of_their_qu
         np.testing.assert_array_equal(batch.teacher, expected)
     assert make(GROUPS).teacher is None
     assert make(GROUPS).tensors()["teacher"] is None
-
-
-def test_a_document_that_two_processes_have_is_masked_in_both(
-    tools: tuple[ModelCard, ModelTokenizer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def make(some: list[Any]) -> TokenBatch:
-        return make_batch(*tools, some, KNOWN)
-
-    excluded = with_others(GROUPS[3:], make, monkeypatch)(GROUPS[:3]).excluded
-
-    # Columns: positives of both processes, 0 to 5, then negatives of both, 6 to 11.
-    found = {(int(row), int(column)) for row, column in np.argwhere(excluded)}
-    assert found == {
-        (0, 3), (0, 6), (0, 7), (0, 10),  # "read text" and "a string" answer "read a file" too
-        (3, 0), (3, 6), (3, 7), (3, 10),
-        (1, 4), (4, 1),  # both have "the list class"
-        (2, 5), (2, 8), (2, 11),  # "the module" is known to answer, "path write" comes again
-        (5, 8),
-    }  # fmt: skip

@@ -12,12 +12,10 @@ from numpy.typing import NDArray
 from world import WORDS
 
 from m2dr.cli import main
-from m2dr.core.settings import read_train_settings
 from m2dr.model.checkpoint import load
 from m2dr.model.encoder import Encoder
 from m2dr.model.tokenizer import ModelTokenizer
 from m2dr.tasks.encode_texts import embed_texts
-from m2dr.tasks.train import prepare
 
 QUERIES, NEGATIVES, T = 40, 3, 2.0
 CUTS = [(layer, dim) for layer in (1, 2, 3, 4) for dim in (8, 32)]
@@ -124,20 +122,6 @@ def test_a_training_brings_every_cut_nearer_to_the_teacher(
     assert after.mean() < 0.6 * before.mean()
 
 
-def test_the_terms_of_a_teacher_are_explained(groups: Path, tiny_backbone: Path) -> None:
-    words = ("--variant", "mrl", "--corpus", groups, "--backbone", tiny_backbone, "--explain")
-
-    both = run(*words, sets="distill=kl negatives=2 distill_weight=0.25 dims=[8]")
-    alone = run(*words, sets="distill=margin-mse negatives=2 contrastive_weight=0 dims=[8]")
-
-    rows = [line.split() for line in both.stdout.splitlines()]
-    for cut in ("L4D8", "L4D32"):
-        assert [cut, "contrastive", "1.0000"] in rows
-        assert [cut, "kl", "0.2500", "teacher's", "scores"] in rows
-    assert "contrastive" not in alone.stdout
-    assert "L4D8   margin-mse  1.0000  teacher's scores" in alone.stdout
-
-
 @pytest.fixture
 def reranked(tmp_path: Path) -> Path:
     """A TREC run of a teacher over the tiny corpus: 20 of its 24 training queries, 4 deep."""
@@ -161,33 +145,6 @@ def test_a_run_of_a_reranker_is_a_teacher_of_its_corpus(
     assert "4 of 24 queries left out, which lack the teacher's score" in done.stderr
     assert "20 queries, 10 per step" in done.stderr
     assert json.loads((tmp_path / "m" / "settings.json").read_text())["distill"] == "margin-mse"
-
-
-@pytest.mark.parametrize(
-    ("sets", "warned"),
-    [
-        ("distill=margin-mse similarity=cosine temperature=0.2", True),
-        ("distill=margin-mse similarity=cosine temperature=0.2 distill_temperature=2.0", False),
-        ("distill=margin-mse similarity=dot", False),
-        ("distill=kl similarity=cosine temperature=0.2", False),
-    ],
-)
-def test_margins_that_no_cosines_have_are_warned_of(
-    sets: str,
-    warned: bool,
-    reranked: Path,
-    tiny_corpus: Path,
-    tiny_backbone: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    words = [*sets.split(), "negatives=3", "batch_queries=4", "variant=mrl", "device=cpu"]
-    paths = {"corpus": tiny_corpus, "backbone": tiny_backbone, "teacher_scores": reranked}
-    settings = read_train_settings(None, words, {key: str(path) for key, path in paths.items()})
-
-    prepare(settings, tmp_path)
-
-    assert ("margins of the teacher go up to 15" in capsys.readouterr().err) is warned
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,17 @@
 """m2dr fit: the full model stays what it was, and every layer below gets an exit."""
 
-import json
 import shutil
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from math import sqrt
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
-from transformers import AutoTokenizer
 from world import WORDS, make_model
 
 from m2dr.cli import main
@@ -27,10 +21,9 @@ from m2dr.model import checkpoint
 from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import export_cut, read_card
 from m2dr.model.hub import EXITS, STATIC
-from m2dr.model.static import open_static
 from m2dr.tasks import fit as fit_module
 from m2dr.tasks.encode_texts import embed_texts
-from m2dr.tasks.fit import fit, fit_texts, widest
+from m2dr.tasks.fit import fit, fit_texts
 
 SENTENCES = [
     f"{WORDS[i % 15]} {WORDS[i // 15]} " + " ".join(WORDS[i % 11 : i % 11 + i % 5])
@@ -101,8 +94,9 @@ def test_the_full_model_is_the_backbone(
     assert all(cosine is not None and cosine > 0.3 for cosine in cosines)
 
 
-@pytest.mark.parametrize("inputs", ["tokens+layer", "layer", "all-layers"])
-@pytest.mark.parametrize("identity", [0, 40])
+@pytest.mark.parametrize(
+    ("inputs", "identity"), [("tokens+layer", 40), ("layer", 0), ("all-layers", 0)]
+)
 def test_an_exit_gives_what_its_regression_gives(
     inputs: str,
     identity: int,
@@ -135,22 +129,6 @@ def test_a_cut_encoder_gives_the_vectors_of_the_full_one(
             assert np.allclose(cut, full[layer], atol=1e-5), (inputs, layer)
 
 
-def test_layer_0_runs_no_layer_and_is_the_mean_of_a_table(
-    tiny_backbone: Path, sentences: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = fitted(tiny_backbone, sentences, tmp_path / "fitted", identity=16)
-    encoder, tokenizer = checkpoint.load(out)
-    monkeypatch.setattr(encoder.transformer, "forward", None)  # not called
-    found = embed_texts(encoder, tokenizer, [*QUERIES, "[CLS]"], "query", (0,))[0]
-    static = load_file(out / STATIC)
-    table, weights = static["table"].float().numpy(), static["weights"].numpy()
-    assert weights[:4].tolist() == [0, 0, 0, 0]
-    for text, vector in zip(QUERIES, found, strict=False):
-        ids = tokenizer([text], 64)[0]
-        assert np.allclose(vector, weights[ids] @ table[ids] / weights[ids].sum(), atol=1e-5)
-    assert not found[-1].any()  # a text without words
-
-
 def test_more_texts_are_read_until_they_are_no_help(
     tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,49 +142,6 @@ def test_more_texts_are_read_until_they_are_no_help(
     monkeypatch.setattr("m2dr.tasks.fit.ENOUGH", -2.0)
     many = fit(settings, tmp_path / "many").texts
     assert (few, many) == (64 - 64 // 8, 400 - 400 // 8)
-
-
-def test_a_fitted_model_can_be_fitted_again(
-    tiny_backbone: Path, sentences: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    once = fitted(tiny_backbone, sentences, tmp_path / "once")
-    assert "was fitted before" not in capsys.readouterr().err
-    twice = fitted(once, sentences, tmp_path / "twice", rotation="none")
-    assert "once was fitted before, on 87 texts of sentences" in capsys.readouterr().err
-    found, wanted = vectors(twice, (0, 2, 4)), vectors(once, (0, 2, 4))
-    assert np.allclose(found, wanted, atol=0.03 * np.abs(wanted).max(axis=(1, 2), keepdims=True))
-    rotated = fitted(once, sentences, tmp_path / "rotated")
-    wanted = scores(vectors(once, (4,))[0], "dot")
-    assert np.allclose(scores(vectors(rotated, (4,))[0], "dot"), wanted, rtol=1e-4, atol=1e-4)
-    assert len(json.loads((rotated / "modules.json").read_text())) == 3  # one rotation, not two
-
-
-def test_words_that_no_text_has_and_a_state_that_says_nothing(
-    tiny_backbone: Path, tmp_path: Path
-) -> None:
-    corpus = tmp_path / "same.txt"
-    corpus.write_text("open\n" * 9)
-    out = fitted(tiny_backbone, corpus, tmp_path / "fitted", identity=8)
-    found = vectors(out, (0, 1, 2, 3, 4))
-    assert np.isfinite(found).all()
-
-
-def test_an_added_token_without_an_embedding_is_no_part_of_a_fit(
-    tiny_backbone: Path, sentences: Path, tmp_path: Path
-) -> None:
-    folder = shutil.copytree(tiny_backbone, tmp_path / "backbone")
-    inner = AutoTokenizer.from_pretrained(folder)
-    inner.add_tokens(["zebra"])  # id 64 of 64 embeddings
-    inner.save_pretrained(folder)
-    out = fitted(make_model(folder, tmp_path / "model"), sentences, tmp_path / "fitted")
-
-    encoder, tokenizer = checkpoint.load(out)
-    assert len(open_static(out).embed(["open the file"])) == 1
-    with pytest.raises(UserError, match="'zebra', a token that was added to the tokenizer as 64"):
-        embed_texts(encoder, tokenizer, ["a file", "a zebra"], "document", (4,))
-    sentences.write_text(sentences.read_text() + "the zebra reads\n")
-    with pytest.raises(UserError, match="has no embedding in the model. Leave it out"):
-        fitted(folder, sentences, tmp_path / "again")
 
 
 def test_states_that_are_not_finite_are_refused(
@@ -223,16 +158,13 @@ def test_states_that_are_not_finite_are_refused(
 
 
 @pytest.mark.parametrize("name", [EXITS, STATIC])
-def test_exits_that_are_missing_damaged_or_of_another_model_are_refused(
+def test_exits_that_are_damaged_are_refused(
     name: str, tiny_backbone: Path, sentences: Path, tmp_path: Path
 ) -> None:
     out = fitted(tiny_backbone, sentences, tmp_path / "fitted")
     data = (out / name).read_bytes()
     (out / name).write_bytes(data[: len(data) // 2])
     with pytest.raises(UserError, match="fingerprint"):
-        checkpoint.load(out)
-    (out / name).unlink()
-    with pytest.raises(UserError, match=f"lacks {name}"):
         checkpoint.load(out)
 
 
@@ -259,39 +191,20 @@ def _interrupt() -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.parametrize("verb", ["fit", "train"])
 def test_what_cannot_be_a_backbone_is_refused(
-    tiny_backbone: Path, tiny_corpus: Path, sentences: Path, tmp_path: Path
+    verb: str, tiny_backbone: Path, tiny_corpus: Path, sentences: Path, tmp_path: Path
 ) -> None:
     """A folder that would be written over, and a cut whose last layer ends in a fitted exit."""
     model = fitted(tiny_backbone, sentences, tmp_path / "model", documents="same")
-    (tmp_path / "link").symlink_to(model)
     export_cut(model, 2, tmp_path / "cut")
-    files = {path: path.read_bytes() for path in model.iterdir() if path.is_file()}
+    before = (model / "m2dr.json").read_bytes()
 
-    for asked, sentence in ((model, "where the model would be written"), ("cut", "fitted exit")):
-        for verb in ("fit", "train"):
-            words = ["--backbone", tmp_path / asked, "--corpus", tiny_corpus, "--device", "cpu"]
-            done = CliRunner().invoke(
-                main, [verb, *map(str, words), "--out", str(tmp_path / "link"), "--overwrite"]
-            )
-            assert done.exit_code == 2
-            assert sentence in done.stderr
-    assert files == {path: path.read_bytes() for path in model.iterdir() if path.is_file()}
-
-
-@given(st.lists(st.lists(st.integers(0, 30), max_size=6), max_size=24), st.integers(1, 5))
-def test_a_chosen_snippet_is_worth_most_by_the_formula(rows: list[list[int]], among: int) -> None:
-    rows = rows[: len(rows) // among * among]
-
-    chosen = widest(rows, among)
-
-    counts: Counter[int] = Counter()
-    assert [place // among for place in chosen] == list(range(len(rows) // among))
-    for place in chosen:
-        first = place // among * among
-        worth = [
-            sum(1 / sqrt(1 + counts[token]) for token in set(row)) / sqrt(max(len(set(row)), 1))
-            for row in rows[first : first + among]
-        ]
-        assert worth[place - first] == pytest.approx(max(worth))
-        counts.update(set(rows[place]))
+    for backbone, sentence in (("model", "the model would be written"), ("cut", "fitted exit")):
+        words = ["--backbone", tmp_path / backbone, "--corpus", tiny_corpus, "--device", "cpu"]
+        done = CliRunner().invoke(
+            main, [verb, *map(str, words), "--out", str(model), "--overwrite"]
+        )
+        assert done.exit_code == 2
+        assert sentence in done.stderr
+    assert (model / "m2dr.json").read_bytes() == before

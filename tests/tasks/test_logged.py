@@ -7,7 +7,6 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from m2dr.core.errors import Interrupted
 from m2dr.core.settings import read_train_settings
 from m2dr.tasks.train import train
 from m2dr.train.trainer import Trainer
@@ -56,7 +55,7 @@ def logged(folder: Path) -> list[int]:
 
 @pytest.mark.parametrize(
     ("steps", "accumulate", "told"),
-    [(1, 1, [1]), (4, 1, [1, 3, 4]), (3, 2, [1, 3]), (5, 1, [1, 3, 5])],
+    [(1, 1, [1]), (3, 2, [1, 3]), (4, 1, [1, 3, 4])],
 )
 def test_first_and_last_loss_are_logged_and_told(
     steps: int, accumulate: int, told: list[int], losses: dict[int, list[float]],
@@ -71,29 +70,3 @@ def test_first_and_last_loss_are_logged_and_told(
     assert report.first_loss == pytest.approx(mean(losses, 1, 1), rel=1e-4)
     since = told[-2] + 1 if len(told) > 1 else 1
     assert report.last_loss == pytest.approx(mean(losses, since, steps), rel=1e-4)
-
-
-def test_a_resumed_training_tells_the_loss_it_began_with_and_its_last(
-    losses: dict[int, list[float]], tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    words = (*WORDS, "steps=4", "save_steps=2", "log_steps=50")
-    options = {"backbone": str(tiny_backbone), "corpus": str(tiny_corpus), "device": "cpu"}
-    settings = read_train_settings(None, words, options)
-    step = Trainer.training_step
-
-    def stopped(self: Trainer, *rest: object, **named: object) -> torch.Tensor:
-        if self.state.global_step == 3:
-            raise KeyboardInterrupt
-        return step(self, *rest, **named)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "training_step", stopped)
-        with pytest.raises(Interrupted):
-            train(settings, tmp_path / "model")
-    report = train(settings, tmp_path / "model", resume=True)
-
-    assert report.first_loss == pytest.approx(losses[0][0], rel=1e-4)
-    last = (losses[2][-1] + losses[3][-1]) / 2
-    assert report.last_loss == pytest.approx(last, rel=1e-4)
-    assert logged(tmp_path / "model")[-1] == 4

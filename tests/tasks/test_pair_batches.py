@@ -44,18 +44,3 @@ def test_exclusions_are_those_of_the_definition_read_out_cell_by_cell(
         for n, (_, second, _) in enumerate(pairs):
             if score >= 0.8 and n != b:  # no other row is ever asked
                 assert mask[b, n] == (first == second or frozenset((first, second)) in alike)
-
-
-def test_scores_and_tokens_go_along() -> None:
-    batch = make_pair_batch(
-        CARD, Letters(), [SentencePair("ab", "c", 0.25), SentencePair("d", "efg", 1.0)]
-    )
-
-    assert batch.labels.tolist() == [0.25, 1.0]
-    assert batch.queries == 2
-    rows = {
-        int(row): ids[mask.astype(bool)].tolist()
-        for part_ids, part_mask, part_rows in batch.texts
-        for ids, mask, row in zip(part_ids, part_mask, part_rows, strict=True)
-    }
-    assert [bytes(rows[i]).decode() for i in range(4)] == ["ab", "d", "c", "efg"]

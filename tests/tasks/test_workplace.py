@@ -92,7 +92,7 @@ def test_many_trainings_of_which_none_came_to_a_checkpoint_are_begun_again(
     report = train_separately(settings, tmp_path)
 
     assert len(report.trained) == 2
-    with pytest.raises(UserError, match="holds trained models; choose another --out"):
+    with pytest.raises(UserError, match="holds a finished model; choose another --out"):
         train_separately(settings, tmp_path)
 
 

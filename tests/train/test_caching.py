@@ -162,17 +162,6 @@ def test_what_was_dropped_is_dropped_again_when_a_part_is_run_again(
     assert not torch.equal(numbers(made, batch(case, 3), seed=14)["loss"], cached["loss"])
 
 
-@pytest.mark.parametrize("case", ["elastic", "mipic"])
-def test_caching_over_parts_composes_with_checkpointing_inside_blocks(
-    case: str, tiny_backbone: Path
-) -> None:
-    kept = numbers(module(case, tiny_backbone, False, dropout=0.3), batch(case, 3))
-    both = module(case, tiny_backbone, True, dropout=0.3)
-    both.encoder.checkpoint_layers(on=True)
-
-    assert_same(numbers(both, batch(case, 3)), kept, within=0)
-
-
 class Live(TorchDispatchMode):
     """Measures the peak bytes of tensors that operations made and that are still held."""
 

@@ -85,23 +85,3 @@ def test_published_encoders_have_their_published_checkpoints(
     layers: int, width: int, published: list[tuple[int, int]]
 ) -> None:
     assert [(cut.layer, cut.dim) for cut in checkpoints_of(layers, width)] == published
-
-
-@pytest.mark.parametrize("layers", [1, 2, 3, 5, 6, 7, 12, 24, 36])
-@pytest.mark.parametrize("width", [8, 16, 17, 384, 768, 4096])
-def test_checkpoints_grow_both_ways_and_end_with_the_whole(layers: int, width: int) -> None:
-    checkpoints = checkpoints_of(layers, width)
-
-    assert checkpoints[-1] == Cut(layers, width)
-    depths, dims = [cut.layer for cut in checkpoints], [cut.dim for cut in checkpoints]
-    assert depths == sorted(set(depths))
-    assert dims == sorted(set(dims))
-    assert dims[0] == min(16, width) or layers == 1
-
-
-@pytest.mark.parametrize(
-    "checkpoints", [(Cut(2, 8), Cut(2, 16)), (Cut(1, 16), Cut(2, 8))], ids=["layers", "dims"]
-)
-def test_a_chain_that_turns_back_is_refused(checkpoints: tuple[Cut, ...]) -> None:
-    with pytest.raises(ValueError, match="each checkpoint must lie deeper, none be shorter"):
-        Chain(checkpoints, TAU)

@@ -43,17 +43,3 @@ def test_of_several_processes_each_must_have_written_its_random_state(tmp_path: 
     torch.save({"cpu": 1}, newer / "rng_state_1.pth")
     assert last_complete_checkpoint(tmp_path, processes=2) == newer
     assert last_complete_checkpoint(tmp_path, processes=3) is None
-
-
-@pytest.mark.parametrize("missing", ["optimizer.bin", "pytorch_model_fsdp.bin"])
-def test_a_checkpoint_of_shared_weights_holds_them_and_its_optimiser(
-    missing: str, tmp_path: Path
-) -> None:
-    path = make_checkpoint(tmp_path, 9)
-    (path / "optimizer.pt").rename(path / "optimizer.bin")
-    torch.save({"weight": 0}, path / "pytorch_model_fsdp.bin")
-    assert last_complete_checkpoint(tmp_path) == path
-
-    (path / missing).unlink()
-
-    assert last_complete_checkpoint(tmp_path) is None

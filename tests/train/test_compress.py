@@ -59,24 +59,6 @@ def test_a_lottery_depends_on_its_seed_alone_and_disturbs_no_other_draw() -> Non
 
 
 @HOW
-def test_a_target_has_no_gradient(how: Compression) -> None:
-    x = draw(5, 16).requires_grad_()
-
-    assert not compressed(x, 8, how).requires_grad
-    assert not compressed_randomised(x, 8, 1).requires_grad
-
-
-@HOW
-def test_half_precision_is_left_before_anything_is_decomposed(how: Compression) -> None:
-    x = draw(6, 16).bfloat16()
-
-    found = compressed(x, 4, how)
-
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, compressed(x.float(), 4, how))
-
-
-@HOW
 def test_several_batches_at_once_have_the_targets_of_each(how: Compression) -> None:
     batches = [draw(5, 16, seed) for seed in range(5)]
 

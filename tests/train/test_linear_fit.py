@@ -4,8 +4,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from m2dr.core.records import FitInputs, inputs_of
@@ -57,25 +55,6 @@ def test_a_head_is_the_least_squares_of_numpy(layer: int, inputs: FitInputs, rid
     assert np.allclose(head.bias, wanted[-1], atol=1e-5)
 
 
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(0, 99))
-def test_moments_are_the_same_however_texts_are_shared_out(sizes: list[int], seed: int) -> None:
-    texts = sample(sum(sizes), seed)
-    parts, start = [Moments(S, True), Moments(S, True)], 0
-    for number, size in enumerate(sizes):
-        rows = slice(start, start + size)
-        start += size
-        parts[number % 2].add(
-            Sample(texts.states[:, rows], texts.tokens[rows], texts.targets[rows])
-        )
-    merged = Moments(S, True)
-    for part in parts:
-        merged.merge(Moments.of(part.arrays(), S, True))
-    whole = moments_of(texts)
-    assert merged.count == whole.count
-    for name, found in whole.arrays().items():
-        assert np.allclose(merged.arrays()[name], found, rtol=1e-12, atol=1e-9), name
-
-
 def test_the_ridge_is_the_one_that_is_best_on_texts_held_out() -> None:
     texts, held_out = sample(12, 1), sample(200, 2)
     chosen = fit_head(moments_of(texts), held_out, 2, "all-layers")
@@ -86,13 +65,3 @@ def test_the_ridge_is_the_one_that_is_best_on_texts_held_out() -> None:
     assert chosen.cosine is not None
     assert chosen.cosine >= max(head.cosine or -1 for head in tried) - 1e-12
     assert fit_head(moments_of(texts), sample(0), 2, "layer").ridge == DEFAULT_RIDGE
-
-
-@pytest.mark.parametrize("where", ["states", "tokens", "targets"])
-def test_a_value_that_is_not_finite_is_refused_and_nothing_of_its_texts_kept(where: str) -> None:
-    texts, found = sample(4), moments_of(sample(5))
-    before = {name: sums.copy() for name, sums in found.arrays().items()}
-    getattr(texts, where).flat[3] = np.nan
-    with pytest.raises(ValueError, match="not finite"):
-        found.add(texts)
-    assert all(np.array_equal(found.arrays()[name], sums) for name, sums in before.items())

@@ -126,25 +126,6 @@ def test_mipic_is_its_papers_formula_from_token_ids_on(sia: bool, pic: bool, cac
     same_gradients(loss, expected, list(module.parameters()))
 
 
-def test_a_step_encodes_only_the_layers_that_its_draw_asks() -> None:
-    seen = []
-
-    class Watched(Toy):
-        def forward(self, ids: Tensor, mask: Tensor, layers: Sequence[int]) -> Tensor:
-            seen.append(tuple(layers))
-            return super().forward(ids, mask, layers)
-
-    choices = possible_steps(VARIANTS["2dmse-v1"], (1, 2, 3), DIMS, WHOLE)
-    objective = Objective(choices, WHOLE, Setting("cosine", TAU, seed=13))
-    module = TrainingModule(Watched(), objective)
-
-    for step in range(8):
-        module([part(range(len(LENGTHS)))], QUERIES, NOTHING, step=step)
-
-    assert seen == [objective.at(step).layers for step in range(8)]
-    assert len(set(seen)) > 1
-
-
 def test_a_batch_in_parts_comes_out_in_its_own_order() -> None:
     def encode(ids: Tensor, _: Tensor, layers: Sequence[int]) -> tuple[Tensor, Tensor]:
         first = ids[:, 0].double()

@@ -3,18 +3,16 @@
 import random
 from collections import Counter
 from dataclasses import replace
-from math import log
 
 import numpy as np
 import pytest
 import torch
-from formulas import DIM, DIMS, SHALLOW, TAU, B, L, N
+from formulas import DIM, DIMS, SHALLOW, TAU, L
 from referee import WHOLE, batch, encoded_batch, objective_of
 from torch import Tensor
 
 from m2dr.core.errors import UserError
 from m2dr.core.variants import VARIANTS, Variant
-from m2dr.train.losses import contrastive
 from m2dr.train.objective import Objective, Setting
 from m2dr.train.terms import StepTerms, possible_steps
 
@@ -126,19 +124,3 @@ def test_a_loss_that_is_no_number_names_the_part_that_is_none(value: float) -> N
 
     with pytest.raises(UserError, match="not a number: its part layer-02/contrastive"):
         objective(asked, replace(sides, queries=broken))
-
-
-def test_scores_that_say_nothing_cost_log_n() -> None:
-    nothing = torch.zeros(2, 3, B, N)
-
-    loss = contrastive(nothing, torch.zeros(B, N, dtype=torch.bool), 0.05)
-
-    torch.testing.assert_close(loss, torch.full((2, 3), log(N)))
-
-
-def test_an_excluded_document_is_no_negative() -> None:
-    scores, excluded = torch.zeros(B, N), torch.zeros(B, N, dtype=torch.bool)
-    excluded[:, -1] = True
-    scores[:, -1] = 100.0
-
-    torch.testing.assert_close(contrastive(scores, excluded, 1.0), torch.tensor(log(N - 1)))

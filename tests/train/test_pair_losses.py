@@ -86,14 +86,6 @@ def test_angles_are_those_of_complex_quotients(width: int) -> None:
     agree(found, expected, first, second)
 
 
-def test_the_numerical_gradient_agrees() -> None:
-    labels = torch.tensor([0, 2, 1, 2])
-    first, second = draw(2, 4, 6, seed=1), draw(2, 4, 6, seed=2)
-
-    assert torch.autograd.gradcheck(lambda a, b: angle(a, b, labels, 0.5), (first, second))
-    assert torch.autograd.gradcheck(lambda s: cosent(s, labels, 0.5), draw(3, 4))
-
-
 def test_a_zero_vector_has_no_angle_and_learns_nothing() -> None:
     first, second = torch.zeros(1, 4, requires_grad=True), torch.ones(1, 4, requires_grad=True)
 

@@ -1,13 +1,10 @@
 """The example at a position of a training depends on the position alone."""
 
-from pathlib import Path
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from m2dr.core.records import Document, Group, Query
-from m2dr.core.settings import RunSettings
-from m2dr.train.trainer import BEST, Examples, Plan
+from m2dr.train.trainer import Examples
 
 
 def named(epoch: int, place: int) -> Group:
@@ -40,25 +37,3 @@ def test_a_position_holds_the_same_example_whatever_was_read_before(
     found = {i: read(other, range(i, i + 1))[0] for i in order}
 
     assert [found[i] for i in range(30)] == straight
-
-
-PLAN = Plan(
-    settings=RunSettings(schedule="cosine", accumulate=2, report_to="none"),
-    checkpoints=Path("out"),
-    logs=Path("logs"),
-    steps=40,
-    batch=8,
-    bf16=False,
-    cpu=True,
-    evaluate_steps=20,
-)
-
-
-def test_a_plan_says_the_same_in_the_words_of_transformers() -> None:
-    said = PLAN.arguments()
-
-    assert (said.max_steps, said.warmup_steps, said.lr_scheduler_type) == (40, 4, "cosine")
-    assert (said.per_device_train_batch_size, said.gradient_accumulation_steps) == (8, 2)
-    assert said.train_sampling_strategy == "sequential"  # Examples shuffles
-    assert said.metric_for_best_model == BEST
-    assert said.n_gpu <= 1

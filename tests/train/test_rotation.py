@@ -4,11 +4,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy.linalg import expm
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
@@ -150,68 +148,3 @@ def test_a_learned_rotation_ranks_unseen_texts_better_than_pca(similarity: Simil
     losses = {kind: loss(unseen, turn, DIMS, similarity) for kind, turn in found.items()}
     assert losses["learned"] < 0.95 * losses["pca"]
     assert losses["pca"] < losses["none"]
-
-
-@both
-def test_the_gradient_is_the_slope_of_the_loss(similarity: Similarity) -> None:
-    """At the best temperatures the loss does not change with them, so that their slope is 0."""
-    vectors = topics(80, seed=1)
-    points = linear_fit._scaled(torch.from_numpy(vectors).double(), similarity)
-    ranking = linear_fit._RankingLoss(DIMS, similarity)
-    assert ranking.set_temperature(points)
-    start = torch.from_numpy(fit_rotation(vectors, "pca", similarity, DIMS)).double()
-    ranking.fit_temperatures(points, len(points), start)
-    pull = torch.nn.functional.pad(
-        ranking.gradient(points, start), (0, 0, 0, 24 - DIMS[-1])
-    ).numpy()
-    angles = np.random.default_rng(0).normal(size=(24, 24))
-    angles -= angles.T
-
-    ahead, behind = (
-        loss(points.numpy(), expm(size * angles) @ start.numpy(), DIMS, similarity)
-        for size in (1e-3, -1e-3)
-    )
-
-    assert (ahead - behind) / 2e-3 == pytest.approx((pull * angles).sum(), rel=2e-2)
-
-
-@both
-@pytest.mark.parametrize(
-    ("count", "dims"),
-    [(300, ()), (300, (13, 24, 99)), (20, DIMS)],
-    ids=["no dims", "long dims", "few texts"],
-)
-def test_where_nothing_can_be_learned_it_is_pca(
-    count: int, dims: tuple[int, ...], similarity: Similarity
-) -> None:
-    vectors, steps = topics(count, seed=1), []
-    learned = fit_rotation(vectors, "learned", similarity, dims, advance=steps.append)
-    assert np.array_equal(learned, fit_rotation(vectors, "pca", similarity, dims))
-    assert sum(steps) == linear_fit.STEPS
-
-
-@both
-def test_neither_autocast_nor_inference_nor_the_usual_dtype_changes_it(
-    similarity: Similarity, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    vectors = topics(300, seed=1)
-    brief(monkeypatch)
-    found = fit_rotation(vectors, "learned", similarity, DIMS)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert np.array_equal(found, fit_rotation(vectors, "learned", similarity, DIMS))
-    with torch.inference_mode():
-        assert np.array_equal(found, fit_rotation(vectors, "learned", similarity, DIMS))
-    torch.set_default_dtype(torch.float64)
-    try:
-        assert np.array_equal(found, fit_rotation(vectors, "learned", similarity, DIMS))
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_values_that_are_not_finite_are_refused(kind: Rotation, value: float) -> None:
-    vectors = topics(100, seed=1)
-    vectors[3, 5] = value
-    with pytest.raises(ValueError, match="an embedding is not finite"):
-        fit_rotation(vectors, kind, "cosine", DIMS)

@@ -57,15 +57,6 @@ def trainer_of(module: TwoNumbers, plan: Plan, told: list[tuple[int, dict[str, f
     return Trainer(module, plan, examples, batch, None, tell)
 
 
-def test_what_begins_untrained_has_a_learning_rate_of_its_own(tmp_path: Path) -> None:
-    trainer = trainer_of(TwoNumbers(), plan(tmp_path), [])
-
-    groups = trainer.create_optimizer().param_groups
-
-    rates = {group["lr"]: len(group["params"]) for group in groups}
-    assert rates == {1e-3: 1, 1e-2: 1}
-
-
 def test_each_step_is_numbered_and_told_with_the_means_of_the_parts(tmp_path: Path) -> None:
     module, told = TwoNumbers(), []
 
