@@ -221,19 +221,22 @@ def of_strongest(x: Tensor, k: int) -> Tensor:
     return x @ torch.tensor(strongest, dtype=x.dtype)
 
 
-def token_relations(states: Tensor, projections: Sequence[Tensor]) -> Tensor:
-    """MIPIC, eq. 4 to 13, of one text's states [m, H] at one layer; its first token stands for it."""
+def token_relations(
+    states: Tensor, projections: Sequence[Tensor], anchor: str = "cls", tau: float = RELATIONS_TAU
+) -> Tensor:
+    """MIPIC, eq. 4 to 13, of one text's states [m, H] at one layer, without padding."""
     m, width = states.shape
     full = states.detach()
-    scale = sqrt(width) * RELATIONS_TAU
-    teacher = (full @ full[0]) / scale
+    scale = sqrt(width) * tau
+    vector = {"cls": full[0], "last": full[-1], "mean": full.sum(dim=0) / m}[anchor]
+    teacher = (full @ vector) / scale
     a_full = teacher.exp() / teacher.exp().sum()
     order = sorted(range(m), key=lambda j: -float(teacher[j]))
     total = torch.zeros((), dtype=states.dtype)
     for place, projection in enumerate(projections):
         dim = len(projection)
         share = Fraction(2, 10) + Fraction(5, 10) * Fraction(place, max(len(projections) - 1, 1))
-        student = (states[:, :dim] @ projection) @ full[0] / scale
+        student = (states[:, :dim] @ projection) @ vector / scale
         a = student.exp() / student.exp().sum()
         total = total + (a * (a / a_full).log()).sum()
         chosen = order[: min(m, max(8, ceil(share * m)))]

@@ -35,16 +35,6 @@ def naive_cosent(similarities: Tensor, labels: Tensor, temperature: float) -> Te
     return total.log()
 
 
-def naive_angle_similarity(x: Tensor, y: Tensor) -> Tensor:
-    """One pair, dim by dim: the normalised quotient's parts, summed."""
-    half = len(x) // 2
-    total = torch.zeros((), dtype=torch.float64)
-    for a, b, c, d in zip(x[:half], x[half:], y[:half], y[half:], strict=True):
-        quotient = torch.complex(a, b) * torch.complex(c, -d)
-        total = total + quotient.real + quotient.imag
-    return (total / (x.norm() * y.norm())).abs()
-
-
 def agree(ours: Tensor, theirs: Tensor, *leaves: Tensor) -> None:
     """Values and gradients, to 1e-8."""
     torch.testing.assert_close(ours, theirs, atol=1e-8, rtol=1e-8)
@@ -75,17 +65,6 @@ def test_similarities_in_half_precision_far_apart_stay_finite() -> None:
     torch.testing.assert_close(similarities.grad.float(), torch.tensor([-1, 1, 0]) / TAU)
 
 
-@pytest.mark.parametrize("width", [2, 8])
-def test_angles_are_those_of_complex_quotients(width: int) -> None:
-    first, second = draw(3, 7, width, seed=1), draw(3, 7, width, seed=2)
-
-    found = angle_similarities(first, second)
-
-    pairs = zip(first.flatten(0, 1), second.flatten(0, 1), strict=True)
-    expected = torch.stack([naive_angle_similarity(x, y) for x, y in pairs]).view(3, 7)
-    agree(found, expected, first, second)
-
-
 def test_a_zero_vector_has_no_angle_and_learns_nothing() -> None:
     first, second = torch.zeros(1, 4, requires_grad=True), torch.ones(1, 4, requires_grad=True)
 
@@ -95,31 +74,6 @@ def test_a_zero_vector_has_no_angle_and_learns_nothing() -> None:
     assert found.item() == 0
     assert (first.grad == 0).all()
     assert (second.grad == 0).all()
-
-
-def naive_in_batch(scores: Tensor, excluded: Tensor, positive: Tensor) -> Tensor:
-    """One cut: row by row, over the sentences that count."""
-    losses = [
-        scores[b, ~excluded[b]].div(TAU).exp().sum().log() - scores[b, b] / TAU
-        for b in range(len(scores))
-        if positive[b]
-    ]
-    return torch.stack(losses).mean() if losses else scores.sum() * 0
-
-
-@given(alike=st.lists(st.booleans(), min_size=1, max_size=5), seed=st.integers(0, 999))
-@settings(deadline=None, max_examples=25)
-def test_only_pairs_that_are_alike_ask_for_each_other(alike: list[bool], seed: int) -> None:
-    pairs, sentences = len(alike), len(alike) + 2
-    scores, positive = draw(3, pairs, sentences, seed=seed), torch.tensor(alike)
-    excluded = draw(pairs, sentences, seed=seed + 1) > 0.5
-    excluded.fill_diagonal_(False)
-    excluded[~positive] = True  # a pair that asks nothing may have nothing to be asked among
-
-    found = in_batch(scores, excluded, positive, TAU)
-
-    expected = torch.stack([naive_in_batch(cut, excluded, positive) for cut in scores])
-    agree(found, expected, scores)
 
 
 class Fixed(torch.nn.Module):

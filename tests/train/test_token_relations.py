@@ -1,10 +1,8 @@
 """Token relations, compared with MIPIC's equations 4 to 13 text by text and token by token."""
 
-from fractions import Fraction
-from math import ceil, exp, log, sqrt
-
 import pytest
 import torch
+from formulas import cka, token_relations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -14,43 +12,6 @@ from m2dr.train.mipic import TokenRelations, prefix_alignment, shares_of
 
 H, TAU = 24, 0.7
 DIMS = (3, 8, 16)
-
-
-def naive_cka(h: Tensor, full: Tensor) -> Tensor:
-    """Equation 3, by HSIC (equation 2) with explicit centring matrices."""
-    m = len(h)
-    centring = torch.eye(m, dtype=h.dtype) - torch.ones(m, m, dtype=h.dtype) / m
-
-    def hsic(k: Tensor, other: Tensor) -> Tensor:
-        return torch.trace(k @ centring @ other @ centring) / (m - 1) ** 2
-
-    k, other = h @ h.T, full @ full.T
-    return hsic(k, other) / (hsic(k, k) * hsic(other, other)).sqrt()
-
-
-def naive_text(
-    h: Tensor, projections: list[Tensor], shares: list[str], anchor: Pooling, tau: float
-) -> Tensor:
-    """Equation 13 of one text [m, H] without padding."""
-    m, width = h.shape
-    full = h.detach()
-    vector = {"cls": full[0], "last": full[-1], "mean": full.sum(dim=0) / m}[anchor]
-    teacher = [float(vector @ full[j]) / sqrt(width) / tau for j in range(m)]
-    normaliser = sum(exp(s - max(teacher)) for s in teacher)
-    a_full = [exp(s - max(teacher)) / normaliser for s in teacher]
-    order = sorted(range(m), key=lambda j: -teacher[j])
-    loss = h.new_zeros(())
-    for projection, share in zip(projections, shares, strict=True):
-        d = len(projection)
-        logits = torch.stack([vector @ (projection.T @ h[j, :d]) for j in range(m)])
-        a = torch.softmax(logits / sqrt(width) / tau, dim=0)
-        for j in range(m):
-            loss = loss + a[j] * (a[j].log() - log(a_full[j]))
-        count = min(m, max(8, ceil(Fraction(share) * m)))
-        chosen = order[:count]
-        if count > 1:
-            loss = loss + 1 - naive_cka(h[chosen, :d], full[chosen])
-    return loss
 
 
 def relations_of(anchor: Pooling = "cls", dims: tuple[int, ...] = DIMS) -> TokenRelations:
@@ -89,10 +50,9 @@ def test_loss_and_gradients_are_those_of_the_papers_equations(
     losses = module(1, states, mask)
 
     projections = list(module.projections.split(list(DIMS)))
-    shares = ["0.2", "0.45", "0.7"]
     expected = torch.stack(
         [
-            naive_text(text[:length], projections, shares, anchor, TAU)
+            token_relations(text[:length], projections, anchor, TAU)
             for text, length in zip(states, lengths, strict=True)
         ]
     )
@@ -123,7 +83,7 @@ def test_the_closed_gradient_of_cka_is_its_numerical_one(width: int) -> None:
             [
                 torch.stack(
                     [
-                        naive_cka(prefix[b, chosen[b, :k], :d], teacher[b, chosen[b, :k]])
+                        cka(prefix[b, chosen[b, :k], :d], teacher[b, chosen[b, :k]])
                         for k, d in zip(counts[b], (1, 2, 5), strict=True)
                     ]
                 )
