@@ -26,9 +26,7 @@ def write_rows(path: Path, rows: Rows) -> Path:
         path.write_bytes(packed or gzip.compress(data))
         return path
     if path.suffix in (".jsonl", ".json"):
-        lines = [json.dumps(dict(row)) for row in rows]
-        text = "".join(f"{line}\n" for line in lines)
-        path.write_bytes((text if path.suffix == ".jsonl" else f"[{','.join(lines)}]").encode())
+        path.write_bytes("".join(f"{json.dumps(dict(row))}\n" for row in rows).encode())
         return path
     if path.suffix in (".csv", ".tsv"):
         cells = [list(rows[0]), *([row[name] for name in rows[0]] for row in rows)]

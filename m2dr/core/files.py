@@ -127,13 +127,7 @@ def _unreadable(path: Path, error: object) -> str:
     return f"{path} cannot be read: {reason}."
 
 
-# Reading
-
-
-def refuse_pipe(path: Path) -> None:
-    """Raise UserError for a pipe or a device, where the caller reads a path more than once."""
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        raise UserError(f"{path} is a pipe or a device, and m2dr reads it more than once.")
+# Errors of libraries
 
 
 @contextmanager

@@ -65,20 +65,6 @@ def document_runtime_option() -> Any:  # a field
     )
 
 
-def graph_threads_option() -> Any:  # a field
-    """Return the field of the threads that build a graph."""
-    return option(
-        1, "Threads that build hnsw; 0 for all. More than one may build other bytes each time."
-    )
-
-
-def workers_option() -> Any:  # a field
-    """Return the field of the processes that encode."""
-    return option(
-        1, "Processes that encode, each on a gpu or a share of the cores; with Ray, tasks.", least=1
-    )
-
-
 @dataclass(frozen=True)
 class CheckRequest:
     """What `m2dr data check` is asked."""
@@ -101,7 +87,9 @@ class IndexRequest:
         (), "Engine to build: flat, which is the default, hnsw, ivf, int8, …", "--engine"
     )
     factory: str = option("", "Factory string of FAISS, built as one more engine.")
-    graph_threads: int = graph_threads_option()
+    graph_threads: int = option(
+        1, "Threads that build hnsw; 0 for all. More than one may build other bytes each time."
+    )
     root: Path = root_option()
     device: str = device_option()
     dtype: str = dtype_option()
@@ -116,7 +104,9 @@ class IndexRequest:
     exits: bool = option(
         True, "Fit exits on the documents, so that queries of any layer can search the last one."
     )
-    workers: int = workers_option()
+    workers: int = option(
+        1, "Processes that encode, each on a gpu or a share of the cores; with Ray, tasks.", least=1
+    )
     backend: Backend = option(
         "local",
         "Where the workers run: on this machine, or on Ray: the cluster at $RAY_ADDRESS, or a "

@@ -215,15 +215,10 @@ class TrainSettings(RunSettings):
         published = FAITHFUL.get(self.variant, {}) if self.faithful else {}
         return replace(VARIANTS[self.variant], **published)
 
-    @property
-    def overrides(self) -> dict[str, Any]:
-        """The fields of `Variant` that are given."""
-        chosen = {name: getattr(self, name) for name in CHOICES}
-        return {name: value for name, value in chosen.items() if value is not None}
-
     def recipe(self) -> Variant:
         """Return the row with the fields that these settings overrule."""
-        return replace(self.row, **self.overrides)
+        given = {name: getattr(self, name) for name in CHOICES}
+        return replace(self.row, **{n: value for n, value in given.items() if value is not None})
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong although each value alone is fine."""
@@ -320,9 +315,12 @@ def read_settings(
         UserError: a file or word cannot be read, or settings are wrong; names all of these.
     """
     hints, own = get_type_hints(kind), _spellings(kind)
-    table = {
-        own.get(name, name): value for name, value in (_read_toml(path) if path else {}).items()
-    }
+    table = {}
+    if path:
+        try:
+            table = _named(tomllib.loads(path.read_text(encoding="utf-8-sig")), own)
+        except (ValueError, RecursionError) as error:  # TOML and UTF-8 mistakes
+            raise UserError(f"{path} is not TOML: {error}.") from error
     for word in words:
         key, equals, text = word.partition("=")
         if not equals:
@@ -399,13 +397,6 @@ def _named(options: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, Any]
     return {own.get(name, name): value for name, value in options.items() if value is not None}
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except (ValueError, RecursionError) as error:  # TOML and UTF-8 mistakes
-        raise UserError(f"{path} is not TOML: {error}.") from error
-
-
 def _parsed(text: str, hint: object) -> Any:  # a value of TOML
     """Return the value of a word: TOML, or else the text itself."""
     try:
@@ -427,7 +418,8 @@ def _converted(value: Any, hint: Any, described: Option) -> Any:  # what `hint` 
         several = isinstance(value, Iterable) and not isinstance(value, str)
         parts = value.split(",") if isinstance(value, str) else [value]
         value = list(value) if several else parts
-    choices = [choice for part in (hint, *get_args(hint)) for choice in _literals(part)]
+    forms = [part for part in (hint, *get_args(hint)) if get_origin(part) is Literal]
+    choices = [choice for part in forms for choice in get_args(part)]
     if choices and value is not None and value not in choices:
         raise ValueError(f"not one of {', '.join(choices)}")
     typed = msgspec.convert(value, hint, strict=not is_list, dec_hook=lambda kind, word: kind(word))
@@ -436,10 +428,6 @@ def _converted(value: Any, hint: Any, described: Option) -> Any:  # what `hint` 
         if is_number and not described.takes(number):
             raise ValueError(f"not {described.range}")
     return typed
-
-
-def _literals(hint: Any) -> tuple[str, ...]:
-    return get_args(hint) if get_origin(hint) is Literal else ()
 
 
 def _checkpoint_problems(words: Sequence[str]) -> Iterator[str]:

@@ -32,17 +32,24 @@ def open_irds(name: str) -> Dataset:
     """
     catalogue = _catalogue()
     wanted = name.removeprefix(PREFIX)
-    found = _load(catalogue, wanted)
-    if not found.has_docs():
+    if wanted not in catalogue.registry:
+        hint = suggestion(wanted, catalogue.registry) or "See https://ir-datasets.com."
+        raise UserError(f"ir_datasets has no data set {wanted!r}. {hint}")
+    source = catalogue.load(wanted)
+    if not source.has_docs():
         raise UserError(f"ir_datasets has no documents under {wanted!r}. Give an id below it.")
     parent = catalogue.docs_parent_id(wanted)
     splits: dict[str, Split] = {}
     aliases: dict[str, str] = {}
     for judged in _judged_ids(catalogue, wanted):
         split = _split_name(catalogue, parent, judged)
-        splits[split] = _split(catalogue.load(judged), judged)
-        aliases |= {judged: split, _split_in(judged): split}
-    return Dataset(parent.replace("/", "-"), IrdsCorpus(found, wanted), splits, aliases)
+        data = catalogue.load(judged)
+        splits[split] = Split(
+            partial(_judged_queries, data, judged), partial(_negatives, data, judged)
+        )
+        word = next((part for part in reversed(judged.split("/")) if part in _SPLITS), "test")
+        aliases |= {judged: split, word: split}
+    return Dataset(parent.replace("/", "-"), IrdsCorpus(source, wanted), splits, aliases)
 
 
 def _catalogue() -> Untyped:
@@ -52,18 +59,7 @@ def _catalogue() -> Untyped:
     ir_datasets.log.easy().logger().setLevel(logging.CRITICAL)
     if not sys.stderr.isatty():
         os.environ.setdefault("IR_DATASETS_DL_DISABLE_PBAR", "true")
-        # The only way to switch these off.
-        ir_datasets.log.Logger.pbar = lambda _logger, items, *_, **__: items
     return ir_datasets
-
-
-def _load(catalogue: Untyped, wanted: str) -> Untyped:
-    try:
-        return catalogue.load(wanted)
-    except KeyError:
-        known = sorted(catalogue.registry)
-        hint = suggestion(wanted, known) or f"It has {len(known)}: https://ir-datasets.com."
-        raise UserError(f"ir_datasets has no data set {wanted!r}. {hint}") from None
 
 
 def _judged_ids(catalogue: Untyped, wanted: str) -> Iterator[str]:
@@ -88,20 +84,12 @@ def _split_name(catalogue: Untyped, parent: str, judged: str) -> str:
     return below or ("all" if f"{parent}/test" in catalogue.registry else "test")
 
 
-def _split_in(wanted: str) -> str:
-    parts = [part for part in reversed(wanted.split("/")) if part in _SPLITS]
-    return parts[0] if parts else "test"
-
-
 @contextmanager
 def _downloading(wanted: str) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError) as error:  # requests and urllib; RuntimeError: no mirror left
-        source = getattr(getattr(error, "request", None), "url", None) or "its source"
-        raise UserError(
-            f"{PREFIX}{wanted} could not be downloaded from {source}: {error}"
-        ) from error
+        raise UserError(f"{PREFIX}{wanted} could not be downloaded: {error}") from error
 
 
 class IrdsCorpus:
@@ -149,14 +137,6 @@ def _document(found: Untyped) -> Document:
     return Document(found.doc_id, found.default_text())
 
 
-def _query(found: Untyped) -> Query:
-    return Query(found.query_id, found.text if hasattr(found, "text") else found.default_text())
-
-
-def _split(source: Untyped, wanted: str) -> Split:
-    return Split(partial(_judged_queries, source, wanted), partial(_negatives, source, wanted))
-
-
 def _judged_queries(source: Untyped, wanted: str) -> JudgedQueries:
     """Return queries and judgements as published.
 
@@ -168,7 +148,11 @@ def _judged_queries(source: Untyped, wanted: str) -> JudgedQueries:
             Judgement(row.query_id, row.doc_id, int(row.relevance)) for row in source.qrels_iter()
         ]
         judged = {judgement.query_id for judgement in judgements}
-        queries = [_query(row) for row in source.queries_iter() if row.query_id in judged]
+        queries = [
+            Query(row.query_id, row.text if hasattr(row, "text") else row.default_text())
+            for row in source.queries_iter()
+            if row.query_id in judged
+        ]
     return queries, judgements
 
 

@@ -30,6 +30,25 @@ from m2dr.data.training_rows import answers, open_rows
 Texts = Callable[[], Iterator[Document]]  # a new iterator at each call
 
 
+def _open_hub(name: str) -> Dataset:
+    """Open a data set of the library datasets: a corpus with queries and judgements, or rows."""
+    parts = {part: Path(where) for part, where in hub_parts(name).items()}
+    if not parts:
+        return _open_table(name)
+    corpus, queries = parts.pop("corpus"), parts.pop("queries")
+    qrels = {split_name(split): where for split, where in parts.items()}
+    return beir.open_parts(name_of(Path(name)), corpus, queries, qrels)
+
+
+def _open_table(name: str) -> Dataset:
+    """Open a table: pairs or groups, or documents without queries."""
+    path = Path(name)
+    columns = columns_of(path)
+    if is_document(columns) and not answers(columns):
+        return Dataset(name_of(path), TableCorpus(path), {})
+    return open_rows(name)
+
+
 @dataclass(frozen=True)
 class Loader:
     """One layout of data sets. A new one is a row of LOADERS."""
@@ -43,7 +62,7 @@ class Loader:
 LOADERS = (
     Loader("pydocs or pydocs:stdlib", pydocs.recognises, pydocs.open_pydocs),
     Loader("irds:ID of ir_datasets", irds.recognises, irds.open_irds),
-    Loader("hf:ID[/CONFIG][:SPLIT] of datasets", is_hub, lambda name: _open_hub(name)),
+    Loader("hf:ID[/CONFIG][:SPLIT] of datasets", is_hub, _open_hub),
     Loader("a triples.*.tsv file", msmarco.recognises_triples, msmarco.open_triples),
     Loader("a folder of BEIR's files, or its name", beir.recognises, beir.open_beir),
     Loader("a folder of MS MARCO's files", msmarco.recognises, msmarco.open_msmarco),
@@ -51,7 +70,7 @@ LOADERS = (
         "a .jsonl, .json, .csv, .tsv, .parquet or .arrow file or a folder of them, with pairs, "
         "groups or documents",
         lambda name: is_table(Path(name)),
-        lambda name: open_table(name),
+        _open_table,
     ),
 )
 
@@ -76,29 +95,6 @@ def open_dataset(name: str) -> Dataset:
     raise UserError(f"There is no data set {name!r}. {suggestion(name, known)}".rstrip())
 
 
-def _open_hub(name: str) -> Dataset:
-    """Open a data set of the library datasets: a corpus with queries and judgements, or rows."""
-    parts = {part: Path(where) for part, where in hub_parts(name).items()}
-    if not parts:
-        return open_table(name)
-    corpus, queries = parts.pop("corpus"), parts.pop("queries")
-    qrels = {split_name(split): where for split, where in parts.items()}
-    return beir.open_parts(name_of(Path(name)), corpus, queries, qrels)
-
-
-def open_table(name: str) -> Dataset:
-    """Open a table: pairs or groups, or documents without queries.
-
-    Raises:
-        UserError: there is no row, or its columns are of none of these.
-    """
-    path = Path(name)
-    columns = columns_of(path)
-    if is_document(columns) and not answers(columns):
-        return Dataset(name_of(path), TableCorpus(path), {})
-    return open_rows(name)
-
-
 def open_texts(name: str, queries: bool = False) -> Texts:
     """Return a function that reads the texts of a name, in order, each with an id.
 
@@ -117,8 +113,7 @@ def open_texts(name: str, queries: bool = False) -> Texts:
     path = Path(name)
     keys = (*DOCUMENT_TEXTS, "query") if queries else DOCUMENT_TEXTS
     if suffix_of(path) == ".txt":
-        lines = path.is_file() and read_lines(path, blank=True)
-        if not lines:
+        if not path.is_file():
             raise UserError(f"There is no file {name}.")
         return lambda: (
             Document(str(row), line) for row, line in enumerate(read_lines(path, blank=True))

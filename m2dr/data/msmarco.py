@@ -20,7 +20,6 @@ from m2dr.data.qrels import FindQueries, query_of, read_split
 from m2dr.data.tables import has_header, parsed, read_cells, split_in, suffix_of, text_of
 from m2dr.data.training_rows import POSITIVES, TrainingRow, build_dataset, training_rows
 
-LOOKED_FOR = ("collection.tsv", "triples.*.tsv", "*.jsonl")  # a folder needs one of them
 _QRELS = re.compile(r"^(?P<before>.*?)[.-]?qrels[.-]?(?P<after>.*?)\.(?:tsv|txt)(?:\.gz)?$")
 # The archive that official files come in, collectionandqueries.tar.gz, may lie beside them.
 _QUERIES = re.compile(r".*queries(?!.*\.tar\b).*\.(tsv|txt)(\.gz)?$")

@@ -1,4 +1,4 @@
-"""Rows of any file: JSONL, JSON, CSV, TSV, text, parquet, Arrow, folders of these, `hf:ID`.
+"""Rows of any file: JSONL, CSV, TSV, text, parquet, Arrow, folders of these, `hf:ID`.
 
 Every file is a stream of Arrow record batches. Columns of text files are strings, whatever they
 look like: "007", "1e5" and "NA" stay what they are. JSONL is a column of lines, decoded by row.
@@ -265,11 +265,18 @@ def _of_file(path: Path, names: Sequence[str] = ()) -> "Iterator[pa.RecordBatch]
     with _reading(path):
         cells = suffix in (".csv", ".tsv", ".txt") or (names and suffix not in (*ARROW, *TEXT))
         if cells and not first_line(path).startswith("{"):
-            yield from _separated(path, names, delimiter="," if suffix == ".csv" else "\t")
-        elif suffix == ".json" and first_line(path).startswith("["):
-            yield from _of_array(path)
+            header = names
+            # Quotes have no meaning between tabs, where texts hold single ones.
+            for batch in _csv(path, names, "," if suffix == ".csv" else "\t"):
+                header = header or [name.strip().lower() for name in batch.schema.names]
+                yield batch.rename_columns(header)
+        elif suffix in ARROW[:2]:
+            from pyarrow.parquet import ParquetFile
+
+            with ParquetFile(path) as file:
+                yield from file.iter_batches(_ROWS_AT_ONCE * 16)
         elif suffix in ARROW:
-            yield from (_of_parquet if suffix in ARROW[:2] else _of_arrow)(path)
+            yield from _of_arrow(path)
         else:
             yield from _lines(path)
 
@@ -284,14 +291,6 @@ def _reading(path: Path) -> Iterator[None]:
         number = getattr(error, "errno", None)
         reason = os.strerror(number) if number else str(error).splitlines()[0]
         raise UserError(f"{path} cannot be read: {reason.rstrip('.')}.") from None
-
-
-def _separated(path: Path, names: Sequence[str], delimiter: str) -> "Iterator[pa.RecordBatch]":
-    """Yield cells as strings; quotes have no meaning between tabs, where texts hold single ones."""
-    header = names
-    for batch in _csv(path, names, delimiter):
-        header = header or [name.strip().lower() for name in batch.schema.names]
-        yield batch.rename_columns(header)
 
 
 def _lines(path: Path, blank: bool = False) -> "Iterator[pa.RecordBatch]":
@@ -339,44 +338,14 @@ def _csv(
             return
 
 
-def _of_array(path: Path) -> "Iterator[pa.RecordBatch]":
-    """Yield the objects of a JSON array as lines."""
-    import msgspec
-    import pyarrow as pa
-
-    with pa.input_stream(str(path), compression="detect") as file:
-        data = file.read()
-    try:
-        items = msgspec.json.decode(data, type=list[msgspec.Raw])
-    except msgspec.DecodeError as error:
-        raise UserError(f"{path} is not a JSON array: {error}.") from None
-    yield pa.record_batch(
-        [pa.array([bytes(item).decode() for item in items], pa.string())], [_LINE]
-    )
-
-
-def _of_parquet(path: Path) -> "Iterator[pa.RecordBatch]":
-    from pyarrow.parquet import ParquetFile
-
-    with ParquetFile(path) as file:
-        yield from file.iter_batches(_ROWS_AT_ONCE * 16)
-
-
 def _of_arrow(path: Path) -> "Iterator[pa.RecordBatch]":
-    """Yield the rows of an Arrow file or stream, or of feather's first version, memory-mapped."""
-    import pyarrow as pa
-    from pyarrow import feather, ipc
+    """Yield the rows of an Arrow file or stream, which `save_to_disk` writes, memory-mapped."""
+    from pyarrow import ipc, memory_map
 
-    mapped = pa.memory_map(str(path))
-    start = mapped.read(6)
+    mapped = memory_map(str(path))
+    is_file = mapped.read(6) == b"ARROW1"
     mapped.seek(0)
-    if start == b"ARROW1":
-        table = ipc.open_file(mapped).read_all()
-    elif start[:4] == b"FEA1":
-        table = feather.read_table(path)
-    else:
-        table = ipc.open_stream(mapped).read_all()  # what `save_to_disk` writes
-    yield from _of_table(table)
+    yield from (ipc.open_file if is_file else ipc.open_stream)(mapped).read_all().to_batches()
 
 
 def _of_table(table: "pa.Table", _: Sequence[str] = ()) -> "Iterator[pa.RecordBatch]":

@@ -72,7 +72,7 @@ def test_a_malformed_query_is_named(write, name: str, lines: list[object], reaso
         ("a.tsv.gz", ["x\tone", "y\ttwo"], [("x", "one"), ("y", "two")]),
         ("a.tsv", ["text\tother", "one\t1"], [("0", "one")]),
         ("a.jsonl", [{"text": "one"}, {"_id": "y", "text": ""}], [("0", "one"), ("y", "")]),
-        ("a.json", ['[{"contents": "one", "id": 3}]'], [("3", "one")]),
+        ("a.jsonl", [{"contents": "one", "id": 3}], [("3", "one")]),
     ],
 )
 def test_texts_to_encode_have_ids_or_their_numbers(write, name, lines, documents) -> None:
