@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from m2dr.index.exact import ExactIndex
-from m2dr.index.faiss_build import build_index, open_index
+from m2dr.index.faiss import build_index, open_index
 from m2dr.index.fields import FIELDS, write_fields
 from m2dr.index.filters import Filter
 from m2dr.index.manifest import Label, StorePlan

@@ -28,8 +28,7 @@ from m2dr.core.errors import UserError
 from m2dr.data.loaders import open_dataset
 from m2dr.data.tokens import Ragged, buckets
 from m2dr.index.exact import ExactIndex, prefix_top_k
-from m2dr.index.faiss import GPU_DEPTH, on_gpu
-from m2dr.index.faiss_build import build_index, open_index
+from m2dr.index.faiss import GPU_DEPTH, build_index, on_gpu, open_index
 from m2dr.index.store import Store, open_store
 from m2dr.index.vectors import prefixes
 from m2dr.model import checkpoint

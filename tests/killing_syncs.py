@@ -20,7 +20,7 @@ import numpy as np
 from m2dr.core import files
 from m2dr.core.requests import IndexRequest
 from m2dr.index import store as stores
-from m2dr.index.faiss_build import open_index
+from m2dr.index.faiss import open_index
 from m2dr.index.manifest import built_indexes
 from m2dr.index.store import open_store
 from m2dr.tasks.index import index_corpus

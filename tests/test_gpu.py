@@ -249,8 +249,7 @@ def test_scores_are_float32_whatever_training_allowed() -> None:
 @pytest.mark.parametrize("engine", ["flat", "ivf", "pq", "binary", "hnsw"])
 def test_faiss_searches_on_the_gpu_or_says_why_not(engine: str, tmp_path: Path) -> None:
     faiss = pytest.importorskip("faiss")
-    from m2dr.index.faiss import on_gpu
-    from m2dr.index.faiss_build import build_index, open_index
+    from m2dr.index.faiss import build_index, on_gpu, open_index
 
     vectors = np.random.default_rng(2).normal(size=(5000, 32)).astype(np.float32)
     store, asked = written(tmp_path / "store", vectors), vectors[:50] + 0.01

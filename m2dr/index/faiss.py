@@ -1,11 +1,11 @@
-"""FAISS: an index of one prefix, open for search, on a processor or a gpu."""
+"""FAISS: build, open and search an index of one prefix, on a processor or a gpu."""
 
 # Shapes in this file: Q queries, n rows or documents found.
 
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -15,12 +15,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.core.errors import UserError, missing, nearest
-from m2dr.index.engines import Engine
+from m2dr.core.errors import UserError, counted, missing, nearest
+from m2dr.core.files import (
+    TEMPORARY_SUFFIX,
+    atomic_path,
+    lock_folder,
+    remove_files,
+    remove_stale_lock,
+    sha256_of,
+    write_bytes,
+)
+from m2dr.core.records import Similarity
+from m2dr.index.engines import Engine, FaissRecipe, engine_of, factory_name
 from m2dr.index.filters import Filter
-from m2dr.index.manifest import IndexManifest
-from m2dr.index.searchable import Docids, Rows, Scores, Searchable
-from m2dr.index.store import Store, open_store
+from m2dr.index.manifest import (
+    INDEX,
+    INDEX_DOCIDS,
+    MANIFEST,
+    STORE,
+    IndexManifest,
+    StoreManifest,
+    built_indexes,
+    index_folder,
+)
+from m2dr.index.searchable import Docids, Rows, Scores, Searchable, read_docids
+from m2dr.index.store import HASHED_BYTES, Store, open_store
 from m2dr.index.vectors import Floats, check_depth, check_queries, prefixes
 
 Handle = Any  # a faiss.Index, which has no type stubs, or BinaryIndex
@@ -28,8 +47,19 @@ Handle = Any  # a faiss.Index, which has no type stubs, or BinaryIndex
 FEW = 5_000  # documents that a filter leaves, at most, which are all scored exactly
 GPU_DEPTH = 2048  # documents per query that FAISS on a gpu can find, or lists read, at most
 LEAST = {"nprobe": 1, "efSearch": 1, "rescore": 0}  # of the parameters chosen at search time
+SEED = 13
+ROTATIONS = 10  # rounds of OPQ; FAISS's own 50 take five times as long for 1 % of the error
+LINKS = 80  # efConstruction of a graph; FAISS's own 40 loses recall at a thousand documents
+_ROUNDING = 1e-6  # by which two float32 products of the same vectors may differ, and more
 _PATIENCE = 120  # seconds for a gpu to answer: the first CUDA call on a machine can take 20
-_WORKS = "the gpu works"
+# Ends with an error unless the gpu finds what was added.
+_GPU_CHECK = """
+import faiss, numpy
+index = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), {}, faiss.IndexFlatIP(8))
+index.add(numpy.eye(8, dtype="float32"))
+rows = index.search(numpy.eye(8, dtype="float32"), 1)[1][:, 0]
+assert (rows == numpy.arange(8)).all(), "it finds other vectors than those that were added"
+"""
 
 
 @dataclass(frozen=True)
@@ -43,7 +73,7 @@ class FaissIndex(Searchable):
     search_params: Mapping[str, int] = field(default_factory=dict)
     store: Store | None = None  # what candidates are rescored with
     gpu: Handle = None  # the same index on a gpu
-    store_folder: Path | None = None  # the folder that holds the index, and its store if kept
+    store_folder: Path = Path()  # the folder that holds the index, and its store if kept
     rows: Rows | None = None  # that a filter lets through, increasing; None: all
 
     @property
@@ -78,7 +108,7 @@ class FaissIndex(Searchable):
         Raises:
             UserError: the engine has no such parameter, a value is too small, or there is no store.
         """
-        names = available(self.faiss, self.exact)
+        names = _parameter_names(self.faiss, self.exact)
         for name, value in search_params.items():
             if name not in names:
                 hint = nearest(name, names) if names else "It has none."
@@ -97,20 +127,9 @@ class FaissIndex(Searchable):
 
     def where(self, wanted: Filter) -> "FaissIndex":
         """See Searchable; the store beside the index has the fields."""
-        if self.store is None and self.store_folder is None:
-            raise UserError(f"The fields of the documents of {self.corpus} are not known.")
-        store = self.store or open_store(self.store_folder or Path())
+        store = self.store or open_store(self.store_folder)
         # FAISS selects no rows on a gpu.
         return replace(self, rows=store.matching(wanted), store=store, gpu=None)
-
-    def prepare(self, queries: Floats) -> Scores:
-        """Return queries [Q, at least dim], not normalised, as the engine compares them: [Q, dim].
-
-        Raises:
-            UserError: they are too short, or not finite.
-        """
-        check_queries(queries, self.dim)
-        return prefixes(queries, self.dim, self.manifest.similarity)
 
     def search(
         self, queries: Floats, k: int, search_params: Mapping[str, int] | None = None
@@ -123,67 +142,77 @@ class FaissIndex(Searchable):
             search_params: as `with_search_params` takes them, for this search.
         """
         check_depth(k)
+        check_queries(queries, self.dim)
         index = self.with_search_params(search_params) if search_params else self
-        prepared, k = index.prepare(queries), min(k, self.documents)
+        prepared, k = prefixes(queries, self.dim, self.manifest.similarity), min(k, self.documents)
         if not len(prepared) or not k:
             return np.empty((len(prepared), k), np.float32), np.empty((len(prepared), k), np.int64)
-        if self.rows is not None and not self.exact:
-            return index._filtered(queries, prepared, k)
-        return index._searched(prepared, k)
-
-    def _filtered(self, queries: Floats, prepared: Scores, k: int) -> tuple[Scores, Rows]:
-        """Search few documents, and queries for which fewer than k are found, by a full scan.
-
-        A graph, or a few lists, may miss the documents that a filter lets through.
-        """
+        if self.rows is None or self.exact:
+            return index._searched(prepared, k)
+        # A graph, or a few lists, may miss the documents that a filter lets through, and some
+        # engines heed no selector.
         from m2dr.index.exact import ExactIndex
 
-        scan = ExactIndex(self.store, self.dim, rows=self.rows) if self.store else None
-        if scan is not None and self.documents <= FEW:
+        scan = ExactIndex(self.store or open_store(self.store_folder), self.dim, rows=self.rows)
+        if self.documents <= FEW:
             return scan.search(queries, k)
-        scores, rows = self._searched(prepared, k)
-        missing = (rows < 0).any(axis=1)
-        if scan is not None and missing.any():
-            scores[missing], rows[missing] = scan.search(queries[missing], k)
+        try:
+            scores, rows = index._searched(prepared, k)
+        except RuntimeError:
+            return scan.search(queries, k)
+        short = (rows < 0).any(axis=1)
+        if short.any():
+            scores[short], rows[short] = scan.search(queries[short], k)
         return scores, rows
 
     def _searched(self, prepared: Scores, k: int) -> tuple[Scores, Rows]:
+        """Search for prepared queries [Q, dim], and rescore what is found where that is asked."""
         if not self.rescore:
             return self._by_engine(prepared, k)
+        assert self.store is not None  # `with_search_params` refuses to rescore without it
         _, candidates = self._by_engine(prepared, min(k * self.rescore, self.documents))
         scores = np.full((len(prepared), k), np.finfo(np.float32).min, np.float32)
         rows = np.full((len(prepared), k), -1, np.int64)
         for number, query in enumerate(prepared):
             own = np.sort(candidates[number][candidates[number] >= 0])
-            again = self._score(query, own)
+            vectors = prefixes(self.store.rows(own), self.dim, self.manifest.similarity)
+            again = _products(vectors, query)
             best = np.argsort(-again, kind="stable")[:k]
             scores[number, : len(best)], rows[number, : len(best)] = again[best], own[best]
         return scores, rows
 
-    def _score(self, query: Scores, rows: Rows) -> Scores:
-        """Return exact scores [n] of some rows for one prepared query [dim]."""
-        assert self.store is not None  # `with_search_params` refuses to rescore without it
-        vectors = prefixes(self.store.rows(rows), self.dim, self.manifest.similarity)
-        # einsum rounds a vector alike wherever it lies, so copies of a document tie.
-        scores: Scores = np.einsum("nd,d->n", vectors, query, dtype=np.float64).astype(np.float32)
-        return scores
-
     def _by_engine(self, prepared: Scores, k: int) -> tuple[Scores, Rows]:
-        """Search with the engine alone; where it heeds no selector, among all rows."""
         deepest = max(k, self.search_params.get("nprobe", 1))
         index = self.gpu if self.gpu is not None and deepest <= GPU_DEPTH else self.faiss
-        params = faiss_parameters(self.faiss, self.search_params, self._selector)
-        try:
-            scores, rows = index.search(prepared, k, **({"params": params} if params else {}))
-        except RuntimeError:
-            if self.rows is None:
-                raise
-            every = replace(self, rows=None)._by_engine(prepared, self.manifest.documents)
-            out = (every[1] < 0) | ~np.isin(every[1], self.rows)
-            order = np.argsort(out, axis=1, kind="stable")[:, :k]
-            rows = np.take_along_axis(np.where(out, -1, every[1]), order, axis=1)
-            return np.take_along_axis(every[0], order, axis=1), rows
-        return (-scores if self.engine.l2 else scores), rows
+        # Given with each search and not set on the index, so that two searchers may share one.
+        params = {name: self.search_params[name] for name in ("nprobe", "efSearch")
+                  if name in self.search_params}  # fmt: skip
+        more = {}
+        if params or self.rows is not None:
+            more["params"] = _parameters(self.faiss, params, self._selector)
+        scores, rows = index.search(prepared, k, **more)
+        scores = -scores if self.engine.l2 else scores
+        if self.exact and self.engine.kind == "vectors" and len(prepared) > 1:
+            self._settle_ties(prepared, scores, rows)
+        return scores, rows
+
+    def _settle_ties(self, prepared: Scores, scores: Scores, rows: Rows) -> None:
+        """Score hits again that lie within rounding of each other, and sort them.
+
+        A product of matrices rounds copies of a document differently at different rows.
+        """
+        cosine = self.manifest.similarity == "cosine"
+        scale = 1 if cosine else np.abs(scores).max(axis=1, keepdims=True)
+        near = np.abs(np.diff(scores)) <= _ROUNDING * scale
+        for number in np.flatnonzero(near.any(axis=1)):
+            own = np.flatnonzero(np.r_[False, near[number]] | np.r_[near[number], False])
+            vectors, query = self.faiss.reconstruct_batch(rows[number, own]), prepared[number]
+            if self.engine.l2:
+                scores[number, own] = -np.square(vectors - query, dtype=np.float64).sum(axis=1)
+            else:
+                scores[number, own] = _products(vectors, query)
+            order = np.argsort(-scores[number], kind="stable")
+            scores[number], rows[number] = scores[number, order], rows[number, order]
 
     @cached_property
     def _selector(self) -> Handle:
@@ -195,36 +224,25 @@ class FaissIndex(Searchable):
         return load_faiss().IDSelectorBitmap(np.packbits(mask, bitorder="little"))
 
 
-# Parameters that are chosen at search time
+def _products(vectors: Scores, query: Scores) -> Scores:
+    # einsum rounds a vector alike wherever it lies, so copies of a document tie.
+    scores: Scores = np.einsum("nd,d->n", vectors, query, dtype=np.float64).astype(np.float32)
+    return scores
 
 
-def available(index: Handle, exact: bool) -> tuple[str, ...]:
-    """Return the names of the parameters that have an effect in `index`, sorted."""
-    names = [] if exact else ["rescore"]
-    inner = _core(index)
-    if hasattr(inner, "nprobe"):
+def _parameter_names(index: Handle, exact: bool) -> list[str]:
+    """Return the names of the search-time parameters that have an effect in `index`, sorted."""
+    names, index = [] if exact else ["rescore"], _downcast(index)
+    while hasattr(index, "chain") or hasattr(index, "base_index"):  # a rotation or a refinement
+        index = _downcast(index.index if hasattr(index, "chain") else index.base_index)
+    if hasattr(index, "nprobe"):
         names.append("nprobe")
-        inner = _downcast(inner.quantizer)
-    if hasattr(inner, "hnsw"):
-        names.append("efSearch")
-    return tuple(sorted(names))
-
-
-def faiss_parameters(index: Handle, params: Mapping[str, int], selector: Handle = None) -> Handle:
-    """Return FAISS's SearchParameters for the params, or None where there is nothing to set.
-
-    They are given with each search and not set on the index, so that two searchers may share one.
-
-    Args:
-        index: that is searched.
-        params: by name; others than nprobe and efSearch are left out.
-        selector: of the rows that may be found, a faiss.IDSelector; None for all.
-    """
-    wanted = {name: params[name] for name in ("nprobe", "efSearch") if name in params}
-    return _parameters(index, wanted, selector) if wanted or selector is not None else None
+        index = _downcast(index.quantizer)
+    return sorted([*names, "efSearch"] if hasattr(index, "hnsw") else names)
 
 
 def _parameters(index: Handle, params: Mapping[str, int], selector: Handle) -> Handle:
+    """Return FAISS's SearchParameters of an index, for params by name and rows by a selector."""
     faiss = load_faiss()
     index = _downcast(index)
     chosen = {} if selector is None else {"sel": selector}
@@ -243,15 +261,6 @@ def _parameters(index: Handle, params: Mapping[str, int], selector: Handle) -> H
         ef = params.get("efSearch", index.hnsw.efSearch)
         return faiss.SearchParametersHNSW(efSearch=ef, **chosen)
     return faiss.SearchParameters(**chosen)
-
-
-def _core(index: Handle) -> Handle:
-    """Return the index behind rotations and refinements."""
-    faiss = load_faiss()
-    index = _downcast(index)
-    if isinstance(index, faiss.IndexPreTransform):
-        return _core(index.index)
-    return _core(index.base_index) if isinstance(index, faiss.IndexRefine) else index
 
 
 def _downcast(index: Handle) -> Handle:
@@ -280,7 +289,7 @@ def load_faiss() -> Any:
     return faiss
 
 
-def reason_of(error: RuntimeError) -> str:
+def reason_of(error: Exception) -> str:
     """Return what FAISS says is wrong, without the place in its source.
 
     >>> reason_of(RuntimeError("Error in f() at /project/faiss/factory.cpp:12: no such index"))
@@ -291,32 +300,12 @@ def reason_of(error: RuntimeError) -> str:
 
 
 @contextmanager
-def refusing(what: str, remedy: str) -> Iterator[None]:
-    """Turn a RuntimeError of FAISS into a UserError.
-
-    Args:
-        what: FAISS was asked to do; follows "FAISS cannot".
-        remedy: what to do instead.
-
-    Raises:
-        UserError: FAISS refused.
-    """
+def _refusing(what: str) -> Iterator[None]:
+    """Turn a RuntimeError of FAISS into the UserError "FAISS cannot `what`"."""
     try:
         yield
     except RuntimeError as error:
-        raise UserError(f"FAISS cannot {what}: {reason_of(error)}. {remedy}") from error
-
-
-@contextmanager
-def threads(number: int) -> Iterator[None]:
-    """Let FAISS use that many threads; as many as it likes when 0."""
-    faiss = load_faiss()
-    before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(number or before)
-    try:
-        yield
-    finally:
-        faiss.omp_set_num_threads(before)
+        raise UserError(f"FAISS cannot {what}: {reason_of(error)}.") from error
 
 
 class BinaryIndex:
@@ -327,10 +316,11 @@ class BinaryIndex:
         d: dims of a vector.
     """
 
+    is_trained = True  # there is nothing to learn
+
     def __init__(self, binary: Any, dim: int) -> None:
         self.binary = binary
         self.d = dim
-        self.is_trained = True  # there is nothing to learn
 
     @property
     def ntotal(self) -> int:
@@ -339,7 +329,7 @@ class BinaryIndex:
 
     def add(self, vectors: NDArray[np.float32]) -> None:
         """Add documents [n, dim]."""
-        self.binary.add(packed(vectors))
+        self.binary.add(np.packbits(vectors > 0, axis=1))
 
     def search(
         self, queries: NDArray[np.float32], k: int, params: Any = None
@@ -349,19 +339,308 @@ class BinaryIndex:
         Returns:
             Scores from -1 to 1 and rows, [Q, k], best first; row -1 is no document.
         """
-        differ, rows = self.binary.search(packed(queries), k, params=params)
+        differ, rows = self.binary.search(np.packbits(queries > 0, axis=1), k, params=params)
         # The bits that fill up the last byte agree in all vectors, so they count nowhere.
         scores = 1 - 2 * np.asarray(differ, np.float64) / self.d
         return scores.astype(np.float32), rows
 
 
-def packed(vectors: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Return the signs of values [n, dim] as bits, [n, dim / 8 rounded up] bytes; 0 is negative.
+# Building
 
-    >>> packed(np.array([[1.0, -1.0, 0.0]], np.float32)).tolist()
-    [[128]]
+
+def check_engine(engine: str, factory: str, dim: int, similarity: Similarity) -> None:
+    """Refuse an engine that cannot be made, before anything is encoded for it.
+
+    Raises:
+        UserError: there is no such engine, FAISS cannot make it at that dim, or it ranks
+            otherwise than the similarity asks.
     """
-    return np.packbits(vectors > 0, axis=1)
+    row = engine_of(engine, factory)
+    if row.l2 and similarity != "cosine":
+        raise UserError(
+            f"Engine {row.name} ranks by distance, which agrees with cosine alone, and the "
+            f"similarity of this model is {similarity}. Choose flat."
+        )
+    _empty_index(row, row.recipe(10**6, dim), dim)
+
+
+def build_index(
+    store: Store,
+    dim: int,
+    engine: str = "flat",
+    folder: Path | None = None,
+    progress: Callable[[int], None] | None = None,
+    factory: str = "",
+    workers: int = 1,
+) -> Path:
+    """Index the first `dim` dims of a store; return at once when that is already done.
+
+    The same store, dim and engine give the same bytes each time. Only the index, a block of
+    vectors and the sample to learn from are held in memory.
+
+    Args:
+        store: whose vectors are cut, then normalised if the similarity is cosine.
+        dim: dims to keep.
+        engine: a name in ENGINES.
+        folder: holds the index as `dim-<dim>`, with `-<engine>` for all but flat; the store's own
+            when None.
+        progress: told how many documents were added, again and again.
+        factory: what FAISS's index factory reads, instead of an engine.
+        workers: threads that build a graph, 0 for all; with more than one, its bytes differ from
+            build to build.
+
+    Returns:
+        The folder of the index.
+
+    Raises:
+        UserError: the store has no such dim, there is no such engine, FAISS refuses the recipe or
+            cannot learn it from so few documents, another process builds the same index, or the
+            store's vectors are not those that were written.
+    """
+    if not 1 <= dim <= store.width:
+        raise UserError(
+            f"An index of dimension {dim} was asked for, and {store.folder} holds dimensions from "
+            f"1 to {store.width}."
+        )
+    check_engine(engine, factory, dim, store.manifest.label.similarity)
+    row = engine_of(engine, factory)
+    target = index_folder(folder or store.folder, dim, row.name)
+    try:
+        manifest, _ = _checked(target)
+        if (manifest.store, manifest.engine) == (store.manifest.digest, row.name):
+            remove_stale_lock(target)
+            return target
+    except UserError:
+        pass  # it is built below
+    with lock_folder(target):
+        # Without a manifest nobody takes the files below for an index while they are replaced.
+        remove_files(target, MANIFEST, f"*{TEMPORARY_SUFFIX}")
+        write_index(store, dim, row, target, workers, progress)
+    return target
+
+
+def write_index(
+    store: Store,
+    dim: int,
+    row: Engine,
+    target: Path,
+    workers: int = 1,
+    progress: Callable[[int], None] | None = None,
+) -> None:
+    """Build an index and write its files, the manifest last."""
+    recipe, path = row.recipe(store.documents, dim), target / INDEX
+    write_bytes(target / INDEX_DOCIDS, store.docids.data)
+    index, faiss = _filled(store, dim, row, recipe, workers, progress), load_faiss()
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        # Through Python's own file: a full disk is then an OSError, not a RuntimeError.
+        writer = faiss.PyCallbackIOWriter(file.write)
+        if isinstance(index, BinaryIndex):
+            faiss.write_index_binary(index.binary, writer)
+        else:
+            faiss.write_index(index, writer)
+    IndexManifest(
+        corpus=store.manifest.corpus,
+        documents=store.documents,
+        layer=store.layer,
+        dim=dim,
+        engine=row.name,
+        similarity=store.manifest.label.similarity,
+        label=store.manifest.label,
+        bytes=path.stat().st_size,
+        sha256=sha256_of(path),
+        docids=store.manifest.docids,
+        store=store.manifest.digest,
+        factory=recipe.factory,
+        search_params=recipe.search_params,
+        reader="read_index_binary" if row.kind == "binary" else "read_index",
+        notes=recipe.notes,
+    ).write(target)
+
+
+def rebuild_indexes(before: Path, store: Store) -> None:
+    """Build the indexes that lie in a store's folder from another store, in that one's folder."""
+    for built in built_indexes(before):
+        manifest = IndexManifest.read(built.folder)
+        own = manifest.factory if built.engine == factory_name(manifest.factory) else ""
+        build_index(store, manifest.dim, "" if own else built.engine, factory=own)
+
+
+def _empty_index(engine: Engine, recipe: FaissRecipe, dim: int) -> Handle:
+    """Return an index of vectors [n, dim] that holds none yet, with what no factory string says."""
+    faiss = load_faiss()
+    if engine.kind == "panorama" and not hasattr(faiss, "IndexFlatIPPanorama"):
+        raise UserError(
+            f"Engine {engine.name} needs a FAISS that has IndexFlatIPPanorama, and "
+            f"{faiss.__version__} has none. Install faiss-cpu 1.14 or later, or choose flat."
+        )
+    with _refusing(f"make {recipe.factory!r} at dim {dim}"):
+        if engine.kind == "binary":
+            binary = faiss.index_binary_factory(-(-dim // 8) * 8, recipe.factory)
+            index, inner = BinaryIndex(binary, dim), faiss.downcast_IndexBinary(binary)
+        elif engine.kind == "panorama":
+            return faiss.IndexFlatIPPanorama(dim, int(recipe.factory[14:]))
+        else:
+            metric = faiss.METRIC_L2 if engine.l2 else faiss.METRIC_INNER_PRODUCT
+            index = inner = faiss.index_factory(dim, recipe.factory, metric)
+    if isinstance(index, faiss.IndexPreTransform):
+        inner = faiss.downcast_index(index.index)
+    parts: list[Handle] = [inner, getattr(inner, "pq", None)]
+    for part in parts:
+        if hasattr(part, "cp"):
+            # We know how few documents there are; FAISS would warn of it on the terminal.
+            part.cp.min_points_per_centroid = 1
+    if hasattr(inner, "hnsw"):
+        inner.hnsw.efConstruction = LINKS
+    return index
+
+
+def _filled(
+    store: Store,
+    dim: int,
+    engine: Engine,
+    recipe: FaissRecipe,
+    workers: int,
+    progress: Callable[[int], None] | None,
+) -> Handle:
+    faiss, similarity = load_faiss(), store.manifest.label.similarity
+    index = _empty_index(engine, recipe, dim)
+    if not index.is_trained:
+        _train(index, store, dim, recipe)
+    storage = getattr(index, "storage", None)  # of a graph over flat codes
+    flat = index if storage is None else faiss.downcast_index(storage)
+    if hasattr(flat, "codes"):  # allocated at once; growing, they would be held twice
+        flat.codes.resize(store.documents * flat.code_size)
+        flat.codes.resize(0)
+    before = faiss.omp_get_max_threads()
+    graph = any(word in recipe.factory for word in ("HNSW", "NSG"))
+    faiss.omp_set_num_threads((workers if graph else 0) or before)
+    try:
+        for _, block in store.blocks(compare=True):
+            with _refusing(f"add documents to {recipe.factory!r}"):
+                index.add(prefixes(block, dim, similarity))
+            if progress:
+                progress(len(block))
+    finally:
+        faiss.omp_set_num_threads(before)
+    return index
+
+
+def _train(index: Handle, store: Store, dim: int, recipe: FaissRecipe) -> None:
+    """Let an index learn from documents drawn at random, in corpus order."""
+    faiss, count = load_faiss(), min(recipe.train_rows, store.documents)
+    drawn = np.sort(np.random.default_rng(SEED).choice(store.documents, count, replace=False))
+    sample = np.empty((count, dim), np.float32)
+    for start, block in store.blocks():
+        first, last = np.searchsorted(drawn, (start, start + len(block)))
+        picked = block[drawn[first:last] - start, :dim]
+        sample[first:last] = prefixes(picked, dim, store.manifest.label.similarity)
+    rotations = []
+    if isinstance(index, faiss.IndexPreTransform):
+        chain = [index.chain.at(number) for number in range(index.chain.size())]
+        rotations = [faiss.downcast_VectorTransform(transform) for transform in chain]
+        rotations = [each for each in rotations if isinstance(each, faiss.OPQMatrix)]
+    # OPQ learns in fewer rounds, without warnings, with as many centroids as the codes have.
+    inner: Handle = faiss.downcast_index(index.index) if rotations else None
+    bits = inner.pq.nbits if hasattr(inner, "pq") else 8
+    quantizers = [faiss.ProductQuantizer(each.d_out, each.M, bits) for each in rotations]
+    for rotation, quantizer in zip(rotations, quantizers, strict=True):
+        quantizer.cp.min_points_per_centroid = 1
+        rotation.niter, rotation.pq = ROTATIONS, quantizer
+    try:
+        with _refusing(f"train {recipe.factory!r} on {counted(count, 'documents')}"):
+            # Repeated where there are few: OPQ writes beyond its memory below `dim` rows, and one
+            # document alone teaches no two centroids.
+            index.train(np.resize(sample, (max(2, dim, count), dim)))
+    finally:
+        for rotation in rotations:
+            rotation.pq = None  # FAISS neither owns nor copies it
+
+
+# Opening
+
+
+def open_index(
+    folder: Path, store: Store | None = None, search_params: Mapping[str, int] | None = None
+) -> FaissIndex:
+    """Open the index in `folder`, after checking that its files are those that were written.
+
+    Args:
+        folder: of the index.
+        store: that it was cut from, to rescore candidates; the one in the parent folder when None.
+        search_params: `nprobe`, `efSearch` or `rescore`, instead of those in the manifest.
+
+    Raises:
+        UserError: there is no index, a file is missing or has changed, the vectors that it was
+            cut from have been encoded anew since, or the store to rescore with has gone.
+    """
+    if not (folder / MANIFEST).exists():
+        names = ", ".join(index.folder.name for index in built_indexes(folder.parent))
+        there = f"; there are {names}" if names else ""
+        raise UserError(f"{folder} holds no finished index{there}.")
+    manifest, docids = _checked(folder)
+    _refuse_stale(folder, manifest)
+    own = manifest.factory and manifest.engine == factory_name(manifest.factory)
+    engine = engine_of("", manifest.factory) if own else engine_of(manifest.engine)
+    path, faiss = folder / INDEX, load_faiss()
+    handle: Handle
+    try:
+        if engine.kind == "binary":
+            handle = BinaryIndex(faiss.read_index_binary(str(path)), manifest.dim)
+        else:
+            handle = faiss.read_index(str(path))
+    except RuntimeError as error:
+        raise _damaged(path, "cannot be read by FAISS") from error
+    if (handle.ntotal, handle.d) != (manifest.documents, manifest.dim):
+        raise _damaged(path, f"holds {handle.ntotal} vectors of {handle.d} dims")
+    chosen = {**dict(manifest.search_params), **(search_params or {})}
+    if store is None and chosen.get("rescore", 0) > 0 and not engine.exact:
+        try:
+            store = open_store(folder.parent)
+        except UserError as error:
+            raise UserError(
+                f"Engine {engine.name} rescores its candidates with the vectors beside it: {error} "
+                "Or search with rescore set to 0."
+            ) from error
+    elif store is not None and store.manifest.digest != manifest.store:
+        raise UserError(f"{folder} was not cut from the vectors in {store.folder}. Give its own.")
+    opened = FaissIndex(manifest, docids, engine, handle, store_folder=folder.parent)
+    return opened.with_search_params(chosen, store)
+
+
+def index_problems(folder: Path) -> Iterator[str]:
+    """Yield a sentence for each fault in the files of an index, without opening it in FAISS."""
+    try:
+        manifest, _ = _checked(folder)
+        if sha256_of(folder / INDEX) != manifest.sha256:
+            yield f"{folder / INDEX} is not the file that was written."
+        _refuse_stale(folder, manifest)
+    except UserError as error:
+        yield str(error)
+
+
+def _checked(folder: Path) -> tuple[IndexManifest, Docids]:
+    """Read the manifest and the docids, refusing files that are not those that were written."""
+    manifest, path = IndexManifest.read(folder), folder / INDEX
+    size = path.stat().st_size if path.is_file() else 0
+    if size != manifest.bytes:
+        raise _damaged(path, f"has {size} bytes, and {manifest.bytes} were written")
+    if size < HASHED_BYTES and sha256_of(path) != manifest.sha256:
+        raise _damaged(path, "is not the file that was written: its sha256 differs")
+    return manifest, read_docids(folder / INDEX_DOCIDS, manifest.documents, manifest.docids)
+
+
+def _refuse_stale(folder: Path, manifest: IndexManifest) -> None:
+    """Refuse an index whose store, when it is in the parent folder, has been written anew."""
+    beside = folder.parent
+    if (beside / STORE).exists() and StoreManifest.read(beside).digest != manifest.store:
+        raise UserError(
+            f"{folder} was cut from vectors that have been encoded anew since, or changed. "
+            f"Build it again."
+        )
+
+
+def _damaged(path: Path, what: str) -> UserError:
+    return UserError(f"{path} {what}. Build the index again.")
 
 
 # On an NVIDIA gpu, where it really works there
@@ -381,8 +660,7 @@ def on_gpu(index: FaissIndex, number: int = 0) -> tuple[FaissIndex | None, str]:
         The same index, searched on the gpu, or None where FAISS cannot; and a sentence that says
         which.
     """
-    reason = gpu_refusal(number)
-    if reason:
+    if reason := gpu_refusal(number):
         return None, f"FAISS cannot use gpu {number}: {reason}."
     faiss = load_faiss()
     try:
@@ -395,8 +673,8 @@ def on_gpu(index: FaissIndex, number: int = 0) -> tuple[FaissIndex | None, str]:
         copy.resources = resources  # FAISS keeps no reference of its own
     # FAISS refuses; a wrapper has no such index; no function takes an index of this kind.
     except (RuntimeError, AttributeError, TypeError) as error:
-        what = reason_of(error) if isinstance(error, RuntimeError) else str(error)
-        return None, f"FAISS cannot move the {index.engine.name} index to gpu {number}: {what}."
+        name = index.engine.name
+        return None, f"FAISS cannot move the {name} index to gpu {number}: {reason_of(error)}."
     return replace(index, gpu=copy), f"FAISS searches on gpu {number}."
 
 
@@ -409,37 +687,14 @@ def gpu_refusal(number: int = 0) -> str:
     """
     if not hasattr(load_faiss(), "StandardGpuResources"):
         return "the installed one is for processors, and the extra gpu brings one"
-    code = f"from m2dr.index.faiss import check_gpu; check_gpu({number})"
+    command = [sys.executable, "-c", _GPU_CHECK.format(number)]
     try:
         ended = subprocess.run(
-            [sys.executable, "-c", code],
-            capture_output=True,
-            text=True,
-            timeout=_PATIENCE,
-            check=False,
+            command, capture_output=True, text=True, timeout=_PATIENCE, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"the check did not end ({type(error).__name__})"
-    if ended.returncode == 0 and _WORKS in ended.stdout:
+    if not ended.returncode:
         return ""
-    lines = [line.strip() for line in ended.stderr.splitlines() if line.strip()]
-    if not lines:
-        return f"the check ended with {ended.returncode}"
-    return reason_of(RuntimeError(lines[-1]))
-
-
-def check_gpu(number: int) -> None:
-    """Add and search a few vectors on a gpu, and write to stdout that it works.
-
-    Raises:
-        RuntimeError: it does not.
-    """
-    faiss = load_faiss()
-    vectors = np.eye(8, dtype=np.float32)
-    plain = faiss.IndexFlatIP(8)
-    moved = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), number, plain)
-    moved.add(vectors)
-    scores, rows = moved.search(vectors, 1)
-    if not (np.array_equal(rows[:, 0], np.arange(8)) and np.allclose(scores, 1)):
-        raise RuntimeError("it finds other vectors than those that were added")
-    sys.stdout.write(_WORKS)
+    lines = [line for line in ended.stderr.splitlines() if line.strip()]
+    return reason_of(RuntimeError(lines[-1])) if lines else f"it ended with {ended.returncode}"

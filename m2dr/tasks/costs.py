@@ -28,8 +28,7 @@ from m2dr.evaluate.costs import (
     write_costs,
 )
 from m2dr.index.exit_files import fitting_exits, no_exits
-from m2dr.index.faiss import FaissIndex
-from m2dr.index.faiss_build import build_index, open_index
+from m2dr.index.faiss import FaissIndex, build_index, open_index
 from m2dr.index.manifest import store_folder
 from m2dr.model import checkpoint
 from m2dr.model.backbones import backbone_of, relative_rows

@@ -17,7 +17,7 @@ from m2dr.data.dataset import Dataset
 from m2dr.data.tokens import batched
 from m2dr.data.training_rows import answered_queries
 from m2dr.index.bm25 import Bm25
-from m2dr.index.faiss_build import open_index
+from m2dr.index.faiss import open_index
 from m2dr.index.manifest import built_dims, index_folder, store_folder
 from m2dr.index.store import open_store
 from m2dr.index.vectors import prefixes
@@ -156,12 +156,12 @@ def _by_model(request: MineRequest, dataset: Dataset, known: Answers) -> Ranker:
     def rank(queries: Sequence[Query]) -> Iterator[tuple[Ranking, float]]:
         ids, texts = [query.id for query in queries], [query.text for query in queries]
         vectors = embed_texts(encoder, tokenizer, texts, "query", [layer])[0]
-        run = index.ranked(ids, vectors, request.depth)
-        for name, vector in zip(ids, index.prepare(vectors), strict=True):
+        run, similarity = index.ranked(ids, vectors, request.depth), index.manifest.similarity
+        for name, vector in zip(ids, prefixes(vectors, dim, similarity), strict=True):
             rows = [rows_of[docid] for docid in sorted(known[name])]
             # From the store, whatever the engine keeps of a vector; summed in float64 and rounded
             # as the ranking's scores are, so that the two compare.
-            answers = prefixes(store.rows(rows), dim, index.manifest.similarity)
+            answers = prefixes(store.rows(rows), dim, similarity)
             scores = answers.astype(np.float64) @ vector.astype(np.float64)
             yield run.rankings[name], float(np.float32(scores.max()))
 

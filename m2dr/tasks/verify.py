@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from m2dr.core.errors import UserError, counted
 from m2dr.core.progress import progress, say
 from m2dr.core.requests import VerifyRequest
-from m2dr.index.faiss_build import index_problems
+from m2dr.index.faiss import index_problems
 from m2dr.index.manifest import IMPORTED, built_indexes, store_folders
 from m2dr.index.store import Store, open_store, text_digests
 from m2dr.model import checkpoint

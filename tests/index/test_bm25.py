@@ -1,6 +1,5 @@
 import math
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from m2dr.core.errors import UserError
 from m2dr.core.records import Document, Query
 from m2dr.data.loaders import open_dataset
 from m2dr.evaluate.measures import Evaluator
@@ -105,37 +103,6 @@ def test_a_query_that_shares_no_word_finds_nothing(query: str, documents: tuple[
 
     assert index.scores(query).tolist() == [0.0, 0.0]
     assert index.rank(index.scores(query), k=2).docids == ()
-
-
-def test_words_of_queries_do_not_become_words_of_the_index() -> None:
-    index = bm25("cat tree", "dog")
-    before = index.scores("trees dog")
-
-    index.scores("elsewhere of elsewhere")
-
-    np.testing.assert_array_equal(index.scores("trees dog"), before)
-    assert index.scores("elsewhere").tolist() == [0.0, 0.0]
-
-
-def test_reading_is_told_document_by_document() -> None:
-    told: list[int] = []
-
-    Bm25((Document(f"d{row}", "cat") for row in range(5)), told.append)
-
-    assert sum(told) == 5
-
-
-def test_less_than_one_document_is_refused() -> None:
-    with pytest.raises(UserError, match="0 documents per query were asked for"):
-        bm25("cat").search([Query("q", "cat")], k=0)
-
-
-@pytest.mark.parametrize("library", ["bm25s", "Stemmer"])
-def test_an_absent_library_names_its_extra(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, library, None)
-
-    with pytest.raises(UserError, match=r"pip install 'm2dr\[bm25\]'"):
-        bm25("cat")
 
 
 def test_nfcorpus_scores_as_anserini_published(data: Path) -> None:

@@ -1,9 +1,5 @@
-import builtins
 import math
-import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +9,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError
-from m2dr.core.records import Cut
 from m2dr.index import exact
 from m2dr.index.exact import ExactIndex, prefix_runs, prefix_top_k
 
@@ -194,16 +189,6 @@ def test_what_cannot_be_searched_is_refused(dims, k: int, value: float, reason: 
         prefix_top_k(queries, np.ones((2, 3)), dims, k, "dot")
 
 
-def test_nothing_to_search() -> None:
-    queries = torch.ones(2, 3)
-
-    nothing = prefix_top_k(queries, np.empty((0, 3)), [3], 5, "dot")[3]
-    nobody = prefix_top_k(queries[:0], np.ones((2, 3)), [3], 5, "dot")[3]
-
-    assert nothing[0].shape == nothing[1].shape == (2, 0)
-    assert nobody[0].shape == nobody[1].shape == (0, 2)
-
-
 @pytest.mark.parametrize("kept", [0, 2**20])
 @pytest.mark.parametrize("similarity", ["dot", "cosine"])
 @pytest.mark.parametrize("dtype", ["f16", "int8"])
@@ -233,48 +218,3 @@ def test_an_index_ranks_as_the_scan_of_all_dims(
     expected = naive(queries, store.rows(range(store.documents)), 3, similarity)
     own = np.take_along_axis(expected, rows, axis=1)
     np.testing.assert_allclose(scores, own, rtol=1e-5, atol=1e-4)
-
-
-def test_an_index_refuses_what_it_cannot_compare(store) -> None:
-    index, label = ExactIndex(store, 8), store.manifest.label
-    index.accept(label, Cut(6, 8))
-
-    with pytest.raises(UserError, match="Dim 17 was asked for, and .* holds vectors of 16"):
-        ExactIndex(store, 17)
-    with pytest.raises(UserError, match="Queries of dimension 16 .* has dimension 8"):
-        index.accept(label, Cut(6, 16))
-    with pytest.raises(UserError, match="were encoded by model"):
-        index.accept(replace(label, fingerprint="f" * 64), Cut(6, 8))
-
-
-def test_without_numba_the_same_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(0)
-    queries, vectors = rng.normal(size=(40, 8)), rng.normal(size=(3_000, 8))
-    monkeypatch.setattr(exact, "COMPILED_SCORES", 0)
-    compiled = prefix_top_k(queries, vectors.astype("f"), [4, 8], 9, "cosine")
-    imported = builtins.__import__
-
-    def without(name: str, *others: object) -> object:
-        if name == "numba":
-            raise ImportError("No module named 'numba'")
-        return imported(name, *others)
-
-    exact._compiled.cache_clear()
-    monkeypatch.setattr(builtins, "__import__", without)
-    hits = prefix_top_k(queries, vectors.astype("f"), [4, 8], 9, "cosine")
-    exact._compiled.cache_clear()
-
-    for dim, parts in hits.items():
-        for one, other in zip(parts, compiled[dim], strict=True):
-            np.testing.assert_array_equal(one, other)
-
-
-def test_small_scans_do_not_load_numba() -> None:
-    code = (
-        "import sys, numpy as np\n"
-        "from m2dr.index.exact import prefix_top_k\n"
-        "assert 'torch' not in sys.modules\n"
-        "prefix_top_k(np.ones((400, 4), 'f'), np.ones((400, 4), 'f'), [4], 1, 'dot')\n"
-        "assert 'numba' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

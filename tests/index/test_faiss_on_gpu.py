@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from m2dr.index import faiss as gpu
-from m2dr.index.faiss import FaissIndex
-from m2dr.index.faiss_build import build_index, open_index
+from m2dr.index.faiss import FaissIndex, build_index, open_index
 from m2dr.index.store import Store
 
 
@@ -53,16 +52,6 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, move: object, ended: object = None
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: ended or works)
 
 
-def test_faiss_for_processors_names_what_to_install(index: FaissIndex) -> None:
-    if hasattr(faiss, "StandardGpuResources"):
-        pytest.skip("the installed FAISS is the one for gpus")
-
-    found = gpu.on_gpu(index)
-
-    assert found[0] is None
-    assert "for processors, and the extra gpu brings one" in found[1]
-
-
 def test_an_index_on_a_gpu_finds_the_same(index, queries, monkeypatch) -> None:
     made = []
     stand_in(monkeypatch, lambda _, __, each: made.append(Gpu(each)) or made[-1])
@@ -98,16 +87,6 @@ def test_a_gpu_that_aborts_the_check_is_not_used_and_says_why(index, monkeypatch
     assert found == (None, "FAISS cannot use gpu 0: no kernel image.")
 
 
-def test_a_check_that_hangs_is_given_up(index, monkeypatch) -> None:
-    def hang(*_: object, **__: object) -> None:
-        raise subprocess.TimeoutExpired("python", 1)
-
-    stand_in(monkeypatch, None)
-    monkeypatch.setattr(subprocess, "run", hang)
-
-    assert "did not end" in gpu.on_gpu(index)[1]
-
-
 def test_an_engine_that_has_no_form_for_gpus_stays_on_the_processor(index, monkeypatch) -> None:
     def refuse(*_: object) -> None:
         raise RuntimeError("Error in clone() at gpu.cpp:5: This index type is not implemented")
@@ -118,20 +97,6 @@ def test_an_engine_that_has_no_form_for_gpus_stays_on_the_processor(index, monke
 
     assert found[0] is None
     assert "cannot move the flat index to gpu 0: This index type is not implemented" in (found[1])
-
-
-def test_the_check_believes_only_what_it_finds(monkeypatch, capsys) -> None:
-    stand_in(monkeypatch, lambda _, __, each: Gpu(each))
-    gpu.check_gpu(0)
-    assert capsys.readouterr().out == "the gpu works"
-
-    class Wrong(Gpu):
-        def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-            return np.zeros((len(queries), k), np.float32), np.zeros((len(queries), k), int)
-
-    stand_in(monkeypatch, lambda _, __, each: Wrong(each))
-    with pytest.raises(RuntimeError, match="other vectors than those that were added"):
-        gpu.check_gpu(0)
 
 
 def test_the_check_in_another_process_tells_of_a_faiss_without_gpus(monkeypatch) -> None:

@@ -20,7 +20,7 @@ from m2dr.data.dataset import own_fields
 from m2dr.index import faiss
 from m2dr.index.engines import ENGINES
 from m2dr.index.exact import ExactIndex
-from m2dr.index.faiss_build import build_index, open_index
+from m2dr.index.faiss import build_index, open_index
 from m2dr.index.fields import FIELDS, field_types, write_fields
 from m2dr.index.filters import Filter
 from m2dr.index.funnel import Funnel, FunnelIndex
@@ -229,16 +229,9 @@ def test_every_engine_finds_what_fits_and_nothing_else(
     ways: dict[str, Searchable], store: Store, asked: Asked, k: int
 ) -> None:
     check(ways, store, asked, k)
-
-
-@settings(max_examples=15)
-@given(asked=CONDITIONS)
-def test_engines_are_asked_themselves_where_many_documents_fit(
-    ways: dict[str, Searchable], store: Store, asked: Asked
-) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(faiss, "FEW", 0)
-        check({name: ways[name] for name in ENGINES}, store, asked, 20)
+        patch.setattr(faiss, "FEW", 0)  # engines are asked themselves
+        check({name: ways[name] for name in ENGINES}, store, asked, k)
 
 
 @pytest.mark.parametrize(
@@ -265,19 +258,14 @@ def test_the_type_of_a_field_reads_all_its_values(
     assert {name: str(own) for name, own in field_types(tmp_path / FIELDS).items()} == {"x": kind}
 
 
-def test_documents_without_fields_have_no_file(tmp_path: Path) -> None:
-    assert write_fields(tmp_path / FIELDS, [(), ()]) == ""
-    assert not (tmp_path / FIELDS).exists()
-
-
 def test_what_a_row_has_besides_id_and_text_is_its_fields() -> None:
     row = json.loads(
-        '{"_id": "a", "n": 1, "no": null, "tags": ["x"], "e": " ", "u": "\\ud800", "f": 1e999,'
+        '{"_id": "a", "n": 1, "no": null, "tags": ["x"], "e": " ", "f": 1e999,'
         ' "b": true, "metadata": {"n": 2, "m": 0.5, "o": {"p": {"q": "r"}}}}'
     )
 
     assert own_fields(row, ["_id"]) == (
-        ("n", "1"), ("u", "?"), ("b", "true"), ("m", "0.5"), ("o.p.q", "r"),
+        ("n", "1"), ("b", "true"), ("m", "0.5"), ("o.p.q", "r"),
     )  # fmt: skip
 
 

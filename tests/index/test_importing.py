@@ -9,9 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError
-from m2dr.index.faiss_build import build_index
 from m2dr.index.importing import open_npy, open_pyserini
-from m2dr.index.store import Store
 
 Floats = NDArray[np.float32]
 Files = tuple[Path, Path]  # vectors and ids
@@ -52,12 +50,6 @@ def test_a_pyserini_folder_gives_its_vectors(tmp_path: Path, vectors: Floats, re
 
     assert list(found.docids) == [f"d{row}" for row in range(35)]
     np.testing.assert_array_equal(found.checked(range(35)), vectors)
-
-
-def test_an_index_of_m2dr_is_a_pyserini_folder(store: Store) -> None:
-    found = open_pyserini(build_index(store, 8))
-
-    assert (list(found.docids), found.width) == (list(store.docids), 8)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

@@ -2,13 +2,12 @@
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
 from m2dr.core.errors import UserError
-from m2dr.index import faiss_build
-from m2dr.index.faiss_build import build_index, open_index
+from m2dr.index.faiss import build_index, open_index
+from m2dr.index.manifest import IndexManifest
 from m2dr.index.store import Store
 
 
@@ -16,14 +15,8 @@ def test_a_build_killed_just_before_its_end_is_no_index(store: Store) -> None:
     folder = store.folder / "dim-8-hnsw"
     child = os.fork()
     if child == 0:
-        write = faiss_build._write
-
-        def dies(index: object, path: Path) -> None:
-            write(index, path)
-            os.kill(os.getpid(), signal.SIGKILL)
-
-        faiss_build._write = dies
-        faiss_build.build_index(store, 8, "hnsw")
+        IndexManifest.write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        build_index(store, 8, "hnsw")
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
 

@@ -1,4 +1,3 @@
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,8 +8,6 @@ from hypothesis import strategies as st
 from m2dr.core.errors import UserError
 from m2dr.core.files import read_record, write_record
 from m2dr.core.records import Cut
-from m2dr.index.engines import ENGINES
-from m2dr.index.faiss import FaissIndex
 from m2dr.index.manifest import (
     IndexManifest,
     Label,
@@ -19,7 +16,6 @@ from m2dr.index.manifest import (
     homes,
     only_home,
 )
-from m2dr.index.searchable import Docids
 
 texts = st.text(st.characters(codec="utf-8"))
 counts = st.integers(1, 2**53)
@@ -43,28 +39,6 @@ def test_a_plan_is_read_back_as_it_was_written(
     path = tmp_path_factory.getbasetemp() / "round-trip.json"
     write_record(path, plan)
     assert read_record(path, StorePlan) == plan
-
-
-def test_a_manifest_is_sorted_and_indented(tmp_path: Path, manifest: IndexManifest) -> None:
-    manifest.write(tmp_path)
-
-    text = (tmp_path / "manifest.json").read_text()
-    assert text == json.dumps(json.loads(text), indent=2, sort_keys=True) + "\n"
-    assert IndexManifest.read(tmp_path) == manifest
-
-
-def test_an_index_refuses_other_dims_and_models_and_warns_of_other_layers(
-    manifest: IndexManifest, label: Label
-) -> None:
-    index = FaissIndex(manifest, Docids(b""), ENGINES["flat"], None)
-
-    index.accept(label, Cut(1, 8))
-    with pytest.raises(UserError, match="dimension 16 were asked for"):
-        index.accept(label, Cut(1, 16))
-    with pytest.raises(UserError, match="come from model ffffffffffff"):
-        index.accept(replace(label, fingerprint="f" * 64), Cut(6, 8))
-    assert index.warnings(Cut(6, 8)) == []
-    assert "not aligned" in index.warnings(Cut(1, 8))[0]
 
 
 def test_paths_are_no_part_of_what_identifies_a_store(label: Label, tmp_path: Path) -> None:
@@ -118,25 +92,6 @@ def test_labels_agree_wherever_the_model_lies_and_name_what_differs(label: Label
         label.accept(other, "tiny")
     with pytest.raises(UserError, match=r"pooling .* against .*, similarity .* against"):
         label.accept(replace(label, pooling="cls", similarity="dot"), "tiny")
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("similarity", "dot"),
-        ("pooling", "cls"),
-        ("query_prefix", ""),
-        ("document_prefix", "passage: "),
-        ("query_length", 64),
-        ("document_length", 256),
-        ("document_layer", "last"),
-    ],
-)
-def test_queries_encoded_otherwise_are_refused_with_both_values(
-    label: Label, field: str, value: str | int
-) -> None:
-    with pytest.raises(UserError, match=f"{field} {getattr(label, field)!r} against {value!r}"):
-        label.accept(replace(label, **{field: value}), "tiny")
 
 
 FITTED = ((0, 8), (6, 8))

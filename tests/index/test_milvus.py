@@ -1,4 +1,3 @@
-import socket
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,6 @@ from m2dr.index.milvus import (
     MILVUS_ENGINES,
     MilvusCollection,
     Server,
-    collection_name,
     cuts_of,
     open_collection,
     push,
@@ -97,20 +95,6 @@ def test_ties_of_any_number_rank_by_docid(uri: str, server: Server, named) -> No
     assert run.rankings["q"].docids == ("d9", "d8", "d7", "d6")
 
 
-def test_many_queries_come_in_batches(
-    uri: str, server: Server, named, vectors, monkeypatch
-) -> None:
-    store = named()
-    push(store, 16, server)
-    names, collection = [f"q{n}" for n in range(35)], opened(uri, store)
-    at_once = collection.ranked(names, vectors, 2)
-
-    monkeypatch.setattr(milvus, "_ANSWERS", 40)
-
-    same(collection.ranked(names, vectors, 2), at_once)
-    assert collection.ranked([], vectors[:0], 3) == Run({})
-
-
 def test_what_cannot_be_searched_is_refused(uri: str, server: Server, named, label: Label) -> None:
     store = named()
     push(store, 8, server)
@@ -170,41 +154,3 @@ def test_a_collection_of_other_vectors_is_replaced_on_demand(server: Server, nam
 
     assert (sent.documents, sent.written) == (35, 35)
     assert server.manifest(sent.name).engine == "hnsw"
-
-
-def test_a_collection_that_m2dr_did_not_make_is_refused(server: Server, named) -> None:
-    store = named()
-    name = collection_name(store.manifest.corpus, store.manifest.label.fingerprint, Cut(6, WIDTH))
-    server.client.create_collection(name, dimension=WIDTH)
-
-    with pytest.raises(UserError, match="has no label of m2dr"):
-        push(store, WIDTH, server)
-
-
-def test_a_name_in_milvus_is_letters_digits_and_underscores() -> None:
-    corpora = ("a-b", "a_b", "a/b", "ä b", "x" * 300)
-    names = {collection_name(corpus, "0123-4567", Cut(6, 8)) for corpus in corpora}
-
-    assert len(names) == 5
-    assert all(name.isascii() and name.replace("_", "").isalnum() for name in names)
-    assert max(map(len, names)) < 255
-
-
-def test_an_address_that_is_none_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="'localhost:19530' is no address of Milvus"):
-        Server("localhost:19530")
-    with pytest.raises(UserError, match="'ftp://host' is no address"):
-        Server("ftp://user:secret@host")
-    with pytest.raises(UserError, match="There is no Milvus Lite file .*absent.db"):
-        Server(str(tmp_path / "absent.db"))
-
-
-def test_a_server_that_is_down_is_a_sentence_without_its_password(monkeypatch) -> None:
-    monkeypatch.setattr(milvus, "CONNECTING", 0.5)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-
-    with pytest.raises(UserError, match="Milvus at .* failed to open") as refused:
-        Server(f"http://root:secret@127.0.0.1:{port}")
-    assert "secret" not in str(refused.value)

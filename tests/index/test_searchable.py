@@ -8,12 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from m2dr.core.errors import UserError
 from m2dr.core.records import Ranking, Run
 from m2dr.index.engines import ENGINES
 from m2dr.index.exact import prefix_runs
-from m2dr.index.faiss import FaissIndex
-from m2dr.index.faiss_build import build_index, open_index
+from m2dr.index.faiss import FaissIndex, build_index, open_index
 from m2dr.index.searchable import Docids, encode_docids
 from m2dr.index.store import Store
 
@@ -126,19 +124,22 @@ def test_faiss_and_the_full_scan_find_the_same(
         np.testing.assert_allclose(ranking.scores, scan.rankings[name].scores, atol=2e-6)
 
 
-def test_fewer_than_one_document_cannot_be_asked_for(store: Store, searcher: Searcher) -> None:
-    with pytest.raises(UserError, match="0 documents per query"):
-        searcher(store, np.ones((1, 16), np.float32), 16, 0)
+@pytest.mark.parametrize("engine", ["flat", "flat-l2", "panorama"])
+def test_copies_rank_by_docid_in_a_batch_of_queries(tmp_path: Path, build, engine: str) -> None:
+    rng = np.random.default_rng(5)
+    originals = rng.normal(size=(40, 48)).astype(np.float32)
+    docids = [f"d{row:04}" for row in rng.permutation(40 * 23)]
+    store = build(tmp_path, np.tile(originals, (23, 1)), docids, shard_rows=999)
+    queries = rng.normal(size=(60, 48)).astype(np.float32)
 
+    run = open_index(build_index(store, 48, engine)).ranked(names(queries), queries, 100)
 
-def test_queries_keep_their_order_when_some_must_be_searched_again(build, tmp_path: Path) -> None:
-    vectors = np.arange(100, dtype=np.float32)[:, None]
-    queries = np.array([[0.0], [1.0], [0.0]], np.float32)  # the first and the last tie them all
-
-    run = by_faiss(build(tmp_path, vectors, similarity="dot"), queries, 1, k=1)
-
-    assert list(run.rankings) == ["q0", "q1", "q2"]
-    assert [ranking.docids[0] for ranking in run.rankings.values()] == ["d99", "d99", "d99"]
+    copy = {docid: row % 40 for row, docid in enumerate(docids)}
+    for ranking in run.rankings.values():
+        best = list(dict.fromkeys(copy[docid] for docid in ranking.docids))
+        order = sorted(docids, key=lambda docid: docid, reverse=True)
+        expected = [docid for row in best for docid in order if copy[docid] == row]
+        assert list(ranking.docids) == expected[:100]
 
 
 class _Missing:

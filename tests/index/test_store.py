@@ -1,4 +1,3 @@
-import errno
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from m2dr.core.errors import UserError
 from m2dr.core.files import sha256_of
 from m2dr.index.exact import ExactIndex
-from m2dr.index.faiss_build import build_index, open_index
+from m2dr.index.faiss import build_index, open_index
 from m2dr.index.manifest import StorePlan, store_folder, stored_layers
 from m2dr.index.searchable import Docids, encode_docids
 from m2dr.index.store import (
@@ -94,15 +93,6 @@ def test_what_is_stored_is_read_back_by_blocks_and_by_rows(
     assert store.digests().tobytes() == text_digests(names)
 
 
-def test_blocks_are_views_and_rows_that_are_not_there_are_refused(store: Store) -> None:
-    _, block = next(store.blocks())
-    assert isinstance(block, np.memmap)
-    assert not block.flags.writeable
-    for row in (-1, 35):
-        with pytest.raises(IndexError, match="there are 35"):
-            store.rows([row])
-
-
 def test_layer_0_is_stored_indexed_and_listed(
     tmp_path: Path, build: Build, vectors: Floats
 ) -> None:
@@ -143,16 +133,6 @@ def test_missing_or_changed_files_are_named(store: Store, name: str, data: bytes
 
     with pytest.raises(UserError, match=name):
         open_store(store.folder)
-
-
-@pytest.mark.parametrize("name", ["vectors-00003.f16", "digests.bin"])
-def test_a_changed_byte_is_found_by_verifying(store: Store, name: str) -> None:
-    assert not list(store.problems())
-    path = store.folder / name
-    path.write_bytes(bytes(path.stat().st_size))
-
-    (problem,) = store.problems()
-    assert f"{name} is missing or not the file that was written" in problem
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
@@ -361,24 +341,6 @@ def test_a_value_that_the_store_cannot_hold_is_refused_with_its_document(
     if np.isfinite(value):
         encode(tmp_path / "f32", replace(plan, dtype="f32"), vectors)
         np.testing.assert_array_equal(open_store(tmp_path / "f32").rows(range(35)), vectors)
-
-
-@pytest.mark.parametrize("name", ["replace", "fsync"])
-def test_what_the_disk_refuses_is_written_later(
-    tmp_path: Path, plan: StorePlan, vectors: Floats, name: str
-) -> None:
-    writer = begin_store(tmp_path, plan)
-
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, name, refuse)
-        with pytest.raises(OSError, match="No space left"):
-            write(writer, 0, vectors)
-    assert not list(tmp_path.glob("vectors-*"))
-    encode(tmp_path, plan, vectors)
-    assert open_store(tmp_path).documents == 35
 
 
 # Replacing all layers at once

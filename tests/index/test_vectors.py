@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from m2dr.core.errors import UserError
-from m2dr.index.manifest import StorePlan
-from m2dr.index.store import Store, begin_store, open_store
+from m2dr.index.store import Store
 from m2dr.index.vectors import FORMATS
 
 matrices = arrays(
@@ -61,25 +59,3 @@ def test_int8_costs_a_byte_per_coordinate_and_keeps_the_direction(
     blocks = list(store.blocks(4))
     assert all(block.dtype == np.float32 for _, block in blocks)
     np.testing.assert_array_equal(np.concatenate([block for _, block in blocks]), found)
-
-
-def test_a_cut_off_int8_shard_is_named(
-    tmp_path: Path, build: Callable[..., Store], vectors: NDArray[np.float32]
-) -> None:
-    build(tmp_path, vectors, dtype="int8")
-    shard = tmp_path / "vectors-00001.int8"
-    shard.write_bytes(shard.read_bytes()[:-4])
-
-    with pytest.raises(UserError, match=r"vectors-00001\.int8 is missing or not the file"):
-        open_store(tmp_path)
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_int8_refuses_what_is_not_finite(
-    tmp_path: Path, label: object, vectors: NDArray[np.float32], value: float
-) -> None:
-    vectors[2, 3] = value
-    plan = StorePlan("tiny", 6, 16, label, "int8")  # type: ignore[arg-type]  # a fixture
-
-    with pytest.raises(UserError, match="'2' is not finite"):
-        begin_store(tmp_path, plan).write(0, list(map(str, range(35))), vectors, b"")

@@ -20,7 +20,7 @@ from m2dr.core.files import sha256_of
 from m2dr.core.requests import FitIndexRequest, IndexRequest
 from m2dr.data.loaders import open_dataset
 from m2dr.index.exit_files import fitting_exits
-from m2dr.index.faiss_build import open_index
+from m2dr.index.faiss import open_index
 from m2dr.index.manifest import built_indexes
 from m2dr.index.store import Store, open_store
 from m2dr.tasks import encode_corpus

@@ -13,14 +13,14 @@ from world import WORDS, make_model
 
 import m2dr
 from m2dr.core.errors import UserError
-from m2dr.core.records import Cut, Query
+from m2dr.core.records import Cut
 from m2dr.core.requests import (
     ImportRequest,
     IndexRequest,
     SearchRequest,
 )
 from m2dr.tasks.index import import_vectors, index_corpus
-from m2dr.tasks.search import Searcher, compare_with_scan
+from m2dr.tasks.search import Searcher
 
 FP32 = {"device": "cpu", "dtype": "fp32"}
 DOCUMENTS = [
@@ -154,17 +154,6 @@ def test_an_index_filters_from_python_and_fewer_answers_are_no_warning(
     assert [hit.docid for hit in again.search("read", filter="year > 2030").hits] == ["new"]
 
 
-def test_a_filter_needs_the_store_that_an_index_was_copied_from(
-    corpus: str, model: Path, tmp_path: Path
-) -> None:
-    index(corpus, model)
-    (folder,) = Path("indexes").rglob("dim-8")
-    folder.rename(tmp_path / "moved")
-
-    with pytest.raises(UserError, match="holds no store of documents"):
-        found(corpus, model, index="moved")
-
-
 def test_imported_vectors_have_the_fields_of_their_documents(corpus: str, model: Path) -> None:
     order = DOCUMENTS[::-1]
     encoder = m2dr.Encoder.from_pretrained(model, **FP32)
@@ -174,10 +163,3 @@ def test_imported_vectors_have_the_fields_of_their_documents(corpus: str, model:
     import_vectors(asked)
 
     assert found(corpus, model) == FOUND
-
-
-def test_a_report_compares_with_what_fits(corpus: str, model: Path) -> None:
-    index(corpus, model)
-    searcher = Searcher(SearchRequest(corpus, str(model), filter="year = 1900", **FP32))
-
-    assert compare_with_scan(searcher, [Query("q", "read")], 3).recall == 1.0

@@ -15,7 +15,7 @@ from m2dr.core.records import Query
 from m2dr.core.requests import SearchRequest
 from m2dr.data.loaders import open_dataset
 from m2dr.evaluate.runs import read_run
-from m2dr.index.faiss_build import build_index
+from m2dr.index.faiss import build_index
 from m2dr.index.manifest import StorePlan, store_folder
 from m2dr.index.milvus import open_collection, release
 from m2dr.index.store import Store, begin_store, open_store, text_digests
