@@ -69,15 +69,6 @@ def test_a_query_at_layer_0_is_answered_without_torch(exits: str, place: Path) -
     assert docids == best(place, 8, 3, exits)
 
 
-def test_an_index_named_by_its_folder_is_searched_without_torch(place: Path) -> None:
-    asked = ("--index", str(folder_of(place)), "--query-layer", "0", "-k", "3", "--exits", "model")
-
-    answers, loaded = cold(place, "search", "--corpus", "corpus", *asked, QUERY)
-
-    assert not loaded & HEAVY
-    assert re.findall(r"  (d\d+)$", answers, flags=re.MULTILINE) == best(place, 8, 3, "model")
-
-
 def best(place: Path, dim: int, k: int, exits: str = "index") -> list[str]:
     """The documents nearest to the query, by numpy."""
     store = open_store(place / folder_of(place).parent)
@@ -96,22 +87,6 @@ def test_many_queries_at_layer_0_are_ranked_without_torch(place: Path) -> None:
 
     assert not loaded & HEAVY
     assert list(read_run(place / "run.trec").rankings["q1"].docids) == best(place, 8, 4)
-
-
-def test_python_searches_at_layer_0_without_torch(place: Path) -> None:
-    code = (
-        "import sys, m2dr; "
-        "index = m2dr.open_index('corpus', layer=0, dim=8); "
-        f"print(*(hit.docid for hit in index.search({QUERY!r}, k=3).hits)); "
-        "print(*{'torch', 'transformers'} & set(sys.modules))"
-    )
-
-    ended = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        cwd=place, env=ENVIRONMENT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-
-    assert ended.stdout.splitlines() == [" ".join(best(place, 8, 3)), ""], ended.stderr
 
 
 def seconds_of(*words: str, cwd: Path | None = None) -> float:

@@ -6,10 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from world import make_shape
 
-from m2dr.cli import main
 from m2dr.core.records import Cut
 from m2dr.core.settings import read_pretrain_settings, read_train_settings
 from m2dr.tasks.recipe import Kind, explain, recipe_of
@@ -89,12 +87,6 @@ def test_each_file_can_be_tried_on_the_built_in_backbone(name: str, shape: Shape
         recipe_of(read_train_settings(FILES[name], words), "documents").objective()
 
 
-def test_the_readme_names_each_file_once() -> None:
-    named = re.findall(r"^\| `([^`]+)\.toml`", README, re.MULTILINE)
-
-    assert sorted(named) == sorted(FILES)
-
-
 @pytest.mark.parametrize("name", FILES)
 def test_no_result_is_left_to_a_default_that_may_change(name: str) -> None:
     """A published experiment is complete: what decides its result stands in the file."""
@@ -137,12 +129,3 @@ def test_starbucks_trains_the_cuts_that_it_was_pretrained_for() -> None:
 
     assert tuned.checkpoints == pretrained.checkpoints
     assert Cut.parse(tuned.checkpoints[-1]) == Cut(*BERT)
-
-
-def test_of_many_models_the_largest_is_explained(shape: Shape) -> None:
-    path, backbone = str(FILES["retrieval-paper-separate"]), f"backbone={shape(BERT)}"
-
-    done = CliRunner().invoke(main, ["train", "--config", path, "--explain", "--set", backbone])
-
-    assert done.exit_code == 0, done.output
-    assert "48 models, one for each cut; this is the largest, L12D768." in done.output

@@ -40,14 +40,6 @@ def test_help_ends_in_two_examples_that_parse(path: str) -> None:
     assert max(map(len, lines)) <= 80
 
 
-@pytest.mark.parametrize("path", ["", "index", "evaluate", "data"])
-def test_summaries_are_whole_sentences(path: str) -> None:
-    commands = shown(path).partition("Commands:\n")[2].strip().splitlines()
-
-    assert commands
-    assert all(re.search(r"[^.]\.$", line) for line in commands)
-
-
 def test_help_of_a_training_lists_every_setting_once() -> None:
     told = shown("train")
 

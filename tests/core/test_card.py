@@ -18,15 +18,6 @@ CARD = ModelCard(
 FITTED = replace(CARD, exit_head="fitted", cuts=(Cut(0, 64), Cut(6, 384)))
 
 
-@pytest.mark.parametrize("exit_head", ["none", "linear"])
-def test_layers_of_a_model_that_is_not_fitted_count_from_1(exit_head: str) -> None:
-    card = replace(CARD, exit_head=exit_head)
-
-    assert card.lowest_layer == 1
-    with pytest.raises(UserError, match="only a fitted model has it"):
-        card.check(Cut(0, 64))
-
-
 @pytest.mark.parametrize("cut", [Cut(0, 1), Cut(0, 384), Cut(6, 384)])
 def test_a_fitted_model_has_layer_0_at_every_dim(cut: Cut) -> None:
     assert FITTED.lowest_layer == 0

@@ -25,11 +25,3 @@ def test_a_printed_cut_is_read_back_as_the_same(cut: Cut) -> None:
 def test_a_word_that_names_no_cut_is_refused(word: str) -> None:
     with pytest.raises(UserError, match=r"is no cut|A cut has"):
         Cut.parse(word)
-
-
-def test_equal_cuts_are_one_key() -> None:
-    assert len({Cut(4, 128), Cut(dim=128, layer=4)}) == 1
-
-
-def test_a_cut_prints_as_it_is_written_in_file_names() -> None:
-    assert str(Cut(12, 768)) == "L12D768"

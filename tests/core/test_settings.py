@@ -6,7 +6,6 @@ import pytest
 
 from m2dr.core.errors import UserError
 from m2dr.core.settings import (
-    find_config,
     read_fit_settings,
     read_pretrain_settings,
     read_train_settings,
@@ -103,12 +102,3 @@ def test_a_setting_overrules_one_field_of_the_variant() -> None:
     recipe = read_train_settings(None, ["variant=fixed-doc", "full_dim=true"]).recipe()
 
     assert (recipe.documents, recipe.full_dim, recipe.align) == ("last", True, "pca")
-
-
-def test_built_in_config_is_found_by_name() -> None:
-    path = find_config("starbucks-smae")
-
-    assert path
-    assert read_pretrain_settings(path).backbone
-    with pytest.raises(UserError, match=r"no file nothing; built in are 2dmse-paper-nli-v1, "):
-        find_config("nothing")

@@ -118,15 +118,6 @@ def test_where_the_querys_own_document_is_dropped_it_is_no_negative_either() -> 
     assert len(Groups(other, "train", negatives=2, source="random", seed=13)[0].negatives) == 2
 
 
-def test_without_a_source_there_are_no_negatives_whatever_their_number() -> None:
-    groups = Groups(dataset([("q", "d0", 1)]), "train", negatives=7, source="none", seed=13)
-
-    assert groups[0].negatives == ()
-    assert groups[-1] == groups[0]
-    with pytest.raises(IndexError, match="out of range"):
-        groups[1]
-
-
 @pytest.mark.parametrize(
     ("relevance", "source", "reason"),
     [

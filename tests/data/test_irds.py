@@ -59,18 +59,6 @@ def test_a_catalogued_id_names_its_corpus_and_its_split(name: str, corpus: str, 
     assert (dataset.name, dataset.splits) == (corpus, (split,))
 
 
-@pytest.mark.parametrize(
-    ("name", "alias"),
-    [("train/judged", "train"), ("dev/small", "dev"), ("trec-dl-2019/judged", "test")],
-)
-def test_the_word_of_an_id_that_names_a_split_is_an_alias_of_it(name: str, alias: str) -> None:
-    dataset = open_dataset(f"irds:msmarco-passage/{name}")
-
-    assert dataset.canonical(alias) == dataset.canonical(f"msmarco-passage/{name}")
-    assert dataset.canonical(alias) in dataset.splits
-    assert dataset.canonical("other") == "other"
-
-
 def test_no_two_ids_of_one_corpus_share_a_split() -> None:
     ids = [name for name in ir_datasets.registry if name.startswith(("msmarco-", "beir/", "mr-t"))]
     judged = [name for name in ids if ir_datasets.load(name).has_qrels()]

@@ -1,12 +1,9 @@
-import ast
-import json
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m2dr.core.records import Document, Judgement, Query
 from m2dr.data import pydocs
 from m2dr.data.loaders import open_dataset
 from m2dr.data.pydocs import Entry, distinct, entries
@@ -161,24 +158,6 @@ def test_the_standard_library_makes_more_than_two_thousand_pairs() -> None:
     assert 0.7 < counts["train"] / dataset.document_count < 0.9
 
 
-@pytest.mark.usefixtures("_cached")
-def test_a_query_is_judged_by_the_rest_of_its_docstring() -> None:
-    dataset = open_dataset("pydocs:stdlib")
-    name = "json.decoder.JSONDecoder"
-    docstring = ast.get_docstring(_class("json/decoder.py", "JSONDecoder"))
-    assert docstring is not None
-    query, _, text = docstring.partition("\n\n")
-
-    assert dataset.document(name) == Document(name, text, title=name)
-    split = next(s for s in dataset.splits if Query(f"query:{name}", query) in dataset.queries(s))
-    assert Judgement(f"query:{name}", name, 1) in dataset.judgements(split)
-
-
-def _class(file: str, name: str) -> ast.ClassDef:
-    tree = ast.parse((Path(json.__file__).parents[1] / file).read_bytes())
-    return next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name)
-
-
 @pytest.fixture
 def small_stdlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A standard library of two modules, and an empty cache."""
@@ -194,14 +173,6 @@ def small_stdlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def test_only_modules_of_the_library_are_read(small_stdlib: Path) -> None:
-    assert [entry.name for entry in pydocs.read_entries("pydocs:stdlib")] == [
-        "abc.method",
-        "json.load",
-    ]
-    assert len(list(small_stdlib.iterdir())) == 1
-
-
 def test_two_cold_readings_leave_the_same_bytes(small_stdlib: Path) -> None:
     def cold() -> bytes:
         pydocs.read_entries("pydocs:stdlib")
@@ -211,13 +182,6 @@ def test_two_cold_readings_leave_the_same_bytes(small_stdlib: Path) -> None:
         return data
 
     assert cold() == cold()
-
-
-def test_the_packages_read_are_those_needed_directly_or_not_and_without_extras() -> None:
-    names = {package.name.lower() for package in pydocs.requirements("m2dr")}
-
-    assert {"torch", "numpy", "click", "transformers"} <= names
-    assert not {"m2dr", "pytest", "sympy", "faiss-cpu", "sentence-transformers"} & names
 
 
 def test_the_name_in_a_store_opens_the_corpus() -> None:

@@ -133,16 +133,6 @@ def test_noughts_and_ones_beside_a_premise_are_refused(write, read, labels: list
         read(str(path))
 
 
-def test_whole_numbers_beside_other_columns_are_scores(write) -> None:
-    rows = [{"sentence1": "a", "sentence2": "b", "label": label} for label in (0, 1, 2)]
-
-    assert [pair.score for pair in open_sentences(str(write("a.jsonl", *rows))).pairs] == [
-        0,
-        0.5,
-        1,
-    ]
-
-
 @pytest.mark.parametrize(("column", "train"), [("split", "train"), ("SemEval_set", "TRAIN")])
 def test_of_a_file_with_all_splits_only_train_is_read_and_scaled(
     write, column: str, train: str
@@ -254,15 +244,6 @@ def test_queries_and_documents_are_not_taken_for_sentences(write, name: str, lin
 
 HEADER = "score\tsentence1\tsentence2"
 MIXED = "split\tscore\tsentence1\tsentence2"
-
-
-def test_scores_stay_on_the_scale_of_the_file(write) -> None:
-    path = write("a.tsv", HEADER, "3.5\tone\ttwo", "1\tthree\tfour")
-
-    found = open_scored_pairs(str(path))
-
-    assert found.pairs == (SentencePair("one", "two", 3.5), SentencePair("three", "four", 1.0))
-    assert (found.name, found.split, found.skipped) == ("a", "", 0)
 
 
 @pytest.mark.parametrize(

@@ -57,15 +57,6 @@ def test_a_batch_is_closed_only_when_the_next_row_would_not_fit(
         assert len(rows) * max(max(lengths[row], 1) for row in rows) > limit
 
 
-@given(lengths=st.lists(st.integers(1, 3), max_size=30), longest_first=st.booleans())
-def test_rows_of_equal_length_keep_their_order(lengths: list[int], longest_first: bool) -> None:
-    rows = np.concatenate([*buckets(lengths, 5, longest_first), np.array([], dtype=np.int64)])
-
-    for length in set(lengths):
-        same = [int(row) for row in rows if lengths[row] == length]
-        assert same == sorted(same)
-
-
 def padded(lengths: list[int], groups: list[np.ndarray]) -> int:
     return sum(len(group) * max(lengths[row] for row in group) for group in groups)
 
@@ -100,18 +91,6 @@ def test_groups_by_length_hold_every_row_once_from_short_to_long(
     assert all(len(group) for group in groups)
     assert sorted(rows) == list(range(len(lengths)))
     assert rows == sorted(rows, key=lambda row: (lengths[row], row))
-
-
-def test_very_many_distinct_lengths_cost_at_most_one_step_of_rounding_more() -> None:
-    lengths = np.random.default_rng(13).integers(1, 4000, size=3000).tolist()
-
-    fine = [split_by_length(lengths, parts) for parts in (2, 4)]
-
-    step = 16  # 4,000 / 256, rounded up
-    for parts, groups in zip((2, 4), fine, strict=True):
-        bounds = np.linspace(0, len(lengths), parts + 1).astype(int)
-        even = np.split(np.argsort(lengths, kind="stable"), bounds[1:-1])
-        assert padded(lengths, groups) <= padded(lengths, even) + step * len(lengths)
 
 
 @given(items=st.lists(st.integers()), size=st.integers(1, 7))

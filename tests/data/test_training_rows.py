@@ -225,15 +225,6 @@ def test_every_form_of_columns_says_the_same(form: str, write) -> None:
     assert differences(of_columns(path, negatives=2)) == {("q", "n"): -3.0, ("q", "m"): -6.0}
 
 
-def test_columns_are_read_for_a_teacher_alone(write) -> None:
-    """`label` is many things: whoever does not distil is not asked what it holds."""
-    path = write("groups.jsonl", {**Q, "negative": "n", "label": "entailment"})
-
-    assert open_dataset(str(path)).document_count == 2
-    with pytest.raises(UserError, match="row 1: a score is 'entailment', not a finite"):
-        of_columns(path)
-
-
 def test_margins_of_two_positives_are_never_compared(write) -> None:
     rows = [
         {"query": "q", "positive": "p", "negative": "n", "score": 3},
@@ -344,40 +335,6 @@ def test_a_query_without_enough_scores_is_left_out_and_named() -> None:
     assert made.note.startswith("3 of 4 queries left out")
 
 
-@pytest.mark.parametrize(
-    ("rows", "reason"),
-    [
-        ([], "Distillation needs the scores of a teacher, and ce.tsv has none"),
-        ([("x", "d1", 1), ("y", "d2", 1)], "ce.tsv has none for the queries of the split 'train'"),
-        ([("q1", "d1", 1)], "ce.tsv has too few scores for every query of 'train'"),
-        ([("q1", "d1", 1), ("q1", "d1", 4)], "Two scores of document 'd1' for query 'q1' differ"),
-    ],
-)
-def test_scores_of_nothing_here_are_refused(rows: list[Any], reason: str) -> None:
-    with pytest.raises(UserError, match=reason):
-        groups(dataset([("q1", "d1"), ("q2", "d2")]), rows)
-
-
-def test_a_pair_that_comes_again_counts_once_with_its_first_score() -> None:
-    """Published triples score a pair once in each of its rows, in half precision."""
-    rows = [("q1", "d1", 9.0), ("q1", "d2", 1.0), ("q1", "d1", 9.06), ("q1", "d2", 0.95)]
-
-    (group,) = groups(dataset([("q1", "d1")]), rows)
-
-    assert group.scores == (9.0, 1.0)
-
-
-def test_given_negatives_are_drawn_where_they_are_asked_for() -> None:
-    source = dataset([("q1", "d1")], given={"q1": ("d5", "d6")})
-    rows = [("q1", "d1", 9), ("q1", "d2", 2), ("q1", "d6", 6)]
-
-    given_alone = differences(groups(source, rows, source="given"), epochs=12)
-    scored = differences(groups(source, rows), epochs=12)
-
-    assert given_alone == {("text of q1", "text 6"): -3.0}
-    assert scored.keys() == {("text of q1", "text 6"), ("text of q1", "text 2")}
-
-
 @given(
     answers=st.sets(st.integers(0, 19), min_size=1, max_size=4),
     scored=st.sets(st.integers(0, 19), min_size=1),
@@ -418,3 +375,17 @@ def test_of_many_scores_the_first_are_kept_and_every_answer() -> None:
     assert made[0].scores[0] == 1999
     with pytest.raises(UserError, match="too few scores"):
         groups(source, rows, negatives=NEGATIVES_KEPT + 2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ([("x", "d1", 1)], "ce.tsv has none for the queries of the split 'train'"),
+        ([("q1", "d1", 1), ("q1", "d1", 4)], "Two scores of document 'd1' for query 'q1' differ"),
+    ],
+)
+def test_scores_of_other_queries_and_two_of_a_pair_are_refused(
+    rows: list[Any], reason: str
+) -> None:
+    with pytest.raises(UserError, match=reason):
+        groups(dataset([("q1", "d1"), ("q2", "d2")]), rows)

@@ -97,14 +97,3 @@ def test_the_table_of_a_file_of_groups_is_that_of_any_other_kind(kind: str, tmp_
             "Nothing is wrong with it.",
         ],
     )
-
-
-def test_a_file_of_sentence_pairs_is_told_by_its_sentences(tmp_path: Path) -> None:
-    rows = [{"sentence1": "a b", "sentence2": "c", "score": n} for n in (0, 1)]
-    write_rows(tmp_path / "sts.parquet", rows)
-
-    found = m2dr("data", "check", "sts.parquet", "--strict", cwd=tmp_path)
-
-    assert found.returncode == 0
-    assert "sentences      4" in found.stdout
-    assert "2 pairs of sentences with a score." in found.stdout

@@ -145,38 +145,3 @@ def test_a_run_of_a_reranker_is_a_teacher_of_its_corpus(
     assert "4 of 24 queries left out, which lack the teacher's score" in done.stderr
     assert "20 queries, 10 per step" in done.stderr
     assert json.loads((tmp_path / "m" / "settings.json").read_text())["distill"] == "margin-mse"
-
-
-@pytest.mark.parametrize(
-    ("sets", "sentence"),
-    [
-        ("distill=kl negatives=1", "Distillation needs the scores of a teacher, and"),
-        ("distill=kl negatives=1 teacher_scores=other.tsv", "other.tsv has none for the queries"),
-        ("distill=kl negatives=1 teacher_scores=ce.pkl", "ce.pkl cannot be read"),
-        ("distill=kl negatives=1 teacher_scores=no.tsv", "no.tsv cannot be read: No such file"),
-        (
-            "distill=kl negatives=9 teacher_scores=ce.trec",
-            "ce.trec has too few scores for every query of 'train'",
-        ),
-    ],
-)
-@pytest.mark.usefixtures("reranked")
-def test_scores_that_teach_nothing_are_refused_in_a_sentence(
-    sets: str,
-    sentence: str,
-    tiny_corpus: Path,
-    tiny_backbone: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "other.tsv").write_text("x1\td1\t3\nx2\td2\t1\n")
-    (tmp_path / "ce.pkl").write_bytes(b"\x80\x04}.")
-    words = ("--variant", "plain", "--corpus", tiny_corpus, "--backbone", tiny_backbone)
-
-    done = run(*words, "--steps", "1", "--batch-size", "4", sets=sets)
-
-    assert done.exit_code == 2, done.output
-    assert sentence in done.stderr
-    assert "Traceback" not in done.output
-    assert not (tmp_path / "models").exists()

@@ -1,8 +1,6 @@
 """A folder whose training died blocks nothing that there is not something to keep of."""
 
-import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,7 @@ from torch import nn
 from m2dr.core.errors import UserError
 from m2dr.core.settings import TrainSettings
 from m2dr.model.checkpoint import export_cut, read_card
-from m2dr.tasks.train import train, train_separately
+from m2dr.tasks.train import train
 from m2dr.train.module import TrainingModule
 
 Train = Callable[..., object]
@@ -81,21 +79,6 @@ def test_a_checkpoint_is_kept_until_someone_says_otherwise(
     assert read_card(tmp_path).variant == "plain"
 
 
-def test_many_trainings_of_which_none_came_to_a_checkpoint_are_begun_again(
-    settings: TrainSettings, dying, tmp_path: Path
-) -> None:
-    settings = replace(settings, variant="separate", dims=(8, 16), steps=2)
-    patched = dying(1)
-    dies(train_separately, settings, tmp_path)
-    patched.undo()
-
-    report = train_separately(settings, tmp_path)
-
-    assert len(report.trained) == 2
-    with pytest.raises(UserError, match="holds a finished model; choose another --out"):
-        train_separately(settings, tmp_path)
-
-
 def test_an_export_that_died_is_written_again_and_is_no_model_before(
     tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,16 +95,3 @@ def test_an_export_that_died_is_written_again_and_is_no_model_before(
     export_cut(tiny_backbone, 2, tmp_path / "small")
 
     assert read_card(tmp_path / "small").layers == 2
-
-
-def test_the_leavings_of_a_killed_export_are_named_and_written_over(
-    tiny_backbone: Path, tmp_path: Path
-) -> None:
-    (tmp_path / ".partial").mkdir()
-    (tmp_path / ".partial" / "config.json").write_text(json.dumps({}))
-
-    with pytest.raises(UserError, match="holds an incomplete model; repeat the command"):
-        read_card(tmp_path)
-
-    export_cut(tiny_backbone, 2, tmp_path)
-    assert read_card(tmp_path).layers == 2
