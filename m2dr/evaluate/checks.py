@@ -12,22 +12,20 @@ from m2dr.evaluate.measures import parse
 
 STEPS = 3  # a cell may deviate from its neighbours by this many median steps between cells
 LEAST = 0.02  # share of the best cell that any cell may deviate by
-NAMED = 3  # outliers named per measure; the others are counted
+NAMED = 3  # outliers named per measure
 
 
 def grid_checks(grid: Grid) -> list[str]:
-    """Return a sentence for each outlier of each measure, see `outliers`; the worst of many."""
+    """Return a sentence for each outlier of each measure, see `outliers`; of many the first."""
     checks = []
     for measure in grid.measures:
         values = grid.values(measure)
         words = outliers(values, grid.queries)
-        worst = sorted(words, key=lambda cut: -_distance(values, cut))[:NAMED]  # noqa: B023
-        for cut in worst:
-            more = _more(len(words) - NAMED, "cell") if cut == worst[-1] else ""
-            checks.append(
-                f"{measure} of {cut} is {format_score(values[cut])}, far {words[cut]}{more}: "
-                "measure that cut again, and look for a fault in its training or its vectors."
-            )
+        checks += [
+            f"{measure} of {cut} is {format_score(values[cut])}, far {words[cut]}: measure that "
+            "cut again, and look for a fault in its training or its vectors."
+            for cut in sorted(words)[:NAMED]
+        ]
     return checks
 
 
@@ -198,16 +196,6 @@ def _deviation(line: Sequence[float], place: int, allowed: float) -> str:
             len(larger) > 1 and value > max(larger[:2]) + allowed,
         )
     return "below the neighbours" * sides[0] or "above the neighbours" * sides[1]
-
-
-def _distance(values: Mapping[Cut, float], cut: Cut) -> float:
-    """Return the distance of a cell from the median of its neighbours by layer and by dim."""
-    near = []
-    for by_layer in (True, False):
-        line = next(line for line in _lines(values, by_layer) if cut in line)
-        place = line.index(cut)
-        near += [values[one] for one in (*line[max(0, place - 1) : place], *line[place + 1 :][:1])]
-    return abs(values[cut] - median(near)) if near else 0.0
 
 
 def _more(count: int, unit: str) -> str:

@@ -5,17 +5,17 @@ Every colour and stroke is in the tables at the top; the page of `m2dr serve` ha
 
 import re
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from io import StringIO
-from itertools import pairwise
-from math import ceil, log2, log10, nan
+from math import ceil, nan
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from m2dr.core.errors import UserError, nearest
+import numpy as np
+
+from m2dr.core.errors import UserError
 from m2dr.core.files import atomic_path
 from m2dr.core.records import Cut
 from m2dr.evaluate.comparison import Published
@@ -28,7 +28,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DPI = 200
-FORMATS = ("png", "svg")
+# Without what differs from run to run.
+_METADATA: dict[str, dict[str, None]] = {
+    "png": {"Software": None},
+    "svg": dict.fromkeys(("Date", "Creator", "Format")),
+}
 PLAIN: dict[str, Any] = {"parse_math": False}  # a dollar sign in a user's name starts no formula
 AXES = {LATENCY: "query latency, ms (median)", BYTES: "bytes per document"}
 # Deeper layers take later colours of viridis, which keeps its order in grey print and for
@@ -107,11 +111,16 @@ def draw_quality_over_dims(grids: Sequence[Grid], measure: str, theme: Theme = L
         UserError: there is no grid, two have one name, they are of different queries, or one does
             not hold `measure`.
     """
+    from matplotlib import colormaps
     from matplotlib.lines import Line2D
 
     _require_comparable(grids)
     dims = sorted({dim for grid in grids for dim in grid.dims})
-    colours = _layer_colours({layer for grid in grids for layer in grid.layers}, theme)
+    # Deepest first, which has the most contrast to the paper.
+    layers = sorted({layer for grid in grids for layer in grid.layers}, reverse=True)
+    shades = np.linspace(0, _FAR, len(layers))
+    shades = 1 - _NEAR * shades if theme is DARK else shades
+    colours = dict(zip(layers, map(tuple, colormaps[PALETTE](shades)), strict=True))
 
     def lines(axes: "Axes", grid: Grid) -> None:
         for layer in grid.layers:
@@ -315,69 +324,40 @@ def draw_tradeoff(
     _legend_below(figure, handles, [*strokes, "frontier"], theme)
     head(figure, f"{grids[0].heading(measure)}: quality against {price}", theme)
     figure.draw_without_rendering()
-    taken: list[Any] = []
+    boxes: list[Any] = []  # of names, which are left out where they would touch another
     for point in best[::-1]:
-        _name_cut(axes, str(point.cut), (point.costs[price], point.quality), taken, theme)
+        spot = (point.costs[price], point.quality)
+        name = axes.annotate(
+            str(point.cut), spot, (-3, 5), textcoords="offset points", fontsize=7.5
+        )
+        name.set_color(theme.ink)
+        box = name.get_window_extent().padded(2)
+        if any(box.overlaps(other) for other in boxes):
+            name.remove()
+        else:
+            boxes.append(box)
     return figure
 
 
 def _price_axis(axes: "Axes", low: float, high: float) -> None:
-    """Make the x axis logarithmic, with three ticks at least, as plain numbers.
-
-    Ticks are 1, 2, 5, 10, … where three of them are in the range, else in even steps; in a wide
-    range they are powers of ten.
-    """
-    from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+    """Make the x axis logarithmic, with plain numbers at 1, 2, 5, 10, … or at even steps."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     axes.set_xscale("log")
-    first, last = int(log10(low)) - 2, int(log10(high)) + 2
-    steps = (1, 2, 5) if high < 1000 * low else (1,)  # others would touch
-    ticks = [step * 10.0**power for power in range(first, last) for step in steps]
     left, right = low / 1.15, high * 1.15
     axes.set_xlim(left, right)
-    if sum(left <= tick <= right for tick in ticks) < 3:
-        even = MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10], min_n_ticks=3)
-        ticks = [float(tick) for tick in even.tick_values(left, right)]
-    axes.xaxis.set_major_locator(FixedLocator([tick for tick in ticks if left <= tick <= right]))
+    subs = (1, 2, 5) if high < 1000 * low else (1,)  # others would touch
+    ticks: Any = LogLocator(subs=subs)
+    if sum(left <= tick <= right for tick in ticks.tick_values(left, right)) < 3:
+        ticks = MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10], min_n_ticks=3)
+    axes.xaxis.set_major_locator(ticks)
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
-
-
-def _name_cut(
-    axes: "Axes", name: str, at: tuple[float, float], taken: list[Any], theme: Theme
-) -> None:
-    """Write a name above its cut, unless it would touch others; `taken` has their boxes.
-
-    A name that would leave the panel is written below its cut, to the right.
-    """
-    for place, side in (((-3, 5), "right"), ((5, -10), "left")):
-        text = axes.annotate(name, at, xytext=place, textcoords="offset points", ha=side)
-        text.set(fontsize=7.5, color=theme.ink)
-        box, inside = text.get_window_extent(), axes.get_window_extent().padded(2)
-        touches = any(box.padded(2).overlaps(other) for other in taken)
-        fits = inside.x0 <= box.x0 and inside.y0 <= box.y0 and box.y1 <= inside.y1
-        if fits and not touches:
-            taken.append(box)
-            return
-        text.remove()
-        if touches:
-            return
 
 
 def _require_comparable(grids: Sequence[Grid]) -> None:
     require_same_queries(grids)
     require_distinct_names(grids)
-
-
-def _layer_colours(layers: Collection[int], theme: Theme) -> dict[int, Any]:
-    """Return layer -> colour, deepest first, which has the most contrast to the paper."""
-    from matplotlib import colormaps
-
-    step = _FAR / max(len(layers) - 1, 1)
-    colours = {}
-    for i, layer in enumerate(sorted(layers, reverse=True)):
-        colours[layer] = colormaps[PALETTE](1 - _NEAR * step * i if theme is DARK else step * i)
-    return colours
 
 
 def _draw_panels(
@@ -395,11 +375,6 @@ def _draw_panels(
     the lowest ones on the x axis.
     """
     columns = ceil(len(panels) / rows)
-    # Labels of dims are rotated where two would touch, such as 1024 and 1536; a digit is 0.085
-    # inches wide.
-    doubling = (across - 0.7) / (1.1 * max(log2(dims[-1] / dims[0]), 1))  # inches, without margins
-    gaps = [(log2(right / left) * doubling, len(str(right))) for left, right in pairwise(dims)]
-    touching = any(gap < 0.085 * digits + 0.04 for gap, digits in gaps)
     first: Axes | None = None
     for place, (name, draw) in enumerate(panels.items()):
         axes = figure.add_subplot(rows, columns, place + 1, sharex=first, sharey=first)
@@ -414,7 +389,7 @@ def _draw_panels(
         axes.set_xscale("log", base=2)
         axes.set_xticks(dims, labels=[str(dim) for dim in dims])
         axes.minorticks_off()
-        axes.tick_params(axis="x", rotation=45 if touching else 0)
+        axes.tick_params(axis="x", rotation=45 if dims[-1] > 1000 else 0)  # four digits touch
 
 
 def new_figure(width: float, height: float, theme: Theme) -> "Figure":
@@ -448,8 +423,7 @@ def _legend_below(
     folded = [fill(name, _LEGEND_WIDTH) for name in names]
     longest = max(len(line) for name in folded for line in name.split("\n"))
     columns = max(1, min(len(folded), int(figure.get_figwidth() / (0.085 * longest + 0.6))))
-    rows = [folded[start : start + columns] for start in range(0, len(folded), columns)]
-    lines = sum(max(name.count("\n") + 1 for name in row) for row in rows)
+    lines = ceil(len(folded) / columns) * max(name.count("\n") + 1 for name in folded)
     figure.set_figheight(figure.get_figheight() + 0.2 + 0.18 * lines)
     legend = figure.legend(
         handles,
@@ -476,40 +450,19 @@ def head(figure: "Figure", title: str, theme: Theme, rows: int = 1) -> None:
 
 
 def save(figure: "Figure", path: Path) -> Path:
-    """Write a figure in the format of the suffix, atomically and reproducibly.
+    """Write a figure as .png or .svg, atomically and reproducibly.
 
-    Raises:
-        UserError: the suffix is neither .png nor .svg.
+    Text of an SVG is kept as text, for search, copying and screen readers.
     """
-    kind = path.suffix.removeprefix(".").lower()
-    if kind not in FORMATS:
-        raise UserError(
-            f"{path.name} was to be drawn as {kind or 'no format at all'}. {nearest(kind, FORMATS)}"
-        )
-    with atomic_path(path) as unfinished:
-        if kind == "png":
-            _draw(figure, unfinished, format="png", metadata={"Software": None})
-        else:
-            unfinished.write_text(svg_text(figure), encoding="utf-8", newline="")
-    return path
-
-
-def svg_text(figure: "Figure") -> str:
-    """Return a figure as SVG whose text is kept as text, for search, copying and screen readers."""
     from matplotlib import rc_context
-
-    out = StringIO()
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "m2dr"}):
-        _draw(figure, out, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format")))
-    return out.getvalue()
-
-
-def _draw(figure: "Figure", target: Any, **options: Any) -> None:  # as savefig takes them
     from matplotlib.text import Text
 
     for words in figure.findobj(Text):  # U+FFFD for what no figure can hold
         words.set_text(_NO_XML.sub("\ufffd", words.get_text()))
-    with warnings.catch_warnings():
+    kind = path.suffix.removeprefix(".").lower()
+    stable = rc_context({"svg.fonttype": "none", "svg.hashsalt": "m2dr"})
+    with atomic_path(path) as unfinished, warnings.catch_warnings(), stable:
         # Letters that the font lacks, as in the name of a model, are drawn as boxes.
         warnings.filterwarnings("ignore", message="Glyph .* missing", category=UserWarning)
-        figure.savefig(target, **options)
+        figure.savefig(unfinished, format=kind, metadata=_METADATA[kind])
+    return path

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError, counted, nearest
-from m2dr.core.files import atomic_path, read_record, write_record, write_text
+from m2dr.core.files import atomic_path, read_record, write_text
 from m2dr.core.records import Cut
 
 Floats = NDArray[np.float64]
@@ -31,8 +31,6 @@ PROVENANCE = "made.json"
 SCORES = "per_query.npz"
 PARTS = "parts"
 PART_FORMAT = 3  # raise it when a measure or a check is computed otherwise
-# What a cell that a spreadsheet takes for a formula begins with; wide signs count too.
-_FORMULA = ("=", "+", "-", "@", "\t", "＝", "＋", "－", "＠", "'")
 _PACKAGES = ("m2dr", "torch", "transformers", "faiss-cpu", "faiss-gpu", "numpy", "ir-measures")
 
 
@@ -347,16 +345,8 @@ def write_cross(grids: Mapping[int, Grid], dim: int, path: Path) -> None:
 
 
 def _write_rows(rows: Sequence[Sequence[str | float]], path: Path) -> None:
-    """Write a CSV file in which no spreadsheet runs a name as a formula.
-
-    A name that begins like a formula, or with an apostrophe, gets an apostrophe before it.
-    """
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(
-        [f"'{cell}" if str(cell).startswith(_FORMULA) and isinstance(cell, str) else cell
-         for cell in row]
-        for row in rows
-    )  # fmt: skip
+    csv.writer(text, lineterminator="\n").writerows(rows)
     write_text(path, text.getvalue())
 
 
@@ -404,16 +394,11 @@ class Provenance:
     versions: dict[str, str] = field(default_factory=dict)  # package -> version
 
 
-def write_provenance(provenance: Provenance, folder: Path) -> None:
-    """Write made.json beside a grid."""
-    write_record(folder / PROVENANCE, provenance)
-
-
 def read_provenance(folder: Path) -> Provenance | None:
-    """Read what `write_provenance` wrote; None where there is no such file.
+    """Read made.json of a grid's folder; None where there is none.
 
     Raises:
-        UserError: the file is not what `write_provenance` writes.
+        UserError: the file holds something else.
     """
     path = folder / PROVENANCE
     return read_record(path, Provenance) if path.exists() else None

@@ -7,9 +7,7 @@ Shapes: Q judged queries, J judgements, A answered queries, k documents of a ran
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from math import fsum
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +34,8 @@ DEFAULT = ("nDCG@10", "RR@10", "R@100", "R@1000")
 _PROVIDERS = ("pytrec_eval", "msmarco", "judged", "compat")
 _COMPARED = 2**22  # pairs of a judged and a ranked document that are compared at once
 _HIGHEST = 1_000_000  # relevance; pytrec_eval allocates memory for each level below
-# Names that other tools use -> names of ir_measures, in lower case.
-_ALSO = {"recall": "r", "precision": "p", "map": "ap", "hit": "success", "hits": "success"}
+# Names that other tools use, in lower case -> names of ir_measures.
+_ALSO = {"recall": "R", "precision": "P", "map": "AP", "hit": "Success", "ndcg": "nDCG"}
 # The folder names of the 13 public datasets of BEIR (Thakur et al. 2021), without MS MARCO, on
 # which its models are trained.
 BEIR13 = (
@@ -125,9 +123,13 @@ class Evaluator:
         """
         self.measures = parse(names)
         self.judged = judged = _by_query(judgements)
-        self._codes = {query: _codes(judged[query]) for query in judged}
-        coded = [{self._codes[q][d]: level for d, level in judged[q].items()} for q in judged]
-        bounded = {str(i): _bounded(levels) for i, levels in enumerate(coded)}
+        # pytrec_eval ends ids at a zero byte and crashes on half a surrogate pair.
+        self._codes = {q: {docid: f"j{i}" for i, docid in enumerate(judged[q])} for q in judged}
+        bounded: dict[str, dict[str, int]] = {}
+        for i, (query, codes) in enumerate(self._codes.items()):
+            bounded[str(i)] = {codes[docid]: level for docid, level in judged[query].items()}
+            if max(judged[query].values()) < 0:  # pytrec_eval would read outside its memory
+                bounded[str(i)]["none"] = 0  # which changes no measure
         provided = [measure for measure in self.measures if _is_provided(measure)]
         self._own = [measure for measure in self.measures if measure not in provided]
         self._plans = _plans(provided, bounded)
@@ -252,15 +254,8 @@ def _parse_one(name: str) -> "Measure":
     try:
         measure = ir_measures.parse_measure(name)
     except NameError:
-        # The measure that was meant, whatever its case.
         head = name.partition("@")[0].partition("(")[0]
-        known = {one.casefold(): one for one in sorted(registry)}
-        close = get_close_matches(_ALSO.get(head.casefold(), head.casefold()), known, n=1)
-        hint = nearest(head, known.values())
-        if close:
-            hint = f"Did you mean {known[close[0]]}?"
-            with suppress(UserError):  # its parameters are wrong too
-                hint = f"Did you mean {_parse_one(known[close[0]] + name[len(head) :])}?"
+        hint = nearest(_ALSO.get(head.casefold(), head), sorted(registry))
         raise UserError(f"No measure is called {name}. {hint}") from None
     except (ValueError, TypeError):
         raise UserError(
@@ -345,22 +340,6 @@ def _by_query(judgements: Iterable[Judgement]) -> dict[str, dict[str, int]]:
     if not judged:
         raise UserError("Nothing can be measured without judgements; none were given.")
     return judged
-
-
-def _codes(docids: Iterable[str]) -> dict[str, str]:
-    """Return document id -> a short name for pytrec_eval.
-
-    pytrec_eval ends ids at a zero byte and crashes on half a surrogate pair.
-    """
-    return {docid: f"j{place}" for place, docid in enumerate(docids)}
-
-
-def _bounded(levels: Mapping[str, int]) -> Mapping[str, int]:
-    """Return the levels of a query, with one of 0 added when all are negative.
-
-    It changes no measure; without it pytrec_eval reads outside its memory and may not end.
-    """
-    return levels if max(levels.values()) >= 0 else {**levels, "none": 0}
 
 
 def _plans(measures: Sequence["Measure"], judged: Judged) -> list[tuple[int | None, "Provided"]]:

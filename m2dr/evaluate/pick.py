@@ -100,17 +100,13 @@ def pick(
     a floor of quality alone it is the cheapest, and of equal ones the best. It is never dominated
     by another cut that fits.
     """
-    price = prices(candidates, names)
+    # The sum of the costs, each as a share of the highest one.
+    highest = {name: max(one.costs[name] for one in candidates) for name in names}
+    price = {one.cut: fsum(one.costs[n] / highest[n] for n in names) for one in candidates}
     fitting = [one for one in candidates if not budget.misses(one)]
     if budget.floor is not None and not budget.ceilings:
         return min(fitting, key=lambda c: (price[c.cut], -c.quality, c.cut), default=None)
     return min(fitting, key=lambda c: (-c.quality, price[c.cut], c.cut), default=None)
-
-
-def prices(candidates: Sequence[Candidate], names: Sequence[str] = PRICES) -> dict[Cut, float]:
-    """Return one price per cut: the sum of its costs, each as a share of the highest one."""
-    highest = {name: max(one.costs[name] for one in candidates) for name in names}
-    return {one.cut: fsum(one.costs[n] / highest[n] for n in names) for one in candidates}
 
 
 def near_misses(candidates: Sequence[Candidate], budget: Budget, count: int = 3) -> list[Candidate]:

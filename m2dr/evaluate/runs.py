@@ -5,8 +5,7 @@ import re
 from array import array
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from math import isfinite, isnan
+from math import inf, isfinite, isnan
 from pathlib import Path
 from statistics import fmean, pstdev
 
@@ -59,7 +58,7 @@ def read_run(path: Path) -> Run:
     scores: dict[str, array[float]] = {}
     number = 0
     try:
-        with path.open("rb") as raw:  # opened once, since a pipe can be read once
+        with path.open("rb") as raw:
             packed = raw.peek(2)[:2] == b"\x1f\x8b"
             file: Iterable[bytes] = gzip.GzipFile(fileobj=raw) if packed else raw
             for number, line in enumerate(file, start=1):
@@ -131,44 +130,21 @@ def _parse(line: bytes) -> tuple[str, str, float]:
 
 # Fusion
 
-
-@dataclass(frozen=True)
-class ScoreScaling:
-    """A way to make the scores of one ranking comparable with those of another."""
-
-    name: str
-    summary: str
-    of: Callable[[Scores], dict[str, float]]
-    absent: Callable[[Scores], float]  # the score of a document that the ranking does not hold
+SCALINGS = ("min-max", "z", "none")  # scores as a share of their range, z-scores, as they are
 
 
-def _min_max(scores: Scores) -> dict[str, float]:
-    """Scale scores to 0 (the lowest) to 1 (the highest); equal scores all become 1."""
+def _scaled(scores: Scores, scale: str) -> tuple[dict[str, float], float]:
+    """Scale the scores of one ranking; return them, and that of a document it does not hold."""
     low, high = min(scores.values()), max(scores.values())
-    span = high - low
-    return {name: (score - low) / span if span else 1.0 for name, score in scores.items()}
-
-
-def _standard(scores: Scores) -> dict[str, float]:
-    """Return z-scores: the distance from the mean in standard deviations."""
-    mean, deviation = fmean(scores.values()), pstdev(scores.values())
-    return {
-        name: (score - mean) / deviation if deviation else 0.0 for name, score in scores.items()
-    }
-
-
-def _lowest(scores: Scores) -> float:
-    return min(scores.values())
-
-
-SCALINGS = {
-    scale.name: scale
-    for scale in (
-        ScoreScaling("min-max", "from 0 for the worst found to 1", _min_max, lambda _: 0.0),
-        ScoreScaling("z", "distance from the mean in standard deviations", _standard, _lowest),
-        ScoreScaling("none", "as they are", dict, _lowest),
-    )
-}
+    shift, span = 0.0, 1.0
+    if scale == "min-max":
+        if high == low:
+            return dict.fromkeys(scores, 1.0), 0.0
+        shift, span = low, high - low
+    elif scale == "z":
+        shift, span = fmean(scores.values()), pstdev(scores.values()) or inf
+    scaled = {docid: (score - shift) / span for docid, score in scores.items()}
+    return scaled, 0.0 if scale == "min-max" else min(scaled.values())
 
 
 def reciprocal_ranks(
@@ -228,14 +204,13 @@ def interpolated(
     """
     if scale not in SCALINGS:
         raise UserError(f"There is no scale {scale!r}. {nearest(scale, SCALINGS)}")
-    scaling = SCALINGS[scale]
 
     def scores(query: str, ranking: Ranking, total: dict[str, float], weight: float) -> None:
         if not all(map(isfinite, ranking.scores)):
             raise UserError(f"A score of query {query} is infinite and cannot be scaled.")
         if ranking.docids:
-            scaled = scaling.of(dict(zip(ranking.docids, ranking.scores, strict=True)))
-            absent = scaling.absent(scaled)
+            by_docid = dict(zip(ranking.docids, ranking.scores, strict=True))
+            scaled, absent = _scaled(by_docid, scale)
             for docid in total:
                 total[docid] += weight * scaled.get(docid, absent)
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import fsum
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,8 +125,9 @@ def ranks(values: Floats) -> Floats:
     >>> ranks(np.array([0.5, 0.1, 0.5])).tolist()
     [2.5, 1.0, 2.5]
     """
-    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
-    shared: Floats = (count.cumsum() - (count - 1) / 2)[place]
+    from scipy.stats import rankdata
+
+    shared: Floats = rankdata(values)
     return shared
 
 
@@ -320,26 +320,19 @@ def learn(
         test_labels: [M].
         how: settings of the fits.
     """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import accuracy_score, f1_score
 
     accuracies, f1s, stopped = [], [], 0
     for draw in draws:
-        classifier, converged = _fitted(train[draw], train_labels[draw], how)
+        classifier = LogisticRegression(max_iter=how.iterations, random_state=how.seed)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", ConvergenceWarning)
+            classifier.fit(train[draw], train_labels[draw])
         found = classifier.predict(test)
         accuracies.append(float(accuracy_score(test_labels, found)))
         f1s.append(float(f1_score(test_labels, found, average="macro")))
-        stopped += not converged
+        stopped += any(issubclass(one.category, ConvergenceWarning) for one in caught)
     means = (fsum(values) / len(values) for values in (accuracies, f1s))
     return ClassifierScores(dict(zip(CLASS_MEASURES, means, strict=True)), stopped)
-
-
-def _fitted(vectors: Rows32, labels: Ints, how: Regression) -> tuple[Any, bool]:
-    """Fit a classifier; return it and whether the fit converged."""
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.linear_model import LogisticRegression
-
-    classifier = LogisticRegression(max_iter=how.iterations, random_state=how.seed)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", ConvergenceWarning)
-        classifier.fit(vectors, labels)
-    return classifier, not any(issubclass(one.category, ConvergenceWarning) for one in caught)

@@ -131,11 +131,14 @@ def randomisation_test(differences: Floats, resamples: int = RESAMPLES, seed: in
     # The order of summation changes the last digits; equal sums must count as equal.
     reached = observed - 1e-12 * np.abs(differences).sum(axis=1)
     exact = 2**queries <= resamples
-    patterns = (
-        _all_signs(queries, cells) if exact else _random_signs(queries, cells, resamples, seed)
-    )
+    generator = np.random.default_rng(seed)
     extreme = np.zeros(cells, np.int64)
-    for signs in patterns:
+    for start, stop in _blocks(2**queries if exact else resamples, queries, cells):
+        if exact:
+            bits = np.arange(start, stop)[:, None] >> np.arange(queries) & 1
+        else:
+            bits = generator.integers(0, 2, size=(stop - start, queries), dtype=np.int8)
+        signs = 1.0 - 2.0 * bits.astype(np.float64)
         extreme += (np.abs(signs @ differences.T) >= reached).sum(axis=0)
     p: Floats = extreme / 2**queries if exact else (extreme + 1) / (resamples + 1)
     return p
@@ -215,22 +218,6 @@ def _spread(differences: Floats) -> Floats:
         return np.zeros(len(differences))
     found = differences.std(axis=1, ddof=1)
     return np.where(found > TIE * np.abs(differences).max(axis=1), found, 0)
-
-
-def _all_signs(queries: int, cells: int) -> Iterator[Floats]:
-    """Yield every pattern of signs once, [n, Q] at a time."""
-    for start, stop in _blocks(2**queries, queries, cells):
-        yield _as_signs(np.arange(start, stop)[:, None] >> np.arange(queries) & 1)
-
-
-def _random_signs(queries: int, cells: int, resamples: int, seed: int) -> Iterator[Floats]:
-    generator = np.random.default_rng(seed)
-    for start, stop in _blocks(resamples, queries, cells):
-        yield _as_signs(generator.integers(0, 2, size=(stop - start, queries), dtype=np.int8))
-
-
-def _as_signs(bits: NDArray[np.integer[Any]]) -> Floats:
-    return 1.0 - 2.0 * bits.astype(np.float64)
 
 
 def _blocks(resamples: int, queries: int, cells: int) -> Iterator[tuple[int, int]]:

@@ -4,7 +4,7 @@ Shapes: Q queries.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,30 +56,19 @@ class _Baseline:
 
 def compare_folders(request: CompareRequest) -> CompareReport:
     """Compare a grid with every baseline asked for, and write a table of each."""
-    measures = dict.fromkeys(request.measures or ("",))
-    by_path = {
-        path: [
-            compare(request.folder, name, measure, request.alpha, request.qrels)
-            for measure in measures
-        ]
-        for path, name in {Path(name).resolve(): name for name in request.against}.items()
-    }
-    names = {path: plain(comparisons[0].baseline) for path, comparisons in by_path.items()}
-    renamed: list[Comparison] = []
+    paths = {Path(name).resolve(): name for name in request.against}
+    comparisons = [
+        compare(request.folder, name, measure, request.alpha, request.qrels)
+        for name in paths.values()
+        for measure in dict.fromkeys(request.measures or ("",))
+    ]
     files: list[Path] = []
-    for path, comparisons in by_path.items():
-        # Baselines of one name have the end of their path in its place.
-        others = [other for other in names if other != path and names[other] == names[path]]
-        depth = 2
-        while any(other.parts[-depth:] == path.parts[-depth:] for other in others):
-            depth += 1
-        for one in comparisons:
-            name = "/".join(path.parts[-depth:]) if others else one.baseline
-            against = one.against.removesuffix(one.baseline) + name
-            renamed.append(replace(one, baseline=name, against=against))
-            file = short_name(plain(f"{one.measure}-against-{name}"))
-            files += write_comparison(renamed[-1], (request.out or request.folder) / file)
-    return CompareReport(tuple(renamed), tuple(files))
+    by_name = {plain(f"{one.measure}-against-{one.baseline}"): one for one in comparisons}
+    if len(by_name) < len(comparisons):
+        raise UserError("Two baselines have one name; compare each alone, with its own --out.")
+    for name, one in by_name.items():
+        files += write_comparison(one, (request.out or request.folder) / short_name(name))
+    return CompareReport(tuple(comparisons), tuple(files))
 
 
 def compare(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from m2dr.core.errors import UserError, nearest
-from m2dr.core.files import lock_folder, short_name
+from m2dr.core.files import lock_folder, short_name, write_record
 from m2dr.core.progress import say
 from m2dr.core.records import ModelCard
 from m2dr.core.requests import (
@@ -26,6 +26,7 @@ from m2dr.evaluate.comparison import Comparison
 from m2dr.evaluate.costs import Costs
 from m2dr.evaluate.figures import quality_over_dims
 from m2dr.evaluate.grid import (
+    PROVENANCE,
     Grid,
     Provenance,
     as_json,
@@ -35,7 +36,6 @@ from m2dr.evaluate.grid import (
     text_tables,
     write_cross,
     write_grid,
-    write_provenance,
 )
 from m2dr.evaluate.measures import BEIR13, OTHER_NAMES, default_measures, default_split
 from m2dr.index.exit_files import fitting_exits
@@ -383,7 +383,7 @@ def keep_record(report: EvaluateReport) -> None:
         for model, folder in place.folders():
             fingerprint, versions = read_card(model).fingerprint, package_versions()
             made = Provenance(words, model, place.corpus, place.split, fingerprint, versions)
-            write_provenance(made, folder)
+            write_record(folder / PROVENANCE, made)
 
 
 def measure_all_costs(request: EvaluateRequest, report: EvaluateReport) -> Iterator[Costs]:

@@ -36,18 +36,6 @@ def test_draws_are_those_of_mteb() -> None:
     assert [draw.tolist() for draw in found] == expected
 
 
-def test_a_draw_has_a_few_rows_of_each_label_and_draws_differ() -> None:
-    labels = ["a"] * 10 + ["b"] * 2
-
-    first, second = sample_per_label(labels, samples=3, experiments=2, seed=1)
-
-    for draw in (first, second):
-        assert sorted(labels[row] for row in draw) == ["a"] * 3 + ["b"] * 2
-        assert len(set(draw.tolist())) == 5
-    assert first.tolist() != second.tolist()
-    assert sample_per_label(labels, 3, 2, seed=1)[1].tolist() == second.tolist()
-
-
 def test_measures_are_means_over_the_experiments() -> None:
     from sklearn.linear_model import LogisticRegression
 

@@ -2,8 +2,6 @@ import csv
 import json
 from pathlib import Path
 
-import pytest
-
 from m2dr.core.records import Cut
 from m2dr.evaluate.comparison import Comparison, write_comparison
 from m2dr.evaluate.significance import Paired
@@ -62,8 +60,3 @@ def test_the_files_hold_each_cell_with_all_its_numbers(tmp_path: Path) -> None:
     assert [row["mark"] for row in rows] == ["▲", "▼", "="]
     assert list(rows[0]) == list(held["cells"][0])
     assert as_json.name == "nDCG@10-against-plain.json"
-
-
-@pytest.mark.parametrize(("corrected", "mark"), [(0.05, "▲"), (0.0500001, "=")])
-def test_a_cell_is_marked_from_alpha_downwards(corrected: float, mark: str) -> None:
-    assert cell(0.1, corrected).mark(0.05) == mark

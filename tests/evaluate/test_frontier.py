@@ -72,17 +72,6 @@ def test_the_picked_cut_is_that_of_a_search_through_the_table(
 
 
 @given(table=tables, budget=budgets)
-def test_no_fitting_cut_is_as_good_and_cheaper_than_the_picked_one(
-    table: list[Candidate], budget: Budget
-) -> None:
-    chosen = pick(table, budget)
-
-    if chosen is not None:
-        rivals = [one for one in table if fits(one, budget)]
-        assert not [one for one in rivals if one.dominates(chosen, NAMES[:2])]
-
-
-@given(table=tables, budget=budgets)
 def test_a_cut_fits_exactly_when_it_misses_nothing(table: list[Candidate], budget: Budget) -> None:
     for one in table:
         assert (not budget.misses(one)) == fits(one, budget)

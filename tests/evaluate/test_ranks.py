@@ -21,7 +21,7 @@ from m2dr.evaluate.measures import (
     has_formula,
     overall,
 )
-from m2dr.evaluate.runs import read_run, write_run
+from m2dr.evaluate.runs import write_run
 
 # Ours -> relevance level and name of trec_eval.
 TREC = {
@@ -132,14 +132,10 @@ def test_every_formula_is_its_definition(world: World) -> None:
             assert values[name][query] == pytest.approx(naive(name, docids, levels), abs=1e-4), name
 
 
-@pytest.mark.parametrize("name", BY_FORMULA)
-def test_what_papers_report_has_a_formula(name: str) -> None:
-    assert has_formula(ir_measures.parse_measure(name))
-
-
 @pytest.mark.parametrize("name", ["Bpref", "nDCG(dcg='exp-log2')@10", "P(judged_only=True)@5"])
 def test_what_has_no_formula_is_left_to_a_provider(name: str) -> None:
     assert not has_formula(ir_measures.parse_measure(name))
+    assert all(has_formula(ir_measures.parse_measure(one)) for one in BY_FORMULA)
 
 
 def test_a_sum_stays_a_sum() -> None:
@@ -149,15 +145,6 @@ def test_a_sum_stays_a_sum() -> None:
 
     assert overall("NumRet", [*values.values(), 3.0]) == 5.0
     assert overall("AP", [0.5, 0.0]) == 0.25
-
-
-def test_a_run_that_is_read_again_has_the_same_scores(tmp_path: Path) -> None:
-    run = run_of({"q": {"a": 1 / 3, "b": 1 / 3, "c": 0.1}})
-    write_run(run, tmp_path / "run.trec")
-
-    assert by_rows(read_run(tmp_path / "run.trec"), {"q": {"a": 1}}, ("RR",)) == by_rows(
-        run, {"q": {"a": 1}}, ("RR",)
-    )
 
 
 @given(seed=st.integers(0, 999), k=st.integers(1, 6))

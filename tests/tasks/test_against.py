@@ -128,10 +128,9 @@ def test_a_run_drops_the_querys_own_document_where_the_grid_did(mine: Path, tmp_
     assert found.cells[Cut(2, 8)].difference == pytest.approx(DRAWN[1].mean() - 1)
 
 
-@pytest.mark.parametrize("asked", [["other"] * 1, [*QUERIES[:5], "other"]])
-def test_a_run_of_other_queries_is_refused(mine: Path, tmp_path: Path, asked: list[str]) -> None:
+def test_a_run_of_other_queries_is_refused(mine: Path, tmp_path: Path) -> None:
     qrels = write_qrels(tmp_path / "qrels.tsv", QUERIES)
-    run = write_run(tmp_path / "dev.trec", dict.fromkeys(asked, 1))
+    run = write_run(tmp_path / "dev.trec", dict.fromkeys([*QUERIES[:5], "other"], 1))
 
     with pytest.raises(UserError, match=r"dev.trec is of other queries: .*1 others \(other\)"):
         compare(mine, str(run), qrels=qrels)
@@ -151,10 +150,8 @@ def test_a_baseline_of_other_queries_is_refused_with_which_and_how_many(
     [
         ("nowhere", "", 0.05, "There is no nowhere to compare with"),
         ("theirs@L9D9", "", 0.05, "no nDCG@10 scores of L9D9"),
-        ("theirs@whole", "", 0.05, "'whole' is no cut"),
         ("theirs", "RR@1", 0.05, r"does not hold RR@1\. Did you mean RR@10"),
         ("theirs", "", 0.0, "alpha lies between 0 and 1"),
-        ("theirs", "", float("nan"), "alpha lies between 0 and 1"),
         (".", "", 0.05, "holds no results of a model"),
     ],
 )
@@ -180,20 +177,3 @@ def test_every_baseline_and_measure_makes_a_table_and_two_files(mine: Path, thei
     held = json.loads((mine / "nDCG@10-against-theirs-at-L2D8.json").read_text())
     assert held["against"] == "theirs at L2D8"
     shutil.rmtree(theirs)  # the files stand on their own
-
-
-def test_baselines_of_one_name_are_told_apart_by_their_folders(mine: Path, tmp_path: Path) -> None:
-    old = results(tmp_path / "old" / "test" / "plain", DRAWN)
-    new = results(tmp_path / "new" / "test" / "plain", DRAWN)
-    against = (str(old), str(new), f"{old}@L2D8", f"{new}/../plain")
-
-    report = compare_folders(CompareRequest(mine, against, ("RR@10",)))
-
-    assert [one.against for one in report.comparisons] == [
-        "the same cut of old/test/plain", "the same cut of new/test/plain", "plain at L2D8"
-    ]  # fmt: skip
-    assert [file.name for file in report.files if file.suffix == ".json"] == [
-        "RR@10-against-old-test-plain.json",
-        "RR@10-against-new-test-plain.json",
-        "RR@10-against-plain-at-L2D8.json",
-    ]

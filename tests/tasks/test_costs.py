@@ -42,20 +42,6 @@ def test_multiply_adds_are_those_that_the_matrices_of_the_encoder_do(
     assert shape_of(encoder).encode(4, tokens) == sum(done) + attention + positions
 
 
-def test_an_exit_head_costs_its_own_layer_one_matrix(
-    backbone: Callable[[str], Path], tmp_path: Path
-) -> None:
-    encoder, tokenizer = load(backbone("bert"))
-    without = shape_of(encoder).encode(2, 5)
-    encoder.add_exit_heads([2])
-    save(encoder, tokenizer, replace(encoder.card, exit_head="linear"), tmp_path)
-
-    shape = shape_of(load(tmp_path)[0])
-
-    assert shape.encode(2, 5) == without + 32 * 32
-    assert shape.encode(4, 5) == 2 * without
-
-
 def products(encoder: Encoder, layer: int, tokens: int) -> int:
     """Multiply-adds of all matrices that a text runs through at a layer, counted as it runs."""
     done = []
@@ -150,15 +136,6 @@ def test_every_cut_asked_for_is_measured_and_kept(
     assert all(cell.latency_p50_ms <= cell.latency_p95_ms for cell in costs.cells.values())
 
 
-def test_bytes_and_work_follow_from_the_cut(measured: tuple[CostsRequest, Path, Costs]) -> None:
-    request, _, costs = measured
-    shape = shape_of(load(request.model)[0])
-
-    for cut, cell in costs.cells.items():
-        assert cell.bytes_per_document == 4 * cut.dim
-        assert cell.multiply_adds == shape.encode(cut.layer, 5) + 40 * cut.dim
-
-
 def test_documents_of_the_last_layer_are_timed_there_whatever_the_query_asks(
     tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path
 ) -> None:
@@ -219,9 +196,7 @@ def test_a_query_costs_its_encoding_and_its_search(
     ("changes", "problem"),
     [
         ({"layers": (9,)}, "Layer 9 was asked for; this encoder has 4"),
-        ({"dims": (64,)}, "Dim 64 was asked for"),
         ({"split": "tset"}, "has no split 'tset'"),
-        ({"corpus": "nowhere"}, "There is no data set 'nowhere'"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_any_weight_is_loaded(

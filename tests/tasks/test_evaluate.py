@@ -1,6 +1,5 @@
 """Grids of the tiny world, against other tools on the files they leave."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -49,7 +48,7 @@ def grid(**fields: object) -> EvaluateReport:
 
 def trec_eval(folder: Path, cut: Cut) -> dict[str, dict[str, float]]:
     qrels: dict[str, dict[str, int]] = {}
-    for _, one in read_judgements(folder / "runs" / "qrels.tsv"):
+    for one in read_judgements(folder / "runs" / "qrels.tsv"):
         qrels.setdefault(one.query_id, {})[one.document_id] = one.relevance
     run = read_run(folder / "runs" / f"{cut}.trec")
     raw = {q: dict(zip(r.docids, r.scores, strict=True)) for q, r in run.rankings.items()}
@@ -57,8 +56,9 @@ def trec_eval(folder: Path, cut: Cut) -> dict[str, dict[str, float]]:
 
 
 @pytest.mark.usefixtures("place")
-@pytest.mark.parametrize("corpus", ["scifact", "arguana"])
-@pytest.mark.parametrize("documents", ["trained", "last", "2"])
+@pytest.mark.parametrize(
+    ("corpus", "documents"), [("scifact", "trained"), ("arguana", "last"), ("scifact", "2")]
+)
 def test_every_measure_of_every_cell_is_that_of_pytrec_eval_on_its_run(
     corpus: str, documents: str
 ) -> None:
@@ -220,25 +220,12 @@ def test_two_corpora_that_would_share_a_folder_are_refused_before_the_first_is_m
     assert not Path("results").exists()
 
 
-@pytest.mark.usefixtures("place")
-def test_failed_checks_stand_after_the_tables_and_in_the_file() -> None:
-    report = grid(runs="none")
-
-    data = json.loads((report.folder / "model" / "grid.json").read_text())
-    assert any("R@100 looks deeper than the 40 documents" in check for check in data["checks"])
-    assert "Check (model): R@100 looks deeper" in str(report)
-    assert not (report.folder / "model" / "runs").exists()
-
-
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
         ({"corpora": ()}, "No corpus was asked for"),
-        ({"corpora": (), "suite": "beir14"}, r"no suite 'beir14'\. Did you mean beir13\?"),
         ({"documents": "5"}, "Layer 5 was asked for; this encoder has 4"),
         ({"documents": "deep"}, "names no layer of documents; it is trained, same, last, cross"),
-        ({"split": "tset"}, r"Did you mean test\?"),
-        ({"measures": ("ndgc@10",)}, "No measure is called ndgc@10"),
     ],
 )
 @pytest.mark.usefixtures("place")

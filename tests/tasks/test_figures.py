@@ -68,14 +68,11 @@ def test_the_gap_to_separate_takes_one_model_per_cut(results: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("none",), "holds no results"),
         (("nowhere",), "holds no results"),
         (("mixed",), "cannot be compared"),
         (("broken",), "broken/grid.json"),
-        (("twice",), "Two grids are called one"),
         (("good", "--measure", "nDCG@11"), "Did you mean nDCG@10?"),
         (("good", "--published", "msmarcoo"), "Did you mean msmarco?"),
-        (("good", "--separate", "none"), "holds no results"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -88,9 +85,6 @@ def test_what_cannot_be_drawn_is_a_sentence(
     left(tmp_path / "good", "one")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "grid.json").write_text("{\n]")
-    left(tmp_path / "twice" / "a", "one")
-    left(tmp_path / "twice" / "b", "one")
-    (tmp_path / "none").mkdir()
 
     done = CliRunner().invoke(main, ["figures", *words])
 

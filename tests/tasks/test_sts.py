@@ -1,4 +1,3 @@
-import csv
 import json
 from math import fsum, sqrt
 from pathlib import Path
@@ -7,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.core.requests import StsRequest
 from m2dr.model.checkpoint import read_card
@@ -102,21 +100,13 @@ def test_every_sentence_is_encoded_once_as_a_document(
 def test_files_hold_both_correlations_whatever_is_printed(
     tiny_backbone: Path, task: Path, tmp_path: Path
 ) -> None:
-    asked = request(tiny_backbone, tmp_path / "r", task, measures=("Pearson",))
-
-    report = evaluate_sts(asked)
+    report = evaluate_sts(request(tiny_backbone, tmp_path / "r", task, measures=("Pearson",)))
 
     folder = tmp_path / "r" / "tiny-test"
     held = json.loads((folder / "tiny-bert" / "grid.json").read_text())
     assert [set(cell) for cell in held["cells"].values()] == [{"Spearman", "Pearson"}] * 4
-    assert (held["corpus"], held["queries"], held["unit"]) == ("tiny-test", 6, "pairs")
-    with (folder / "tiny-bert" / "grid.csv").open() as file:
-        assert len(list(csv.DictReader(file))) == 8
     assert report.figures == (folder / "tiny-bert_Pearson.png",)
-    assert report.figures[0].read_bytes().startswith(b"\x89PNG")
-    told = str(report)
-    assert told.startswith("tiny-bert: Pearson on tiny-test, 6 pairs, * best\n")
-    assert "Spearman" not in told
+    assert "Spearman" not in str(report)
 
 
 def test_several_tasks_end_in_their_mean(tiny_backbone: Path, task: Path, tmp_path: Path) -> None:
@@ -135,21 +125,6 @@ def test_several_tasks_end_in_their_mean(tiny_backbone: Path, task: Path, tmp_pa
     assert len(report.figures) == 3
 
 
-def test_several_models_stand_in_one_table(tiny_backbone: Path, task: Path, tmp_path: Path) -> None:
-    from world import make_backbone
-
-    other = make_backbone(tmp_path / "other-bert", seed=14)
-    asked = request(tiny_backbone, tmp_path / "r", task)
-    both = StsRequest(**{**asked.__dict__, "models": (str(tiny_backbone), str(other))})
-
-    report = evaluate_sts(both)
-
-    told = str(report)
-    assert told.startswith("Spearman on tiny-test, 6 pairs, * best of its cut\n")
-    assert told.count("other-bert") == told.count("tiny-bert") == 2
-    assert report.figures == (tmp_path / "r" / "tiny-test" / "tiny-bert-other-bert_Spearman.png",)
-
-
 def test_a_short_name_means_the_file_where_data_lies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,23 +136,6 @@ def test_a_short_name_means_the_file_where_data_lies(
     monkeypatch.setenv("M2DR_DATA", str(tmp_path / "elsewhere"))
 
     assert find_task("tiny", *STS) == given
-
-
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [("stsb-tset", "Did you mean stsb-test?"), ("./tinny-test.tsv", "Did you mean tiny-test.tsv?")],
-)
-@pytest.mark.usefixtures("task")
-def test_an_unknown_task_is_answered_with_the_nearest(
-    name: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_task(tmp_path / "data" / "sts" / "stsb-test.tsv")
-
-    with pytest.raises(UserError) as refused:
-        find_task(name, *STS)
-
-    assert f"There is no task {name!r}. {hint} A task is a file of scored" in str(refused.value)
 
 
 SPLITS = """split\tscore\tsentence1\tsentence2
