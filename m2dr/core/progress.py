@@ -86,32 +86,13 @@ def _nothing(*_: object) -> Iterator[Advance]:
 
 @contextmanager
 def _bar(what: str, total: int, unit: str, detail: Callable[[], str]) -> Iterator[Advance]:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from tqdm import tqdm
 
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-    )
-    begun, done = time.monotonic(), 0
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(what, total=total, rate="")
+    with tqdm(desc=what, total=total, unit=f" {unit}", dynamic_ncols=True) as bar:
 
         def advance(count: int) -> None:
-            nonlocal done
-            done += count
-            rate = done / max(time.monotonic() - begun, 1e-9)
-            told = f"{rate:,.1f} {unit}/s {detail()}".rstrip()
-            bar.update(task, advance=count, rate=told)
+            bar.set_postfix_str(detail(), refresh=False)
+            bar.update(count)
 
         yield advance
 

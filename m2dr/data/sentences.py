@@ -1,7 +1,7 @@
 """Files of sentences: pairs with a score or an NLI label, single sentences, labelled texts."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -129,12 +129,25 @@ def open_sentences(names: str, split: str = "train") -> Sentences:
         UserError: a file has none of those columns, no sentence, a malformed row or one score
             alone; or files of pairs and of single sentences come together.
     """
-    files = [_training_sentences(path, split) for path in paths_of(names)]
-    if len({file.scored for file in files}) != 1:
+    files = list(map(_read_file, paths_of(names)))
+    if len({bool(file.score) for file in files}) != 1:
         raise UserError(f"{names!r} names no file, or pairs with a score and single sentences.")
-    pairs = tuple(pair for file in files for pair in file.pairs)
-    name = "+".join(file.name for file in files)
-    return Sentences(name, pairs, files[0].scored, sum(file.skipped for file in files))
+    every: list[SentencePair] = []
+    for file in files:
+        wanted = {split} if split in file.splits else file.splits
+        pairs = [row.pair for row in file.rows if row.pair is not None and row.split in wanted]
+        if not pairs:
+            raise UserError(f"{file.path} holds no sentence to train on in {len(file.rows)} rows.")
+        if file.score and not file.labels:
+            scores = [pair.score for pair in pairs]
+            lowest, width = min(scores), max(scores) - min(scores)
+            if width == 0:
+                raise UserError(f"{file.path}: every {file.score} is {lowest:g}.")
+            pairs = [SentencePair(p.first, p.second, (p.score - lowest) / width) for p in pairs]
+        every += pairs
+    skipped = sum(len(file.rows) for file in files) - len(every)
+    name = "+".join(name_of(file.path) for file in files)
+    return Sentences(name, tuple(every), bool(files[0].score), skipped)
 
 
 def open_scored_pairs(names: str, split: str = "") -> ScoredPairs:
@@ -151,11 +164,18 @@ def open_scored_pairs(names: str, split: str = "") -> ScoredPairs:
         UserError: as `open_sentences`; or a file has no scores, holds several splits and none was
             named, or lacks the named one.
     """
-    paths = paths_of(names)
-    rows = [row for path in paths for row in _of_split(_read_file(path), split.lower())]
+    paths, split = paths_of(names), split.lower()
+    rows: list[_SentenceRow] = []
+    for file in map(_read_file, paths):
+        if not file.score:
+            raise UserError(f"{file.path} has no column of scores ({', '.join(SCORES)}).")
+        if (split and split not in file.splits) or (not split and len(file.splits) > 1):
+            splits = ", ".join(sorted(file.splits - {""})) or "none"
+            wanted = f"the split {split!r}" if split else "no split"
+            raise UserError(f"{file.path}: {wanted} was asked for; its splits are {splits}.")
+        rows += [row for row in file.rows if not split or row.split == split]
     pairs = tuple(row.pair for row in rows if row.pair is not None)
-    name = "+".join(map(name_of, paths))
-    return ScoredPairs(name, split.lower(), pairs, len(rows) - len(pairs))
+    return ScoredPairs("+".join(map(name_of, paths)), split, pairs, len(rows) - len(pairs))
 
 
 def open_binary_pairs(names: str, split: str = "") -> ScoredPairs:
@@ -238,32 +258,6 @@ class _SentenceFile(NamedTuple):
     @property
     def splits(self) -> frozenset[str]:
         return frozenset(row.split for row in self.rows)
-
-
-def _training_sentences(path: Path, split: str) -> Sentences:
-    file = _read_file(path)
-    wanted = {split} if split in file.splits else file.splits
-    pairs = [row.pair for row in file.rows if row.pair is not None and row.split in wanted]
-    if not pairs:
-        raise UserError(f"{path} holds no sentence to train on in {len(file.rows)} rows.")
-    if file.score and not file.labels:
-        scores = [pair.score for pair in pairs]
-        lowest, width = min(scores), max(scores) - min(scores)
-        if width == 0:
-            raise UserError(f"{path}: every {file.score} is {lowest:g}, so no pair is more alike.")
-        pairs = [SentencePair(p.first, p.second, (p.score - lowest) / width) for p in pairs]
-    skipped = len(file.rows) - len(pairs)
-    return Sentences(name_of(path), tuple(pairs), bool(file.score), skipped)
-
-
-def _of_split(file: _SentenceFile, split: str) -> Sequence[_SentenceRow]:
-    if not file.score:
-        raise UserError(f"{file.path} has no column of scores ({', '.join(SCORES)}).")
-    if (split and split not in file.splits) or (not split and len(file.splits) > 1):
-        splits = ", ".join(sorted(file.splits - {""})) or "none"
-        asked = f"the split {split!r}" if split else "no split"
-        raise UserError(f"{file.path}: {asked} was asked for; its splits are {splits}.")
-    return [row for row in file.rows if not split or row.split == split]
 
 
 def _read_file(path: Path) -> _SentenceFile:

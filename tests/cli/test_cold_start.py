@@ -17,7 +17,7 @@ from m2dr.index.exit_files import exits_folder
 from m2dr.index.store import open_store
 from m2dr.model.static import open_static
 
-HEAVY = {"torch", "transformers", "scipy", "sklearn", "matplotlib", "huggingface_hub", "rich"}
+HEAVY = {"torch", "transformers", "scipy", "sklearn", "matplotlib", "huggingface_hub", "tqdm"}
 QUERY = "read a line of text"
 SECONDS = 2.5  # of the processor, on any machine; benchmarks/layer_zero.py measures it
 # What starts in a tenth of a second where a help does in a sixth.

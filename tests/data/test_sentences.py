@@ -211,7 +211,7 @@ PAIR = {"sentence1": "a", "sentence2": "b", "score": 1}
         ("a.tsv", ["sentence1\tsentence2", "a\tb"], "names no score of its pairs"),
         ("a.tsv", ["score\tsentence1\tsentence2"], "holds no sentence to train on"),
         ("a.tsv", ["label\tpremise\thypothesis", "-\ta\tb"], "holds no sentence to train on"),
-        ("a.tsv", ["score\tsentence1\tsentence2", "3\ta\tb", "3\tc\td"], "every score is 3, so"),
+        ("a.tsv", ["score\tsentence1\tsentence2", "3\ta\tb", "3\tc\td"], "every score is 3"),
         ("a.txt", [], "holds no sentence"),
     ],
 )
