@@ -60,7 +60,6 @@ from m2dr.core.settings import (
 )
 
 if TYPE_CHECKING:
-    from m2dr.core.records import Query
     from m2dr.tasks.search import Answer, Searcher
     from m2dr.tasks.sentence_tasks import TaskReport
 
@@ -362,9 +361,6 @@ def index_push(request: PushRequest, to: str) -> None:  # noqa: ARG001  # one ta
 )
 @click.option("--topics", type=FILE, help="Queries: id<tab>text lines, or JSONL.")
 @click.option("--run", "run_file", type=FILE, help="TREC run to write, of --topics.")
-@click.option(
-    "--report", is_flag=True, help="Compare with a full scan: recall, and the time it takes."
-)
 @json_option
 def search(
     request: SearchRequest,
@@ -372,7 +368,6 @@ def search(
     top_k: int | None,
     topics: Path | None,
     run_file: Path | None,
-    report: bool,
     as_json: bool,
 ) -> None:
     """Search an index with a query.
@@ -388,6 +383,7 @@ def search(
         raise UserError('Nothing to search for: give a query, such as: m2dr search "read a file"')
     from m2dr.core.files import refuse_same_file
     from m2dr.data.qrels import read_topics
+    from m2dr.evaluate.runs import write_run
     from m2dr.tasks import search as task
 
     refuse_same_file("--run", run_file, {"--topics": topics, "--corpus": request.corpus})
@@ -396,34 +392,17 @@ def search(
     echo(searcher.describe, err=True)
     warn(searcher.warnings, "Warning")
     if queries is not None and run_file:
-        top_k = task.DEPTH if top_k is None else top_k
-        run = task.search_topics(searcher, queries, run_file, top_k)
+        run = searcher.run(queries, task.DEPTH if top_k is None else top_k)
+        write_run(run, run_file)
         echo(f"{counted(len(run), 'queries')}: {run_file}", beside=run_file)
-        _compare_with_scan(searcher, queries, top_k, report, run_file)
         return
-    searcher.warm_up()
+    searcher.search("warm up", k=1)  # so that libraries are loaded before the query that counts
     if text is None:
         _prompt(searcher, top_k)
     elif as_json:
-        answer = searcher.search(text, top_k)
-        asked = task.as_queries([text]) if report else None
-        echo_json(task.record_of(searcher, text, answer, asked, top_k or task.DEPTH))
+        echo_json(task.record_of(searcher, text, searcher.search(text, top_k)))
     else:
         _show_hits(searcher.search(text, top_k))
-        _compare_with_scan(searcher, task.as_queries([text]), top_k, report)
-
-
-def _compare_with_scan(
-    searcher: "Searcher",
-    queries: "list[Query]",
-    k: int | None,
-    wanted: bool,
-    beside: Path | None = None,
-) -> None:
-    if wanted:
-        from m2dr.tasks.search import DEPTH, compare_with_scan
-
-        echo(str(compare_with_scan(searcher, queries, k or DEPTH)), beside=beside)
 
 
 def _prompt(searcher: "Searcher", k: int | None) -> None:

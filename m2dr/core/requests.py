@@ -249,9 +249,7 @@ class EncodeRequest:
         "corpus.",
         is_argument=True,
     )
-    out: Path = option(
-        REQUIRED, "Vectors to write: an array (.npy), or a table with ids (.parquet).", is_file=True
-    )
+    out: Path = option(REQUIRED, "Array of vectors to write (.npy).", is_file=True)
     ids: Path | None = option(None, "File of the ids to write too, one per line.", is_file=True)
     model: str = option("", NEWEST)
     layer: int | None = option(

@@ -5,10 +5,10 @@ Shapes: L layers, N texts, Q queries, H width of the model, D dims of a cut.
 
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import wraps
 from os import PathLike, fspath
@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from m2dr.core.errors import UserError, nearest
-from m2dr.core.files import atomic_path, cache_folder, refuse_same_file
+from m2dr.core.errors import UserError, counted, nearest
+from m2dr.core.files import atomic_path, cache_folder, refuse_same_file, write_text
 from m2dr.core.progress import Advance, progress, say
 from m2dr.core.records import Cut, Document, ModelCard, Side
 from m2dr.core.requests import MODELS, EncodeRequest
 from m2dr.data.dataset import DOCUMENT_COLUMNS, DOCUMENT_IDS, DOCUMENT_TEXTS, own_fields
-from m2dr.data.loaders import Texts, open_texts
+from m2dr.data.loaders import open_texts
 from m2dr.data.tokens import batched, buckets, pad
 from m2dr.index.manifest import Label
 from m2dr.index.vectors import prefixes
@@ -100,7 +100,9 @@ class Encoder:
         """
         self.name = str(fspath(name))
         self.card = read_card(self.name)
-        cut = find_cut(self.card, layer, dim)
+        full = self.card.full
+        cut = Cut(full.layer if layer is None else layer, full.dim if dim is None else dim)
+        self.card.check(cut)
         self.layer, self.dim = cut.layer, cut.dim
         self.device, self.dtype, self.runtime = device_name(device), dtype_name(dtype), runtime
         self._tokenizing = threading.Lock()  # a tokenizer keeps its last length inside
@@ -400,8 +402,8 @@ class Encoder:
         budget: int | None,
         advance: Advance,
     ) -> Vectors:  # [L, n, H], not normalised
-        several = len(rows) > 1 or len(layers) > 1  # one query has no batches to be sorted into
-        opened = deepest.opened if several else None
+        # One query has no batches to be sorted into.
+        opened = deepest.opened if len(rows) > 1 or len(layers) > 1 else None
         if opened and opened.name == "torch":
             encoder = cast("BatchEncoder", opened.runtime)
             return embed_tokens(encoder, rows, opened.tokenizer.pad_id, layers, advance, budget)
@@ -491,10 +493,8 @@ class QueryEncoder:
         if tell is None:
             with self.lock:
                 return tokenize(card, self.tokenizer, texts, side)
-        for number, text in enumerate(texts, start=1):
-            if not text.strip():
-                which = f"Query {number} of {len(texts)}" if len(texts) > 1 else "The query"
-                raise UserError(f"{which} is empty; give it a word to search for.")
+        if not all(text.strip() for text in texts):
+            raise UserError("A query is empty; give it a word to search for.")
         with self.lock:
             # One token more than fits distinguishes a text that is cut from one that just fits.
             rows = tokenize(card, self.tokenizer, texts, "query", spare=1)
@@ -503,10 +503,10 @@ class QueryEncoder:
         for number, row in zip(long, cut, strict=True):
             rows[number] = row
         if long:
-            which = (
-                "The query is" if len(texts) == 1 else f"{len(long)} of {len(texts)} queries are"
+            tell(
+                f"{len(long)} of {counted(len(texts), 'queries')} exceed {length} tokens; what "
+                "follows these is not read."
             )
-            tell(f"{which} longer than {length} tokens; what follows these is not read.")
         return rows
 
     def embed(self, rows: Sequence[Sequence[int]]) -> Vectors:
@@ -624,18 +624,16 @@ def _ahead(
 ) -> Iterator[list[list[int]]]:
     """Yield the token rows of each part; another thread tokenises the next meanwhile."""
     source = iter(parts)
-    part = next(source, None)
-    if part is None:
+    first, part = next(source, None), next(source, None)
+    if first is None:
         return
-    rows, part = tokens(part), next(source, None)
-    if part is None:  # a single query is not worth a thread
-        yield rows
-        return
-    with ThreadPoolExecutor(1, "tokenise") as pool:
-        while part is not None:
-            coming = pool.submit(tokens, part)
-            yield rows
-            rows, part = coming.result(), next(source, None)
+    rows = tokens(first)
+    if part is not None:  # a single query is not worth a thread
+        with ThreadPoolExecutor(1, "tokenise") as pool:
+            while part is not None:
+                coming = pool.submit(tokens, part)
+                yield rows
+                rows, part = coming.result(), next(source, None)
     yield rows
 
 
@@ -659,99 +657,49 @@ def encode(request: EncodeRequest) -> EncodeReport:
             is not known, or two of the files are the same.
     """
     begun = time.monotonic()
-    kind = request.out.suffix.lower()
-    if kind not in _FORMATS:
-        raise UserError(f"--out {request.out} ends in {kind!r}. {nearest(kind, _FORMATS)}")
+    if request.out.suffix != ".npy":
+        raise UserError(f"--out {request.out} does not end in .npy.")
     refuse_same_file("--out", request.out, {"FILE": request.file, "--ids": request.ids})
     refuse_same_file("--ids", request.ids, {"FILE": request.file})
     texts = open_texts(request.file, request.query)
-    total = left = sum(1 for _ in texts())
+    total = sum(1 for _ in texts())
     if total == 0:
         raise UserError(f"{request.file} holds no texts.")
     encoder = Encoder(
         request.model or newest_model(), request.layer, request.dim,
         device=request.device, dtype=request.dtype, runtime=request.runtime,
     )  # fmt: skip
-    with ExitStack() as files:
-        write = files.enter_context(
-            _FORMATS[kind](request.out, (total, encoder.dim), request.precision)
-        )
-        keep = files.enter_context(_ids_file(request.ids)) if request.ids else None
-        advance = files.enter_context(progress("Encoding", total, "texts"))
-        for ids, vectors in _encoded(request, encoder, texts, advance):
-            left -= len(ids)
-            if left < 0:
-                break
-            write(ids, vectors)
-            if keep:
-                keep(ids)
-        if left != 0:
-            raise UserError(f"{request.file} has changed while it was encoded. Encode it again.")
-    cut = Cut(encoder.layer, encoder.dim)
-    return EncodeReport(total, encoder.name, cut, time.monotonic() - begun)
-
-
-def _encoded(
-    request: EncodeRequest, encoder: Encoder, texts: Texts, advance: Advance
-) -> Iterator[tuple[list[str], Vectors]]:
-    """Yield the ids of n texts, and their vectors [n, D] in the format asked for."""
-    read: deque[list[str]] = deque()  # ids of the parts whose vectors are to come
+    ids: list[str] = []
 
     def parts() -> Iterator[list[str]]:
         for part in batched(texts(), AT_ONCE):
-            read.append([each.id for each in part])
+            if request.ids:
+                ids.extend(each.id for each in part)
             yield [each.content for each in part]
 
     side: Side = "query" if request.query else "document"
-    budget, layers = request.tokens_per_batch, [encoder.layer]
-    for (vectors,) in encoder.stream(parts(), side, layers, budget, advance):
-        with np.errstate(over="ignore"):
-            written = vectors.astype(request.precision)
-        if not np.isfinite(written).all():
-            raise UserError(f"A vector has {np.abs(vectors).max():.6g}, too large for float16.")
-        yield read.popleft(), written
-
-
-@contextmanager
-def _npy(path: Path, shape: tuple[int, int], precision: str) -> Iterator[Callable[..., None]]:
-    """Open an array [N, D], which `numpy.load` reads."""
-    descr = np.lib.format.dtype_to_descr(np.dtype(precision))
-    header = {"descr": descr, "fortran_order": False, "shape": shape}
-    # Not through a mapped file: on a full disk that ends the process by a signal.
-    with atomic_path(path) as unfinished, unfinished.open("wb") as file:
-        np.lib.format.write_array_header_1_0(file, header)
-
-        def write(_: list[str], vectors: Vectors) -> None:
-            file.write(vectors.tobytes())
-
-        yield write
-
-
-@contextmanager
-def _parquet(path: Path, shape: tuple[int, int], precision: str) -> Iterator[Callable[..., None]]:
-    """Open a table with the columns `id` and `vector`, a list of D numbers."""
-    import pyarrow
-    from pyarrow import parquet
-
-    numbers = pyarrow.from_numpy_dtype(np.dtype(precision))
-    schema = pyarrow.schema({"id": pyarrow.string(), "vector": pyarrow.list_(numbers, shape[1])})
-    with atomic_path(path) as unfinished, parquet.ParquetWriter(unfinished, schema) as file:
-
-        def write(ids: list[str], vectors: Vectors) -> None:
-            column = pyarrow.FixedSizeListArray.from_arrays(vectors.ravel(), shape[1])
-            file.write_table(pyarrow.table([pyarrow.array(ids), column], schema=schema))
-
-        yield write
-
-
-@contextmanager
-def _ids_file(path: Path) -> Iterator[Callable[[list[str]], None]]:
-    """Open a file of one id per line, as `m2dr index import --ids` reads it."""
-    with atomic_path(path) as unfinished, unfinished.open("w", encoding="utf-8") as file:
-        yield lambda ids: file.writelines(f"{each}\n" for each in ids)
-
-
-_FORMATS = {".npy": _npy, ".parquet": _parquet}
+    descr = np.lib.format.dtype_to_descr(np.dtype(request.precision))
+    header = {"descr": descr, "fortran_order": False, "shape": (total, encoder.dim)}
+    count = 0
+    with ExitStack() as files:
+        # Not through a mapped file: on a full disk that ends the process by a signal.
+        out = files.enter_context(files.enter_context(atomic_path(request.out)).open("wb"))
+        np.lib.format.write_array_header_1_0(out, header)
+        advance = files.enter_context(progress("Encoding", total, "texts"))
+        budget = request.tokens_per_batch
+        for (vectors,) in encoder.stream(parts(), side, [encoder.layer], budget, advance):
+            with np.errstate(over="ignore"):
+                written = vectors.astype(request.precision)
+            if not np.isfinite(written).all():
+                raise UserError(f"A vector has {np.abs(vectors).max():.6g}, too large for float16.")
+            out.write(written.tobytes())
+            count += len(vectors)
+        if count != total:
+            raise UserError(f"{request.file} has changed while it was encoded. Encode it again.")
+    if request.ids:
+        write_text(request.ids, "".join(f"{each}\n" for each in ids))
+    cut = Cut(encoder.layer, encoder.dim)
+    return EncodeReport(total, encoder.name, cut, time.monotonic() - begun)
 
 
 def at_revision(function: Function) -> Function:
@@ -850,22 +798,6 @@ def fitted_cuts(card: ModelCard) -> tuple[Cut, ...]:
 def through_exits(card: ModelCard) -> ModelCard:
     """Return the card of a model whose queries pass the exits of an index."""
     return replace(card, exit_head="fitted", documents="last", cuts=fitted_cuts(card))
-
-
-def find_cut(card: ModelCard, layer: int | None, dim: int | None) -> Cut:
-    """Return the cut of a layer and a dim; None stands for all layers or dims.
-
-    Args:
-        card: model card.
-        layer: from 0.
-        dim: from 1.
-
-    Raises:
-        UserError: the model has no such cut.
-    """
-    full = card.full
-    cut = Cut(full.layer if layer is None else layer, full.dim if dim is None else dim)
-    return card.check(cut)
 
 
 def names_of(models: Sequence[str]) -> list[str]:

@@ -9,12 +9,11 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike, fspath
 from pathlib import Path
-from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +31,7 @@ from m2dr.core.requests import (
     IndexRequest,
     SearchRequest,
 )
+from m2dr.core.settings import request_of
 from m2dr.data.dataset import Dataset
 from m2dr.data.qrels import read_topics
 from m2dr.evaluate.runs import RANK_OFFSET, interpolated, read_run, reciprocal_ranks, write_run
@@ -121,10 +121,9 @@ class ResolvedIndex:
     @property
     def document_layer(self) -> int:
         """Layer of the documents that such queries search."""
-        asked = self.request.document_layer
-        if asked is None and self.exits:
-            return self.card.layers
-        return document_layer(self.card, self.query_layer) if asked is None else asked
+        if self.request.document_layer is not None:
+            return self.request.document_layer
+        return self.card.layers if self.exits else document_layer(self.card, self.query_layer)
 
     @cached_property
     def exits(self) -> Path | None:
@@ -167,7 +166,14 @@ def resolve_index(request: SearchRequest) -> ResolvedIndex:
     if request.index and not request.index.startswith(MILVUS):
         resolved = _resolve_folder(request, Path(request.index))
     else:
-        model = request.model or default_model(request.corpus, request.root)
+        try:
+            model = request.model or newest_model()
+        except UserError:
+            folder = store_folder(request.root, open_corpus(request.corpus).name, "", 1).parent
+            if any(MODELS.glob(f"*/{CARD}")) or len(homes(folder)) != 1:
+                raise
+            model = StoreManifest.read(store_folders_of(homes(folder)[0])[-1]).label.model
+            say(f"Model: {model}, which encoded {folder}.")
         card = read_card(model)
         for layer in (request.query_layer, request.document_layer):  # before a corpus is opened
             card.check(Cut(layer or card.layers, request.dim or 1))
@@ -176,30 +182,6 @@ def resolve_index(request: SearchRequest) -> ResolvedIndex:
         resolved = ResolvedIndex(request, model, corpus, home)
     check_cut(resolved)
     return resolved
-
-
-def default_model(corpus: str, root: Path) -> str:
-    """Return the newest trained model; without any model, the one that encoded a corpus.
-
-    Args:
-        corpus: as it was given to m2dr.
-        root: folder of the indexes.
-
-    Raises:
-        UserError: there is no model, and not exactly one that encoded the corpus.
-    """
-    try:
-        return newest_model()
-    except UserError:
-        if any(MODELS.glob(f"*/{CARD}")) or not root.is_dir():
-            raise
-        folder = store_folder(root, open_corpus(corpus).name, "", 1).parent
-        labels = [StoreManifest.read(store_folders_of(home)[-1]).label for home in homes(folder)]
-        models = {label.model for label in labels}
-        if len(models) != 1 or "" in models:
-            raise
-    say(f"Model: {(model := models.pop())}, which encoded {folder}; --model names another.")
-    return model
 
 
 def check_cut(resolved: ResolvedIndex) -> None:
@@ -224,29 +206,26 @@ def check_cut(resolved: ResolvedIndex) -> None:
 def _resolve_folder(request: SearchRequest, folder: Path) -> ResolvedIndex:
     """Resolve a request that names the folder of an index or of a store, or one above them."""
     manifest: IndexManifest | StoreManifest
-    named = None
-    if (folder / MANIFEST).exists():
-        manifest, home, named = IndexManifest.read(folder), folder.parent.parent, folder
+    named = folder if (folder / MANIFEST).exists() else None
+    if named:
+        manifest, home = IndexManifest.read(folder), folder.parent.parent
         if request.funnel:
             raise UserError(f"--funnel reads a store, and --index {folder} is an index of one dim.")
         dim, engine = request.dim or manifest.dim, request.engine or manifest.engine
         request = replace(request, dim=dim, engine=engine)
-    elif (folder / STORE).exists():
-        manifest, home = StoreManifest.read(folder), folder.parent
     else:
         home = only_home(folder)
-        manifest = StoreManifest.read(store_folders_of(home)[-1])
-    if named or (folder / STORE).exists():
+        is_store = (folder / STORE).exists()
+        manifest = StoreManifest.read(folder if is_store else store_folders_of(home)[-1])
+    if named or is_store:
         layer = manifest.layer if request.document_layer is None else request.document_layer
         query_layer = layer if request.query_layer is None else request.query_layer
         request = replace(request, document_layer=layer, query_layer=query_layer)
     label = manifest.label
     if not request.model:
-        say(
-            f"Model: {label.model}, which encoded the documents of {folder}; --model names another."
-        )
-    corpus = (label.source or manifest.corpus) if request.corpus == PYDOCS else request.corpus
-    request = replace(request, corpus=corpus)
+        say(f"Model: {label.model}, which encoded the documents of {folder}.")
+    if request.corpus == PYDOCS:
+        request = replace(request, corpus=label.source or manifest.corpus)
     return ResolvedIndex(request, request.model or label.model, manifest.corpus, home, named)
 
 
@@ -299,10 +278,6 @@ def store_of(resolved: ResolvedIndex) -> Path:
     named = resolved.folder
     if named is not None and request.document_layer == IndexManifest.read(named).layer:
         return named.parent  # an index may be copied without its store
-    copied = Path(request.index)  # a store, whatever its folder is called
-    is_store = bool(request.index) and (copied / STORE).exists()
-    if is_store and request.document_layer == StoreManifest.read(copied).layer:
-        return copied
     layers, layer = resolved.layers, resolved.document_layer
     folder = resolved.home / f"layer-{layer:02d}"
     if layer not in layers and (folder / PARTIAL).exists():
@@ -337,16 +312,13 @@ def _find_index(resolved: ResolvedIndex, store: Path) -> Path:
     if fitting:
         # Flat indexes first, and of those the longest dim.
         return max(fitting, key=lambda index: (index.engine == "flat", index.dim)).folder
-    names = {EXACT, *ENGINES, *(index.engine for index in built)}
+    names = sorted({EXACT, *ENGINES, *(index.engine for index in built)})
     if request.engine and request.engine not in names:
-        raise UserError(
-            f"There is no engine {request.engine!r}. {nearest(request.engine, sorted(names))}"
-        )
-    folder = index_folder(store, request.dim or resolved.card.width, request.engine or "flat")
-    there = ", ".join(f"{index.dim} ({index.engine})" for index in built)
+        raise UserError(f"There is no engine {request.engine!r}. {nearest(request.engine, names)}")
+    there = ", ".join(f"{index.dim} ({index.engine})" for index in built) or "none"
+    wanted = index_folder(store, request.dim or resolved.card.width, request.engine or "flat")
     raise UserError(
-        f"{folder} holds no finished index{f'; there are dims {there}' if there else ''}. "
-        f"--engine {EXACT} searches the vectors without one."
+        f"{wanted} holds no finished index; there are dims {there}. --engine {EXACT} needs none."
     )
 
 
@@ -377,8 +349,7 @@ class Hit:
     rank: int
     score: float
     docid: str
-    _find: Callable[[str], Document] = field(repr=False, compare=False)
-    _kinds: Callable[[], Mapping[str, Any]] = field(repr=False, compare=False)
+    _searcher: "Searcher" = field(repr=False, compare=False)
 
     @property
     def text(self) -> str:
@@ -398,11 +369,11 @@ class Hit:
         Raises:
             UserError: the corpus is not on this machine, or has changed.
         """
-        return typed(self._document.fields, self._kinds())
+        return typed(self._document.fields, self._searcher.kinds)
 
     @cached_property
     def _document(self) -> Document:
-        return self._find(self.docid)
+        return self._searcher.resolved.dataset.document(self.docid)
 
 
 @dataclass(frozen=True)
@@ -423,7 +394,15 @@ def _warn(sentence: str) -> None:
 
 
 class Searcher:
-    """A cut query encoder and an open index; thread-safe."""
+    """A cut query encoder and an open index; thread-safe.
+
+    Attributes:
+        resolved: the request with its model and stores.
+        documents: the open index.
+        cut: of the queries.
+        warnings: what makes rankings worse than the model allows.
+        describe: what is searched, in words.
+    """
 
     def __init__(
         self,
@@ -443,32 +422,21 @@ class Searcher:
         Raises:
             UserError: no such model or index, or the two do not fit; before any weight is loaded.
         """
-        self._resolved = resolved or resolve_index(request)
-        self._documents = open_documents(self._resolved)
+        self.resolved = resolved = resolved or resolve_index(request)
+        self.documents = open_documents(resolved)
         self._tell = tell
-        self.cut = Cut(self._resolved.query_layer, self._documents.dim)
-        self._documents.accept(label_of(self._resolved.card, self._resolved.model), self.cut)
+        self.cut = Cut(resolved.query_layer, self.documents.dim)
+        self.documents.accept(label_of(resolved.card, resolved.model), self.cut)
         self._filtered = LruCache(self._where, _FILTERS)
         self._filter = request.filter
         self.where(request.filter)
-        exits = self._resolved.exits
-        self.warnings = [] if exits else self._documents.warnings(self.cut)
-        self._encoder = (encoder_of or _load)(self._resolved)
+        self.warnings = [] if resolved.exits else self.documents.warnings(self.cut)
+        self._encoder = (encoder_of or QueryEncoders().of)(resolved)
         self.describe = (
-            f"{counted(self._documents.documents, 'documents')} of {self._documents.corpus} "
-            f"(layer {self._documents.layer}), queries at {self.cut} of {self._resolved.model}"
-            f"{' by exits of the index' if exits else ''}"
+            f"{counted(self.documents.documents, 'documents')} of {self.documents.corpus} "
+            f"(layer {self.documents.layer}), queries at {self.cut} of {resolved.model}"
+            f"{' by exits of the index' if resolved.exits else ''}"
         )
-
-    @property
-    def documents(self) -> Searchable:
-        """The open index."""
-        return self._documents
-
-    @property
-    def resolved(self) -> ResolvedIndex:
-        """The resolved request."""
-        return self._resolved
 
     def where(self, filter: str) -> Searchable:  # as the option is called
         """Return the open index, in which only documents that fit a filter are found.
@@ -483,15 +451,10 @@ class Searcher:
                 have, or compares one with a value of another kind; or fields are not known.
         """
         asked = filter or self._filter
-        return self._filtered.get(asked) if asked else self._documents
+        return self._filtered.get(asked) if asked else self.documents
 
     def _where(self, asked: str) -> Searchable:
-        return self._documents.where(Filter.parse(asked))
-
-    def warm_up(self) -> None:
-        """Run one query, so that libraries are loaded before the first one that counts."""
-        self._encoder.warm_up()
-        self.search("warm up", k=1)
+        return self.documents.where(Filter.parse(asked))
 
     def search(self, text: str, k: int | None = None) -> Answer:
         """Return the best `k` documents of one query."""
@@ -518,12 +481,18 @@ class Searcher:
         names = [str(number) for number in range(len(texts))]
         run, spans = self._walk(names, texts, k, self.where(filter), own=False)
         times = [1000 * span / len(texts) for span in spans]
-        return [Answer(self._hits(run.rankings[name]), *times) for name in names]
+        answers = []
+        for name in names:
+            ranking = run.rankings[name]
+            ranked = enumerate(zip(ranking.scores, ranking.docids, strict=True), start=1)
+            hits = tuple(Hit(rank, score, docid, self) for rank, (score, docid) in ranked)
+            answers.append(Answer(hits, *times))
+        return answers
 
     def run(self, queries: Sequence[Query], k: int) -> Run:
         """Rank for many queries at once."""
         texts = [query.text for query in queries]
-        own = self._resolved.dataset.drops_own_document
+        own = self.resolved.dataset.drops_own_document
         return self._walk([query.id for query in queries], texts, k, self.where(""), own)[0]
 
     def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -547,11 +516,11 @@ class Searcher:
             documents: that are searched.
             own: whether the document of a query's own name is left out.
         """
-        whole = documents is self._documents  # of a filter, fewer are no surprise
+        whole = documents is self.documents  # of a filter, fewer are no surprise
         if whole and k is not None and k > documents.documents:
             self._tell(
-                f"{k} documents per query were asked for, and {self._documents.corpus} holds "
-                f"{self._documents.documents}; all of them are ranked."
+                f"{k} documents per query were asked for, and {documents.corpus} holds "
+                f"{documents.documents}; all of them are ranked."
             )
         start = time.perf_counter()
         rows = self._encoder.tokenize(texts, self._tell)
@@ -563,136 +532,32 @@ class Searcher:
         found = time.perf_counter()
         return run, (tokenised - start, encoded - tokenised, found - encoded)
 
-    def _hits(self, ranking: Ranking) -> tuple[Hit, ...]:
-        pairs = zip(ranking.docids, ranking.scores, strict=True)
-        return tuple(
-            Hit(rank, score, docid, self._document, lambda: self._kinds)
-            for rank, (docid, score) in enumerate(pairs, start=1)
-        )
-
-    def _document(self, docid: str) -> Document:
-        return self._resolved.dataset.document(docid)
-
     @cached_property
-    def _kinds(self) -> Mapping[str, Any]:
-        """Return the types of the documents' fields; none where they are not known."""
+    def kinds(self) -> Mapping[str, Any]:
+        """Types of the documents' fields; none where they are not known."""
         try:
-            return field_types(store_of(self._resolved) / FIELDS)
+            return field_types(store_of(self.resolved) / FIELDS)
         except UserError:
             return {}
 
 
-def _load(resolved: ResolvedIndex) -> QueryEncoder:
-    request = resolved.request
-    return QueryEncoder(
-        resolved.model,
-        resolved.query_layer,
-        request.runtime,
-        request.device,
-        request.dtype,
-        resolved.exits,
-    )
-
-
-def search_topics(searcher: Searcher, queries: Sequence[Query], run_file: Path, k: int) -> Run:
-    """Rank for queries, and write the TREC run.
-
-    Raises:
-        UserError: an id cannot stand in a run file, which is then left as it was.
-    """
-    run = searcher.run(queries, k)
-    write_run(run, run_file)
-    return run
-
-
-def as_queries(texts: Sequence[str]) -> list[Query]:
-    """Return texts as queries, numbered from 1."""
-    return [Query(str(number), text) for number, text in enumerate(texts, start=1)]
-
-
-@dataclass(frozen=True)
-class ScanReport:
-    """Recall and work of a search against a full scan."""
-
-    queries: int
-    k: int
-    recall: float  # of the exact best k, mean over queries
-    scanned: int  # multiply-adds per query of the full scan
-    spent: int  # multiply-adds per query of this way; 0: not known
-
-    def __str__(self) -> str:
-        queries = counted(self.queries, "queries")
-        found = f"recall@{self.k} {self.recall:.4f} of a full scan over {queries}"
-        if not self.spent:
-            return f"{found}; that takes {self.scanned:,} multiply-adds per query"
-        return (
-            f"{found}; {self.spent:,} multiply-adds per query against {self.scanned:,}, "
-            f"{self.scanned / self.spent:.1f} times fewer"
-        )
-
-
-def compare_with_scan(searcher: Searcher, queries: Sequence[Query], k: int) -> ScanReport:
-    """Search again by a full scan, and compare.
-
-    A funnel is compared with the full width, which it stands for; all else with its own dim.
-
-    Raises:
-        UserError: the vectors are not on this machine.
-    """
-    store = open_store(store_of(searcher.resolved))
-    dim = store.width if searcher.resolved.request.funnel else searcher.documents.dim
-    documents = searcher.where("")
-    asked = searcher.resolved.request.filter
-    scan = ExactIndex(store, dim, rows=store.matching(Filter.parse(asked)) if asked else None)
-    vectors = searcher.vectors([query.text for query in queries])
-    names = [query.id for query in queries]
-    k = max(1, min(k, documents.documents))
-    exact, found = (way.ranked(names, vectors, k).rankings for way in (scan, documents))
-    spent = int(getattr(documents, "multiply_adds", 0))
-    return ScanReport(len(queries), k, recall(found, exact), documents.documents * dim, spent)
-
-
-def record_of(
-    searcher: Searcher, text: str, answer: Answer, queries: Sequence[Query] | None, k: int
-) -> dict[str, object]:
-    """Return an answer by the names of its fields; with `queries`, a full scan's recall too."""
-    times = {name: getattr(answer, name) for name in ("tokenise_ms", "encode_ms", "search_ms")}
-    scan = asdict(compare_with_scan(searcher, queries, k)) if queries else None
-    cut = {"query_layer": searcher.cut.layer, "document_layer": searcher.documents.layer}
-    hits = {"dim": searcher.cut.dim, "hits": _hit_records(answer)}
-    return {"query": text, **cut, **hits, **times, "report": scan}
-
-
-def _hit_records(answer: Answer) -> list[dict[str, object]]:
-    """Return hits by the names of their fields; one warning tells of texts that are not at hand."""
+def record_of(searcher: Searcher, text: str, answer: Answer) -> dict[str, object]:
+    """Return an answer by the names of its fields; one warning tells of texts that are missing."""
     rows: list[dict[str, object]] = []
     missing = ""
     for hit in answer.hits:
-        text, fields = None, {}
+        content, fields = None, {}
         try:
-            text, fields = hit.text, hit.fields
+            content, fields = hit.text, hit.fields
         except UserError as error:
             missing = str(error)
         place = {"rank": hit.rank, "score": float(hit.score), "docid": hit.docid}
-        rows.append(place | {"text": text, "fields": fields})
+        rows.append(place | {"text": content, "fields": fields})
     if missing:
         _warn(missing)
-    return rows
-
-
-def recall(found: Mapping[str, Ranking], exact: Mapping[str, Ranking]) -> float:
-    """Return the share of the exact best documents that were found, mean over queries; 0 to 1.
-
-    >>> best = {"q": Ranking(("a", "b"), (2.0, 1.0))}
-    >>> recall({"q": Ranking(("b", "c"), (1.0, 0.5))}, best)
-    0.5
-    """
-    shares = [
-        len({*found[name].docids} & {*best.docids}) / len(best.docids)
-        for name, best in exact.items()
-        if best.docids
-    ]
-    return fmean(shares or [1.0])
+    times = {name: getattr(answer, name) for name in ("tokenise_ms", "encode_ms", "search_ms")}
+    cut = {"query_layer": searcher.cut.layer, "document_layer": searcher.documents.layer}
+    return {"query": text, **cut, "dim": searcher.cut.dim, "hits": rows, **times}
 
 
 # Lexical runs, and several runs in one
@@ -728,16 +593,13 @@ def bm25(request: Bm25Request) -> Bm25Report:
     rankings: dict[str, Ranking] = {}
     with progress("Searching", len(queries), "queries") as advance:
         for query in queries:
-            rankings[query.id] = _rank(index, query, request.top_k, dataset.drops_own_document)
+            own = query.id if dataset.drops_own_document else None
+            rankings[query.id] = index.rank(index.scores(query.text), request.top_k, own)
             advance(1)
     write_run(Run(rankings), request.run_file, tag="bm25")
     empty = sum(not ranking.docids for ranking in rankings.values())
     spent = time.monotonic() - begun
     return Bm25Report(request.run_file, len(index.docids), len(queries), empty, spent)
-
-
-def _rank(index: Bm25, query: Query, k: int, drops_own: bool) -> Ranking:
-    return index.rank(index.scores(query.text), k, query.id if drops_own else None)
 
 
 @dataclass(frozen=True)
@@ -757,12 +619,6 @@ def fuse(request: FuseRequest) -> FuseReport:
         UserError: a run file cannot be read or is the one to write, or a setting would change
             nothing.
     """
-    if request.method == "rrf" and request.scale is not None:
-        raise UserError("--scale is of scores, and --method rrf looks at ranks; leave it out.")
-    if request.method == "interpolate" and request.rrf_k is not None:
-        raise UserError(
-            "--rrf-k is of ranks, and --method interpolate looks at scores; leave it out."
-        )
     for path in request.runs:
         refuse_same_file("--out", request.out, {"RUNS": path})
     runs = {path: read_run(path) for path in request.runs}
@@ -774,17 +630,13 @@ def fuse(request: FuseRequest) -> FuseReport:
         fused = interpolated(given, request.weights, request.top_k, request.scale or "min-max")
     write_run(fused, request.out, tag=f"m2dr-{request.method}")
     documents = sum(len(ranking.docids) for ranking in fused.rankings.values())
-    return FuseReport(request.out, len(fused), documents, tuple(_gaps(runs, fused)))
-
-
-def _gaps(runs: Mapping[Path, Run], fused: Run) -> list[str]:
-    """Return a sentence for each run that lacks queries which others have."""
-    counts = {path: len(fused) - len(run) for path, run in runs.items()}
-    return [
-        f"{path} lacks {count} of the {counted(len(fused), 'queries')}; the others decide there."
-        for path, count in counts.items()
-        if count
-    ]
+    gaps = tuple(
+        f"{path} lacks {len(fused) - len(run)} of the {counted(len(fused), 'queries')}; the others "
+        "decide there."
+        for path, run in runs.items()
+        if len(run) < len(fused)
+    )
+    return FuseReport(request.out, len(fused), documents, gaps)
 
 
 if TYPE_CHECKING:  # it loads torch, and a search at layer 0 does without
@@ -846,23 +698,16 @@ class Index:
         Raises:
             UserError: no such model, corpus or index, or they do not fit.
         """
-        options = {
-            key: fspath(value) if isinstance(value, PathLike) else value
-            for key, value in options.items()
-        }
-        if options.get("exits", "") not in ("", "index", "model"):
-            raise UserError(f"exits is 'index' or 'model', not {options['exits']!r}.")
         named = fspath(name)
-        if _is_index(named):
-            options = {"corpus": PYDOCS, "index": named, **options}
-        else:
-            options = {"corpus": named, **options}
-        return cls(
-            SearchRequest(
-                query_layer=layer, search_params=tuple((search_params or {}).items()),
-                device=device_name(device), dtype=dtype_name(dtype), root=Path(root), **options,
-            )
-        )  # fmt: skip
+        where = {"corpus": PYDOCS, "index": named} if _is_index(named) else {"corpus": named}
+        own = {
+            "query_layer": layer,
+            "search_params": tuple((search_params or {}).items()),
+            "device": device_name(device),
+            "dtype": dtype_name(dtype),
+            "root": root,
+        }
+        return cls(request_of(SearchRequest, where | own | options))
 
     @classmethod
     def build(
@@ -911,14 +756,11 @@ class Index:
             options.setdefault("dims", (encoder.dim,))
             if encoder.runtime == "openvino":
                 options.setdefault("runtime", encoder.runtime)
-        options = {
-            key: tuple(value) if isinstance(value, list | range) else value
-            for key, value in options.items()
-        }
         from m2dr.tasks.index import check_index_request, index_corpus
 
         named = encoder.name if encoder else fspath(model)  # type: ignore[arg-type]  # a name
-        asked = IndexRequest(corpus, named, overwrite=overwrite, **shared, **options)
+        own = {"corpus": corpus, "model": named, "overwrite": overwrite}
+        asked = request_of(IndexRequest, own | shared | options)
         if not isinstance(documents, str | PathLike):
             check_index_request(asked)  # before the index that is there is replaced
             _keep(documents, root / name, overwrite)
@@ -1065,16 +907,6 @@ class Index:
         warnings.warn(printable(sentence), UserWarning, stacklevel=4)
 
 
-class _EncoderKey(NamedTuple):
-    model: str
-    fingerprint: str
-    layer: int
-    exits: Path | None
-    runtime: str
-    device: str
-    dtype: str
-
-
 class QueryEncoders:
     """Encoders of queries, each loaded when it is first needed; thread-safe.
 
@@ -1093,18 +925,14 @@ class QueryEncoders:
         """
         request, layer = resolved.request, resolved.query_layer
         runtime = request.runtime if layer else "torch"
-        return self._open.get(
-            _EncoderKey(
-                resolved.model, resolved.card.fingerprint, layer, resolved.exits, runtime,
-                request.device, request.dtype,
-            )
-        )  # fmt: skip
+        how = (resolved.model, layer, runtime, request.device, request.dtype, resolved.exits)
+        return self._open.get((resolved.card.fingerprint, how))
 
-    def _load(self, key: _EncoderKey) -> QueryEncoder:
-        encoder = QueryEncoder(key.model, key.layer, key.runtime, key.device, key.dtype, key.exits)
-        others = [(other.layer, opened) for other, opened in self._open.kept.items()
-                  if other.fingerprint == key.fingerprint]  # fmt: skip
-        for _, opened in sorted(others, key=lambda pair: -pair[0]):
+    def _load(self, key: tuple[str, tuple[str, int, str, str, str, Path | None]]) -> QueryEncoder:
+        fingerprint, how = key
+        encoder = QueryEncoder(*how)
+        same = [opened for (other, _), opened in self._open.kept.items() if other == fingerprint]
+        for opened in sorted(same, key=lambda each: -each.layer):
             encoder.share_weights(opened)
         encoder.warm_up()
         return encoder

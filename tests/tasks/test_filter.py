@@ -115,12 +115,11 @@ def test_the_command_line_filters_answers_and_runs(corpus: str, model: Path) -> 
     index(corpus, model)
     search = ("search", "--corpus", corpus, "--model", model, "--dtype", "fp32", "--filter")
 
-    done = run(*search, RECENT, "read a list", "--report", cwd=Path.cwd())
+    done = run(*search, RECENT, "read a list", cwd=Path.cwd())
     assert done.returncode == 0, done.stderr
     assert {
         line.split()[2] for line in done.stdout.splitlines() if line[:3].strip()[:1].isdigit()
     } == FOUND
-    assert "recall@5 1.0000" in done.stdout
     assert "were asked for" not in done.stderr
     told = run(*search, "year = 2011", "read a list", "--json", cwd=Path.cwd())
     (hit,) = json.loads(told.stdout)["hits"]

@@ -262,8 +262,6 @@ def test_bm25_ranks_the_queries_of_a_split(tmp_path: Path, tiny_corpus: Path) ->
         (["fuse", "a.trec", "b.trec"], "Missing option '--out'"),
         (["fuse", "a", "b", "--out", "x", "--weights", "1,x"], "'x' is not a number"),
         (["fuse", "a", "b", "--out", "x", "--method", "rff"], "'rff' is not one of"),
-        (["fuse", "a", "b", "--out", "x", "--scale", "z"], "--method rrf looks at ranks"),
-        (["fuse", "a", "b", "--out", "x", "--method", "interpolate", "--rrf-k", "1"], "looks at scores"),
         (["bm25", "--run", "x"], "give one"),
         (["bm25", "--run", "x", "--split", "test", "--topics", "t"], "give one"),
         (["bm25", "--split", "test"], "Missing option '--run'"),

@@ -12,9 +12,10 @@ from world import make_model
 
 from m2dr.core.requests import IndexRequest, SearchRequest
 from m2dr.data.qrels import read_topics
+from m2dr.evaluate.runs import write_run
 from m2dr.index.faiss import load_faiss
 from m2dr.tasks.index import index_corpus
-from m2dr.tasks.search import Searcher, search_topics
+from m2dr.tasks.search import Searcher
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 DEPTH = 10
@@ -51,7 +52,7 @@ def test_a_run_of_any_dtype_agrees_with_a_search_of_the_same_folder(
     asked = SearchRequest(
         str(tiny_corpus), str(model), 4, dim=16, root=root, device="cpu", dtype=dtype
     )
-    search_topics(Searcher(asked), read_topics(topics), run, DEPTH)
+    write_run(Searcher(asked).run(read_topics(topics), DEPTH), run)
     options = Namespace(
         folder=report.folders[0], topics=topics, run=run, model="", query_layer=None, device="cpu",
         dtype=dtype,
