@@ -84,34 +84,27 @@ def pairings(card: ModelCard, layers: Sequence[int], documents: str) -> tuple[Pa
         UserError: it is none of these, or the encoder has no such layer.
     """
     trained = {layer: document_layer(card, layer) for layer in layers}
-
-    def named(suffix: str, paired: dict[int, int]) -> Pairing:
-        return Pairing("" if paired == trained else suffix, paired)
-
-    def fixed(layer: int) -> Pairing:
-        return named(f".documents-{layer:02d}", dict.fromkeys(layers, layer))
-
     if documents == "trained":
-        return (named("", trained),)
+        return (Pairing("", trained),)
     if documents == "same":
-        return (named(".documents-same", {layer: layer for layer in layers}),)
+        same = {layer: layer for layer in layers}
+        return (Pairing("" if same == trained else ".documents-same", same),)
     if documents == "cross":
-        return tuple(fixed(layer) for layer in layers)
-    if documents == "last":
-        return (fixed(card.layers),)
-    if not documents.isdecimal():
+        numbers = tuple(layers)
+    elif documents == "last":
+        numbers = (card.layers,)
+    elif documents.isdecimal():
+        numbers = (card.check(Cut(int(documents), 1)).layer,)
+    else:
         raise UserError(
             f"--documents {documents} names no layer of documents; it is {', '.join(WAYS)} or the "
             f"number of a layer from {card.lowest_layer} to {card.layers}."
         )
-    return (fixed(card.check(Cut(int(documents), 1)).layer),)
-
-
-def whole_pairing(card: ModelCard, pairing: Pairing) -> Pairing:
-    """Return the same way of pairing for all layers of a model."""
-    layers = range(card.lowest_layer, card.layers + 1)
-    found = pairings(card, layers, pairing_of(f"grid{pairing.suffix}")[1])[0]
-    return replace(found, suffix=pairing.suffix)
+    fixed = {number: dict.fromkeys(layers, number) for number in numbers}
+    return tuple(
+        Pairing("" if paired == trained else f".documents-{number:02d}", paired)
+        for number, paired in fixed.items()
+    )
 
 
 def pairing_of(grid: str) -> tuple[str, str]:
@@ -324,30 +317,61 @@ class GridEvaluation:
         Raises:
             Interrupted: Ctrl-C; the layers measured so far are kept.
         """
-        whole = whole_pairing(self.ranker.card, pairing)
-        there = [pair for pair in whole.layers.items() if pair[1] in self.digests]
-        questions = (self.ranker.question(layer, self.digests[source]) for layer, source in there)
+        card, asked = self.ranker.card, list(pairing.layers.items())
+        way = pairing_of(f"grid{pairing.suffix}")[1]
+        every = pairings(card, range(card.lowest_layer, card.layers + 1), way)[0].layers
         files = {
-            pair: LayerScoresFile(folder, *pair, question)
-            for pair, question in zip(there, questions, strict=True)
+            pair: LayerScoresFile(folder, *pair, self.ranker.question(pair[0], digest))
+            for pair in every.items()
+            if (digest := self.digests.get(pair[1]))
         }
         read = ((pair, None if self.overwrite else file.read()) for pair, file in files.items())
         before = {pair: part for pair, part in read if part is not None}
-        asked = {pair: files[pair] for pair in pairing.layers.items()}
         wide = self._widened([before[pair] for pair in asked if pair in before])
-        known = {pair: before[pair] for pair in asked if wide._is_there(pair, before, asked)}
+        dims, measures = wide.ranker.dims, wide.ranker.measures
+        full, runs = Cut(max(pairing.layers), max(dims)), folder / "runs"
+
+        def keeps(cut: Cut) -> bool:
+            return self.runs == "all" or (self.runs == "whole" and cut == full)
+
+        def keep(cut: Cut, run: Callable[[], Run]) -> None:
+            if keeps(cut):
+                write_qrels(self.ranker.task.judgements, runs / "qrels.tsv")
+                tag = re.sub(r"[^\w.-]", "-", folder.name)
+                write_run(run(), runs / f"{cut}.trec", tag=tag)
+
+        def is_like(part: LayerScores) -> bool:
+            return part.dims == dims and set(part.measures) == set(measures)
+
+        known = {}
+        for pair in asked:
+            paths = [runs / f"{cut}.trec" for dim in dims if keeps(cut := Cut(pair[0], dim))]
+            if pair in before and is_like(before[pair]) and all(path.exists() for path in paths):
+                known[pair] = before[pair]
+            else:
+                files[pair].forget()
+                if runs.is_dir():
+                    remove_files(runs, f"L{pair[0]}D*.trec")  # perhaps of other weights
         if known:
             done = ", ".join(str(layer) for layer, _ in known)
             say(f"{name}: layers {done} were measured before; --overwrite measures them again")
+        lacking = [pair for pair in asked if pair not in known]
         try:
-            for pair, part in wide._measured([one for one in asked if one not in known], asked):
+            for pair, part in wide.ranker.measure(lacking, keep) if lacking else ():
+                files[pair].write(part)
                 known[pair] = part
         except KeyboardInterrupt:
             raise Interrupted(
                 f"Measuring stopped after {len(known)} of {counted(len(asked), 'layers')}; the "
                 "same command goes on from there."
             ) from None
-        wide._write(name, whole, before | known, folder)
+        # The grid of the folder holds all layers of the same dims and measures.
+        there = before | known
+        alike = {pair: there[pair].only(dims, measures) for pair in sorted(there)
+                 if is_like(there[pair])}  # fmt: skip
+        write_scores(list(join_layers(list(alike.values())).values()), folder)
+        whole = Pairing(pairing.suffix, dict(alike.keys()))
+        write_grid(wide._grid(name, whole, list(alike.values())), folder)
         shown = [known[pair].only(self.ranker.dims, self.ranker.measures) for pair in asked]
         return self._grid(name, pairing, shown)
 
@@ -359,102 +383,31 @@ class GridEvaluation:
         task = replace(ranker.task, measures=(*measures | dict.fromkeys(ranker.measures),))
         return replace(self, ranker=replace(ranker, task=task, dims=tuple(sorted(dims))))
 
-    def _is_there(
-        self,
-        pair: LayerPair,
-        before: Mapping[LayerPair, LayerScores],
-        asked: Mapping[LayerPair, LayerScoresFile],
-    ) -> bool:
-        """Whether a layer was measured before, and all runs to keep are there."""
-        if pair not in before or not self._is_like(before[pair]):
-            return False
-        cuts = (Cut(pair[0], dim) for dim in self.ranker.dims)
-        kept = (cut for cut in cuts if self._keeps(cut, asked))
-        return all((asked[pair].folder / "runs" / f"{cut}.trec").exists() for cut in kept)
-
-    def _is_like(self, part: LayerScores) -> bool:
-        """Whether scores have the dims and measures of this evaluation."""
-        ranker = self.ranker
-        return part.dims == ranker.dims and set(part.measures) == set(ranker.measures)
-
-    def _write(
-        self, name: str, whole: Pairing, parts: Mapping[LayerPair, LayerScores], folder: Path
-    ) -> None:
-        """Write the grid and the scores of all layers that have the same dims and measures."""
-        alike = {pair: parts[pair] for pair in sorted(parts) if self._is_like(parts[pair])}
-        left = len(parts) - len(alike)
-        if left:
-            say(
-                f"{folder} holds a grid of the dims and measures that were asked for now; "
-                f"{counted(left, 'layers')} measured before have others, and come back when those "
-                "are asked for"
-            )
-        ordered = [part.only(self.ranker.dims, self.ranker.measures) for part in alike.values()]
-        write_scores(list(join_layers(ordered).values()), folder)
-        grid = self._grid(name, replace(whole, layers=dict(list(alike))), ordered)
-        write_grid(grid, folder)
-
-    def _measured(
-        self, pairs: Sequence[LayerPair], asked: Mapping[LayerPair, LayerScoresFile]
-    ) -> Iterator[tuple[LayerPair, LayerScores]]:
-        def keep(cut: Cut, run: Callable[[], Run]) -> None:
-            if self._keeps(cut, asked):
-                runs, tag = folder / "runs", re.sub(r"[^\w.-]", "-", folder.name)
-                write_qrels(self.ranker.task.judgements, runs / "qrels.tsv")
-                write_run(run(), runs / f"{cut}.trec", tag=tag)
-
-        for pair in pairs:
-            folder = asked[pair].folder
-            asked[pair].forget()
-            if (folder / "runs").is_dir():
-                remove_files(folder / "runs", f"L{pair[0]}D*.trec")  # perhaps of other weights
-        for pair, part in self.ranker.measure(pairs, keep) if pairs else ():
-            asked[pair].write(part)
-            yield pair, part
-
-    def _keeps(self, cut: Cut, asked: Collection[LayerPair]) -> bool:
-        full = Cut(max(layer for layer, _ in asked), max(self.ranker.dims))
-        return self.runs == "all" or (self.runs == "whole" and cut == full)
-
-    def _grid(
-        self,
-        name: str,
-        pairing: Pairing,
-        parts: Sequence[LayerScores],
-    ) -> Grid:
+    def _grid(self, name: str, pairing: Pairing, parts: Sequence[LayerScores]) -> Grid:
         scores = join_layers(parts)
-        cuts = next(iter(scores.values())).cuts
+        first, ranker = next(iter(scores.values())), self.ranker
         cells = {
             cut: {
                 measure: overall(measure, one.at(cut).tolist()) for measure, one in scores.items()
             }
-            for cut in cuts
+            for cut in first.cuts
         }
-        task, card = self.ranker.task, self.ranker.card
-        queries = len(next(iter(scores.values())).query_ids)
-        place = (name, task.dataset.name, task.split, queries, cells)
-        notes = tuple(_notes(task, card, pairing))
-        checks = [*grid_checks(Grid(*place)), *self._checks(parts, cuts, tuple(scores), queries)]
-        return Grid(*place, notes, checks=tuple(checks))
-
-    def _checks(
-        self,
-        parts: Sequence[LayerScores],
-        cuts: Sequence[Cut],
-        measures: Sequence[str],
-        queries: int,
-    ) -> Iterator[str]:
-        ranker, store = self.ranker, next(iter(self.ranker.stores.values()))
-        facts = parts[0].facts
+        task, card, store = ranker.task, ranker.card, next(iter(ranker.stores.values()))
+        queries, facts = len(first.query_ids), parts[0].facts
         tied = {cut: count for part in parts for cut, count in part.tied.items()}
         empty = {cut: count for part in parts for cut, count in part.empty.items()}
-        depth = min(ranker.depth, store.documents - ranker.task.dataset.drops_own_document)
-        yield from ranking_checks(tied, empty, queries - facts["unanswered"])
-        yield from depth_checks(measures, depth, store.documents)
-        yield from query_checks(queries, **facts)
-        card = read_card(ranker.model) if ranker.exits else ranker.card
-        differences = store.manifest.label.differences(label_of(card, ranker.model))
-        yield from model_checks(ranker.card, cuts, differences)
+        depth = min(ranker.depth, store.documents - task.dataset.drops_own_document)
+        own = read_card(ranker.model) if ranker.exits else card
+        differences = store.manifest.label.differences(label_of(own, ranker.model))
+        place = (name, task.dataset.name, task.split, queries, cells)
+        checks = (
+            *grid_checks(Grid(*place)),
+            *ranking_checks(tied, empty, queries - facts["unanswered"]),
+            *depth_checks(tuple(scores), depth, store.documents),
+            *query_checks(queries, **facts),
+            *model_checks(card, first.cuts, differences),
+        )
+        return Grid(*place, tuple(_notes(task, card, pairing)), checks=checks)
 
 
 def _notes(task: RankingTask, card: ModelCard, pairing: Pairing) -> Iterator[str]:
