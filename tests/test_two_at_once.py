@@ -10,9 +10,7 @@ import pytest
 from world import make_backbone
 
 from m2dr import cli
-from m2dr.core.errors import UserError
 from m2dr.core.files import LOCK_NAME
-from m2dr.tasks.run_folder import begin
 
 HOLD = """
 import sys
@@ -27,9 +25,6 @@ with (lock_file if path.suffix else lock_folder)(path):
 SHORT = ("--steps", "2", "--device", "cpu", "--set", "evaluate_steps=0")
 CASES = {
     "train": ("train", "--variant", "plain", "--batch-size", "4", *SHORT),
-    "train many": (
-        "train", "--variant", "separate", "--layers", "1,2", "--batch-size", "4", *SHORT
-    ),
     "pretrain": ("pretrain", "--batch-size", "4", *SHORT[:4]),
     "export": ("export", "--layers", "2"),
     "mine": ("mine", "--retriever", "bm25", "--depth", "5", "--negatives", "2"),
@@ -130,14 +125,3 @@ def test_one_index_is_built_once_at_a_time_and_another_dim_meanwhile(
     assert run(*words, "8") == 0
     assert manifest.read_bytes() == built
     assert not list(tmp_path.rglob(LOCK_NAME))
-
-
-def test_a_resume_of_what_another_process_has_finished_is_refused(
-    backbone: Path, tiny_corpus: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    words = (*CASES["train"], "--corpus", tiny_corpus, "--backbone", backbone, "--out", out)
-    assert run(*words) == 0
-
-    with pytest.raises(UserError, match="is finished, so there is nothing to resume"):
-        begin(out, {}, resume=True, overwrite=False)

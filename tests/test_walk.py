@@ -56,16 +56,6 @@ def test_a_query_of_each_layer_finds_documents_with_their_times(
     assert "Warning" not in found.stderr
 
 
-def test_documents_of_another_layer_come_with_a_warning(place: Path, tiny_corpus: Path) -> None:
-    found = m2dr(
-        "search", "--query-layer", "2", "--document-layer", "4", "--dim", "16", "--corpus", tiny_corpus,
-        "read the file", cwd=place,
-    )  # fmt: skip
-
-    assert found.returncode == 0, found.stderr
-    assert "expect much worse or near random rankings" in found.stderr
-
-
 def test_faiss_alone_ranks_as_search_does(place: Path, tiny_corpus: Path) -> None:
     topics = place / "topics.tsv"
     topics.write_text("t1\tread the file\nt2\topen a list of numbers\n")
@@ -140,13 +130,6 @@ def test_an_exported_cut_is_a_model_that_indexes_and_searches(
         "search", "--model", "models/tiny-full-dim", "--query-layer", "2", *words, cwd=place
     )
     assert small.stdout == whole.stdout
-
-
-def test_a_new_dim_is_cut_without_encoding(place: Path, tiny_corpus: Path) -> None:
-    done = m2dr("index", "corpus", "--dim", "4", "--layer", "3", "--corpus", tiny_corpus, cwd=place)
-
-    assert done.returncode == 0, done.stderr
-    assert "Encoding" not in done.stderr
 
 
 def test_the_same_seed_makes_the_same_model(

@@ -3,7 +3,6 @@
 import hashlib
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from m2dr.core.errors import Interrupted, UserError, counted
 from m2dr.core.files import atomic_path, cache_folder, read_record, sync
-from m2dr.core.progress import process_count, progress, say
+from m2dr.core.progress import progress, say
 from m2dr.core.records import Document, ModelCard
 from m2dr.core.requests import IndexRequest
 from m2dr.data.dataset import Dataset
@@ -66,7 +65,6 @@ from m2dr.tasks.encoder import label_of
 
 # Shapes in this file: L layers, n documents of a shard, H dims, N documents of the corpus.
 
-STAGES = ("tokenise", "run", "write")
 COPIED = "copied.npy"  # in a store that a sync writes: rows of the store before, [N]; -1 for none
 
 
@@ -171,14 +169,11 @@ class EncodingJob:
 
 
 class WrittenShard(NamedTuple):
-    """A shard that is written at every layer, with the seconds of each stage."""
+    """A shard that is written at every layer."""
 
     number: int
     documents: int  # that were encoded
     bytes: int  # of vectors
-    tokenise: float
-    run: float
-    write: float
 
 
 @dataclass(frozen=True)
@@ -190,7 +185,6 @@ class _Texts:
     digests: bytes
     places: NDArray[np.int64]  # of the tokenised ones
     rows: Ragged
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -201,7 +195,6 @@ class _Vectors:
     stores: list[StoreWriter]
     vectors: NDArray[np.float32]  # [L, n, H]
     states: StateFile | None  # of the documents that a fit reads
-    seconds: float
 
 
 class ShardEncoder:
@@ -249,7 +242,6 @@ class ShardEncoder:
                 yield writing.result()
 
     def _read(self, number: int) -> _Texts:
-        begun = time.perf_counter()
         documents = self._reader.read(number)
         if len(documents) != self.job.rows_of(number):
             raise UserError(f"{self.job.corpus} has become shorter while it was encoded.")
@@ -258,10 +250,9 @@ class ShardEncoder:
         rows = tokenize(self._encoder.card, self._tokenizer, contents, "document")
         digests = text_digests(document.content for document in documents)
         docids = [document.id for document in documents]
-        return _Texts(number, docids, digests, places, Ragged.of(rows), time.perf_counter() - begun)
+        return _Texts(number, docids, digests, places, Ragged.of(rows))
 
     def _run(self, texts: _Texts, advance: Callable[[int], None]) -> _Vectors:
-        begun = time.perf_counter()
         lacking = [store for store in self._stores if not store.has(texts.number)]
         layers = [store.plan.layer for store in lacking]
         encoder, pad_id = self._encoder, self._tokenizer.pad_id
@@ -276,10 +267,10 @@ class ShardEncoder:
             states = StateFile(digest, self.job.encoding, rows.tokens, rows.lengths, kept)
         elif layers and len(texts.rows):
             vectors = embed_tokens(encoder, texts.rows, pad_id, layers, advance)
-        return _Vectors(texts, lacking, vectors, states, time.perf_counter() - begun)
+        return _Vectors(texts, lacking, vectors, states)
 
     def _write(self, ran: _Vectors) -> WrittenShard:
-        begun, texts, size = time.perf_counter(), ran.texts, 0
+        texts, size = ran.texts, 0
         if ran.states and self.job.exits:  # first, so that every recorded shard has its states
             ran.states.write(self.job.exits, texts.number)
         for store, vectors in zip(ran.stores, ran.vectors, strict=True):
@@ -288,10 +279,7 @@ class ShardEncoder:
                 rows = self.job.copied(store.folder, texts.number)
                 copied = np.flatnonzero(rows >= 0), before.packed(rows[rows >= 0])
             size += store.write(texts.number, texts.docids, vectors, texts.digests, copied)
-        seconds = time.perf_counter() - begun
-        return WrittenShard(
-            texts.number, len(texts.places), size, texts.seconds, ran.seconds, seconds
-        )
+        return WrittenShard(texts.number, len(texts.places), size)
 
 
 class ShardReader:
@@ -335,36 +323,15 @@ def encode_stores(
         UserError: another process writes there, stores were made with other settings, or what
             encoding and writing refuse.
     """
-    if process_count() > 1:
-        raise UserError("torchrun has started several processes; start one, with --workers.")
     dataset = open_corpus(request.corpus)
     home = store_folder(request.root, dataset.name, card.fingerprint, 1).parent
-    plan = StorePlan(
-        dataset.name,
-        0,
-        card.width,
-        label_of(card, model, request.corpus),
-        request.store,
-        request.shard_rows,
-    )
-    stores = tuple(
-        (
-            store_folder(request.root, dataset.name, card.fingerprint, layer),
-            replace(plan, layer=layer),
-        )
-        for layer in sorted(set(layers))
-    )
+    label = label_of(card, model, request.corpus)
+    plan = StorePlan(dataset.name, 0, card.width, label, request.store, request.shard_rows)
+    paths = {layer: home / f"layer-{layer:02d}" for layer in sorted(set(layers))}
+    stores = tuple((path, replace(plan, layer=layer)) for layer, path in paths.items())
     folder = exits_folder(stores[-1][0]) if exits and max(layers) == card.layers > 0 else None
-    job = EncodingJob(
-        request.corpus,
-        dataset.document_count,
-        model,
-        request.device,
-        request.dtype,
-        stores,
-        folder,
-        request.runtime,
-    )
+    count, device, dtype = dataset.document_count, request.device, request.dtype
+    job = EncodingJob(request.corpus, count, model, device, dtype, stores, folder, request.runtime)
     rows = CorpusRows.of(dataset) if _is_begun(home) and not request.overwrite else None
     if rows is None or not _is_done(home, job, rows):
         with lock(home):
@@ -582,7 +549,3 @@ def _encode(
             f"Encoding stopped after {job.documents - left} of "
             f"{counted(job.documents, 'documents')}; the same command goes on from there."
         ) from None
-    total = max(1, sum(shard.documents for shard in done))
-    seconds = {stage: sum(getattr(shard, stage) for shard in done) for stage in STAGES}
-    parts = [f"{s} {t:,.1f} s ({total / max(t, 1e-9):,.0f}/s)" for s, t in seconds.items()]
-    say(f"Stages, which overlap: {', '.join(parts)}; {written()}.")

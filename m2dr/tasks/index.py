@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from m2dr.core.errors import Interrupted, UserError, counted
 from m2dr.core.files import atomic_path
-from m2dr.core.progress import progress, say
+from m2dr.core.progress import progress
 from m2dr.core.records import Cut, Document, Fields, ModelCard, Similarity
 from m2dr.core.requests import SHARD_ROWS, ImportRequest, IndexRequest, PushRequest
 from m2dr.data.dataset import Dataset
@@ -28,7 +28,7 @@ from m2dr.index.manifest import (
     store_folder,
     stored_layers,
 )
-from m2dr.index.milvus import PushResult, Server, collection_name, milvus_engine, push
+from m2dr.index.milvus import PushResult, Server, milvus_engine, push
 from m2dr.index.store import (
     Store,
     begin_store,
@@ -77,26 +77,14 @@ def index_corpus(request: IndexRequest) -> IndexReport:
     with progress("Indexing", len(jobs) * stores[0].documents, "documents") as advance:
         folders = tuple(
             build_index(
-                store,
-                dim,
-                way[0],
-                progress=advance,
-                factory=way[1],
-                workers=request.graph_threads,
+                store, dim, engine, progress=advance, factory=factory, workers=request.graph_threads
             )
-            for store, dim, way in jobs
+            for store, dim, (engine, factory) in jobs
         )
     files = {path for store in stores for path in store.folder.glob("vectors-*")}
     files |= {path for folder in folders for path in folder.iterdir()}
     size = sum(path.stat().st_size for path in files)
     notes = [f"{folder}: {note}" for folder in folders for note in IndexManifest.read(folder).notes]
-    known = {cut.dim for cut in card.cuts} | {card.width}
-    short = [str(dim) for dim in sorted(set(dims)) if dim not in known]
-    if short and not card.is_trained and not card.exported_from:
-        notes.append(
-            f"{model} was neither trained nor fitted for dims {', '.join(short)}; m2dr fit on "
-            "these documents rotates its embedding so that short prefixes find more."
-        )
     return IndexReport(folders, stores[0].documents, size, time.monotonic() - begun, tuple(notes))
 
 
@@ -255,33 +243,20 @@ def import_vectors(request: ImportRequest) -> ImportReport:
         if dim > foreign.width:
             raise UserError(f"Dim {dim} was asked for; {foreign.path} has {foreign.width}.")
         check_engine(request.engine, "", dim, card.similarity)
-    dataset = None
+    dataset, corpus, fields = None, request.corpus, dict[str, Fields]()
     try:
         dataset = open_corpus(request.corpus)
+        corpus = dataset.name
     except UserError:
         if request.sample:
             raise
-    fields: Mapping[str, Fields] = {}
     if dataset and request.sample:
         _try(request, foreign, dataset, card, layer)
         fields = {document.id: document.fields for document in dataset.documents()}
-    store = _import_store(
-        foreign,
-        store_folder(
-            request.root, dataset.name if dataset else request.corpus, card.fingerprint, layer
-        ),
-        StorePlan(
-            dataset.name if dataset else request.corpus,
-            layer,
-            foreign.width,
-            label_of(card, request.model),
-            request.store,
-            SHARD_ROWS,
-            IMPORTED,
-        ),
-        fields,
-        overwrite=request.overwrite,
-    )
+    folder = store_folder(request.root, corpus, card.fingerprint, layer)
+    label = label_of(card, request.model)
+    plan = StorePlan(corpus, layer, foreign.width, label, request.store, SHARD_ROWS, IMPORTED)
+    store = _import_store(foreign, folder, plan, fields, request.overwrite)
     indexes = tuple(build_index(store, dim, request.engine) for dim in dims)
     sampled = min(request.sample, store.documents)
     seconds = time.monotonic() - begun
@@ -293,7 +268,6 @@ def _import_store(
     folder: Path,
     plan: StorePlan,
     fields: Mapping[str, Fields],
-    *,
     overwrite: bool,
 ) -> Store:
     """Write vectors of another tool as a store, from where an earlier import stopped."""
@@ -352,10 +326,6 @@ def _try(
                 f"from another. Name the model and layer that made the vectors, or believe the "
                 f"names with --sample 0."
             )
-    say(
-        f"{counted(len(rows), 'documents')} encoded again by {request.model} have the vectors "
-        "imported"
-    )
 
 
 def _apart(ours: Floats, theirs: Floats, similarity: Similarity) -> NDArray[np.float64]:
@@ -397,7 +367,7 @@ def push_indexes(request: PushRequest) -> PushReport:
     milvus_engine(request.engine)
     model = request.model or newest_model()
     card = read_card(model)
-    corpus = stored_corpus(request.corpus, request.root, card.fingerprint)
+    corpus = open_corpus(request.corpus).name
     layers = request.layers or stored_layers(request.root, corpus, card.fingerprint)
     if not layers:
         raise UserError(
@@ -410,33 +380,24 @@ def push_indexes(request: PushRequest) -> PushReport:
             if not 1 <= dim <= store.width:
                 raise UserError(f"Dim {dim} was asked for; {store.folder} has {store.width}.")
             jobs.append((store, dim))
-    server = Server(request.uri, request.token, create=True)
+    server, sent = Server(request.uri, request.token, create=True), []
     try:
-        sent = tuple(_push(request, store, dim, server) for store, dim in jobs)
-    finally:
-        server.close()
-    return PushReport(sent, time.monotonic() - begun)
-
-
-def _push(request: PushRequest, store: Store, dim: int, server: Server) -> PushResult:
-    cut, label = Cut(store.layer, dim), store.manifest.label
-    name = collection_name(store.manifest.corpus, label.fingerprint, cut)
-    say(f"Pushing {cut} of {store.manifest.corpus} to {name} of {server.where}")
-    try:
-        with progress("Pushing", store.documents, "documents") as advance:
-            return push(
-                store, dim, server, request.engine, overwrite=request.overwrite, progress=advance
-            )
+        for store, dim in jobs:
+            with progress("Pushing", store.documents, "documents") as advance:
+                sent.append(
+                    push(
+                        store,
+                        dim,
+                        server,
+                        request.engine,
+                        overwrite=request.overwrite,
+                        progress=advance,
+                    )
+                )
     except KeyboardInterrupt:
         raise Interrupted(
-            f"Pushing {cut} stopped; the same command without --overwrite goes on from there."
+            "Pushing stopped; the same command without --overwrite goes on from there."
         ) from None
-
-
-def stored_corpus(name: str, root: Path, fingerprint: str) -> str:
-    """Return the name of a corpus in the folder of indexes; its documents need not be at hand."""
-    try:
-        known = bool(stored_layers(root, name, fingerprint))
-    except UserError:  # a path, which cannot name a folder of indexes
-        known = False
-    return name if known else open_corpus(name).name
+    finally:
+        server.close()
+    return PushReport(tuple(sent), time.monotonic() - begun)

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError, counted
-from m2dr.core.progress import progress, say
+from m2dr.core.progress import progress
 from m2dr.core.requests import VerifyRequest
 from m2dr.index.faiss import index_problems
 from m2dr.index.manifest import IMPORTED, built_indexes, store_folders
@@ -80,8 +79,6 @@ def _sample(store: Store, request: VerifyRequest) -> tuple[str, dict[int, tuple[
     """
     manifest = store.manifest
     model = request.model or manifest.label.model
-    if not request.model:
-        say(f"Model: {model}, which encoded {store.folder}; --model names another.")
     if read_card(model).fingerprint != manifest.label.fingerprint:
         raise UserError(
             f"{model} is not the model that encoded {store.folder}, or it was changed since."
@@ -96,8 +93,8 @@ def _sample(store: Store, request: VerifyRequest) -> tuple[str, dict[int, tuple[
         )
     count = min(request.sample, store.documents)
     rows = sorted(set(np.linspace(0, store.documents - 1, count).round().astype(int).tolist()))
-    documents = ((row, dataset.document_at(row)) for row in rows)
-    return model, {row: (document.id, document.content) for row, document in documents}
+    documents = {row: dataset.document_at(row) for row in rows}
+    return model, {row: (each.id, each.content) for row, each in documents.items()}
 
 
 def _compare(
@@ -111,7 +108,11 @@ def _compare(
     )
     texts = [text for _, text in documents.values()]
     fresh = embed_texts(encoder, tokenizer, texts, "document", [store.layer])[0]
-    cosines = _cosines(fresh[:, : store.width], np.asarray(store.rows(rows), np.float32))
+    a = fresh[:, : store.width].astype(np.float64)
+    b = np.asarray(store.rows(rows), np.float64)
+    norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    cosines = (a * b).sum(axis=1) / np.where(norms > 0, norms, 1)
+    cosines[(norms == 0) & np.isclose(a, b).all(axis=1)] = 1  # two zero vectors are alike
     for (row, (docid, text)), cosine in zip(documents.items(), cosines, strict=True):
         same = (
             store.manifest.runtime == IMPORTED
@@ -124,12 +125,3 @@ def _compare(
                 f"The vector of document {docid!r} in {store.folder} has cosine {cosine:.3f} to "
                 "what the model says now; --overwrite encodes all anew."
             )
-
-
-def _cosines(left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return cosines [n] of two arrays [n, width]; two zero vectors are alike."""
-    a, b = left.astype(np.float64), right.astype(np.float64)
-    norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-    cosines: NDArray[np.float64] = (a * b).sum(axis=1) / np.where(norms > 0, norms, 1)
-    cosines[(norms == 0) & np.isclose(a, b).all(axis=1)] = 1
-    return cosines

@@ -156,24 +156,14 @@ def encode_on_ray(
                 waiting.append(task.remote(coming.pop(), job, threads, str(Path.cwd())))
             ready, waiting = ray.wait(waiting)
             for reference in ready:
-                shard = _result(ray, reference)
+                try:
+                    shard: WrittenShard = ray.get(reference)
+                except ray.exceptions.RayError as error:
+                    cause = getattr(error, "cause", None)
+                    told = f"The worker of a shard was lost again and again ({error})."
+                    raise UserError(str(cause) if isinstance(cause, UserError) else told) from error
                 advance(shard.documents)
                 yield shard
-
-
-def _result(ray: Any, reference: object) -> "WrittenShard":  # Ray has no stubs
-    try:
-        shard: WrittenShard = ray.get(reference)
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, UserError):
-            raise UserError(str(error.cause)) from None
-        raise
-    except (ray.exceptions.RayError, ray.exceptions.RaySystemError) as error:
-        raise UserError(
-            f"The worker of a shard was lost {RETRIES + 1} times ({type(error).__name__}); what is "
-            "written stays."
-        ) from error
-    return shard
 
 
 def _encode_shard(number: int, job: "EncodingJob", threads: int, folder: str) -> "WrittenShard":
@@ -198,8 +188,7 @@ def _ray() -> Iterator[Any]:
     try:
         ray.init(address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        reason = (str(error).splitlines() or ["no reason given"])[0]
-        raise UserError(f"No Ray cluster answers at {address} ({reason}).") from error
+        raise UserError(f"No Ray cluster answers at {address} ({error}).") from error
     try:
         yield ray
     finally:

@@ -1,6 +1,5 @@
 """m2dr encode: files of texts become vectors, those of sentence-transformers and of m2dr.Encoder."""
 
-import gzip
 import json
 import re
 from pathlib import Path
@@ -86,20 +85,6 @@ def test_a_beir_corpus_and_its_queries_keep_their_ids(
     assert len(encoded(queries)) == len(ids.read_text().splitlines()) == 40
 
 
-def test_records_have_a_title_a_text_and_an_id_or_a_number(model: Path, tmp_path: Path) -> None:
-    rows = [{"id": 7, "title": "open", "text": "a file"}, {"contents": "a list"}, {"text": "line"}]
-    with gzip.open(tmp_path / "texts.jsonl.gz", "wt") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
-    (tmp_path / "texts.tsv").write_text("7\topen a file\n1\ta list\n2\tline\n")
-    ids = tmp_path / "ids.txt"
-
-    records = encoded(request_of(model, tmp_path / "texts.jsonl.gz", tmp_path / "v.npy", ids=ids))
-    lines = encoded(request_of(model, tmp_path / "texts.tsv", tmp_path / "t.npy"))
-
-    assert ids.read_text() == "7\n1\n2\n"
-    np.testing.assert_array_equal(records, lines)
-
-
 def test_vectors_stand_in_the_order_of_the_lines_whatever_the_parts(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,21 +140,6 @@ def test_vectors_and_ids_are_not_written_over_the_texts_or_each_other(tmp_path: 
         "texts.txt": b"read a file\n",
         "own.npy": b"NUMPY",
     }
-
-
-def test_vectors_can_be_imported_as_an_index(
-    model: Path, tiny_corpus: Path, tmp_path: Path
-) -> None:
-    """What is compared by dot is not normalised, and so may be cut again."""
-    plain = make_model(model, tmp_path / "dot", similarity="dot", document_prefix="text ")
-    verb.encode(request_of(plain, tiny_corpus, tmp_path / "v.npy", ids=tmp_path / "ids.txt"))
-
-    done = run(
-        "index", "import", "--corpus", tiny_corpus, "--model", plain, "--vectors", "v.npy",
-        "--ids", "ids.txt", "--dim", "8", "--indexes", "indexes", cwd=tmp_path,
-    )  # fmt: skip
-
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_file_that_grows_or_shrinks_meanwhile_leaves_the_old_vectors(

@@ -177,20 +177,6 @@ def test_layer_0_needs_no_torch(tiny_fitted: Path) -> None:
     assert python(code, tiny_fitted) == "(8,)\n"
 
 
-def test_import_is_quick_and_names_all() -> None:
-    code = (
-        "import time; begun = time.process_time(); import m2dr, sys; "
-        "print(time.process_time() - begun < .2, 'torch' in sys.modules, 'numpy' in sys.modules); "
-        "print(*sorted(m2dr.__all__)); print({*m2dr.__all__} <= {*dir(m2dr)})"
-    )
-
-    told = python(code).splitlines()
-
-    assert told[0] == "True False False"
-    assert told[1] == "Encoder Index UserError __version__ evaluate fit open_index train"
-    assert told[2] == "True"
-
-
 @pytest.mark.parametrize(
     "how",
     [
@@ -261,16 +247,6 @@ def test_saved_cut(layers: int, prompted: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(model.encode_documents(WORDS), expected, atol=1e-5)
     with pytest.raises(UserError, match="is not empty"):
         model.save_pretrained(folder, force=True)
-
-
-def test_saved_fitted_model(tiny_fitted: Path, tmp_path: Path) -> None:
-    model = m2dr.Encoder(tiny_fitted, layer=0, dim=8, **FP32)
-
-    folder = model.save_pretrained(tmp_path / "saved")
-
-    again = m2dr.Encoder(folder, layer=0, dim=8, **FP32)
-    assert again.card == model.card
-    np.testing.assert_array_equal(again.encode_queries(TEXTS), model.encode_queries(TEXTS))
 
 
 def test_threads(prompted: Path) -> None:

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import torch
 from world import make_fitted, make_model
 
 import m2dr
@@ -83,19 +82,6 @@ def test_a_cut_is_picked_and_used(grid: EvaluatedGrid, model: m2dr.Encoder) -> N
     )
     with pytest.raises(UserError, match="No cut fits the budget"):
         grid.pick(bytes_per_document=1)
-
-
-def test_the_layer_of_the_documents_may_be_a_number(
-    model: m2dr.Encoder, tiny_corpus: Path, place: dict[str, Path]
-) -> None:
-    given = {"layers": [2], "dims": [8], "measures": "nDCG@10", "dtype": None}
-
-    grids = [
-        m2dr.evaluate(model, tiny_corpus, documents=documents, device=device, **given, **place)
-        for documents, device in ((4, torch.device("cpu")), ("4", None))
-    ]
-
-    assert grids[0].cells == grids[1].cells
 
 
 def test_a_training_is_that_of_the_command(

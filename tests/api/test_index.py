@@ -11,7 +11,6 @@ from world import TEXT, WORDS, make_model
 import m2dr
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
-from m2dr.tasks import fit
 
 FP32 = {"device": "cpu", "dtype": "fp32"}
 CUTS = (Cut(4, 8), Cut(4, 32))  # trained, so that their use is no warning
@@ -77,21 +76,6 @@ def test_strings_are_numbered(model: m2dr.Encoder, tmp_path: Path) -> None:
     assert f"  {best.docid}\n" in done.stdout, done.stderr
 
 
-def test_names_of_ids_and_texts(model: m2dr.Encoder, tmp_path: Path) -> None:
-    rows = [{"document_id": "d1", "contents": TEXT}, {"docid": "d2", "text": "open"}]
-
-    hits = m2dr.Index.build(model, rows, exits=False, folder=tmp_path).search(TEXT, k=2).hits
-
-    assert [(hit.docid, hit.text) for hit in hits] == [("d1", TEXT), ("d2", "open")]
-
-
-def test_corpus_by_name(model: m2dr.Encoder, tiny_corpus: Path, tmp_path: Path) -> None:
-    index = m2dr.Index.build(model, tiny_corpus, folder=tmp_path, exits=False)
-
-    assert index.search("open a file", k=3).hits[0].docid.startswith("d")
-    assert not (tmp_path / "tiny" / "corpus.jsonl").exists()
-
-
 def test_built_again(
     model: m2dr.Encoder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -134,30 +118,6 @@ def test_refusals(
         m2dr.Index.build(model, documents, folder=tmp_path, **options)
 
     assert not [path for path in tmp_path.rglob("*") if path.suffix in (".tmp", ".jsonl")]
-
-
-def test_vocabulary_is_embedded_once(
-    model: m2dr.Encoder,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("M2DR_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(fit, "KEPT_BYTES", range(1, 2**20))
-    asked, embed = [], fit.embed_tokens
-    monkeypatch.setattr(fit, "embed_tokens", lambda *a: asked.append(1) or embed(*a))
-
-    def exits(name: str) -> bytes:
-        m2dr.Index.build(model, DOCUMENTS, name=name, folder=tmp_path)
-        (path,) = (tmp_path / name).rglob("layer_0.safetensors")
-        return path.read_bytes()
-
-    first = exits("first")
-    assert exits("second") == first
-    assert len(asked) == 1
-    (kept,) = (tmp_path / "cache").rglob("*.npy")
-    kept.write_bytes(b"damaged")
-    assert exits("third") == first
-    assert len(asked) == 2
 
 
 @pytest.mark.parametrize("wrong", [{"dims": [99]}, {"engines": ["fast"]}, {"model": "no"}])

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -268,38 +267,6 @@ def test_no_text_is_html(opened: Open, fake: FakeServer) -> None:
     assert page.title().startswith("m2dr")
 
 
-def test_refusal(opened: Open, fake: FakeServer) -> None:
-    fake.refusals = {
-        "layer": (422, {"error": {"message": "Layer 9 was asked for."}}),
-        "long": (422, {"detail": [{"msg": "too long"}, {"msg": "too wide"}]}),
-        "busy": (429, b"<html>proxy</html>"),
-    }
-    page = opened("#q=layer&layer=2&dim=128")
-    for query, said in (
-        ("layer", "Layer 9 was asked for."),
-        ("long", "too long; too wide"),
-        ("busy", "The server answered with status 429."),
-    ):
-        page.get_by_role("searchbox", name="Query").fill(query)
-        page.get_by_role("alert").get_by_text(said, exact=True).wait_for()
-
-    del fake.refusals["busy"]
-    page.get_by_role("button", name="Try again").click()
-    settled(page, "L2D128")
-    assert not page.get_by_role("alert").is_visible()
-
-
-def test_stopped_server(opened: Open) -> None:
-    with running(FakeServer()) as other:
-        page = opened("#q=ducks&layer=2&dim=128", other.url)
-        settled(page, "L2D128")
-    page.get_by_role("slider", name="Dims").fill("0")
-
-    host = other.url.split("/")[2]
-    page.get_by_text(f"The server at {host} does not answer; it may have been stopped.").wait_for()
-    assert len(titles(page)) == 10  # what was found before stays readable
-
-
 def test_token(opened: Open, fake: FakeServer) -> None:
     fake.token = "secret words"  # of this test alone
     page = opened("#q=ducks&layer=2&dim=128")
@@ -313,20 +280,6 @@ def test_token(opened: Open, fake: FakeServer) -> None:
     shown = page.locator("#curl").text_content() or ""
     assert "Bearer $TOKEN" in shown
     assert "secret" not in shown
-
-
-def test_shown_request(opened: Open, fake: FakeServer) -> None:
-    page = opened()
-    page.get_by_text("Write a query").wait_for()
-    for query in ("it's", '$(date) `date` \\ "', "a\nb", "naïve 🦆 '''"):
-        page.evaluate("query => setQuery(query, 0)", query)
-        page.get_by_text(f"of {query}").first.wait_for()
-
-        words = shlex.split(page.locator("#curl").text_content() or "")
-        sent = json.loads(words[-1])
-        assert words[:3] == ["curl", "-s", f"{fake.url}search"]
-        assert {**sent, "compare": True} == fake.searches[-1]
-        assert sent["query"] == query
 
 
 @given(st.text(), st.text())

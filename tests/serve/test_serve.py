@@ -180,22 +180,6 @@ def test_refusals(guarded: Server, body: object, status: int, told: str) -> None
     assert "\n" not in reply.message
 
 
-@pytest.mark.parametrize(
-    ("change", "status"),
-    [
-        ({"input": [1, 2, 3]}, 422),
-        ({"input": []}, 422),
-        ({"model": "gpt"}, 404),
-        ({"dimensions": 99}, 422),
-        ({"encoding_format": "hex"}, 422),
-    ],
-)
-def test_refusals_of_embeddings(guarded: Server, change: dict[str, object], status: int) -> None:
-    body = {"input": "a", "model": "tiny"} | change
-
-    assert ask(guarded, body, "/v1/embeddings").status == status
-
-
 def test_token(guarded: Server) -> None:
     for token in ("", "wrong", TOKEN + "x", TOKEN[:-1]):
         reply = ask(guarded, {"query": "a"}, token=token)

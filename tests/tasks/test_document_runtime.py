@@ -15,7 +15,6 @@ from m2dr.index.exit_files import exits_folder, fitting_exits
 from m2dr.index.manifest import StorePlan
 from m2dr.index.store import Store, open_store
 from m2dr.model.graphs import OPENVINO, RUNTIMES
-from m2dr.tasks import encode_corpus
 from m2dr.tasks.index import index_corpus
 
 pytestmark = pytest.mark.skipif(
@@ -81,29 +80,6 @@ def test_an_interrupted_encoding_goes_on_in_its_runtime_and_ends_with_the_same_b
 
     assert vectors_of(tmp_path) == vectors_of(whole)
     assert store_of(tmp_path).manifest == store_of(whole).manifest
-
-
-def test_without_openvino_a_store_that_it_began_is_not_gone_on_with(
-    tiny_corpus: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun(request(tiny_corpus, tiny_backbone, tmp_path))
-    monkeypatch.setattr("m2dr.model.graphs.find_spec", lambda _: None)
-
-    with pytest.raises(
-        UserError, match=r"openvino is needed, as .*layer-02 was begun with it, .*m2dr\[openvino\]"
-    ):
-        index_corpus(request(tiny_corpus, tiny_backbone, tmp_path, runtime="auto"))
-
-
-def test_a_finished_store_is_used_whatever_runtime_is_asked_for(
-    whole: Path, tiny_corpus: Path, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(encode_corpus, "embed_tokens", None)  # nothing is encoded
-
-    report = index_corpus(request(tiny_corpus, tiny_backbone, whole, runtime="torch", dims=(16,)))
-
-    assert report.documents == 40
-    assert store_of(whole).manifest.runtime == OPENVINO
 
 
 @pytest.mark.slow

@@ -27,12 +27,6 @@ def test_batches_change_neither_order_nor_vectors(
     np.testing.assert_allclose(together, np.concatenate(alone, axis=1), atol=1e-5)
 
 
-def test_no_texts_are_no_vectors(backbone: Callable[[str], Path]) -> None:
-    encoder, tokenizer = load(backbone("bert"))
-
-    assert embed_texts(encoder, tokenizer, [], "query", [2]).shape == (1, 0, 32)
-
-
 def test_each_side_has_its_own_prefix_and_length(backbone: Callable[[str], Path]) -> None:
     encoder, tokenizer = load(backbone("bert"))
     card = replace(

@@ -1,4 +1,3 @@
-import json
 import re
 import shutil
 from pathlib import Path
@@ -42,12 +41,6 @@ def run(*words: str | Path) -> Result:
     return CliRunner().invoke(main, list(map(str, words)))
 
 
-def test_what_was_not_touched_is_well(folder: Path, tiny_corpus: Path) -> None:
-    (verdict,) = verify(VerifyRequest((folder,), corpus=str(tiny_corpus), sample=5, device="cpu"))
-
-    assert (verdict.is_well, verdict.compared, verdict.notes) == (True, 5, ())
-
-
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
@@ -65,23 +58,6 @@ def test_one_flipped_bit_is_found(folder: Path, tiny_corpus: Path, name: str, re
     assert found.exit_code == 2
     assert "WRONG" in found.output
     assert re.search(reason, problems(folder, tiny_corpus), re.DOTALL)
-
-
-@pytest.mark.parametrize("how", ["missing", "cut off"])
-def test_a_shard_that_is_missing_or_cut_off_is_named(
-    folder: Path, tiny_corpus: Path, how: str
-) -> None:
-    shard = folder / "vectors-00001.f16"
-    shard.unlink() if how == "missing" else shard.write_bytes(shard.read_bytes()[:-2])
-
-    assert "vectors-00001.f16 is missing or not the file" in problems(folder, tiny_corpus)
-
-
-def test_a_store_of_a_newer_format_is_told_apart(folder: Path, tiny_corpus: Path) -> None:
-    table = json.loads((folder / "store.json").read_text())
-    (folder / "store.json").write_text(json.dumps({**table, "format": 2}))
-
-    assert "has format 2, and this m2dr reads format 1" in problems(folder, tiny_corpus)
 
 
 def test_vectors_that_the_model_would_not_give_are_found_by_the_sample(
@@ -116,20 +92,3 @@ def test_a_folder_without_stores_is_refused(tmp_path: Path) -> None:
         verify(VerifyRequest(root=tmp_path))
     with pytest.raises(UserError, match="holds no store"):
         verify(VerifyRequest((tmp_path,)))
-
-
-def test_the_list_shows_what_is_there_and_how_far_what_is_half_written_is(
-    folder: Path, tmp_path: Path
-) -> None:
-    assert "tiny" in run("index", "list", "--indexes", tmp_path).output
-    other = folder.with_name("layer-03")
-    other.mkdir()
-    (other / "store.json").write_text("{")
-
-    listed = run("index", "list", "--indexes", tmp_path)
-
-    assert listed.exit_code == 0
-    assert [line.split()[0] for line in listed.output.splitlines()[:2]] == ["corpus", "tiny"]
-    assert "40" in listed.output
-    assert "store.json cannot be read" in listed.output
-    assert "holds no store" in run("index", "list", "--indexes", tmp_path / "none").output
