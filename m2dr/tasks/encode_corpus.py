@@ -519,12 +519,9 @@ def _encode(
     documents = sum(map(job.fresh, missing))
     device = choose_device(job.device)
     layers = ", ".join(str(plan.layer) for _, plan in job.stores)
-    which = f"{'layer' if len(job.stores) == 1 else 'layers'} {layers}"
-    how = [device.type, str(choose_dtype(job.dtype, device))]
-    how += [job.runtime] if job.runtime != "torch" else []
-    how += [counted(count, "workers")] if count > 1 else []
-    how += ["on Ray"] if backend == "ray" else []
-    say(f"Encoding {dataset.name} at {which} with {job.model} on {', '.join(how)}")
+    how = f"{device.type}, {choose_dtype(job.dtype, device)}, {job.runtime}"
+    how += f", {counted(count, 'workers')}" * (count > 1) + " on Ray" * (backend == "ray")
+    say(f"Encoding {dataset.name} at layers {layers} with {job.model} on {how}")
     if documents < job.documents and not job.before:
         there = job.documents - documents
         say(f"{there} of {counted(job.documents, 'documents')} are encoded already")

@@ -7,12 +7,11 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from m2dr.core.errors import Interrupted, UserError, counted
+from m2dr.core.errors import Interrupted, UserError
 from m2dr.core.files import atomic_path
 from m2dr.core.progress import progress
-from m2dr.core.records import Cut, Document, Fields, ModelCard, Similarity
+from m2dr.core.records import Cut, Document, Fields, ModelCard
 from m2dr.core.requests import SHARD_ROWS, ImportRequest, IndexRequest, PushRequest
 from m2dr.data.dataset import Dataset
 from m2dr.index.faiss import build_index, check_engine
@@ -178,11 +177,9 @@ def sync(
             for document in new.values():
                 file.write(document_line(document))
         if not replace_same and (others := [docid for docid, other in there.items() if other]):
-            raise UserError(
-                f"{path} holds {_few(others)} already, and other texts; nothing changed."
-            )
+            raise UserError(f"{path} holds {others[0]!r} already, and another text for it.")
         if absent:
-            raise UserError(f"{path} does not hold {_few(sorted(absent))}; nothing was deleted.")
+            raise UserError(f"{path} does not hold {min(absent)!r}; nothing was deleted.")
         if not count + len(new):
             raise UserError(f"All documents of {path} were to be deleted, and one must stay.")
     card = read_card(request.model)
@@ -190,12 +187,6 @@ def sync(
     layers = stored_layers(request.root, name, card.fingerprint)
     encode_stores(request, request.model, card, layers)
     return ChangeReport(count + len(new), len(new) + len(there), len(gone) + sum(there.values()))
-
-
-def _few(docids: Sequence[str]) -> str:
-    """Return the first few docids, and how many more there are."""
-    named, more = ", ".join(map(repr, docids[:3])), len(docids) - 3
-    return f"{named} and {counted(more, 'others', ',')}" if more > 0 else named
 
 
 # Importing
@@ -318,7 +309,13 @@ def _try(
     encoder, tokenizer = checkpoint.load(request.model, layer, device, dtype)
     ours = embed_texts(encoder, tokenizer, texts, "document", [layer])[0][:, : foreign.width]
     theirs = np.concatenate([foreign.checked(range(row, row + 1)) for row in rows])
-    for row, apart in zip(rows, _apart(ours, theirs, card.similarity).tolist(), strict=True):
+    # A cosine would not do: of some encoders, that of any two documents is near 1.
+    a, b = (
+        prefixes(each, foreign.width, card.similarity).astype(np.float64) for each in (ours, theirs)
+    )
+    between = np.linalg.norm(a - np.roll(a, 1, axis=0), axis=1).mean()
+    unit = between or np.linalg.norm(a, axis=1).mean() or 1.0
+    for row, apart in zip(rows, (np.linalg.norm(a - b, axis=1) / unit).tolist(), strict=True):
         if apart > ALIKE:
             raise UserError(
                 f"Document {foreign.docids[row]!r} encoded by {request.model} at layer {layer} "
@@ -326,23 +323,6 @@ def _try(
                 f"from another. Name the model and layer that made the vectors, or believe the "
                 f"names with --sample 0."
             )
-
-
-def _apart(ours: Floats, theirs: Floats, similarity: Similarity) -> NDArray[np.float64]:
-    """Return the distance of two vectors of a document, relative to that between documents.
-
-    A cosine would not do: of some encoders, that of any two documents is near 1.
-
-    Args:
-        ours: [n, width], in the order of `theirs`.
-        theirs: [n, width].
-        similarity: lengths count for dot alone.
-    """
-    a, b = (prefixes(each, each.shape[1], similarity).astype(np.float64) for each in (ours, theirs))
-    lengths = np.linalg.norm(a, axis=1).mean()
-    between = np.linalg.norm(a - np.roll(a, 1, axis=0), axis=1).mean()
-    found: NDArray[np.float64] = np.linalg.norm(a - b, axis=1) / (between or lengths or 1.0)
-    return found
 
 
 # Pushing

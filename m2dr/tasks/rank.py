@@ -61,16 +61,6 @@ class Pairing:
     suffix: str  # of the model's name in tables and folders; empty for the trained pairing
     layers: Mapping[int, int]  # of the queries -> of the documents
 
-    @property
-    def documents(self) -> int:
-        """Deepest layer of the documents, and the only one of a pairing with fixed documents."""
-        return max(self.layers.values())
-
-    @property
-    def is_fixed(self) -> bool:
-        """Whether queries of several layers search the same documents."""
-        return len(set(self.layers.values())) == 1 and len(self.layers) > 1
-
 
 def pairings(card: ModelCard, layers: Sequence[int], documents: str) -> tuple[Pairing, ...]:
     """Return the pairings of `--documents`.
@@ -413,8 +403,9 @@ class GridEvaluation:
 def _notes(task: RankingTask, card: ModelCard, pairing: Pairing) -> Iterator[str]:
     if task.dataset.drops_own_document:
         yield "the query's own document is dropped from its ranking"
-    if set(pairing.layers.values()) != set(pairing.layers) and pairing.is_fixed:
-        yield f"documents are encoded by layer {pairing.documents} whatever the query's layer"
+    sources = sorted(set(pairing.layers.values()))
+    if len(sources) == 1 < len(pairing.layers):
+        yield f"documents are encoded by layer {sources[0]} whatever the query's layer"
     if any(document_layer(card, own) != other for own, other in pairing.layers.items()):
         yield (
             "the model was trained with documents of "

@@ -274,24 +274,18 @@ def _device(resolved: ResolvedIndex) -> str:
 
 def store_of(resolved: ResolvedIndex) -> Path:
     """Return the store of the document layer, or the deepest one if no layer was named."""
-    request, card = resolved.request, resolved.card
-    named = resolved.folder
+    request, named = resolved.request, resolved.folder
     if named is not None and request.document_layer == IndexManifest.read(named).layer:
         return named.parent  # an index may be copied without its store
     layers, layer = resolved.layers, resolved.document_layer
     folder = resolved.home / f"layer-{layer:02d}"
     if layer not in layers and (folder / PARTIAL).exists():
         open_store(folder)  # raises, with how far it is and how to go on
-    model = card.fingerprint[:DIGITS]
-    if not layers:
+    if not layers or (request.document_layer is not None and layer not in layers):
+        there = ", ".join(map(str, layers)) or "none"
         raise UserError(
-            f"There is no index of {resolved.corpus} by model {model} in {resolved.home.parent}; "
-            "m2dr index corpus makes one."
-        )
-    if request.document_layer is not None and layer not in layers:
-        raise UserError(
-            f"There is no index of layer {layer} of {resolved.corpus} by model {model}; there are "
-            f"layers {', '.join(map(str, layers))}."
+            f"There is no index of {resolved.corpus} by model {resolved.card.fingerprint[:DIGITS]} "
+            f"at layer {layer} in {resolved.home.parent}; layers that are there: {there}."
         )
     return folder if layer in layers else resolved.home / f"layer-{max(layers):02d}"
 

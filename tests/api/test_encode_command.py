@@ -134,7 +134,7 @@ def test_vectors_and_ids_are_not_written_over_the_texts_or_each_other(tmp_path: 
         (EncodeRequest(str(texts), tmp_path / "v.npy", ids=texts), "FILE"),
         (two, "--ids"),
     ]:
-        with pytest.raises(UserError, match=f"and {names} names the same file"):
+        with pytest.raises(UserError, match=f"the file that {names} names"):
             verb.encode(request)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
         "texts.txt": b"read a file\n",
