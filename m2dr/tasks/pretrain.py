@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from m2dr.core.errors import UserError, counted
-from m2dr.core.progress import is_main_process, process_count, say
+from m2dr.core.progress import process_count, say
 from m2dr.core.records import PRETRAINED, Cut, ModelCard, pooling_modes
 from m2dr.core.settings import PretrainSettings
 from m2dr.data.sentences import open_sentences, recognises_sentences
@@ -33,8 +33,8 @@ from m2dr.model.tokenizer import ModelTokenizer
 from m2dr.tasks.encode_texts import open_corpus
 from m2dr.tasks.encoder import at_revision
 from m2dr.tasks.recipe import stairs_of
-from m2dr.tasks.run_folder import clear, opened, refuse_backbone
-from m2dr.tasks.train import plan_of, run
+from m2dr.tasks.run_folder import opened, refuse_backbone
+from m2dr.tasks.train import TrainReport, plan_of, run
 from m2dr.train.smae import MaskedAutoencoder, MaskedTexts, masked_batch
 from m2dr.train.trainer import Examples, Plan
 
@@ -45,18 +45,6 @@ class Text(NamedTuple):
     text: str
     epoch: int
     place: int
-
-
-@dataclass(frozen=True)
-class PretrainReport:
-    """The result of a pre-training."""
-
-    folder: Path
-    card: ModelCard
-    steps: int
-    first_loss: float  # nats per masked token; the mean of the first log
-    last_loss: float
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -100,7 +88,7 @@ class _Setup:
 @at_revision
 def pretrain(
     settings: PretrainSettings, folder: Path, resume: bool = False, overwrite: bool = False
-) -> PretrainReport:
+) -> TrainReport:
     """Train on masked tokens as `settings` say, and write the backbone's folder.
 
     Raises:
@@ -114,16 +102,12 @@ def pretrain(
         plan, cuts = setup.plan, " ".join(map(str, setup.module.cuts))
         say(f"Pre-training {cuts} of {settings.backbone}: {counted(plan.steps, 'steps')}")
         say(f"  {counted(setup.texts, 'texts')}, {plan.batch} per step, into {folder}")
-        parts = setup.module, plan, setup.examples, setup.batch
-        trainer = run(*parts, None, folder, resume, "Pre-training")
-        card = setup.card
-        if is_main_process():
-            card = checkpoint.save(setup.encoder.eval(), setup.tokenizer, card, folder)
-            clear(folder)
-        trainer.accelerator.wait_for_everyone()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    seconds = time.monotonic() - begun
-    return PretrainReport(folder, card, plan.steps, losses[0], losses[-1], seconds)
+
+        def save() -> ModelCard:
+            return checkpoint.save(setup.encoder.eval(), setup.tokenizer, setup.card, folder)
+
+        report = run(setup, None, save, folder, resume, "Pre-training")
+    return replace(report, seconds=time.monotonic() - begun)
 
 
 def prepare(settings: PretrainSettings, folder: Path) -> _Setup:

@@ -310,9 +310,6 @@ def explain(settings: TrainSettings, kind: Kind = "documents") -> str:
         f"token relations of layers {chained} at dims {related}, {rest}": variant.sia,
         f"chain {' -> '.join(map(str, recipe.path))}, {rest}": variant.pic,
         "weights of the shallow layers are learned": variant.weights == "dynamic",
-        "layer 0 of the first token is the same for all texts: nothing is learned from it": (
-            0 in recipe.layers and card.pooling == "cls"
-        ),
         "the encoder is frozen": variant.freeze,
         f"exit heads at layers {', '.join(below)}": card.exit_head == "linear",
     }

@@ -1,7 +1,7 @@
 """`m2dr train`: train a backbone on a corpus by a recipe."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
@@ -33,7 +33,6 @@ from m2dr.tasks.run_folder import (
 from m2dr.tasks.training_data import TrainingData, kind_of, open_training_data
 from m2dr.train.module import TrainingModule
 from m2dr.train.trainer import (
-    Example,
     Examples,
     Plan,
     Trainer,
@@ -81,12 +80,12 @@ def plan_of(
 
 @dataclass(frozen=True)
 class TrainReport:
-    """The result of a training."""
+    """The result of a training, or of a pre-training, which has no quality."""
 
     folder: Path
     card: ModelCard
     steps: int
-    first_loss: float  # nats per query, summed over terms; the mean of the first log
+    first_loss: float  # nats per query or masked token; the mean of the first log
     last_loss: float
     quality: float | None  # of the kept checkpoint on the dev split: the mean over its cuts
     measure: str  # what that is a mean of
@@ -135,43 +134,30 @@ def train(
             found = data.quality(encoder, setup.tokenizer) if data.quality else {}
             return {str(cut): value for cut, value in found.items()}
 
-        parts = setup.module, plan, setup.examples, setup.batch
-        trainer = run(*parts, quality if data.quality else None, folder, resume, "Training")
-        card = setup.recipe.card
-        if is_main_process():
+        def save() -> ModelCard:
             if settings.lora_rank:
                 merge_lora(encoder)
-            card = checkpoint.save(encoder, setup.tokenizer, _with_exits(setup), folder)
-            clear(folder)
-        trainer.accelerator.wait_for_everyone()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    return TrainReport(
-        folder,
-        card,
-        plan.steps,
-        losses[0],
-        losses[-1],
-        quality=trainer.state.best_metric,
-        measure="nDCG@10" if data.kind == "documents" else "Spearman",
-        seconds=time.monotonic() - begun,
-    )
+            return checkpoint.save(encoder, setup.tokenizer, _with_exits(setup), folder)
+
+        report = run(setup, quality if data.quality else None, save, folder, resume, "Training")
+    measure = "nDCG@10" if data.kind == "documents" else "Spearman"
+    return replace(report, measure=measure, seconds=time.monotonic() - begun)
 
 
 def run(
-    module: Any,  # one that Trainer takes
-    plan: Plan,
-    examples: Examples[Example],
-    batch: Callable[[Sequence[Example]], Mapping[str, object]],
+    setup: Any,  # Setup, or that of a pre-training
     quality: Callable[[], Mapping[str, float]] | None,
+    save: Callable[[], ModelCard],
     folder: Path,
     resume: bool,
     what: str,
-) -> Trainer:
-    """Train a module to the end, from the last complete checkpoint if resumed.
+) -> TrainReport:
+    """Train to the end, from the last complete checkpoint if resumed, and save the model.
 
     Raises:
         Interrupted: Ctrl-C, or another process was lost.
     """
+    begun, plan = time.monotonic(), setup.plan
     last: dict[str, float] = {}  # logged
 
     def on_step(_: int, logged: Mapping[str, float]) -> None:
@@ -182,7 +168,7 @@ def run(
         return f"loss {last['loss']:.3f} at step {last['step']}" if "loss" in last else ""
 
     with progress(what, plan.steps, "steps", loss) as advance:
-        trainer = Trainer(module, plan, examples, batch, quality, on_step)
+        trainer = Trainer(setup.module, plan, setup.examples, setup.batch, quality, on_step)
         checkpoints, processes = folder / CHECKPOINTS, process_count()
         found = last_complete_checkpoint(checkpoints, processes) if resume else None
         if resume:
@@ -207,7 +193,14 @@ def run(
                 "--resume goes on."
             ) from error
     trainer.accelerator.wait_for_everyone()
-    return trainer
+    card = setup.encoder.card
+    if is_main_process():
+        card = save()
+        clear(folder)
+    trainer.accelerator.wait_for_everyone()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    seconds, best = time.monotonic() - begun, trainer.state.best_metric
+    return TrainReport(folder, card, plan.steps, losses[0], losses[-1], best, "", seconds)
 
 
 def prepare(settings: TrainSettings, folder: Path) -> Setup:

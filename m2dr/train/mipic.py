@@ -158,36 +158,23 @@ class TokenRelations(nn.Module):
             temperature: divides token importances, which are products over √H.
             shares: of a text's tokens that each prefix is aligned on; never decreasing.
             anchor: the model's pooling, which gives the vector of a text.
-
-        Raises:
-            ValueError: dims or shares are not as described.
         """
         super().__init__()
-        if list(dims) != sorted(set(dims)) or not 0 < min(dims) <= max(dims) < width:
-            raise ValueError(f"dims must increase and lie below {width}: {dims}")
-        if len(shares) != len(dims) or list(shares) != sorted(shares):
-            raise ValueError(f"one share per dim, never decreasing: {shares} for {dims}")
         self.layers, self.dims, self.width = tuple(layers), tuple(dims), width
         self.temperature, self.shares, self.anchor = temperature, tuple(shares), anchor
         # All P_i [d_i, H], stacked: [S, H].
         self.projections = nn.Parameter(torch.cat([torch.eye(dim, width) for dim in dims]))
 
-    def forward(self, layer: int, states: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, states: Tensor, mask: Tensor) -> Tensor:
         """Return the loss of each text, to be summed over layers and averaged over texts.
 
         Args:
-            layer: of the states.
             states: [b, T, H], as they are pooled: after the final norm.
             mask: [b, T], 1 for a token and 0 for padding, which stands at the end.
 
         Returns:
             [b] in float32 or better: Σ over prefixes of KL(a_i ‖ a_H) in nats and of 1 - CKA.
-
-        Raises:
-            ValueError: the layer is none of `layers`.
         """
-        if layer not in self.layers:
-            raise ValueError(f"layer {layer} is not among {self.layers}")
         with torch.autocast(states.device.type, enabled=False):
             states = states if states.dtype == torch.float64 else states.float()
             real = mask.bool()

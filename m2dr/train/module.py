@@ -125,11 +125,13 @@ class TrainingModule(nn.Module):
             vectors: Tensor = self.encoder(ids, mask, layers)
             return vectors, vectors.new_zeros(len(ids))
         found: list[Tensor] = []
-
-        def take(layer: int, states: Tensor) -> None:
-            found.append(relations(layer, states, mask))
-
-        vectors = self.encoder(ids, mask, layers, tokens=take, token_layers=relations.layers)
+        vectors = self.encoder(
+            ids,
+            mask,
+            layers,
+            tokens=lambda _, states: found.append(relations(states, mask)),
+            token_layers=relations.layers,
+        )
         return vectors, torch.stack(found).sum(dim=0)
 
 

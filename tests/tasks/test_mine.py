@@ -169,7 +169,7 @@ def cosines(model: Path, corpus: Path, layer: int, dim: int) -> dict[str, dict[s
 
 @pytest.mark.parametrize(
     ("layer", "dim", "margin", "skip", "depth"),
-    [(4, 32, 0.0, 0, 5), (4, 8, 0.98, 2, 12), (2, 8, 0.99, 1, 30)],
+    [(4, 32, 0.0, 0, 5), (2, 8, 0.99, 1, 30)],
 )
 def test_a_model_mines_what_a_full_scan_would(
     layer: int,
@@ -204,7 +204,6 @@ def test_a_model_mines_what_a_full_scan_would(
     ("options", "sentence"),
     [
         ({"retriever": "bm25", "query_layer": 2}, "leave them out of BM25"),
-        ({"margin": 1.01}, "--margin 1.01 is no share"),
         ({"depth": 20, "skip": 5}, "--depth 20 less --skip 5 leaves 15 candidates"),
         ({"out": Path("groups.tsv")}, "must end in .jsonl"),
     ],
@@ -227,20 +226,3 @@ def test_a_file_and_an_absent_index_are_refused(by_model: Callable[..., MineRequ
     with pytest.raises(UserError, match=r"groups\.jsonl exists"):
         mine(request)
     assert request.out.read_text() == "days of work"
-
-
-def test_an_index_without_an_answer_is_one_of_another_corpus(
-    tiny_backbone: Path, tmp_path: Path
-) -> None:
-    corpus = make_corpus(tmp_path / "changed")
-    root = tmp_path / "indexes"
-    index_corpus(IndexRequest(str(corpus), str(tiny_backbone), root=root))
-    text = (corpus / "corpus.jsonl").read_text().replace('"d7"', '"another"')
-    (corpus / "corpus.jsonl").write_text(text)
-    qrels = corpus / "qrels" / "train.tsv"
-    qrels.write_text(qrels.read_text().replace("\td7\t", "\tanother\t"))
-
-    with pytest.raises(UserError, match="'another' answers a query, and the index does not hold"):
-        mine(
-            MineRequest(tmp_path / "groups.jsonl", str(corpus), model=str(tiny_backbone), root=root)
-        )

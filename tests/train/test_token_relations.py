@@ -47,7 +47,7 @@ def test_loss_and_gradients_are_those_of_the_papers_equations(
     states, mask = ragged(lengths)
     weights = torch.linspace(0.5, 2.0, len(lengths), dtype=torch.float64)
 
-    losses = module(1, states, mask)
+    losses = module(states, mask)
 
     projections = list(module.projections.split(list(DIMS)))
     expected = torch.stack(
@@ -113,7 +113,7 @@ def test_padding_and_its_contents_change_nothing(lengths: list[int], more: int, 
     longer = torch.cat(filler, dim=1).requires_grad_()
     longer_mask = torch.cat([mask, mask.new_zeros(len(lengths), more)], dim=1)
 
-    losses, again = module(1, states, mask), module(1, longer, longer_mask)
+    losses, again = module(states, mask), module(longer, longer_mask)
 
     torch.testing.assert_close(again, losses, atol=1e-9, rtol=1e-9)
     losses.sum().backward()
