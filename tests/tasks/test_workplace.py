@@ -85,7 +85,7 @@ def test_an_export_that_died_is_written_again_and_is_no_model_before(
     def full(*_: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr("m2dr.model.checkpoint.write_sentence_transformers_files", full)
+    monkeypatch.setattr("m2dr.model.checkpoint.save_tokenizer", full)
     with pytest.raises(OSError, match="no space left"):
         export_cut(tiny_backbone, 2, tmp_path / "small")
     monkeypatch.undo()
