@@ -325,7 +325,7 @@ def test_a_ray_task_fits_on_a_node(
             return tasks[:1], tasks[1:]
 
         def get(self, number: int) -> object:
-            return encode_corpus.WrittenShard(number, 10, 0, 0, 0, 0)
+            return encode_corpus.WrittenShard(number, 10, 0)
 
     ray = Ray()
 
