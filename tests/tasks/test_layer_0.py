@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from commands import parsed
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from trec import trec_eval
@@ -145,7 +144,7 @@ def test_the_grid_of_a_fitted_model_has_a_row_0_that_trec_eval_confirms(place: P
     assert (grid.layers, grid.dims) == ((0, 1, 2, 3, 4), (8, 32))
     assert "\n    0  " in told
     judged: dict[str, dict[str, int]] = {}
-    for _, one in read_judgements(place / "tiny" / "qrels" / "test.tsv"):
+    for one in read_judgements(place / "tiny" / "qrels" / "test.tsv"):
         judged.setdefault(one.query_id, {})[one.document_id] = one.relevance
     for dim in (8, 32):
         rankings = read_run(folder / "runs" / f"L0D{dim}.trec").rankings
@@ -176,7 +175,6 @@ def test_documents_of_layer_0_are_verified_and_imported(place: Path) -> None:
 def test_the_doors_to_beir_and_mteb_encode_queries_at_layer_0(place: Path) -> None:
     expected = table_vectors(place / "model", TEXTS)[:, :8]
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-    static = load_file(place / "model" / STATIC)
 
     beir, mteb = (door("model", layer=0, dim=8, dtype="fp32") for door in (BeirModel, MtebEncoder))
 
@@ -188,7 +186,6 @@ def test_the_doors_to_beir_and_mteb_encode_queries_at_layer_0(place: Path) -> No
     )  # compared with each other
     documents = mteb.encode(batches, prompt_type="document")  # of the last layer
     assert np.abs(documents - expected).max() > 1e-3
-    assert mteb.parameters > static["table"].size
     searched = BeirIndex("tiny", "model", layer=0, dim=8, dtype="fp32")
     corpus = {f"d{n}": {"text": ""} for n in range(40)}
     found = searched.search(corpus, {"a": TEXTS[0]}, 3, "cos_sim")["a"]
@@ -196,25 +193,6 @@ def test_the_doors_to_beir_and_mteb_encode_queries_at_layer_0(place: Path) -> No
         TEXTS[0], k=3
     )
     assert found == {hit.docid: pytest.approx(hit.score, abs=1e-6) for hit in ours.hits}
-
-
-LAYERED = [
-    ("search", "read", "--query-layer", "0", "--exits", "model"),
-    ("search", "read", "--document-layer", "0"),
-    ("index", "corpus", "--layer", "0"),
-    ("evaluate", "retrieval", "--layers", "0,2"),
-    ("evaluate", "retrieval", "--layers", "2", "--documents", "0"),
-    ("mine", "--query-layer", "0", "--out", "g.jsonl"),
-    ("index", "import", "--layer", "0", "--vectors", "V.npy", "--ids", "V.txt"),
-]
-
-
-def test_a_fitted_model_is_not_pre_trained_on_but_what_it_was_made_of(place: Path) -> None:
-    told = refused("pretrain", "--corpus", "tiny", "--backbone", "model", "--out", "trained")
-
-    line = told.strip().rpartition("made of: ")[2]
-    assert "model has fitted exits" in told
-    assert parsed(line).params["backbone"] == read_card(place / "model").backbone
 
 
 def test_a_cut_with_layer_0_is_refused_in_python_where_there_is_none(tiny_backbone: Path) -> None:
