@@ -155,7 +155,7 @@ def light(place: Place) -> dict[str, Chain]:
     bm25, card = Bm25(place.dataset.documents()), static.card
     looked_up = [
         ("tokenise", lambda text: static.tokenizer([card.query_prefix + text], card.query_length)),
-        ("look up", static.embed_ids),
+        ("look up", static.table.embed),
     ]
     found: dict[str, Chain] = {
         "layer 0": [*looked_up, ("search flat", search(place, 0, "flat"))],
@@ -218,8 +218,8 @@ def batches(place: Place, count: int, repeats: int) -> None:
     bm25 = Bm25(place.dataset.documents())
     many: dict[str, tuple[int, Work]] = {
         "layer 0, tokenise and look up": (count, lambda: static.embed(texts)),
-        "layer 0, look up alone": (count, lambda: static.embed_ids(rows)),
-        "layer 0, look up 64 dims": (count, lambda: static.embed_ids(rows, 64)),
+        "layer 0, look up alone": (count, lambda: static.table.embed(rows)),
+        "layer 0, look up 64 dims": (count, lambda: static.table.embed(rows, 64)),
         "full model, tokenise and encode": (
             len(few),
             lambda: embed_texts(encoder, tokenizer, few, "query", layers),

@@ -1,6 +1,5 @@
 """bf16 on any processor: what must stay float32, and that every choice trains, encodes and searches."""
 
-import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -13,28 +12,22 @@ import torch
 from numpy.typing import NDArray
 from processes import make_pairs
 from referee import batch, encoded_batch, objective_of
-from safetensors.torch import load_file
 from torch import Tensor
 from world import WORDS, make_backbone, make_corpus
 
 from m2dr.core.records import Query, Side
-from m2dr.core.requests import EvaluateRequest, IndexRequest, SearchRequest, VerifyRequest
+from m2dr.core.requests import IndexRequest, SearchRequest
 from m2dr.core.settings import PretrainSettings, TrainSettings
 from m2dr.core.variants import VARIANTS, Compression
 from m2dr.data.loaders import open_dataset
-from m2dr.evaluate.measures import Evaluator
-from m2dr.integrations.beir import BeirModel
 from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import export_cut, load, save
 from m2dr.model.encoder import pool
 from m2dr.tasks import pretrain as pretraining
 from m2dr.tasks.encode_texts import embed_texts
-from m2dr.tasks.encoder import Encoder
-from m2dr.tasks.evaluate import evaluate
 from m2dr.tasks.index import index_corpus
 from m2dr.tasks.search import Searcher
 from m2dr.tasks.train import Setup, prepare, train
-from m2dr.tasks.verify import verify
 from m2dr.train.losses import compressed, compressed_all, compressed_randomised
 from m2dr.train.objective import EncodedBatch, Objective
 from m2dr.train.terms import StepTerms
@@ -217,11 +210,6 @@ def gradient(setup: Setup) -> tuple[float, Tensor]:
     return float(loss.detach()), torch.cat(found)
 
 
-def test_every_variant_is_trained_here() -> None:
-    assert CASES.keys() == VARIANTS.keys()
-    assert {model_type for _, model_type, _ in RUNS} == set(BACKBONES)
-
-
 @pytest.mark.parametrize(("variant", "model_type", "fields"), RUNS)
 def test_a_step_in_bf16_is_nearly_that_in_fp32(
     variant: str,
@@ -244,7 +232,7 @@ def test_a_step_in_bf16_is_nearly_that_in_fp32(
     assert float(torch.cosine_similarity(slope, exact_slope, dim=0)) > 0.999
 
 
-@pytest.mark.parametrize("model_type", ["bert", "modernbert", "deberta-v2", "nomic_bert", "gte"])
+@pytest.mark.parametrize("model_type", ["bert", "deberta-v2"])
 def test_pretraining_in_bf16_is_nearly_that_in_fp32(model_type: str, tmp_path: Path) -> None:
     backbone = make_backbone(tmp_path / "backbone", model_type, masks=True)
     texts = tmp_path / "texts.txt"
@@ -306,17 +294,7 @@ def vectors_of(model: Path, layer: int, dtype: torch.dtype, side: Side) -> NDArr
     return embed_texts(encoder, tokenizer, TEXTS, side, [layer])[0]
 
 
-def test_an_export_of_a_model_of_bf16_keeps_its_fp32_weights_and_vectors(place: Path) -> None:
-    weights = {**load_file(place / "model" / "model.safetensors"),
-               **load_file(place / "model" / "exit_heads.safetensors")}  # fmt: skip
-
-    assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
-    for dtype in (torch.float32, torch.bfloat16):
-        small, whole = (vectors_of(place / n, 2, dtype, "query") for n in ("small", "model"))
-        np.testing.assert_array_equal(small, whole)
-
-
-def test_an_index_of_bf16_is_searched_verified_and_evaluated(place: Path) -> None:
+def test_an_index_of_bf16_is_searched(place: Path) -> None:
     given = {"root": place / "indexes", "device": "cpu", "dtype": "bf16"}
     corpus, model = str(place / "tiny"), str(place / "model")
     index_corpus(IndexRequest(corpus, model, (8, 32), (2, 4), **given))
@@ -337,23 +315,3 @@ def test_an_index_of_bf16_is_searched_verified_and_evaluated(place: Path) -> Non
             scores = {d.id: float(score) for d, score in zip(documents, expected, strict=True)}
             pairs = zip(found.docids, found.scores, strict=True)
             assert dict(pairs) == pytest.approx(scores, abs=1e-3)  # rows are stored as f16
-    for dtype in ("bf16", "fp32"):  # whichever the vectors were made in
-        verdicts = verify(VerifyRequest(root=place / "indexes", corpus=corpus, dtype=dtype))
-        assert [(verdict.is_well, verdict.compared) for verdict in verdicts] == [(True, 32)] * 2
-    cuts = {"layers": (4,), "dims": (8,), "measures": ("nDCG@10",)}
-    evaluate(EvaluateRequest((corpus,), (model,), out=place / "results", **cuts, **given))
-    grid = json.loads(next((place / "results").rglob("grid.json")).read_text())
-    (cell,) = grid["cells"].values()
-    dataset = open_dataset(corpus)
-    run = Searcher(request).run(dataset.queries("test"), 40)
-    expected = Evaluator(dataset.judgements("test"), ["nDCG@10"]).scores(run).mean
-    assert cell["nDCG@10"] == pytest.approx(expected["nDCG@10"], abs=1e-9)
-
-
-def test_beir_is_given_vectors_of_bf16(place: Path) -> None:
-    model = str(place / "model")
-    exact = Encoder(model, 2, 8, device="cpu", dtype="fp32").encode_queries(TEXTS)
-
-    found = BeirModel(model, 2, 8, device="cpu", dtype="bf16").encode_queries(TEXTS)
-
-    assert cosines(found, exact).min() > 0.999

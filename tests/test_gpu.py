@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 from world import WORDS
 
-from m2dr.core.requests import EvaluateRequest, IndexRequest, SearchRequest
-from m2dr.core.settings import read_pretrain_settings, read_train_settings
+from m2dr.core.requests import IndexRequest, SearchRequest
+from m2dr.core.settings import read_train_settings
 from m2dr.core.variants import VARIANTS
 from m2dr.data.tokens import Ragged
 from m2dr.index.exact import ExactIndex, prefix_top_k
@@ -28,9 +28,7 @@ from m2dr.index.store import Store, begin_store, open_store
 from m2dr.model import checkpoint
 from m2dr.model.backbones import BACKBONES
 from m2dr.tasks.encode_texts import embed_tokens
-from m2dr.tasks.evaluate import evaluate
 from m2dr.tasks.index import index_corpus
-from m2dr.tasks.pretrain import pretrain
 from m2dr.tasks.search import Searcher
 from m2dr.tasks.train import Setup, prepare, train
 
@@ -135,20 +133,6 @@ def test_the_gradient_cache_gives_the_gradients_of_the_whole_batch(variant: str,
         torch.testing.assert_close(ours[name], gradient, rtol=1e-2, atol=1e-4)
 
 
-def test_pre_training_runs(tiny_corpus: Path, tmp_path: Path) -> None:
-    from world import make_backbone
-
-    folder = make_backbone(tmp_path / "backbone", masks=True)
-    table = {
-        "corpus": str(tiny_corpus), "backbone": str(folder), "device": DEVICE, "steps": 2,
-        "batch_texts": 4,
-    }  # fmt: skip
-
-    pretrain(read_pretrain_settings(None, (), table), tmp_path / "pretrained")
-
-    checkpoint.load(tmp_path / "pretrained", device=DEVICE)
-
-
 def token_rows(count: int) -> Ragged:
     """Token ids of texts of many lengths."""
     rng = np.random.default_rng(5)
@@ -168,18 +152,6 @@ def test_vectors_are_the_processors(model_type: str, backbone: Callable[[str], P
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
     again = embed_tokens(here, rows, tokenizer.pad_id, layers)
     np.testing.assert_array_equal(found, again)
-
-
-@pytest.mark.parametrize("model_type", BACKBONES)
-def test_vectors_in_bf16_are_close(model_type: str, backbone: Callable[[str], Path]) -> None:
-    rows = token_rows(60)
-    here, tokenizer = checkpoint.load(backbone(model_type), device=DEVICE, dtype=torch.bfloat16)
-    there, _ = checkpoint.load(backbone(model_type))
-
-    found, expected = (embed_tokens(e, rows, tokenizer.pad_id, [4])[0] for e in (here, there))
-
-    lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
-    assert ((found * expected).sum(axis=1) / lengths).min() > 0.99
 
 
 def written(folder: Path, vectors: NDArray[np.float32], similarity: str = "cosine") -> Store:
@@ -292,25 +264,6 @@ def test_a_corpus_is_indexed_and_searched_as_on_the_processor(
     assert all(len(hits) == 5 for hits in found)
     if dtype == "fp32":
         assert found[0] == found[1] == found[2] == found[3]
-
-
-@pytest.mark.slow
-def test_a_grid_is_the_processors(model: Path, tiny_corpus: Path, tmp_path: Path) -> None:
-    pytest.importorskip("ir_measures")
-    values = []
-    for device in (DEVICE, "cpu"):
-        report = evaluate(
-            EvaluateRequest(
-                (str(tiny_corpus),), (str(model),), layers=(2, 4), dims=(8, 32), device=device,
-                dtype="fp32", root=tmp_path / device, out=tmp_path / f"results-{device}",
-            )
-        )  # fmt: skip
-        cells = report.places[0].grids[0].cells
-        values.append({str(cut): dict(measures) for cut, measures in cells.items()})
-
-    assert values[0].keys() == values[1].keys()
-    for cut, measures in values[1].items():
-        assert values[0][cut] == pytest.approx(measures, abs=0.02)
 
 
 @pytest.mark.slow

@@ -15,7 +15,6 @@ if TYPE_CHECKING:  # a model card is read without loading either
     from torch import nn
     from transformers import PretrainedConfig, PreTrainedModel
 
-_AGAIN = "Copy or download the model again."
 _UNBOUNDED = 2**20  # tokens of a text at most, where no table of positions ends
 _LAYERS, _WIDTHS = (
     ("num_hidden_layers", "n_layers", "num_layers"),
@@ -167,9 +166,7 @@ def read_config(folder: Path) -> "PretrainedConfig":
     from transformers import AutoConfig
 
     folder = transformer_folder(folder)
-    named = _read_table(folder).get("model_type")
-    if named is not None:  # of a type of which transformers knows nothing it says to update it
-        _refuse_other_type(named)
+    _read_table(folder)
     with explain_failure(f"{folder / 'config.json'} cannot be read"):
         config: PretrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     backbone_of(config)
@@ -194,26 +191,29 @@ def read_sizes(folder: Path) -> ModelSizes:
 
 
 def _read_table(folder: Path) -> dict[str, Any]:
-    """Read config.json.
-
-    Raises:
-        UserError: it is damaged, or asks for code of its own.
-    """
     path = folder / "config.json"
     table = read_object(path, _FIELDS)
-    refuse_own_code(path, table.get("auto_map") or {}, ("AutoConfig", "AutoModel"))
+    if "model_type" in table:  # of a type of which transformers knows nothing it says to update it
+        _refuse_other_type(table["model_type"])
+    refuse_own_code(path, table, ("AutoConfig", "AutoModel"))
     return table
 
 
-def refuse_own_code(path: Path, auto_map: Mapping[str, object], classes: Collection[str]) -> None:
+def refuse_own_code(path: Path, table: Mapping[str, Any], classes: Collection[str]) -> None:
     """Refuse a model that brings code of its own for one of transformers' classes.
 
     That code is never run. Without it transformers may know an architecture of the same name, and
     give other vectors.
 
+    Args:
+        path: of a config.json or tokenizer_config.json.
+        table: its content.
+        classes: that it must not name.
+
     Raises:
-        UserError: `auto_map` names one of the classes.
+        UserError: it names one of the classes.
     """
+    auto_map: Mapping[str, object] = table.get("auto_map") or {}
     for name in sorted(auto_map.keys() & set(classes)):
         raise UserError(
             f"{path} asks for code of its own (auto_map, {name}: {auto_map[name]}), which m2dr "

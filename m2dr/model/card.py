@@ -13,8 +13,7 @@ from huggingface_hub import ModelCard as HubCard
 from m2dr.core.errors import UserError
 from m2dr.core.files import write_text
 from m2dr.core.records import Cut, ExportRecord, ModelCard
-from m2dr.model.backbones import backbone_of, read_config
-from m2dr.model.hub import behind_pooling, hub_id
+from m2dr.model.hub import hub_id
 
 README = "README.md"
 TEMPLATE = Path(__file__).with_name("card.md.j2")
@@ -23,25 +22,12 @@ TAGS = ["sentence-transformers", "feature-extraction", "sentence-similarity", "m
 BEGIN = "<!-- m2dr: your text begins here and is kept by m2dr card -->"
 END = "<!-- m2dr: your text ends here -->"
 _KEPT = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
-_POOLED = {
-    "cls": "states[:, 0]",
-    "mean": "(states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)",
-    "last": "states[torch.arange(len(states)), mask.sum(1) - 1]",
-}
 _COSTS = (
     ("parameters in memory", "parameters"),
     ("multiply-adds of a query", "multiply_adds"),
     ("bytes of a document in an index", "bytes_per_document"),
     ("ms of a query, the median", "latency_p50_ms"),
 )
-_TASKS = {  # by a measure: the tag of the hub and the name in MTEB
-    **dict.fromkeys(("Spearman", "Pearson"), ("sentence-similarity", "STS")),
-    **dict.fromkeys(("Accuracy", "F1"), ("text-classification", "Classification")),
-    **dict.fromkeys(
-        (f"{by}-{what}" for by in ("cosine", "dot") for what in ("AP", "Accuracy", "F1")),
-        ("text-classification", "PairClassification"),
-    ),
-}
 _METRICS = {  # of ir_measures, as MTEB calls them
     **{"nDCG": "ndcg", "RR": "mrr", "AP": "map", "R": "recall", "P": "precision"},
     **{"Success": "hit_rate", "Spearman": "cosine_spearman", "Pearson": "cosine_pearson"},
@@ -65,19 +51,13 @@ class MeasuredGrid:
         """Names of the measures."""
         return tuple(next(iter(self.cells.values())))
 
-    @property
-    def layers(self) -> list[int]:
-        """Layers of the cells, increasing."""
-        return sorted({cut.layer for cut in self.cells})
-
-    @property
-    def dims(self) -> list[int]:
-        """Dims of the cells, increasing."""
-        return sorted({cut.dim for cut in self.cells})
-
-    def value(self, layer: int, dim: int, measure: str) -> float | None:
-        """Return a mean, None where the cut was not measured."""
-        return self.cells.get(Cut(layer, dim), {}).get(measure)
+    def rows(self, measure: str) -> list[list[object]]:
+        """Return the table of a measure: the dims, then a row per layer with empty gaps."""
+        dims = sorted({cut.dim for cut in self.cells})
+        return [["layers", *dims]] + [
+            [layer, *(_number(self.cells.get(Cut(layer, dim), {}).get(measure)) for dim in dims)]
+            for layer in sorted({cut.layer for cut in self.cells})
+        ]
 
 
 def write_readme(
@@ -129,20 +109,29 @@ def write_readme(
         "title": title,
         "kept": kept,
         "export": export,
-        "made": made,
         "grids": grids,
         "costs": _COSTS,
         "cosine": card.similarity == "cosine",
         "md": _escaped,
         "number": _number,
-        "json": _json,
+        # Backticks would end its block in Markdown.
+        "json": json.dumps(made, indent=2, default=str).replace("`", r"\u0060"),
         "text": lambda prefix: repr(prefix).replace("`", r"\x60"),
         # It has no module for a fitted exit, in which the first layers of a fitted model end.
         "in_sentence_transformers": not (card.exit_head == "fitted" and card.exported_from),
-        **(_in_transformers(card, folder) if kind in ("model", "export") else {}),
         **more,
     }
-    data = _metadata(card, settings or {}, grids, name, metadata)
+    dataset = hub_dataset(str((settings or {}).get("corpus", "")))
+    own: dict[str, Any] = {
+        "base_model": hub_id(card.backbone, card.revision),
+        "datasets": [dataset] if dataset else None,
+        "library_name": "sentence-transformers",
+        "pipeline_tag": "sentence-similarity",
+        "tags": list(dict.fromkeys([*TAGS, *(metadata.get("tags") or [])])),
+        "eval_results": eval_results(grids) or None,
+        "model_name": name or card.variant if grids else None,
+    }
+    data = ModelCardData(**(metadata | {key: value for key, value in own.items() if value}))
     text = HubCard.from_template(data, str(TEMPLATE), **values)
     write_text(folder / README, str(text).rstrip() + "\n")
 
@@ -172,46 +161,6 @@ def _earlier(folder: Path) -> tuple[str, dict[str, Any]]:
     metadata: dict[str, Any] = HubCard(text).data.to_dict() if text.startswith("---") else {}  # type: ignore[no-untyped-call]  # the hub does not annotate it
     metadata.pop("model-index", None)
     return kept[0], metadata
-
-
-def _metadata(
-    card: ModelCard,
-    settings: Mapping[str, Any],
-    grids: Sequence[MeasuredGrid],
-    name: str,
-    earlier: dict[str, Any],
-) -> ModelCardData:
-    dataset = hub_dataset(str(settings.get("corpus", "")))
-    own: dict[str, Any] = {
-        "base_model": hub_id(card.backbone, card.revision),
-        "datasets": [dataset] if dataset else None,
-        "library_name": "sentence-transformers",
-        "pipeline_tag": "sentence-similarity",
-        "tags": list(dict.fromkeys([*TAGS, *(earlier.get("tags") or [])])),
-        "eval_results": eval_results(grids) or None,
-        "model_name": name or card.variant if grids else None,
-    }
-    return ModelCardData(**(earlier | {key: value for key, value in own.items() if value}))
-
-
-def _in_transformers(card: ModelCard, folder: Path) -> dict[str, str]:
-    """Return the parts of an example in transformers; none where its code would be long."""
-    row = backbone_of(read_config(folder))
-    behind = behind_pooling(folder, card.similarity)
-    if card.pooling not in _POOLED or card.exit_head != "none" or len(behind) > 1:
-        return {}
-    if behind:
-        path = folder / behind[0].path / "config.json"
-        settings = json.loads(path.read_text(encoding="utf-8"))
-        activation = str(settings.get("activation_function"))
-        if not activation.endswith(".Identity") or settings.get("use_residual"):
-            return {}
-    return {
-        "pooled": _POOLED[card.pooling],
-        "head": behind[0].path if behind else "",
-        "model_class": row.class_name,
-        "layers_path": row.layers_path,
-    }
 
 
 def _example(card: ModelCard) -> Cut:
@@ -246,8 +195,7 @@ def eval_results(grids: Sequence[MeasuredGrid]) -> list[EvalResult]:
     first = {(grid.dataset, grid.split): grid for grid in reversed(grids)}
     return [
         EvalResult(
-            task_type=_TASKS.get(measure, ("text-retrieval", ""))[0],
-            task_name=_TASKS.get(measure, ("", "Retrieval"))[1],
+            task_type=_task(measure),
             dataset_type=grid.dataset,
             dataset_name=grid.corpus,
             dataset_split=grid.split or None,
@@ -258,6 +206,13 @@ def eval_results(grids: Sequence[MeasuredGrid]) -> list[EvalResult]:
         for grid in reversed(first.values())
         for measure in grid.measures
     ]
+
+
+def _task(measure: str) -> str:
+    if measure in ("Spearman", "Pearson"):
+        return "sentence-similarity"
+    is_class = measure in ("Accuracy", "F1") or measure.startswith(("cosine-", "dot-"))
+    return "text-classification" if is_class else "text-retrieval"
 
 
 def metric_name(measure: str) -> str:
@@ -282,8 +237,3 @@ def _number(value: float | None) -> str:
     if isinstance(value, float):
         return f"{value:.4f}"
     return f"{value:,}" if isinstance(value, int) else ""
-
-
-def _json(value: Mapping[str, Any]) -> str:
-    """Return JSON without backticks, which would end its block in Markdown."""
-    return json.dumps(value, indent=2, default=str).replace("`", r"\u0060")

@@ -60,7 +60,7 @@ from m2dr.model.st_folder import card_of_folder, embedding_width, lowercases
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PretrainedConfig, PreTrainedModel
+    from transformers import PreTrainedModel
 
     from m2dr.model.encoder import Encoder
     from m2dr.model.tokenizer import ModelTokenizer
@@ -121,15 +121,11 @@ def read_card(name: str | Path) -> ModelCard:
         )
     for file in {"linear": (HEADS,), "fitted": (EXITS, STATIC)}.get(card.exit_head, ()):
         if not (folder / file).exists():
-            raise UserError(
-                f"{folder} lacks {file}, and {CARD} says that the model has exit heads."
-            )
-    found = fingerprint(folder, card)
-    if found != card.fingerprint:
+            raise UserError(f"{folder} lacks {file}, and {CARD} says that the model has it.")
+    if fingerprint(folder, card) != card.fingerprint:
         raise UserError(
-            f"The files in {folder} have fingerprint {found[:12]}, and {CARD} says "
-            f"{card.fingerprint[:12]}: its weights, tokenizer or config.json, or attention or "
-            f"exit_head in {CARD}, were changed."
+            f"The weights, tokenizer or config.json in {folder} were changed, or its {CARD}: their "
+            "fingerprint is not the one in it."
         )
     return card
 
@@ -309,7 +305,14 @@ def load(
         check_exits(exits, card.fingerprint, EXITS, STATIC)
     config = read_config(folder)
     tokenizer = load_tokenizer(folder)
-    _refuse_other_vocabulary(tokenizer, config, folder)
+    inner = tokenizer.inner
+    own = [i for i in inner.get_vocab().values() if i not in inner.added_tokens_decoder]
+    last = max(*own, tokenizer.pad_id)
+    if last >= config.vocab_size:
+        raise UserError(
+            f"The tokenizer in {folder} gives ids up to {last}, and config.json says that "
+            f"{config.vocab_size} have an embedding; one of them is another model's."
+        )
     for length in ("query_length", "document_length"):
         tokenizer.require_room(getattr(card, length), f"{folder} has {length}")
     if layer is not None:
@@ -373,7 +376,7 @@ def load_tokenizer(name: str | Path) -> "ModelTokenizer":
     for path in (folder / "tokenizer_config.json", folder / "config.json"):
         if path.exists():
             table = read_object(path, {"auto_map": dict[str, object] | None})
-            refuse_own_code(path, table.get("auto_map") or {}, ["AutoTokenizer"])
+            refuse_own_code(path, table, ["AutoTokenizer"])
     with explain_failure(f"The tokenizer in {folder} cannot be loaded"):
         inner = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         tokenizer = ModelTokenizer(inner, lowercases(model))
@@ -389,20 +392,6 @@ def load_tokenizer(name: str | Path) -> "ModelTokenizer":
         )
     size = read_config(model).vocab_size
     return replace(tokenizer, beyond=frozenset(n for n in inner.get_vocab().values() if n >= size))
-
-
-def _refuse_other_vocabulary(
-    tokenizer: "ModelTokenizer", config: "PretrainedConfig", folder: Path
-) -> None:
-    """Refuse a tokenizer that gives ids without an embedding, other than added tokens."""
-    inner = tokenizer.inner
-    ids = [*inner.get_vocab().values()]
-    known = [i for i in ids if i not in inner.added_tokens_decoder] + [tokenizer.pad_id]
-    if max(known) >= config.vocab_size:
-        raise UserError(
-            f"The tokenizer in {folder} gives ids up to {max(known)}, and config.json says that "
-            f"{config.vocab_size} have an embedding; one of them is another model's."
-        )
 
 
 # Save
@@ -472,19 +461,23 @@ def _write_exit(
 
     It has none for a fitted exit that is not folded.
     """
+    from m2dr.model import modules as st
     from m2dr.model.exits import FoldedExit, last_head, write_exits, write_table
-    from m2dr.model.modules import FIRST, write_cut_files, write_model_files, write_modules
 
     fitted, lowers = encoder.fitted, tokenizer.lowercases
-    if isinstance(fitted, FoldedExit):
-        write_cut_files(card, aside, write_table(fitted, aside), lowers)
-    elif fitted is None and alone:
-        write_cut_files(card, aside, write_modules([*encoder.behind], aside, FIRST), lowers)
-    else:
-        if fitted is not None:
-            write_exits(fitted, aside)
-        if not encoder.ends_fitted:
-            write_model_files(card, aside, encoder.behind, last_head(encoder), lowers)
+    if isinstance(fitted, FoldedExit) or (fitted is None and alone):
+        if fitted is None:
+            rows = st.write_modules(encoder.behind, aside, st.FIRST)
+        else:
+            rows = write_table(fitted, aside)
+        if card.similarity == "cosine":  # its modules cut the vectors, and may normalise them too
+            rows += st.write_modules([st.Normalize()], aside, st.FIRST + len(rows))
+        st.write_settings(card, aside, rows, lowers)
+        return
+    if fitted is not None:
+        write_exits(fitted, aside)
+    if not encoder.ends_fitted:
+        st.write_model_files(card, aside, encoder.behind, last_head(encoder), lowers)
 
 
 def save_tokenizer(tokenizer: "ModelTokenizer", folder: Path) -> None:

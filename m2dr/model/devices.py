@@ -27,17 +27,9 @@ def choose_device(name: str) -> torch.device:
     except RuntimeError as error:
         hint = nearest(name, ["auto", "cpu", "cuda"])
         raise UserError(f"--device {name} names no device. {hint}") from error
-    if device.type not in ("cpu", "cuda"):
-        raise UserError(f"--device {name} is not supported. {nearest(name, ['cpu', 'cuda'])}")
-    if device.type == "cpu" and device.index is not None:
-        raise UserError(f"--device {name} has a number, and cpu means all of it. Use --device cpu.")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda was asked for; torch finds no CUDA gpu. Use --device cpu.")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        gpus = torch.cuda.device_count()
-        raise UserError(
-            f"--device {name} was asked for; torch finds {counted(gpus, 'gpus')}, from cuda:0."
-        )
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name != "cpu" and (device.type != "cuda" or (device.index or 0) >= gpus):
+        raise UserError(f"Device {name} was asked for; there are cpu and {counted(gpus, 'gpus')}.")
     return device
 
 
@@ -88,14 +80,12 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     Raises:
         UserError: `name`, or the value of M2DR_DTYPE, is not a dtype.
     """
-    asked = f"--dtype {name}"
     if name == "auto":
         name = os.environ.get(DTYPE_VARIABLE) or "auto"
-        asked = f"{DTYPE_VARIABLE}={name}"
     if name == "auto":
         return torch.bfloat16 if multiplies_bf16(device) else torch.float32
     if name not in DTYPES:
-        raise UserError(f"{asked} is no dtype. {nearest(name, ['auto', *DTYPES])}")
+        raise UserError(f"{name} is no dtype. {nearest(name, ['auto', *DTYPES])}")
     return DTYPES[name]
 
 

@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 
@@ -59,7 +58,12 @@ class Encoder(nn.Module):
         self._options = {"use_cache": False} if backbone.causal else {}
         sdpa = transformer.config._attn_implementation == "sdpa"
         self._plain_mask = backbone.plain_mask and sdpa
-        _watch(backbone.layers_of(transformer))
+        # Each layer passes its output to the listener, so that no [B, T, H] need be kept; layer 0
+        # is the input of the first layer, the embeddings.
+        layers = backbone.layers_of(transformer)
+        layers[0].register_forward_pre_hook(_report_embeddings, with_kwargs=True)
+        for number, layer in enumerate(layers, start=1):
+            layer.register_forward_hook(partial(_report, number))
         if getattr(transformer, "all_tied_weights_keys", None):
             self.register_state_dict_post_hook(_leave_second_names_out)  # type: ignore[no-untyped-call]  # torch does not annotate it
             self.register_load_state_dict_pre_hook(_add_second_names)  # type: ignore[no-untyped-call]  # nor this
@@ -149,7 +153,9 @@ class Encoder(nn.Module):
         wanted = tuple(layers or range(1, self.layers + 1))
         self._check([*wanted, *token_layers])
         pooled: dict[int, Tensor] = {}
-        needed = self._states_for(wanted)
+        needed = {layer for layer in wanted if not self._is_fitted(layer)}
+        if self.fitted is not None:
+            needed |= self.fitted.states_for(wanted)
         norm = self._final_norm_of(self.transformer)
 
         def take(layer: int, states: Tensor) -> None:
@@ -207,11 +213,6 @@ class Encoder(nn.Module):
         found = self.embedded(asked, pooled, input_ids, attention_mask)
         return torch.cat([*shallow, *found], dim=-1)
 
-    def _states_for(self, layers: Sequence[int]) -> set[int]:
-        """Return the layers whose pooled states are needed for the embeddings of some layers."""
-        needed = {layer for layer in layers if not self._is_fitted(layer)}
-        return needed if self.fitted is None else needed | self.fitted.states_for(tuple(layers))
-
     def embedded(
         self,
         layers: tuple[int, ...],
@@ -237,8 +238,11 @@ class Encoder(nn.Module):
         if mask is not None and self._plain_mask and mask.device.type in ASYNCHRONOUS:
             # For a mask [B, T] transformers checks whether it has a 0, and waits for the gpu.
             mask = mask[:, None, None, :].to(torch.bool)
-        with _listening(take):
+        token = _listener.set(take)  # of this thread alone
+        try:
             self.transformer(input_ids=input_ids, attention_mask=mask, **self._options)
+        finally:
+            _listener.reset(token)
 
     @property
     def ends_fitted(self) -> bool:
@@ -407,26 +411,6 @@ def _add_second_names(
             state[name] = state[first]
 
 
-def _watch(layers: nn.ModuleList) -> None:
-    """Pass the output of every layer to the listener, so that no [B, T, H] need be kept.
-
-    Layer 0 is the input of the first layer, the embeddings.
-    """
-    layers[0].register_forward_pre_hook(_report_embeddings, with_kwargs=True)
-    for number, layer in enumerate(layers, start=1):
-        layer.register_forward_hook(partial(_report, number))
-
-
-@contextmanager
-def _listening(take: Listener) -> Iterator[None]:
-    """Call `take(layer, states)` for each layer that runs in this context, in this thread alone."""
-    token = _listener.set(take)
-    try:
-        yield
-    finally:
-        _listener.reset(token)
-
-
 def _report_embeddings(_: nn.Module, given: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
     take = _listener.get()
     if take is not None:
@@ -449,12 +433,11 @@ def parameters_of(encoder: Encoder, layer: int) -> int:
     fitted = encoder.fitted
     if fitted is None:
         return _numbers(encoder.parameters())
-    weights = fitted.tokens.weights
     if layer == 0:
         return _numbers((fitted.table, fitted.table_weights))
     folded = 0 not in fitted.layers  # its table stands in place of the features
     read = fitted.table if folded else fitted.tokens.single
-    return _numbers((*encoder.parameters(), read, weights))
+    return _numbers((*encoder.parameters(), read, fitted.tokens.weights))
 
 
 def exit_work(encoder: Encoder) -> dict[int, int]:

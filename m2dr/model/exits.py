@@ -468,7 +468,7 @@ class FittedExits(nn.Module):
 
     @property
     def token_work(self) -> int:
-        """Multiply-adds per token of the table of layer 0."""
+        """Multiply-adds per token of the table."""
         return int(self.table.shape[1])
 
     def states_for(self, layers: tuple[int, ...]) -> set[int]:
@@ -767,15 +767,6 @@ class FoldedExit(FittedExits):
         """The one layer that has an exit."""
         return (self.layer,)
 
-    @property
-    def token_work(self) -> int:
-        """Multiply-adds per token of the table."""
-        return int(self.table.shape[1])
-
-    def rows_of(self, input_ids: Tensor) -> Tensor:
-        """Return what each token adds, [B, T] to [B, T, K]."""
-        return self.table[input_ids]
-
     def embed(
         self,
         layers: tuple[int, ...],
@@ -790,7 +781,7 @@ class FoldedExit(FittedExits):
         read = [states[part] for part in inputs_of(self.layer, self.inputs) if part != TOKENS]
         shares = self.tokens.shares(input_ids, mask)
         with float32_on(self.table.device):
-            said = torch.einsum("bt,btw->bw", shares, self.rows_of(input_ids))
+            said = torch.einsum("bt,btw->bw", shares, self.table[input_ids])
             mapped: Tensor = self.heads[str(self.layer)](torch.cat(read, dim=-1))
         return {self.layer: mapped + said}
 

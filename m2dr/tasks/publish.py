@@ -1,14 +1,13 @@
 """Export a cut of a model, write its card, and upload it to the Hugging Face hub."""
 
-import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from m2dr.core.errors import Interrupted, UserError, counted, nearest
+from m2dr.core.errors import UserError, counted, nearest
 from m2dr.core.files import error_summary, lock_folder
 from m2dr.core.progress import say
 from m2dr.core.records import EXPORTED_FILE, Cut, CutCosts, ExportRecord, MeasuredCut, ModelCard
@@ -28,7 +27,6 @@ from m2dr.model.checkpoint import (
 )
 from m2dr.model.encoder import parameters_of
 from m2dr.model.export import (
-    CutModel,
     cut_model,
     refuse_unready,
     write_graph,
@@ -53,7 +51,6 @@ FILES = (
     WEIGHTS_INDEX,
 ) + ((*TOKENIZERS, "chat_template.jinja", MODULES, MODEL_SETTINGS, *SETTINGS, TRAINING))
 _IN_MODULES = ("config.json", "*_config.json", "*.safetensors")
-_NAME = re.compile(r"[A-Za-z0-9](?:[\w.-]{0,94}[A-Za-z0-9])?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -106,8 +103,21 @@ def _export_cut(request: ExportRequest, model: str, cut: Cut) -> ExportReport:
         )
     if not request.force:
         refuse_unready(card, cut, model, exits)
-    made = cut_model(model, cut, exits)
-    record = _record(request, model, made)
+    made, name = cut_model(model, cut, exits), names_of([model])[0]
+    results: list[ModelResult] = []
+    if not made.of_index:  # results do not say by which exits of an index
+        results, _ = _results_of(card, name, CardRequest(Path(model), request.results))
+    record = ExportRecord(
+        cut=cut,
+        full=card.full,
+        model=name,
+        fingerprint=card.fingerprint,
+        query_only=made.query_only,
+        written_as=request.format or "folder",
+        measured=tuple(_measured(results, cut, card.full)),
+        costs=_costs(results, cut, parameters_of(made.encoder, cut.layer)),
+        full_costs=_costs(results, card.full, parameters_of(load(model)[0], card.layers)),
+    )
     if request.format:
         record = write_graph(made, request.format, request.out, record)
     else:
@@ -126,25 +136,6 @@ def _export_cut(request: ExportRequest, model: str, cut: Cut) -> ExportReport:
     if not record.measured:
         notes.append(f"No results of {record.model} were found, so the card shows none of {cut}.")
     return ExportReport(tuple(lines), tuple(notes))
-
-
-def _record(request: ExportRequest, model: str, made: CutModel) -> ExportRecord:
-    """Return the record of a cut with what was measured and what it costs."""
-    card, cut, name = made.parent, made.cut, names_of([model])[0]
-    results: list[ModelResult] = []
-    if not made.of_index:  # results do not say by which exits of an index
-        results, _ = _results_of(card, name, CardRequest(Path(model), request.results))
-    return ExportRecord(
-        cut=cut,
-        full=card.full,
-        model=name,
-        fingerprint=card.fingerprint,
-        query_only=made.query_only,
-        written_as=request.format or "folder",
-        measured=tuple(_measured(results, cut, card.full)),
-        costs=_costs(results, cut, parameters_of(made.encoder, cut.layer)),
-        full_costs=_costs(results, card.full, parameters_of(load(model)[0], card.layers)),
-    )
 
 
 def _measured(results: list[ModelResult], cut: Cut, full: Cut) -> Iterator[MeasuredCut]:
@@ -236,7 +227,19 @@ def write_card(request: CardRequest) -> CardReport:
     card, name = read_card(str(folder)), names_of([str(folder)])[0]
     results, notes = _results_of(card, name, request)
     with lock_folder(folder):
-        grids = tuple(map(_as_shown, results))
+        grids = tuple(
+            MeasuredGrid(
+                corpus=grid.corpus,
+                dataset=hub_dataset(made.corpus if made else "")
+                or (f"BeIR/{grid.corpus}" if grid.corpus in BEIR13 else grid.corpus),
+                split=grid.split,
+                size=counted(grid.queries, grid.unit),
+                cells=grid.cells,
+                notes=(*grid.notes, *grid.checks),
+                command=made.command if made else "",
+            )
+            for grid, made in ((result.grid, result.provenance) for result in results)
+        )
         settings = read_training_settings(folder / TRAINING)
         write_readme(card, folder, settings, grids, name, read_exported(folder))
     return CardReport(folder / README, grids, tuple(notes))
@@ -278,20 +281,6 @@ def _is_of(result: ModelResult, card: ModelCard, name: str, folder: Path) -> boo
     measured = Path(made.model)
     is_another = measured.is_dir() and measured.resolve() != folder.resolve()
     return made.fingerprint == card.fingerprint and not is_another
-
-
-def _as_shown(result: ModelResult) -> MeasuredGrid:
-    grid, made = result.grid, result.provenance
-    known = f"BeIR/{grid.corpus}" if grid.corpus in BEIR13 else grid.corpus
-    return MeasuredGrid(
-        corpus=grid.corpus,
-        dataset=hub_dataset(made.corpus if made else "") or known,
-        split=grid.split,
-        size=counted(grid.queries, grid.unit),
-        cells=grid.cells,
-        notes=(*grid.notes, *grid.checks),
-        command=made.command if made else "",
-    )
 
 
 @dataclass(frozen=True)
@@ -355,7 +344,6 @@ def push_model(request: PushModelRequest) -> PushedModel:
     Raises:
         UserError: the folder holds no complete model, the id is not OWNER/NAME, there is no token,
             or the hub cannot be reached or refuses.
-        Interrupted: Ctrl-C.
     """
     folder, revision = request.model, request.revision or MAIN
     _require_id(request.id)
@@ -375,7 +363,7 @@ def push_model(request: PushModelRequest) -> PushedModel:
             "--token."
         )
     api = HfApi(token=token)
-    with _explained(request):
+    try:
         api.create_repo(request.id, private=request.private or None, exist_ok=True)
         if request.private and not api.model_info(request.id).private:
             raise UserError(
@@ -391,14 +379,24 @@ def push_model(request: PushModelRequest) -> PushedModel:
             allow_patterns=[file.name for file in files],
             delete_patterns=_left_over(api.list_repo_files(request.id, revision=revision), files),
         )
+    except (UserError, KeyboardInterrupt):
+        raise
+    except Exception as error:  # the hub's client raises many classes of errors
+        status = getattr(getattr(error, "response", None), "status_code", type(error).__name__)
+        told = getattr(error, "server_message", None) or error_summary(error)
+        raise UserError(f"{request.id} cannot be pushed ({status}: {told}).") from error
     return PushedModel(request.id, revision, files, done.commit_url, done.oid)
 
 
 def _require_id(name: str) -> None:
-    parts = name.split("/")
-    odd = any(not _NAME.fullmatch(part) for part in parts) or "--" in name or ".." in name
-    if len(parts) != 2 or odd or name.endswith(".git"):
-        raise UserError(f"{name!r} is no OWNER/NAME of a model on the hub.")
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils._validators import validate_repo_id
+
+    with suppress(HFValidationError):
+        validate_repo_id(name)
+        if "/" in name:
+            return
+    raise UserError(f"{name!r} is no OWNER/NAME of a model on the hub.")
 
 
 def model_files(folder: Path) -> tuple[PushedFile, ...]:
@@ -423,25 +421,3 @@ def _left_over(there: list[str], files: tuple[PushedFile, ...]) -> list[str]:
         for name in sorted(old)
         if any(fnmatchcase(name, p) and name.count("/") == p.count("/") for p in patterns)
     ]
-
-
-@contextmanager
-def _explained(request: PushModelRequest) -> Iterator[None]:
-    """Turn what the hub's client raises into a sentence."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    try:
-        yield
-    except UserError:
-        raise
-    except KeyboardInterrupt:
-        raise Interrupted(
-            f"Pushing {request.id} stopped; what has arrived is kept, and the same command goes on."
-        ) from None
-    except HfHubHTTPError as error:
-        status, told = error.response.status_code, error.server_message or error_summary(error)
-        raise UserError(f"The hub refused to take {request.id} (HTTP {status}: {told}).") from error
-    except Exception as error:  # the hub's client raises many classes of errors
-        raise UserError(
-            f"{request.id} cannot be pushed ({type(error).__name__}: {error_summary(error)})."
-        ) from error

@@ -20,7 +20,7 @@ from m2dr.model.backbones import (
     read_config,
     read_sizes,
 )
-from m2dr.model.checkpoint import export_cut, load, read_card, save
+from m2dr.model.checkpoint import export_cut, load, save
 from m2dr.model.encoder import Encoder
 
 DECODERS = [name for name, row in BACKBONES.items() if row.causal]
@@ -48,21 +48,6 @@ def test_a_later_token_changes_an_earlier_one_both_ways_alone(
     assert (encoder(first, mask) - encoder(other, mask)).abs().amax(dim=2).min() > 1e-4
     encoder.card = replace(encoder.card, attention="causal")
     torch.testing.assert_close(encoder(first, mask), encoder(other, mask), atol=1e-6, rtol=1e-6)
-
-
-@pytest.mark.parametrize("pooling", ["cls", "mean", "last"])
-@pytest.mark.parametrize("model_type", DECODERS)
-def test_padding_changes_nothing_both_ways(
-    model_type: str, pooling: str, backbone: Callable[[str], Path]
-) -> None:
-    encoder = both_ways(backbone(model_type))
-    encoder.card = replace(encoder.card, pooling=pooling)
-
-    with torch.inference_mode():
-        together = encoder(IDS, MASK)[:, 1]
-        alone = encoder(IDS[1:, :3], MASK[1:, :3])[:, 0]
-
-    torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("model_type", DECODERS)
@@ -115,16 +100,6 @@ def test_pooling_follows_what_a_token_has_seen(
     model_type: str, attention: str | None, pooling: str, backbone: Callable[[str], Path]
 ) -> None:
     assert default_pooling(attend(read_config(backbone(model_type)), attention)) == pooling
-
-
-def test_a_decoder_of_the_hub_that_attends_both_ways_is_pooled_by_its_mean(
-    backbone: Callable[[str], Path], tmp_path: Path
-) -> None:
-    model = AutoModel.from_pretrained(backbone("qwen3"))
-    model.config.is_causal = False
-    model.save_pretrained(tmp_path)
-
-    assert read_card(tmp_path).pooling == "mean"
 
 
 @pytest.mark.parametrize("model_type", BACKBONES)

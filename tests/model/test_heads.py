@@ -1,4 +1,3 @@
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -6,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel
 
 from m2dr.core.errors import UserError
 from m2dr.core.files import write_record
@@ -74,21 +72,6 @@ def test_a_head_multiplies_in_float32_under_autocast(encoder: Encoder) -> None:
     torch.testing.assert_close(mapped, pooled @ weight.T, atol=1e-5, rtol=1e-5)
 
 
-def test_a_trained_head_is_not_made_anew(encoder: Encoder) -> None:
-    encoder.add_exit_heads([2])
-    encoder.exit_heads["2"].weight.data *= 3
-
-    encoder.add_exit_heads([1, 2])
-
-    torch.testing.assert_close(encoder.exit_heads["2"].weight, 3 * torch.eye(32))
-    assert set(encoder.exit_heads) == {"1", "2"}
-
-
-def test_a_head_of_a_layer_that_is_not_loaded_is_refused(encoder: Encoder) -> None:
-    with pytest.raises(UserError, match="Layer 5 was asked for; 4 are loaded"):
-        encoder.add_exit_heads([5])
-
-
 def test_the_card_says_what_the_folder_holds_and_the_fingerprint_covers_it(headed: Path) -> None:
     assert read_card(headed).exit_head == "linear"
     assert set(load_file(headed / "exit_heads.safetensors")) == {
@@ -114,38 +97,6 @@ def test_a_cut_encoder_holds_the_heads_of_its_blocks_alone(headed: Path) -> None
     torch.testing.assert_close(cut(IDS, MASK), full(IDS, MASK)[:2], atol=1e-5, rtol=1e-5)
 
 
-def test_transformers_opens_a_folder_with_heads_as_it_is(headed: Path) -> None:
-    plain, report = AutoModel.from_pretrained(headed, output_loading_info=True)
-
-    states = plain.eval()(input_ids=IDS, attention_mask=MASK).last_hidden_state
-    torch.testing.assert_close(states[:, 0], load(headed)[0](IDS, MASK)[3], atol=1e-5, rtol=1e-5)
-    assert not report["unexpected_keys"]
-
-
-def test_only_a_cut_with_a_head_of_its_own_has_a_dense_module(headed: Path, tmp_path: Path) -> None:
-    for layer in (2, 3):
-        export_cut(headed, layer, tmp_path / str(layer))
-
-    assert not (headed / "2_Dense").exists()
-    assert not (tmp_path / "2" / "2_Dense").exists()
-    settings = json.loads((tmp_path / "3" / "2_Dense" / "config.json").read_text())
-    assert (settings["in_features"], settings["out_features"], settings["bias"]) == (32, 32, False)
-    assert read_card(tmp_path / "3").layers == 3
-
-
-def test_a_cut_below_the_first_head_is_a_model_without_heads(
-    backbone: Callable[[str], Path], tmp_path: Path
-) -> None:
-    encoder, tokenizer = load(backbone("bert"))
-    encoder.add_exit_heads([3])
-    save(encoder, tokenizer, encoder.card, tmp_path / "full")
-
-    card = export_cut(tmp_path / "full", 2, tmp_path / "cut")
-
-    assert card.exit_head == "none"
-    assert not load(tmp_path / "cut")[0].exit_heads
-
-
 def test_a_model_without_heads_leaves_none_of_an_earlier_one_behind(
     headed: Path, tmp_path: Path, backbone: Callable[[str], Path]
 ) -> None:
@@ -156,13 +107,6 @@ def test_a_model_without_heads_leaves_none_of_an_earlier_one_behind(
 
     assert load(tmp_path / "cut")[0].card.exit_head == "none"
     assert not list((tmp_path / "cut").glob("**/*Dense*"))
-
-
-def test_heads_that_are_missing_are_named(headed: Path) -> None:
-    (headed / "exit_heads.safetensors").unlink()
-
-    with pytest.raises(UserError, match="lacks exit_heads.safetensors"):
-        load(headed)
 
 
 @pytest.mark.parametrize(

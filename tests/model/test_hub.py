@@ -51,26 +51,6 @@ def test_a_revision_is_a_branch_a_tag_or_a_commit() -> None:
     assert revision_of(find_folder(NAME, "v1")) == revision_of(find_folder(NAME, OLD)) == OLD
 
 
-def test_a_cache_and_a_token_reach_the_client_of_the_hub(
-    prepared: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = []
-    fetch = huggingface_hub.snapshot_download
-
-    def download(name: str, **given: object) -> str:
-        asked.append(given)
-        return fetch(name, **given)
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-
-    find_folder(NAME, "v1", token="hf_x", cache_dir=prepared)
-
-    (given,) = asked
-    assert (given["revision"], given["token"], given["cache_dir"]) == ("v1", "hf_x", prepared)
-    with pytest.raises(UserError, match="cannot be fetched"):
-        find_folder(NAME)  # not in the cache of this machine
-
-
 def test_within_a_block_a_name_is_one_commit_although_its_branch_moves(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,21 +102,3 @@ def test_a_model_of_a_folder_has_no_revision_and_may_not_be_asked_for_one(
     assert "Revision v1 was asked for" in told.stderr
     with pytest.raises(UserError, match="Revision v1 was asked for, and minilm"):
         find_folder("minilm", "v1")
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["--backbone", "someone/tiyn"], "cannot be fetched"),
-        (["--backbone", NAME, "--revision", "v3"], "cannot be fetched at revision v3"),
-    ],
-)
-@pytest.mark.usefixtures("cached")
-def test_a_model_that_is_not_there_is_one_sentence(
-    words: list[str], sentence: str, tiny_corpus: Path
-) -> None:
-    told = CliRunner().invoke(main, ["train", "--corpus", str(tiny_corpus), *words])
-
-    assert told.exit_code == 2
-    assert sentence in told.stderr
-    assert len([line for line in told.stderr.splitlines() if line.startswith("Error")]) == 1

@@ -77,19 +77,6 @@ def known(backbone: Callable[[str], Path]) -> dict[str, PreTrainedTokenizerBase]
     }
 
 
-@pytest.mark.parametrize("name", ["world", "minilm", "bytes", "unigram", "no words", "the end"])
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60
-)
-@given(texts=st.lists(TEXTS, min_size=1, max_size=2), length=st.integers(3, 12))
-def test_the_ids_of_a_long_text_are_those_of_the_whole(
-    known: dict[str, PreTrainedTokenizerBase], name: str, texts: list[str], length: int
-) -> None:
-    whole = known[name](texts, truncation=True, max_length=length)["input_ids"]
-
-    assert ModelTokenizer(known[name])(texts, length) == whole
-
-
 @pytest.fixture(scope="module")
 def saved(
     known: dict[str, PreTrainedTokenizerBase], tmp_path_factory: pytest.TempPathFactory
@@ -106,7 +93,7 @@ def saved(
     suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60
 )
 @given(texts=st.lists(TEXTS, min_size=1, max_size=2), length=st.integers(3, 12))
-def test_the_file_of_a_tokenizer_gives_the_ids_of_transformers(
+def test_ids_of_a_long_text_are_those_of_the_whole(
     known: dict[str, PreTrainedTokenizerBase],
     saved: dict[str, FileTokenizer],
     name: str,
@@ -115,6 +102,7 @@ def test_the_file_of_a_tokenizer_gives_the_ids_of_transformers(
 ) -> None:
     whole = known[name](texts, truncation=True, max_length=length)["input_ids"]
 
+    assert ModelTokenizer(known[name])(texts, length) == whole
     assert saved[name](texts, length) == whole
     assert [saved[name]([text], length)[0] for text in texts] == whole
 

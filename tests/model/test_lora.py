@@ -1,4 +1,3 @@
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -6,9 +5,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoModel
 
-from m2dr.core.errors import UserError
 from m2dr.model.backbones import BACKBONES, backbone_of
 from m2dr.model.checkpoint import load, save
 from m2dr.model.encoder import Encoder
@@ -33,17 +30,6 @@ def wrapped(folder: Path, seed: int | None = 13) -> Encoder:
 @torch.inference_mode()
 def vectors(encoder: Encoder) -> Tensor:
     return encoder(IDS, MASK)
-
-
-@pytest.mark.parametrize("model_type", ["bert", "modernbert", "qwen3"])
-def test_lora_changes_nothing_before_training(
-    model_type: str, backbone: Callable[[str], Path]
-) -> None:
-    folder = backbone(model_type)
-
-    torch.testing.assert_close(
-        vectors(wrapped(folder, seed=None)), vectors(load(folder)[0]), atol=1e-6, rtol=1e-6
-    )
 
 
 @pytest.mark.parametrize("model_type", BACKBONES)
@@ -101,17 +87,6 @@ def test_only_lora_and_the_exit_heads_learn(
     assert len(layers) == encoder.layers == 4
 
 
-def test_lora_learns_through_checkpointed_blocks(backbone: Callable[[str], Path]) -> None:
-    def gradients(checkpointed: bool) -> dict[str, Tensor | None]:
-        encoder = wrapped(backbone("qwen3")).train()
-        encoder.checkpoint_layers(checkpointed)
-        torch.manual_seed(13)
-        encoder(IDS, MASK).square().sum().backward()
-        return {name: weight.grad for name, weight in encoder.named_parameters()}
-
-    torch.testing.assert_close(gradients(True), gradients(False), atol=1e-4, rtol=1e-4)
-
-
 def test_a_checkpoint_of_a_wrapped_encoder_is_read_back(
     backbone: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -123,35 +98,3 @@ def test_a_checkpoint_of_a_wrapped_encoder_is_read_back(
     after.load_state_dict(load_file(tmp_path / "model.safetensors"))
 
     torch.testing.assert_close(vectors(after), vectors(before), atol=0, rtol=0)
-
-
-def test_lora_may_be_added_again_after_merging(backbone: Callable[[str], Path]) -> None:
-    encoder = wrapped(backbone("bert"))
-    merge_lora(encoder)
-    learnt = vectors(encoder)
-
-    add_lora(encoder, rank=2, alpha=4, dropout=0.0)
-
-    torch.testing.assert_close(vectors(encoder.eval()), learnt, atol=1e-6, rtol=1e-6)
-
-
-def test_transformers_opens_a_merged_model(backbone: Callable[[str], Path], tmp_path: Path) -> None:
-    encoder, (_, tokenizer) = wrapped(backbone("llama")), load(backbone("llama"))
-    merge_lora(encoder)
-    save(encoder, tokenizer, encoder.card, tmp_path)
-
-    _, report = AutoModel.from_pretrained(tmp_path, output_loading_info=True)
-
-    assert not report["missing_keys"]
-    assert not report["unexpected_keys"]
-
-
-def test_without_peft_the_extra_is_named(
-    backbone: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    encoder, _ = load(backbone("bert"))
-    monkeypatch.delitem(sys.modules, "peft", raising=False)
-    monkeypatch.setattr("m2dr.model.lora.find_spec", lambda _: None)
-
-    with pytest.raises(UserError, match=r"peft is not installed.* pip install 'm2dr\[lora\]'"):
-        add_lora(encoder, 4, 8, 0.0)

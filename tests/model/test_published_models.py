@@ -25,14 +25,10 @@ from world import WORDS, configurations, load_plain, make_backbone, unigrams
 
 from m2dr.core.errors import UserError
 from m2dr.core.settings import FitSettings, TrainSettings
-from m2dr.model.backbones import read_config
 from m2dr.model.checkpoint import export_cut, load, read_card, save
-from m2dr.model.graphs import RUNTIMES, open_runtime
 from m2dr.model.static import open_static
-from m2dr.tasks.costs import shape_of
 from m2dr.tasks.encode_texts import embed_texts
 from m2dr.tasks.fit import fit
-from m2dr.tasks.recipe import recipe_of
 from m2dr.tasks.train import train
 
 TEXTS = ["open the file", "a list of numbers and a class of text and a line of words", "path"]
@@ -213,26 +209,6 @@ def test_fitted_exits_keep_the_full_model(
     np.testing.assert_allclose(table, expected, atol=1e-5)
 
 
-@pytest.mark.slow  # exports
-@pytest.mark.parametrize("kind", RUNTIMES)
-@pytest.mark.parametrize("name", ["gtr", "deberta", "embeddinggemma"])
-def test_a_graph_of_it_gives_torchs_vectors(
-    kind: str, name: str, published: Callable[[str], Path], tmp_path: Path
-) -> None:
-    if not RUNTIMES[kind].installed:
-        pytest.skip(f"{kind} is not installed")
-    folder = published(name)
-    opened = open_runtime(kind, str(folder), 2, "auto", "fp32", tmp_path)
-
-    encoder, _ = load(folder)
-    rng = np.random.default_rng(13)
-    for texts, tokens in ((1, 1), (3, 15)):
-        mask = (np.arange(tokens) < tokens - np.arange(texts)[:, None]).astype(np.int64)
-        ids = rng.integers(4, 40, (texts, tokens)) * mask
-        expected = encoder.embed(ids, mask, [2])
-        np.testing.assert_allclose(opened.runtime.embed(ids, mask, [2]), expected, atol=1e-5)
-
-
 def test_embeddinggemma_attends_both_ways_and_cannot_be_made_causal(
     published: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -268,22 +244,6 @@ def test_t5_with_a_decoder_is_read_without_it(tmp_path: Path) -> None:
     assert not [name for name, _ in encoder.named_parameters() if "decoder" in name]
 
 
-def test_t5_reads_texts_of_any_length(tmp_path: Path) -> None:
-    text = "a list of numbers " * 60
-    backbone = make_backbone(tmp_path / "backbone", "t5")
-    change(backbone / "tokenizer_config.json", model_max_length=int(1e30))
-    model = SentenceTransformer(modules=[Transformer(str(backbone)), Pooling(32, "mean")])
-    model.save(str(tmp_path / "model"), create_model_card=False)
-
-    encoder, tokenizer = load(tmp_path / "model")
-
-    (found,) = embed_texts(encoder, tokenizer, [text], "document", (4,))[0]
-    np.testing.assert_allclose(model.encode(text), found, atol=1e-5)
-    assert len(tokenizer([text], encoder.card.document_length)[0]) == 421
-    settings = TrainSettings(backbone=str(backbone), document_length=4096)
-    assert recipe_of(settings).card.document_length == 4096
-
-
 @pytest.mark.parametrize("config", [{}, GATED], ids=["plain", "gated"])
 def test_states_of_t5_beyond_the_range_of_fp16_stay_finite_in_bf16(
     config: dict[str, object], tmp_path: Path
@@ -310,43 +270,6 @@ def test_states_of_t5_beyond_the_range_of_fp16_stay_finite_in_bf16(
     assert heard[0].abs().max() > 65504
     for found in (loaded, cast):
         assert torch.cosine_similarity(found, expected, dim=-1).min() > 0.999
-
-
-def test_the_gate_of_t5_costs_a_third_matrix(tmp_path: Path) -> None:
-    plain, gated = (
-        shape_of(load(make_backbone(tmp_path / str(len(config)), "t5", **config))[0])
-        for config in ({}, GATED)
-    )
-
-    assert (plain.gated, gated.gated) == (False, True)
-    assert gated.encode(4, 7) - plain.encode(4, 7) == 4 * 7 * 32 * 48
-
-
-def test_deberta_with_a_convolution_is_refused_by_name(tmp_path: Path) -> None:
-    folder = make_backbone(tmp_path, "deberta-v2", conv_kernel_size=3)
-
-    for opened in (load, read_card, read_config):
-        with pytest.raises(UserError, match=r"deberta-v2 backbone has conv_kernel_size = 3, .*v3"):
-            opened(folder)
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"auto_map": {"AutoModel": "modeling.NewModel"}}, "code of its own .* never runs"),
-        ({}, "is of type 'new', whose layers are not described; m2dr knows bert, .* gte"),
-    ],
-    ids=["with-code", "without"],
-)
-def test_gte_of_an_architecture_of_its_own_is_refused(
-    changes: dict[str, object], said: str, tmp_path: Path
-) -> None:
-    folder = make_backbone(tmp_path, "gte")
-    change(folder / "config.json", model_type="new", **changes)
-
-    for opened in (load, read_card, read_config):
-        with pytest.raises(UserError, match=said):
-            opened(folder)
 
 
 def change(path: Path, **values: object) -> None:

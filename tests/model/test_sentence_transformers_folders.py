@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import sentence_transformers
 import torch
-from click.testing import CliRunner
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules.module import Module
@@ -26,21 +25,12 @@ from sentence_transformers.sentence_transformer.modules import (
 )
 from torch import nn
 
-from m2dr.cli import main
 from m2dr.core.errors import UserError
-from m2dr.core.records import Query
-from m2dr.core.requests import SearchRequest
-from m2dr.core.settings import read_pretrain_settings, read_train_settings
-from m2dr.data.loaders import open_dataset
+from m2dr.core.settings import read_train_settings
 from m2dr.model import checkpoint, hub
 from m2dr.model import st_folder as st_files
 from m2dr.model.checkpoint import export_cut, load, read_card
-from m2dr.model.graphs import RUNTIMES, open_runtime
-from m2dr.model.tokenizer import read_tokenizer
 from m2dr.tasks.encode_texts import embed_texts
-from m2dr.tasks.pretrain import pretrain
-from m2dr.tasks.recipe import recipe_of
-from m2dr.tasks.search import Searcher
 from m2dr.tasks.train import train
 
 TEXTS = ["open the file", "a list of numbers and a class of text and a line of words", "path"]
@@ -174,10 +164,6 @@ def test_every_module_behind_a_pooling_is_run(chain: str, make: Make) -> None:
     assert_same(folder, layers=2)
 
 
-def test_modules_take_the_joined_vectors_of_several_poolings(make: Make) -> None:
-    assert_same(make(("mean", "max"), [dense(64, 8), Normalize()]))
-
-
 def test_every_module_that_sentence_transformers_ships_is_run_or_refused_by_name(
     make: Make,
 ) -> None:
@@ -193,49 +179,28 @@ def test_every_module_that_sentence_transformers_ships_is_run_or_refused_by_name
         listed = json.loads((folder / "modules.json").read_text())[:2]
         listed.append({"path": "2_X", "type": f"{kind.__module__}.{kind.__name__}"})
         (folder / "modules.json").write_text(json.dumps(listed))
-        with pytest.raises(UserError, match=f"the module {kind.__name__}, which m2dr does not run"):
+        with pytest.raises(UserError, match=rf"names .*\b{kind.__name__}\b"):
             read_card(folder)
-
-
-def test_every_setting_of_a_module_that_is_run_is_known() -> None:
-    """One that a later sentence-transformers adds is refused until it is here."""
-    kinds = {"Dense": Dense, "LayerNorm": LayerNorm, "Normalize": Normalize, "Dropout": Dropout}
-
-    for name, kind in kinds.items():
-        assert set(kind.config_keys) - {*st_files._IN_AND_OUT} == st_files.MODULE_KEYS[name], name
-    assert set(Pooling.config_keys) <= st_files.POOLING_KEYS
-    assert set(Transformer.config_keys) <= {*st_files.READ, *st_files.FIXED, "modality_config"}
 
 
 REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
     "pooling": ("1_Pooling", {"pooling_mode": "attention"}, "the pooling 'attention', which m2dr"),
-    "pooling flag": ("1_Pooling", {"pooling_mode_attention": True}, "pooling_mode_attention"),
     "token dense": (
         "2_Dense", {"module_input_name": "token_embeddings"}, "module_input_name",
     ),
-    "other output": ("2_Dense", {"module_output_name": "other"}, "module_output_name"),
     "unknown activation": (
         "2_Dense", {"activation_function": "transformers.activations.NewGELUActivation"},
         "NewGELUActivation', none of torch.nn",
     ),
-    "odd activation": (
-        "2_Dense", {"activation_function": "torch.nn.modules.linear.Linear"}, "cannot be read",
-    ),
     "width": ("2_Dense", {"in_features": 31}, "takes 31 dims, and a vector has 32 before it"),
-    "shape": ("2_Dense", {"out_features": 9}, "cannot be read"),
-    "unknown key": ("2_Dense", {"gate": 1}, "has 'gate' = 1, which m2dr does not run"),
-    "similarity": ("", {"similarity_fn_name": "euclidean"}, "similarity_fn_name = 'euclidean'"),
-    "other similarity": ("", {"similarity_fn_name": "manhattan"}, "by cosine or dot alone"),
+    "unknown key": ("2_Dense", {"gate": 1}, "has gate = 1, which m2dr does not run"),
+    "similarity": ("", {"similarity_fn_name": "euclidean"}, "similarity 'euclidean'"),
     "kind of model": ("", {"model_type": "SparseEncoder"}, "holds a SparseEncoder"),
-    "default prompt": ("", {"default_prompt_name": "x"}, "default_prompt_name = 'x'"),
-    "prompts": ("", {"prompts": {"query": 3}}, "prompts: Expected"),
     "chat": ("bert", {"modality_config": {"message": {}}}, "modality_config"),
-    "task": ("bert", {"transformer_task": "fill-mask"}, "transformer_task = 'fill-mask'"),
-    "expansion": ("bert", {"query_expansion": {"length": 8}}, "query_expansion"),
-    "processing": ("bert", {"processing_kwargs": {"text": {"max_length": 4}}}, "processing_kwargs"),
-    "unknown": ("bert", {"shout": True}, "shout = True"),
-    "config": ("bert", {"config_args": {"is_causal": False}}, "is_causal = False among its config"),
-    "tokenizer": ("bert", {"processor_kwargs": {"add_eos_token": True}}, "add_eos_token = True"),
+    "task": ("bert", {"transformer_task": "fill-mask"}, "'transformer_task': 'fill-mask'"),
+    "unknown": ("bert", {"shout": True}, "'shout': True"),
+    "config": ("bert", {"config_args": {"is_causal": False}}, "'is_causal': False"),
+    "tokenizer": ("bert", {"processor_kwargs": {"add_eos_token": True}}, "'add_eos_token': True"),
 }  # fmt: skip
 
 
@@ -250,27 +215,22 @@ def test_what_is_not_run_is_refused_by_name(case: str, make: Make) -> None:
         load(folder)
 
 
-LISTS: dict[str, tuple[list[dict[str, object]], str]] = {
-    "own code": ([{"path": "", "type": "custom_st.Transformer"}], "custom_st.Transformer, which"),
-    "outside": ([{"path": "../x", "type": "sentence_transformers.models.Pooling"}], "no folder inside"),
-    "arguments": (
-        [{"path": "", "type": "sentence_transformers.models.Transformer", "kwargs": ["task"]}],
-        r"arguments of its own \(kwargs \['task'\]\)",
-    ),
-    "no pooling": (
-        [{"path": "", "type": "sentence_transformers.models.Transformer"}], "a Pooling behind it",
-    ),
-    "damaged": ([{"path": ""}], "names no module"),
-}  # fmt: skip
+LISTS: dict[str, list[dict[str, object]]] = {
+    "own code": [{"path": "", "type": "custom_st.Transformer"}],
+    "outside": [{"path": "../x", "type": "sentence_transformers.models.Pooling"}],
+    "arguments": [
+        {"path": "", "type": "sentence_transformers.models.Transformer", "kwargs": ["task"]}
+    ],
+    "no pooling": [{"path": "", "type": "sentence_transformers.models.Transformer"}],
+}
 
 
 @pytest.mark.parametrize("case", LISTS)
 def test_a_list_of_modules_that_is_not_run_is_refused(case: str, make: Make) -> None:
-    listed, sentence = LISTS[case]
     folder = make()
-    (folder / "modules.json").write_text(json.dumps(listed))
+    (folder / "modules.json").write_text(json.dumps(LISTS[case]))
 
-    with pytest.raises(UserError, match=sentence):
+    with pytest.raises(UserError, match="m2dr runs"):
         read_card(folder)
 
 
@@ -292,24 +252,6 @@ def test_weights_in_a_pickle_are_refused(make: Make) -> None:
         load(folder)
 
 
-def test_an_adapter_is_refused(make: Make) -> None:
-    folder = make()
-    (folder / "adapter_config.json").write_text("{}")
-
-    with pytest.raises(UserError, match=r"adapter_config\.json"):
-        load(folder)
-
-
-def test_a_final_normalize_is_run_where_vectors_are_compared_by_dot(make: Make) -> None:
-    folder = make("mean", [Normalize()], similarity_fn_name="dot", truncate_dim=8)
-
-    expected = theirs(folder).encode(TEXTS)
-
-    np.testing.assert_allclose(ours(folder), expected, atol=1e-5)
-    assert read_card(folder).similarity == "dot"
-    assert (np.linalg.norm(expected, axis=1) < 0.99).all()  # normalised first, then cut
-
-
 @pytest.mark.parametrize("named", [None, "cosine", "dot"])
 def test_vectors_are_compared_as_sentence_transformers_compares_them(
     named: str | None, make: Make
@@ -318,12 +260,6 @@ def test_vectors_are_compared_as_sentence_transformers_compares_them(
     change(folder / st_files.MODEL_SETTINGS, similarity_fn_name=named)
 
     assert read_card(folder).similarity == theirs(folder).similarity_fn_name
-
-
-def test_a_truncated_model_is_as_wide_as_sentence_transformers_makes_it(make: Make) -> None:
-    folder = make("mean", [dense(32, 24)], truncate_dim=10)
-
-    assert_same(folder)
 
 
 PROMPTS: dict[str, dict[str, object]] = {
@@ -348,16 +284,6 @@ def test_prompts_stand_before_texts_as_they_are(case: str, make: Make) -> None:
         np.testing.assert_allclose(ours(folder, side=side), expected, atol=1e-5)
 
 
-def test_a_passage_prompt_stands_before_documents(make: Make) -> None:
-    folder = make(prompts={"query": "read: ", "passage": "line: "})
-    settings = folder / st_files.MODEL_SETTINGS
-    change(settings, prompts={"query": "read: ", "passage": "line: "})
-
-    expected = theirs(folder).encode(TEXTS, prompt_name="passage")
-
-    np.testing.assert_allclose(ours(folder, side="document"), expected, atol=1e-5)
-
-
 def test_texts_are_cut_where_sentence_transformers_cuts_them(make: Make, tiny: Transformer) -> None:
     long = " ".join(["list of numbers"] * 60)
     before = tiny.max_seq_length
@@ -377,19 +303,6 @@ def test_texts_are_cut_where_sentence_transformers_cuts_them(make: Make, tiny: T
     assert read_card(folder).query_length == length(folder) == 7
 
 
-def test_a_model_that_lowercases_its_texts_is_given_them_so(make: Make) -> None:
-    folder = make()
-    tokenizer = json.loads((folder / "tokenizer.json").read_text())
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer | {"normalizer": None}))
-    change(folder / st_files.SETTINGS[0], do_lower_case=True)
-
-    rows = load(folder)[1](["Open The FILE"], 64)
-
-    assert rows == theirs(folder).tokenize(["Open The FILE"])["input_ids"].tolist()
-    assert rows == load(folder)[1](["open the file"], 64)
-    assert rows == read_tokenizer(folder, st_files.lowercases(folder))(["Open The FILE"], 64)
-
-
 def test_a_model_that_lowercases_does_so_when_it_was_saved_again(
     make: Make, tmp_path: Path
 ) -> None:
@@ -403,15 +316,6 @@ def test_a_model_that_lowercases_does_so_when_it_was_saved_again(
 
     assert rows == load(tmp_path / "saved")[1](["Open The FILE"], 64)
     assert rows == theirs(tmp_path / "saved").tokenize(["Open The FILE"])["input_ids"].tolist()
-
-
-def test_every_file_of_a_model_may_be_read_by_whoever_may_read_its_card(
-    make: Make, tmp_path: Path
-) -> None:
-    checkpoint.save(*load(make()), read_card(make()), tmp_path / "saved")
-
-    modes = {path.stat().st_mode for path in (tmp_path / "saved").iterdir() if path.is_file()}
-    assert len(modes) == 1
 
 
 def test_a_transformer_in_a_folder_of_its_own_is_found(make: Make) -> None:
@@ -502,77 +406,3 @@ def test_modules_are_trained_on_and_written_back(
         expected = referee.encode(TEXTS, normalize_embeddings=unit)
         np.testing.assert_allclose(ours(tmp_path / folder), expected, atol=1e-5)
         np.testing.assert_allclose(ours(tmp_path / "m", layer), expected, atol=1e-5)
-
-
-def test_a_model_with_modules_is_replaced_whole(
-    make: Make, tiny_corpus: Path, tiny_backbone: Path, tmp_path: Path
-) -> None:
-    first = make("mean", [dense(32, 24), layer_norm(24)])
-    for backbone in (first, tiny_backbone):
-        words = settings(backbone, tiny_corpus, "variant=plain", "refit=false")
-        train(read_train_settings(None, words), tmp_path / "m", overwrite=True)
-
-    kept = {path.name for path in (tmp_path / "m").iterdir() if path.is_dir()}
-    assert kept - {"tensorboard"} == {"1_Pooling"}
-    assert read_card(tmp_path / "m").width == 32
-
-
-@pytest.mark.parametrize(
-    ("pooling", "chain", "words", "sentence"),
-    [
-        ("max", [], ["variant=mipic"], r"\(sia\), and .* has the pooling max"),
-        ("mean", [dense(32, 32)], ["variant=mipic"], r"the module Dense \(2_Dense\) behind"),
-        (("cls", "mean"), [], ["pooling=mean"], r"several poolings \(cls\+mean\)"),
-    ],
-)
-def test_a_recipe_that_needs_the_space_of_the_tokens_is_refused(
-    pooling: object, chain: Chain, words: list[str], sentence: str, make: Make, tiny_corpus: Path
-) -> None:
-    asked = read_train_settings(None, settings(make(pooling, chain), tiny_corpus, *words))
-
-    with pytest.raises(UserError, match=sentence):
-        recipe_of(asked)
-
-
-def test_words_are_not_pretrained_behind_a_module(
-    make: Make, tiny_corpus: Path, tmp_path: Path
-) -> None:
-    words = [f'backbone="{make("mean", [dense(32, 32)])}"', f'corpus="{tiny_corpus}"', "steps=1"]
-
-    with pytest.raises(UserError, match=r"has the module Dense \(2_Dense\) behind its pooling"):
-        pretrain(read_pretrain_settings(None, [*words, "batch_texts=4"]), tmp_path / "m")
-
-
-@pytest.mark.parametrize("kind", RUNTIMES)
-def test_graphs_hold_the_modules_too(kind: str, make: Make, tmp_path: Path) -> None:
-    pooling = ("max", "mean_sqrt_len_tokens", "weightedmean")
-    folder = make(pooling, [dense(96, 24), layer_norm(24), Normalize(), dense(24, 8)])
-    opened = open_runtime(kind, str(folder), 2, "cpu", "fp32", tmp_path)
-    encoder, tokenizer = load(folder, 2)
-
-    rows = tokenizer(TEXTS, 64)
-    longest = max(map(len, rows))
-    ids = np.array([row + [0] * (longest - len(row)) for row in rows])
-    mask = np.array([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
-
-    found = opened.runtime.embed(ids, mask, [2])
-    np.testing.assert_allclose(found, encoder.embed(ids, mask, [2]), atol=1e-5)
-
-
-def test_an_index_of_such_a_model_ranks_as_sentence_transformers_does(
-    make: Make, tiny_corpus: Path, tmp_path: Path
-) -> None:
-    folder = make("max", [dense(32, 24), Normalize()], prompts={"query": "read ", "document": ""})
-    words = ("--corpus", tiny_corpus, "--model", folder, "--indexes", tmp_path, "--dtype", "fp32")
-    told = CliRunner().invoke(main, list(map(str, ("index", "corpus", *words))))
-    assert told.exit_code == 0, told.output
-    asked = SearchRequest(str(tiny_corpus), str(folder), root=tmp_path, device="cpu", dtype="fp32")
-
-    found = Searcher(asked).run([Query("q", TEXTS[0])], 5).rankings["q"]
-
-    model, documents = theirs(folder), list(open_dataset(str(tiny_corpus)).documents())
-    vectors = model.encode_document([document.content for document in documents])
-    scores = model.similarity(model.encode_query([TEXTS[0]]), vectors)[0]
-    best = scores.topk(5)
-    assert found.scores == pytest.approx(best.values.tolist(), abs=1e-3)  # documents are float16
-    assert found.docids[0] == documents[int(best.indices[0])].id

@@ -1,7 +1,6 @@
 """Exported cuts give the vectors of m2dr where m2dr cannot be imported."""
 
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,12 +14,10 @@ from numpy.typing import NDArray
 from world import make_fitted, make_model
 
 import m2dr
-from m2dr.core.errors import UserError
 from m2dr.core.records import Cut, ExportRecord
-from m2dr.model import exits
 from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import load, read_card, save
-from m2dr.model.export import cut_model, refuse_unready, write_standalone
+from m2dr.model.export import cut_model, write_standalone
 from m2dr.model.modules import Dense, rotate
 
 TEXTS = ["open the file", "a list of numbers and a class of text and a line of words", "path"]
@@ -30,7 +27,7 @@ Vectors = NDArray[np.float32]
 
 # Runs where m2dr cannot be imported: sentence-transformers, then the README's lines for transformers.
 ELSEWHERE = r"""
-import json, re, sys
+import json, sys
 from pathlib import Path
 sys.modules["m2dr"] = None
 import numpy as np
@@ -40,14 +37,7 @@ transformers.logging.set_verbosity_error()
 texts, found = json.loads(sys.argv[1]), {}
 for folder in map(Path, sys.argv[3:]):
     model = SentenceTransformer(str(folder), device="cpu")
-    found[f"st-{folder.name}"] = model.encode(texts, prompt="")
-    page = (folder / "README.md").read_text()
-    for block in re.findall(r"```python\n(.*?)```", page, re.S):
-        if "AutoTokenizer" in block:
-            block = block.replace("FOLDER", str(folder)).replace('["a question"]', repr(texts))
-            names = {}
-            exec(block, names)
-            found[f"hf-{folder.name}"] = names["vectors"].numpy()
+    found[folder.name] = model.encode(texts, prompt="")
 np.savez(sys.argv[2], **found)
 """
 
@@ -118,7 +108,7 @@ def exported(
 def elsewhere(
     exported: dict[str, tuple[Path, Path, Cut]], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Vectors]:
-    """What sentence-transformers and transformers give in a process without m2dr."""
+    """What sentence-transformers gives in a process without m2dr."""
     file = tmp_path_factory.mktemp("elsewhere") / "found.npz"
     folders = [str(folder) for folder, _, _ in exported.values()]
     line = [sys.executable, "-W", "ignore", "-c", ELSEWHERE, json.dumps(TEXTS), str(file), *folders]
@@ -133,11 +123,7 @@ def test_every_export_gives_the_same_vectors_without_m2dr(
     for name, (folder, model, cut) in exported.items():
         expected = vectors(model, cut)
         assert expected.shape == (len(TEXTS), cut.dim), name
-        tools = [tool for tool in ("st", "hf") if f"{tool}-{folder.name}" in elsewhere]
-        assert tools == ["st", "hf"][: 1 if read_card(folder).exit_head == "table" else 2], name
-        for tool in tools:
-            found = elsewhere[f"{tool}-{folder.name}"]
-            np.testing.assert_allclose(found, expected, atol=1e-5, err_msg=f"{tool} {name}")
+        np.testing.assert_allclose(elsewhere[folder.name], expected, atol=1e-5, err_msg=name)
 
 
 def test_every_export_is_a_model_of_m2dr_with_the_same_vectors(
@@ -175,35 +161,3 @@ def test_an_export_of_an_export_is_cut_again(
         np.testing.assert_allclose(
             vectors(again, Cut(2, 4)), vectors(model, Cut(2, 4)), atol=1e-5, err_msg=name
         )
-
-
-def test_an_exit_that_reads_all_layers_is_refused_with_the_command_of_a_graph(
-    tiny_fitted: Path, tmp_path: Path
-) -> None:
-    model = make_fitted(tiny_fitted, tmp_path / "all", inputs="all-layers")
-    with pytest.raises(UserError, match=r"no module; export it with --format onnx"):
-        export(model, CUT, tmp_path / "out")
-    assert not (tmp_path / "out" / "m2dr.json").exists()
-
-
-def test_a_cut_that_was_neither_fitted_nor_trained_is_refused(tiny_backbone: Path) -> None:
-    card = replace(read_card(tiny_backbone), cuts=(Cut(2, 8), Cut(2, 16), Cut(4, 32)))
-    for cut in (Cut(2, 8), Cut(2, 12), Cut(4, 32)):
-        refuse_unready(card, cut, "mine", None)
-    refuse_unready(card, Cut(3, 8), "mine", Path("exits"))
-    for cut in (Cut(2, 4), Cut(3, 8), Cut(4, 16)):
-        with pytest.raises(UserError, match="neither fitted nor trained; its cuts are L2D8, L2D16"):
-            refuse_unready(card, cut, "mine", None)
-
-
-def test_a_table_of_another_encoder_is_refused(
-    exported: dict[str, tuple[Path, Path, Cut]], tmp_path: Path
-) -> None:
-    import shutil
-
-    folder = shutil.copytree(exported["fitted tokens+layer"][0], tmp_path / "copy")
-    with pytest.raises(UserError, match=re.escape("belong to its encoder")):
-        exits.read_table(folder, 2, 32, 8, 65)
-    (folder / "3_WordWeights" / "config.json").write_text("{}")
-    with pytest.raises(UserError, match="fingerprint|cannot be read"):
-        load(folder)

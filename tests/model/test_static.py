@@ -17,10 +17,9 @@ from world import TEXT, WORDS, make_fitted, make_model
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import Side
-from m2dr.model.checkpoint import load, load_tokenizer
+from m2dr.model.checkpoint import load_tokenizer
 from m2dr.model.hub import STATIC
 from m2dr.model.static import StaticTable, open_static, read_static, write_static
-from m2dr.tasks.encode_texts import embed_texts
 
 V, P = 40, 24
 ROWS = st.lists(st.lists(st.integers(0, V - 1), max_size=9), max_size=6)
@@ -73,16 +72,6 @@ def test_a_text_is_the_weighted_mean_of_its_rows(
     np.testing.assert_allclose(table.embed(rows, dim), vectors[:, :dim], rtol=0, atol=1e-6)
 
 
-def test_a_batch_of_thousands_is_each_text_by_itself(table: StaticTable) -> None:
-    generator = np.random.default_rng(5)
-    rows = [generator.integers(0, V, generator.integers(0, 9)).tolist() for _ in range(9000)]
-
-    vectors = table.embed(rows)
-
-    for number in (0, 1, 4095, 4096, 8191, 8192, 8999):
-        np.testing.assert_allclose(vectors[number], mean(table, rows[number]), atol=2e-6)
-
-
 def test_rows_that_are_not_used_are_not_read(tmp_path: Path) -> None:
     write_static(tmp_path, *numbers())
     path = tmp_path / STATIC
@@ -105,12 +94,6 @@ def test_an_id_without_a_row_is_refused(table: StaticTable, ids: list[int], stra
     for rows in ([ids], [[1, 2], ids]):
         with pytest.raises(UserError, match=f"Token {strange} was asked for.* of {V} tokens"):
             table.embed(rows)
-
-
-@pytest.mark.parametrize("dim", [0, -1, P + 1])
-def test_a_dim_that_is_not_there_is_refused(table: StaticTable, dim: int) -> None:
-    with pytest.raises(UserError, match=f"Dim {dim} was asked for; layer 0 has {P}"):
-        table.embed([[1]], dim)
 
 
 def test_what_no_table_may_hold_is_not_written(tmp_path: Path) -> None:
@@ -182,17 +165,8 @@ def test_texts_become_the_ids_that_all_layers_read(
 
     ids = load_tokenizer(fitted)([prefix + text for text in TEXTS], length)
     assert max(map(len, ids)) == length
-    np.testing.assert_array_equal(vectors, encoder.embed_ids(ids))
+    np.testing.assert_array_equal(vectors, encoder.table.embed(ids))
     np.testing.assert_allclose(encoder.embed(TEXTS, side, 8), vectors[:, :8], atol=1e-6)
-
-
-def test_layer_0_is_the_same_by_torch(fitted: Path) -> None:
-    encoder, tokenizer = load(fitted, 0)
-
-    ours = open_static(fitted).embed(TEXTS)
-
-    theirs = embed_texts(encoder, tokenizer, TEXTS, "query", [0])[0]
-    np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
 @given(texts=st.lists(st.lists(st.sampled_from([*WORDS, "Zebra!", "ünï", "\n"])).map(" ".join)))
@@ -229,43 +203,9 @@ def test_a_table_beside_an_index_serves_a_model_without_one(fitted: Path, tmp_pa
     assert beside.tokenizer(["read"], 9) == load_tokenizer(plain)(["read"], 9)
 
 
-def test_a_folder_without_layer_0_is_named(fitted: Path) -> None:
-    plain = fitted.parent / "model"
-
-    with pytest.raises(UserError, match="has no layer_0.safetensors"):
-        open_static(plain)
-
-
-@pytest.mark.parametrize(
-    ("shape", "sentence"),
-    [
-        ((64, 16), "of 16 dims, and those of .* have 32"),
-        ((60, 32), "of 60 tokens, and the tokenizer"),
-    ],
-)
-def test_the_table_of_another_model_is_refused(
-    shape: tuple[int, int], sentence: str, fitted: Path, tmp_path: Path
-) -> None:
-    write_static(tmp_path, np.ones(shape, np.float32), np.ones(shape[0], np.float32))
-
-    with pytest.raises(UserError, match=sentence):
-        open_static(fitted, tmp_path)
-
-
 def test_a_changed_table_is_refused_with_the_whole_model(fitted: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(fitted, tmp_path / "copy")
     write_static(folder, np.ones((64, 32), np.float32), np.ones(64, np.float32))
 
     with pytest.raises(UserError, match="were changed"):
         open_static(folder)
-
-
-def test_a_model_without_tokenizer_json_is_refused(tmp_path: Path, fitted: Path) -> None:
-    folder, exits = shutil.copytree(fitted.parent / "model", tmp_path / "slow"), tmp_path / "exits"
-    for name in ("m2dr.json", "tokenizer.json"):
-        (folder / name).unlink()
-    exits.mkdir()
-    shutil.copy(fitted / STATIC, exits)
-
-    with pytest.raises(UserError, match="has no tokenizer.json"):
-        open_static(folder, exits)

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
-from world import unigrams
 
 from m2dr.model.exits import TokenFeatures, WholeWords, WordFeatures
 from m2dr.model.tokenizer import ModelTokenizer
@@ -78,44 +77,6 @@ def test_rows_are_those_of_a_tokenizer_with_the_words(texts: list[str]) -> None:
     assert found == [longer.encode(text).ids for text in texts]
 
 
-@given(TEXTS.filter(bool))
-def test_a_padded_batch_has_the_same_rows(texts: list[str]) -> None:
-    tokenizer = made()
-    words, _ = words_of(tokenizer, CORPUS)
-    rows = [torch.tensor(row) for row in tokenizer(texts, 64)]
-    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-    mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], True)
-
-    longer, real = words.batch(ids, mask)
-
-    expected = words.rows(row.tolist() for row in rows)
-    assert [one[m > 0].tolist() for one, m in zip(longer, real, strict=True)] == expected
-    alone, _ = words.batch(rows[0][None], None)
-    assert alone.tolist() == expected[:1]
-
-
-def test_words_that_were_written_are_read_again(tmp_path: Path) -> None:
-    tokenizer = made()
-    words, _ = words_of(tokenizer, CORPUS)
-    words.write(tmp_path / "tokenizer.json")
-
-    again = WholeWords.read(tmp_path / "tokenizer.json", FIRST)
-
-    rows = tokenizer(CORPUS, 64)
-    assert again.count == words.count
-    assert again.rows(rows) == words.rows(rows)
-
-
-def test_the_most_frequent_words_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("m2dr.model.exits.MOST", 2)
-    tokenizer = made()
-
-    _, pieces = words_of(tokenizer, [*2 * ["ace deed", "deed cab", "cab"], "decade"])
-
-    kept = tokenizer.inner(["cab", "deed"], add_special_tokens=False)["input_ids"]
-    assert [list(one) for one in pieces] == kept
-
-
 @pytest.mark.parametrize("special", [False, True])
 def test_tokens_that_were_added_to_the_tokenizer_keep_their_ids(
     special: bool, tmp_path: Path
@@ -138,16 +99,6 @@ def test_tokens_that_were_added_to_the_tokenizer_keep_their_ids(
     assert {known["covid-e"], known["[q]"]} < set(found)
 
 
-def test_a_word_that_occurs_once_is_not_added() -> None:
-    tokenizer = made()
-
-    _, pieces = words_of(tokenizer, ["ace deed", "deed cab"])
-
-    assert [list(one) for one in pieces] == tokenizer.inner(["deed"], add_special_tokens=False)[
-        "input_ids"
-    ]
-
-
 def test_the_row_of_a_word_stands_for_the_word_and_its_pieces() -> None:
     tokenizer, draw = made(), torch.Generator().manual_seed(13)
     words, pieces = words_of(tokenizer, CORPUS)
@@ -168,14 +119,3 @@ def test_the_row_of_a_word_stands_for_the_word_and_its_pieces() -> None:
     assert len(beside) > len(row)
     torch.testing.assert_close(found, mean, atol=2e-3, rtol=0)  # half floats
     assert torch.equal(rows[:FIRST], table[:FIRST])
-
-
-def test_tokenizers_that_words_cannot_be_added_to_have_none(tmp_path: Path) -> None:
-    folder = unigrams(tmp_path)
-    pieces = ModelTokenizer(PreTrainedTokenizerFast.from_pretrained(folder))
-    assert WholeWords.of(pieces, pieces(CORPUS, 64), 64) is None
-    for options in ({"truncation_side": "left"}, {"split_special_tokens": True}, {"prefix": ""}):
-        other = made(**options)
-        assert WholeWords.of(other, other(CORPUS, 64), FIRST) is None
-    whole = made()
-    assert WholeWords.of(whole, whole(["bead ab -"], 64), FIRST) is None

@@ -1,7 +1,6 @@
 """Layer 0 of a fitted model, through every command that names a layer, beside numpy's own sums."""
 
 import json
-import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,11 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from commands import parsed
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from trec import trec_eval
-from world import make_fitted
 
 import m2dr
 from m2dr.cli import main
@@ -120,13 +117,6 @@ def test_queries_of_layer_0_rank_documents_of_any_layer_as_numpy_does(
         np.testing.assert_allclose(ranking.scores, scores[places], atol=2e-6)
 
 
-def test_documents_are_those_of_the_last_layer_where_none_are_named() -> None:
-    told = done("search", TEXTS[0], *ASKED, "--query-layer", "0")
-
-    assert "40 documents of tiny (layer 4), queries at L0D32 of model" in told
-    assert "Warning" not in told
-
-
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_python_searches_at_layer_0_and_at_all_layers_when_none_is_named(place: Path) -> None:
     opened = m2dr.open_index("tiny", model="model", dtype="fp32", exits="model")
@@ -143,16 +133,6 @@ def test_python_searches_at_layer_0_and_at_all_layers_when_none_is_named(place: 
     assert kept.searcher(layer=4, document_layer=4).documents.layer == 4
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_an_index_named_by_its_folder_is_searched_by_its_own_layer_0(place: Path) -> None:
-    folder = store_of(place, 0) / "dim-8"
-
-    assert "(layer 0), queries at L0D8" in done("search", "read", "--index", folder)
-    assert "(layer 0), queries at L4D8" in done(
-        "search", "read", "--index", folder, "--query-layer", "4"
-    )
-
-
 def test_the_grid_of_a_fitted_model_has_a_row_0_that_trec_eval_confirms(place: Path) -> None:
     told = done(
         "evaluate", "retrieval", *ASKED, "--dims", "8,32", "--measure", "nDCG@10", "--runs", "all",
@@ -164,7 +144,7 @@ def test_the_grid_of_a_fitted_model_has_a_row_0_that_trec_eval_confirms(place: P
     assert (grid.layers, grid.dims) == ((0, 1, 2, 3, 4), (8, 32))
     assert "\n    0  " in told
     judged: dict[str, dict[str, int]] = {}
-    for _, one in read_judgements(place / "tiny" / "qrels" / "test.tsv"):
+    for one in read_judgements(place / "tiny" / "qrels" / "test.tsv"):
         judged.setdefault(one.query_id, {})[one.document_id] = one.relevance
     for dim in (8, 32):
         rankings = read_run(folder / "runs" / f"L0D{dim}.trec").rankings
@@ -175,72 +155,6 @@ def test_the_grid_of_a_fitted_model_has_a_row_0_that_trec_eval_confirms(place: P
         mean = np.mean([values["ndcg_cut_10"] for values in measured.values()])
         assert grid.cells[Cut(0, dim)]["nDCG@10"] == pytest.approx(mean, abs=1e-6)
     assert "0,8,nDCG@10" in (folder / "grid.csv").read_text()
-
-
-def test_crossed_layers_have_documents_of_layer_0_too(place: Path) -> None:
-    told = done(
-        "evaluate", "retrieval", *ASKED, "--layers", "0,4", "--dims", "8", "--documents", "cross",
-        "--measure", "nDCG@10", "--runs", "none", "--out", "crossed",
-    )  # fmt: skip
-
-    assert "queries      0      4\n      0  " in told
-    home = place / "crossed" / "tiny" / "test"
-    assert read_grid(home / "model.documents-00" / "grid.json").layers == (0, 4)
-    same = done(
-        "evaluate", "retrieval", *ASKED, "--layers", "0", "--dims", "8", "--documents", "0",
-        "--measure", "nDCG@10", "--runs", "none", "--out", "of-0",
-    )  # fmt: skip
-    assert "documents of the last layer" in same
-
-
-def test_everything_that_reads_results_takes_a_row_0(place: Path) -> None:
-    done("evaluate", "retrieval", *ASKED, "--measure", "nDCG@10", "--costs", "--out", "all")
-    folder = place / "all" / "tiny" / "test" / "model"
-
-    compared = done("compare", folder, "--against", f"{folder}@L0D32")
-    picked = done("pick", folder, "--latency", "1s")
-    cheapest = done("pick", folder, "--multiply-adds", 5 * 32 + 40 * 32)
-    done("report", folder, "--out", "page.html")
-    drawn = done("figures", folder, "--out", "figures").splitlines()
-
-    assert "not significantly different from model at L0D32" in compared
-    assert "of L4D32" in picked
-    assert cheapest.startswith("L0D")
-    for line in [one for one in cheapest.splitlines() if one.startswith("m2dr ")]:
-        parsed(line)
-    assert "--query-layer 0 --document-layer 4" in cheapest
-    page = (place / "page.html").read_text()
-    assert "L0D8" in page
-    assert any("heat" in line for line in drawn)
-
-
-def test_a_picked_layer_0_with_documents_of_its_own_is_not_exported(
-    tiny_backbone: Path, tmp_path: Path
-) -> None:
-    model = make_fitted(tiny_backbone, tmp_path / "same", documents="same")
-    asked = ("--corpus", "tiny", "--model", model, "--dtype", "fp32")
-    done(
-        "evaluate", "retrieval", *asked, "--layers", "0,4", "--dims", "8", "--measure", "nDCG@10",
-        "--costs", "--out", tmp_path,
-    )  # fmt: skip
-
-    told = done("pick", tmp_path / "tiny" / "test" / "same", "--multiply-adds", 5 * 32 + 40 * 8)
-
-    commands = [shlex.split(line) for line in told.splitlines() if line.startswith("m2dr ")]
-    assert [words[1] for words in commands] == ["index", "search"]
-    assert commands[0][-4:-2] == ["--layer", "0"]
-    assert "Warning" not in done(*commands[0][1:]) + done(*commands[1][1:])
-
-
-def test_sentence_tasks_have_a_row_0(place: Path) -> None:
-    pairs = [("5", "read the file", "open a file"), ("1", "a list", "close"), ("3", "the", "line")]
-    rows = ["score\tsentence1\tsentence2", *map("\t".join, pairs)]
-    (place / "tiny-test.tsv").write_text("\n".join(rows) + "\n")
-
-    done("evaluate", "sts", "--task", "tiny-test.tsv", "--model", "model", "--out", "sts")
-
-    (path,) = (place / "sts").rglob("grid.json")
-    assert read_grid(path).layers == (0, 1, 2, 3, 4)
 
 
 def test_documents_of_layer_0_are_verified_and_imported(place: Path) -> None:
@@ -258,28 +172,9 @@ def test_documents_of_layer_0_are_verified_and_imported(place: Path) -> None:
     assert "Name the model and layer that made the vectors" in other
 
 
-def test_negatives_are_mined_at_layer_0(place: Path) -> None:
-    asked = ("mine", *ASKED, "--query-layer", "0", "--dim", "8", "--depth", "9", "--negatives", "4")
-
-    told = done(*asked, "--margin", "0", "--out", "groups.jsonl")
-
-    assert "Mining tiny with queries at L0D8 of model" in told
-    documents = open_store(store_of(place, 4))
-    for line in (place / "groups.jsonl").read_text().splitlines():
-        group = json.loads(line)
-        scores = cosines(
-            table_vectors(place / "model", [group["query"]]), documents.rows(range(40)), 8
-        )
-        found = [one["docid"] for one in group["negative_passages"]]
-        held = [scores[0][documents.docids.index(docid)] for docid in found]
-        assert held == sorted(held, reverse=True)
-        assert held[0] >= np.sort(scores[0])[-3]  # the answer, and a copy of it at most, before it
-
-
 def test_the_doors_to_beir_and_mteb_encode_queries_at_layer_0(place: Path) -> None:
     expected = table_vectors(place / "model", TEXTS)[:, :8]
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-    static = load_file(place / "model" / STATIC)
 
     beir, mteb = (door("model", layer=0, dim=8, dtype="fp32") for door in (BeirModel, MtebEncoder))
 
@@ -291,7 +186,6 @@ def test_the_doors_to_beir_and_mteb_encode_queries_at_layer_0(place: Path) -> No
     )  # compared with each other
     documents = mteb.encode(batches, prompt_type="document")  # of the last layer
     assert np.abs(documents - expected).max() > 1e-3
-    assert mteb.parameters > static["table"].size
     searched = BeirIndex("tiny", "model", layer=0, dim=8, dtype="fp32")
     corpus = {f"d{n}": {"text": ""} for n in range(40)}
     found = searched.search(corpus, {"a": TEXTS[0]}, 3, "cos_sim")["a"]
@@ -299,53 +193,6 @@ def test_the_doors_to_beir_and_mteb_encode_queries_at_layer_0(place: Path) -> No
         TEXTS[0], k=3
     )
     assert found == {hit.docid: pytest.approx(hit.score, abs=1e-6) for hit in ours.hits}
-
-
-LAYERED = [
-    ("search", "read", "--query-layer", "0", "--exits", "model"),
-    ("search", "read", "--document-layer", "0"),
-    ("index", "corpus", "--layer", "0"),
-    ("evaluate", "retrieval", "--layers", "0,2"),
-    ("evaluate", "retrieval", "--layers", "2", "--documents", "0"),
-    ("mine", "--query-layer", "0", "--out", "g.jsonl"),
-    ("index", "import", "--layer", "0", "--vectors", "V.npy", "--ids", "V.txt"),
-]
-
-
-@pytest.mark.parametrize("words", LAYERED, ids=lambda words: " ".join(words[:4]))
-def test_layer_0_of_a_model_that_is_not_fitted_ends_in_the_command_that_fits_it(
-    words: Sequence[str], place: Path, tiny_backbone: Path
-) -> None:
-    shutil.copytree(tiny_backbone, place / "plain one", dirs_exist_ok=True)
-    np.save(place / "V.npy", np.ones((40, 32), np.float32))
-    (place / "V.txt").write_text("".join(f"d{n}\n" for n in range(40)))
-
-    told = refused(*words, "--corpus", "tiny", "--model", "plain one")
-
-    line = told.strip().rpartition("with: ")[2]
-    assert "Layer 0 was asked for, and only a fitted model has it." in told
-    assert parsed(line).params["backbone"] == "plain one"
-
-
-@pytest.mark.parametrize(
-    "words",
-    [("search", "a", "--query-layer", "-1"), ("index", "corpus", "--layer", "-1"),
-     ("index", "corpus", "--dim", "0"), ("search", "a", "--dim", "0"),
-     ("train", "--layers", "-1"), ("export", "--layers", "-1", "--out", "x")],
-    ids=lambda words: " ".join(words[:4]),
-)  # fmt: skip
-def test_layers_below_0_and_dims_below_1_are_refused_where_they_are_read(
-    words: Sequence[str],
-) -> None:
-    assert "Error: Invalid value for" in refused(*words)
-
-
-def test_a_fitted_model_is_not_pre_trained_on_but_what_it_was_made_of(place: Path) -> None:
-    told = refused("pretrain", "--corpus", "tiny", "--backbone", "model", "--out", "trained")
-
-    line = told.strip().rpartition("made of: ")[2]
-    assert "model has fitted exits" in told
-    assert parsed(line).params["backbone"] == read_card(place / "model").backbone
 
 
 def test_a_cut_with_layer_0_is_refused_in_python_where_there_is_none(tiny_backbone: Path) -> None:
