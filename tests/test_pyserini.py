@@ -62,7 +62,7 @@ def indexed(kind: str, backbone: Path, corpus: Path, place: Path) -> Path:
     return found
 
 
-@pytest.fixture(scope="module", params=["cosine", "dot", "fitted"])
+@pytest.fixture(scope="module", params=["dot", "fitted"])
 def folder(
     request: pytest.FixtureRequest, dtype: str, tiny_backbone: Path, tiny_corpus: Path,
     tmp_path_factory: pytest.TempPathFactory,

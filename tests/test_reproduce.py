@@ -168,15 +168,6 @@ def test_every_model_is_a_recipe_at_both_scales(
             assert (settings.steps, settings.epochs) == (3, 0)
 
 
-def test_at_the_scale_of_the_paper_a_file_is_taken_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "msmarco").mkdir()
-
-    settings = settings_of(MODELS["full-dim"], Scale(False, tmp_path, tmp_path / "out"))
-
-    assert (settings.epochs, settings.batch_queries, settings.similarity) == (3.0, 128, "dot")
-    assert settings.corpus == str(tmp_path / "msmarco")
-
-
 def test_the_mean_of_published_cells_is_over_the_cuts_that_a_word_stands_for() -> None:
     cells = grids("2dmse-table-4")["MRL"]
     measured = Measured({"here": {"Spearman": cells}}, {}, "sts", 0.0, False)
@@ -389,12 +380,3 @@ def test_a_language_model_answers_from_what_each_cut_finds(
     generator.room = len(short) + 5
     long = generator._ids("read a file", "list " * 500)
     assert (len(long), long[-20:]) == (len(short) + 5, short[-20:]), "the question stays"
-
-
-def test_published_answers_are_compared_by_sign_and_drift() -> None:
-    cells = {"ese": {"L12D64": {"EM": 0.30}}, "ese-raw": {"L12D64": {"EM": 0.29}}}
-
-    shown = rag.checked(cells, "EM", small=False)
-
-    assert "expected +2.42" in shown
-    assert "found +1.00, drift -1.42: seen" in shown

@@ -453,13 +453,18 @@ def save(figure: "Figure", path: Path) -> Path:
     """Write a figure as .png or .svg, atomically and reproducibly.
 
     Text of an SVG is kept as text, for search, copying and screen readers.
+
+    Raises:
+        UserError: the suffix is another.
     """
     from matplotlib import rc_context
     from matplotlib.text import Text
 
+    kind = path.suffix.removeprefix(".").lower()
+    if kind not in _METADATA:
+        raise UserError(f"{path.name} was to be drawn as {kind or 'nothing'}; give .png or .svg.")
     for words in figure.findobj(Text):  # U+FFFD for what no figure can hold
         words.set_text(_NO_XML.sub("\ufffd", words.get_text()))
-    kind = path.suffix.removeprefix(".").lower()
     stable = rc_context({"svg.fonttype": "none", "svg.hashsalt": "m2dr"})
     with atomic_path(path) as unfinished, warnings.catch_warnings(), stable:
         # Letters that the font lacks, as in the name of a model, are drawn as boxes.

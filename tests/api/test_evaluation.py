@@ -67,7 +67,7 @@ def test_a_figure_is_drawn(grid: EvaluatedGrid, tmp_path: Path) -> None:
     assert path.read_bytes().startswith(b"\x89PNG")
     with pytest.raises(UserError, match="does not hold RR@5"):
         grid.plot(tmp_path / "grid.png", "RR@5")
-    with pytest.raises(UserError, match="was to be drawn as pdf"):
+    with pytest.raises(UserError, match="to be drawn as pdf"):
         grid.plot(tmp_path / "grid.pdf")
 
 

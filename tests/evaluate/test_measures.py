@@ -138,7 +138,7 @@ def test_measures_keep_their_order_and_each_comes_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("ndcg@10", r"Did you mean nDCG\?"), ("Recall@100", r"Did you mean R\?")]
+    ("name", "hint"), [("ndcg@10", r"Did you mean nDCG\?"), ("recall@100", r"Did you mean R\?")]
 )
 def test_a_misspelt_measure_is_answered_with_the_nearest(name: str, hint: str) -> None:
     with pytest.raises(UserError, match=rf"No measure is called {name}\. {hint}"):

@@ -141,17 +141,6 @@ def test_the_answer_shows_the_frontier_and_how_to_use_the_cut(folder: Path) -> N
     ]
 
 
-def test_commands_of_fixed_documents_index_the_last_layer_and_export_nothing(
-    tmp_path: Path,
-) -> None:
-    choice = pick_cut(PickRequest(results(tmp_path, documents_from="last"), latency_ms=1.0))
-
-    assert choice.commands() == [
-        "m2dr index corpus --model models/mine --corpus pydocs --layer 4 --dim 32",
-        "m2dr search 'a query' --model models/mine --corpus pydocs --query-layer 1 --document-layer 4 --dim 32 --exits model",
-    ]
-
-
 def test_costs_and_commands_are_of_the_documents_that_the_grid_searched(
     tmp_path: Path, tiny_backbone: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,7 +31,7 @@ def script() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("dtype", ["auto", "bf16", "fp32"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_a_run_of_any_dtype_agrees_with_a_search_of_the_same_folder(
     dtype: str, script: ModuleType, tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
