@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,21 +46,15 @@ class Funnel:
     dim: int
 
     def __post_init__(self) -> None:
-        if not self.stages:
-            raise UserError(f"One stage narrows nothing; {_EXAMPLE}.")
-        if any(stage.keep < 1 for stage in self.stages) or self.dims[0] < 1:
-            raise UserError(f"The funnel {self} has a dim or a count below 1; {_EXAMPLE}.")
-        for short, long in pairwise(self.dims):
-            if long <= short:
-                raise UserError(
-                    f"Dims must grow in a funnel, and in {self} {long} follows {short}."
-                )
-        for before, after in pairwise(stage.keep for stage in self.stages):
-            if after > before:
-                raise UserError(
-                    f"Counts cannot grow in a funnel, and in {self} {after} documents are to stay "
-                    f"of {before}."
-                )
+        keeps = [stage.keep for stage in self.stages]
+        if not keeps or min(*keeps, *self.dims) < 1:
+            raise UserError(
+                f"The funnel {self} lacks a stage, or has a number below 1; {_EXAMPLE}."
+            )
+        if any(long <= short for short, long in pairwise(self.dims)):
+            raise UserError(f"Dims must grow in a funnel, and in {self} they do not.")
+        if any(after > before for before, after in pairwise(keeps)):
+            raise UserError(f"Counts cannot grow in a funnel, and in {self} they do.")
 
     def __str__(self) -> str:
         return ",".join([*(f"{stage.dim}:{stage.keep}" for stage in self.stages), str(self.dim)])
@@ -79,19 +72,10 @@ class Funnel:
             UserError: the word is not a funnel.
         """
         *narrowing, last = word.replace(" ", "").split(",")
-        if not re.fullmatch(r"\d+", last):
-            raise UserError(
-                f"The funnel {word!r} ends in {last!r}, not in a dim without a count; {_EXAMPLE}."
-            )
-        found = [re.fullmatch(r"(\d+):(\d+)", part) for part in narrowing]
-        for part, match in zip(narrowing, found, strict=True):
-            if not match:
-                raise UserError(
-                    f"The stage {part!r} of the funnel {word!r} is not a dim and a count; "
-                    f"{_EXAMPLE}."
-                )
-        stages = tuple(Stage(int(match[1]), int(match[2])) for match in found if match)
-        return cls(stages, int(last))
+        stages = [re.fullmatch(r"(\d+):(\d+)", part) for part in narrowing]
+        if not re.fullmatch(r"\d+", last) or not all(stages):
+            raise UserError(f"The funnel {word!r} cannot be read; {_EXAMPLE}.")
+        return cls(tuple(Stage(int(each[1]), int(each[2])) for each in stages if each), int(last))
 
     def check(self, width: int, k: int = 1) -> None:
         """Raise UserError unless vectors of `width` have its dims and `k` documents are left."""
@@ -107,43 +91,6 @@ class Funnel:
             )
 
 
-class Shortlister(Protocol):
-    """An index that can search the shortest prefix."""
-
-    def search(self, queries: Floats, k: int) -> tuple[Scores, Rows]:
-        """Return scores and rows, [Q, at most k], best first; a row of -1 is no document."""
-        ...
-
-
-@dataclass(frozen=True)
-class FunnelReport:
-    """What a funnel costs and what it finds.
-
-    Attributes:
-        stages: per stage its dim, the documents it compares and the multiply-adds of one query.
-            An index that was given for the first one counts as a full scan.
-        full: multiply-adds of a full scan at the last dim.
-        k: depth at which recall was measured.
-        recall: the share of the exact best k at full width that the funnel found; mean over
-            queries.
-    """
-
-    stages: tuple[tuple[int, int, int], ...]
-    full: int
-    k: int
-    recall: float
-
-    @property
-    def spent(self) -> int:
-        """Multiply-adds of one query at all stages."""
-        return sum(cost for *_, cost in self.stages)
-
-    @property
-    def saving(self) -> float:
-        """How many times fewer multiply-adds than the full scan."""
-        return self.full / self.spent
-
-
 class FunnelIndex(Searchable):
     """A store searched through a funnel.
 
@@ -153,7 +100,7 @@ class FunnelIndex(Searchable):
     """
 
     def __init__(
-        self, store: Store, funnel: Funnel, first: Shortlister | None = None, device: str = "cpu"
+        self, store: Store, funnel: Funnel, first: Searchable | None = None, device: str = "cpu"
     ) -> None:
         """Open a store for search.
 
@@ -179,7 +126,7 @@ class FunnelIndex(Searchable):
     @property
     def documents(self) -> int:
         """Number of documents, of those that the first stage can find."""
-        return int(getattr(self._first, "documents", self.store.documents))
+        return self._first.documents
 
     @property
     def deepest(self) -> int:
@@ -189,7 +136,16 @@ class FunnelIndex(Searchable):
     @property
     def multiply_adds(self) -> int:
         """Of one query at all stages; an index given for the first counts as a full scan."""
-        return sum(cost for *_, cost in self._costs())
+        compared = (
+            self.documents,
+            *(min(stage.keep, self.documents) for stage in self.funnel.stages),
+        )
+        # The second stage begins anew, as the first may be an engine that only approximates.
+        begun = (0, 0, *self.funnel.dims[1:-1])
+        dims = zip(self.funnel.dims, begun, strict=True)
+        return sum(
+            count * (dim - before) for count, (dim, before) in zip(compared, dims, strict=True)
+        )
 
     def where(self, wanted: Filter) -> "FunnelIndex":
         """See Searchable; the first stage is a full scan, of the documents that are left."""
@@ -233,24 +189,6 @@ class FunnelIndex(Searchable):
             shortlists[number, : len(best)] = rows[best]
         return shortlists
 
-    def report(self, queries: Floats, k: int) -> FunnelReport:
-        """Compare with the exact result at full width, for queries [Q, H]."""
-        _, rows = self.search(queries, k)
-        _, best = ExactIndex(self.store, self.store.width, self._device).search(queries, k)
-        hits = [len(set(a) & set(b)) for a, b in zip(rows.tolist(), best.tolist(), strict=True)]
-        recall = sum(hits) / max(1, best.size)
-        return FunnelReport(self._costs(), self.documents * self.dim, k, recall)
-
-    def _costs(self) -> tuple[tuple[int, int, int], ...]:
-        left = [min(stage.keep, self.documents) for stage in self.funnel.stages]
-        compared = (self.documents, *left)
-        # The second stage begins anew, as the first may be an engine that only approximates.
-        begun = (0, 0, *self.funnel.dims[1:-1])
-        return tuple(
-            (dim, documents, documents * (dim - before))
-            for dim, documents, before in zip(self.funnel.dims, compared, begun, strict=True)
-        )
-
     def _narrowed(self, queries: Floats, rows: Rows, k: int) -> tuple[Scores, Rows]:
         """Return scores and rows [Q, <= k] of the best of a shortlist [Q, m], stage by stage."""
         products: Doubles = np.zeros(rows.shape)
@@ -258,7 +196,9 @@ class FunnelIndex(Searchable):
         before = 0
         keeps = [*(stage.keep for stage in self.funnel.stages[1:]), k]
         for dim, keep in zip(self.funnel.dims[1:], keeps, strict=True):
-            left, right = self._dims_of(rows, slice(before, dim)), queries[:, before:dim]
+            vectors = self.store.rows(np.maximum(rows, 0).reshape(-1))[:, before:dim]
+            left: Doubles = vectors.astype(np.float64).reshape(*rows.shape, -1)
+            right = queries[:, before:dim]
             # einsum rounds a vector alike wherever it lies, so copies of a document tie.
             products += np.einsum("qmd,qd->qm", left, right.astype(np.float64))
             squares += np.einsum("qmd,qmd->qm", left, left)
@@ -271,11 +211,6 @@ class FunnelIndex(Searchable):
             rows = np.take_along_axis(rows, order, axis=1)
             before = dim
         return scores, rows
-
-    def _dims_of(self, rows: Rows, part: slice) -> Doubles:
-        """Return some dims of documents [Q, m], as [Q, m, dim]; of any document where row is -1."""
-        vectors = self.store.rows(np.maximum(rows, 0).reshape(-1))[:, part]
-        return vectors.astype(np.float64).reshape(*rows.shape, -1)
 
     def _scores(self, products: Doubles, squares: Doubles, queries: Floats) -> Scores:
         """Return scores [Q, m] as float32; 0 where a vector has length 0 under cosine."""

@@ -14,7 +14,6 @@ from m2dr.index.manifest import INDEX, INDEX_DOCIDS
 from m2dr.index.searchable import Docids
 from m2dr.index.vectors import Floats
 
-_NO_ID = re.compile(r"[^\S\n]|\0")
 _ARRAY_START = b"\x93NUMPY"
 
 
@@ -112,7 +111,7 @@ def _docids(path: Path, documents: int, vectors: Path) -> Docids:
     """Read the ids of the rows; refuse any that is empty, repeated or unfit for run files."""
     data = path.read_bytes().removeprefix(BOM_UTF8).replace(b"\r\n", b"\n")
     try:
-        text = data.decode()
+        data.decode()
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8: {error}.") from error
     docids = Docids(data if data.endswith(b"\n") or not data else data + b"\n")
@@ -122,14 +121,11 @@ def _docids(path: Path, documents: int, vectors: Path) -> Docids:
             f"{counted(documents, 'vectors', ',')} of {vectors}."
         )
     for row, docid in enumerate(docids):
-        if not docid.strip():
-            raise UserError(f"{path}, line {row + 1}: the id is empty.")
-    if odd := _NO_ID.search(text):
-        line = text.count("\n", 0, odd.start()) + 1
-        raise UserError(
-            f"{path}, line {line}: the id holds {odd[0]!r}, and run files can carry neither "
-            "whitespace nor zero bytes."
-        )
+        if not docid or re.search(r"\s|\0", docid):
+            raise UserError(
+                f"{path}, line {row + 1}: the id {docid!r} is empty or holds whitespace or a zero "
+                "byte, which run files cannot carry."
+            )
     if rows := docids.repeated():
         first, second = rows
         raise UserError(

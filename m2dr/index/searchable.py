@@ -337,22 +337,12 @@ def read_docids(path: Path, documents: int, sha256: str) -> Docids:
         sha256: of the file.
 
     Raises:
-        UserError: the file is missing, holds another number of lines, is not UTF-8, or is not
-            the one that was written.
+        UserError: the file is missing, or is not the one that was written.
     """
     try:
         data = path.read_bytes()
-        data.decode()
     except OSError as error:
-        problem = f"{path} cannot be read ({error.strerror})"
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        problem = f"{path}, line {line}: is not UTF-8"
-    else:
-        lines = data.count(b"\n")
-        if lines == documents and hashlib.sha256(data).hexdigest() == sha256:
-            return Docids(data)
-        problem = f"{path} has {counted(lines, 'docids')} for {counted(documents, 'documents')}"
-        if lines == documents:
-            problem = f"{path} is not the file that was written: {counted(lines, 'other docids')}"
-    raise UserError(f"{problem}.")
+        raise UserError(f"{path} cannot be read ({error.strerror}).") from error
+    if hashlib.sha256(data).hexdigest() != sha256 or data.count(b"\n") != documents:
+        raise UserError(f"{path} does not hold the docids that were written.")
+    return Docids(data)

@@ -249,16 +249,11 @@ def open_store(folder: Path) -> Store:
     if not (folder / STORE).exists():
         raise _unfinished(folder)
     manifest = StoreManifest.read(folder)
-    try:
-        for shard in manifest.shards:
-            if not _has_size(folder / shard.name, shard, manifest):
-                raise UserError(_changed(folder / shard.name))
-        stamps = {shard.name: _stamp(folder / shard.name) for shard in manifest.shards}
-        docids = read_docids(folder / DOCIDS, manifest.documents, manifest.docids)
-    except UserError:
-        if (folder / STORE).exists() and StoreManifest.read(folder) == manifest:
-            raise
-        return open_store(folder)  # another process replaced it meanwhile
+    for shard in manifest.shards:
+        if not _has_size(folder / shard.name, shard, manifest):
+            raise UserError(_changed(folder / shard.name))
+    stamps = {shard.name: _stamp(folder / shard.name) for shard in manifest.shards}
+    docids = read_docids(folder / DOCIDS, manifest.documents, manifest.docids)
     return Store(folder, manifest, docids, _stamps=stamps)
 
 

@@ -77,7 +77,6 @@ def test_a_funnel_that_keeps_all_is_a_full_scan(
 
     np.testing.assert_array_equal(rows, exact_rows)
     np.testing.assert_allclose(scores, exact_scores, atol=3e-6)
-    assert funnel.report(queries, 10).recall == 1
 
 
 def test_shortlists_are_read_a_few_queries_at_a_time(
@@ -103,22 +102,9 @@ def test_shortlists_are_read_a_few_queries_at_a_time(
         np.testing.assert_array_equal(one, other)
 
 
-def test_the_report_counts_what_is_multiplied_and_found(store) -> None:
-    queries = np.random.default_rng(5).normal(size=(8, 16)).astype(np.float32)
-    funnel = FunnelIndex(store, Funnel.parse("4:20,8:10,16"))
-
-    report = funnel.report(queries, 5)
-
+def test_multiply_adds_of_all_stages(store) -> None:
     # 35 documents at 4, 20 at 8 begun anew, 10 by the 8 dims that are left.
-    assert report.stages == ((4, 35, 140), (8, 20, 160), (16, 10, 80))
-    assert (report.spent, report.full, report.k) == (380, 35 * 16, 5)
-    assert report.spent == funnel.multiply_adds
-    assert report.saving == pytest.approx(560 / 380)
-    _, rows = funnel.search(queries, 5)
-    _, best = ExactIndex(store, 16).search(queries, 5)
-    shared = [len(set(a) & set(b)) / 5 for a, b in zip(rows, best, strict=True)]
-    assert report.recall == pytest.approx(np.mean(shared))
-    assert 0 < report.recall < 1
+    assert FunnelIndex(store, Funnel.parse("4:20,8:10,16")).multiply_adds == 140 + 160 + 80
 
 
 def test_another_index_may_make_the_first_shortlist(store) -> None:
@@ -134,6 +120,8 @@ def test_another_index_may_make_the_first_shortlist(store) -> None:
 
 class _Missing:
     """An index that finds one document and fills up with none."""
+
+    documents = 35
 
     def search(self, queries: Floats, k: int) -> tuple[Floats, NDArray[np.int64]]:
         rows = np.full((len(queries), k), -1, np.int64)
@@ -152,13 +140,13 @@ def test_what_the_first_index_did_not_find_is_never_a_document(store) -> None:
 @pytest.mark.parametrize(
     ("word", "reason"),
     [
-        ("384", "One stage narrows nothing"),
-        ("32:1000,384:10", "ends in '384:10', not in a dim without a count"),
-        ("32,384", "The stage '32' of the funnel '32,384' is not a dim and a count"),
-        ("128:1000,32:100,384", "Dims must grow in a funnel, and in .* 32 follows 128"),
-        ("32:1000,32", "Dims must grow in a funnel, and in .* 32 follows 32"),
-        ("32:100,128:1000,384", "Counts cannot grow in a funnel, .* 1000 documents .* of 100"),
-        ("32:0,384", "has a dim or a count below 1"),
+        ("384", "lacks a stage"),
+        ("32:1000,384:10", "cannot be read"),
+        ("32,384", "cannot be read"),
+        ("128:1000,32:100,384", "Dims must grow"),
+        ("32:1000,32", "Dims must grow"),
+        ("32:100,128:1000,384", "Counts cannot grow"),
+        ("32:0,384", "below 1"),
     ],
 )
 def test_a_word_that_names_no_funnel_is_refused(word: str, reason: str) -> None:

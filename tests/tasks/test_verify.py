@@ -47,7 +47,7 @@ def run(*words: str | Path) -> Result:
         ("vectors-00002.f16", r"vectors-00002\.f16 is missing or not the file"),
         ("docids.txt", r"docids\.txt"),
         ("dim-8/index", r"index is not the file that was written"),
-        ("dim-8/docid", r"docid is not the file that was written"),
+        ("dim-8/docid", r"docid does not hold the docids that were written"),
     ],
 )
 def test_one_flipped_bit_is_found(folder: Path, tiny_corpus: Path, name: str, reason: str) -> None:
