@@ -35,7 +35,9 @@ def test_training_leaves_a_model_its_log_and_no_checkpoints(place: Path) -> None
     folder = place / "models" / "tiny-full-dim"
     card = json.loads((folder / "m2dr.json").read_text())
 
-    assert {(4, 32), (4, 16), (1, 16), (1, 32)} <= {(cut["layer"], cut["dim"]) for cut in card["cuts"]}
+    assert {(4, 32), (4, 16), (1, 16), (1, 32)} <= {
+        (cut["layer"], cut["dim"]) for cut in card["cuts"]
+    }
     assert (card["variant"], card["documents"]) == ("full-dim", "same")
     assert list((folder / "tensorboard").glob("events.*"))
     assert not (folder / "checkpoints").exists()
