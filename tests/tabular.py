@@ -25,7 +25,10 @@ def write_rows(path: Path, rows: Rows) -> Path:
         packed = pa.compress(data, "zstd", asbytes=True) if path.suffix == ".zst" else b""
         path.write_bytes(packed or gzip.compress(data))
         return path
-    if path.suffix in (".jsonl", ".json"):
+    if path.suffix == ".json":
+        path.write_text(json.dumps([dict(row) for row in rows]))
+        return path
+    if path.suffix == ".jsonl":
         path.write_bytes("".join(f"{json.dumps(dict(row))}\n" for row in rows).encode())
         return path
     if path.suffix in (".csv", ".tsv"):

@@ -1,4 +1,4 @@
-"""Rows of any file: JSONL, CSV, TSV, text, parquet, Arrow, folders of these, `hf:ID`.
+"""Rows of any file: JSONL, JSON arrays, CSV, TSV, text, parquet, Arrow, folders of these, `hf:ID`.
 
 Every file is a stream of Arrow record batches. Columns of text files are strings, whatever they
 look like: "007", "1e5" and "NA" stay what they are. JSONL is a column of lines, decoded by row.
@@ -270,6 +270,8 @@ def _of_file(path: Path, names: Sequence[str] = ()) -> "Iterator[pa.RecordBatch]
             for batch in _csv(path, names, "," if suffix == ".csv" else "\t"):
                 header = header or [name.strip().lower() for name in batch.schema.names]
                 yield batch.rename_columns(header)
+        elif suffix == ".json" and first_line(path).startswith("["):
+            yield from _of_array(path)
         elif suffix in ARROW[:2]:
             from pyarrow.parquet import ParquetFile
 
@@ -283,11 +285,12 @@ def _of_file(path: Path, names: Sequence[str] = ()) -> "Iterator[pa.RecordBatch]
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
+    import msgspec
     import pyarrow as pa
 
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, msgspec.DecodeError) as error:
         number = getattr(error, "errno", None)
         reason = os.strerror(number) if number else str(error).splitlines()[0]
         raise UserError(f"{path} cannot be read: {reason.rstrip('.')}.") from None
@@ -336,6 +339,17 @@ def _csv(
                 raise
         else:
             return
+
+
+def _of_array(path: Path) -> "Iterator[pa.RecordBatch]":
+    """Yield the objects of a JSON array as lines."""
+    import msgspec
+    import pyarrow as pa
+
+    with pa.input_stream(str(path), compression="detect") as file:
+        items = msgspec.json.decode(file.read(), type=list[msgspec.Raw])
+    lines = [bytes(item).decode() for item in items]
+    yield pa.record_batch([pa.array(lines, pa.string())], [_LINE])
 
 
 def _of_arrow(path: Path) -> "Iterator[pa.RecordBatch]":

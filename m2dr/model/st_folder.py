@@ -211,7 +211,9 @@ def embedding_width(folder: Path, sizes: ModelSizes, pooling: str) -> int:
     for row in behind_pooling(folder):
         width = module_settings(folder / row.path, row.kind, width).get("out_features", width)
     dim: int | None = read_optional_object(folder / MODEL_SETTINGS, _FIELDS).get("truncate_dim")
-    return min(max(dim, 1) if dim else width, width)
+    if dim is not None and dim < 1:
+        raise UserError(f"{folder / MODEL_SETTINGS} has truncate_dim = {dim}, which is no width.")
+    return min(dim or width, width)
 
 
 def _lengths(folder: Path, sizes: ModelSizes) -> tuple[int, int]:

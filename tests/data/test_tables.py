@@ -32,7 +32,7 @@ TEVATRON = [
 ]
 DOCUMENTS = [{"id": f"d{n}", "title": f"t{n % 2}", "text": f"text {n}"} for n in range(20)]
 SCORED = [{"sentence1": f"a{n}", "sentence2": f"b{n}", "score": n / 4} for n in range(5)]
-KINDS = [*ARROW[1:], ".csv", ".tsv", ".jsonl.gz", ".csv.zst", "folder"]
+KINDS = [*ARROW[1:], ".csv", ".tsv", ".json", ".jsonl.gz", ".csv.zst", "folder"]
 
 
 @pytest.fixture(autouse=True)
@@ -129,6 +129,7 @@ def test_a_line_of_megabytes_is_a_row_among_others(kind: str, tmp_path: Path) ->
             gzip.compress(b"id\ttext\n1\tx\n" * 999, mtime=0)[:-9],
             "a.tsv.gz cannot be read: Truncated",
         ),
+        ("a.json", b'[{"id": "1"}, {]', r"a\.json cannot be read"),
         ("a.tsv.gz", b"id\ttext\n1\tx\n", "a.tsv.gz cannot be read"),
         *((f"a{kind}", b"not a table", rf"a\{kind} cannot be read") for kind in sorted(ARROW)),
     ],
