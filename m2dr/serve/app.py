@@ -401,7 +401,9 @@ def serve(request: ServeRequest, say: Say) -> None:
             server_header=False, lifespan="off", ws="none", backlog=2048, timeout_keep_alive=30,
             limit_concurrency=request.queue, timeout_graceful_shutdown=_LAST,
         )  # fmt: skip
-        threading.Thread(target=service.warm_up, daemon=True).start()
+        ended = threading.Event()
+        warming = threading.Thread(target=service.warm_up, args=(ended.is_set,), daemon=True)
+        warming.start()
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn sends it again at its end
                 signal.signal(number, lambda *_: None)
@@ -409,4 +411,6 @@ def serve(request: ServeRequest, say: Say) -> None:
         try:
             uvicorn.Server(config).run(sockets=[listener])
         finally:
+            ended.set()
             service.batcher.stop()
+            warming.join()  # a process that ends while torch runs in a thread is aborted

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
@@ -397,12 +397,14 @@ class Service:
         rows = [{"id": n, "object": "model", "created": 0, "owned_by": "m2dr"} for n in names]
         return {"object": "list", "data": rows}
 
-    def warm_up(self) -> None:
-        """Open the other layers of each index, at the longest dim; then find where texts are."""
+    def warm_up(self, ended: Callable[[], bool]) -> None:
+        """Open the other layers of each index, at the longest dim, until the server has ended."""
         for index in self.indexes.values():
             for layer in index.dims:
+                if ended():
+                    return
                 index.open(index.cut(layer, None))
-            index.dataset.document_at(0)
+            index.dataset.document_at(0)  # finds where the texts are
 
     def _index(self, name: str | None) -> tuple[str, ServedIndex]:
         if name is None:

@@ -359,6 +359,12 @@ class GridEvaluation:
         there = before | known
         alike = {pair: there[pair].only(dims, measures) for pair in sorted(there)
                  if is_like(there[pair])}  # fmt: skip
+        if left := len(there) - len(alike):
+            say(
+                f"{folder} holds a grid of the dims and measures that were asked for now; "
+                f"{counted(left, 'layers')} measured before have others, and come back when those "
+                "are asked for"
+            )
         write_scores(list(join_layers(list(alike.values())).values()), folder)
         whole = Pairing(pairing.suffix, dict(alike.keys()))
         write_grid(wide._grid(name, whole, list(alike.values())), folder)
