@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from m2dr.cli.main import MISTAKE, STOPPED, group, main
+from m2dr.cli.main import MISTAKE, group, main
 from m2dr.cli.options import (
     FILE,
     cut_option,
@@ -26,7 +26,6 @@ from m2dr.core.requests import (
     PYDOCS,
     Bm25Request,
     CardRequest,
-    CheckRequest,
     ClassificationRequest,
     CompareRequest,
     EncodeRequest,
@@ -60,6 +59,7 @@ from m2dr.core.settings import (
 )
 
 if TYPE_CHECKING:
+    from m2dr.tasks.evaluate import EvaluateReport
     from m2dr.tasks.search import Answer, Searcher
     from m2dr.tasks.sentence_tasks import TaskReport
 
@@ -517,35 +517,15 @@ evaluate = group("evaluate", "Measure every cut of a model: tables, runs and fig
     "evaluate retrieval --corpus irds:beir/nfcorpus/test --costs --json",
 )
 @takes(EvaluateRequest)
-@click.option(
-    "--against",
-    multiple=True,
-    help="Baseline: a folder of results, a cut FOLDER@L6D384, or a TREC run. Repeatable.",
-)
-@click.option("--costs", is_flag=True, help="Measure latency, bytes and encoding speed of cuts.")
 @json_option
-def retrieval(
-    request: EvaluateRequest, against: tuple[str, ...], costs: bool, as_json: bool
-) -> None:
+def retrieval(request: EvaluateRequest, as_json: bool) -> None:
     """Evaluate retrieval on any corpus.
 
     It may be in BEIR or MS MARCO layout, pydocs, irds:ID or hf:ID.
     """
-    from m2dr.tasks.evaluate import compared, keep_record, measure_all_costs
     from m2dr.tasks.evaluate import evaluate as task
 
-    report = task(request)
-    keep_record(report)
-    comparisons = tuple(compared(request, report, against)) if against else ()
-    if not as_json:
-        echo(str(report))
-        echo_all(f"\n{one}" for one in comparisons)
-    measured = tuple(measure_all_costs(request, report)) if costs else ()
-    if as_json:
-        echo_json(report.record(comparisons, measured))
-        return
-    echo(f"{report.seconds:,.0f} s; tables and runs in {report.folder}")
-    echo_all(report.figures)
+    _show_task(task(request), as_json)
 
 
 @evaluate.task(
@@ -596,12 +576,12 @@ def pairs(request: PairsRequest, as_json: bool) -> None:
     _show_task(evaluate_pairs(request), as_json)
 
 
-def _show_task(report: "TaskReport", as_json: bool) -> None:
+def _show_task(report: "EvaluateReport | TaskReport", as_json: bool) -> None:
     if as_json:
         echo_json(report.record())
         return
     echo(str(report))
-    echo(f"{report.seconds:,.0f} s; tables in {report.folder}")
+    echo(f"{report.seconds:,.0f} s; tables and runs in {report.folder}")
     echo_all(report.figures)
 
 
@@ -658,16 +638,15 @@ def pick(request: PickRequest, as_json: bool) -> None:
     FOLDER holds the results of one model, as results/pydocs/test/pydocs-full-dim. With a limit on
     latency, bytes or multiply-adds the best of the cuts that fit is named; with a least quality
     alone, the cheapest that reaches it, by all three costs alike. Ties go to the cheaper. Costs
-    that are not known yet are measured on this machine.
+    are measured by m2dr evaluate retrieval --costs.
     """
     from m2dr.tasks.pick import pick_cut
 
     choice = pick_cut(request)
     if as_json:
-        echo_json({**choice.record(), "commands": choice.commands(request.root)})
-        return
-    echo(f"{choice}\n")
-    echo_all(choice.commands(request.root))
+        echo_json(choice.record())
+    else:
+        echo(str(choice))
 
 
 @main.task("figures", "figures results/pydocs --format svg --theme dark")
@@ -759,31 +738,3 @@ def push(request: PushModelRequest, as_json: bool) -> None:
         echo_json({**asdict(report), "bytes": report.bytes})
     else:
         echo_all(report.lines())
-
-
-data = group("data", "Look at data before it is used.")
-
-
-@data.task("data check pydocs", "data check pairs.jsonl --strict --json")
-@takes(CheckRequest)
-@json_option
-def check(request: CheckRequest, as_json: bool) -> None:
-    """Count what a corpus holds and what is wrong with it.
-
-    It is read whole. NAME is what --corpus of other commands takes. Lengths are in words. A
-    group is a query with a relevant document, as a training draws it.
-    """
-    from m2dr.tasks.data import check_data, tables
-
-    report = check_data(request)
-    if as_json:
-        echo_json(asdict(report))
-    else:
-        for table in tables(report):
-            echo_table(table, numbers=True)
-            echo()
-        if report.pairs:
-            echo(f"{counted(report.pairs, 'pairs', ',')} of sentences with a score.")
-        echo_all(report.problems or ["Nothing is wrong with it."])
-    if request.strict and report.problems:
-        raise SystemExit(STOPPED)

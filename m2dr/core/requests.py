@@ -66,14 +66,6 @@ def document_runtime_option() -> Any:  # a field
 
 
 @dataclass(frozen=True)
-class CheckRequest:
-    """What `m2dr data check` is asked."""
-
-    name: str = option(REQUIRED, "A corpus, as --corpus of other commands.", is_argument=True)
-    strict: bool = option(False, "End with exit code 1 if anything is wrong.")
-
-
-@dataclass(frozen=True)
 class IndexRequest:
     """What `m2dr index corpus` is asked."""
 
@@ -377,8 +369,7 @@ class EvaluateRequest:
     dims: tuple[int, ...] = _dims()
     documents: str = option(
         "trained",
-        "Layer whose documents are searched: trained, same, last, cross (each of them), or a "
-        "number.",
+        "Layer whose documents are searched: trained, same, last, or a number.",
     )
     exits: Literal["model", "index"] = option(
         "model", "Exits of the queries: the model's own, or some fitted on the documents searched."
@@ -389,6 +380,10 @@ class EvaluateRequest:
     runs: Runs = option(
         "whole", "TREC runs to write: those of the full model (whole), of all cuts, or none."
     )
+    against: tuple[str, ...] = option(
+        (), "Baseline: a folder of results, a cut FOLDER@L6D384, or a TREC run."
+    )
+    costs: bool = option(False, "Measure latency, bytes and encoding speed of cuts.")
     overwrite: bool = option(False, "Measure again what was measured before.")
     root: Path = root_option()
     out: Path = _out()
@@ -550,12 +545,6 @@ class PickRequest:
     measure: str = option(
         "", "Measure of quality; that of --at-least by default, or else nDCG@10 or the first one."
     )
-    measure_costs: bool = option(False, "Measure the costs again, although they are known.")
-    model: str = option("", "Model whose costs are measured; models/NAME of FOLDER by default.")
-    corpus: str = option("", "Corpus to measure costs on; that of FOLDER by default.")
-    root: Path = root_option()
-    device: str = device_option()
-    dtype: str = dtype_option()
 
 
 @dataclass(frozen=True)

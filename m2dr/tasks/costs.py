@@ -40,7 +40,7 @@ from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.tasks.encode_texts import embed_texts, embed_tokens, open_corpus
 from m2dr.tasks.encoder import cuts_of, through_exits
 from m2dr.tasks.index import encode_corpus
-from m2dr.tasks.rank import pairings
+from m2dr.tasks.rank import pairing
 
 T = TypeVar("T")
 Floats = NDArray[np.float64]
@@ -88,7 +88,7 @@ def measure_costs(request: CostsRequest, out: Path | None = None) -> Costs:
     texts = _spread([query.text for query in dataset.queries(request.split)], request.queries)
     if not texts:
         raise UserError(f"{request.corpus} has no query in {request.split} to time.")
-    sources = pairings(card, layers, request.pairing)[0].layers
+    sources = pairing(card, layers, request.pairing).layers
     exits = None
     if request.exits == "index":
         folder = store_folder(request.root, dataset.name, card.fingerprint, card.layers)

@@ -33,7 +33,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def grid(model: m2dr.Encoder, tiny_corpus: Path, place: dict[str, Path]) -> EvaluatedGrid:
     return m2dr.evaluate(
-        model, tiny_corpus, layers=[2, 4], dims=[8, 32], measures=["nDCG@10", "RR@10"], **place
+        model,
+        tiny_corpus,
+        layers=[2, 4],
+        dims=[8, 32],
+        measures=["nDCG@10", "RR@10"],
+        costs=True,
+        **place,
     )
 
 
