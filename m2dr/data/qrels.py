@@ -28,7 +28,6 @@ JUDGED = (
     ("corpus-id", "corpus_id", "docid", "document_id", "doc_id", "pid"),
     ("score", "relevance", "rel", "label"),
 )
-_QUOTED = re.compile(r'"(?:[^"]|"")*"')  # a cell as CSV quotes it
 _WHOLE = re.compile(r"[-+]?\d+(\.0*)?")  # some writers give 1 as 1.0
 
 FindQueries = Callable[[Set[str]], Mapping[str, Query]]  # wanted ids → those found, in file order
@@ -47,7 +46,7 @@ def read_judgements(path: Path) -> Iterator[Judgement]:
         yield from parsed(path, lambda row: _judgement(*(row[column(row, n)] for n in JUDGED)))
         return
     for number, line in enumerate(read_lines(path), 1):
-        cells = cells_of(line)
+        cells = line.split()
         if not cells or line.startswith("#") or (number == 1 and cells[-1].lower() in JUDGED[2]):
             continue
         try:
@@ -56,14 +55,6 @@ def read_judgements(path: Path) -> Iterator[Judgement]:
             yield _judgement(cells[0], cells[-2], cells[-1])
         except ValueError as error:
             raise UserError(f"{path}, row {number}: {error}.") from None
-
-
-def cells_of(line: str) -> list[str]:
-    """Return the columns of a line, split at white space, each unquoted as in CSV."""
-    cells = line.split()
-    if '"' not in line:
-        return cells
-    return [c[1:-1].replace('""', '"') if _QUOTED.fullmatch(c) else c for c in cells]
 
 
 def _judgement(query: object, document: object, score: object) -> Judgement:

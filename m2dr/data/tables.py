@@ -31,7 +31,7 @@ ARROW = (".parquet", ".pq", ".arrow", ".feather")
 TEXT = (".csv", ".tsv", ".jsonl", ".json")
 _COMPRESSED = re.compile(r"\.(gz|zst)$")
 _LINE = "\0line"  # the column of a file without columns
-_BLOCKS = (2**20, 2**26)  # bytes of a text file parsed at once; the second where a row is longer
+_BLOCK = 2**24  # bytes of a text file parsed at once; no row may be longer
 _IN_MEMORY = 2**26  # bytes of a file whose rows are held in memory, and not in a mapped copy
 _ROWS_AT_ONCE = 1024  # that are converted to Python
 # A split by the words of file and folder names, as the hub writes them.
@@ -312,33 +312,21 @@ def _csv(
         with pa.input_stream(str(path), compression="detect") as file:
             if sum(block.count(b'"') for block in iter(lambda: file.read(2**20), b"")) % 2:
                 raise UserError(f"{path} has a cell whose quotation mark is never closed.")
-    done = 0  # rows
-    for block in _BLOCKS:
-        skipped = done
-        try:
-            reader = csv.open_csv(
-                path,
-                csv.ReadOptions(use_threads=False, block_size=block, column_names=names or None),
-                csv.ParseOptions(
-                    delimiter=delimiter,
-                    quote_char=quote,
-                    newlines_in_values=bool(quote),
-                    ignore_empty_lines=not blank,
-                ),
-                csv.ConvertOptions(default_column_type=pa.string(), strings_can_be_null=False),
-            )
-            for batch in reader:
-                if skipped < batch.num_rows:
-                    yield batch.slice(skipped)
-                    done += batch.num_rows - skipped
-                skipped = max(0, skipped - batch.num_rows)
-        except pa.ArrowInvalid as error:
-            if "Empty CSV file" in str(error):
-                return
-            if "straddling" not in str(error) or block == _BLOCKS[-1]:
-                raise
-        else:
-            return
+    try:
+        yield from csv.open_csv(
+            path,
+            csv.ReadOptions(use_threads=False, block_size=_BLOCK, column_names=names or None),
+            csv.ParseOptions(
+                delimiter=delimiter,
+                quote_char=quote,
+                newlines_in_values=bool(quote),
+                ignore_empty_lines=not blank,
+            ),
+            csv.ConvertOptions(default_column_type=pa.string(), strings_can_be_null=False),
+        )
+    except pa.ArrowInvalid as error:
+        if "Empty CSV file" not in str(error):
+            raise
 
 
 def _of_array(path: Path) -> "Iterator[pa.RecordBatch]":

@@ -7,7 +7,6 @@ that lacks a field fulfils no comparison with it.
 
 import ast
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -143,14 +142,14 @@ def _bound(one: Comparison, types: Mapping[str, Any]) -> tuple[Any, list[Any]]:
         ways.append([pa.timestamp("us"), kind] if kind.tz else [pa.timestamp("us", "UTC"), kind])
     scalars = []
     for text in one.values:
-        for way in [*ways, [pa.float64()]] if kind == pa.int64() else ways:
+        for way in ways:
             scalar = pa.scalar(text)
             try:
                 for step in way:
                     scalar = scalar.cast(step)
             except (pa.ArrowInvalid, ValueError):
                 continue
-            scalars += [scalar] if scalar.type == kind else _whole(one.sign, scalar.as_py())
+            scalars.append(scalar)
             break
         else:
             raise UserError(
@@ -158,16 +157,6 @@ def _bound(one: Comparison, types: Mapping[str, Any]) -> tuple[Any, list[Any]]:
                 f"{_HOLDS.get(str(kind), 'dates')}."
             )
     return kind, scalars
-
-
-def _whole(sign: str, number: float) -> list[Any]:
-    """Return what whole numbers of 64 bits are compared with in place of a number; [] for none."""
-    import pyarrow as pa
-
-    if sign in ("==", "!=", "in"):
-        return [pa.scalar(int(number))] if number.is_integer() and abs(number) < 2**63 else []
-    within = min(max(number, -(2.0**63)), 2.0**63 - 1024)
-    return [pa.scalar((math.ceil if sign in ("<", ">=") else math.floor)(within))]
 
 
 def _arrow(condition: Condition, types: Mapping[str, Any]) -> Any:
@@ -199,8 +188,6 @@ def _milvus(condition: Condition, types: Mapping[str, Any], columns: Mapping[str
     sign = "==" if condition.sign == "in" else condition.sign
     name = columns[condition.field]
     parts = [f"{name} {sign} {_literal(scalar)}" for scalar in scalars]
-    if not parts:  # no value is equal to what a field can hold
-        return f"({name} is {'not null' if sign == '!=' else 'null and row < 0'})"
     return f"({name} is not null and ({' or '.join(parts)}))"
 
 

@@ -4,7 +4,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,11 @@ from numpy.typing import NDArray
 from m2dr.core.errors import UserError, counted
 from m2dr.core.records import Cut, Ranking, Run
 from m2dr.index.filters import Filter
-from m2dr.index.manifest import Label
+from m2dr.index.manifest import IndexManifest, Label, StoreManifest
 from m2dr.index.vectors import Floats, check_depth, check_queries
+
+if TYPE_CHECKING:
+    from m2dr.index.milvus import CollectionManifest
 
 Scores = NDArray[np.float32]
 Rows = NDArray[np.int64]
@@ -25,26 +28,6 @@ _WORDS = 8  # of eight bytes: longer docids are sorted as strings, which takes l
 _SLACK = 16  # documents fetched beyond k, so that few queries must be searched again
 
 
-class Manifest(Protocol):
-    """What the manifests of stores, indexes and Milvus collections have in common."""
-
-    @property
-    def corpus(self) -> str:
-        """Name of the corpus."""
-
-    @property
-    def documents(self) -> int:
-        """Number of documents."""
-
-    @property
-    def layer(self) -> int:
-        """Transformer layers that encoded the documents; 0: a table of tokens."""
-
-    @property
-    def label(self) -> Label:
-        """How texts became vectors."""
-
-
 class Searchable(ABC):
     """Documents of one layer, searched at one dim.
 
@@ -53,7 +36,7 @@ class Searchable(ABC):
         docids: by row.
     """
 
-    manifest: Manifest
+    manifest: "StoreManifest | IndexManifest | CollectionManifest"
     docids: "Docids"
 
     @property
@@ -253,15 +236,6 @@ class Docids(Sequence[str]):
     def take(self, rows: Iterable[int]) -> list[str]:
         """Return the docids of `rows`, in that order."""
         return [self[int(row)] for row in rows]
-
-    def without(self, rows: NDArray[np.int64]) -> "Docids":
-        """Return those that are left without some rows."""
-        if not rows.size:
-            return self
-        stays = np.ones(len(self), np.bool_)
-        stays[rows] = False
-        letters = np.frombuffer(self.data, np.uint8)
-        return Docids(letters[np.repeat(stays, np.diff(self._starts))].tobytes())
 
     def find(self, docids: Iterable[str]) -> dict[str, int]:
         """Return the rows of those docids that are there, in one pass over all."""

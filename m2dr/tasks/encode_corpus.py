@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.core.errors import Interrupted, UserError, counted
-from m2dr.core.files import atomic_path, cache_folder, read_record, sync
+from m2dr.core.files import atomic_path, cache_folder, read_record, sync, write_record
 from m2dr.core.progress import progress, say
-from m2dr.core.records import Document, ModelCard
+from m2dr.core.records import EXITS_FILE, Document, ModelCard
 from m2dr.core.requests import IndexRequest
 from m2dr.data.dataset import Dataset
 from m2dr.data.tokens import Ragged
@@ -29,7 +29,6 @@ from m2dr.index.exit_files import (
     fitting_exits,
     read_exits_record,
     sampled_rows,
-    write_exits_record,
 )
 from m2dr.index.faiss import rebuild_indexes
 from m2dr.index.fields import FIELDS, write_fields
@@ -476,7 +475,7 @@ def _keep_exits(before: Path, store: Path) -> None:
     target.mkdir(exist_ok=True)
     for name, _ in record.files:
         _link(source / name, target / name)
-    write_exits_record(target, replace(record, texts=open_store(store).manifest.texts))
+    write_record(target / EXITS_FILE, replace(record, texts=open_store(store).manifest.texts))
     say(f"{source} stays as it was fitted, on the documents of before.")
 
 

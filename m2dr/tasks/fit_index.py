@@ -19,6 +19,7 @@ from m2dr.core.files import (
     remove_files,
     remove_stale_lock,
     sha256_of,
+    write_record,
 )
 from m2dr.core.progress import progress, say
 from m2dr.core.records import EXITS_FILE, FitRecord, IndexExits
@@ -33,7 +34,6 @@ from m2dr.index.exit_files import (
     fitting_exits,
     forget_states,
     sampled_rows,
-    write_exits_record,
 )
 from m2dr.index.manifest import store_folder
 from m2dr.index.store import Store, open_store
@@ -372,7 +372,7 @@ def _write(encoder: Encoder, store: Store, fit: FitRecord, dtype: str, folder: P
         dtype,
         tuple((name, sha256_of(folder / name)) for name in names),
     )
-    write_exits_record(folder, record)
+    write_record(folder / EXITS_FILE, record)
     forget_states(folder)
     return record
 

@@ -14,8 +14,7 @@ from m2dr.core.records import EXPORTED_FILE, Cut, CutCosts, ExportRecord, Measur
 from m2dr.core.requests import GRAPHS, RESULTS, CardRequest, ExportRequest, PushModelRequest
 from m2dr.evaluate.costs import bytes_per_document
 from m2dr.evaluate.grid import GRID
-from m2dr.evaluate.measures import BEIR13
-from m2dr.model.card import README, MeasuredGrid, hub_dataset, read_training_settings, write_readme
+from m2dr.model.card import README, MeasuredGrid, read_training_settings, write_readme
 from m2dr.model.checkpoint import (
     TOKENIZERS,
     export_cut,
@@ -230,8 +229,6 @@ def write_card(request: CardRequest) -> CardReport:
         grids = tuple(
             MeasuredGrid(
                 corpus=grid.corpus,
-                dataset=hub_dataset(made.corpus if made else "")
-                or (f"BeIR/{grid.corpus}" if grid.corpus in BEIR13 else grid.corpus),
                 split=grid.split,
                 size=counted(grid.queries, grid.unit),
                 cells=grid.cells,
@@ -241,7 +238,7 @@ def write_card(request: CardRequest) -> CardReport:
             for grid, made in ((result.grid, result.provenance) for result in results)
         )
         settings = read_training_settings(folder / TRAINING)
-        write_readme(card, folder, settings, grids, name, read_exported(folder))
+        write_readme(card, folder, settings, grids, export=read_exported(folder))
     return CardReport(folder / README, grids, tuple(notes))
 
 

@@ -172,7 +172,7 @@ def _of_corpus(dataset: Dataset, settings: TrainSettings) -> TrainingData:
             path or settings.corpus,
         )
         notes.append(scored.note)
-    for note in filter(None, (groups.answered.note, *notes)):
+    for note in filter(None, notes):
         say(f"{dataset.name} {split}: {note}")
 
     def example(epoch: int, place: int) -> Group:
