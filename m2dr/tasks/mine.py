@@ -93,7 +93,7 @@ def _groups(request: MineRequest, dataset: Dataset) -> Iterator[tuple[dict[str, 
 
     A query without a text, or whose answers have none, is left out.
     """
-    queries, relevant, known, _ = answered_queries(dataset, request.split)
+    queries, relevant, known = answered_queries(dataset, request.split)
     queries = queries[: request.queries or None]
     asked = {query.id: known[query.id] for query in queries}
     ranker = {"bm25": _by_bm25, "model": _by_model}[request.retriever](request, dataset, asked)

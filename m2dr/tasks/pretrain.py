@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from torch import nn
@@ -142,9 +142,8 @@ def prepare(settings: PretrainSettings, folder: Path) -> _Setup:
     for cut in named:
         encoder.card.check(cut)
     cuts = (*(cut for cut in named if cut != whole), whole) if named else (*stairs_of(whole), whole)
-    module = MaskedAutoencoder(
-        encoder, FirstTokenDecoder(decoder), head, encoder.transformer.get_input_embeddings(), cuts
-    ).to(device)
+    words = cast(nn.Embedding, encoder.transformer.get_input_embeddings())
+    module = MaskedAutoencoder(encoder, FirstTokenDecoder(decoder), head, words, cuts).to(device)
     plan = plan_of(settings, settings.batch_texts, count, encoder, folder)
     total = plan.examples * process_count()
     examples = Examples(

@@ -37,7 +37,6 @@ def test_a_split_holds_the_queries_it_judges_in_file_order(beir: Path) -> None:
         ("q1\td1\t2", "q2\td2\t0"),
         ("q1 0 d1 2 ", "", "q2\tQ0  d2 0\t"),
         ("# comment", "q1\t0\td1\t2", "q2\t0\td2\t0"),
-        ('"q1"\t"d1"\t2', "q2\td2\t0"),
     ],
 )
 def test_judgements_may_lack_a_header_or_have_the_columns_of_trec(beir, write, lines) -> None:
