@@ -3,7 +3,9 @@
 import os
 from collections.abc import Iterator
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from m2dr.core.errors import UserError, counted, nearest
@@ -64,6 +66,11 @@ def share_of_machine(name: str, number: int, workers: int) -> tuple[str, int]:
     return name, threads
 
 
+def use_threads(count: int) -> None:
+    """Set the number of CPU threads that torch uses in this process."""
+    torch.set_num_threads(count)
+
+
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     """Return the number format that `name` stands for.
 
@@ -80,6 +87,11 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     if name not in DTYPES:
         raise UserError(f"{name} is no dtype. {nearest(name, ['auto', *DTYPES])}")
     return DTYPES[name]
+
+
+def trains_in_bf16(name: str, device: torch.device) -> bool:
+    """Return whether a training with `--dtype name` multiplies in bf16; its weights stay fp32."""
+    return choose_dtype(name, device) is torch.bfloat16
 
 
 def multiplies_bf16(device: torch.device) -> bool:
@@ -124,3 +136,8 @@ def _dropouts(encoder: nn.Module) -> Iterator[tuple[nn.Module, str]]:
         for name in names:
             if isinstance(getattr(module, name, None), float | int):
                 yield module, name
+
+
+def as_tensor(array: NDArray[np.generic]) -> torch.Tensor:
+    """Return an array as a tensor on the processor, which shares its memory."""
+    return torch.from_numpy(array)

@@ -116,6 +116,21 @@ def masked_head(name: str) -> tuple[MaskedHead, bool]:
     return head, bool(found)
 
 
+def is_bidirectional(name: str) -> bool:
+    """Return whether tokens see those that follow them, which masked-LM training needs."""
+    return not backbone_of(read_config(find_folder(name))).causal
+
+
+def word_embeddings(encoder: Encoder) -> nn.Embedding:
+    """Return the word embeddings of an encoder, with a weight of [V, H]."""
+    return cast(nn.Embedding, encoder.transformer.get_input_embeddings())
+
+
+def remove_word_embeddings(encoder: Encoder) -> None:
+    """Remove the word embeddings of an encoder that is given embeddings."""
+    encoder.transformer.set_input_embeddings(nn.Identity())
+
+
 def _read_stored(folder: Path) -> dict[str, Tensor]:
     """Return the stored weights by their names in MaskedHead; none where there is no head."""
     for path in sorted(folder.glob("*.safetensors")):

@@ -233,9 +233,9 @@ class Encoder:
             vectors = np.stack([_unit(rows) for rows in vectors])
         rows = [each[0] if single else each for each in vectors.astype(precision, copy=False)]
         if convert_to_tensor or not convert_to_numpy:
-            import torch
+            from m2dr.model.devices import as_tensor
 
-            rows = [torch.from_numpy(each) for each in rows]
+            rows = [as_tensor(each) for each in rows]
         return dict(zip(layers, rows, strict=True)) if isinstance(layer, Sequence) else rows[0]
 
     def encode_queries(self, queries: str | Iterable[str], **options: Any) -> Any:

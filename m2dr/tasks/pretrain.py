@@ -4,10 +4,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
-from torch import nn
 
 from m2dr.core.errors import UserError, counted
 from m2dr.core.progress import process_count, say
@@ -17,14 +16,17 @@ from m2dr.data.sentences import open_sentences, recognises_sentences
 from m2dr.data.tokens import mask_tokens, masking_order, pad
 from m2dr.evaluate.sentence_tasks import distinct
 from m2dr.model import checkpoint
-from m2dr.model.backbones import backbone_of, most_tokens, read_config
+from m2dr.model.backbones import most_tokens, read_config
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_training_device, set_dropout
 from m2dr.model.encoder import Encoder
 from m2dr.model.hub import find_folder, revision_of
 from m2dr.model.mlm import (
     FirstTokenDecoder,
+    is_bidirectional,
     masked_head,
+    remove_word_embeddings,
+    word_embeddings,
 )
 from m2dr.model.st_folder import reshaping_module
 from m2dr.model.tokenizer import ModelTokenizer
@@ -125,13 +127,13 @@ def prepare(settings: PretrainSettings, folder: Path) -> _Setup:
         )
     _check(settings)
     encoder, tokenizer = checkpoint.load(settings.backbone, None, device)
-    if tokenizer.inner.mask_token_id is None or backbone_of(encoder.transformer.config).causal:
+    if tokenizer.inner.mask_token_id is None or not is_bidirectional(settings.backbone):
         raise UserError(
             f"{settings.backbone} cannot predict masked tokens: its tokens see only those before "
             "them, or its tokenizer has no mask."
         )
     decoder, _ = checkpoint.load(settings.backbone, 1, device)
-    decoder.transformer.set_input_embeddings(nn.Identity())  # it is given embeddings
+    remove_word_embeddings(decoder)
     head, pretrained = masked_head(settings.backbone)
     if not pretrained:
         say(f"{settings.backbone} has no masked-LM head: a new one is trained along.")
@@ -142,8 +144,9 @@ def prepare(settings: PretrainSettings, folder: Path) -> _Setup:
     for cut in named:
         encoder.card.check(cut)
     cuts = (*(cut for cut in named if cut != whole), whole) if named else (*stairs_of(whole), whole)
-    words = cast(nn.Embedding, encoder.transformer.get_input_embeddings())
-    module = MaskedAutoencoder(encoder, FirstTokenDecoder(decoder), head, words, cuts).to(device)
+    module = MaskedAutoencoder(
+        encoder, FirstTokenDecoder(decoder), head, word_embeddings(encoder), cuts
+    ).to(device)
     plan = plan_of(settings, settings.batch_texts, count, encoder, folder)
     total = plan.examples * process_count()
     examples = Examples(

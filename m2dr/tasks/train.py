@@ -7,15 +7,13 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from m2dr.core.errors import Interrupted, UserError, counted
 from m2dr.core.progress import is_main_process, process_count, progress, say
 from m2dr.core.records import Cut, FitRecord, ModelCard
 from m2dr.core.settings import RunSettings, TrainSettings
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
-from m2dr.model.devices import choose_dtype, choose_training_device, drops_out, set_dropout
+from m2dr.model.devices import choose_training_device, drops_out, set_dropout, trains_in_bf16
 from m2dr.model.encoder import Encoder
 from m2dr.model.hub import CARD, CHECKPOINTS, RECORD
 from m2dr.model.lora import add_lora, merge_lora
@@ -73,7 +71,7 @@ def plan_of(
         folder / LOGS,
         steps,
         batch,
-        bf16=choose_dtype(settings.dtype, encoder.device) is torch.bfloat16,
+        bf16=trains_in_bf16(settings.dtype, encoder.device),
         cpu=encoder.device.type == "cpu",
         evaluate_steps=min(evaluate_steps, steps),
         all_used=all_used,

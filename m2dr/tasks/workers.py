@@ -14,11 +14,9 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from m2dr.core.errors import UserError, counted, missing
 from m2dr.core.progress import say
-from m2dr.model.devices import share_of_machine
+from m2dr.model.devices import share_of_machine, use_threads
 
 if TYPE_CHECKING:
     from m2dr.tasks.encode_corpus import EncodingJob, ShardEncoder, WrittenShard
@@ -101,7 +99,7 @@ def _begin(job: "EncodingJob", started: Any, count: int) -> None:  # multiproces
         started.value += 1
     device, threads = share_of_machine(job.device, number, count)
     os.environ["RAYON_NUM_THREADS"] = str(threads)  # of the tokenizer
-    torch.set_num_threads(threads)
+    use_threads(threads)
     _job = replace(job, device=device)
 
 
@@ -172,7 +170,7 @@ def _encode_shard(number: int, job: "EncodingJob", threads: int, folder: str) ->
     """Encode one shard; a process of Ray does many, and loads the model once."""
     if Path(folder).is_dir():
         os.chdir(folder)
-    torch.set_num_threads(threads)
+    use_threads(threads)
     return next(_encoder(job).encode([number]))
 
 
