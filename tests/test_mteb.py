@@ -346,30 +346,3 @@ def test_prompts_of_the_model_are_those_that_mteb_chooses(
     theirs = referee.encode(inputs, hf_split="test", hf_subset="default", **told)
 
     np.testing.assert_allclose(mine, theirs, atol=1e-5)
-
-
-def test_the_instruction_of_a_task_stands_before_queries_alone(
-    lively: Path, tiny_corpus: Path
-) -> None:
-    from mteb.types import PromptType
-
-    task = retrieval_task(tiny_corpus).metadata.model_copy(
-        update={"prompt": {"query": "read a file"}}
-    )
-    plain = MtebEncoder(str(lively), **MACHINE)
-    encoder = MtebEncoder(str(lively), instruction="list {instruction} text ", **MACHINE)
-
-    found = {
-        side: encoder.encode([{"text": ["line"]}], task_metadata=task, prompt_type=side)
-        for side in PromptType
-    }
-
-    told = plain.encode([{"text": ["list read a file text line"]}], prompt_type=PromptType.query)
-    np.testing.assert_allclose(found[PromptType.query], told, atol=1e-6)
-    alone = plain.encode([{"text": ["line"]}])
-    np.testing.assert_allclose(found[PromptType.document], alone, atol=1e-6)
-
-
-def test_an_instruction_without_a_place_for_that_of_the_task_is_refused(lively: Path) -> None:
-    with pytest.raises(UserError, match="'Query: ' has no {instruction}"):
-        evaluate_mteb(MtebRequest(("STS12",), str(lively), instruction="Query: "))

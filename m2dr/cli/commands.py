@@ -1,7 +1,5 @@
 """All commands: each reads its options into a request, calls one task and prints its report."""
 
-import io
-import sys
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from m2dr.cli.main import MISTAKE, group, main
+from m2dr.cli.main import (
+    MISTAKE,
+    echo,
+    echo_all,
+    echo_json,
+    echo_table,
+    group,
+    main,
+    warn,
+)
 from m2dr.cli.options import (
     FILE,
     cut_option,
@@ -19,7 +26,6 @@ from m2dr.cli.options import (
     settings_of,
     takes,
 )
-from m2dr.cli.terminal import echo, echo_all, echo_json, echo_table, warn
 from m2dr.core.errors import UserError, counted, missing
 from m2dr.core.progress import is_main_process
 from m2dr.core.requests import (
@@ -60,7 +66,6 @@ from m2dr.core.settings import (
 
 if TYPE_CHECKING:
     from m2dr.tasks.evaluate import EvaluateReport
-    from m2dr.tasks.search import Answer, Searcher
     from m2dr.tasks.sentence_tasks import TaskReport
 
 
@@ -370,16 +375,12 @@ def search(
     run_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Search an index with a query.
-
-    Without one, queries are asked for on a terminal.
-    """
+    """Search an index with a query, or with all queries of a file."""
     if (topics is None) != (run_file is None):
         raise UserError("--topics names the queries and --run the file for the run; give both.")
     if text is not None and topics is not None:
         raise UserError("A query was given and --topics too; give one of them.")
-    asks = text is None and topics is None
-    if asks and (as_json or not sys.stdin.isatty()) or text is not None and not text.strip():
+    if topics is None and not (text or "").strip():
         raise UserError('Nothing to search for: give a query, such as: m2dr search "read a file"')
     from m2dr.core.files import refuse_same_file
     from m2dr.data.qrels import read_topics
@@ -397,29 +398,10 @@ def search(
         echo(f"{counted(len(run), 'queries')}: {run_file}", beside=run_file)
         return
     searcher.search("warm up", k=1)  # so that libraries are loaded before the query that counts
-    if text is None:
-        _prompt(searcher, top_k)
-    elif as_json:
-        echo_json(task.record_of(searcher, text, searcher.search(text, top_k)))
-    else:
-        _show_hits(searcher.search(text, top_k))
-
-
-def _prompt(searcher: "Searcher", k: int | None) -> None:
-    """Search for queries from the terminal until an empty line or the end of input."""
-    if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="backslashreplace")  # a wrong byte is no reason to leave
-    while True:
-        try:
-            text = click.prompt("Query (empty to stop)", default="", show_default=False)
-        except click.Abort:
-            return
-        if not text.strip():
-            return
-        _show_hits(searcher.search(text, k))
-
-
-def _show_hits(answer: "Answer") -> None:
+    answer = searcher.search(text or "", top_k)
+    if as_json:
+        echo_json(task.record_of(searcher, text or "", answer))
+        return
     without_text = ""
     for hit in answer.hits:
         line = f"{hit.rank:>3}  {hit.score:>8.4f}  {hit.docid}"
@@ -649,7 +631,7 @@ def pick(request: PickRequest, as_json: bool) -> None:
         echo(str(choice))
 
 
-@main.task("figures", "figures results/pydocs --format svg --theme dark")
+@main.task("figures", "figures results/pydocs --format svg")
 @takes(FiguresRequest)
 def figures(request: FiguresRequest) -> None:
     """Draw the papers' figures from folders of results.
@@ -700,9 +682,7 @@ def export(request: ExportRequest) -> None:
     """
     from m2dr.tasks.publish import export_model
 
-    report = export_model(request)
-    warn(report.notes)
-    echo_all(report.lines)
+    echo_all(export_model(request))
 
 
 @main.task("card models/pydocs-full-dim", "card models/pydocs-fitted --results results/scifact")
@@ -714,9 +694,7 @@ def card(request: CardRequest) -> None:
     """
     from m2dr.tasks.publish import write_card
 
-    report = write_card(request)
-    warn(report.notes)
-    echo_all(report.lines())
+    echo_all(write_card(request).lines())
 
 
 @main.task(

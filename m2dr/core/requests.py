@@ -472,11 +472,6 @@ class MtebRequest:
     dims: tuple[int, ...] = option(
         (), "Dims to keep; all together by default.", *reversed(DIMS), least=1
     )
-    instruction: str = option(
-        "",
-        "What stands before queries, with {instruction} for what MTEB says of the task; the "
-        "prompts of the model by default.",
-    )
     out: Path = _out()
     device: str = device_option()
     dtype: str = dtype_option()
@@ -559,14 +554,8 @@ class FiguresRequest:
         (), "Measures to draw; by default the first that was measured.", "--measure"
     )
     formats: tuple[Literal["png", "svg"], ...] = option(("png",), "File format.", "--format")
-    theme: Literal["light", "dark"] = option("light", "Theme of the figures.")
     separate: Path | None = option(
         None, "Results of models trained for one cut each, to draw the gap to them."
-    )
-    published: tuple[str, ...] = option(
-        (),
-        "Published scores to draw too: msmarco, beir13, starbucks-msmarco or starbucks-sts; some "
-        "recipes of one as msmarco:FULL-DIM,BERT.",
     )
 
 

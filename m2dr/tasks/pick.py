@@ -6,22 +6,24 @@ from typing import Any
 from m2dr.core.errors import UserError, counted
 from m2dr.core.records import Cut
 from m2dr.core.requests import PickRequest
-from m2dr.evaluate.costs import COSTS, Costs, read_costs
-from m2dr.evaluate.grid import Grid, aligned, format_score, read_provenance
-from m2dr.evaluate.pick import (
+from m2dr.evaluate.costs import (
     BYTES,
+    COSTS,
     LATENCY,
     QUALITY,
     WORK,
     Budget,
     Candidate,
+    Costs,
     frontier,
     millions,
     nothing_fits,
     pick,
     priced,
+    read_costs,
     with_unit,
 )
+from m2dr.evaluate.grid import Grid, aligned, format_score, read_provenance
 from m2dr.tasks.compare import USUAL, grid_of
 
 

@@ -72,7 +72,6 @@ def test_the_gap_to_separate_takes_one_model_per_cut(results: Path, tmp_path: Pa
         (("mixed",), "cannot be compared"),
         (("broken",), "broken/grid.json"),
         (("good", "--measure", "nDCG@11"), "Did you mean nDCG@10?"),
-        (("good", "--published", "msmarcoo"), "Did you mean msmarco?"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -92,12 +91,10 @@ def test_what_cannot_be_drawn_is_a_sentence(
     assert sentence in done.stderr
 
 
-def test_the_command_draws_in_svg_on_dark_paper(
-    results: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_draws_in_svg(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(results.parent)
 
-    done = CliRunner().invoke(main, ["figures", "--format", "svg", "--theme", "dark"])
+    done = CliRunner().invoke(main, ["figures", "--format", "svg"])
 
     assert done.exit_code == 0, done.output
     assert (results.parent / "figures" / "corpus-test" / "nDCG@10-layers.svg").is_file()

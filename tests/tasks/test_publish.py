@@ -261,7 +261,7 @@ def test_results_of_other_models_are_not_shown() -> None:
     assert "none of models/twin as it is now" in error
     assert "tiny test" not in run("card", "models/twin")
     shutil.rmtree("results")
-    assert "There are no results in results/" in run("card", "models/own")
+    assert "without results" in run("card", "models/own")
     assert "is no model that m2dr wrote" in run("card", "backbone", code=2)
 
 
