@@ -27,7 +27,7 @@ from m2dr.index.manifest import Label, StorePlan
 from m2dr.index.store import Store, begin_store, open_store
 from m2dr.model import checkpoint
 from m2dr.model.backbones import BACKBONES
-from m2dr.tasks.encode_texts import embed_tokens
+from m2dr.tasks.encoder import embed_tokens
 from m2dr.tasks.index import index_corpus
 from m2dr.tasks.search import Searcher
 from m2dr.tasks.train import Setup, prepare, train

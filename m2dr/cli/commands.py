@@ -446,8 +446,6 @@ def bm25(request: Bm25Request) -> None:
     from m2dr.tasks.search import bm25 as task
 
     report = task(request)
-    if report.empty:
-        warn([f"{counted(report.empty, 'queries')} share no word with any document."], "Warning")
     echo(
         f"{counted(report.queries, 'queries', ',')} over "
         f"{counted(report.documents, 'documents', ',')}, "
@@ -466,7 +464,6 @@ def fuse(request: FuseRequest) -> None:
     from m2dr.tasks.search import fuse as task
 
     report = task(request)
-    warn(report.warnings, "Warning")
     echo(
         f"{counted(report.queries, 'queries', ',')}, {counted(report.documents, 'lines', ',')}: "
         f"{report.out}",

@@ -59,8 +59,7 @@ from m2dr.model.graphs import (
 )
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.tasks import workers
-from m2dr.tasks.encode_texts import embed_tokens, embed_tokens_and_states, open_corpus
-from m2dr.tasks.encoder import label_of
+from m2dr.tasks.encoder import embed_tokens, embed_tokens_and_states, label_of, open_corpus
 
 # Shapes in this file: L layers, n documents of a shard, H dims, N documents of the corpus.
 
@@ -186,14 +185,8 @@ class _Texts:
     rows: Ragged
 
 
-@dataclass(frozen=True)
-class _Vectors:
-    """An encoded shard, and the stores that lack it."""
-
-    texts: _Texts
-    stores: list[StoreWriter]
-    vectors: NDArray[np.float32]  # [L, n, H]
-    states: StateFile | None  # of the documents that a fit reads
+# An encoded shard, the stores that lack it, their vectors [L, n, H], and states for a fit.
+_Ran = tuple[_Texts, list[StoreWriter], NDArray[np.float32], StateFile | None]
 
 
 class ShardEncoder:
@@ -224,21 +217,16 @@ class ShardEncoder:
                 are written.
         """
         with ThreadPoolExecutor(1, "read") as reader, ThreadPoolExecutor(1, "write") as writer:
-            reading = reader.submit(self._read, numbers[0]) if numbers else None
-            writing = None
-            for following in [*numbers[1:], None][: len(numbers)]:
-                texts = reading.result() if reading else None
-                if texts is None:
-                    return
-                reading = None if following is None else reader.submit(self._read, following)
-                ran = self._run(texts, advance)
-                del texts
-                if writing:
-                    yield writing.result()
-                writing = writer.submit(self._write, ran)
-                del ran
-            if writing:
-                yield writing.result()
+            coming = map(self._read, numbers)
+            reading, written = reader.submit(next, coming, None), None
+            while texts := reading.result():
+                reading = reader.submit(next, coming, None)
+                writing = writer.submit(self._write, *self._run(texts, advance))
+                if written:
+                    yield written.result()
+                written = writing
+            if written:
+                yield written.result()
 
     def _read(self, number: int) -> _Texts:
         documents = self._reader.read(number)
@@ -251,7 +239,7 @@ class ShardEncoder:
         docids = [document.id for document in documents]
         return _Texts(number, docids, digests, places, Ragged.of(rows))
 
-    def _run(self, texts: _Texts, advance: Callable[[int], None]) -> _Vectors:
+    def _run(self, texts: _Texts, advance: Callable[[int], None]) -> _Ran:
         lacking = [store for store in self._stores if not store.has(texts.number)]
         layers = [store.plan.layer for store in lacking]
         encoder, pad_id = self._encoder, self._tokenizer.pad_id
@@ -266,18 +254,24 @@ class ShardEncoder:
             states = StateFile(digest, self.job.encoding, rows.tokens, rows.lengths, kept)
         elif layers and len(texts.rows):
             vectors = embed_tokens(encoder, texts.rows, pad_id, layers, advance)
-        return _Vectors(texts, lacking, vectors, states)
+        return texts, lacking, vectors, states
 
-    def _write(self, ran: _Vectors) -> WrittenShard:
-        texts, size = ran.texts, 0
-        if ran.states and self.job.exits:  # first, so that every recorded shard has its states
-            ran.states.write(self.job.exits, texts.number)
-        for store, vectors in zip(ran.stores, ran.vectors, strict=True):
+    def _write(
+        self,
+        texts: _Texts,
+        stores: Sequence[StoreWriter],
+        vectors: NDArray[np.float32],
+        states: StateFile | None,
+    ) -> WrittenShard:
+        size = 0
+        if states and self.job.exits:  # first, so that every recorded shard has its states
+            states.write(self.job.exits, texts.number)
+        for store, rows in zip(stores, vectors, strict=True):
             copied = None
             if before := self._before.get(store.folder):
-                rows = self.job.copied(store.folder, texts.number)
-                copied = np.flatnonzero(rows >= 0), before.packed(rows[rows >= 0])
-            size += store.write(texts.number, texts.docids, vectors, texts.digests, copied)
+                sources = self.job.copied(store.folder, texts.number)
+                copied = np.flatnonzero(sources >= 0), before.packed(sources[sources >= 0])
+            size += store.write(texts.number, texts.docids, rows, texts.digests, copied)
         return WrittenShard(texts.number, len(texts.places), size)
 
 

@@ -54,13 +54,17 @@ from m2dr.model.graphs import BatchEncoder, require_runtime
 from m2dr.model.hub import EXITS, STATIC, TOKENIZER
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.tasks.encode_corpus import CorpusRows, EncodingJob, ShardReader
-from m2dr.tasks.encode_texts import embed_tokens, embed_tokens_and_states, open_corpus
-from m2dr.tasks.encoder import label_of, newest_model
+from m2dr.tasks.encoder import (
+    embed_tokens,
+    embed_tokens_and_states,
+    label_of,
+    newest_model,
+    open_corpus,
+)
 from m2dr.tasks.fit import (
     HELD_OUT,
     ONE_OF,
     as_sample,
-    count_tokens,
     read_features,
     record_of,
     snippets,
@@ -152,7 +156,7 @@ def fit_states(
     Raises:
         UserError: a state or an embedding is not finite.
     """
-    counts = count_tokens(rows, len(encoder.words))
+    counts = np.bincount(rows.tokens, minlength=len(encoder.words))
     if encoder.fitted is not None and not whole_words:
         # A fit embeds tokens before it rotates the embedding, and words are embedded after it.
         features = with_counts(encoder.fitted.tokens, counts, identity)
@@ -233,7 +237,7 @@ def word_features(
     words, pieces = found
     with_its_words = partial(rows_with_words, words, pieces, len(encoder.words))
     longer = with_its_words(rows)
-    counts = count_tokens(longer, len(encoder.words) + words.count)
+    counts = np.bincount(longer.tokens, minlength=len(encoder.words) + words.count)
     with progress("Reading words", len(pieces), "words") as advance:
         around, layers = tokenizer.enclosed(pieces), (encoder.layers,)
         alone = embed_tokens(encoder, around, tokenizer.pad_id, layers, advance)[0]

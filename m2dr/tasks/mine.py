@@ -24,8 +24,7 @@ from m2dr.index.vectors import prefixes
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device, choose_dtype
-from m2dr.tasks.encode_texts import embed_texts, open_corpus
-from m2dr.tasks.encoder import document_layer, label_of, newest_model
+from m2dr.tasks.encoder import document_layer, embed_texts, label_of, newest_model, open_corpus
 
 Answers = Mapping[str, frozenset[str]]  # query id → docids known to answer it, one at least
 # Queries to their rankings, each with the score of the best of its known answers.

@@ -36,8 +36,7 @@ from m2dr.index.store import Store
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device, choose_dtype
-from m2dr.tasks.encode_texts import embed_texts
-from m2dr.tasks.encoder import document_layer, label_of
+from m2dr.tasks.encoder import document_layer, embed_texts, label_of
 
 INDEX_EXITS = ".index-exits"  # after a model's name: its queries pass the exits of an index
 DEEPEST = 1000  # documents of a ranking where no measure has a cutoff

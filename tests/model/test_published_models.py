@@ -27,7 +27,7 @@ from m2dr.core.errors import UserError
 from m2dr.core.settings import FitSettings, TrainSettings
 from m2dr.model.checkpoint import export_cut, load, read_card, save
 from m2dr.model.static import open_static
-from m2dr.tasks.encode_texts import embed_texts
+from m2dr.tasks.encoder import embed_texts
 from m2dr.tasks.fit import fit
 from m2dr.tasks.train import train
 

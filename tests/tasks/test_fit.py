@@ -22,7 +22,7 @@ from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import export_cut, read_card
 from m2dr.model.hub import EXITS, STATIC
 from m2dr.tasks import fit as fit_module
-from m2dr.tasks.encode_texts import embed_texts
+from m2dr.tasks.encoder import embed_texts
 from m2dr.tasks.fit import fit, fit_texts
 
 SENTENCES = [

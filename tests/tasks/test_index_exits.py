@@ -25,7 +25,7 @@ from m2dr.model.hub import EXITS, STATIC
 from m2dr.model.static import open_static
 from m2dr.tasks import encode_corpus
 from m2dr.tasks import fit_index as indexing
-from m2dr.tasks.encode_texts import embed_texts
+from m2dr.tasks.encoder import embed_texts
 from m2dr.tasks.evaluate import evaluate
 from m2dr.tasks.fit_index import fit_index
 from m2dr.tasks.index import index_corpus

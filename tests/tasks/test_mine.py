@@ -13,7 +13,7 @@ from m2dr.core.requests import IndexRequest, MineRequest
 from m2dr.data.loaders import open_dataset
 from m2dr.model.checkpoint import read_card
 from m2dr.tasks import mine as verb
-from m2dr.tasks.encode_texts import embed_texts
+from m2dr.tasks.encoder import embed_texts
 from m2dr.tasks.index import index_corpus
 from m2dr.tasks.mine import mine
 

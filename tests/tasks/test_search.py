@@ -71,22 +71,6 @@ def test_a_folder_above_an_index_names_its_corpus_and_model(
         Searcher(SearchRequest(index=str(home / "layer-02" / "elsewhere")))
 
 
-def test_without_any_model_the_one_that_encoded_the_corpus_is_taken(
-    asked: dict[str, object],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)  # it has no models/
-
-    searcher = Searcher(SearchRequest(**{**asked, "model": ""}))
-
-    assert searcher.resolved.model == asked["model"]
-    assert f"Model: {asked['model']}, which encoded" in capsys.readouterr().err
-    with pytest.raises(UserError, match="No --model was given"):
-        Searcher(SearchRequest(**{**asked, "model": "", "root": tmp_path}))
-
-
 def test_a_cut_of_the_command_line_is_a_layer_and_a_dim(asked: dict[str, object]) -> None:
     words = ["search", "read", "--json"]
     for flag, value in (("corpus", "corpus"), ("model", "model"), ("indexes", "root")):
@@ -133,7 +117,7 @@ def test_the_folder_of_an_index_is_enough_to_search_it(
         assert index.searcher().cut.layer == 2
         assert answers[0].hits[0].text == expected[0].hits[0].text
     index = m2dr.open_index(copy, corpus=str(tmp_path / "gone"))
-    with pytest.raises(UserError, match="The texts of tiny are not at hand"):
+    with pytest.raises(UserError, match="There is no data set"):
         _ = index.search(TEXTS[0]).hits[0].text
 
 
