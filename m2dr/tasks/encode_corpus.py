@@ -218,15 +218,16 @@ class ShardEncoder:
         """
         with ThreadPoolExecutor(1, "read") as reader, ThreadPoolExecutor(1, "write") as writer:
             coming = map(self._read, numbers)
-            reading, written = reader.submit(next, coming, None), None
+            reading, writing = reader.submit(next, coming, None), None
             while texts := reading.result():
                 reading = reader.submit(next, coming, None)
-                writing = writer.submit(self._write, *self._run(texts, advance))
-                if written:
-                    yield written.result()
-                written = writing
-            if written:
-                yield written.result()
+                ran = self._run(texts, advance)
+                if writing:
+                    yield writing.result()
+                writing = writer.submit(self._write, *ran)
+                del texts, ran
+            if writing:
+                yield writing.result()
 
     def _read(self, number: int) -> _Texts:
         documents = self._reader.read(number)

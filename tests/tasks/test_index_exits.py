@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -115,13 +116,11 @@ def test_exits_are_the_same_however_the_documents_were_encoded(
     index_corpus(whole)
     killed, write, calls = ask("killed"), encode_corpus.ShardEncoder._write, []
 
-    def dies(
-        self: encode_corpus.ShardEncoder, ran: encode_corpus._Vectors
-    ) -> encode_corpus.WrittenShard:
+    def dies(self: encode_corpus.ShardEncoder, *ran: Any) -> encode_corpus.WrittenShard:
         calls.append(1)
         if len(calls) == 3:
             raise RuntimeError("the power went")
-        return write(self, ran)
+        return write(self, *ran)
 
     with monkeypatch.context() as patch:
         patch.setattr(encode_corpus.ShardEncoder, "_write", dies)
