@@ -6,11 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from world import WORDS, make_model
 
-from m2dr.cli import main
-from m2dr.core.errors import UserError
 from m2dr.core.requests import (
     IndexRequest,
     MtebRequest,
@@ -218,15 +215,6 @@ def test_mteb_takes_it_for_an_encoder_and_knows_the_cut(encoder: MtebEncoder) ->
     assert meta.revision == encoder.card.fingerprint
 
 
-def test_a_task_that_cannot_be_run_is_refused_before_a_weight_is_loaded(
-    lively: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(checkpoint, "load")
-
-    with pytest.raises(UserError, match=r"MTEB has no task 'STSBenchmrk'\. Did you mean"):
-        evaluate_mteb(MtebRequest(("STSBenchmrk",), str(lively), out=tmp_path))
-
-
 def sts_task() -> object:
     from datasets import Dataset, DatasetDict
 
@@ -276,31 +264,6 @@ def test_a_grid_has_the_scores_of_its_cuts_and_encodes_each_text_once(
         assert mine["main_score"] == pytest.approx(theirs["main_score"], abs=1e-5)
         assert mine.keys() == theirs.keys()
     assert len({score.value for (score,) in report.scores.values()}) > 1
-
-
-def test_the_command_prints_a_grid(
-    lively: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(adapter, "_task", lambda _: sts_task())
-    words = ["--task", "TinySTS", "--model", str(lively), "--layers", "2,4", "--dims", "8"]
-
-    done = CliRunner().invoke(
-        main, ["evaluate", "mteb", *words, "--out", str(tmp_path)], catch_exceptions=False
-    )
-
-    assert done.exit_code == 0, done.output
-    lines = done.stdout.splitlines()
-    assert lines[0] == "lively: cosine_spearman on TinySTS test, 24 texts, * best"
-    assert [line.split()[0] for line in lines[1:4]] == ["layer", "2", "4"]
-    assert lines[-1].startswith("2 cuts of lively, ")
-    grid = json.loads((tmp_path / "TinySTS" / "test" / "lively" / "grid.json").read_text())
-    again = ["evaluate", "mteb", *words, "--out", str(tmp_path / "again"), "--json"]
-    told = json.loads(CliRunner().invoke(main, again, catch_exceptions=False).stdout)
-    assert told["grids"] == [grid]
-    assert [(row["layer"], row["dim"]) for row in told["scores"]] == [(2, 8), (4, 8)]
-    single = ["evaluate", "mteb", "--task", "TinySTS", "--model", str(lively), "--dim", "8"]
-    done = CliRunner().invoke(main, [*single, "--out", str(tmp_path / "single")])
-    assert "  cosine_spearman of TinySTS, split test\nL4D8 of lively, " in done.stdout
 
 
 @pytest.fixture(scope="module")

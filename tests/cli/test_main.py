@@ -12,7 +12,6 @@ from shell import COMMAND, ENVIRONMENT
 
 from m2dr.cli import main
 from m2dr.core.errors import Interrupted, UserError, sentence_of
-from m2dr.core.progress import printable
 
 
 @pytest.mark.parametrize(
@@ -70,16 +69,6 @@ def test_output_in_any_encoding(encoding: str, tmp_path: Path) -> None:
     assert done.stdout.decode().startswith(
         ("日本/ holds no store", "\\u65e5\\u672c/ holds no store")
     )
-
-
-def test_control_characters_are_escaped() -> None:
-    text = "naïve 日本語 שלום مرحبا 👩‍💻\n\tcafé"
-
-    assert printable(text) == text
-    assert printable("\x1b[2J\u202e\x7f\x9b") == r"\x1b[2J\u202e\x7f\x9b"
-    done = run("compare", "no\x1b[2J", "--against", "bm25")
-    assert done.exit_code == 2
-    assert "\x1b" not in done.output
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from m2dr.cli import main
 from m2dr.core.errors import UserError
 from m2dr.core.files import write_record
 from m2dr.core.records import Cut
@@ -51,21 +49,10 @@ def picked(**asked: Any) -> Cut:  # fields of PickRequest
     return pick_cut(PickRequest(**asked)).chosen.cut
 
 
-def test_the_best_cut_within_a_latency_is_picked(folder: Path) -> None:
-    assert picked(folder=folder, latency_ms=2.0) == Cut(2, 32)
-    assert picked(folder=folder, latency_ms=1.99) == Cut(1, 32)
-
-
 def test_bytes_and_multiply_adds_are_limits_too(folder: Path) -> None:
     assert picked(folder=folder, bytes_per_document=32) == Cut(2, 8)
     assert picked(folder=folder, multiply_adds=2032) == Cut(2, 32)
     assert picked(folder=folder, bytes_per_document=32, latency_ms=1) == Cut(1, 8)
-
-
-def test_a_share_of_quality_alone_picks_the_cheapest_that_keeps_it(folder: Path) -> None:
-    assert picked(folder=folder, quality=0.97) == Cut(2, 32)
-    assert picked(folder=folder, quality=0.98) == Cut(4, 32)
-    assert picked(folder=folder, quality=0.3) == Cut(2, 8)  # the least latency and bytes together
 
 
 def test_a_floor_may_be_a_value_of_any_measure(folder: Path) -> None:
@@ -158,25 +145,3 @@ def test_a_question_that_contradicts_itself_is_refused(
 ) -> None:
     with pytest.raises(UserError, match=problem):
         pick_cut(PickRequest(folder, **asked))
-
-
-def m2dr(*words: str | Path) -> Result:
-    return CliRunner().invoke(main, ["pick", *map(str, words)])
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["--latency", "5min"], "'5min' is no time above 0; write it as 5ms or 0.1s."),
-        (["--quality", "97"], "'97' is no share above 0; write it as 0.97 or 97%"),
-        (["--at-least", "nDCG@10"], "'nDCG@10' is no measure and value"),
-    ],
-)
-def test_limits_that_cannot_be_read_or_kept_are_sentences(
-    folder: Path, words: list[str], sentence: str
-) -> None:
-    result = m2dr(folder, *words)
-
-    assert result.exit_code == 2, result.output
-    assert sentence in result.stderr
-    assert "Traceback" not in result.output

@@ -79,28 +79,6 @@ def test_groups_in_any_file_train_the_same_model(
     assert found == dict.fromkeys(names, expected)
 
 
-def test_an_index_of_tables_holds_the_same_vectors_and_is_measured_alike(
-    tiny_corpus: Path, tiny_backbone: Path, tmp_path: Path
-) -> None:
-    for name, rows in parts_of(tiny_corpus).items():
-        where = name if name in ("corpus", "queries") else f"qrels/{name}"
-        write_rows(tmp_path / f"tables/{where}.feather", rows)
-
-    def measured(corpus: str, root: str) -> tuple[dict[str, bytes], str]:
-        model = ("--model", tiny_backbone, "--dim", 8, "--layers", 2, "--indexes", root)
-        run("index", "corpus", "--corpus", corpus, *model)
-        run("evaluate", "retrieval", "--corpus", corpus, *model, "--out", f"r-{root}")
-        vectors = sorted(Path(root).rglob("vectors-*")) + sorted(Path(root).rglob("docids.txt"))
-        (grid,) = Path(f"r-{root}").rglob("grid.csv")
-        return {path.name: path.read_bytes() for path in vectors}, grid.read_text()
-
-    found, expected = measured("tables", "a"), measured(str(tiny_corpus), "b")
-    assert found[0] == expected[0]
-    assert [line.split(",")[2:] for line in found[1].splitlines()] == [
-        line.split(",")[2:] for line in expected[1].splitlines()
-    ]
-
-
 def parts_of(folder: Path) -> dict[str, Rows]:
     """The rows of a BEIR folder, by part and split."""
     read: Callable[[str], Rows] = lambda name: [  # noqa: E731
