@@ -327,24 +327,21 @@ def encode_stores(
     count, device, dtype = dataset.document_count, request.device, request.dtype
     job = EncodingJob(request.corpus, count, model, device, dtype, stores, folder, request.runtime)
     rows = CorpusRows.of(dataset) if _is_begun(home) and not request.overwrite else None
-    if rows is None or not _is_done(home, job, rows):
-        with lock(home):
-            end_sync(home)
-            if request.overwrite:
-                if max(layers) == card.layers:
-                    drop_exits(exits_folder(stores[-1][0]))
-                for path, _ in stores:
-                    clear_store(path)
-                rows = CorpusRows.of(dataset) if _is_begun(home) else None
-            for path in [path for path, _ in stores if (path / STORE).exists()]:
-                _refuse_other(path, dict(stores)[path])
-            if rows and not all(map(rows.are_in, _finished(home))):
-                _sync(
-                    home, replace(job, exits=None), dataset, rows, request.workers, request.backend
-                )
-            shutil.rmtree(new_home(home), ignore_errors=True)  # the corpus is what it was
-            job = _with_runtime(job)
-            _encode_missing(job, dataset, rows, request.workers, request.backend)
+    with lock(home):
+        end_sync(home)
+        if request.overwrite:
+            if max(layers) == card.layers:
+                drop_exits(exits_folder(stores[-1][0]))
+            for path, _ in stores:
+                clear_store(path)
+            rows = CorpusRows.of(dataset) if _is_begun(home) else None
+        for path in [path for path, _ in stores if (path / STORE).exists()]:
+            _refuse_other(path, dict(stores)[path])
+        if rows and not all(map(rows.are_in, _finished(home))):
+            _sync(home, replace(job, exits=None), dataset, rows, request.workers, request.backend)
+        shutil.rmtree(new_home(home), ignore_errors=True)  # the corpus is what it was
+        job = _with_runtime(job)
+        _encode_missing(job, dataset, rows, request.workers, request.backend)
     return job, dataset, [open_store(path) for path, _ in stores]
 
 
@@ -354,16 +351,6 @@ def _is_begun(home: Path) -> bool:
 
 def _finished(home: Path) -> list[Store]:
     return [open_store(folder) for folder in store_folders_of(home)]
-
-
-def _is_done(home: Path, job: EncodingJob, rows: CorpusRows) -> bool:
-    """Whether all stores are there and hold the corpus of now, and no other write was stopped."""
-    for folder, plan in job.stores:
-        if not (folder / STORE).exists() or (folder / PARTIAL).exists():
-            return False
-        _refuse_other(folder, plan)
-    left = new_home(home).exists() or (home / SYNCING).exists()
-    return not left and all(map(rows.are_in, _finished(home)))
 
 
 def _refuse_other(folder: Path, plan: StorePlan) -> None:

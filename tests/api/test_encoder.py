@@ -18,7 +18,6 @@ from m2dr.data.loaders import open_dataset
 from m2dr.index.store import open_store
 from m2dr.index.vectors import prefixes
 from m2dr.model.checkpoint import export_cut
-from m2dr.model.static import open_static
 from m2dr.tasks import encoder as module
 from m2dr.tasks.index import index_corpus
 from m2dr.tasks.search import Searcher
@@ -147,16 +146,6 @@ def test_batches_do_not_matter(prompted: Path, monkeypatch: pytest.MonkeyPatch) 
     found = model.encode_documents(TEXTS, batch_size=2)
 
     np.testing.assert_allclose(found, expected, atol=1e-5)
-
-
-def test_layer_0_is_the_table(tiny_fitted: Path) -> None:
-    model = m2dr.Encoder(tiny_fitted, layer=0, dim=8, **FP32)
-    expected = prefixes(open_static(tiny_fitted).embed(TEXTS), 8, "cosine")
-
-    np.testing.assert_allclose(model.encode_queries(TEXTS), expected, atol=1e-6)
-    together = model.encode(TEXTS, layer=[0, 2], side="query")
-    np.testing.assert_allclose(together[0], expected, atol=1e-2)
-    np.testing.assert_allclose(together[2], model.cut(2).encode_queries(TEXTS), atol=1e-5)
 
 
 def python(code: str, *words: object) -> str:

@@ -57,16 +57,6 @@ def test_the_grid_is_that_of_the_command(
     assert {"grid.json", "grid.csv"} <= {path.name for path in grid.folder.iterdir()}
 
 
-def test_a_table_has_a_row_per_cut(grid: EvaluatedGrid) -> None:
-    pytest.importorskip("pandas")
-
-    table = grid.to_pandas()
-
-    assert list(table.columns) == ["layer", "dim", "nDCG@10", "RR@10"]
-    assert table[["layer", "dim"]].values.tolist() == [[2, 8], [2, 32], [4, 8], [4, 32]]
-    assert table["RR@10"].iloc[1] == grid.values("RR@10")[Cut(2, 32)]
-
-
 def test_a_figure_is_drawn(grid: EvaluatedGrid, tmp_path: Path) -> None:
     path = grid.plot(tmp_path / "grid.png", "RR@10")
 

@@ -100,17 +100,6 @@ def test_columns_of_tables_are_fields(
     assert fields_of_hits("t.parquet", model)["d18"] == {"year": 18, "day": "2019-04-14"}
 
 
-def test_documents_without_fields_have_no_file(
-    tiny_corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    index(str(tiny_corpus), model)
-
-    assert fields(Path("indexes")) == []
-    with pytest.raises(UserError, match="have no fields besides id, title and text"):
-        found(str(tiny_corpus), model)
-
-
 def test_the_command_line_filters_answers_and_runs(corpus: str, model: Path) -> None:
     index(corpus, model)
     search = ("search", "--corpus", corpus, "--model", model, "--dtype", "fp32", "--filter")

@@ -157,17 +157,6 @@ def test_states_that_are_not_finite_are_refused(
     assert not (tmp_path / "fitted" / "m2dr.json").exists()
 
 
-@pytest.mark.parametrize("name", [EXITS, STATIC])
-def test_exits_that_are_damaged_are_refused(
-    name: str, tiny_backbone: Path, sentences: Path, tmp_path: Path
-) -> None:
-    out = fitted(tiny_backbone, sentences, tmp_path / "fitted")
-    data = (out / name).read_bytes()
-    (out / name).write_bytes(data[: len(data) // 2])
-    with pytest.raises(UserError, match="fingerprint"):
-        checkpoint.load(out)
-
-
 def test_a_fit_that_was_killed_is_read_again(
     tiny_backbone: Path, sentences: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

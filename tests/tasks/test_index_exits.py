@@ -1,7 +1,6 @@
 """Exits fitted on the documents of an index: shallow queries search its last layer."""
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -165,24 +164,6 @@ def test_exits_of_other_documents_another_model_or_another_prefix_are_refused(as
     index_corpus(replace(request, overwrite=True, exits=False))
     record.write_text(whole)
     assert fitting_exits(store) is None
-
-
-def test_a_corpus_that_has_changed_is_refused(ask: Ask) -> None:
-    request = ask(exits=False)
-    index_corpus(request)
-    write_documents(Path(request.corpus), seed=14)
-    with pytest.raises(UserError, match="are not those"):
-        fit_index(fit_of(request))
-
-
-@pytest.mark.parametrize("name", [EXITS, STATIC])
-def test_exits_that_are_damaged_are_refused(name: str, ask: Ask) -> None:
-    request = ask()
-    index_corpus(request)
-    path = folder_of(request) / name
-    os.truncate(path, path.stat().st_size // 2)
-    with pytest.raises(UserError, match="not the file that was written"):
-        Searcher(search_of(request))
 
 
 @pytest.mark.usefixtures("dtype")
