@@ -638,9 +638,7 @@ def figures(request: FiguresRequest) -> None:
     """
     from m2dr.tasks.figures import draw_figures
 
-    report = draw_figures(request)
-    warn(report.notes)
-    echo_all(report.files)
+    echo_all(draw_figures(request))
 
 
 # Models and data

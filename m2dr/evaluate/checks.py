@@ -60,7 +60,7 @@ def ranking_checks(tied: Mapping[Cut, int], empty: Mapping[Cut, int], queries: i
             worst = max(some, key=lambda cut: cuts[cut])
             found.append(
                 f"{cuts[worst]} of {queries} queries {what} at {worst}"
-                f"{_more(len(some) - 1, 'cut')}: {why}."
+                f"{' and others' * (len(some) > 1)}: {why}."
             )
     return found
 
@@ -94,7 +94,3 @@ def model_checks(
             f"trained are {', '.join(trained) or 'none of those measured'}."
         )
     return found
-
-
-def _more(count: int, unit: str) -> str:
-    return f" (and at {counted(count, f'more {unit}s')})" if count > 0 else ""

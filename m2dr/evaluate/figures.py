@@ -3,7 +3,6 @@
 Every colour and stroke is in the tables at the top; the page of `m2dr serve` has the same colours.
 """
 
-import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,9 +43,6 @@ _LAYER: dict[str, Any] = {"marker": "o", "markersize": 3.5, "linewidth": 1.5}  #
 _LEGEND_WIDTH = 34  # characters of a name before it wraps
 _ACROSS = 3  # panels side by side; four would be too small in print
 _HIGH = 2.3  # inches of a panel of one layer
-# Characters that XML cannot hold (control characters, halves of surrogate pairs), and the control
-# characters of Latin-1, which browsers read as other letters.
-_NO_XML = re.compile("[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 # Inks with a contrast of 3:1 to the paper at least, and 4.5:1 for text.
@@ -392,13 +388,10 @@ def save(figure: "Figure", path: Path) -> Path:
         UserError: the suffix is another.
     """
     from matplotlib import rc_context
-    from matplotlib.text import Text
 
     kind = path.suffix.removeprefix(".").lower()
     if kind not in _METADATA:
         raise UserError(f"{path.name} was to be drawn as {kind or 'nothing'}; give .png or .svg.")
-    for words in figure.findobj(Text):  # U+FFFD for what no figure can hold
-        words.set_text(_NO_XML.sub("\ufffd", words.get_text()))
     stable = rc_context({"svg.fonttype": "none", "svg.hashsalt": "m2dr"})
     with atomic_path(path) as unfinished, warnings.catch_warnings(), stable:
         # Letters that the font lacks, as in the name of a model, are drawn as boxes.

@@ -94,12 +94,6 @@ class MtebEncoder(Encoder):
             encoders[cut]._cache = cache
         return encoders
 
-    @property
-    def texts_kept(self) -> int:
-        """Number of distinct texts that the encoders of a grid have encoded."""
-        cache = self._cache
-        return len({text for rows in cache.rows.values() for text in rows}) if cache else 0
-
     def encode(  # type: ignore[override]  # as MTEB calls it
         self,
         inputs: Iterable[Mapping[str, Any]],
@@ -267,7 +261,9 @@ def evaluate_mteb(request: MtebRequest) -> MtebReport:
                     by_cut[cut] = run_task(one, task, folder / str(cut))
                     scores[cut] += by_cut[cut]
                     advance(1)
-            texts = encoders[cuts[0]].texts_kept
+            cache = encoders[cuts[0]]._cache
+            assert cache is not None  # `grid` has set it
+            texts = len({text for rows in cache.rows.values() for text in rows})
             for place in sorted({(s.task, s.split) for of_cut in by_cut.values() for s in of_cut}):
                 cells = {
                     cut: {s.measure: s.value for s in of_cut if s.split == place[1]}

@@ -61,10 +61,6 @@ class Encoders:
         """The encoder with the most layers."""
         return self.by_layer[max(self.by_layer)]
 
-    def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Return the number of tokens of each query, special ones included."""
-        return [len(row) for row in tokenize(self.deepest.card, self.tokenizer, texts, "query")]
-
 
 def measure_costs(request: CostsRequest, out: Path | None = None) -> Costs:
     """Measure every cut, and write `costs.json` into `out`.
@@ -126,7 +122,8 @@ def measure_costs(request: CostsRequest, out: Path | None = None) -> Costs:
     rows = _spread(range(dataset.document_count), request.documents)
     documents = [dataset.document_at(row).content for row in rows]
     speeds = document_speeds(encoders, sources.values(), documents, request.rounds)
-    lengths = encoders.lengths(texts)
+    rows_of_tokens = tokenize(deepest.card, encoders.tokenizer, texts, "query")
+    lengths = [len(row) for row in rows_of_tokens]
     shape = shape_of(deepest)
     cells = {}
     for cut in cuts:

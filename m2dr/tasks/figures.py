@@ -48,16 +48,8 @@ class ModelResult:
     provenance: Provenance | None  # None: not recorded
 
 
-@dataclass(frozen=True)
-class FiguresReport:
-    """The figures that were drawn, and why others are missing."""
-
-    files: tuple[Path, ...]
-    notes: tuple[str, ...]
-
-
-def draw_figures(request: FiguresRequest) -> FiguresReport:
-    """Draw all figures that the results allow, a folder per corpus and split.
+def draw_figures(request: FiguresRequest) -> tuple[Path, ...]:
+    """Draw all figures that the results allow, a folder per corpus and split; return the files.
 
     Raises:
         UserError: no grid is there, grids of one place are of different queries or have one name,
@@ -70,24 +62,19 @@ def draw_figures(request: FiguresRequest) -> FiguresReport:
             f"{request.separate} is of {separate.place}, and the results are of "
             f"{', '.join(place for place, _ in places)}."
         )
-    files, notes = [], []
+    files = []
     for place, results in places:
         grids = [result.grid for result in results]
         reference = separate if separate and separate.place == place else None
-        reference = reference or next((grid for grid in grids if _is_separate(grid)), None)
+        ends = (SEPARATE, f"-{SEPARATE}")
+        reference = reference or next((g for g in grids if g.model.endswith(ends)), None)
         measures = request.measures or (_common_measure(grids),)
         for measure in measures:
             for name, draw in _drawings(results, measure, reference):
                 figure = draw()
                 for kind in request.formats:
                     files.append(save(figure, request.out / plain(place) / f"{name}.{kind}"))
-        if not reference:
-            notes.append(f"{place}: no results named {SEPARATE!r} are given, so the gap to them is "
-                         "not drawn")  # fmt: skip
-        without = [result.grid.model for result in results if result.costs is None]
-        if without:
-            notes.append(f"{place}: the costs of {', '.join(without)} were not measured")
-    return FiguresReport(tuple(files), tuple(notes))
+    return tuple(files)
 
 
 def _drawings(
@@ -117,10 +104,6 @@ def _common_measure(grids: Sequence[Grid]) -> str:
         if all(name in grid.measures for grid in grids):
             return name
     raise UserError(f"The models on {grids[0].place} have no measure in common.")
-
-
-def _is_separate(grid: Grid) -> bool:
-    return grid.model == SEPARATE or grid.model.endswith(f"-{SEPARATE}")
 
 
 def read_results(folders: Sequence[Path]) -> tuple[ModelResult, ...]:

@@ -155,13 +155,6 @@ def pick_cut(request: PickRequest) -> Choice:
             f"the costs are of {costs.model} with other weights than the results have; measure "
             "them again"
         )
-    if whole != costs.whole:
-        notes.append(
-            f"the grid does not reach the full model, {costs.whole}; shares are of {whole}"
-        )
-    unknown = len(grid.cuts) - len(candidates)
-    if unknown:
-        notes.append(f"costs of {unknown} of {len(grid.cuts)} cuts are not known")
     return Choice(
         chosen=chosen,
         frontier=tuple(frontier(candidates)),
