@@ -155,7 +155,7 @@ def run(
     """Train to the end, from the last complete checkpoint if resumed, and save the model.
 
     Raises:
-        Interrupted: Ctrl-C.
+        Interrupted: Ctrl-C, or another process was lost.
     """
     begun, plan = time.monotonic(), setup.plan
     last: dict[str, float] = {}  # logged
@@ -184,6 +184,14 @@ def run(
                 f"Training stopped at step {trainer.state.global_step} of {plan.steps}; --resume "
                 "goes on."
             ) from None
+        except RuntimeError as error:
+            words = ("closed by peer", "reset by peer", "gloo", "nccl", "timed out")
+            if processes == 1 or not any(word in str(error).lower() for word in words):
+                raise
+            raise Interrupted(
+                f"Another process of this training was lost at step {trainer.state.global_step}; "
+                "--resume goes on."
+            ) from error
     trainer.accelerator.wait_for_everyone()
     card = setup.encoder.card
     if is_main_process():
