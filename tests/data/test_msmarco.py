@@ -83,15 +83,3 @@ def test_text_triples_are_a_data_set_of_the_documents_seen_in_them(write) -> Non
     assert dataset.queries("train") == [Query("q0", "what is a"), Query("q1", "what is b")]
     assert dataset.judgements("train") == [Judgement("q0", "d0", 1), Judgement("q1", "d1", 1)]
     assert dataset.negatives("train") == {"q0": ("d1", "d2"), "q1": ("d0",)}
-
-
-def test_a_folder_of_groups_has_a_split_for_each_file(write) -> None:
-    write("groups/train.jsonl.gz", {"query": "a", "positives": ["x"], "negatives": ["y", "z"]})
-    folder = write("groups/dev.jsonl", {"query": "b", "positive": "z", "negatives": "x"}).parent
-
-    dataset = open_dataset(str(folder))
-
-    assert set(dataset.splits) == {"dev", "train"}
-    (query,) = dataset.queries("train")
-    assert [dataset.document(d).text for d in dataset.negatives("train")[query.id]] == ["y", "z"]
-    assert dataset.document_count == 3

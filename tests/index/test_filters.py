@@ -297,11 +297,3 @@ def test_a_filter_that_nothing_fits_finds_nothing(ways: dict[str, Searchable]) -
     for way in ways.values():
         found = way.where(Filter.parse("year = 4711")).ranked(NAMES, QUERIES, 3)
         assert [ranking.docids for ranking in found.rankings.values()] == [(), (), ()]
-
-
-def test_a_damaged_file_of_fields_is_refused(store: Store, tmp_path: Path) -> None:
-    (tmp_path / FIELDS).write_bytes((store.folder / FIELDS).read_bytes()[:-1] + b"x")
-    damaged = Store(tmp_path, store.manifest, store.docids)
-
-    with pytest.raises(UserError, match="not the file that was written"):
-        damaged.matching(Filter.parse("year = 1"))
