@@ -23,8 +23,7 @@ import numpy as np
 from m2dr.core.errors import UserError, counted, missing, nearest
 from m2dr.core.files import FORMAT, parse_record
 from m2dr.core.records import Cut
-from m2dr.index.fields import FIELDS, field_types, type_named, values
-from m2dr.index.filters import Filter
+from m2dr.index.filters import FIELDS, Filter, field_types, type_named, values
 from m2dr.index.manifest import DIGITS, Label
 from m2dr.index.searchable import Hits, Rows, Scores, Searchable
 from m2dr.index.store import Store

@@ -31,8 +31,7 @@ from m2dr.core.files import (
     write_bytes,
     write_record,
 )
-from m2dr.index.fields import FIELDS, matching
-from m2dr.index.filters import Filter
+from m2dr.index.filters import FIELDS, Filter, matching
 from m2dr.index.manifest import (
     DIGESTS,
     DIGITS,

@@ -31,7 +31,7 @@ from m2dr.index.exit_files import (
     sampled_rows,
 )
 from m2dr.index.faiss import rebuild_indexes
-from m2dr.index.fields import FIELDS, write_fields
+from m2dr.index.filters import FIELDS, write_fields
 from m2dr.index.manifest import IMPORTED, PARTIAL, STORE, StorePlan, store_folder, store_folders_of
 from m2dr.index.searchable import Docids, encode_docids
 from m2dr.index.store import (

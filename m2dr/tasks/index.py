@@ -15,7 +15,7 @@ from m2dr.core.records import Cut, Document, Fields, ModelCard
 from m2dr.core.requests import SHARD_ROWS, ImportRequest, IndexRequest, PushRequest
 from m2dr.data.dataset import Dataset
 from m2dr.index.faiss import build_index, check_engine
-from m2dr.index.fields import FIELDS, write_fields
+from m2dr.index.filters import FIELDS, write_fields
 from m2dr.index.importing import ImportedVectors, open_npy, open_pyserini
 from m2dr.index.manifest import (
     DIGITS,

@@ -40,8 +40,7 @@ from m2dr.index.engines import ENGINES
 from m2dr.index.exact import ExactIndex
 from m2dr.index.exit_files import fitting_exits, no_exits
 from m2dr.index.faiss import on_gpu, open_index
-from m2dr.index.fields import FIELDS, field_types, typed
-from m2dr.index.filters import Filter, Value
+from m2dr.index.filters import FIELDS, Filter, Value, field_types, typed
 from m2dr.index.funnel import Funnel, FunnelIndex
 from m2dr.index.manifest import (
     DIGITS,
