@@ -24,7 +24,7 @@ from m2dr.core.errors import UserError
 from m2dr.core.records import Run, Similarity
 from m2dr.index.faiss import load_faiss
 from m2dr.index.filters import Filter
-from m2dr.index.searchable import Docids, Rows, Scores, Searchable, as_run
+from m2dr.index.searchable import Docids, Rows, Scores, Searchable, hits_of, run_of
 from m2dr.index.store import HASHED_BYTES, Store
 from m2dr.index.vectors import Floats, check_depth, check_queries, prefixes
 
@@ -245,7 +245,10 @@ def prefix_runs(
     by_dim = prefix_top_k(
         queries, documents, dims, k + bool(drop), similarity, device, docids.ranks(), progress
     )
-    return {dim: as_run(query_ids, found, docids, k, drop) for dim, found in by_dim.items()}
+    return {
+        dim: run_of(query_ids, hits_of(docids, zip(*found, strict=True)), k, drop)
+        for dim, found in by_dim.items()
+    }
 
 
 def _queries(queries: "Vectors", dim: int) -> NDArray[np.float32]:

@@ -130,13 +130,7 @@ class Searchable(ABC):
             return Run({name: Ranking((), ()) for name in query_ids})
         drop = drop or {}
         wanted = min(k + bool(drop), self.documents)
-        hits = deepened(self._hits, queries, wanted, self.deepest)
-        return Run(
-            {
-                name: Ranking.of(docids, scores, k, drop.get(name))
-                for name, (docids, scores) in zip(query_ids, hits, strict=True)
-            }
-        )
+        return run_of(query_ids, deepened(self._hits, queries, wanted, self.deepest), k, drop)
 
     @property
     def deepest(self) -> int:
@@ -182,18 +176,8 @@ def hits_of(docids: "Docids", found: Iterable[tuple[Scores, Rows]]) -> Iterator[
         yield docids.take(rows[kept]), scores[kept]
 
 
-def as_run(
-    query_ids: Sequence[str],
-    found: tuple[Scores, Rows],
-    docids: "Docids",
-    k: int,
-    drop: Mapping[str, str],
-) -> Run:
-    """Return scores and rows [Q, any] as rankings of at most `k` documents, without those to drop.
-
-    A row of -1 is no document.
-    """
-    hits = hits_of(docids, zip(*found, strict=True))
+def run_of(query_ids: Sequence[str], hits: Iterable[Hits], k: int, drop: Mapping[str, str]) -> Run:
+    """Return hits as rankings of at most `k` documents, without those to drop."""
     return Run(
         {
             name: Ranking.of(docids, scores, k, drop.get(name))

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError
-from m2dr.index.engines import ENGINES, Engine
-from m2dr.index.faiss import build_index, open_index
+from m2dr.index.faiss import ENGINES, Engine, build_index, open_index
 from m2dr.index.store import Store
 from m2dr.index.vectors import prefixes
 

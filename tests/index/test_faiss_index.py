@@ -8,8 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError
-from m2dr.index.engines import ENGINES, factory_name
-from m2dr.index.faiss import build_index, open_index
+from m2dr.index.faiss import ENGINES, build_index, factory_name, open_index
 from m2dr.index.store import Store
 
 Floats = NDArray[np.float32]

@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from m2dr.core.errors import UserError
 from m2dr.data.dataset import own_fields
 from m2dr.index import faiss
-from m2dr.index.engines import ENGINES
 from m2dr.index.exact import ExactIndex
-from m2dr.index.faiss import build_index, open_index
+from m2dr.index.faiss import ENGINES, build_index, open_index
 from m2dr.index.filters import FIELDS, Filter, field_types, write_fields
 from m2dr.index.funnel import Funnel, FunnelIndex
 from m2dr.index.milvus import MILVUS_ENGINES, Server, open_collection, push
