@@ -210,9 +210,7 @@ class SearchRequest:
     engine: str = option("", "An engine that was built, or exact, which scans the store.")
     funnel: str = option("", "Shortlists by growing prefixes: 32:1000,128:100,384.")
     index: str = option("", "milvus:URI, or the folder of an index or a store, or one above.")
-    runtime: str = option(
-        "torch", "What encodes queries: torch, onnx, openvino, or auto for the fastest here."
-    )
+    runtime: str = option("torch", "What encodes queries: torch, onnx or openvino.")
     search_params: tuple[tuple[str, int], ...] = option(
         (),
         "Setting of the engine, as nprobe=32.",
@@ -255,7 +253,7 @@ class EncodeRequest:
     tokens_per_batch: int | None = option(
         None, "Tokens of a batch, padding included; by default as many as suit the device.", least=1
     )
-    runtime: str = option("torch", "What encodes: torch, onnx, openvino, or auto for the fastest.")
+    runtime: str = option("torch", "What encodes: torch, onnx or openvino.")
     device: str = device_option()
     dtype: str = dtype_option()
 
@@ -652,7 +650,7 @@ class ServeRequest:
         "", "Environment variable with the token that requests must bring.", metavar="NAME"
     )
     engine: str = option("", "An engine that was built, or exact; the flat index by default.")
-    runtime: str = option("torch", "What encodes: torch, onnx, openvino, or auto for the fastest.")
+    runtime: str = option("torch", "What encodes: torch, onnx or openvino.")
     device: str = device_option()
     dtype: str = dtype_option()
     batch_size: int = option(64, "Texts that are encoded at once; 1 for no batches.", least=1)

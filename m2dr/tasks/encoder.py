@@ -94,7 +94,7 @@ class Encoder:
             dim: dims of the embedding to keep; all by default.
             device: auto, cpu, cuda or cuda:N.
             dtype: auto, fp32 or bf16; auto is bf16 where the processor or gpu multiplies it.
-            runtime: torch, onnx, openvino or auto.
+            runtime: torch, onnx or openvino.
 
         Raises:
             UserError: no such model, or it has no such layer or dim.
@@ -437,7 +437,7 @@ class QueryEncoder:
         Args:
             model: folder or id.
             layer: of the queries.
-            runtime: torch, onnx, openvino or auto, whose choice is told.
+            runtime: torch, onnx or openvino.
             device: as `choose_device` takes it.
             dtype: as `choose_dtype` takes it.
             exits: folder of the exits of an index, used in place of those of the model.
@@ -449,7 +449,7 @@ class QueryEncoder:
         self.tokenizer: BaseTokenizer
         self.opened: OpenedRuntime | None = None
         if layer == 0:
-            if runtime not in ("torch", "auto"):
+            if runtime != "torch":
                 raise UserError(f"--runtime {runtime} was asked for, and layer 0 is a table.")
             static = open_static(model, exits)
             self.card, self.tokenizer, self._embed = (
@@ -463,8 +463,6 @@ class QueryEncoder:
         if exits is not None and runtime != "torch":  # a graph is opened without a look at them
             check_exits(exits, read_card(model).fingerprint, EXITS)
         self.opened = open_runtime(runtime, model, layer, device, dtype, cache_folder(), exits)
-        if self.opened.note:
-            say(self.opened.note)
         self.card, self.tokenizer = self.opened.runtime.card, self.opened.tokenizer
 
     def tokenize(self, texts: Sequence[str], side: Side = "query") -> list[list[int]]:
