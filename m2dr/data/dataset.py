@@ -110,10 +110,6 @@ class Dataset:
         """Number of documents; the first use checks all of them."""
         return len(self._corpus)
 
-    def with_corpus(self, corpus: Corpus) -> "Dataset":
-        """Return a dataset of other documents with the same queries and judgements."""
-        return Dataset(self.name, corpus, self._splits, self._aliases)
-
     def documents(self) -> Iterator[Document]:
         """Return an iterator over all documents, in file order."""
         return iter(self._corpus)

@@ -336,10 +336,6 @@ def open_runtime(
     return OpenedRuntime(name, GraphRuntime(run, card, layer), load_tokenizer(model))
 
 
-def _shown(times: Mapping[str, float]) -> str:
-    return ", ".join(f"{1000 * seconds:,.1f} ms in {name}" for name, seconds in times.items())
-
-
 def _medians(candidates: Mapping[str, Callable[[], object]]) -> dict[str, float]:
     """Return median seconds; the candidates take turns, so that load affects all of them."""
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
@@ -535,7 +531,8 @@ def choose_runtime(source: DocumentSource, asked: str, documents: int) -> tuple[
         }
     )
     best = min(times, key=times.__getitem__)
-    return best, f"Runtime {best}: {len(batches)} batches of documents take {_shown(times)}"
+    shown = ", ".join(f"{1000 * seconds:,.1f} ms in {name}" for name, seconds in times.items())
+    return best, f"Runtime {best}: {len(batches)} batches of documents take {shown}"
 
 
 def _sample(tokenizer: ModelTokenizer, card: ModelCard) -> IdsAndMask:
