@@ -658,7 +658,7 @@ def _loaded(name: str, stamp: int) -> "dict[str, pa.Table]":  # noqa: ARG001  # 
 
 
 def hub_parts(name: str) -> dict[str, str]:
-    """Return names of the parts of a data set with configs, or splits, `corpus` and `queries`.
+    """Return names of the parts of a data set with the configs `corpus` and `queries`.
 
     They are "corpus", "queries", and the splits of the judgements, whose config is `qrels` or
     `default`, as MTEB names them. Empty for any other data set.
@@ -666,11 +666,6 @@ def hub_parts(name: str) -> dict[str, str]:
     hub = HubName.of(name)
     if hub.config or hub.split:
         return {}
-    if Path(hub.id).expanduser().joinpath(_SAVED_SPLITS).is_file():
-        splits = {split: f"{name}:{split}" for split in hub_tables(name)}
-        if not {"corpus", "queries"} <= splits.keys():
-            return {}
-        return {split.removeprefix("qrels-"): part for split, part in splits.items()}
     configs = _configs(str(Path(hub.id).expanduser()) if hub.is_folder else hub.id)
     if not {"corpus", "queries"} <= set(configs):
         return {}
@@ -684,7 +679,7 @@ def hub_parts(name: str) -> dict[str, str]:
 
 @lru_cache(maxsize=8)
 def _configs(source: str) -> tuple[str, ...]:
-    if Path(source, _SAVED).is_file():
+    if any(Path(source, file).is_file() for file in (_SAVED, _SAVED_SPLITS)):
         return ()
     import datasets
 

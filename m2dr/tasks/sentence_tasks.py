@@ -253,10 +253,8 @@ def task_of_pairs(judged: ScoredPairs, gold: Gold, values: OfPairs[Gold]) -> Sen
             cells |= {Cut(layer, dim): measures for dim, measures in by_dim.items()}
         return cells
 
-    skipped = f"left out: {counted(judged.skipped, 'pairs')} without a label"
-    notes = (skipped,) if judged.skipped else ()
     count = len(judged.pairs)
-    return SentenceTask(judged.name, judged.split, texts, count, "pairs", measure, notes)
+    return SentenceTask(judged.name, judged.split, texts, count, "pairs", measure)
 
 
 def _classification(request: ClassificationRequest, labelled: LabelledTexts) -> SentenceTask:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from m2dr.core.errors import UserError, counted
+from m2dr.core.errors import UserError
 from m2dr.core.progress import say
 from m2dr.core.records import Cut, Document, Group, ModelCard, Query, SentencePair
 from m2dr.core.settings import TrainSettings
@@ -231,11 +231,6 @@ def _ranking_quality(dataset: Dataset, settings: TrainSettings) -> Quality | Non
 
 def _of_sentences(sentences: Sentences, settings: TrainSettings) -> TrainingData:
     pairs = sentences.pairs
-    if sentences.skipped:
-        say(
-            f"{counted(sentences.skipped, 'rows')} without a label, or of another split than "
-            "train, left out"
-        )
     if settings.loss == "simcse" and sentences.scored:
         pairs = tuple(SentencePair(text, text, 1.0) for text in distinct(pairs)[0])
 
