@@ -159,7 +159,7 @@ def test_a_graph_is_written_once_for_a_model_and_again_when_it_is_damaged(
     def opened(folder: Path, _: str) -> object:
         if (folder / "whole").read_text() != "…":
             raise ValueError("damaged")
-        return None
+        return object()
 
     kind = replace(RUNTIMES["onnx"], packages=(), write=write, open=opened)
     monkeypatch.setitem(RUNTIMES, "onnx", kind)
