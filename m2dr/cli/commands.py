@@ -9,6 +9,7 @@ import click
 
 from m2dr.cli.main import (
     MISTAKE,
+    STOPPED,
     echo,
     echo_all,
     echo_json,
@@ -32,6 +33,7 @@ from m2dr.core.requests import (
     PYDOCS,
     Bm25Request,
     CardRequest,
+    CheckRequest,
     ClassificationRequest,
     CompareRequest,
     EncodeRequest,
@@ -711,3 +713,23 @@ def push(request: PushModelRequest, as_json: bool) -> None:
         echo_json({**asdict(report), "bytes": report.bytes})
     else:
         echo_all(report.lines())
+
+
+data = group("data", "Look at data before it is used.")
+
+
+@data.task("data check pydocs", "data check pairs.jsonl --strict --json")
+@takes(CheckRequest)
+@json_option
+def check(request: CheckRequest, as_json: bool) -> None:
+    """Count what a corpus holds and what is wrong with it, and show its first rows.
+
+    It is read whole. NAME is what --corpus of other commands takes. A group is a query with a
+    relevant document, as a training draws it.
+    """
+    from m2dr.tasks.data import check_data
+
+    report = check_data(request)
+    echo_json(asdict(report)) if as_json else echo(str(report))
+    if request.strict and report.problems:
+        raise SystemExit(STOPPED)

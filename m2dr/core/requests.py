@@ -66,6 +66,14 @@ def document_runtime_option() -> Any:  # a field
 
 
 @dataclass(frozen=True)
+class CheckRequest:
+    """What `m2dr data check` is asked."""
+
+    name: str = option(REQUIRED, "A corpus, as --corpus of other commands.", is_argument=True)
+    strict: bool = option(False, "End with exit code 1 if anything is wrong.")
+
+
+@dataclass(frozen=True)
 class IndexRequest:
     """What `m2dr index corpus` is asked."""
 

@@ -2,8 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, cast, get_args
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, cast, get_args
 
 from m2dr.core.errors import UserError, counted
 from m2dr.core.records import Cut, ModelCard, pooling_modes
@@ -30,6 +30,12 @@ USUAL_LOSS: dict[Kind, Loss] = {
     "sentences": "simcse",
 }
 PAIRED = ("cosent", "angle")  # losses of pairs that are more or less alike
+RECIPE_SETTINGS = (
+    *CHOICES, "faithful", "loss_weights", "candidates",
+    "relations_temperature", "chain_temperature", "distill", "distill_weight", "contrastive_weight",
+    "distill_temperature",
+)  # fmt: skip
+_DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(TrainSettings)}
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,7 @@ class Recipe:
     setting: Setting
     related: tuple[int, ...]  # prefixes whose token relations are trained
     path: tuple[Cut, ...]  # checkpoints of the chain, small to full
+    scored: bool = False  # whether pairs have labels
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -116,7 +123,7 @@ def recipe_of(settings: TrainSettings, kind: Kind = "documents") -> Recipe:
         distill_temperature=settings.distill_temperature,
     )
     card = _card(settings, variant, backbone, full, choices, setting)
-    return Recipe(variant, card, full, choices, setting, related, path)
+    return Recipe(variant, card, full, choices, setting, related, path, kind == "scored pairs")
 
 
 def _card(
@@ -261,7 +268,7 @@ def stairs_of(full: Cut) -> tuple[Cut, ...]:
 
 
 def explain(settings: TrainSettings, kind: Kind = "documents") -> str:
-    """Return the terms of one batch, and what else is trained."""
+    """Return the terms of one batch, what else is trained, and which settings no term reads."""
     recipe = recipe_of(settings, kind)
     variant, setting, card = recipe.variant, recipe.setting, recipe.card
     source = "the last layer" if variant.documents == "last" else "the query's layer"
@@ -308,4 +315,57 @@ def explain(settings: TrainSettings, kind: Kind = "documents") -> str:
     }
     lines += [line for line, there in extra_terms.items() if there]
     lines.append(counted(len(counts), "terms") + (f", {draws} draws of a batch" * (draws > 1)))
+    if idle := unread(settings, kind):
+        lines.append(f"Given, and read by no term: {', '.join(idle)}.")
     return "\n".join(lines)
+
+
+def unread(settings: TrainSettings, kind: Kind = "documents") -> list[str]:
+    """Return the settings of the recipe that were given and that none of its terms reads."""
+    recipe = recipe_of(settings, kind)
+    variant, read = recipe.variant, _read(recipe)
+    shallow = any(term.cut.layer < recipe.full.layer for s in recipe.choices for term in s.terms)
+    uses = {
+        "layers": variant.single_cut or shallow and not variant.staircase,
+        "dims": variant.prefixes != "none",
+        "checkpoints": variant.staircase or variant.sia or variant.pic,
+    }
+    found = [name for name, used in uses.items() if getattr(settings, name) and not used]
+    for name in RECIPE_SETTINGS:
+        default = _DEFAULTS[name]
+        if getattr(settings, name) in (default, getattr(settings.row, name, default)):
+            continue
+        try:
+            without = _read(recipe_of(replace(settings, **{name: default}), kind))
+        except UserError:  # without it nothing can be trained, or another setting would not fit
+            continue
+        if without == read:
+            found.append(name)
+    return found
+
+
+def _read(recipe: Recipe) -> tuple[object, ...]:
+    """Return all that settings of a recipe can change in a training or its model."""
+    setting, variant = recipe.setting, recipe.variant
+    terms = [term for step in recipe.choices for term in step.terms]
+    kinds = {term.kind for term in terms} - {"retrieve"}
+    layers = {term.cut.layer for term in terms}
+    aligned = kinds - {"distill"}
+    vectors = {kind.split()[0] for kind in aligned - {"align scores"}}
+    extra = 1 - variant.alpha  # what token relations and the chain count
+    sia, pic = variant.sia and extra > 0, variant.pic and extra > 0
+    return (
+        tuple(step.terms for step in recipe.choices),
+        (min(layers) < recipe.full.layer or pic) and recipe.card.documents,
+        (recipe.card.exit_head, variant.freeze, setting.loss),
+        setting.loss == "angle" and (setting.loss_weights, recipe.scored and setting.candidates),
+        "distill" in kinds and (setting.distill, setting.distill_temperature),
+        aligned and (variant.add_mse, variant.align_reduction),
+        vectors and variant.align_temperature,
+        "align" in vectors and variant.compress,
+        "imitate" in vectors and variant.detach,
+        layers & {*setting.learned},
+        sia and (recipe.related, setting.relations_temperature, [c.layer for c in recipe.path]),
+        pic and (recipe.path, setting.chain_temperature),
+        (sia or pic) and extra,
+    )

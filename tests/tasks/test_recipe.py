@@ -7,7 +7,7 @@ import pytest
 from m2dr.core.errors import UserError
 from m2dr.core.settings import read_train_settings
 from m2dr.tasks.fit import fit_texts
-from m2dr.tasks.recipe import Kind, Recipe, recipe_of
+from m2dr.tasks.recipe import Kind, Recipe, explain, recipe_of
 from m2dr.tasks.training_data import open_training_data
 
 
@@ -32,6 +32,34 @@ def test_what_cannot_be_trained_is_refused(
 ) -> None:
     with pytest.raises(UserError, match=sentence):
         made(tiny_backbone, *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "unread"),
+    [
+        ("variant=plain align=score share=0.5", "align, share"),
+        (
+            "variant=mrl documents=last exit_head=linear weights=uniform",
+            "documents, weights, exit_head",
+        ),
+        ("variant=2dmse layers=[1]", ""),
+        ("variant=mrl checkpoints=[L1D8] distill_weight=2.0", "checkpoints, distill_weight"),
+        ("variant=full-dim compress=max-k align_reduction=batch average=true", ""),
+        ("variant=full-dim align=none compress=max-k add_mse=false", "add_mse, compress"),
+    ],
+)
+def test_settings_that_no_term_reads_are_named(
+    words: str, unread: str, tiny_backbone: Path
+) -> None:
+    given = [word.replace("[L1D8]", '["L1D8"]') for word in words.split()]
+    settings = read_train_settings(None, [f'backbone="{tiny_backbone}"', *given])
+
+    last = explain(settings).splitlines()[-1]
+
+    if unread:
+        assert last == f"Given, and read by no term: {unread}."
+    else:
+        assert last.endswith("terms")
 
 
 def test_a_staircase_is_scaled_to_the_backbone(tiny_backbone: Path) -> None:
