@@ -37,7 +37,8 @@ from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.encoder import Encoder, exit_work, parameters_of, table_work
 from m2dr.model.static import StaticEncoder, open_static
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
-from m2dr.tasks.encoder import cuts_of, embed_texts, embed_tokens, open_corpus, through_exits
+from m2dr.tasks.corpus import open_corpus
+from m2dr.tasks.encoder import cuts_of, embed_texts, embed_tokens, through_exits
 from m2dr.tasks.index import encode_corpus
 from m2dr.tasks.rank import pairing
 

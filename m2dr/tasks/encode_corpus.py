@@ -33,11 +33,8 @@ from m2dr.index.exit_files import (
 from m2dr.index.faiss import rebuild_indexes
 from m2dr.index.filters import FIELDS, write_fields
 from m2dr.index.manifest import IMPORTED, PARTIAL, STORE, StorePlan, store_folder, store_folders_of
-from m2dr.index.searchable import Docids, encode_docids
 from m2dr.index.store import (
-    DIGEST_BYTES,
     SYNCING,
-    Digests,
     Store,
     StoreWriter,
     begin_store,
@@ -59,51 +56,13 @@ from m2dr.model.graphs import (
 )
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.tasks import workers
-from m2dr.tasks.encoder import embed_tokens, embed_tokens_and_states, label_of, open_corpus
+from m2dr.tasks.corpus import CorpusRows, absolute, open_corpus
+from m2dr.tasks.encoder import embed_tokens, embed_tokens_and_states, label_of
 
 # Shapes in this file: L layers, n documents of a shard, H dims, N documents of the corpus.
 
+OTHER = 0.5  # of the documents, that are new where another corpus, not a later one, was given
 COPIED = "copied.npy"  # in a store that a sync writes: rows of the store before, [N]; -1 for none
-
-
-@dataclass(frozen=True)
-class CorpusRows:
-    """What stores record of the documents of a corpus."""
-
-    docids: Docids
-    digests: Digests  # of the texts
-    fields: str  # digest of the fields of all documents
-
-    @classmethod
-    def of(cls, dataset: Dataset) -> "CorpusRows":
-        """Read the documents of a corpus once."""
-        lines, digests, fields = bytearray(), bytearray(), hashlib.sha256()
-        for document in dataset.documents():
-            lines += encode_docids([document.id])
-            digests += text_digests([document.content])
-            fields.update(repr(document.fields).encode(errors="surrogatepass"))
-        return cls(
-            Docids(bytes(lines)),
-            np.frombuffer(bytes(digests), f"S{DIGEST_BYTES}"),
-            fields.hexdigest(),
-        )
-
-    def are_in(self, store: Store) -> bool:
-        """Whether a store was encoded from these documents."""
-        held = store.manifest
-        return (
-            hashlib.sha256(self.docids.data).hexdigest() == held.docids
-            and hashlib.sha256(self.digests.tobytes()).hexdigest() == held.texts
-            and self.fields == held.field_texts
-        )
-
-    def sources(self, store: Store) -> NDArray[np.int64]:
-        """Return for each document a row of a store with the same text, [N]; -1 for none."""
-        held = store.digests()
-        order = np.argsort(held, kind="stable")
-        places = np.minimum(np.searchsorted(held, self.digests, sorter=order), len(held) - 1)
-        rows = order[places]
-        return np.where(held[rows] == self.digests, rows, -1)
 
 
 @dataclass(frozen=True)
@@ -319,7 +278,7 @@ def encode_stores(
     """
     dataset = open_corpus(request.corpus)
     home = store_folder(request.root, dataset.name, card.fingerprint, 1).parent
-    label = label_of(card, model, request.corpus)
+    label = label_of(card, model, absolute(request.corpus))
     plan = StorePlan(dataset.name, 0, card.width, label, request.store, request.shard_rows)
     paths = {layer: home / f"layer-{layer:02d}" for layer in sorted(set(layers))}
     stores = tuple((path, replace(plan, layer=layer)) for layer, path in paths.items())
@@ -337,7 +296,7 @@ def encode_stores(
             rows = CorpusRows.of(dataset) if _is_begun(home) else None
         for path in [path for path, _ in stores if (path / STORE).exists()]:
             _refuse_other(path, dict(stores)[path])
-        if rows and not all(map(rows.are_in, _finished(home))):
+        if rows and not all(rows.digest.is_of(store.manifest) for store in _finished(home)):
             _sync(home, replace(job, exits=None), dataset, rows, request.workers, request.backend)
         shutil.rmtree(new_home(home), ignore_errors=True)  # the corpus is what it was
         job = _with_runtime(job)
@@ -409,10 +368,16 @@ def _sync(
     in by one rename. Exits stay as they were fitted.
     """
     new, before = new_home(home), _finished(home)
-    new.mkdir(exist_ok=True)
-    (new / SYNCING).touch()
     sources = [rows.sources(store) for store in before]
     absent = np.any([each < 0 for each in sources], axis=0)
+    held, label = before[-1].manifest.label.source, job.stores[0][1].label
+    if held != label.source and absent.mean() > OTHER:
+        raise UserError(
+            f"{home} holds the documents of {held}, and {label.source} has others: --corpus "
+            f"NAME={job.corpus} gives these indexes of their own, and --overwrite replaces those."
+        )
+    new.mkdir(exist_ok=True)
+    (new / SYNCING).touch()
     for store, each in zip(before, sources, strict=True):
         if store.manifest.runtime == IMPORTED:
             raise UserError(f"{store.folder} holds imported vectors, of documents that changed.")
@@ -422,7 +387,6 @@ def _sync(
             np.save(file, np.where(absent, -1, each))
     runtime = before[-1].manifest.runtime
     require_runtime(runtime)
-    label = job.stores[0][1].label
     plans = tuple(
         (
             new / store.folder.name,
@@ -436,7 +400,7 @@ def _sync(
     )
     for folder, plan in plans:  # an earlier sync may have been to other documents
         begun, done = (folder / PARTIAL).exists(), (folder / STORE).exists()
-        if (done and not rows.are_in(open_store(folder))) or (
+        if (done and not rows.digest.is_of(open_store(folder).manifest)) or (
             begun and read_record(folder / PARTIAL, StorePlan) != plan
         ):
             clear_store(folder)

@@ -3,7 +3,6 @@
 Shapes: L layers, N texts, Q queries, H width of the model, D dims of a cut.
 """
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,9 +22,8 @@ from m2dr.core.files import atomic_path, cache_folder, refuse_same_file, write_t
 from m2dr.core.progress import Advance, progress, say
 from m2dr.core.records import Cut, Document, ModelCard, Side
 from m2dr.core.requests import MODELS, EncodeRequest
-from m2dr.data import pydocs
-from m2dr.data.dataset import DOCUMENT_COLUMNS, DOCUMENT_IDS, DOCUMENT_TEXTS, Dataset, own_fields
-from m2dr.data.loaders import open_dataset, open_texts
+from m2dr.data.dataset import DOCUMENT_COLUMNS, DOCUMENT_IDS, DOCUMENT_TEXTS, own_fields
+from m2dr.data.loaders import open_texts
 from m2dr.data.tokens import Ragged, batched, buckets, pad
 from m2dr.index.manifest import Label
 from m2dr.index.vectors import prefixes
@@ -737,23 +735,6 @@ def names_of(models: Sequence[str]) -> list[str]:
 
 
 # Many texts of a corpus, as training, indexing and searching share it
-
-
-def document_line(document: Document) -> str:
-    """Return the line of a document in a corpus.jsonl; its fields are an object, as in BEIR."""
-    table: dict[str, object] = {
-        "_id": document.id, "title": document.title, "text": document.text
-    }  # fmt: skip
-    if document.fields:
-        table["metadata"] = dict(document.fields)
-    return json.dumps(table, ensure_ascii=False) + "\n"
-
-
-def open_corpus(name: str) -> Dataset:
-    """Open the dataset of a name; see `m2dr.data.loaders.LOADERS`."""
-    if not pydocs.is_cached(name):
-        say(f"Reading {name} from the docstrings of this Python, once; it takes up to a minute")
-    return open_dataset(name)
 
 
 def tokens_per_batch(device: str) -> int:

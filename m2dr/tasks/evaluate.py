@@ -38,8 +38,9 @@ from m2dr.index.exit_files import fitting_exits
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device
 from m2dr.tasks.compare import compare_folders, plain
+from m2dr.tasks.corpus import open_corpus
 from m2dr.tasks.costs import measure_costs
-from m2dr.tasks.encoder import cuts_of, names_of, newest_model, open_corpus, through_exits
+from m2dr.tasks.encoder import cuts_of, names_of, newest_model, through_exits
 from m2dr.tasks.fit_index import fit_index
 from m2dr.tasks.index import encode_corpus
 from m2dr.tasks.rank import (

@@ -29,13 +29,13 @@ from m2dr.model.exits import TokenFeatures, WordFeatures, give_exits, token_feat
 from m2dr.model.hub import find_folder, revision_of
 from m2dr.model.modules import rotate
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
+from m2dr.tasks.corpus import open_corpus
 from m2dr.tasks.encoder import (
     at_revision,
     default_dims,
     embed_tokens,
     embed_tokens_and_states,
     fitted_cuts,
-    open_corpus,
     tokens_per_batch,
 )
 from m2dr.tasks.run_folder import begin, clear, held, refuse_backbone

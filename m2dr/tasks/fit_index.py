@@ -53,14 +53,9 @@ from m2dr.model.exits import (
 from m2dr.model.graphs import BatchEncoder, require_runtime
 from m2dr.model.hub import EXITS, STATIC, TOKENIZER
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
-from m2dr.tasks.encode_corpus import CorpusRows, EncodingJob, ShardReader
-from m2dr.tasks.encoder import (
-    embed_tokens,
-    embed_tokens_and_states,
-    label_of,
-    newest_model,
-    open_corpus,
-)
+from m2dr.tasks.corpus import CorpusDigest, open_corpus
+from m2dr.tasks.encode_corpus import EncodingJob, ShardReader
+from m2dr.tasks.encoder import embed_tokens, embed_tokens_and_states, label_of, newest_model
 from m2dr.tasks.fit import (
     HELD_OUT,
     ONE_OF,
@@ -325,7 +320,7 @@ def fit_index(request: FitIndexRequest) -> tuple[Path, IndexExits]:
         exits,
         store.manifest.runtime,
     )
-    if not CorpusRows.of(dataset).are_in(store):
+    if not CorpusDigest.of(dataset).is_of(store.manifest):
         raise UserError(
             f"The documents of {request.corpus} are not those that {folder} holds; "
             "m2dr index corpus encodes what has changed."

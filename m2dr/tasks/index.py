@@ -41,15 +41,9 @@ from m2dr.index.vectors import prefixes
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device, choose_dtype
+from m2dr.tasks.corpus import document_line, open_corpus
 from m2dr.tasks.encode_corpus import encode_stores
-from m2dr.tasks.encoder import (
-    document_layers,
-    document_line,
-    embed_texts,
-    label_of,
-    newest_model,
-    open_corpus,
-)
+from m2dr.tasks.encoder import document_layers, embed_texts, label_of, newest_model
 from m2dr.tasks.fit_index import fit_exits
 
 CORPUS = "corpus.jsonl"  # of a folder in the layout of BEIR

@@ -58,6 +58,7 @@ from m2dr.index.manifest import (
 from m2dr.index.searchable import Searchable
 from m2dr.index.store import open_store
 from m2dr.model.checkpoint import read_card
+from m2dr.tasks.corpus import check_documents, document_line, open_corpus
 from m2dr.tasks.encoder import (
     Encoder,
     Item,
@@ -65,11 +66,9 @@ from m2dr.tasks.encoder import (
     as_documents,
     device_name,
     document_layer,
-    document_line,
     dtype_name,
     label_of,
     newest_model,
-    open_corpus,
 )
 
 EXACT = "exact"  # the engine that needs no index and scans the store
@@ -98,8 +97,15 @@ class ResolvedIndex:
 
     @cached_property
     def dataset(self) -> Dataset:
-        """The dataset with the texts of the documents."""
-        return open_corpus(self.request.corpus)
+        """The dataset with the texts of the documents.
+
+        Raises:
+            UserError: there is none of that name, or it holds other documents than the stores.
+        """
+        dataset = open_corpus(self.request.corpus)
+        if stores := store_folders_of(self.home):
+            check_documents(dataset, StoreManifest.read(stores[-1]), self.home)
+        return dataset
 
     @property
     def query_layer(self) -> int:
@@ -161,6 +167,7 @@ def resolve_index(request: SearchRequest) -> ResolvedIndex:
         corpus = open_corpus(request.corpus).name
         home = store_folder(request.root, corpus, card.fingerprint, 1).parent
         resolved = ResolvedIndex(request, model, corpus, home)
+        _ = resolved.dataset  # whose documents must be those of the stores
     check_cut(resolved)
     return resolved
 

@@ -25,7 +25,8 @@ from m2dr.index.exact import prefix_runs
 from m2dr.index.searchable import Docids, encode_docids
 from m2dr.model.encoder import Encoder
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
-from m2dr.tasks.encoder import document_layer, embed_texts, open_corpus
+from m2dr.tasks.corpus import open_corpus
+from m2dr.tasks.encoder import document_layer, embed_texts
 from m2dr.tasks.recipe import Kind
 from m2dr.train.module import TokenBatch, TokenPart, all_gather_objects
 from m2dr.train.objective import POSITIVE

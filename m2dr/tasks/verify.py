@@ -16,7 +16,8 @@ from m2dr.index.store import Store, open_store, text_digests
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device, choose_dtype
-from m2dr.tasks.encoder import embed_texts, open_corpus
+from m2dr.tasks.corpus import open_corpus
+from m2dr.tasks.encoder import embed_texts
 
 LEAST_COSINE = 0.99  # bf16 against fp32 gives .9999, int8 against fp32 .998 with wide outliers
 

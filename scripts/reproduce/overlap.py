@@ -17,7 +17,8 @@ from m2dr.evaluate.figures import MODELS, dress, head, name_panel, new_figure, s
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device, choose_dtype
-from m2dr.tasks.encoder import embed_texts, open_corpus
+from m2dr.tasks.corpus import open_corpus
+from m2dr.tasks.encoder import embed_texts
 
 Floats = NDArray[np.float64]
 ACROSS, SEED = 3, 13
