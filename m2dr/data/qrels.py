@@ -20,8 +20,8 @@ from m2dr.data.tables import (
     text_of,
 )
 
-QUERY_IDS = ("_id", "id", "query_id", "query-id", "qid")
-QUERY_TEXTS = ("query", "text")
+QUERY_IDS = ("_id", "id", "query_id", "query-id", "qid", "topic", "topic_id", "number")
+QUERY_TEXTS = ("query", "text", "query_text", "question", "title")
 # Columns of a table of judgements: query, document, relevance; the first that a row has.
 JUDGED = (
     ("query-id", "query_id", "qid"),
@@ -106,7 +106,8 @@ def read_topics(path: Path) -> list[Query]:
     Raises:
         UserError: there is no query, one has no text, or two have one id.
     """
-    names = () if has_header(path, QUERY_TEXTS) else ("_id", "text")
+    named = has_header(path, QUERY_IDS) or has_header(path, QUERY_TEXTS[:1])
+    names = () if named else ("_id", "text")
     queries: dict[str, Query] = {}
     for query in parsed(path, query_of, names):
         text_of(query.text, f"the text of query {query.id!r}")

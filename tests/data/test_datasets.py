@@ -63,3 +63,18 @@ def test_texts_to_encode_have_ids_or_their_numbers(write, name, lines, documents
     texts = open_texts(str(write(name, *lines)))
 
     assert list(texts()) == list(texts()) == [Document(*each) for each in documents]
+
+
+@pytest.mark.parametrize(
+    ("lines", "ids"),
+    [
+        ("qid\tquery\n1\tread\n", ["1"]),
+        ("query_id\tquery_text\n1\tread\n", ["1"]),
+        ("topic\ttitle\n1\tread\n", ["1"]),
+        ("1\ttext\n2\tread\n", ["1", "2"]),
+    ],
+)
+def test_a_header_of_topics_is_no_query(lines: str, ids: list[str], tmp_path: Path) -> None:
+    (tmp_path / "topics.tsv").write_text(lines)
+
+    assert [query.id for query in read_topics(tmp_path / "topics.tsv")] == ids

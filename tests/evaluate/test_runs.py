@@ -75,7 +75,7 @@ def test_a_compressed_run_has_the_same_bytes_every_time(tmp_path: Path) -> None:
 
 def test_the_order_of_lines_and_the_rank_column_decide_nothing(tmp_path: Path) -> None:
     path = tmp_path / "run.txt"
-    path.write_text("q Q0 a 1 0.5 x\np Q0 a 1 2 x\nq\tQ0\tb\t2\t0.5\tx\r\nq Q0 c 3 7e-1 x")
+    path.write_text("q Q0 a 1 0.5 x\np Q0 a 1 2 x\nq\tQ0\tb\t2\t0.5\tx\r\nq Q0 c 3.0 7e-1 x y")
 
     run = read_run(path)
 
@@ -91,7 +91,6 @@ GOOD = "q Q0 d1 1 2.5 x\n"
     [
         ("q Q0 d2 2 1.5", "5 columns instead of 6"),
         ("q Q0 d2 2 high x", "could not convert string to float: b'high'"),
-        ("q Q0 d2 1.5 2 x", "invalid literal for int"),
         ("q Q0 d2 2 nan x", "the score is not a number"),
         ("q Q0 d1 2 1.5 x", "document d1 is listed twice for query q"),
         (b"q Q0 \xff 2 1.5 x", "can't decode byte 0xff"),
