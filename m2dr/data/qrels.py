@@ -28,6 +28,7 @@ JUDGED = (
     ("corpus-id", "corpus_id", "docid", "document_id", "doc_id", "pid"),
     ("score", "relevance", "rel", "label"),
 )
+_QUOTED = re.compile('"(?:[^"]|"")*"')
 _WHOLE = re.compile(r"[-+]?\d+(\.0*)?")  # some writers give 1 as 1.0
 
 FindQueries = Callable[[Set[str]], Mapping[str, Query]]  # wanted ids → those found, in file order
@@ -47,6 +48,8 @@ def read_judgements(path: Path) -> Iterator[Judgement]:
         return
     for number, line in enumerate(read_lines(path), 1):
         cells = line.split()
+        if '"' in line:  # DBpedia's ids are quoted as in CSV
+            cells = [c[1:-1].replace('""', '"') if _QUOTED.fullmatch(c) else c for c in cells]
         if not cells or line.startswith("#") or (number == 1 and cells[-1].lower() in JUDGED[2]):
             continue
         try:

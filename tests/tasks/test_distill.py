@@ -142,6 +142,6 @@ def test_a_run_of_a_reranker_is_a_teacher_of_its_corpus(
     done = run(*words, *sizes, sets=f"distill=margin-mse teacher_scores={reranked}")
 
     assert done.exit_code == 0, done.output
-    assert "4 of 24 queries left out, which lack the teacher's score" in done.stderr
+    assert "4 of 24 queries left out for lack of a teacher's scores" in done.stderr
     assert "20 queries, 10 per step" in done.stderr
     assert json.loads((tmp_path / "m" / "settings.json").read_text())["distill"] == "margin-mse"

@@ -48,13 +48,10 @@ def test_a_corpus_in_any_layout_trains_the_same_model(
     for name, rows in parts.items():
         where = name if name in ("corpus", "queries") else f"qrels/{name}"
         write_rows(tmp_path / f"parquet/{where}.parquet", rows)
-    saved = {name: datasets.Dataset.from_list(rows) for name, rows in parts.items()}
-    datasets.DatasetDict(saved).save_to_disk(tmp_path / "saved")
 
     expected = weights(str(tiny_corpus), tiny_backbone, "plain")
 
     assert weights("parquet", tiny_backbone, "1") == expected
-    assert weights("hf:saved", tiny_backbone, "2") == expected
 
 
 @pytest.mark.usefixtures("dtype")
