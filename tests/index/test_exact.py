@@ -24,9 +24,9 @@ def _selection(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiles of 128 documents, and few queries in a pass."""
+    """Tiles of 128 documents, and few queries in a chunk."""
     monkeypatch.setattr(exact, "TILE_ROWS", {"cpu": range(128, 128)})
-    monkeypatch.setattr(exact, "QUERIES", {"cpu": 3})
+    monkeypatch.setattr(exact, "CHUNK", {"cpu": 3})
 
 
 def naive(queries: Floats, vectors: Floats, dim: int, similarity: str) -> NDArray[np.float64]:
