@@ -291,8 +291,8 @@ def _scan(
     chunks = [
         _Chunk(part, best, dims, similarity, by_row, enter)
         for part, best in zip(
-            torch.from_numpy(queries).to(device).split(CHUNK[kind]),
-            keys.split(CHUNK[kind], 1),
+            torch.split(torch.from_numpy(queries).to(device), CHUNK[kind]),
+            torch.split(keys, CHUNK[kind], 1),
             strict=True,
         )
     ]
