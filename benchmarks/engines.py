@@ -24,8 +24,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.index.engines import ENGINES
-from m2dr.index.faiss import FaissIndex, build_index, load_faiss, open_index
+from m2dr.index.faiss import ENGINES, FaissIndex, build_index, load_faiss, open_index
 from m2dr.index.manifest import Label, StorePlan
 from m2dr.index.store import Store, begin_store, open_store
 

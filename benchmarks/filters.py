@@ -20,8 +20,7 @@ import numpy as np
 
 from m2dr.index.exact import ExactIndex
 from m2dr.index.faiss import build_index, open_index
-from m2dr.index.fields import FIELDS, write_fields
-from m2dr.index.filters import Filter
+from m2dr.index.filters import FIELDS, Filter, write_fields
 from m2dr.index.manifest import Label, StorePlan
 from m2dr.index.searchable import Searchable
 from m2dr.index.store import Store, begin_store, open_store

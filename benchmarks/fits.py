@@ -30,9 +30,8 @@ from m2dr.index.searchable import Docids, encode_docids
 from m2dr.model import checkpoint
 from m2dr.model.encoder import Encoder
 from m2dr.model.exits import TokenFeatures, token_features
-from m2dr.tasks.encode_texts import embed_tokens, tokens_per_batch
-from m2dr.tasks.encoder import default_dims
-from m2dr.tasks.fit import as_sample, count_tokens, token_parts
+from m2dr.tasks.encoder import default_dims, embed_tokens, tokens_per_batch
+from m2dr.tasks.fit import as_sample, token_parts
 from m2dr.train.linear_fit import (
     RIDGES,
     RIDGES_OF_SIGNS,
@@ -226,7 +225,7 @@ class Bench:
 
     def features(self, texts: States, identity: int) -> TokenFeatures:
         """Return the features of tokens, counted on the texts of a fit."""
-        counts = count_tokens(texts.rows, len(self._single))
+        counts = np.bincount(texts.rows.tokens, minlength=len(self._single))
         words = self.encoder.words
         return token_features(words, self._single, counts, self._special, identity)
 

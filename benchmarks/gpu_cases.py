@@ -33,7 +33,7 @@ from m2dr.index.store import Store, open_store
 from m2dr.index.vectors import prefixes
 from m2dr.model import checkpoint
 from m2dr.model.tokenizer import tokenize
-from m2dr.tasks.encode_texts import embed_tokens, tokens_per_batch
+from m2dr.tasks.encoder import embed_tokens, tokens_per_batch
 from m2dr.train.losses import compressed_all
 
 Row = dict[str, Any]

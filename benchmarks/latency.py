@@ -26,8 +26,7 @@ from sentence_transformers import SentenceTransformer
 from m2dr.data.loaders import open_dataset
 from m2dr.model.checkpoint import export_cut, load, read_card
 from m2dr.model.graphs import RUNTIMES
-from m2dr.tasks.encode_texts import embed_texts
-from m2dr.tasks.encoder import QueryEncoder
+from m2dr.tasks.encoder import QueryEncoder, embed_texts
 
 Vectors = NDArray[np.float32]
 Way = Callable[[str], object]

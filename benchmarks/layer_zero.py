@@ -40,7 +40,7 @@ from m2dr.index.bm25 import Bm25
 from m2dr.model.checkpoint import load
 from m2dr.model.export import write_table
 from m2dr.model.static import open_static
-from m2dr.tasks.encode_texts import embed_texts
+from m2dr.tasks.encoder import embed_texts
 from m2dr.tasks.fit import fit
 from m2dr.tasks.index import index_corpus
 from m2dr.tasks.search import Searcher

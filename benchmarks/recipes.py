@@ -28,8 +28,7 @@ from m2dr.index.exact import prefix_runs
 from m2dr.index.searchable import Docids, encode_docids
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
-from m2dr.tasks.encode_texts import embed_texts
-from m2dr.tasks.encoder import default_dims, document_layer, fitted_cuts
+from m2dr.tasks.encoder import default_dims, document_layer, embed_texts, fitted_cuts
 from m2dr.tasks.fit import fit_texts, fit_texts_now
 from m2dr.tasks.train import train
 

@@ -26,8 +26,7 @@ from m2dr.evaluate.measures import Evaluator
 from m2dr.index.exact import prefix_runs
 from m2dr.index.searchable import Docids, encode_docids
 from m2dr.model import checkpoint
-from m2dr.tasks.encode_texts import Side, embed_texts
-from m2dr.tasks.encoder import default_dims
+from m2dr.tasks.encoder import Side, default_dims, embed_texts
 from m2dr.train.linear_fit import fit_rotation
 from m2dr.train.scores import prefix_scores
 

@@ -121,13 +121,12 @@ def evaluate(
         device: auto, cpu, cuda or cuda:N; that of the encoder by default.
         dtype: auto, fp32 or bf16; that of the encoder by default.
         options: other fields of `EvaluateRequest`: split, layers, dims, measures, documents, exits,
-            out, overwrite and others.
+            costs, out, overwrite and others.
 
     Raises:
         UserError: a corpus, split, model, measure or cut is not there.
     """
     from m2dr.tasks.evaluate import evaluate as task
-    from m2dr.tasks.evaluate import keep_record
 
     encoder = model if isinstance(model, Encoder) else None
     own = (encoder.device, encoder.dtype) if encoder else ("auto", "auto")
@@ -141,14 +140,13 @@ def evaluate(
     }
     request = request_of(EvaluateRequest, given | options)
     report = task(request)
-    keep_record(report)
     if report.means:  # of a corpus that consists of several
         grid = report.means[0]
         home = Path(request.out) / grid.corpus.replace(" ", "-")
     else:
         grid, home = report.grids[0], report.folder
     values = {field.name: getattr(grid, field.name) for field in fields(Grid)}
-    return EvaluatedGrid(**values, request=request, folder=home / grid.model)
+    return EvaluatedGrid(**values, folder=home / grid.model)
 
 
 @dataclass(frozen=True)
@@ -159,7 +157,6 @@ class EvaluatedGrid(Grid):
     `m2dr evaluate` prints.
     """
 
-    request: EvaluateRequest | None = None  # what was measured; None of no grid that is returned
     folder: Path = Path()  # with grid.json, grid.csv and runs
 
     def __str__(self) -> str:
@@ -188,7 +185,7 @@ class EvaluatedGrid(Grid):
     def pick(self, **limits: Any) -> "Choice":
         """Return the best cut within a budget, as `m2dr pick` does; `choice.chosen.cut` is the cut.
 
-        Costs that are not known yet are measured on this machine.
+        Costs are measured by `evaluate(..., costs=True)`.
 
         Args:
             limits: fields of `PickRequest`: latency_ms, bytes_per_document, multiply_adds, quality
@@ -199,11 +196,4 @@ class EvaluatedGrid(Grid):
         """
         from m2dr.tasks.pick import pick_cut
 
-        request = self.request
-        assert request is not None  # every grid that `evaluate` returns has one
-        return pick_cut(
-            PickRequest(
-                self.folder, model=request.models[0], corpus=request.corpora[0], root=request.root,
-                device=request.device, dtype=request.dtype, **limits,
-            )
-        )  # fmt: skip
+        return pick_cut(PickRequest(self.folder, **limits))

@@ -14,7 +14,6 @@ from m2dr.core.requests import IndexRequest, SearchRequest
 from m2dr.data.loaders import open_dataset
 from m2dr.evaluate.measures import Evaluator
 from m2dr.integrations.beir import BeirIndex, BeirModel
-from m2dr.model.checkpoint import read_card
 from m2dr.tasks.index import index_corpus
 from m2dr.tasks.search import Searcher
 
@@ -150,14 +149,3 @@ def test_an_index_of_other_documents_is_refused(
         index.search({"d1": {"text": "x"}}, {"q": "read"}, 3, "dot")
     with pytest.raises(UserError, match=r"The index holds the document 'd\d+', which the corpus"):
         index.search(other, {"q": "read"}, 3, "dot")
-
-
-def test_scores_of_another_kind_are_refused(own: tuple[Path, Path], tiny_backbone: Path) -> None:
-    folder, root = own
-    index = BeirIndex(str(folder), str(tiny_backbone), dim=8, root=root, **MACHINE)
-
-    assert read_card(tiny_backbone).similarity == "dot"
-    with pytest.raises(UserError, match=r"by 'cos_sim', .* by dot; use .*score_function='dot'"):
-        index.search({}, {}, 3, "cos_sim")
-    with pytest.raises(UserError, match="by 'euclid', and this model compares by dot"):
-        index.search({}, {}, 3, "euclid")

@@ -13,18 +13,17 @@ from numpy.typing import NDArray
 from processes import make_pairs
 from referee import batch, encoded_batch, objective_of
 from torch import Tensor
-from world import WORDS, make_backbone, make_corpus
+from world import make_corpus
 
 from m2dr.core.records import Query, Side
 from m2dr.core.requests import IndexRequest, SearchRequest
-from m2dr.core.settings import PretrainSettings, TrainSettings
+from m2dr.core.settings import TrainSettings
 from m2dr.core.variants import VARIANTS, Compression
 from m2dr.data.loaders import open_dataset
 from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import export_cut, load, save
 from m2dr.model.encoder import pool
-from m2dr.tasks import pretrain as pretraining
-from m2dr.tasks.encode_texts import embed_texts
+from m2dr.tasks.encoder import embed_texts
 from m2dr.tasks.index import index_corpus
 from m2dr.tasks.search import Searcher
 from m2dr.tasks.train import Setup, prepare, train
@@ -230,26 +229,6 @@ def test_a_step_in_bf16_is_nearly_that_in_fp32(
     assert all(p.dtype == torch.float32 for p in ours.module.parameters())
     assert loss == pytest.approx(exact_loss, rel=5e-3)
     assert float(torch.cosine_similarity(slope, exact_slope, dim=0)) > 0.999
-
-
-@pytest.mark.parametrize("model_type", ["bert", "deberta-v2"])
-def test_pretraining_in_bf16_is_nearly_that_in_fp32(model_type: str, tmp_path: Path) -> None:
-    backbone = make_backbone(tmp_path / "backbone", model_type, masks=True)
-    texts = tmp_path / "texts.txt"
-    texts.write_text("".join(f"{' '.join(WORDS[i:] + WORDS[:i])}\n" for i in range(9)))
-
-    losses = [
-        pretraining.pretrain(
-            PretrainSettings(
-                corpus=str(texts), backbone=str(backbone), steps=2, batch_texts=8, length=16,
-                checkpoints=("L1D8", "L2D16"), dropout=0.0, device="cpu", dtype=dtype,
-            ),
-            tmp_path / dtype,
-        ).last_loss
-        for dtype in ("bf16", "fp32")
-    ]  # fmt: skip
-
-    assert losses[0] == pytest.approx(losses[1], rel=5e-3)
 
 
 @pytest.fixture(scope="module")

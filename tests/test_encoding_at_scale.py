@@ -61,7 +61,7 @@ class Made:
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_corpus(tmp_path_factory.mktemp("many") / "many", documents=1500)
+    return make_corpus(tmp_path_factory.mktemp("many") / "many", documents=800)
 
 
 def words(corpus: Path, backbone: Path, *more: str) -> tuple[str | Path, ...]:
@@ -118,12 +118,12 @@ def test_encoding_killed_many_times_in_a_row_ends_with_the_same_bytes(
     script = Path(__file__).with_name("killing.py")
 
     done = subprocess.run(
-        [sys.executable, script, corpus, tiny_backbone, tmp_path / "indexes", "16", "0.7"],
+        [sys.executable, script, corpus, tiny_backbone, tmp_path / "indexes", "12", "0.6"],
         env=QUICK, capture_output=True, text=True, timeout=300, check=True,
     )  # fmt: skip
 
     killed, code = map(int, done.stdout.split()[-2:])
-    assert killed >= 8
+    assert killed >= 6
     assert code == 0, done.stderr
     assert Made(tmp_path / "indexes") == undisturbed
 
@@ -157,23 +157,6 @@ def test_a_killed_parent_leaves_no_workers_behind(
     assert not alive
 
 
-@pytest.mark.slow  # starts several processes that each load torch
-def test_a_worker_killed_under_ray_is_replaced(
-    corpus: Path, tiny_backbone: Path, undisturbed: Made, tmp_path: Path
-) -> None:
-    pytest.importorskip("ray")
-    process = started(tmp_path, *words(corpus, tiny_backbone, "--backend", "ray", "--workers", "2"))
-
-    until(lambda: records(tmp_path) >= 2, process)
-    crew = children(process, "ray::_encode_shard")
-    assert crew
-    crew[0].kill()
-    told, _ = process.communicate(timeout=120)
-
-    assert process.returncode == 0, told
-    assert Made(tmp_path / "indexes") == undisturbed
-
-
 def test_ctrl_c_with_workers_ends_all_of_them_with_a_sentence(
     corpus: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
@@ -185,17 +168,14 @@ def test_ctrl_c_with_workers_ends_all_of_them_with_a_sentence(
     told, _ = process.communicate(timeout=60)
 
     assert process.returncode == 1, told
-    assert re.search(
-        r"Encoding stopped after \d+ of 1500 documents; the same command goes on", told
-    )
+    assert re.search(r"Encoding stopped after \d+ of 800 documents; the same command goes on", told)
     assert "Traceback" not in told
     _, alive = psutil.wait_procs(crew, timeout=20)
     assert not alive
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
 def test_an_error_of_a_worker_ends_encoding_with_its_sentence(
-    workers: str, corpus: Path, tiny_backbone: Path, tmp_path: Path
+    corpus: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     backbone = tmp_path / "backbone"
     shutil.copytree(tiny_backbone, backbone)
@@ -203,7 +183,7 @@ def test_an_error_of_a_worker_ends_encoding_with_its_sentence(
     weights["encoder.layer.1.output.LayerNorm.weight"].fill_(torch.nan)
     save_file(weights, backbone / "model.safetensors", {"format": "pt"})
 
-    done = m2dr(*words(corpus, backbone, "--workers", workers), cwd=tmp_path)
+    done = m2dr(*words(corpus, backbone, "--workers", "2"), cwd=tmp_path)
 
     assert done.returncode == 2, done.stderr
     assert "not finite" in done.stderr
@@ -216,32 +196,28 @@ from pathlib import Path
 from m2dr.tasks.index import IndexRequest, index_corpus
 index_corpus(IndexRequest(
     sys.argv[1], sys.argv[2], layers=(4,), dims=(8,), root=Path(sys.argv[3]), device="cpu",
-    shard_rows=500, exits=sys.argv[4] == "True"))
+    shard_rows=500, exits=False))
 # Not ru_maxrss, which begins with what the parent had when it forked.
 (peak,) = [line for line in open("/proc/self/status") if line.startswith("VmHWM")]
 print(peak.split()[1])
 """
 
 
-@pytest.mark.parametrize(("exits", "fewer", "most"), [(False, 1_000, 15), (True, 4_000, 40)])
-def test_memory_does_not_grow_with_the_corpus(
-    exits: bool, fewer: int, most: float, tiny_backbone: Path, tmp_path: Path
-) -> None:
+def test_memory_does_not_grow_with_the_corpus(tiny_backbone: Path, tmp_path: Path) -> None:
     """7,000 documents with their ids and tokens as Python objects take 20 MB.
 
-    Exits hold the states of 20,000 documents at most, and the features of 2,000 held out. The least
-    of three runs counts: on a busy machine a queue of shards is fuller, in some.
+    The least of three runs counts: on a busy machine a queue of shards is fuller, in some.
     """
 
     def peak(corpus: Path, place: Path) -> float:
         done = subprocess.run(
-            [sys.executable, "-c", PEAK, corpus, tiny_backbone, place, str(exits)],
+            [sys.executable, "-c", PEAK, corpus, tiny_backbone, place],
             env=QUICK, capture_output=True, text=True, check=True,
         )  # fmt: skip
         return int(done.stdout.split()[-1]) / 1024  # MB
 
-    few, many = (make_corpus(tmp_path / str(n) / "many", n) for n in (fewer, 8_000))
+    few, many = (make_corpus(tmp_path / str(n) / "many", n) for n in (1_000, 8_000))
     differences = (
         peak(many, tmp_path / f"many{i}") - peak(few, tmp_path / f"few{i}") for i in range(3)
     )
-    assert any(difference < most for difference in differences)
+    assert any(difference < 15 for difference in differences)

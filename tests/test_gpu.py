@@ -5,8 +5,6 @@ scripts/on_a_gpu runs these. With M2DR_TEST_DEVICE=cpu they run without a gpu, s
 """
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +25,7 @@ from m2dr.index.manifest import Label, StorePlan
 from m2dr.index.store import Store, begin_store, open_store
 from m2dr.model import checkpoint
 from m2dr.model.backbones import BACKBONES
-from m2dr.tasks.encode_texts import embed_tokens
+from m2dr.tasks.encoder import embed_tokens
 from m2dr.tasks.index import index_corpus
 from m2dr.tasks.search import Searcher
 from m2dr.tasks.train import Setup, prepare, train
@@ -264,26 +262,3 @@ def test_a_corpus_is_indexed_and_searched_as_on_the_processor(
     assert all(len(hits) == 5 for hits in found)
     if dtype == "fp32":
         assert found[0] == found[1] == found[2] == found[3]
-
-
-@pytest.mark.slow
-def test_torchrun_with_one_process_trains(fields, tmp_path: Path) -> None:
-    words = [f"{name}={value}" for name, value in {**SHORT, **FASTER}.items()]
-    launch = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "1",
-    ]
-    command = [
-        *launch, "-m", "m2dr", "train", "--variant", "elastic", "--corpus", fields["corpus"],
-        "--backbone", fields["backbone"], "--device", DEVICE, "--out", str(tmp_path / "model"),
-        *(word for pair in words for word in ("--set", pair)),
-    ]  # fmt: skip
-
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "model" / "m2dr.json").exists()

@@ -1,6 +1,5 @@
 """Kill -9 and Ctrl-C while training and while encoding: what was done is not lost."""
 
-import hashlib
 import json
 import signal
 from collections.abc import Callable
@@ -11,62 +10,11 @@ from unittest.mock import patch
 import pytest
 from shell import m2dr, stopped_when
 from transformers import TrainerState
-from world import make_corpus
 
 from m2dr.core.errors import Interrupted
 from m2dr.core.settings import TrainSettings
 from m2dr.tasks import train as verb
 from m2dr.train.trainer import _StepCallback
-
-
-def digests(folder: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_corpus(tmp_path_factory.mktemp("many") / "many", documents=4000)
-
-
-def encode(corpus: Path, backbone: Path) -> tuple[str | Path, ...]:
-    return (
-        "index", "corpus", "--corpus", corpus, "--model", backbone, "--layer", "2", "--layer", "4",
-        "--dim", "8", "--shard-rows", "400",
-    )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def undisturbed(
-    tmp_path_factory: pytest.TempPathFactory, corpus: Path, tiny_backbone: Path
-) -> dict[str, str]:
-    place = tmp_path_factory.mktemp("undisturbed")
-    done = m2dr(*encode(corpus, tiny_backbone), cwd=place)
-    assert done.returncode == 0, done.stderr
-    return digests(place / "indexes")
-
-
-def test_encoding_killed_and_resumed_ends_with_the_same_bytes(
-    corpus: Path, tiny_backbone: Path, undisturbed: dict[str, str], tmp_path: Path
-) -> None:
-    words = encode(corpus, tiny_backbone)
-
-    def reached() -> bool:
-        return len(list(tmp_path.glob("indexes/many/*/layer-02/vectors-*.f16"))) >= 4
-
-    code, _ = stopped_when(reached, *words, cwd=tmp_path)
-    assert code == -signal.SIGKILL
-    assert not list(tmp_path.glob("indexes/many/*/layer-04/store.json"))
-    refused = m2dr("search", "--corpus", corpus, "--model", tiny_backbone, "read", cwd=tmp_path)
-    assert refused.returncode == 2
-    done = m2dr(*words, "--resume", cwd=tmp_path)
-
-    assert done.returncode == 0, done.stderr
-    assert digests(tmp_path / "indexes") == undisturbed
-
 
 TRAIN = (
     "train", "--variant", "dims", "--steps", "40", "--batch-size", "4", "--set", "save_steps=10",

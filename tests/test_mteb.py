@@ -6,11 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from world import WORDS, make_model
 
-from m2dr.cli import main
-from m2dr.core.errors import UserError
 from m2dr.core.requests import (
     IndexRequest,
     MtebRequest,
@@ -218,15 +215,6 @@ def test_mteb_takes_it_for_an_encoder_and_knows_the_cut(encoder: MtebEncoder) ->
     assert meta.revision == encoder.card.fingerprint
 
 
-def test_a_task_that_cannot_be_run_is_refused_before_a_weight_is_loaded(
-    lively: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(checkpoint, "load")
-
-    with pytest.raises(UserError, match=r"MTEB has no task 'STSBenchmrk'\. Did you mean"):
-        evaluate_mteb(MtebRequest(("STSBenchmrk",), str(lively), out=tmp_path))
-
-
 def sts_task() -> object:
     from datasets import Dataset, DatasetDict
 
@@ -278,31 +266,6 @@ def test_a_grid_has_the_scores_of_its_cuts_and_encodes_each_text_once(
     assert len({score.value for (score,) in report.scores.values()}) > 1
 
 
-def test_the_command_prints_a_grid(
-    lively: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(adapter, "_task", lambda _: sts_task())
-    words = ["--task", "TinySTS", "--model", str(lively), "--layers", "2,4", "--dims", "8"]
-
-    done = CliRunner().invoke(
-        main, ["evaluate", "mteb", *words, "--out", str(tmp_path)], catch_exceptions=False
-    )
-
-    assert done.exit_code == 0, done.output
-    lines = done.stdout.splitlines()
-    assert lines[0] == "lively: cosine_spearman on TinySTS test, 24 texts, * best"
-    assert [line.split()[0] for line in lines[1:4]] == ["layer", "2", "4"]
-    assert lines[-1].startswith("2 cuts of lively, ")
-    grid = json.loads((tmp_path / "TinySTS" / "test" / "lively" / "grid.json").read_text())
-    again = ["evaluate", "mteb", *words, "--out", str(tmp_path / "again"), "--json"]
-    told = json.loads(CliRunner().invoke(main, again, catch_exceptions=False).stdout)
-    assert told["grids"] == [grid]
-    assert [(row["layer"], row["dim"]) for row in told["scores"]] == [(2, 8), (4, 8)]
-    single = ["evaluate", "mteb", "--task", "TinySTS", "--model", str(lively), "--dim", "8"]
-    done = CliRunner().invoke(main, [*single, "--out", str(tmp_path / "single")])
-    assert "  cosine_spearman of TinySTS, split test\nL4D8 of lively, " in done.stdout
-
-
 @pytest.fixture(scope="module")
 def prompted(lively: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with prompts for a task, a type of tasks, and a side of a type."""
@@ -346,30 +309,3 @@ def test_prompts_of_the_model_are_those_that_mteb_chooses(
     theirs = referee.encode(inputs, hf_split="test", hf_subset="default", **told)
 
     np.testing.assert_allclose(mine, theirs, atol=1e-5)
-
-
-def test_the_instruction_of_a_task_stands_before_queries_alone(
-    lively: Path, tiny_corpus: Path
-) -> None:
-    from mteb.types import PromptType
-
-    task = retrieval_task(tiny_corpus).metadata.model_copy(
-        update={"prompt": {"query": "read a file"}}
-    )
-    plain = MtebEncoder(str(lively), **MACHINE)
-    encoder = MtebEncoder(str(lively), instruction="list {instruction} text ", **MACHINE)
-
-    found = {
-        side: encoder.encode([{"text": ["line"]}], task_metadata=task, prompt_type=side)
-        for side in PromptType
-    }
-
-    told = plain.encode([{"text": ["list read a file text line"]}], prompt_type=PromptType.query)
-    np.testing.assert_allclose(found[PromptType.query], told, atol=1e-6)
-    alone = plain.encode([{"text": ["line"]}])
-    np.testing.assert_allclose(found[PromptType.document], alone, atol=1e-6)
-
-
-def test_an_instruction_without_a_place_for_that_of_the_task_is_refused(lively: Path) -> None:
-    with pytest.raises(UserError, match="'Query: ' has no {instruction}"):
-        evaluate_mteb(MtebRequest(("STS12",), str(lively), instruction="Query: "))

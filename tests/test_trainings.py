@@ -9,11 +9,6 @@ from safetensors.numpy import load_file
 from shell import m2dr, stopped_when
 from world import TEXT, WORDS, make_backbone
 
-from m2dr.core.errors import UserError
-from m2dr.core.settings import read_pretrain_settings
-from m2dr.tasks.pretrain import pretrain
-from m2dr.tasks.run_folder import folder_of
-
 SHORT = ("--set", "query_length=16", "--set", "document_length=16", "--set", "evaluate_steps=0")
 
 
@@ -96,48 +91,3 @@ def test_a_pretrained_folder_is_a_backbone_and_a_killed_one_goes_on_bit_for_bit(
     assert any((theirs[name] != before[name]).any() for name in theirs)
     trained = m2dr(*train(tiny_corpus, tmp_path / "whole"), "--out", "next", cwd=tmp_path)
     assert trained.returncode == 0, trained.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["backbone={plain}"], "cannot predict masked tokens"),
-        (["batch_texts=10"], "batch_texts = 10 was asked for; .* has 9 texts"),
-        (["length=100000"], "length = 100000 was asked for; .* reads 512 tokens"),
-    ],
-)
-def test_a_mistake_in_pretraining_is_refused_before_anything_is_written(
-    words: list[str],
-    sentence: str,
-    masking_backbone: Path,
-    tiny_backbone: Path,
-    texts: Path,
-    tmp_path: Path,
-) -> None:
-    table = {
-        "backbone": str(masking_backbone),
-        "corpus": str(texts),
-        "batch_texts": 4,
-        "length": 16,
-    }
-    usual = [f"{key}={json.dumps(value)}" for key, value in table.items()]
-    given = [word.format(plain=tiny_backbone) for word in words]
-
-    with pytest.raises(UserError, match=sentence):
-        pretrain(read_pretrain_settings(None, [*usual, *given]), tmp_path / "out")
-
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("corpus", "name"),
-    [
-        ("groups.jsonl", "groups"),
-        ("a.txt, b.csv.gz", "a-b"),
-        ("data/msmarco-v1.1", "msmarco-v1.1"),
-        ("pydocs:stdlib", "pydocs-stdlib"),
-        ("irds:beir/fiqa/train", "irds-beir-fiqa-train"),
-    ],
-)
-def test_a_model_is_called_after_its_corpus_without_suffixes(corpus: str, name: str) -> None:
-    assert folder_of(corpus, "plain", None) == Path("models") / f"{name}-plain"

@@ -66,7 +66,7 @@ def test_faiss_alone_ranks_as_search_does(place: Path, tiny_corpus: Path) -> Non
         "--topics", topics, "--run", "run.trec", cwd=place,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
-    from m2dr.tasks.encode_texts import embed_texts
+    from m2dr.tasks.encoder import embed_texts
 
     encoder, tokenizer = load_auto(place / "models" / "tiny-full-dim", layer=3)
     texts = ["read the file", "open a list of numbers"]
@@ -132,47 +132,3 @@ def test_an_exported_cut_is_a_model_that_indexes_and_searches(
         "search", "--model", "models/tiny-full-dim", "--query-layer", "2", *words, cwd=place
     )
     assert small.stdout == whole.stdout
-
-
-def test_the_same_seed_makes_the_same_model(
-    place: Path, tiny_backbone: Path, tiny_corpus: Path
-) -> None:
-    again = m2dr(
-        "train", "--variant", "full-dim", "--corpus", tiny_corpus, "--backbone", tiny_backbone,
-        "--steps", "8", "--batch-size", "6", *TRAIN, "--out", "again", cwd=place,
-    )  # fmt: skip
-    assert again.returncode == 0, again.stderr
-
-    prints = [
-        json.loads((place / folder / "m2dr.json").read_text())["fingerprint"]
-        for folder in ("again", "models/tiny-full-dim")
-    ]
-    assert prints[0] == prints[1]
-
-
-def test_one_index_serves_queries_of_every_layer_when_documents_are_fixed(
-    tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from click.testing import CliRunner
-
-    from m2dr.cli import main
-
-    def run(*words: str | Path) -> str:
-        result = CliRunner().invoke(main, list(map(str, words)))
-        assert result.exit_code == 0, result.output
-        assert "Warning" not in result.stderr
-        return result.stdout
-
-    monkeypatch.chdir(tmp_path)
-    corpus = ("--corpus", tiny_corpus)
-    run("train", "--variant", "fixed-doc", "--backbone", tiny_backbone, *corpus, "--steps", "3",
-        "--batch-size", "4", *TRAIN)  # fmt: skip
-    indexed = run("index", "corpus", "--dim", "16", *corpus)
-    assert "1 index," in indexed
-    assert "layer-04" in indexed
-    for layer in ("1", "3", "4"):
-        assert run("search", "--query-layer", layer, "-k", "2", *corpus, "read").startswith("  1")
-    told = run("evaluate", "retrieval", *corpus, "--layers", "1,4", "--dims", "16")
-    assert "documents are encoded by layer 4 whatever the query's layer" in told
-    refused = CliRunner().invoke(main, ["export", "--layers", "2", "--out", "small"])
-    assert "Documents of models/tiny-fixed-doc come from layer 4" in refused.stderr

@@ -1,20 +1,15 @@
 """What a gpu would refuse, or be slow at, seen without one."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from m2dr.core.settings import read_train_settings
-from m2dr.core.variants import VARIANTS
 from m2dr.model import encoder as module
 from m2dr.model.backbones import BACKBONES
 from m2dr.model.checkpoint import load
-from m2dr.tasks.train import prepare
 
 IDS = torch.tensor([[2, 7, 9, 11, 20, 3], [2, 8, 3, 0, 0, 0]])
 MASK = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]])
@@ -36,47 +31,6 @@ class Reads(TorchDispatchMode):
             if args[0].device.type == "meta":
                 return True if args[0].dtype is torch.bool else 1
         return func(*args, **(kwargs or {}))
-
-
-def on_meta(thing: object) -> object:
-    """Tensors within lists and dicts, on a device that is not the processor."""
-    if isinstance(thing, torch.Tensor):
-        return thing.to("meta")
-    if isinstance(thing, dict):
-        return {name: on_meta(value) for name, value in thing.items()}
-    return [on_meta(value) for value in thing] if isinstance(thing, list | tuple) else thing
-
-
-@pytest.mark.parametrize(
-    ("variant", "more"),
-    [(variant, {}) for variant in VARIANTS]
-    + [("elastic", {"gradient_cache": 32}), ("full-dim", {"faithful": True})],
-    ids=str,
-)
-def test_a_training_step_mixes_no_devices(
-    variant: str, more: dict[str, Any], tiny_corpus: Path, tiny_backbone: Path, monkeypatch
-) -> None:
-    # The device meta has no autocast.
-    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
-    monkeypatch.setattr(torch, "is_autocast_enabled", lambda *_: False)
-    table = {
-        "variant": variant, "corpus": str(tiny_corpus), "backbone": str(tiny_backbone),
-        "batch_queries": 4, "evaluate_steps": 0, "dropout": 0.0, "device": "cpu",
-        **({"dims": (8,)} if variant == "separate" else {}), **more,
-    }  # fmt: skip
-    setup = prepare(read_train_settings(None, (), table), Path("nowhere"))
-    batch = on_meta(setup.batch([setup.examples[i] for i in range(4)]))
-    module = setup.module.train().to("meta")
-
-    with Reads():
-        loss, _ = module(**batch)
-        loss.backward()
-
-    trained = [name for name, p in module.named_parameters() if p.grad is not None]
-    assert loss.device.type == "meta"
-    assert trained
-    with pytest.raises(RuntimeError, match="device"):  # what the step would have ended with
-        torch.ones(2, device="meta") + torch.ones(2)
 
 
 # Of the others the masks differ from layer to layer, and transformers makes them from [B, T].

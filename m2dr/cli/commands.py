@@ -1,7 +1,5 @@
 """All commands: each reads its options into a request, calls one task and prints its report."""
 
-import io
-import sys
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,7 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from m2dr.cli.main import MISTAKE, STOPPED, group, main
+from m2dr.cli.main import (
+    MISTAKE,
+    STOPPED,
+    echo,
+    echo_all,
+    echo_json,
+    echo_table,
+    group,
+    main,
+    warn,
+)
 from m2dr.cli.options import (
     FILE,
     cut_option,
@@ -19,7 +27,6 @@ from m2dr.cli.options import (
     settings_of,
     takes,
 )
-from m2dr.cli.terminal import echo, echo_all, echo_json, echo_table, warn
 from m2dr.core.errors import UserError, counted, missing
 from m2dr.core.progress import is_main_process
 from m2dr.core.requests import (
@@ -60,7 +67,7 @@ from m2dr.core.settings import (
 )
 
 if TYPE_CHECKING:
-    from m2dr.tasks.search import Answer, Searcher
+    from m2dr.tasks.evaluate import EvaluateReport
     from m2dr.tasks.sentence_tasks import TaskReport
 
 
@@ -370,16 +377,12 @@ def search(
     run_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Search an index with a query.
-
-    Without one, queries are asked for on a terminal.
-    """
+    """Search an index with a query, or with all queries of a file."""
     if (topics is None) != (run_file is None):
         raise UserError("--topics names the queries and --run the file for the run; give both.")
     if text is not None and topics is not None:
         raise UserError("A query was given and --topics too; give one of them.")
-    asks = text is None and topics is None
-    if asks and (as_json or not sys.stdin.isatty()) or text is not None and not text.strip():
+    if topics is None and not (text or "").strip():
         raise UserError('Nothing to search for: give a query, such as: m2dr search "read a file"')
     from m2dr.core.files import refuse_same_file
     from m2dr.data.qrels import read_topics
@@ -397,29 +400,10 @@ def search(
         echo(f"{counted(len(run), 'queries')}: {run_file}", beside=run_file)
         return
     searcher.search("warm up", k=1)  # so that libraries are loaded before the query that counts
-    if text is None:
-        _prompt(searcher, top_k)
-    elif as_json:
-        echo_json(task.record_of(searcher, text, searcher.search(text, top_k)))
-    else:
-        _show_hits(searcher.search(text, top_k))
-
-
-def _prompt(searcher: "Searcher", k: int | None) -> None:
-    """Search for queries from the terminal until an empty line or the end of input."""
-    if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="backslashreplace")  # a wrong byte is no reason to leave
-    while True:
-        try:
-            text = click.prompt("Query (empty to stop)", default="", show_default=False)
-        except click.Abort:
-            return
-        if not text.strip():
-            return
-        _show_hits(searcher.search(text, k))
-
-
-def _show_hits(answer: "Answer") -> None:
+    answer = searcher.search(text or "", top_k)
+    if as_json:
+        echo_json(task.record_of(searcher, text or "", answer))
+        return
     without_text = ""
     for hit in answer.hits:
         line = f"{hit.rank:>3}  {hit.score:>8.4f}  {hit.docid}"
@@ -464,8 +448,6 @@ def bm25(request: Bm25Request) -> None:
     from m2dr.tasks.search import bm25 as task
 
     report = task(request)
-    if report.empty:
-        warn([f"{counted(report.empty, 'queries')} share no word with any document."], "Warning")
     echo(
         f"{counted(report.queries, 'queries', ',')} over "
         f"{counted(report.documents, 'documents', ',')}, "
@@ -484,7 +466,6 @@ def fuse(request: FuseRequest) -> None:
     from m2dr.tasks.search import fuse as task
 
     report = task(request)
-    warn(report.warnings, "Warning")
     echo(
         f"{counted(report.queries, 'queries', ',')}, {counted(report.documents, 'lines', ',')}: "
         f"{report.out}",
@@ -517,35 +498,15 @@ evaluate = group("evaluate", "Measure every cut of a model: tables, runs and fig
     "evaluate retrieval --corpus irds:beir/nfcorpus/test --costs --json",
 )
 @takes(EvaluateRequest)
-@click.option(
-    "--against",
-    multiple=True,
-    help="Baseline: a folder of results, a cut FOLDER@L6D384, or a TREC run. Repeatable.",
-)
-@click.option("--costs", is_flag=True, help="Measure latency, bytes and encoding speed of cuts.")
 @json_option
-def retrieval(
-    request: EvaluateRequest, against: tuple[str, ...], costs: bool, as_json: bool
-) -> None:
+def retrieval(request: EvaluateRequest, as_json: bool) -> None:
     """Evaluate retrieval on any corpus.
 
     It may be in BEIR or MS MARCO layout, pydocs, irds:ID or hf:ID.
     """
-    from m2dr.tasks.evaluate import compared, keep_record, measure_all_costs
     from m2dr.tasks.evaluate import evaluate as task
 
-    report = task(request)
-    keep_record(report)
-    comparisons = tuple(compared(request, report, against)) if against else ()
-    if not as_json:
-        echo(str(report))
-        echo_all(f"\n{one}" for one in comparisons)
-    measured = tuple(measure_all_costs(request, report)) if costs else ()
-    if as_json:
-        echo_json(report.record(comparisons, measured))
-        return
-    echo(f"{report.seconds:,.0f} s; tables and runs in {report.folder}")
-    echo_all(report.figures)
+    _show_task(task(request), as_json)
 
 
 @evaluate.task(
@@ -596,12 +557,12 @@ def pairs(request: PairsRequest, as_json: bool) -> None:
     _show_task(evaluate_pairs(request), as_json)
 
 
-def _show_task(report: "TaskReport", as_json: bool) -> None:
+def _show_task(report: "EvaluateReport | TaskReport", as_json: bool) -> None:
     if as_json:
         echo_json(report.record())
         return
     echo(str(report))
-    echo(f"{report.seconds:,.0f} s; tables in {report.folder}")
+    echo(f"{report.seconds:,.0f} s; tables and runs in {report.folder}")
     echo_all(report.figures)
 
 
@@ -658,19 +619,18 @@ def pick(request: PickRequest, as_json: bool) -> None:
     FOLDER holds the results of one model, as results/pydocs/test/pydocs-full-dim. With a limit on
     latency, bytes or multiply-adds the best of the cuts that fit is named; with a least quality
     alone, the cheapest that reaches it, by all three costs alike. Ties go to the cheaper. Costs
-    that are not known yet are measured on this machine.
+    are measured by m2dr evaluate retrieval --costs.
     """
     from m2dr.tasks.pick import pick_cut
 
     choice = pick_cut(request)
     if as_json:
-        echo_json({**choice.record(), "commands": choice.commands(request.root)})
-        return
-    echo(f"{choice}\n")
-    echo_all(choice.commands(request.root))
+        echo_json(choice.record())
+    else:
+        echo(str(choice))
 
 
-@main.task("figures", "figures results/pydocs --format svg --theme dark")
+@main.task("figures", "figures results/pydocs --format svg")
 @takes(FiguresRequest)
 def figures(request: FiguresRequest) -> None:
     """Draw the papers' figures from folders of results.
@@ -680,9 +640,7 @@ def figures(request: FiguresRequest) -> None:
     """
     from m2dr.tasks.figures import draw_figures
 
-    report = draw_figures(request)
-    warn(report.notes)
-    echo_all(report.files)
+    echo_all(draw_figures(request))
 
 
 # Models and data
@@ -721,9 +679,7 @@ def export(request: ExportRequest) -> None:
     """
     from m2dr.tasks.publish import export_model
 
-    report = export_model(request)
-    warn(report.notes)
-    echo_all(report.lines)
+    echo_all(export_model(request))
 
 
 @main.task("card models/pydocs-full-dim", "card models/pydocs-fitted --results results/scifact")
@@ -735,9 +691,7 @@ def card(request: CardRequest) -> None:
     """
     from m2dr.tasks.publish import write_card
 
-    report = write_card(request)
-    warn(report.notes)
-    echo_all(report.lines())
+    echo_all(write_card(request).lines())
 
 
 @main.task(
@@ -768,22 +722,14 @@ data = group("data", "Look at data before it is used.")
 @takes(CheckRequest)
 @json_option
 def check(request: CheckRequest, as_json: bool) -> None:
-    """Count what a corpus holds and what is wrong with it.
+    """Count what a corpus holds and what is wrong with it, and show its first rows.
 
-    It is read whole. NAME is what --corpus of other commands takes. Lengths are in words. A
-    group is a query with a relevant document, as a training draws it.
+    It is read whole. NAME is what --corpus of other commands takes. A group is a query with a
+    relevant document, as a training draws it.
     """
-    from m2dr.tasks.data import check_data, tables
+    from m2dr.tasks.data import check_data
 
     report = check_data(request)
-    if as_json:
-        echo_json(asdict(report))
-    else:
-        for table in tables(report):
-            echo_table(table, numbers=True)
-            echo()
-        if report.pairs:
-            echo(f"{counted(report.pairs, 'pairs', ',')} of sentences with a score.")
-        echo_all(report.problems or ["Nothing is wrong with it."])
+    echo_json(asdict(report)) if as_json else echo(str(report))
     if request.strict and report.problems:
         raise SystemExit(STOPPED)

@@ -1,19 +1,58 @@
-"""The group of all commands, and errors as one sentence with an exit code."""
+"""The group of all commands, what they print, and errors as one sentence with an exit code."""
 
 import inspect
 import io
+import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
 from m2dr import __version__
-from m2dr.cli.terminal import echo
 from m2dr.core.errors import Interrupted, nearest, sentence_of
+from m2dr.core.progress import printable
 
 MISTAKE, STOPPED = 2, 1  # exit codes
+
+
+def echo(line: str = "", *, err: bool = False, beside: Path | None = None) -> None:
+    """Print a line of a command; it may quote any text, id or file name.
+
+    Args:
+        line: the line; control characters are printed as escapes.
+        err: whether to print on standard error.
+        beside: a file that was written; if it is /dev/stdout, print on standard error.
+    """
+    click.echo(printable(line), err=err or str(beside) == "/dev/stdout")
+
+
+def echo_all(lines: Iterable[object]) -> None:
+    """Print lines, such as the paths of files that were written."""
+    for line in lines:
+        echo(str(line))
+
+
+def warn(sentences: Iterable[str], label: str = "Note") -> None:
+    """Print sentences on standard error, each behind a label."""
+    for sentence in sentences:
+        echo(f"{label}: {sentence}", err=True)
+
+
+def echo_table(rows: Sequence[Sequence[str]]) -> None:
+    """Print columns as wide as their widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        echo("  ".join(cells).rstrip())
+
+
+def echo_json(value: object) -> None:
+    """Print a value as JSON, with paths as texts; control characters are escaped as JSON has it."""
+    text = json.dumps(value, indent=2, allow_nan=False, default=os.fspath)
+    echo(text.replace("\x7f", "\\u007f"))
 
 
 class Group(click.Group):

@@ -218,9 +218,7 @@ class SearchRequest:
     engine: str = option("", "An engine that was built, or exact, which scans the store.")
     funnel: str = option("", "Shortlists by growing prefixes: 32:1000,128:100,384.")
     index: str = option("", "milvus:URI, or the folder of an index or a store, or one above.")
-    runtime: str = option(
-        "torch", "What encodes queries: torch, onnx, openvino, or auto for the fastest here."
-    )
+    runtime: str = option("torch", "What encodes queries: torch, onnx or openvino.")
     search_params: tuple[tuple[str, int], ...] = option(
         (),
         "Setting of the engine, as nprobe=32.",
@@ -263,7 +261,7 @@ class EncodeRequest:
     tokens_per_batch: int | None = option(
         None, "Tokens of a batch, padding included; by default as many as suit the device.", least=1
     )
-    runtime: str = option("torch", "What encodes: torch, onnx, openvino, or auto for the fastest.")
+    runtime: str = option("torch", "What encodes: torch, onnx or openvino.")
     device: str = device_option()
     dtype: str = dtype_option()
 
@@ -377,8 +375,7 @@ class EvaluateRequest:
     dims: tuple[int, ...] = _dims()
     documents: str = option(
         "trained",
-        "Layer whose documents are searched: trained, same, last, cross (each of them), or a "
-        "number.",
+        "Layer whose documents are searched: trained, same, last, or a number.",
     )
     exits: Literal["model", "index"] = option(
         "model", "Exits of the queries: the model's own, or some fitted on the documents searched."
@@ -389,6 +386,10 @@ class EvaluateRequest:
     runs: Runs = option(
         "whole", "TREC runs to write: those of the full model (whole), of all cuts, or none."
     )
+    against: tuple[str, ...] = option(
+        (), "Baseline: a folder of results, a cut FOLDER@L6D384, or a TREC run."
+    )
+    costs: bool = option(False, "Measure latency, bytes and encoding speed of cuts.")
     overwrite: bool = option(False, "Measure again what was measured before.")
     root: Path = root_option()
     out: Path = _out()
@@ -477,11 +478,6 @@ class MtebRequest:
     dims: tuple[int, ...] = option(
         (), "Dims to keep; all together by default.", *reversed(DIMS), least=1
     )
-    instruction: str = option(
-        "",
-        "What stands before queries, with {instruction} for what MTEB says of the task; the "
-        "prompts of the model by default.",
-    )
     out: Path = _out()
     device: str = device_option()
     dtype: str = dtype_option()
@@ -550,12 +546,6 @@ class PickRequest:
     measure: str = option(
         "", "Measure of quality; that of --at-least by default, or else nDCG@10 or the first one."
     )
-    measure_costs: bool = option(False, "Measure the costs again, although they are known.")
-    model: str = option("", "Model whose costs are measured; models/NAME of FOLDER by default.")
-    corpus: str = option("", "Corpus to measure costs on; that of FOLDER by default.")
-    root: Path = root_option()
-    device: str = device_option()
-    dtype: str = dtype_option()
 
 
 @dataclass(frozen=True)
@@ -570,14 +560,8 @@ class FiguresRequest:
         (), "Measures to draw; by default the first that was measured.", "--measure"
     )
     formats: tuple[Literal["png", "svg"], ...] = option(("png",), "File format.", "--format")
-    theme: Literal["light", "dark"] = option("light", "Theme of the figures.")
     separate: Path | None = option(
         None, "Results of models trained for one cut each, to draw the gap to them."
-    )
-    published: tuple[str, ...] = option(
-        (),
-        "Published scores to draw too: msmarco, beir13, starbucks-msmarco or starbucks-sts; some "
-        "recipes of one as msmarco:FULL-DIM,BERT.",
     )
 
 
@@ -674,7 +658,7 @@ class ServeRequest:
         "", "Environment variable with the token that requests must bring.", metavar="NAME"
     )
     engine: str = option("", "An engine that was built, or exact; the flat index by default.")
-    runtime: str = option("torch", "What encodes: torch, onnx, openvino, or auto for the fastest.")
+    runtime: str = option("torch", "What encodes: torch, onnx or openvino.")
     device: str = device_option()
     dtype: str = dtype_option()
     batch_size: int = option(64, "Texts that are encoded at once; 1 for no batches.", least=1)

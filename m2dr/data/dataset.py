@@ -79,6 +79,10 @@ class Dataset:
         corpus: the documents.
         splits: those with judgements, by name.
         aliases: other names of a split.
+
+    Attributes:
+        drops_own_document: whether the document with the query's own id is left out of its
+            ranking.
     """
 
     def __init__(
@@ -89,6 +93,8 @@ class Dataset:
         aliases: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
+        # By the name of the data set, whatever its indexes are called.
+        self.drops_own_document = not _DROP_OWN_DOCUMENT.isdisjoint(name.lower().split("-"))
         self._corpus = corpus
         self._splits = splits
         self._aliases = aliases or {"validation": "dev"}
@@ -101,18 +107,14 @@ class Dataset:
         return tuple(self._splits)
 
     @property
-    def drops_own_document(self) -> bool:
-        """Whether the document with the query's own id is left out of its ranking."""
-        return not _DROP_OWN_DOCUMENT.isdisjoint(self.name.lower().split("-"))
+    def files(self) -> tuple[Path, ...]:
+        """The files that hold the documents; none where they come from elsewhere."""
+        return self._corpus.files if isinstance(self._corpus, TableCorpus) else ()
 
     @property
     def document_count(self) -> int:
         """Number of documents; the first use checks all of them."""
         return len(self._corpus)
-
-    def with_corpus(self, corpus: Corpus) -> "Dataset":
-        """Return a dataset of other documents with the same queries and judgements."""
-        return Dataset(self.name, corpus, self._splits, self._aliases)
 
     def documents(self) -> Iterator[Document]:
         """Return an iterator over all documents, in file order."""
@@ -217,6 +219,12 @@ class TableCorpus:
         self._path, self._names = path, names
         if next(iter(self), None) is None:
             raise UserError(f"{path} holds no document.")
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The file, or all files of the folder; none of a data set of the hub."""
+        inside = sorted(path for path in self._path.rglob("*") if path.is_file())
+        return (self._path,) if self._path.is_file() else tuple(inside)
 
     def __len__(self) -> int:
         return len(self._ids)

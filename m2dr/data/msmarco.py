@@ -6,47 +6,41 @@ from functools import partial
 from pathlib import Path
 
 from m2dr.core.errors import UserError
-from m2dr.core.records import Document, Judgement, Query
+from m2dr.core.records import Document, Query
 from m2dr.data.dataset import (
     Corpus,
     Dataset,
-    JudgedQueries,
     Negatives,
     Split,
     TableCorpus,
     first_negatives,
 )
-from m2dr.data.qrels import FindQueries, query_of, read_split
+from m2dr.data.qrels import query_of, read_split
 from m2dr.data.tables import has_header, parsed, read_cells, split_in, suffix_of, text_of
-from m2dr.data.training_rows import POSITIVES, TrainingRow, build_dataset, training_rows
+from m2dr.data.training_rows import POSITIVES, TrainingRow, build_dataset
 
 _QRELS = re.compile(r"^(?P<before>.*?)[.-]?qrels[.-]?(?P<after>.*?)\.(?:tsv|txt)(?:\.gz)?$")
 # The archive that official files come in, collectionandqueries.tar.gz, may lie beside them.
 _QUERIES = re.compile(r".*queries(?!.*\.tar\b).*\.(tsv|txt)(\.gz)?$")
 _TRIPLE = ("query", "positive", "negative")  # ids or texts
 _NAMED = ("_id", "text")
+_COLLECTIONS = ("collection.tsv", "collection.tsv.gz")
 
 
 def recognises(name: str) -> bool:
-    """Return whether the name is a folder with a collection.tsv, text triples or groups."""
-    files = _files(Path(name))
-    return bool(_collection(files) or _texts(files))
+    """Return whether the name is a folder with a collection.tsv."""
+    return any((Path(name) / file).is_file() for file in _COLLECTIONS)
 
 
 def open_msmarco(name: str) -> Dataset:
     """Open the folder.
 
-    With a collection.tsv, documents stay on disk; splits come from the qrels files and, where a
-    split has none, from the id triples; given negatives come from the id triples. Without one,
-    the corpus is the documents of text triples and JSONL groups, in memory. A file of text
-    triples or groups beside a collection.tsv is a data set of its own: give its path.
+    Documents stay on disk; splits come from the qrels files, and given negatives from the id
+    triples. A file of text triples or groups beside them is a data set of its own: give its path.
     """
     folder = Path(name)
-    files = _files(folder)
-    collection = _collection(files)
-    if collection is None:
-        return build_dataset(folder.resolve().name, partial(_rows, _texts(files)))
-    corpus = TableCorpus(collection, _NAMED)
+    files = sorted(folder.iterdir())
+    corpus = TableCorpus(next(path for path in files if path.name in _COLLECTIONS), _NAMED)
     find = partial(_find_queries, [path for path in files if _QUERIES.match(path.name)])
     splits = {
         split: Split(
@@ -55,12 +49,6 @@ def open_msmarco(name: str) -> Dataset:
         for path in files
         if (split := qrels_split(path))
     }
-    for split in sorted({split_in(path.name) for path in files if _is(path, "qidpidtriples.")}):
-        if split not in splits:
-            splits[split] = Split(
-                partial(_judged_by_triples, files, split, find),
-                partial(_negatives, files, split, corpus),
-            )
     return Dataset(folder.resolve().name, corpus, splits)
 
 
@@ -73,7 +61,11 @@ def recognises_triples(name: str) -> bool:
 def open_triples(name: str) -> Dataset:
     """Read a file of text triples into memory; the corpus is the documents of the triples."""
     path = Path(name)
-    return build_dataset(path.name.partition(".tsv")[0], partial(_rows, [path]))
+
+    def rows(scored: bool = False) -> Iterator[TrainingRow]:  # noqa: ARG001  # they have no scores
+        return parsed(path, partial(_triple, split_in(path.name)), _TRIPLE)
+
+    return build_dataset(path.name.partition(".tsv")[0], rows)
 
 
 def qrels_split(path: Path) -> str:
@@ -88,27 +80,6 @@ def qrels_split(path: Path) -> str:
 
 def _is(path: Path, prefix: str) -> bool:
     return path.name.startswith(prefix) and suffix_of(path) == ".tsv"
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir()) if folder.is_dir() else []
-
-
-def _collection(files: list[Path]) -> Path | None:
-    names = ("collection.tsv", "collection.tsv.gz")
-    return next((path for path in files if path.name in names), None)
-
-
-def _texts(files: list[Path]) -> list[Path]:
-    return [path for path in files if _is(path, "triples.") or suffix_of(path) == ".jsonl"]
-
-
-def _rows(files: list[Path], scored: bool = False) -> Iterator[TrainingRow]:
-    for path in files:
-        if suffix_of(path) == ".jsonl":
-            yield from training_rows(path, scored)
-        else:
-            yield from parsed(path, partial(_triple, split_in(path.name)), _TRIPLE)
 
 
 def _triple(split: str, row: dict[str, str]) -> TrainingRow:
@@ -129,27 +100,16 @@ def _find_queries(files: list[Path], wanted: Set[str]) -> Mapping[str, Query]:
     return found
 
 
-def _id_triples(files: list[Path], split: str) -> Iterator[tuple[str, ...]]:
-    """Yield query id, docid that answers, docid that does not."""
-    # The triples of "train" also serve a split such as "train.judged", whose queries are fewer.
-    for path in files:
-        if _is(path, "qidpidtriples.") and split.split(".")[0] == split_in(path.name):
-            yield from read_cells(path, _TRIPLE)
-
-
 def _negatives(files: list[Path], split: str, corpus: Corpus) -> Negatives:
-    negatives = first_negatives((query, docid) for query, _, docid in _id_triples(files, split))
+    # The triples of "train" also serve a split such as "train.judged", whose queries are fewer.
+    negatives = first_negatives(
+        (query, docid)
+        for path in files
+        if _is(path, "qidpidtriples.") and split.split(".")[0] == split_in(path.name)
+        for query, _, docid in read_cells(path, _TRIPLE)
+    )
     for docids in negatives.values():
         for docid in docids:
             if docid not in corpus:
                 raise UserError(f"A negative of {split} is {docid!r}, which the corpus lacks.")
     return negatives
-
-
-def _judged_by_triples(files: list[Path], split: str, find: FindQueries) -> JudgedQueries:
-    pairs = dict.fromkeys((query, docid) for query, docid, _ in _id_triples(files, split))
-    queries = find({query for query, _ in pairs})
-    for query, _ in pairs:
-        if query not in queries:
-            raise UserError(f"The triples of {split} name query {query!r}, which has no text.")
-    return list(queries.values()), [Judgement(query, docid, 1) for query, docid in pairs]

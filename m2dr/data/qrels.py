@@ -20,15 +20,15 @@ from m2dr.data.tables import (
     text_of,
 )
 
-QUERY_IDS = ("_id", "id", "query_id", "query-id", "qid")
-QUERY_TEXTS = ("query", "text")
+QUERY_IDS = ("_id", "id", "query_id", "query-id", "qid", "topic", "topic_id", "number")
+QUERY_TEXTS = ("query", "text", "query_text", "question", "title")
 # Columns of a table of judgements: query, document, relevance; the first that a row has.
 JUDGED = (
     ("query-id", "query_id", "qid"),
     ("corpus-id", "corpus_id", "docid", "document_id", "doc_id", "pid"),
     ("score", "relevance", "rel", "label"),
 )
-_QUOTED = re.compile(r'"(?:[^"]|"")*"')  # a cell as CSV quotes it
+_QUOTED = re.compile('"(?:[^"]|"")*"')
 _WHOLE = re.compile(r"[-+]?\d+(\.0*)?")  # some writers give 1 as 1.0
 
 FindQueries = Callable[[Set[str]], Mapping[str, Query]]  # wanted ids → those found, in file order
@@ -47,7 +47,9 @@ def read_judgements(path: Path) -> Iterator[Judgement]:
         yield from parsed(path, lambda row: _judgement(*(row[column(row, n)] for n in JUDGED)))
         return
     for number, line in enumerate(read_lines(path), 1):
-        cells = cells_of(line)
+        cells = line.split()
+        if '"' in line:  # DBpedia's ids are quoted as in CSV
+            cells = [c[1:-1].replace('""', '"') if _QUOTED.fullmatch(c) else c for c in cells]
         if not cells or line.startswith("#") or (number == 1 and cells[-1].lower() in JUDGED[2]):
             continue
         try:
@@ -56,14 +58,6 @@ def read_judgements(path: Path) -> Iterator[Judgement]:
             yield _judgement(cells[0], cells[-2], cells[-1])
         except ValueError as error:
             raise UserError(f"{path}, row {number}: {error}.") from None
-
-
-def cells_of(line: str) -> list[str]:
-    """Return the columns of a line, split at white space, each unquoted as in CSV."""
-    cells = line.split()
-    if '"' not in line:
-        return cells
-    return [c[1:-1].replace('""', '"') if _QUOTED.fullmatch(c) else c for c in cells]
 
 
 def _judgement(query: object, document: object, score: object) -> Judgement:
@@ -115,7 +109,8 @@ def read_topics(path: Path) -> list[Query]:
     Raises:
         UserError: there is no query, one has no text, or two have one id.
     """
-    names = () if has_header(path, QUERY_TEXTS) else ("_id", "text")
+    named = has_header(path, QUERY_IDS) or has_header(path, QUERY_TEXTS[:1])
+    names = () if named else ("_id", "text")
     queries: dict[str, Query] = {}
     for query in parsed(path, query_of, names):
         text_of(query.text, f"the text of query {query.id!r}")

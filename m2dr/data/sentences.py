@@ -25,7 +25,7 @@ from m2dr.data.tables import (
     suffix_of,
     text_of,
 )
-from m2dr.data.training_rows import QUERIES, answers
+from m2dr.data.training_rows import QUERIES
 
 SUFFIXES = (*TEXT, ".txt", *ARROW)
 # Column names in lower case: STS-B and SNLI, SICK, MultiNLI, MTEB, Quora, MRPC.
@@ -78,7 +78,6 @@ class ScoredPairs:
     name: str  # short, fit to name a folder
     split: str  # empty: the files have no column for it
     pairs: tuple[SentencePair, ...]
-    skipped: int = 0  # rows on whose label the annotators disagreed
 
 
 class LabelledText(NamedTuple):
@@ -175,7 +174,7 @@ def open_scored_pairs(names: str, split: str = "") -> ScoredPairs:
             raise UserError(f"{file.path}: {wanted} was asked for; its splits are {splits}.")
         rows += [row for row in file.rows if not split or row.split == split]
     pairs = tuple(row.pair for row in rows if row.pair is not None)
-    return ScoredPairs("+".join(map(name_of, paths)), split, pairs, len(rows) - len(pairs))
+    return ScoredPairs("+".join(map(name_of, paths)), split, pairs)
 
 
 def open_binary_pairs(names: str, split: str = "") -> ScoredPairs:
@@ -342,8 +341,6 @@ def _has_sentences(path: Path) -> bool:
     except UserError:
         return False  # malformed, which whoever opens it is told
     pair = _pair_columns(columns)
-    if pair and answers(columns):
-        raise UserError(f"{path} names sentence pairs and also a query and its answer.")
     # In a row of a query, `text` is no sentence of its own.
     single = not set(SENTENCES).isdisjoint(columns) and set(QUERIES).isdisjoint(columns)
     return pair is not None or single

@@ -31,7 +31,7 @@ ARROW = (".parquet", ".pq", ".arrow", ".feather")
 TEXT = (".csv", ".tsv", ".jsonl", ".json")
 _COMPRESSED = re.compile(r"\.(gz|zst)$")
 _LINE = "\0line"  # the column of a file without columns
-_BLOCKS = (2**20, 2**26)  # bytes of a text file parsed at once; the second where a row is longer
+_BLOCK = 2**24  # bytes of a text file parsed at once; no row may be longer
 _IN_MEMORY = 2**26  # bytes of a file whose rows are held in memory, and not in a mapped copy
 _ROWS_AT_ONCE = 1024  # that are converted to Python
 # A split by the words of file and folder names, as the hub writes them.
@@ -312,33 +312,21 @@ def _csv(
         with pa.input_stream(str(path), compression="detect") as file:
             if sum(block.count(b'"') for block in iter(lambda: file.read(2**20), b"")) % 2:
                 raise UserError(f"{path} has a cell whose quotation mark is never closed.")
-    done = 0  # rows
-    for block in _BLOCKS:
-        skipped = done
-        try:
-            reader = csv.open_csv(
-                path,
-                csv.ReadOptions(use_threads=False, block_size=block, column_names=names or None),
-                csv.ParseOptions(
-                    delimiter=delimiter,
-                    quote_char=quote,
-                    newlines_in_values=bool(quote),
-                    ignore_empty_lines=not blank,
-                ),
-                csv.ConvertOptions(default_column_type=pa.string(), strings_can_be_null=False),
-            )
-            for batch in reader:
-                if skipped < batch.num_rows:
-                    yield batch.slice(skipped)
-                    done += batch.num_rows - skipped
-                skipped = max(0, skipped - batch.num_rows)
-        except pa.ArrowInvalid as error:
-            if "Empty CSV file" in str(error):
-                return
-            if "straddling" not in str(error) or block == _BLOCKS[-1]:
-                raise
-        else:
-            return
+    try:
+        yield from csv.open_csv(
+            path,
+            csv.ReadOptions(use_threads=False, block_size=_BLOCK, column_names=names or None),
+            csv.ParseOptions(
+                delimiter=delimiter,
+                quote_char=quote,
+                newlines_in_values=bool(quote),
+                ignore_empty_lines=not blank,
+            ),
+            csv.ConvertOptions(default_column_type=pa.string(), strings_can_be_null=False),
+        )
+    except pa.ArrowInvalid as error:
+        if "Empty CSV file" not in str(error):
+            raise
 
 
 def _of_array(path: Path) -> "Iterator[pa.RecordBatch]":
@@ -670,7 +658,7 @@ def _loaded(name: str, stamp: int) -> "dict[str, pa.Table]":  # noqa: ARG001  # 
 
 
 def hub_parts(name: str) -> dict[str, str]:
-    """Return names of the parts of a data set with configs, or splits, `corpus` and `queries`.
+    """Return names of the parts of a data set with the configs `corpus` and `queries`.
 
     They are "corpus", "queries", and the splits of the judgements, whose config is `qrels` or
     `default`, as MTEB names them. Empty for any other data set.
@@ -678,11 +666,6 @@ def hub_parts(name: str) -> dict[str, str]:
     hub = HubName.of(name)
     if hub.config or hub.split:
         return {}
-    if Path(hub.id).expanduser().joinpath(_SAVED_SPLITS).is_file():
-        splits = {split: f"{name}:{split}" for split in hub_tables(name)}
-        if not {"corpus", "queries"} <= splits.keys():
-            return {}
-        return {split.removeprefix("qrels-"): part for split, part in splits.items()}
     configs = _configs(str(Path(hub.id).expanduser()) if hub.is_folder else hub.id)
     if not {"corpus", "queries"} <= set(configs):
         return {}
@@ -696,7 +679,7 @@ def hub_parts(name: str) -> dict[str, str]:
 
 @lru_cache(maxsize=8)
 def _configs(source: str) -> tuple[str, ...]:
-    if Path(source, _SAVED).is_file():
+    if any(Path(source, file).is_file() for file in (_SAVED, _SAVED_SPLITS)):
         return ()
     import datasets
 

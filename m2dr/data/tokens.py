@@ -136,9 +136,12 @@ def split_by_length(lengths: ArrayLike, parts: int) -> list[Ints]:
     """
     tokens = np.asarray(lengths, dtype=np.int64)
     order = np.argsort(tokens, kind="stable")
-    values, counts = np.unique(_coarse(tokens), return_counts=True)
+    values, counts = np.unique(tokens, return_counts=True)
     if len(values) == 0:
         return []
+    if len(values) > _MOST_LENGTHS:  # rounded up to the finest step with few enough
+        step = -(-int(tokens.max()) // _MOST_LENGTHS)
+        values, counts = np.unique(-(-tokens // step) * step, return_counts=True)
     ends = _best_ends(values, np.concatenate([[0], np.cumsum(counts)]), min(parts, len(values)))
     return np.split(order, ends[:-1])
 
@@ -206,15 +209,6 @@ def _padding(lengths: Ints, pad_id: int, multiple: int = 1) -> tuple[Ints, NDArr
     longest = -(-int(lengths.max(initial=0)) // multiple) * multiple
     real = np.arange(longest) < lengths[:, None]
     return np.full(real.shape, pad_id, np.int64), real
-
-
-def _coarse(tokens: Ints) -> Ints:
-    """Return lengths rounded up to the finest step with at most 256 distinct values."""
-    if len(np.unique(tokens)) <= _MOST_LENGTHS:
-        return tokens
-    step = -(-int(tokens.max()) // _MOST_LENGTHS)
-    rounded: Ints = -(-tokens // step) * step
-    return rounded
 
 
 def _best_ends(values: Ints, upto: Ints, parts: int) -> list[int]:

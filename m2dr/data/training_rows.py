@@ -5,7 +5,7 @@ Shapes in this file: B groups of a batch with N documents, their B positives and
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -29,7 +29,6 @@ from m2dr.data.dataset import (
     first_negatives,
     split_of,
 )
-from m2dr.data.qrels import cells_of
 from m2dr.data.tables import (
     ARROW,
     Row,
@@ -291,13 +290,11 @@ class AnsweredQueries(NamedTuple):
         queries: those with a relevant document that the corpus holds.
         relevant: these docids by query id, in file order.
         known: relevant docids by query id; queries of the same text share theirs.
-        note: a sentence about relevant documents that the corpus lacks; empty when there are none.
     """
 
     queries: list[Query]
     relevant: dict[str, list[str]]
     known: dict[str, frozenset[str]]
-    note: str
 
 
 class Groups:
@@ -327,8 +324,7 @@ class Groups:
         self._wanted = 0 if source == "none" else negatives
         self._seed = seed
         self._epoch = 0
-        self.answered = answered_queries(dataset, split)
-        self._queries, self._relevant, self.known_positives, _ = self.answered
+        self._queries, self._relevant, self.known_positives = answered_queries(dataset, split)
         self._given = dataset.negatives(split) if source == "given" and self._wanted else {}
         if source == "given" and self._wanted and not self._given:
             raise UserError(
@@ -388,12 +384,9 @@ def answered_queries(dataset: Dataset, split: str) -> AnsweredQueries:
         UserError: there is no such split, or nothing in it is relevant.
     """
     relevant: dict[str, list[str]] = defaultdict(list)
-    absent = 0
     for judgement in dataset.judgements(split):
         if judgement.relevance > 0 and dataset.holds(judgement.document_id):
             relevant[judgement.query_id].append(judgement.document_id)
-        else:
-            absent += judgement.relevance > 0
     queries = [query for query in dataset.queries(split) if query.id in relevant]
     if not queries:
         raise UserError(f"{dataset.name}: no query of {split!r} has a relevant document.")
@@ -401,9 +394,7 @@ def answered_queries(dataset: Dataset, split: str) -> AnsweredQueries:
     for query in queries:
         by_text[query.text].update(relevant[query.id])
     known = {query.id: frozenset(by_text[query.text]) for query in queries}
-    count = counted(absent, "relevant judgements")
-    note = f"{count} left out, of documents that the corpus does not hold." if absent else ""
-    return AnsweredQueries(queries, dict(relevant), known, note)
+    return AnsweredQueries(queries, dict(relevant), known)
 
 
 def documents_of(groups: Sequence[Group]) -> list[Document]:
@@ -430,33 +421,25 @@ def false_negatives(
         [B, N], columns as in `documents_of`; False at column b of query b, its own positive.
     """
     documents = documents_of(groups)
-    ids = _Codes([document.id for document in documents])
-    contents = _Codes([document.content for document in documents])
+    # Strings as numbers, so that all columns are compared at once.
+    numbers: dict[str, int] = {}
+    codes = [numbers.setdefault(document.content, len(numbers)) for document in documents]
+    contents = np.array(codes, np.int64)
+    codes_of: dict[str, set[int]] = defaultdict(set)  # docid → numbers of its texts
+    for document, code in zip(documents, codes, strict=True):
+        codes_of[document.id].add(code)
     answers: dict[str, set[str]] = defaultdict(set)  # query text → docids
     for group in groups:
         answers[group.query.text] |= {group.positive.id, *known.get(group.query.id, ())}
     masks: dict[str, NDArray[np.bool_]] = {}
     for text, docids in answers.items():
-        answering = np.flatnonzero(ids.among(docids & ids.numbers.keys()))
-        masks[text] = contents.among({documents[column].content for column in answering})
+        same = {code for docid in docids & codes_of.keys() for code in codes_of[docid]}
+        masks[text] = np.isin(contents, list(same))
     mask = np.zeros((len(groups), len(documents)), dtype=np.bool_)
     for row, group in enumerate(groups):
         mask[row] = masks[group.query.text]
     np.fill_diagonal(mask, val=False)
     return mask
-
-
-class _Codes:
-    """The strings of N columns as numbers, so that all columns are compared at once."""
-
-    def __init__(self, strings: Sequence[str]) -> None:
-        self.numbers: dict[str, int] = {}
-        codes = [self.numbers.setdefault(string, len(self.numbers)) for string in strings]
-        self._codes = np.array(codes, dtype=np.int64)  # [N]
-
-    def among(self, strings: Set[str]) -> NDArray[np.bool_]:
-        """Return [N], whether the string of each column is one of these known strings."""
-        return np.isin(self._codes, [self.numbers[string] for string in strings])
 
 
 # A teacher's scores
@@ -512,7 +495,7 @@ def _of_row(row: Row) -> list[TeacherScore]:
 
 def _of_columns(path: Path) -> Iterator[TeacherScore]:
     for number, line in enumerate(read_lines(path), 1):
-        cells = cells_of(line)
+        cells = line.split()
         if number == 1 and not _TITLES.isdisjoint(cell.lower() for cell in cells):
             continue
         try:
@@ -582,27 +565,21 @@ class ScoredGroups(Groups):
                 f"of the split {split!r} of {dataset.name}."
             )
         queries = self._queries
-        self._relevant = {
-            query.id: usable
-            for query in queries
-            if (
-                usable := [
-                    docid
-                    for docid in self._relevant[query.id]
-                    if len(self._candidates(query, self._table(query.id, docid))) >= negatives
-                ]
-            )
-        }
-        self._queries = [query for query in queries if query.id in self._relevant]
+        for query in queries:
+            self._relevant[query.id] = [
+                docid
+                for docid in self._relevant[query.id]
+                if len(self._candidates(query, self._table(query.id, docid))) >= negatives
+            ]
+        self._queries = [query for query in queries if self._relevant[query.id]]
         self.note = ""
-        if lacking := [query.id for query in queries if query.id not in self._relevant]:
+        if lacking := [query.id for query in queries if not self._relevant[query.id]]:
             self.note = (
-                f"{len(lacking):,} of {counted(len(queries), 'queries', ',')} left out, which lack "
-                "the teacher's score of a relevant document or of "
-                f"{counted(negatives, 'other documents')}; {lacking[0]!r} is the first."
+                f"{len(lacking):,} of {counted(len(queries), 'queries', ',')} left out for lack of "
+                f"a teacher's scores; {lacking[0]!r} is the first."
             )
         if not self._queries:
-            raise UserError(f"{where} has too few scores for every query of {split!r}: {self.note}")
+            raise UserError(f"{where} has too few scores for every query of {split!r}.")
 
     def __getitem__(self, i: int) -> Group:
         query = self._queries[i]  # raises IndexError past the end, which ends a `for`

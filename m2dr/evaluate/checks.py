@@ -1,88 +1,9 @@
 """Checks of a grid and of its rankings; each that fails gives a sentence that says why."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
-from math import sqrt
-from statistics import median
+from collections.abc import Iterable, Mapping
 
 from m2dr.core.errors import counted
 from m2dr.core.records import Cut, ModelCard
-from m2dr.evaluate.grid import Grid, format_score
-from m2dr.evaluate.measures import parse
-
-STEPS = 3  # a cell may deviate from its neighbours by this many median steps between cells
-LEAST = 0.02  # share of the best cell that any cell may deviate by
-NAMED = 3  # outliers named per measure
-
-
-def grid_checks(grid: Grid) -> list[str]:
-    """Return a sentence for each outlier of each measure, see `outliers`; of many the first."""
-    checks = []
-    for measure in grid.measures:
-        values = grid.values(measure)
-        words = outliers(values, grid.queries)
-        checks += [
-            f"{measure} of {cut} is {format_score(values[cut])}, far {words[cut]}: measure that "
-            "cut again, and look for a fault in its training or its vectors."
-            for cut in sorted(words)[:NAMED]
-        ]
-    return checks
-
-
-def outliers(values: Mapping[Cut, float], queries: int) -> dict[Cut, str]:
-    """Return the cells that deviate from their neighbours, and how.
-
-    Along its row (dims of a layer) and its column (layers of a dim) a cell is compared with the
-    nearest cut on either side; it is an outlier when it is below both or above both. The first and
-    last of a line are compared with the two nearest: the largest must not be below both, nor the
-    smallest above both. The deviation must exceed the largest of: STEPS times the median difference
-    between neighbours in that direction; LEAST of the best cell; and 0.5 / sqrt(queries), the
-    largest standard error of a mean of values from 0 to 1.
-
-    Layer 0 is compared within its row alone: its token table is not part of what layer 1 computes,
-    and may be better or worse.
-
-    Args:
-        values: cut -> mean of one measure.
-        queries: number of queries that the means are over.
-
-    Returns:
-        Cut -> words such as "below the neighbours of its layer".
-    """
-    floor = max(LEAST * max(map(abs, values.values())), 0.5 / sqrt(max(1, queries)))
-    words: dict[Cut, str] = {}
-    for name, by_layer in (("layer", True), ("dim", False)):
-        lines = _lines(values, by_layer)
-        steps = [abs(values[a] - values[b]) for line in lines for a, b in pairwise(line)]
-        allowed = max(floor, STEPS * median(steps or [0.0]))
-        for line in lines:
-            heights = [values[cut] for cut in line]
-            for place, cut in enumerate(line):
-                deviation = _deviation(heights, place, allowed)
-                if deviation:
-                    words.setdefault(cut, f"{deviation} of its {name}")
-    return words
-
-
-def depth_checks(names: Sequence[str], depth: int, documents: int) -> list[str]:
-    """Return a sentence for each measure whose cutoff is deeper than the rankings.
-
-    Args:
-        names: of the measures.
-        depth: number of documents of a ranking.
-        documents: number of documents of the corpus.
-    """
-    cutoffs = {str(one): one.params.get("cutoff") for one in parse(names)}
-    short = [name for name, cutoff in cutoffs.items() if cutoff and cutoff > depth]
-    why = (
-        f"the corpus has no more than {documents}, so recall that deep says nothing"
-        if documents <= depth + 1
-        else "what lies deeper counts as not found"
-    )
-    return [
-        f"{name} looks deeper than the {counted(depth, 'documents')} of a ranking: {why}."
-        for name in short
-    ]
 
 
 def query_checks(
@@ -139,7 +60,7 @@ def ranking_checks(tied: Mapping[Cut, int], empty: Mapping[Cut, int], queries: i
             worst = max(some, key=lambda cut: cuts[cut])
             found.append(
                 f"{cuts[worst]} of {queries} queries {what} at {worst}"
-                f"{_more(len(some) - 1, 'cut')}: {why}."
+                f"{' and others' * (len(some) > 1)}: {why}."
             )
     return found
 
@@ -173,30 +94,3 @@ def model_checks(
             f"trained are {', '.join(trained) or 'none of those measured'}."
         )
     return found
-
-
-def _lines(values: Mapping[Cut, float], by_layer: bool) -> list[list[Cut]]:
-    """Group cuts by layer, or by dim, where those of layer 0 make lines of their own."""
-    lines: dict[tuple[int, bool], list[Cut]] = {}
-    for cut in sorted(values):
-        line = (cut.layer, False) if by_layer else (cut.dim, cut.layer == 0)
-        lines.setdefault(line, []).append(cut)
-    return list(lines.values())
-
-
-def _deviation(line: Sequence[float], place: int, allowed: float) -> str:
-    """Say how a cell deviates from its neighbours in a line that should grow; empty: not at all."""
-    value, smaller, larger = line[place], line[:place], line[place + 1 :]
-    if smaller and larger:
-        near = (smaller[-1], larger[0])
-        sides = (value < min(near) - allowed, value > max(near) + allowed)
-    else:
-        sides = (
-            len(smaller) > 1 and value < min(smaller[-2:]) - allowed,
-            len(larger) > 1 and value > max(larger[:2]) + allowed,
-        )
-    return "below the neighbours" * sides[0] or "above the neighbours" * sides[1]
-
-
-def _more(count: int, unit: str) -> str:
-    return f" (and at {counted(count, f'more {unit}s')})" if count > 0 else ""

@@ -3,22 +3,18 @@
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from m2dr.core.errors import UserError, counted, nearest
+from m2dr.core.errors import counted
 from m2dr.core.files import write_text
 from m2dr.core.records import Cut
 from m2dr.evaluate.grid import aligned, as_json, format_score, write_cells
 from m2dr.evaluate.significance import BETTER, SAME, WORSE, Paired
-
-# Recipes that are taken of a published set with many, where none are named.
-_DEFAULT_RECIPES = ("BERT", "2DMSE", "FULL-DIM")
-_FEW = 4  # a set of so many recipes is taken in full
 
 
 @dataclass(frozen=True)
@@ -135,31 +131,6 @@ def published_sets() -> dict[str, tuple[Published, ...]]:
         )
         for name, table in json.loads(text)["sets"].items()
     }
-
-
-def published(names: Sequence[str]) -> tuple[Published, ...]:
-    """Return the recipes that names stand for: SET for its main ones, or SET:RECIPE,RECIPE.
-
-    >>> [one.recipe for one in published(["msmarco", "beir13:MSE"])]
-    ['BERT', '2DMSE', 'FULL-DIM', 'MSE']
-
-    Raises:
-        UserError: there is no such set or recipe.
-    """
-    recipes: list[Published] = []
-    for word in names:
-        name, _, wanted = word.partition(":")
-        if name not in published_sets():
-            known = nearest(name, published_sets())
-            raise UserError(f"There are no published scores {name!r}. {known}")
-        by_name = {one.recipe: one for one in published_sets()[name]}
-        main = by_name if len(by_name) <= _FEW else _DEFAULT_RECIPES
-        for recipe in map(str.strip, wanted.split(",")) if wanted else main:
-            if recipe not in by_name:
-                known = nearest(recipe, by_name)
-                raise UserError(f"The published scores {name!r} have no {recipe!r}. {known}")
-            recipes.append(by_name[recipe])
-    return tuple(recipes)
 
 
 def format_difference(value: float) -> str:

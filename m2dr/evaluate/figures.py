@@ -3,7 +3,6 @@
 Every colour and stroke is in the tables at the top; the page of `m2dr serve` has the same colours.
 """
 
-import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,10 +17,8 @@ import numpy as np
 from m2dr.core.errors import UserError
 from m2dr.core.files import atomic_path
 from m2dr.core.records import Cut
-from m2dr.evaluate.comparison import Published
-from m2dr.evaluate.costs import Costs
+from m2dr.evaluate.costs import BYTES, LATENCY, Candidate, Costs, frontier, priced
 from m2dr.evaluate.grid import Grid, format_score, require_distinct_names, require_same_queries
-from m2dr.evaluate.pick import BYTES, LATENCY, Candidate, frontier, priced
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,7 +35,6 @@ AXES = {LATENCY: "query latency, ms (median)", BYTES: "bytes per document"}
 # Deeper layers take later colours of viridis, which keeps its order in grey print and for
 # colour-blind readers. Its lightest quarter is left out on light paper.
 PALETTE, _FAR = "viridis", 0.75
-_NEAR = 0.85  # on dark paper the palette is reversed and its darkest 15 % are left out
 _MIDTONE = 0.45  # of the palette: from there on black text is easier to read than white
 # Each model has a marker and a dash of its own, so that figures can be read without colours.
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -47,56 +43,27 @@ _LAYER: dict[str, Any] = {"marker": "o", "markersize": 3.5, "linewidth": 1.5}  #
 _LEGEND_WIDTH = 34  # characters of a name before it wraps
 _ACROSS = 3  # panels side by side; four would be too small in print
 _HIGH = 2.3  # inches of a panel of one layer
-# Characters that XML cannot hold (control characters, halves of surrogate pairs), and the control
-# characters of Latin-1, which browsers read as other letters.
-_NO_XML = re.compile("[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-@dataclass(frozen=True)
-class Theme:
-    """The inks of a figure, with a contrast of 3:1 to the paper at least, and 4.5:1 for text."""
-
-    name: str
-    paper: str
-    ink: str  # of text, axes and frontiers
-    muted: str  # of published scores
-    rule: str  # of grid lines, which need no contrast
-    models: tuple[str, ...]  # distinct for colour-blind readers, after Okabe and Ito
+# Inks with a contrast of 3:1 to the paper at least, and 4.5:1 for text.
+PAPER = "#ffffff"
+INK = "#1b1f24"  # of text, axes and frontiers
+RULE = "#e4e7eb"  # of grid lines, which need no contrast
+# Distinct for colour-blind readers, after Okabe and Ito.
+MODELS = (
+    "#0a62a9", "#c04c00", "#007a5c", "#a8327c", "#7a6200", "#4d4fc4", "#9c1f1f", "#30363d",
+)  # fmt: skip
 
 
-LIGHT = Theme(
-    "light",
-    paper="#ffffff",
-    ink="#1b1f24",
-    muted="#68707b",
-    rule="#e4e7eb",
-    models=("#0a62a9", "#c04c00", "#007a5c", "#a8327c", "#7a6200", "#4d4fc4", "#9c1f1f", "#30363d"),
-)
-DARK = Theme(
-    "dark",
-    paper="#14181d",
-    ink="#e8ebef",
-    muted="#98a2ae",
-    rule="#2c333b",
-    models=("#62b0f5", "#ff9650", "#45cfa4", "#f095d0", "#dcc94f", "#aba8ff", "#ff9292", "#d5dae0"),
-)
-THEMES = {theme.name: theme for theme in (LIGHT, DARK)}
-
-
-def stroke(theme: Theme, place: int, published: bool = False) -> dict[str, Any]:
-    """Return how the model at a place of the legend is drawn; sizes in points.
-
-    Published scores have hollow markers on thin dotted lines.
-    """
-    drawn = {
-        "color": theme.models[place % len(theme.models)],
+def stroke(place: int) -> dict[str, Any]:
+    """Return how the model at a place of the legend is drawn; sizes in points."""
+    return {
+        "color": MODELS[place % len(MODELS)],
         "marker": _MARKERS[place % len(_MARKERS)],
         "linestyle": _DASHES[place % len(_DASHES)],
         "markersize": 4.5,
         "linewidth": 1.5,
     }
-    faint = {"color": theme.muted, "markerfacecolor": theme.paper, "linewidth": 1.0}
-    return {**drawn, **faint, "linestyle": (0, (1, 1.6))} if published else drawn
 
 
 def quality_over_dims(grids: Sequence[Grid], measure: str, path: Path) -> None:
@@ -104,7 +71,7 @@ def quality_over_dims(grids: Sequence[Grid], measure: str, path: Path) -> None:
     save(draw_quality_over_dims(grids, measure), path)
 
 
-def draw_quality_over_dims(grids: Sequence[Grid], measure: str, theme: Theme = LIGHT) -> "Figure":
+def draw_quality_over_dims(grids: Sequence[Grid], measure: str) -> "Figure":
     """Draw `measure` over the dims, one line per layer, one panel per model.
 
     Raises:
@@ -119,7 +86,6 @@ def draw_quality_over_dims(grids: Sequence[Grid], measure: str, theme: Theme = L
     # Deepest first, which has the most contrast to the paper.
     layers = sorted({layer for grid in grids for layer in grid.layers}, reverse=True)
     shades = np.linspace(0, _FAR, len(layers))
-    shades = 1 - _NEAR * shades if theme is DARK else shades
     colours = dict(zip(layers, map(tuple, colormaps[PALETTE](shades)), strict=True))
 
     def lines(axes: "Axes", grid: Grid) -> None:
@@ -134,9 +100,9 @@ def draw_quality_over_dims(grids: Sequence[Grid], measure: str, theme: Theme = L
     across = max(3.2, 0.8 + 0.46 * len(dims))  # inches
     # The legend takes 0.21 inches a layer, which for deep encoders is more than the panels take.
     height = max(3.0 * rows + 0.5, 0.8 + 0.21 * len(colours))
-    figure = new_figure(across * ceil(len(grids) / rows) + 1.0, height, theme)
+    figure = new_figure(across * ceil(len(grids) / rows) + 1.0, height)
     panels = {grid.model: partial(lines, grid=grid) for grid in grids}
-    _draw_panels(figure, panels, rows, across, measure, dims, theme)
+    _draw_panels(figure, panels, rows, across, measure, dims)
     for axes in figure.axes:
         axes.tick_params(labelbottom=True)
     legend = figure.legend(
@@ -145,14 +111,14 @@ def draw_quality_over_dims(grids: Sequence[Grid], measure: str, theme: Theme = L
         title="layer",
         loc="outside right center",
         frameon=False,
-        labelcolor=theme.ink,
+        labelcolor=INK,
     )
-    legend.get_title().set_color(theme.ink)
-    head(figure, grids[0].heading(measure), theme, rows)
+    legend.get_title().set_color(INK)
+    head(figure, grids[0].heading(measure), rows)
     return figure
 
 
-def draw_heat_map(grid: Grid, measure: str, theme: Theme = LIGHT) -> "Figure":
+def draw_heat_map(grid: Grid, measure: str) -> "Figure":
     """Draw `measure` as coloured cells, layers as rows and dims as columns.
 
     Each cell shows its value, the best in bold; cuts that were not measured stay empty.
@@ -166,7 +132,7 @@ def draw_heat_map(grid: Grid, measure: str, theme: Theme = LIGHT) -> "Figure":
     low, high = min(values.values()), max(values.values())
     table = [[values.get(Cut(layer, dim), nan) for dim in grid.dims] for layer in grid.layers]
     width, height = max(3.2, 1.0 + 0.58 * len(grid.dims)), 1.1 + 0.32 * len(grid.layers)
-    figure = new_figure(width, height, theme)
+    figure = new_figure(width, height)
     axes = figure.add_subplot()
     axes.imshow(table, cmap=colormaps[PALETTE], aspect="auto")
     for cut, value in values.items():
@@ -175,15 +141,15 @@ def draw_heat_map(grid: Grid, measure: str, theme: Theme = LIGHT) -> "Figure":
         text = axes.text(x, y, format_score(value), ha="center", va="center", fontsize=8)
         text.set_color("white" if dark else "black")
         text.set_fontweight("bold" if cut == best else "normal")
-    dress(axes, theme)
+    dress(axes)
     axes.grid(visible=False)
     axes.set_xticks(range(len(grid.dims)), labels=list(map(str, grid.dims)))
     axes.set_yticks(range(len(grid.layers)), labels=list(map(str, grid.layers)))
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     axes.set(xlabel="dim", ylabel="layer")
-    name_panel(axes, grid.model, width, theme)
-    head(figure, grid.heading(measure), theme)
+    name_panel(axes, grid.model, width)
+    head(figure, grid.heading(measure))
     return figure
 
 
@@ -193,16 +159,10 @@ class _Series:
 
     name: str
     values: Mapping[Cut, float]
-    published: bool = False
 
 
-def draw_quality(
-    grids: Sequence[Grid], measure: str, published: Sequence[Published] = (), theme: Theme = LIGHT
-) -> "Figure":
+def draw_quality(grids: Sequence[Grid], measure: str) -> "Figure":
     """Draw `measure` over the dims, one panel per layer, one line per model.
-
-    Of `published`, the scores of this measure are drawn at the layers of the grids; the heading
-    names their source.
 
     Raises:
         UserError: there is no grid, two have one name, they are of different queries, or one does
@@ -210,17 +170,10 @@ def draw_quality(
     """
     _require_comparable(grids)
     series = [_Series(grid.model, grid.values(measure)) for grid in grids]
-    layers = {layer for grid in grids for layer in grid.layers}
-    title = [grids[0].heading(measure)]
-    for one in published:
-        cells = {cut: value for cut, value in one.cells.items() if cut.layer in layers}
-        if cells and one.measure == measure:
-            series.append(_Series(f"{one.recipe} (published; {one.on})", cells, published=True))
-            title.append(f"Published scores: {one.source}")
-    return _draw_layers(series, measure, "\n".join(dict.fromkeys(title)), theme)
+    return _draw_layers(series, measure, grids[0].heading(measure))
 
 
-def draw_gap_to_whole(grids: Sequence[Grid], measure: str, theme: Theme = LIGHT) -> "Figure":
+def draw_gap_to_whole(grids: Sequence[Grid], measure: str) -> "Figure":
     """Draw the difference of each cut to the largest cut of the same model."""
     _require_comparable(grids)
     series = []
@@ -229,12 +182,10 @@ def draw_gap_to_whole(grids: Sequence[Grid], measure: str, theme: Theme = LIGHT)
         full = values[max(values)]
         series.append(_Series(grid.model, {cut: value - full for cut, value in values.items()}))
     title = f"Gap to the largest cut of the same model: {grids[0].heading(measure)}"
-    return _draw_layers(series, f"{measure} − full model", title, theme, zero=True)
+    return _draw_layers(series, f"{measure} − full model", title, zero=True)
 
 
-def draw_gap_to(
-    grids: Sequence[Grid], reference: Grid, measure: str, theme: Theme = LIGHT
-) -> "Figure":
+def draw_gap_to(grids: Sequence[Grid], reference: Grid, measure: str) -> "Figure":
     """Draw the difference of each cut of `grids` to the same cut of `reference`.
 
     Raises:
@@ -243,22 +194,20 @@ def draw_gap_to(
     require_distinct_names(grids)
     series = [_Series(grid.model, grid.difference(reference, measure)) for grid in grids]
     title = f"Gap to {reference.model}: {grids[0].heading(measure)}"
-    return _draw_layers(series, f"{measure} − {reference.model}", title, theme, zero=True)
+    return _draw_layers(series, f"{measure} − {reference.model}", title, zero=True)
 
 
-def _draw_layers(
-    series: Sequence[_Series], label: str, title: str, theme: Theme, zero: bool = False
-) -> "Figure":
+def _draw_layers(series: Sequence[_Series], label: str, title: str, zero: bool = False) -> "Figure":
     """Draw one panel per layer, all on one scale; with `zero`, a line marks a difference of 0."""
     from matplotlib.lines import Line2D
 
     layers = sorted({cut.layer for one in series for cut in one.values})
     dims = sorted({cut.dim for one in series for cut in one.values})
-    strokes = [stroke(theme, place, one.published) for place, one in enumerate(series)]
+    strokes = [stroke(place) for place in range(len(series))]
 
     def lines(axes: "Axes", layer: int) -> None:
         if zero:
-            axes.axhline(0, color=theme.ink, linewidth=0.8)
+            axes.axhline(0, color=INK, linewidth=0.8)
         for one, drawn in zip(series, strokes, strict=True):
             cuts = [cut for cut in sorted(one.values) if cut.layer == layer]
             if cuts:
@@ -266,12 +215,12 @@ def _draw_layers(
 
     rows = ceil(len(layers) / _ACROSS)
     across = max(2.9, 0.8 + 0.34 * len(dims)) if len(layers) > 1 else 4.5  # inches
-    figure = new_figure(across * ceil(len(layers) / rows) + 0.3, _HIGH * rows + 0.5, theme)
+    figure = new_figure(across * ceil(len(layers) / rows) + 0.3, _HIGH * rows + 0.5)
     panels = {f"layer {layer}": partial(lines, layer=layer) for layer in layers}
-    _draw_panels(figure, panels, rows, across, label, dims, theme)
+    _draw_panels(figure, panels, rows, across, label, dims)
     handles = [Line2D([], [], **drawn) for drawn in strokes]
-    _legend_below(figure, handles, [one.name for one in series], theme)
-    head(figure, title, theme, rows)
+    _legend_below(figure, handles, [one.name for one in series])
+    head(figure, title, rows)
     return figure
 
 
@@ -280,7 +229,6 @@ def draw_tradeoff(
     costs: Mapping[str, Costs],
     measure: str,
     price: str,
-    theme: Theme = LIGHT,
 ) -> "Figure":
     """Draw `measure` over a cost, for the models whose costs are known.
 
@@ -292,19 +240,19 @@ def draw_tradeoff(
         costs: model -> its costs, for one of the grids at least.
         measure: one that all grids hold.
         price: the cost, a key of AXES.
-        theme: of the figure.
     """
     from matplotlib.lines import Line2D
+    from matplotlib.ticker import FuncFormatter
 
     _require_comparable(grids)
     points: list[Candidate] = []
     strokes: dict[str, dict[str, Any]] = {}
-    figure = new_figure(6.4, 4.2, theme)
+    figure = new_figure(6.4, 4.2)
     axes = figure.add_subplot()
     for place, grid in enumerate(grids):  # places as in the other figures
         if grid.model in costs:
             own = priced(grid, costs[grid.model], measure)
-            strokes[grid.model] = {**stroke(theme, place), "linestyle": "none"}
+            strokes[grid.model] = {**stroke(place), "linestyle": "none"}
             at = [point.costs[price] for point in own]
             axes.plot(at, [point.quality for point in own], alpha=0.85, **strokes[grid.model])
             points += own
@@ -314,15 +262,16 @@ def draw_tradeoff(
     # The frontier is drawn level from its last cut to the highest cost.
     paid = [point.costs[price] for point in points]
     steps = [(p.costs[price], p.quality) for p in best] + [(max(paid), best[-1].quality)]
-    line: dict[str, Any] = {"color": theme.ink, "linewidth": 1.2}
+    line: dict[str, Any] = {"color": INK, "linewidth": 1.2}
     axes.step(*zip(*steps, strict=True), where="post", zorder=1, **line)
-    _price_axis(axes, min(paid), max(paid))
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
     axes.set_xlabel(AXES[price])
     axes.set_ylabel(measure, **PLAIN)
-    dress(axes, theme)
+    dress(axes)
     handles = [Line2D([], [], **drawn) for drawn in (*strokes.values(), line)]
-    _legend_below(figure, handles, [*strokes, "frontier"], theme)
-    head(figure, f"{grids[0].heading(measure)}: quality against {price}", theme)
+    _legend_below(figure, handles, [*strokes, "frontier"])
+    head(figure, f"{grids[0].heading(measure)}: quality against {price}")
     figure.draw_without_rendering()
     boxes: list[Any] = []  # of names, which are left out where they would touch another
     for point in best[::-1]:
@@ -330,29 +279,13 @@ def draw_tradeoff(
         name = axes.annotate(
             str(point.cut), spot, (-3, 5), textcoords="offset points", fontsize=7.5
         )
-        name.set_color(theme.ink)
+        name.set_color(INK)
         box = name.get_window_extent().padded(2)
         if any(box.overlaps(other) for other in boxes):
             name.remove()
         else:
             boxes.append(box)
     return figure
-
-
-def _price_axis(axes: "Axes", low: float, high: float) -> None:
-    """Make the x axis logarithmic, with plain numbers at 1, 2, 5, 10, … or at even steps."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
-
-    axes.set_xscale("log")
-    left, right = low / 1.15, high * 1.15
-    axes.set_xlim(left, right)
-    subs = (1, 2, 5) if high < 1000 * low else (1,)  # others would touch
-    ticks: Any = LogLocator(subs=subs)
-    if sum(left <= tick <= right for tick in ticks.tick_values(left, right)) < 3:
-        ticks = MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10], min_n_ticks=3)
-    axes.xaxis.set_major_locator(ticks)
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
 
 
 def _require_comparable(grids: Sequence[Grid]) -> None:
@@ -367,7 +300,6 @@ def _draw_panels(
     across: float,
     label: str,
     dims: Sequence[int],
-    theme: Theme,
 ) -> None:
     """Draw panels over the dims, by name, in `rows` rows, each `across` inches wide.
 
@@ -381,8 +313,8 @@ def _draw_panels(
         first = first or axes
         left, lowest = place % columns == 0, place + columns >= len(panels)
         draw(axes)
-        dress(axes, theme)
-        name_panel(axes, name, across, theme)
+        dress(axes)
+        name_panel(axes, name, across)
         axes.set_ylabel(label if left else "", **PLAIN)
         axes.set_xlabel("dim" if lowest else "")
         axes.tick_params(labelleft=left, labelbottom=lowest)
@@ -392,33 +324,31 @@ def _draw_panels(
         axes.tick_params(axis="x", rotation=45 if dims[-1] > 1000 else 0)  # four digits touch
 
 
-def new_figure(width: float, height: float, theme: Theme) -> "Figure":
+def new_figure(width: float, height: float) -> "Figure":
     """Return an empty figure, sizes in inches, that pyplot does not know."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), dpi=DPI, layout="constrained", facecolor=theme.paper)
+    return Figure(figsize=(width, height), dpi=DPI, layout="constrained", facecolor=PAPER)
 
 
-def dress(axes: "Axes", theme: Theme) -> None:
+def dress(axes: "Axes") -> None:
     """Set the inks of one panel: thin rules behind the lines, no frame at the top and right."""
-    axes.set_facecolor(theme.paper)
-    axes.grid(color=theme.rule, linewidth=0.6)
+    axes.set_facecolor(PAPER)
+    axes.grid(color=RULE, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[:].set_color(theme.ink)
-    axes.tick_params(which="both", colors=theme.ink)
+    axes.spines[:].set_color(INK)
+    axes.tick_params(which="both", colors=INK)
     for text in (axes.xaxis.label, axes.yaxis.label, axes.title):
-        text.set_color(theme.ink)
+        text.set_color(INK)
 
 
-def name_panel(axes: "Axes", name: str, width: float, theme: Theme) -> None:
+def name_panel(axes: "Axes", name: str, width: float) -> None:
     """Write a name above its panel of `width` inches, wrapped."""
-    axes.set_title(fill(name, int(width / 0.1)), fontsize=10, color=theme.ink, **PLAIN)
+    axes.set_title(fill(name, int(width / 0.1)), fontsize=10, color=INK, **PLAIN)
 
 
-def _legend_below(
-    figure: "Figure", handles: Sequence[Any], names: Sequence[str], theme: Theme
-) -> None:
+def _legend_below(figure: "Figure", handles: Sequence[Any], names: Sequence[str]) -> None:
     """Draw a legend under all panels, in as many columns as fit, and make the figure higher."""
     folded = [fill(name, _LEGEND_WIDTH) for name in names]
     longest = max(len(line) for name in folded for line in name.split("\n"))
@@ -433,17 +363,17 @@ def _legend_below(
         frameon=False,
         fontsize=9,
         handlelength=3.2,
-        labelcolor=theme.ink,
+        labelcolor=INK,
     )
     for text in legend.get_texts():
         text.set_parse_math(False)
 
 
-def head(figure: "Figure", title: str, theme: Theme, rows: int = 1) -> None:
+def head(figure: "Figure", title: str, rows: int = 1) -> None:
     """Write `title` above `rows` of panels; each wrapped line adds 0.18 inches to the figure."""
     width = int(figure.get_figwidth() / 0.1)
     lines = [fill(line, width) for line in title.split("\n")]
-    figure.suptitle("\n".join(lines), fontsize=11, color=theme.ink, **PLAIN)
+    figure.suptitle("\n".join(lines), fontsize=11, color=INK, **PLAIN)
     folds = rows * max(axes.get_title().count("\n") for axes in figure.axes)
     more = folds + figure.get_suptitle().count("\n")
     figure.set_figheight(figure.get_figheight() + 0.18 * more)
@@ -458,13 +388,10 @@ def save(figure: "Figure", path: Path) -> Path:
         UserError: the suffix is another.
     """
     from matplotlib import rc_context
-    from matplotlib.text import Text
 
     kind = path.suffix.removeprefix(".").lower()
     if kind not in _METADATA:
         raise UserError(f"{path.name} was to be drawn as {kind or 'nothing'}; give .png or .svg.")
-    for words in figure.findobj(Text):  # U+FFFD for what no figure can hold
-        words.set_text(_NO_XML.sub("\ufffd", words.get_text()))
     stable = rc_context({"svg.fonttype": "none", "svg.hashsalt": "m2dr"})
     with atomic_path(path) as unfinished, warnings.catch_warnings(), stable:
         # Letters that the font lacks, as in the name of a model, are drawn as boxes.

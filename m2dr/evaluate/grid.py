@@ -238,25 +238,6 @@ def text_comparison(grids: Sequence[Grid], measure: str) -> str:
     return "\n".join([title, *_starred(rows, left={1}), *_notes(grids)])
 
 
-def text_cross(model: str, grids: Mapping[int, Grid], dim: int, measure: str) -> str:
-    """Return a table with query layers as rows and document layers as columns, at one dim.
-
-    Args:
-        model: its name in the title.
-        grids: document layer -> grid of that model, whose cuts are those of the queries.
-        dim: one that all grids have.
-        measure: one that all grids hold.
-    """
-    first = next(iter(grids.values()))
-    values = [grid.values(measure) for grid in grids.values()]
-    top = max(value for of in values for cut, value in of.items() if cut.dim == dim)
-    rows = [["queries", *map(str, grids)]]
-    for layer in first.layers:
-        rows.append([str(layer), *(_cell(of.get(Cut(layer, dim)), top) for of in values)])
-    title = f"{model}: {first.heading(measure)}, dim {dim}, documents by layer across, * best"
-    return "\n".join([title, *_starred(rows)])
-
-
 def aligned(
     rows: Sequence[Sequence[str]], left: Collection[int] = (), gap: str = "  "
 ) -> list[str]:
@@ -328,23 +309,6 @@ def write_csv(grids: Iterable[Grid], path: Path) -> None:
         for cut in grid.cuts:
             head = (grid.model, grid.corpus, grid.split, cut.layer, cut.dim)
             rows += [(*head, name, value) for name, value in grid.cells[cut].items()]
-    _write_rows(rows, path)
-
-
-def write_cross(grids: Mapping[int, Grid], dim: int, path: Path) -> None:
-    """Write all measures at one dim as CSV: a line per query layer, document layer and measure."""
-    rows: list[Sequence[str | float]] = [
-        ("corpus", "split", "query_layer", "document_layer", "dim", "measure", "value")
-    ]
-    for layer, grid in grids.items():
-        for cut in grid.cuts:
-            head = (grid.corpus, grid.split, cut.layer, layer, dim)
-            values = grid.cells[cut] if cut.dim == dim else {}
-            rows += [(*head, name, value) for name, value in values.items()]
-    _write_rows(rows, path)
-
-
-def _write_rows(rows: Sequence[Sequence[str | float]], path: Path) -> None:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     write_text(path, text.getvalue())
@@ -529,15 +493,9 @@ class LayerScores:
         scores = {name: QueryScores(name, cuts, ids, rows) for name, rows in stacked.items()}
         return cls(scores, tied, empty, facts)
 
-    @property
-    def dims(self) -> tuple[int, ...]:
-        """Dims that were measured, increasing."""
-        return tuple(cut.dim for cut in self.tied)
-
-    @property
-    def measures(self) -> tuple[str, ...]:
-        """Names of the measures."""
-        return tuple(self.scores)
+    def holds(self, dims: Collection[int], measures: Collection[str]) -> bool:
+        """Return whether all these dims and measures were measured."""
+        return {*dims} <= {cut.dim for cut in self.tied} and {*measures} <= self.scores.keys()
 
     def only(self, dims: Collection[int], measures: Sequence[str]) -> "LayerScores":
         """Return the scores at some of the dims, by some of the measures."""

@@ -115,13 +115,13 @@ def _require_word(text: str, what: str) -> None:
 def _parse(line: bytes) -> tuple[str, str, float]:
     """Return query id, document id and score of a line; ValueError says what is wrong.
 
-    As in trec_eval, only ASCII white space separates columns: an id may hold a no-break space.
+    As in trec_eval, rank and tag mean nothing, and only ASCII white space separates columns: an id
+    may hold a no-break space.
     """
-    columns = line.split()
+    columns = line.split(None, 5)  # the last is the tag, which may have several words
     if len(columns) != 6:
         raise ValueError(f"{counted(len(columns), 'columns')} instead of 6")
-    query, _, docid, rank, text, _ = columns
-    int(rank)
+    query, _, docid, _, text, _ = columns
     score = float(text)
     if isnan(score):
         raise ValueError("the score is not a number")

@@ -4,9 +4,7 @@
 #   N distinct texts, P pairs, H width, K prefix lengths, T distinct similarities, M test texts,
 #   D dims of a cut.
 
-import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import fsum
 
@@ -249,22 +247,6 @@ def separation(similarity: Floats, positive: Classes) -> dict[str, float]:
     }
 
 
-@dataclass(frozen=True)
-class Regression:
-    """Settings of logistic regression, by L-BFGS with an L2 penalty of C = 1, as in MTEB."""
-
-    iterations: int = 100  # at most; as in MTEB
-    seed: int = 42
-
-
-@dataclass(frozen=True)
-class ClassifierScores:
-    """The scores of the classifiers of one cut."""
-
-    measures: dict[str, float]  # name of CLASS_MEASURES -> the mean over the experiments
-    stopped: int  # number of fits that did not converge
-
-
 def require_scikit_learn() -> None:
     """Raise UserError where scikit-learn is absent."""
     try:
@@ -308,9 +290,12 @@ def learn(
     draws: Iterable[Ints],
     test: Rows32,
     test_labels: Ints,
-    how: Regression,
-) -> ClassifierScores:
-    """Fit a classifier per draw, and test each on all test texts.
+    iterations: int = 100,
+    seed: int = 42,
+) -> dict[str, float]:
+    """Fit a logistic regression per draw, as MTEB does, and test each on all test texts.
+
+    By L-BFGS with an L2 penalty of C = 1.
 
     Args:
         train: [N, D].
@@ -318,21 +303,20 @@ def learn(
         draws: rows of `train` to fit, for each experiment.
         test: [M, D].
         test_labels: [M].
-        how: settings of the fits.
+        iterations: of a fit, at most.
+        seed: of the fits.
+
+    Returns:
+        name of CLASS_MEASURES -> the mean over the experiments.
     """
-    from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import accuracy_score, f1_score
 
-    accuracies, f1s, stopped = [], [], 0
+    accuracies, f1s = [], []
     for draw in draws:
-        classifier = LogisticRegression(max_iter=how.iterations, random_state=how.seed)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", ConvergenceWarning)
-            classifier.fit(train[draw], train_labels[draw])
-        found = classifier.predict(test)
+        classifier = LogisticRegression(max_iter=iterations, random_state=seed)
+        found = classifier.fit(train[draw], train_labels[draw]).predict(test)
         accuracies.append(float(accuracy_score(test_labels, found)))
         f1s.append(float(f1_score(test_labels, found, average="macro")))
-        stopped += any(issubclass(one.category, ConvergenceWarning) for one in caught)
     means = (fsum(values) / len(values) for values in (accuracies, f1s))
-    return ClassifierScores(dict(zip(CLASS_MEASURES, means, strict=True)), stopped)
+    return dict(zip(CLASS_MEASURES, means, strict=True))

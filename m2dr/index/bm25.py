@@ -40,7 +40,13 @@ class Bm25:
     def __init__(
         self, documents: Iterable[Document], advance: Callable[[int], None] = lambda _: None
     ) -> None:
-        bm25s, tokenizer = _libraries()
+        try:
+            import bm25s
+            import Stemmer
+        except ImportError as error:
+            raise missing("bm25s", "bm25") from error
+        stemmer = Stemmer.Stemmer("english")
+        tokenizer = bm25s.tokenization.Tokenizer(stopwords="english", stemmer=stemmer)
         self._tokenizer = tokenizer
         docids: list[str] = []
 
@@ -108,14 +114,3 @@ class Bm25:
                 for query in queries
             }
         )
-
-
-def _libraries() -> tuple[Any, Any]:
-    """Import bm25s, and return it with a tokenizer of its own; neither has type stubs."""
-    try:
-        import bm25s
-        import Stemmer
-    except ImportError as error:
-        raise missing("bm25s", "bm25") from error
-    stemmer = Stemmer.Stemmer("english")
-    return bm25s, bm25s.tokenization.Tokenizer(stopwords="english", stemmer=stemmer)

@@ -9,12 +9,14 @@ largest k keys are the right k documents however many of them share a score.
 # Shapes in this file: Q queries, N documents, n of a tile, H dims of a vector, D prefixes.
 
 import warnings
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache, cached_property, partial
-from itertools import pairwise
+from itertools import pairwise, starmap
+from queue import SimpleQueue
+from threading import Barrier, Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +26,7 @@ from m2dr.core.errors import UserError
 from m2dr.core.records import Run, Similarity
 from m2dr.index.faiss import load_faiss
 from m2dr.index.filters import Filter
-from m2dr.index.searchable import Docids, Rows, Scores, Searchable, as_run
+from m2dr.index.searchable import Docids, Rows, Scores, Searchable, hits_of, run_of
 from m2dr.index.store import HASHED_BYTES, Store
 from m2dr.index.vectors import Floats, check_depth, check_queries, prefixes
 
@@ -41,7 +43,7 @@ COMPILED_SCORES = 2**25  # of a process, after which compiled code selects: it l
 _SCORES = Counter[str]()  # of all scans so far, by kind of device
 TILE_SCORES = {"cpu": 2**20, "cuda": 2**26}  # products held at once, about
 TILE_ROWS = {"cpu": range(1024, 2048), "cuda": range(2**14, 2**20)}
-QUERIES = {"cpu": 2**13, "cuda": 2**12}  # compared in one pass, at most
+CHUNK = {"cpu": 512, "cuda": 2**12}  # queries that are multiplied together, at most
 RUN = 64  # consecutive scores, of which most often none reaches the bar
 LOW = 0xFFFFFFFF  # the half of a key that holds the place among ties
 NOTHING = np.iinfo(np.int64).min  # below every key; its score is not a number
@@ -245,7 +247,10 @@ def prefix_runs(
     by_dim = prefix_top_k(
         queries, documents, dims, k + bool(drop), similarity, device, docids.ranks(), progress
     )
-    return {dim: as_run(query_ids, found, docids, k, drop) for dim, found in by_dim.items()}
+    return {
+        dim: run_of(query_ids, hits_of(docids, zip(*found, strict=True)), k, drop)
+        for dim, found in by_dim.items()
+    }
 
 
 def _queries(queries: "Vectors", dim: int) -> NDArray[np.float32]:
@@ -271,8 +276,7 @@ def _scan(
 ) -> dict[int, tuple[Scores, Rows]]:
     """Compare queries [Q, H], not normalised, with N documents; the rest as for `prefix_top_k`.
 
-    `blocks` is called once for every `QUERIES`; `inverse` [N] is one over the lengths of the prefix
-    of a single dim, computed when None.
+    `inverse` [N] is one over the lengths of the prefix of a single dim, computed when None.
     """
     import torch
 
@@ -282,40 +286,43 @@ def _scan(
     known = None if inverse is None else torch.from_numpy(inverse)[None].to(device)
     _SCORES[kind] += len(queries) * documents * len(dims)
     enter = _compiled() if kind == "cpu" and _SCORES[kind] >= COMPILED_SCORES else None
-    starts = range(0, len(queries) if k else 0, QUERIES[kind])
-    cores = torch.get_num_threads()
-    with torch.inference_mode(), _full_precision(), ThreadPoolExecutor(cores) as pool:
-        for start in starts:
-            some = slice(start, start + QUERIES[kind])
-            part = torch.from_numpy(queries[some]).to(device)
-            scales = part.new_ones(len(dims), len(part))
-            if similarity == "cosine":
-                scales = _inverse_lengths(part, dims)
-            limits, size = TILE_ROWS[kind], TILE_SCORES[kind] // len(part) // 128 * 128
-            size = min(max(size, limits.start), limits.stop, -(-documents // 128) * 128)
-            # Every product has one shape: an edge may round copies of a document otherwise.
-            wide, products = part.new_empty(size, dims[-1]), part.new_empty(len(part), size)
-            for row, tile in _tiles(blocks(), size, dims[-1]):
-                n = len(tile)
-                wide[:n] = tile
-                wide[n:] = 0
-                factors = part.new_ones(len(dims), n)
-                if known is not None:
-                    factors = known[:, row : row + n]
-                elif similarity == "cosine":
-                    factors = _inverse_lengths(wide[:n], dims)
-                for number, (begin, end) in enumerate(pairwise((0, *dims))):
-                    left, right = part[:, begin:end], wide[:, begin:end]
-                    if kind == "cpu" and len(part) <= FEW:  # run by run, each by one thread
-                        runs = right.view(-1, 128, end - begin).mT
-                        more = torch.bmm(left.expand(len(runs), *left.shape), runs)
-                        more = more.transpose(0, 1).flatten(1)
-                        products = products + more if begin else more
-                    else:
-                        torch.addmm(products, left, right.mT, beta=int(begin > 0), out=products)
-                    given = products[:, :n], factors[number], scales[number], row, by_row
-                    _select(enter, pool, *given, keys[number, some])
-                if progress and start == starts[-1]:
+    # Each thread compares tiles of its own; torch divides the product of a few queries itself.
+    threads = torch.get_num_threads() if kind == "cpu" and len(queries) > FEW else 1
+    chunks = [
+        _Chunk(part, best, dims, similarity, by_row, enter)
+        for part, best in zip(
+            torch.split(torch.from_numpy(queries).to(device), CHUNK[kind]),
+            torch.split(keys, CHUNK[kind], 1),
+            strict=True,
+        )
+    ]
+    most = min(max(len(queries), 1), CHUNK[kind])  # queries of a chunk
+    size = max(TILE_SCORES[kind] // most // 128 * 128, TILE_ROWS[kind].start)
+    size = min(size, TILE_ROWS[kind].stop, -(-documents // 128) * 128)
+    rooms = SimpleQueue["tuple[Tensor, Tensor]"]()
+    for _ in range(threads):  # every product has one shape: an edge may round copies otherwise
+        room = torch.empty(size, dims[-1], device=device)
+        rooms.put((room, torch.empty(most, size, device=device)))
+
+    def compare(row: int, tile: "Tensor") -> int:
+        n, (wide, products) = len(tile), rooms.get()
+        with torch.inference_mode():
+            wide[:n] = tile
+            wide[n:] = 0
+            factors = wide.new_ones(len(dims), n)
+            if known is not None:
+                factors = known[:, row : row + n]
+            elif similarity == "cosine":
+                factors = _inverse_lengths(wide[:n], dims)
+            for chunk in chunks:
+                chunk.compare(row, wide, factors, products[: len(chunk.queries)])
+        rooms.put((wide, products))
+        return n
+
+    if k and len(queries):
+        with _full_precision():
+            for n in _in_threads(threads, compare, _tiles(blocks(), size, dims[-1])):
+                if progress:
                     progress(n)
     best = keys.sort(dim=2, descending=True).values.cpu().numpy()
     row_of = None if places is None else np.argsort(places)
@@ -343,43 +350,94 @@ def _tiles(blocks: Blocks, size: int, dim: int) -> "Iterator[tuple[int, Tensor]]
             yield start + first, whole[first : first + size, :dim]
 
 
-def _select(
-    enter: Callable[..., bool] | None,
-    pool: ThreadPoolExecutor,
-    products: "Tensor",
-    factors: "Tensor",
-    scales: "Tensor",
-    first: int,
-    places: "Tensor",
-    keys: "Tensor",
-) -> None:
-    """Let the documents of a tile, with products [Q, n], into the best `keys` [Q, k].
+class _Chunk:
+    """Queries [Q, H] that are multiplied together, and their best documents: keys [D, Q, k]."""
 
-    Compiled code does it in the threads of a pool, as `enter`, which says what is what; else torch.
-    """
+    def __init__(
+        self,
+        queries: "Tensor",
+        keys: "Tensor",
+        dims: Sequence[int],
+        similarity: Similarity,
+        places: "Tensor",
+        enter: Callable[..., bool] | None,
+    ) -> None:
+        self.queries, self.keys, self.dims = queries, keys, dims
+        self.places, self.enter, self.lock = places, enter, Lock()
+        self.scales = queries.new_ones(len(dims), len(queries))
+        if similarity == "cosine":
+            self.scales = _inverse_lengths(queries, dims)
+
+    def compare(self, first: int, wide: "Tensor", factors: "Tensor", products: "Tensor") -> None:
+        """Let the documents of a tile [n, H] from row `first` into the best of each prefix.
+
+        Args:
+            first: row of the first document.
+            wide: the tile, with zeros behind it.
+            factors: of the documents [D, n].
+            products: room for the products of the queries with the tile.
+        """
+        import torch
+
+        for number, (begin, end) in enumerate(pairwise((0, *self.dims))):
+            left, right = self.queries[:, begin:end], wide[:, begin:end]
+            if wide.device.type == "cpu" and len(left) <= FEW:  # each run by one thread
+                runs = right.view(-1, 128, end - begin).mT
+                more = torch.bmm(left.expand(len(runs), *left.shape), runs)
+                more = more.transpose(0, 1).flatten(1)
+                products = products + more if begin else more
+            else:
+                torch.addmm(products, left, right.mT, beta=int(begin > 0), out=products)
+            with self.lock:
+                self._select(number, products[:, : factors.shape[1]], factors[number], first)
+
+    def _select(self, number: int, products: "Tensor", factors: "Tensor", first: int) -> None:
+        """Let the documents with products [Q, n] into the best, by compiled code or by torch."""
+        import torch
+
+        keys, scales = self.keys[number], self.scales[number]
+        if self.enter is not None:
+            given = products.numpy(), factors.numpy(), scales.numpy(), first, self.places.numpy()
+            if not self.enter(*given, keys.numpy()):
+                raise _not_a_number()
+            return
+        scores = products * factors * scales[:, None]
+        if scores.isnan().any():
+            raise _not_a_number()
+        rows = torch.arange(first, first + scores.shape[1], device=keys.device)
+        low = self.places[rows] if len(self.places) else LOW - rows
+        # Adding zero turns -0 into 0. The bits of a float sort as an integer once those of the
+        # negatives are flipped.
+        high = _flipped((scores + 0.0).view(torch.int32)).long() << 32
+        keys.copy_(torch.cat([keys, high | low], 1).topk(keys.shape[1], sorted=False).values)
+
+
+def _in_threads(
+    count: int, work: Callable[..., int], items: Iterable[tuple[Any, ...]]
+) -> Iterator[int]:
+    """Yield what `work` returns for each item; threads for which torch divides no call do it."""
     import torch
 
-    if enter is not None:
-        threads = min(torch.get_num_threads(), len(products))
-        parts = (part.tensor_split(threads) for part in (products, scales, keys))
-        of_all = factors.numpy(), places.numpy()
-        jobs = [
-            (p.numpy(), of_all[0], s.numpy(), first, of_all[1], best.numpy())
-            for p, s, best in zip(*parts, strict=True)
-        ]
-        found = pool.map(enter, *zip(*jobs, strict=True)) if threads > 1 else [enter(*jobs[0])]
-        if not all(list(found)):
-            raise _not_a_number()
+    if count == 1:
+        yield from starmap(work, items)
         return
-    scores = products * factors * scales[:, None]
-    if scores.isnan().any():
-        raise _not_a_number()
-    rows = torch.arange(first, first + scores.shape[1], device=keys.device)
-    low = places[rows] if len(places) else LOW - rows
-    # Adding zero turns -0 into 0. The bits of a float sort as an integer once those of the
-    # negatives are flipped.
-    high = _flipped((scores + 0.0).view(torch.int32)).long() << 32
-    keys.copy_(torch.cat([keys, high | low], 1).topk(keys.shape[1], sorted=False).values)
+    before, ready = torch.get_num_threads(), Barrier(count)
+
+    def alone() -> None:
+        torch.get_num_threads()  # or the first call begins with what all threads begin with
+        torch.set_num_threads(1)
+        ready.wait()
+
+    with ThreadPoolExecutor(count) as pool:
+        wait([pool.submit(alone) for _ in range(count)])
+        torch.set_num_threads(before)
+        running = deque[Future[int]]()
+        for item in items:
+            running.append(pool.submit(work, *item))
+            if len(running) > 2 * count:  # the next are ready when a thread is
+                yield running.popleft().result()
+        for future in running:
+            yield future.result()
 
 
 def _inverse_lengths(vectors: "Tensor", dims: Sequence[int]) -> "Tensor":

@@ -25,7 +25,6 @@ from m2dr.core.files import (
     read_record,
     remove_files,
     write_bytes,
-    write_record,
 )
 from m2dr.core.records import EXITS_FILE, IndexExits
 from m2dr.index.manifest import EXITS, STORE, Label, StoreManifest
@@ -45,11 +44,6 @@ def read_exits_record(folder: Path) -> IndexExits:
         UserError: it is missing or damaged.
     """
     return read_record(folder / EXITS_FILE, IndexExits)
-
-
-def write_exits_record(folder: Path, record: IndexExits) -> None:
-    """Write exits.json, which marks the exits beside it as finished."""
-    write_record(folder / EXITS_FILE, record)
 
 
 def fitting_exits(store: Path) -> Path | None:

@@ -7,13 +7,19 @@ that lacks a field fulfils no comparison with it.
 
 import ast
 import json
-import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from m2dr.core.errors import UserError, suggestion
+from m2dr.core.files import atomic_path, sha256_of
+from m2dr.core.records import Fields
 
 EXAMPLE = 'year >= 2020 and lang in ("en", "de")'
 Value = str | int | float | bool
@@ -143,14 +149,14 @@ def _bound(one: Comparison, types: Mapping[str, Any]) -> tuple[Any, list[Any]]:
         ways.append([pa.timestamp("us"), kind] if kind.tz else [pa.timestamp("us", "UTC"), kind])
     scalars = []
     for text in one.values:
-        for way in [*ways, [pa.float64()]] if kind == pa.int64() else ways:
+        for way in ways:
             scalar = pa.scalar(text)
             try:
                 for step in way:
                     scalar = scalar.cast(step)
             except (pa.ArrowInvalid, ValueError):
                 continue
-            scalars += [scalar] if scalar.type == kind else _whole(one.sign, scalar.as_py())
+            scalars.append(scalar)
             break
         else:
             raise UserError(
@@ -158,16 +164,6 @@ def _bound(one: Comparison, types: Mapping[str, Any]) -> tuple[Any, list[Any]]:
                 f"{_HOLDS.get(str(kind), 'dates')}."
             )
     return kind, scalars
-
-
-def _whole(sign: str, number: float) -> list[Any]:
-    """Return what whole numbers of 64 bits are compared with in place of a number; [] for none."""
-    import pyarrow as pa
-
-    if sign in ("==", "!=", "in"):
-        return [pa.scalar(int(number))] if number.is_integer() and abs(number) < 2**63 else []
-    within = min(max(number, -(2.0**63)), 2.0**63 - 1024)
-    return [pa.scalar((math.ceil if sign in ("<", ">=") else math.floor)(within))]
 
 
 def _arrow(condition: Condition, types: Mapping[str, Any]) -> Any:
@@ -199,8 +195,6 @@ def _milvus(condition: Condition, types: Mapping[str, Any], columns: Mapping[str
     sign = "==" if condition.sign == "in" else condition.sign
     name = columns[condition.field]
     parts = [f"{name} {sign} {_literal(scalar)}" for scalar in scalars]
-    if not parts:  # no value is equal to what a field can hold
-        return f"({name} is {'not null' if sign == '!=' else 'null and row < 0'})"
     return f"({name} is not null and ({' or '.join(parts)}))"
 
 
@@ -210,3 +204,112 @@ def _literal(scalar: Any) -> str:
     if pa.types.is_timestamp(scalar.type):
         return str(scalar.value)
     return json.dumps(scalar.as_py(), ensure_ascii=False)
+
+
+FIELDS = "fields.parquet"
+MOST = 1000  # fields of a collection; those that come later are left out
+_AT_ONCE = 2**16  # rows
+# Not read as numbers: codes with zeros in front, whole numbers that float64 rounds, and words.
+_CODES, _ODD = r"^-?0\d", r"^-?\d{16,}$|(?i:nan|inf)"
+
+
+def write_fields(path: Path, rows: Iterable[Fields]) -> str:
+    """Write the fields of documents, in the order of the store; no file where none has any.
+
+    Returns:
+        Sha256 of the file; empty where nothing was written.
+
+    Raises:
+        UserError: the disk refuses.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    columns: dict[str, list[Any]] = {}  # chunks of texts
+    count, left = 0, iter(rows)
+    while batch := [dict(fields) for fields in islice(left, _AT_ONCE)]:
+        for name in dict.fromkeys(name for fields in batch for name in fields):
+            if name not in columns and len(columns) < MOST:
+                columns[name] = [pa.nulls(count, pa.string())]
+        for name, chunks in columns.items():
+            chunks.append(pa.array([fields.get(name) for fields in batch], pa.string()))
+        count += len(batch)
+    if not columns:
+        return ""
+    table = pa.table({name: _typed(pa.chunked_array(chunks)) for name, chunks in columns.items()})
+    with atomic_path(path) as temporary:
+        parquet.write_table(table, temporary)
+        return sha256_of(temporary)
+
+
+def _typed(texts: Any) -> Any:
+    """Return a column of texts as the first type that reads them all."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    def any_like(pattern: str) -> bool:
+        return bool(compute.any(compute.match_substring_regex(texts, pattern)).as_py())
+
+    numbers = [] if any_like(_CODES) else [pa.int64()] + ([] if any_like(_ODD) else [pa.float64()])
+    for kind in [*numbers, pa.bool_(), pa.timestamp("us"), pa.timestamp("us", "UTC")]:
+        try:
+            return texts.cast(kind)
+        except pa.ArrowInvalid:
+            continue
+    return texts
+
+
+def field_types(path: Path) -> dict[str, Any]:
+    """Return the types of the fields of a file by name, as pyarrow has them; {} for no file."""
+    from pyarrow import parquet
+
+    if not path.exists():
+        return {}
+    schema = parquet.read_schema(path)
+    return {field.name: field.type for field in schema}
+
+
+def type_named(name: str) -> Any:
+    """Return the type that pyarrow writes so, of those that a field can have."""
+    import pyarrow as pa
+
+    dates = (pa.timestamp("us"), pa.timestamp("us", "UTC"))
+    kinds = (pa.int64(), pa.float64(), pa.bool_(), *dates, pa.string())
+    return next(kind for kind in kinds if str(kind) == name)
+
+
+def matching(path: Path, wanted: Filter) -> NDArray[np.int64]:
+    """Return the rows of the documents that fit a filter, increasing.
+
+    Raises:
+        UserError: it names a field that there is not, or a value of another kind.
+    """
+    from pyarrow import dataset
+
+    expression = wanted.expression(field_types(path))
+    fits = dataset.dataset(path).to_table(columns={"fits": expression}).column("fits")
+    return np.flatnonzero(fits.to_numpy())
+
+
+def values(path: Path) -> Iterator[dict[str, Value | None]]:
+    """Yield the fields of each document by name; dates as microseconds since 1970."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    for batch in parquet.ParquetFile(path).iter_batches(_AT_ONCE):
+        table = pa.table(batch)
+        for place, field in enumerate(table.schema):
+            if pa.types.is_timestamp(field.type):
+                table = table.set_column(place, field.name, table[place].cast(pa.int64()))
+        yield from table.to_pylist()
+
+
+def typed(fields: Fields, types: Mapping[str, Any]) -> dict[str, Value]:
+    """Return the fields of a document by name, numbers and truths as such, and others as texts.
+
+    >>> typed((("year", "1999"), ("day", "2024-01-31")), {"year": "int64"})
+    {'year': 1999, 'day': '2024-01-31'}
+    """
+    readers: dict[str, Callable[[str], Value]]
+    readers = {"int64": int, "double": float, "bool": lambda text: text.lower() == "true"}
+    return {name: readers.get(str(types.get(name)), str)(text) for name, text in fields}

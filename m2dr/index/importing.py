@@ -110,10 +110,6 @@ def open_pyserini(folder: Path) -> ImportedVectors:
 def _docids(path: Path, documents: int, vectors: Path) -> Docids:
     """Read the ids of the rows; refuse any that is empty, repeated or unfit for run files."""
     data = path.read_bytes().removeprefix(BOM_UTF8).replace(b"\r\n", b"\n")
-    try:
-        data.decode()
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8: {error}.") from error
     docids = Docids(data if data.endswith(b"\n") or not data else data + b"\n")
     if len(docids) != documents:
         raise UserError(

@@ -188,8 +188,11 @@ class Label:
             query: the cut of the queries.
             documents: the cut of the documents.
         """
-        untrained = [cut for cut in (query, documents) if (cut.layer, cut.dim) not in self.cuts]
-        sentences = [self._untrained(cut) for cut in dict.fromkeys(untrained)]
+        sentences = [
+            f"Cut {cut} was not trained: expect worse or near random rankings."
+            for cut in dict.fromkeys((query, documents))
+            if (cut.layer, cut.dim) not in self.cuts
+        ]
         if query.layer != documents.layer and self.document_layer == "same":
             sentences.append(
                 f"Queries of layer {query.layer} search documents of layer {documents.layer}, but "
@@ -206,24 +209,9 @@ class Label:
             )
         return sentences
 
-    def _untrained(self, cut: Cut) -> str:
-        dims = sorted(dim for layer, dim in self.cuts if layer == cut.layer)
-        layers = sorted({layer for layer, _ in self.cuts})
-        if not layers:
-            worse, trained = "near random rankings", "no cut of this model was"
-        elif dims:
-            worse, trained = "worse rankings", f"dims {_list(dims)} of that layer were"
-        else:
-            worse, trained = "near random rankings", f"layers {_list(layers)} were"
-        return f"Cut {cut} was not trained ({trained}): expect {worse}."
-
     def _name(self) -> str:
         short = self.fingerprint[:DIGITS]
         return f"{short} ({self.model})" if self.model else short
-
-
-def _list(numbers: Iterable[int]) -> str:
-    return ", ".join(map(str, numbers))
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,7 @@ import numpy as np
 from m2dr.core.errors import UserError, counted, missing, nearest
 from m2dr.core.files import FORMAT, parse_record
 from m2dr.core.records import Cut
-from m2dr.index.fields import FIELDS, field_types, type_named, values
-from m2dr.index.filters import Filter
+from m2dr.index.filters import FIELDS, Filter, field_types, type_named, values
 from m2dr.index.manifest import DIGITS, Label
 from m2dr.index.searchable import Hits, Rows, Scores, Searchable
 from m2dr.index.store import Store
@@ -346,19 +345,14 @@ def open_collection(
         cuts = cuts_of(server, corpus, fingerprint)
         dims = [cut.dim for cut in cuts if cut.layer == layer and dim in (None, cut.dim)]
         if not dims:
-            known = f"; there are {', '.join(map(str, cuts))}" if cuts else ""
-            wanted = f"layer {layer}" if dim is None else str(Cut(layer, dim))
             raise UserError(
-                f"Milvus at {server.where} holds no {wanted} of {corpus} by model "
-                f"{fingerprint[:DIGITS]}{known}."
+                f"Milvus at {server.where} holds no layer {layer} of {corpus} by model "
+                f"{fingerprint[:DIGITS]} at that dim; it has {', '.join(map(str, cuts)) or 'none'}."
             )
         name = collection_name(corpus, fingerprint, Cut(layer, max(dims)))
         manifest = server.manifest(name)
         if (manifest.corpus, manifest.label.fingerprint) != (corpus, fingerprint):
-            raise UserError(
-                f"The collection {name} of {server.where} holds {manifest.corpus} by model "
-                f"{manifest.label.fingerprint}, not {corpus} by {fingerprint}."
-            )
+            raise UserError(f"The collection {name} holds another corpus, or is by another model.")
         # Documents of a collection that is not loaded cannot be counted.
         server.ask("load_collection", name, timeout=10 * ANSWERING)
         count = server.count(name)

@@ -4,7 +4,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,11 @@ from numpy.typing import NDArray
 from m2dr.core.errors import UserError, counted
 from m2dr.core.records import Cut, Ranking, Run
 from m2dr.index.filters import Filter
-from m2dr.index.manifest import Label
+from m2dr.index.manifest import IndexManifest, Label, StoreManifest
 from m2dr.index.vectors import Floats, check_depth, check_queries
+
+if TYPE_CHECKING:
+    from m2dr.index.milvus import CollectionManifest
 
 Scores = NDArray[np.float32]
 Rows = NDArray[np.int64]
@@ -25,26 +28,6 @@ _WORDS = 8  # of eight bytes: longer docids are sorted as strings, which takes l
 _SLACK = 16  # documents fetched beyond k, so that few queries must be searched again
 
 
-class Manifest(Protocol):
-    """What the manifests of stores, indexes and Milvus collections have in common."""
-
-    @property
-    def corpus(self) -> str:
-        """Name of the corpus."""
-
-    @property
-    def documents(self) -> int:
-        """Number of documents."""
-
-    @property
-    def layer(self) -> int:
-        """Transformer layers that encoded the documents; 0: a table of tokens."""
-
-    @property
-    def label(self) -> Label:
-        """How texts became vectors."""
-
-
 class Searchable(ABC):
     """Documents of one layer, searched at one dim.
 
@@ -53,7 +36,7 @@ class Searchable(ABC):
         docids: by row.
     """
 
-    manifest: Manifest
+    manifest: "StoreManifest | IndexManifest | CollectionManifest"
     docids: "Docids"
 
     @property
@@ -147,13 +130,7 @@ class Searchable(ABC):
             return Run({name: Ranking((), ()) for name in query_ids})
         drop = drop or {}
         wanted = min(k + bool(drop), self.documents)
-        hits = deepened(self._hits, queries, wanted, self.deepest)
-        return Run(
-            {
-                name: Ranking.of(docids, scores, k, drop.get(name))
-                for name, (docids, scores) in zip(query_ids, hits, strict=True)
-            }
-        )
+        return run_of(query_ids, deepened(self._hits, queries, wanted, self.deepest), k, drop)
 
     @property
     def deepest(self) -> int:
@@ -199,18 +176,8 @@ def hits_of(docids: "Docids", found: Iterable[tuple[Scores, Rows]]) -> Iterator[
         yield docids.take(rows[kept]), scores[kept]
 
 
-def as_run(
-    query_ids: Sequence[str],
-    found: tuple[Scores, Rows],
-    docids: "Docids",
-    k: int,
-    drop: Mapping[str, str],
-) -> Run:
-    """Return scores and rows [Q, any] as rankings of at most `k` documents, without those to drop.
-
-    A row of -1 is no document.
-    """
-    hits = hits_of(docids, zip(*found, strict=True))
+def run_of(query_ids: Sequence[str], hits: Iterable[Hits], k: int, drop: Mapping[str, str]) -> Run:
+    """Return hits as rankings of at most `k` documents, without those to drop."""
     return Run(
         {
             name: Ranking.of(docids, scores, k, drop.get(name))
@@ -253,15 +220,6 @@ class Docids(Sequence[str]):
     def take(self, rows: Iterable[int]) -> list[str]:
         """Return the docids of `rows`, in that order."""
         return [self[int(row)] for row in rows]
-
-    def without(self, rows: NDArray[np.int64]) -> "Docids":
-        """Return those that are left without some rows."""
-        if not rows.size:
-            return self
-        stays = np.ones(len(self), np.bool_)
-        stays[rows] = False
-        letters = np.frombuffer(self.data, np.uint8)
-        return Docids(letters[np.repeat(stays, np.diff(self._starts))].tobytes())
 
     def find(self, docids: Iterable[str]) -> dict[str, int]:
         """Return the rows of those docids that are there, in one pass over all."""

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from m2dr.core.errors import UserError, counted
+from m2dr.core.errors import UserError
 from m2dr.core.files import (
     TEMPORARY_SUFFIX,
     lock_file,
@@ -31,8 +31,7 @@ from m2dr.core.files import (
     write_bytes,
     write_record,
 )
-from m2dr.index.fields import FIELDS, matching
-from m2dr.index.filters import Filter
+from m2dr.index.filters import FIELDS, Filter, matching
 from m2dr.index.manifest import (
     DIGESTS,
     DIGITS,
@@ -210,7 +209,7 @@ class Store:
         path = self.folder / shard.name
         held = self.manifest
         if not _has_size(path, shard, held) or self._stamps.get(shard.name) != _stamp(path):
-            raise UserError(self._replaced(shard) or _changed(path))
+            raise UserError(_changed(path))
         return FORMATS[held.dtype].parts(path, shard.rows, held.width)
 
     @contextmanager
@@ -231,13 +230,7 @@ class Store:
         path = self.folder / shard.name
         if path.is_file() and sha256_of(path) == shard.sha256:
             return ""
-        return self._replaced(shard) or _changed(path)
-
-    def _replaced(self, shard: Shard) -> str:
-        """Return a sentence if the store has another shard by now; else nothing."""
-        if (self.folder / STORE).exists() and shard in StoreManifest.read(self.folder).shards:
-            return ""
-        return f"{self.folder} was encoded anew after it was opened; open it again."
+        return _changed(path)
 
 
 def open_store(folder: Path) -> Store:
@@ -247,7 +240,8 @@ def open_store(folder: Path) -> Store:
         UserError: there is none, it is half-written, or a file of it is missing or has changed.
     """
     if not (folder / STORE).exists():
-        raise _unfinished(folder)
+        what = "a half-written store" if (folder / PARTIAL).exists() else "no store of documents"
+        raise UserError(f"{folder} holds {what}; m2dr index corpus makes a whole one.")
     manifest = StoreManifest.read(folder)
     for shard in manifest.shards:
         if not _has_size(folder / shard.name, shard, manifest):
@@ -273,18 +267,6 @@ def _stamp(path: Path) -> tuple[int, ...]:
     except OSError:
         return ()
     return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-def _unfinished(folder: Path) -> UserError:
-    if not (folder / PARTIAL).exists():
-        return UserError(f"{folder} holds no store of documents; m2dr index corpus makes one.")
-    plan = read_record(folder / PARTIAL, StorePlan)
-    written = StoreWriter(folder, plan).shards()
-    rows = sum(shard.rows for shard in written)
-    return UserError(
-        f"{folder} is half-written: {counted(len(written), 'shards')} with "
-        f"{counted(rows, 'documents')} of {plan.corpus}; m2dr index corpus goes on from there."
-    )
 
 
 # Writing
@@ -360,7 +342,11 @@ class StoreWriter:
             raise ValueError(f"{len(places)} rows of {self.plan.width}, not {vectors.shape}.")
         if not 0 < len(docids) <= self.plan.shard_rows:
             raise ValueError(f"Every shard but the last has {self.plan.shard_rows} rows.")
-        self._refuse_unfit([docids[place] for place in places], vectors)
+        with np.errstate(over="ignore"):
+            largest = np.abs(vectors).max(axis=1).astype(self._format.read_as)
+        for row in np.flatnonzero(~np.isfinite(largest))[:1]:
+            found = "is not finite, or too large for f16; use --store f32"
+            raise UserError(f"The vector of document {docids[places[row]]!r} {found}.")
         parts = self._format.pack(vectors)
         if copied is not None:
             for number_of_part, (fresh, had) in enumerate(zip(parts, copied[1], strict=True)):
@@ -423,15 +409,6 @@ class StoreWriter:
 
     def _path(self, kind: str, number: int) -> Path:
         return self.folder / kind.replace("*", f"{number:05d}")
-
-    def _refuse_unfit(self, docids: Sequence[str], vectors: Floats) -> None:
-        with np.errstate(over="ignore"):
-            largest = np.abs(vectors).max(axis=1).astype(self._format.read_as)
-        for row in np.flatnonzero(~np.isfinite(largest))[:1]:
-            found = f"reaches {np.abs(vectors[row]).max():.3g}, too large for f16; use --store f32"
-            if not np.isfinite(vectors[row]).all():
-                found = "is not finite"
-            raise UserError(f"The vector of document {docids[row]!r} {found}.")
 
 
 def begin_store(folder: Path, plan: StorePlan) -> StoreWriter:

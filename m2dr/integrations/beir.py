@@ -11,7 +11,7 @@ from m2dr.core.errors import UserError, counted
 from m2dr.core.records import Query
 from m2dr.core.requests import INDEXES, SearchRequest
 from m2dr.model.checkpoint import read_card
-from m2dr.tasks.encode_texts import open_corpus
+from m2dr.tasks.corpus import open_corpus
 from m2dr.tasks.encoder import Encoder, newest_model
 from m2dr.tasks.search import Searcher
 

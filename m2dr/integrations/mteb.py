@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,6 @@ from m2dr.tasks.encoder import Encoder, cuts_of, document_layer, names_of, newes
 
 Vectors = NDArray[np.float32]
 SIDES = ("query", "document")  # what MTEB calls a text, where it calls it anything
-SLOT = "{instruction}"
 
 
 class _Cache:
@@ -56,8 +54,7 @@ class MtebEncoder(Encoder):
 
     A prompt of the model for the task takes the place of the prefix: of the `prompts` in its
     config_sentence_transformers.json the one that MTEB chooses, by the name of the task, by its
-    type, or by these and `-query` or `-document`. With an `instruction`, as "Instruct:
-    {instruction} Query: ", what MTEB says of the task stands before all texts but documents.
+    type, or by these and `-query` or `-document`.
 
         mteb.evaluate(MtebEncoder("models/full-dim", layer=4, dim=128), mteb.get_task("STS12"))
     """
@@ -68,7 +65,6 @@ class MtebEncoder(Encoder):
         layer: int | None = None,
         dim: int | None = None,
         *,
-        instruction: str = "",
         device: str = "auto",
         dtype: str = "auto",
     ) -> None:
@@ -78,17 +74,13 @@ class MtebEncoder(Encoder):
             model: folder or id.
             layer: layers that queries run through.
             dim: dims to keep.
-            instruction: what stands before a text, with {instruction} where the task's own goes;
-                empty: instructions of tasks are not used.
             device: auto, cpu, cuda or cuda:N.
             dtype: auto, fp32 or bf16.
         """
-        _check_instruction(instruction)
         super().__init__(model, layer, dim, device=device, dtype=dtype)
         path = find_folder(model) / MODEL_SETTINGS
         prompts = (read_json(path).get("prompts") if path.is_file() else None) or {}
         self._prompts = {name: text for name, text in prompts.items() if isinstance(text, str)}
-        self._instruction = instruction
         self._cache: _Cache | None = None
 
     def grid(self, cuts: Sequence[Cut]) -> "dict[Cut, MtebEncoder]":
@@ -101,12 +93,6 @@ class MtebEncoder(Encoder):
             encoders[cut].layer, encoders[cut].dim = cut.layer, cut.dim
             encoders[cut]._cache = cache
         return encoders
-
-    @property
-    def texts_kept(self) -> int:
-        """Number of distinct texts that the encoders of a grid have encoded."""
-        cache = self._cache
-        return len({text for rows in cache.rows.values() for text in rows}) if cache else 0
 
     def encode(  # type: ignore[override]  # as MTEB calls it
         self,
@@ -154,21 +140,16 @@ class MtebEncoder(Encoder):
 
     def _prompt(self, task: Any, kind: str) -> str | None:  # mteb's TaskMetadata
         """Return what stands before the texts of a task; None for the prefix of the model."""
-        if task is None or not (self._prompts or self._instruction):
+        if task is None or not self._prompts:
             return None
         library()
-        from mteb.models.abs_encoder import AbsEncoder, get_prompt_name
+        from mteb.models.abs_encoder import get_prompt_name
         from mteb.types import PromptType
 
         type_ = PromptType(kind) if kind in SIDES else None
         name = get_prompt_name(self._prompts, task, type_)
-        if name is not None and name not in SIDES:  # those are the prefixes of the model
-            return self._prompts[name]
-        if not self._instruction or kind == "document":
-            return None
-        asks: Any = SimpleNamespace(prompts_dict=None, prompt_priority=AbsEncoder.prompt_priority)
-        own = AbsEncoder.get_instruction(asks, task, type_)
-        return self._instruction.replace(SLOT, own) if own else None
+        # Those of SIDES are the prefixes of the model.
+        return None if name is None or name in SIDES else self._prompts[name]
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Vectors:  # arrays or tensors
         """Return the scores [Q, N] of all pairs of vectors, [Q, D] and [N, D]."""
@@ -260,14 +241,13 @@ def evaluate_mteb(request: MtebRequest) -> MtebReport:
     """
     begun = time.monotonic()
     require_mteb()
-    _check_instruction(request.instruction)
     model = request.model or newest_model()
     card = read_card(model)
     layers, dims = request.layers or (card.full.layer,), request.dims or (card.full.dim,)
     cuts = cuts_of(card, layers, dims)  # before mteb loads
     tasks = [_task(name) for name in request.tasks]
     how: dict[str, Any] = {"device": request.device, "dtype": request.dtype}
-    encoder = MtebEncoder(model, max(cuts).layer, instruction=request.instruction, **how)
+    encoder = MtebEncoder(model, max(cuts).layer, **how)
     (name,) = names_of([model])
     folder = request.out / "mteb" / name
     scores: dict[Cut, list[MtebScore]] = {cut: [] for cut in cuts}
@@ -281,7 +261,9 @@ def evaluate_mteb(request: MtebRequest) -> MtebReport:
                     by_cut[cut] = run_task(one, task, folder / str(cut))
                     scores[cut] += by_cut[cut]
                     advance(1)
-            texts = encoders[cuts[0]].texts_kept
+            cache = encoders[cuts[0]]._cache
+            assert cache is not None  # `grid` has set it
+            texts = len({text for rows in cache.rows.values() for text in rows})
             for place in sorted({(s.task, s.split) for of_cut in by_cut.values() for s in of_cut}):
                 cells = {
                     cut: {s.measure: s.value for s in of_cut if s.split == place[1]}
@@ -307,11 +289,6 @@ def run_task(encoder: MtebEncoder, task: Any, folder: Path) -> list[MtebScore]: 
         for split, subsets in result.scores.items()
     }
     return [MtebScore(result.task_name, split, measure, mean) for split, mean in means.items()]
-
-
-def _check_instruction(template: str) -> None:
-    if template and SLOT not in template:
-        raise UserError(f"The instruction {template!r} has no {SLOT}, where that of a task goes.")
 
 
 def library() -> Any:  # a module without stubs

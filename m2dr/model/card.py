@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import EvalResult, ModelCardData
 from huggingface_hub import ModelCard as HubCard
+from huggingface_hub import ModelCardData
 
 from m2dr.core.errors import UserError
 from m2dr.core.files import write_text
@@ -28,10 +28,6 @@ _COSTS = (
     ("bytes of a document in an index", "bytes_per_document"),
     ("ms of a query, the median", "latency_p50_ms"),
 )
-_METRICS = {  # of ir_measures, as MTEB calls them
-    **{"nDCG": "ndcg", "RR": "mrr", "AP": "map", "R": "recall", "P": "precision"},
-    **{"Success": "hit_rate", "Spearman": "cosine_spearman", "Pearson": "cosine_pearson"},
-}
 
 
 @dataclass(frozen=True)
@@ -39,7 +35,6 @@ class MeasuredGrid:
     """The measures of a model on one corpus, as its card shows them."""
 
     corpus: str  # its name
-    dataset: str  # its id on the hub, or its name
     split: str
     size: str  # such as "323 queries"
     cells: Mapping[Cut, Mapping[str, float]]  # cut -> measure -> mean; all have the same measures
@@ -65,7 +60,6 @@ def write_readme(
     folder: Path,
     settings: Mapping[str, Any] | None = None,
     grids: Sequence[MeasuredGrid] = (),
-    name: str = "",
     export: ExportRecord | None = None,
     **more: Any,
 ) -> None:
@@ -79,7 +73,6 @@ def write_readme(
         folder: to write into.
         settings: of the training or the fit.
         grids: what was measured.
-        name: of the model, for its results.
         export: of an exported cut.
         more: what the template needs for a graph (module, pad_id, side) or for a table of layer 0
             (fitted_on, dim).
@@ -128,8 +121,6 @@ def write_readme(
         "library_name": "sentence-transformers",
         "pipeline_tag": "sentence-similarity",
         "tags": list(dict.fromkeys([*TAGS, *(metadata.get("tags") or [])])),
-        "eval_results": eval_results(grids) or None,
-        "model_name": name or card.variant if grids else None,
     }
     data = ModelCardData(**(metadata | {key: value for key, value in own.items() if value}))
     text = HubCard.from_template(data, str(TEMPLATE), **values)
@@ -177,54 +168,11 @@ def _example(card: ModelCard) -> Cut:
 def hub_dataset(corpus: str) -> str | None:
     """Return the id on the hub of a corpus as it is named to m2dr, None where it is not known.
 
-    >>> hub_dataset("irds:beir/scifact/train"), hub_dataset("data/nfcorpus")
-    ('BeIR/scifact', None)
+    >>> hub_dataset("hf:mteb/scifact"), hub_dataset("data/nfcorpus")
+    ('mteb/scifact', None)
     """
-    beir = re.match(r"irds:beir/([\w-]+)", corpus)
     remote = re.match(r"hf:(\w[\w.-]*/\w[\w.-]*)", corpus)
-    if beir:
-        return f"BeIR/{beir[1]}"
-    if re.match(r"irds:msmarco-passage\b", corpus):
-        return "microsoft/ms_marco"
     return remote[1] if remote and not Path(remote[1]).exists() else None
-
-
-def eval_results(grids: Sequence[MeasuredGrid]) -> list[EvalResult]:
-    """Return the measures of the largest cut on each corpus and split, in the form of MTEB."""
-    # The first of a split counts: others have documents of another layer, for example.
-    first = {(grid.dataset, grid.split): grid for grid in reversed(grids)}
-    return [
-        EvalResult(
-            task_type=_task(measure),
-            dataset_type=grid.dataset,
-            dataset_name=grid.corpus,
-            dataset_split=grid.split or None,
-            metric_type=metric_name(measure),
-            metric_name=f"{measure} of {max(grid.cells)}",
-            metric_value=round(grid.cells[max(grid.cells)][measure], 5),
-        )
-        for grid in reversed(first.values())
-        for measure in grid.measures
-    ]
-
-
-def _task(measure: str) -> str:
-    if measure in ("Spearman", "Pearson"):
-        return "sentence-similarity"
-    is_class = measure in ("Accuracy", "F1") or measure.startswith(("cosine-", "dot-"))
-    return "text-classification" if is_class else "text-retrieval"
-
-
-def metric_name(measure: str) -> str:
-    """Return a measure as MTEB names it.
-
-    >>> metric_name("nDCG@10"), metric_name("RR(rel=2)@10"), metric_name("cosine-AP")
-    ('ndcg_at_10', 'mrr_at_10', 'cosine_ap')
-    """
-    parts = re.fullmatch(r"(\w+)(\(.*\))?(?:@(\d+))?", measure)
-    if parts and parts[1] in _METRICS:
-        return _METRICS[parts[1]] + (f"_at_{parts[3]}" if parts[3] else "")
-    return re.sub(r"\W+", "_", measure.lower()).strip("_")
 
 
 def _escaped(text: str) -> str:

@@ -349,7 +349,16 @@ def pool(states: Tensor, mask: Tensor | None, pooling: str, norm: nn.Module) -> 
         once = norm(states)
         return torch.cat([pool(once, mask, mode, nn.Identity()) for mode in modes], dim=-1)
     if pooling in ("max", "mean_sqrt_len_tokens", "weightedmean"):
-        return _sum_or_max(norm(states).float(), mask, pooling)
+        # Products and sums are taken one by one: autocast would do a matrix product in bf16.
+        states = norm(states).float()
+        real = states.new_ones(states.shape[:2]) if mask is None else mask.to(states.dtype)
+        if pooling == "max":
+            return states.masked_fill(real[..., None] == 0, -torch.inf).amax(dim=1)
+        if pooling == "weightedmean":
+            real = real * torch.arange(1, states.shape[1] + 1, device=states.device)
+        total = real.sum(dim=1, keepdim=True).clamp(min=1)
+        divisor = total if pooling == "weightedmean" else total.sqrt()
+        return (states * real[..., None]).sum(dim=1) / divisor
     if pooling == "mean":
         normed: Tensor = norm(states).float()
         if mask is None:
@@ -357,34 +366,14 @@ def pool(states: Tensor, mask: Tensor | None, pooling: str, norm: nn.Module) -> 
         shares = mask / mask.sum(dim=1, keepdim=True).clamp(min=1)
         with float32_on(states.device):
             return torch.einsum("bt,bth->bh", shares.float(), normed)
-    pooled: Tensor = norm(_one_token(states, mask, pooling))
+    if pooling == "cls" or mask is None:
+        token = states[:, 0 if pooling == "cls" else -1]
+    else:
+        last = (mask.sum(dim=1) - 1).clamp(min=0)
+        # By shape: len() would fix the number of texts in a graph that is exported.
+        token = states[torch.arange(states.shape[0], device=states.device), last]
+    pooled: Tensor = norm(token)
     return pooled.float()
-
-
-def _sum_or_max(states: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
-    """Return the maximum or a weighted sum of the states, [B, T, H] to [B, H], in float32.
-
-    Products and sums are taken one by one: autocast would do a matrix product in bf16.
-    """
-    real = states.new_ones(states.shape[:2]) if mask is None else mask.to(states.dtype)
-    if pooling == "max":
-        return states.masked_fill(real[..., None] == 0, -torch.inf).amax(dim=1)
-    if pooling == "weightedmean":
-        real = real * torch.arange(1, states.shape[1] + 1, device=states.device)
-    total = real.sum(dim=1, keepdim=True).clamp(min=1)
-    divisor = total if pooling == "weightedmean" else total.sqrt()
-    return (states * real[..., None]).sum(dim=1) / divisor
-
-
-def _one_token(states: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
-    """Return the state of the first or last token of each text, [B, H]."""
-    if pooling == "cls":
-        return states[:, 0]
-    if mask is None:
-        return states[:, -1]
-    last = (mask.sum(dim=1) - 1).clamp(min=0)
-    # By shape: len() would fix the number of texts in a graph that is exported.
-    return states[torch.arange(states.shape[0], device=states.device), last]
 
 
 def _second_names(encoder: nn.Module, prefix: str) -> dict[str, str]:

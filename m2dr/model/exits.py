@@ -190,7 +190,7 @@ class TokenFeatures(nn.Module):
             input_ids: [B, T].
             mask: [B, T], 1 for a token and 0 for padding; None for no padding.
         """
-        shares = self.shares(input_ids, mask)
+        shares = shares_of(self.weights, input_ids, mask)
         with float32_on(words.device):
             parts = [
                 torch.einsum("bt,bth->bh", shares, words[input_ids].float()) * self.word_scale,
@@ -206,10 +206,6 @@ class TokenFeatures(nn.Module):
         """Return the number of features of a text, F."""
         return words.shape[1] + self.single.shape[1] + self.identity
 
-    def shares(self, input_ids: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the weight of each token in its text, [B, T]; the sum is 1, or 0 without words."""
-        return shares_of(self.weights, input_ids, mask)
-
     def of_ids(self, words: Tensor) -> Iterator[Tensor]:
         """Yield the features of every id in order, some thousands of rows at a time."""
         for ids in torch.split(torch.arange(len(self.weights), device=words.device), _ROWS):
@@ -223,7 +219,7 @@ class TokenFeatures(nn.Module):
 
 
 def shares_of(weights: Tensor, input_ids: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the weight of each token in its text, [B, T], as `TokenFeatures.shares` does.
+    """Return the weight of each token in its text, [B, T]; the sum is 1, or 0 without words.
 
     Args:
         weights: [V].
@@ -500,7 +496,10 @@ class FittedExits(nn.Module):
             features = self.tokens(words, input_ids, mask)
         with float32_on(words.device):
             if 0 in layers:
-                found[0] = self._from_table(input_ids, mask)
+                if self.whole_words is not None:
+                    input_ids, mask = self.whole_words.batch(input_ids, mask)
+                shares = shares_of(self.table_weights, input_ids, mask)
+                found[0] = torch.einsum("bt,btw->bw", shares, self.table[input_ids].float())
             for layer, read in parts.items():
                 inputs = [
                     features if part == TOKENS and features is not None else states[part]
@@ -508,12 +507,6 @@ class FittedExits(nn.Module):
                 ]
                 found[layer] = self.heads[str(layer)](torch.cat(inputs, dim=-1))
         return found
-
-    def _from_table(self, input_ids: Tensor, mask: Tensor | None) -> Tensor:
-        if self.whole_words is not None:
-            input_ids, mask = self.whole_words.batch(input_ids, mask)
-        shares = shares_of(self.table_weights, input_ids, mask)
-        return torch.einsum("bt,btw->bw", shares, self.table[input_ids].float())
 
 
 def give_exits(
@@ -585,7 +578,11 @@ def load_heads(encoder: "Encoder", folder: Path) -> None:
         UserError: the file is missing, damaged, or of an encoder of another width.
     """
     with explain_failure(f"The exit heads in {folder / HEADS} cannot be read"):
-        heads = _read_heads(folder / HEADS, encoder.layers)
+        heads = {}
+        for name, head in load_file(folder / HEADS).items():
+            layer = int(name.removeprefix(_PREFIX).removesuffix(_SUFFIX))
+            if layer <= encoder.layers:
+                heads[layer] = head
     width = encoder.pooled_width
     for layer, head in heads.items():
         if head.shape != (width, width):
@@ -596,13 +593,6 @@ def load_heads(encoder: "Encoder", folder: Path) -> None:
     encoder.add_exit_heads(list(heads))
     state = {f"{layer}{_SUFFIX}": head for layer, head in heads.items()}
     encoder.exit_heads.load_state_dict(state)
-
-
-def _read_heads(path: Path, most: int) -> dict[int, Tensor]:
-    with safe_open(path, framework="pt") as file:
-        names = file.keys()
-        layers = {name: int(name.removeprefix(_PREFIX).removesuffix(_SUFFIX)) for name in names}
-        return {layers[name]: file.get_tensor(name) for name in names if layers[name] <= most}
 
 
 def write_exits(fitted: FittedExits, folder: Path) -> None:
@@ -657,9 +647,21 @@ def load_exits(encoder: "Encoder", folder: Path) -> None:
     """
     with explain_failure(f"The fitted exits in {folder} cannot be read"):
         fitted = _read_exits(encoder, folder)
-        wrong = _misfit(encoder, fitted)
-    if wrong:
-        raise UserError(f"The fitted exits in {folder} are of another model: {wrong}.")
+        ids, width = len(encoder.words), encoder.card.width
+        ids += fitted.whole_words.count if fitted.whole_words is not None else 0
+        features = fitted.tokens.width(encoder.words)
+        shapes = {0: fitted.table.shape}
+        belong = {0: (ids, width)}
+        for layer in fitted.layers[1:]:
+            parts = inputs_of(layer, fitted.inputs)
+            inputs = sum(encoder.pooled_width if part else features for part in parts)
+            shapes[layer] = fitted.heads.state_dict()[f"{layer}.weight"].shape
+            belong[layer] = (width, inputs)
+    if shapes != belong:
+        raise UserError(
+            f"The fitted exits in {folder} are of another model: their shapes are not those that "
+            "belong to its layers."
+        )
     encoder.fitted = fitted.to(encoder.device)
 
 
@@ -690,22 +692,6 @@ def _read_exits(encoder: "Encoder", folder: Path) -> FittedExits:
     known = len(encoder.words)
     words = WholeWords.read(folder / TOKENIZER, known) if len(table) > known else None
     return FittedExits(tokens, inputs, heads, table, words, rows)
-
-
-def _misfit(encoder: "Encoder", fitted: FittedExits) -> str:
-    """Return how the shapes of exits differ from what an encoder needs; empty where they agree."""
-    ids, width = len(encoder.words), encoder.card.width
-    ids += fitted.whole_words.count if fitted.whole_words is not None else 0
-    if fitted.table.shape != (ids, width):
-        return f"their layer 0 is {list(fitted.table.shape)}, and {[ids, width]} belongs"
-    features = fitted.tokens.width(encoder.words)
-    for layer in fitted.layers[1:]:
-        parts = inputs_of(layer, fitted.inputs)
-        inputs = sum(encoder.pooled_width if part else features for part in parts)
-        found = list(fitted.heads.state_dict()[f"{layer}.weight"].shape)
-        if found != [width, inputs]:
-            return f"their layer {layer} is {found}, and {[width, inputs]} belongs"
-    return ""
 
 
 # Shapes in this file:
@@ -779,7 +765,7 @@ class FoldedExit(FittedExits):
         if not layers:
             return {}
         read = [states[part] for part in inputs_of(self.layer, self.inputs) if part != TOKENS]
-        shares = self.tokens.shares(input_ids, mask)
+        shares = shares_of(self.tokens.weights, input_ids, mask)
         with float32_on(self.table.device):
             said = torch.einsum("bt,btw->bw", shares, self.table[input_ids])
             mapped: Tensor = self.heads[str(self.layer)](torch.cat(read, dim=-1))

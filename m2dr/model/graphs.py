@@ -154,7 +154,7 @@ RUNTIMES = {
         RuntimeKind(OPENVINO, (OPENVINO,), ("fp32", "bf16"), _write_openvino, _open_openvino),
     )
 }
-NAMES = ("torch", *RUNTIMES, "auto")
+NAMES = ("torch", *RUNTIMES)
 
 
 def require_runtime(name: str) -> None:
@@ -293,7 +293,6 @@ class OpenedRuntime:
     name: str
     runtime: Encoder | GraphRuntime
     tokenizer: ModelTokenizer
-    note: str = ""  # the times by which it was chosen, if any
 
 
 def open_runtime(
@@ -308,7 +307,7 @@ def open_runtime(
     """Open the first layers of a model in a runtime.
 
     Args:
-        name: torch, onnx, openvino, or auto for the fastest of those that are installed.
+        name: torch, onnx or openvino.
         model: folder or id.
         layer: number of layers that a query runs through, from 1; layer 0 needs no runtime.
         device: as `choose_device` takes it; graphs run on the CPU.
@@ -322,39 +321,19 @@ def open_runtime(
     if name not in NAMES:
         raise UserError(f"There is no runtime {name!r}. {nearest(name, NAMES)}")
 
-    def in_graph(kind: RuntimeKind) -> GraphRuntime:
-        card, form = read_card(model), "fp32" if dtype == "auto" else dtype
-        folder = _graph_folder(cache, card, layer, kind.name, "vectors", exits)
-        if folder.exists():
-            with suppress(Exception):  # a damaged graph, which is written again below
-                return GraphRuntime(kind.open(folder, form), card, layer)
-        _write_cached(load(model, layer, exits=exits)[0], layer, folder, kind.name)
-        return GraphRuntime(kind.open(folder, form), card, layer)
-
-    if name in RUNTIMES:
-        RUNTIMES[name].require(device, dtype)
-        return OpenedRuntime(name, in_graph(RUNTIMES[name]), load_tokenizer(model))
-    chosen = choose_device(device)
-    opened = OpenedRuntime("torch", *load(model, layer, chosen, choose_dtype(dtype, chosen), exits))
-    if name == "torch" or opened.runtime.device.type != "cpu":
-        return opened
-    candidates: dict[str, Encoder | GraphRuntime] = {"torch": opened.runtime}
-    for kind in RUNTIMES.values():
-        if kind.installed and dtype in ("auto", *kind.dtypes):
-            with suppress(UserError):  # this kind of encoder cannot be written as a graph
-                candidates[kind.name] = in_graph(kind)
-    ids = np.array(opened.tokenizer([SAMPLE], opened.runtime.card.query_length), np.int64)
-    sample = ids, np.ones_like(ids)
-    times = _medians(
-        {each: partial(runtime.embed, *sample, [layer]) for each, runtime in candidates.items()}
-    )
-    best = min(times, key=times.__getitem__)
-    note = f"Runtime {best}: a query takes {_shown(times)}"
-    return OpenedRuntime(best, candidates[best], opened.tokenizer, note)
-
-
-def _shown(times: Mapping[str, float]) -> str:
-    return ", ".join(f"{1000 * seconds:,.1f} ms in {name}" for name, seconds in times.items())
+    if name == "torch":
+        chosen = choose_device(device)
+        return OpenedRuntime(name, *load(model, layer, chosen, choose_dtype(dtype, chosen), exits))
+    kind, card, form = RUNTIMES[name], read_card(model), "fp32" if dtype == "auto" else dtype
+    kind.require(device, dtype)
+    folder, run = _graph_folder(cache, card, layer, name, "vectors", exits), None
+    if folder.exists():
+        with suppress(Exception):  # a damaged graph, which is written again below
+            run = kind.open(folder, form)
+    if run is None:
+        _write_cached(load(model, layer, exits=exits)[0], layer, folder, name)
+        run = kind.open(folder, form)
+    return OpenedRuntime(name, GraphRuntime(run, card, layer), load_tokenizer(model))
 
 
 def _medians(candidates: Mapping[str, Callable[[], object]]) -> dict[str, float]:
@@ -552,7 +531,8 @@ def choose_runtime(source: DocumentSource, asked: str, documents: int) -> tuple[
         }
     )
     best = min(times, key=times.__getitem__)
-    return best, f"Runtime {best}: {len(batches)} batches of documents take {_shown(times)}"
+    shown = ", ".join(f"{1000 * seconds:,.1f} ms in {name}" for name, seconds in times.items())
+    return best, f"Runtime {best}: {len(batches)} batches of documents take {shown}"
 
 
 def _sample(tokenizer: ModelTokenizer, card: ModelCard) -> IdsAndMask:

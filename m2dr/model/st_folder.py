@@ -87,7 +87,13 @@ def card_of_folder(name: str, folder: Path, revision: str) -> ModelCard:
     similarity = _similarity(folder, told)
     pooling, whole_text = _pooling(folder)
     pooling = pooling or default_pooling(read_config(folder))
-    query, document = _prompts(folder / MODEL_SETTINGS, told)
+    prompts, default = told.get("prompts") or {}, told.get("default_prompt_name")
+    if default is not None and default not in prompts:
+        raise UserError(f"{folder} has no prompt {quoted(default)}, its default_prompt_name.")
+    query, document = (
+        str(prompts.get(next((n for n in names if prompts.get(n) is not None), default)) or "")
+        for names in (["query"], ["document", "passage", "corpus"])
+    )
     if not whole_text and (query or document):
         raise UserError(
             f"The Pooling of {folder} leaves the tokens of a prompt out (include_prompt = false), "
@@ -158,19 +164,6 @@ def _similarity(folder: Path, told: Mapping[str, Any]) -> Similarity:
             "models that give one vector per text, compared by cosine or dot."
         )
     return known[named]
-
-
-def _prompts(path: Path, told: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the prompts of a query and of a document, by name or the default prompt."""
-    prompts, default = told.get("prompts") or {}, told.get("default_prompt_name")
-    if default is not None and default not in prompts:
-        raise UserError(f"{path} has no prompt {quoted(default)}, its default_prompt_name.")
-
-    def of(names: Sequence[str]) -> str:
-        name = next((name for name in names if prompts.get(name) is not None), default)
-        return str(prompts.get(name) or "")
-
-    return of(["query"]), of(["document", "passage", "corpus"])
 
 
 def module_settings(folder: Path, kind: str, width: int) -> dict[str, Any]:

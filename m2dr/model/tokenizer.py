@@ -211,7 +211,7 @@ class FileTokenizer(BaseTokenizer):
 
 
 def tokenize(
-    card: ModelCard, tokenizer: BaseTokenizer, texts: Sequence[str], side: Side, spare: int = 0
+    card: ModelCard, tokenizer: BaseTokenizer, texts: Sequence[str], side: Side
 ) -> list[list[int]]:
     """Return the token ids of texts behind the prompt of their side, which is added here alone.
 
@@ -220,13 +220,12 @@ def tokenize(
         tokenizer: of the model.
         texts: queries or documents.
         side: which of the two they are.
-        spare: tokens that are kept beyond that length.
     """
     if side == "query":
         prompt, length = card.query_prefix, card.query_length
     else:
         prompt, length = card.document_prefix, card.document_length
-    return tokenizer([prompt + text for text in texts], length + spare)
+    return tokenizer([prompt + text for text in texts], length)
 
 
 def read_tokenizer(folder: Path, lowercases: bool = False) -> FileTokenizer:

@@ -18,7 +18,7 @@ from m2dr.core.records import Cut, Document, Ranking, Side
 from m2dr.core.requests import RESULTS, SearchRequest, ServeRequest
 from m2dr.evaluate.costs import bytes_per_document, search_multiply_adds
 from m2dr.evaluate.grid import GRID, PROVENANCE, Grid, read_grid, read_provenance
-from m2dr.index.fields import FIELDS, field_types, typed
+from m2dr.index.filters import FIELDS, field_types, typed
 from m2dr.index.manifest import STORE, IndexManifest, built_indexes
 from m2dr.index.vectors import prefixes
 from m2dr.model.hub import STATIC

@@ -37,10 +37,10 @@ from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.encoder import Encoder, exit_work, parameters_of, table_work
 from m2dr.model.static import StaticEncoder, open_static
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
-from m2dr.tasks.encode_texts import embed_texts, embed_tokens, open_corpus
-from m2dr.tasks.encoder import cuts_of, through_exits
+from m2dr.tasks.corpus import open_corpus
+from m2dr.tasks.encoder import cuts_of, embed_texts, embed_tokens, through_exits
 from m2dr.tasks.index import encode_corpus
-from m2dr.tasks.rank import pairings
+from m2dr.tasks.rank import pairing
 
 T = TypeVar("T")
 Floats = NDArray[np.float64]
@@ -61,10 +61,6 @@ class Encoders:
     def deepest(self) -> Encoder:
         """The encoder with the most layers."""
         return self.by_layer[max(self.by_layer)]
-
-    def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Return the number of tokens of each query, special ones included."""
-        return [len(row) for row in tokenize(self.deepest.card, self.tokenizer, texts, "query")]
 
 
 def measure_costs(request: CostsRequest, out: Path | None = None) -> Costs:
@@ -88,7 +84,7 @@ def measure_costs(request: CostsRequest, out: Path | None = None) -> Costs:
     texts = _spread([query.text for query in dataset.queries(request.split)], request.queries)
     if not texts:
         raise UserError(f"{request.corpus} has no query in {request.split} to time.")
-    sources = pairings(card, layers, request.pairing)[0].layers
+    sources = pairing(card, layers, request.pairing).layers
     exits = None
     if request.exits == "index":
         folder = store_folder(request.root, dataset.name, card.fingerprint, card.layers)
@@ -127,7 +123,8 @@ def measure_costs(request: CostsRequest, out: Path | None = None) -> Costs:
     rows = _spread(range(dataset.document_count), request.documents)
     documents = [dataset.document_at(row).content for row in rows]
     speeds = document_speeds(encoders, sources.values(), documents, request.rounds)
-    lengths = encoders.lengths(texts)
+    rows_of_tokens = tokenize(deepest.card, encoders.tokenizer, texts, "query")
+    lengths = [len(row) for row in rows_of_tokens]
     shape = shape_of(deepest)
     cells = {}
     for cut in cuts:

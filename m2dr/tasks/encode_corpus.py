@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.core.errors import Interrupted, UserError, counted
-from m2dr.core.files import atomic_path, cache_folder, read_record, sync
+from m2dr.core.files import atomic_path, cache_folder, read_record, sync, write_record
 from m2dr.core.progress import progress, say
-from m2dr.core.records import Document, ModelCard
+from m2dr.core.records import EXITS_FILE, Document, ModelCard
 from m2dr.core.requests import IndexRequest
 from m2dr.data.dataset import Dataset
 from m2dr.data.tokens import Ragged
@@ -29,16 +29,12 @@ from m2dr.index.exit_files import (
     fitting_exits,
     read_exits_record,
     sampled_rows,
-    write_exits_record,
 )
 from m2dr.index.faiss import rebuild_indexes
-from m2dr.index.fields import FIELDS, write_fields
+from m2dr.index.filters import FIELDS, write_fields
 from m2dr.index.manifest import IMPORTED, PARTIAL, STORE, StorePlan, store_folder, store_folders_of
-from m2dr.index.searchable import Docids, encode_docids
 from m2dr.index.store import (
-    DIGEST_BYTES,
     SYNCING,
-    Digests,
     Store,
     StoreWriter,
     begin_store,
@@ -60,52 +56,13 @@ from m2dr.model.graphs import (
 )
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.tasks import workers
-from m2dr.tasks.encode_texts import embed_tokens, embed_tokens_and_states, open_corpus
-from m2dr.tasks.encoder import label_of
+from m2dr.tasks.corpus import CorpusRows, absolute, open_corpus
+from m2dr.tasks.encoder import embed_tokens, embed_tokens_and_states, label_of
 
 # Shapes in this file: L layers, n documents of a shard, H dims, N documents of the corpus.
 
+OTHER = 0.5  # of the documents, that are new where another corpus, not a later one, was given
 COPIED = "copied.npy"  # in a store that a sync writes: rows of the store before, [N]; -1 for none
-
-
-@dataclass(frozen=True)
-class CorpusRows:
-    """What stores record of the documents of a corpus."""
-
-    docids: Docids
-    digests: Digests  # of the texts
-    fields: str  # digest of the fields of all documents
-
-    @classmethod
-    def of(cls, dataset: Dataset) -> "CorpusRows":
-        """Read the documents of a corpus once."""
-        lines, digests, fields = bytearray(), bytearray(), hashlib.sha256()
-        for document in dataset.documents():
-            lines += encode_docids([document.id])
-            digests += text_digests([document.content])
-            fields.update(repr(document.fields).encode(errors="surrogatepass"))
-        return cls(
-            Docids(bytes(lines)),
-            np.frombuffer(bytes(digests), f"S{DIGEST_BYTES}"),
-            fields.hexdigest(),
-        )
-
-    def are_in(self, store: Store) -> bool:
-        """Whether a store was encoded from these documents."""
-        held = store.manifest
-        return (
-            hashlib.sha256(self.docids.data).hexdigest() == held.docids
-            and hashlib.sha256(self.digests.tobytes()).hexdigest() == held.texts
-            and self.fields == held.field_texts
-        )
-
-    def sources(self, store: Store) -> NDArray[np.int64]:
-        """Return for each document a row of a store with the same text, [N]; -1 for none."""
-        held = store.digests()
-        order = np.argsort(held, kind="stable")
-        places = np.minimum(np.searchsorted(held, self.digests, sorter=order), len(held) - 1)
-        rows = order[places]
-        return np.where(held[rows] == self.digests, rows, -1)
 
 
 @dataclass(frozen=True)
@@ -187,14 +144,8 @@ class _Texts:
     rows: Ragged
 
 
-@dataclass(frozen=True)
-class _Vectors:
-    """An encoded shard, and the stores that lack it."""
-
-    texts: _Texts
-    stores: list[StoreWriter]
-    vectors: NDArray[np.float32]  # [L, n, H]
-    states: StateFile | None  # of the documents that a fit reads
+# An encoded shard, the stores that lack it, their vectors [L, n, H], and states for a fit.
+_Ran = tuple[_Texts, list[StoreWriter], NDArray[np.float32], StateFile | None]
 
 
 class ShardEncoder:
@@ -225,19 +176,15 @@ class ShardEncoder:
                 are written.
         """
         with ThreadPoolExecutor(1, "read") as reader, ThreadPoolExecutor(1, "write") as writer:
-            reading = reader.submit(self._read, numbers[0]) if numbers else None
-            writing = None
-            for following in [*numbers[1:], None][: len(numbers)]:
-                texts = reading.result() if reading else None
-                if texts is None:
-                    return
-                reading = None if following is None else reader.submit(self._read, following)
+            coming = map(self._read, numbers)
+            reading, writing = reader.submit(next, coming, None), None
+            while texts := reading.result():
+                reading = reader.submit(next, coming, None)
                 ran = self._run(texts, advance)
-                del texts
                 if writing:
                     yield writing.result()
-                writing = writer.submit(self._write, ran)
-                del ran
+                writing = writer.submit(self._write, *ran)
+                del texts, ran
             if writing:
                 yield writing.result()
 
@@ -252,7 +199,7 @@ class ShardEncoder:
         docids = [document.id for document in documents]
         return _Texts(number, docids, digests, places, Ragged.of(rows))
 
-    def _run(self, texts: _Texts, advance: Callable[[int], None]) -> _Vectors:
+    def _run(self, texts: _Texts, advance: Callable[[int], None]) -> _Ran:
         lacking = [store for store in self._stores if not store.has(texts.number)]
         layers = [store.plan.layer for store in lacking]
         encoder, pad_id = self._encoder, self._tokenizer.pad_id
@@ -267,18 +214,24 @@ class ShardEncoder:
             states = StateFile(digest, self.job.encoding, rows.tokens, rows.lengths, kept)
         elif layers and len(texts.rows):
             vectors = embed_tokens(encoder, texts.rows, pad_id, layers, advance)
-        return _Vectors(texts, lacking, vectors, states)
+        return texts, lacking, vectors, states
 
-    def _write(self, ran: _Vectors) -> WrittenShard:
-        texts, size = ran.texts, 0
-        if ran.states and self.job.exits:  # first, so that every recorded shard has its states
-            ran.states.write(self.job.exits, texts.number)
-        for store, vectors in zip(ran.stores, ran.vectors, strict=True):
+    def _write(
+        self,
+        texts: _Texts,
+        stores: Sequence[StoreWriter],
+        vectors: NDArray[np.float32],
+        states: StateFile | None,
+    ) -> WrittenShard:
+        size = 0
+        if states and self.job.exits:  # first, so that every recorded shard has its states
+            states.write(self.job.exits, texts.number)
+        for store, rows in zip(stores, vectors, strict=True):
             copied = None
             if before := self._before.get(store.folder):
-                rows = self.job.copied(store.folder, texts.number)
-                copied = np.flatnonzero(rows >= 0), before.packed(rows[rows >= 0])
-            size += store.write(texts.number, texts.docids, vectors, texts.digests, copied)
+                sources = self.job.copied(store.folder, texts.number)
+                copied = np.flatnonzero(sources >= 0), before.packed(sources[sources >= 0])
+            size += store.write(texts.number, texts.docids, rows, texts.digests, copied)
         return WrittenShard(texts.number, len(texts.places), size)
 
 
@@ -325,7 +278,7 @@ def encode_stores(
     """
     dataset = open_corpus(request.corpus)
     home = store_folder(request.root, dataset.name, card.fingerprint, 1).parent
-    label = label_of(card, model, request.corpus)
+    label = label_of(card, model, absolute(request.corpus))
     plan = StorePlan(dataset.name, 0, card.width, label, request.store, request.shard_rows)
     paths = {layer: home / f"layer-{layer:02d}" for layer in sorted(set(layers))}
     stores = tuple((path, replace(plan, layer=layer)) for layer, path in paths.items())
@@ -333,24 +286,21 @@ def encode_stores(
     count, device, dtype = dataset.document_count, request.device, request.dtype
     job = EncodingJob(request.corpus, count, model, device, dtype, stores, folder, request.runtime)
     rows = CorpusRows.of(dataset) if _is_begun(home) and not request.overwrite else None
-    if rows is None or not _is_done(home, job, rows):
-        with lock(home):
-            end_sync(home)
-            if request.overwrite:
-                if max(layers) == card.layers:
-                    drop_exits(exits_folder(stores[-1][0]))
-                for path, _ in stores:
-                    clear_store(path)
-                rows = CorpusRows.of(dataset) if _is_begun(home) else None
-            for path in [path for path, _ in stores if (path / STORE).exists()]:
-                _refuse_other(path, dict(stores)[path])
-            if rows and not all(map(rows.are_in, _finished(home))):
-                _sync(
-                    home, replace(job, exits=None), dataset, rows, request.workers, request.backend
-                )
-            shutil.rmtree(new_home(home), ignore_errors=True)  # the corpus is what it was
-            job = _with_runtime(job)
-            _encode_missing(job, dataset, rows, request.workers, request.backend)
+    with lock(home):
+        end_sync(home)
+        if request.overwrite:
+            if max(layers) == card.layers:
+                drop_exits(exits_folder(stores[-1][0]))
+            for path, _ in stores:
+                clear_store(path)
+            rows = CorpusRows.of(dataset) if _is_begun(home) else None
+        for path in [path for path, _ in stores if (path / STORE).exists()]:
+            _refuse_other(path, dict(stores)[path])
+        if rows and not all(rows.digest.is_of(store.manifest) for store in _finished(home)):
+            _sync(home, replace(job, exits=None), dataset, rows, request.workers, request.backend)
+        shutil.rmtree(new_home(home), ignore_errors=True)  # the corpus is what it was
+        job = _with_runtime(job)
+        _encode_missing(job, dataset, rows, request.workers, request.backend)
     return job, dataset, [open_store(path) for path, _ in stores]
 
 
@@ -360,16 +310,6 @@ def _is_begun(home: Path) -> bool:
 
 def _finished(home: Path) -> list[Store]:
     return [open_store(folder) for folder in store_folders_of(home)]
-
-
-def _is_done(home: Path, job: EncodingJob, rows: CorpusRows) -> bool:
-    """Whether all stores are there and hold the corpus of now, and no other write was stopped."""
-    for folder, plan in job.stores:
-        if not (folder / STORE).exists() or (folder / PARTIAL).exists():
-            return False
-        _refuse_other(folder, plan)
-    left = new_home(home).exists() or (home / SYNCING).exists()
-    return not left and all(map(rows.are_in, _finished(home)))
 
 
 def _refuse_other(folder: Path, plan: StorePlan) -> None:
@@ -428,10 +368,16 @@ def _sync(
     in by one rename. Exits stay as they were fitted.
     """
     new, before = new_home(home), _finished(home)
-    new.mkdir(exist_ok=True)
-    (new / SYNCING).touch()
     sources = [rows.sources(store) for store in before]
     absent = np.any([each < 0 for each in sources], axis=0)
+    held, label = before[-1].manifest.label.source, job.stores[0][1].label
+    if held != label.source and absent.mean() > OTHER:
+        raise UserError(
+            f"{home} holds the documents of {held}, and {label.source} has others: --corpus "
+            f"NAME={job.corpus} gives these indexes of their own, and --overwrite replaces those."
+        )
+    new.mkdir(exist_ok=True)
+    (new / SYNCING).touch()
     for store, each in zip(before, sources, strict=True):
         if store.manifest.runtime == IMPORTED:
             raise UserError(f"{store.folder} holds imported vectors, of documents that changed.")
@@ -441,7 +387,6 @@ def _sync(
             np.save(file, np.where(absent, -1, each))
     runtime = before[-1].manifest.runtime
     require_runtime(runtime)
-    label = job.stores[0][1].label
     plans = tuple(
         (
             new / store.folder.name,
@@ -455,7 +400,7 @@ def _sync(
     )
     for folder, plan in plans:  # an earlier sync may have been to other documents
         begun, done = (folder / PARTIAL).exists(), (folder / STORE).exists()
-        if (done and not rows.are_in(open_store(folder))) or (
+        if (done and not rows.digest.is_of(open_store(folder).manifest)) or (
             begun and read_record(folder / PARTIAL, StorePlan) != plan
         ):
             clear_store(folder)
@@ -476,7 +421,7 @@ def _keep_exits(before: Path, store: Path) -> None:
     target.mkdir(exist_ok=True)
     for name, _ in record.files:
         _link(source / name, target / name)
-    write_exits_record(target, replace(record, texts=open_store(store).manifest.texts))
+    write_record(target / EXITS_FILE, replace(record, texts=open_store(store).manifest.texts))
     say(f"{source} stays as it was fitted, on the documents of before.")
 
 

@@ -5,38 +5,40 @@ Shapes: L layers, N texts, Q queries, H width of the model, D dims of a cut.
 
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import lru_cache, wraps
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from m2dr.core.errors import UserError, counted, nearest
+from m2dr.core.errors import UserError, nearest
 from m2dr.core.files import atomic_path, cache_folder, refuse_same_file, write_text
 from m2dr.core.progress import Advance, progress, say
 from m2dr.core.records import Cut, Document, ModelCard, Side
 from m2dr.core.requests import MODELS, EncodeRequest
 from m2dr.data.dataset import DOCUMENT_COLUMNS, DOCUMENT_IDS, DOCUMENT_TEXTS, own_fields
 from m2dr.data.loaders import open_texts
-from m2dr.data.tokens import batched, buckets, pad
+from m2dr.data.tokens import Ragged, batched, buckets, pad
 from m2dr.index.manifest import Label
 from m2dr.index.vectors import prefixes
 from m2dr.model.checkpoint import check_exits, read_card, read_card_file
 from m2dr.model.hub import CARD, EXITS, find_folder, pinned
 from m2dr.model.static import open_static
 from m2dr.model.tokenizer import SAMPLE, BaseTokenizer, tokenize
-from m2dr.tasks.encode_texts import embed_tokens, tokens_per_batch
 
 if TYPE_CHECKING:
     from m2dr.model.graphs import BatchEncoder, OpenedRuntime
+    from m2dr.model.tokenizer import ModelTokenizer
 
+# On a CPU any budget from 512 to 16,384 gives the same rate, and a small one takes less memory.
+TOKENS_PER_BATCH = 2048
+TOKENS_PER_BATCH_CUDA = 65536
 AT_ONCE = 4096  # texts that are tokenised at a time, and sorted by length into batches
 SIDES: dict[str, Side] = {  # by names of prompts
     "query": "query",
@@ -48,10 +50,7 @@ _WARM_UPS = 3  # the first runs of torch allocate memory and choose kernels
 
 Vectors = NDArray[np.float32]
 Item = str | Mapping[str, object]  # a text, or a dict with a text and perhaps a title and an id
-Tell = Callable[[str], None]
 Function = TypeVar("Function", bound=Callable[..., Any])
-Key = TypeVar("Key", bound=Hashable)
-Value = TypeVar("Value")
 
 
 class Encoder:
@@ -93,7 +92,7 @@ class Encoder:
             dim: dims of the embedding to keep; all by default.
             device: auto, cpu, cuda or cuda:N.
             dtype: auto, fp32 or bf16; auto is bf16 where the processor or gpu multiplies it.
-            runtime: torch, onnx, openvino or auto.
+            runtime: torch, onnx or openvino.
 
         Raises:
             UserError: no such model, or it has no such layer or dim.
@@ -106,9 +105,9 @@ class Encoder:
         self.layer, self.dim = cut.layer, cut.dim
         self.device, self.dtype, self.runtime = device_name(device), dtype_name(dtype), runtime
         self._tokenizing = threading.Lock()  # a tokenizer keeps its last length inside
-        self._encoders = LruCache(self._open, _OPEN)
-        self._graphs = LruCache(self._open_graph, 1)
-        self._encoders.get(self.layer)
+        self._encoder = lru_cache(_OPEN)(self._open)
+        self._graph = lru_cache(1)(self._open_graph)
+        self._encoder(self.layer)
 
     @classmethod
     def from_pretrained(
@@ -161,12 +160,8 @@ class Encoder:
         side: Side | None = None,
         layer: int | Sequence[int] | None = None,
         prompt_name: str | None = None,
-        prompt: str | None = None,
         batch_size: int | None = None,
-        tokens_per_batch: int | None = None,
         show_progress_bar: bool | None = False,
-        precision: str = "float32",
-        convert_to_numpy: bool = True,
         convert_to_tensor: bool = False,
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
@@ -182,14 +177,9 @@ class Encoder:
             layer: layers that they run through, or a list of such numbers; that of the side by
                 default.
             prompt_name: query, or document (passage, corpus), which is the side.
-            prompt: that of the side; another one is refused.
-            batch_size: texts of the longest length whose tokens make a batch, in place of
-                tokens_per_batch; of shorter texts there are more in a batch.
-            tokens_per_batch: tokens of a batch, padding included; texts of similar length share a
-                batch. By default as many as suit the device.
+            batch_size: texts of the longest length whose tokens make a batch; of shorter texts
+                there are more in a batch. By default as many as suit the device.
             show_progress_bar: whether to show progress on standard error.
-            precision: float32 or float16.
-            convert_to_numpy: False for tensors of torch.
             convert_to_tensor: whether tensors of torch are returned, on the processor.
             normalize_embeddings: whether vectors are scaled to length one, also those of a model
                 that compares by dot products.
@@ -201,21 +191,15 @@ class Encoder:
             such an array.
 
         Raises:
-            UserError: the model has no such layer or dim, or another prompt was asked for.
+            UserError: the model has no such layer, dim or prompt.
         """
         side = side or SIDES.get(prompt_name or "document")
         if side is None:
             raise UserError(
                 f"There is no prompt {prompt_name!r}. {nearest(str(prompt_name), SIDES)}"
             )
-        prefix = self.card.query_prefix if side == "query" else self.card.document_prefix
-        if prompt is not None and prompt != prefix:
-            raise UserError(f"The prompt of a {side} is {prefix!r}, not {prompt!r:.200}.")
-        if precision not in ("float32", "float16"):
-            raise UserError(f"Vectors are float32 or float16, not {precision}.")
-        if batch_size is not None:
-            longest = self.card.query_length if side == "query" else self.card.document_length
-            tokens_per_batch = batch_size * min(longest, _LONG)
+        longest = self.card.query_length if side == "query" else self.card.document_length
+        budget = batch_size and batch_size * min(longest, _LONG)
         if truncate_dim is not None and truncate_dim > self.dim:
             raise UserError(f"Dim {truncate_dim} was asked for; this encoder has {self.dim}.")
         own = self.layer if side == "query" else self.document_layer
@@ -223,16 +207,17 @@ class Encoder:
             sorted({*layer}) if isinstance(layer, Sequence) else [own if layer is None else layer]
         )
         single = isinstance(sentences, str | Mapping)
-        texts = texts_of([sentences] if isinstance(sentences, str | Mapping) else sentences)
+        items = [sentences] if isinstance(sentences, str | Mapping) else sentences
+        texts = [document.content for document in as_documents(items)]
         bar = progress("Encoding", len(texts), "texts") if show_progress_bar else nullcontext()
         with bar as advance:
             vectors = self.vectors(
-                texts, side, layers, tokens_per_batch, advance or (lambda _: None), truncate_dim
+                texts, side, layers, budget, advance or (lambda _: None), truncate_dim
             )
         if normalize_embeddings and self.card.similarity != "cosine":
             vectors = np.stack([_unit(rows) for rows in vectors])
-        rows = [each[0] if single else each for each in vectors.astype(precision, copy=False)]
-        if convert_to_tensor or not convert_to_numpy:
+        rows = [each[0] if single else each for each in vectors]
+        if convert_to_tensor:
             from m2dr.model.devices import as_tensor
 
             rows = [as_tensor(each) for each in rows]
@@ -383,7 +368,7 @@ class Encoder:
         dim = dim or self.dim
         for layer in layers:
             self.card.check(Cut(layer, dim))
-        deepest = self._encoders.get(max(layers))
+        deepest = self._encoder(max(layers))
 
         def tokens(part: Sequence[str]) -> list[list[int]]:
             with self._tokenizing:
@@ -408,9 +393,9 @@ class Encoder:
             encoder = cast("BatchEncoder", opened.runtime)
             return embed_tokens(encoder, rows, opened.tokenizer.pad_id, layers, advance, budget)
         if opened and opened.name == "openvino" and side == "document":  # batches side by side
-            graph, pad_id = self._graphs.get(max(layers))
+            graph, pad_id = self._graph(max(layers))
             return embed_tokens(graph, rows, pad_id, layers, advance, budget)
-        vectors = np.stack([self._encoders.get(layer).embed(rows) for layer in layers])
+        vectors = np.stack([self._encoder(layer).embed(rows) for layer in layers])
         advance(len(rows))
         return vectors
 
@@ -450,7 +435,7 @@ class QueryEncoder:
         Args:
             model: folder or id.
             layer: of the queries.
-            runtime: torch, onnx, openvino or auto, whose choice is told.
+            runtime: torch, onnx or openvino.
             device: as `choose_device` takes it.
             dtype: as `choose_dtype` takes it.
             exits: folder of the exits of an index, used in place of those of the model.
@@ -462,7 +447,7 @@ class QueryEncoder:
         self.tokenizer: BaseTokenizer
         self.opened: OpenedRuntime | None = None
         if layer == 0:
-            if runtime not in ("torch", "auto"):
+            if runtime != "torch":
                 raise UserError(f"--runtime {runtime} was asked for, and layer 0 is a table.")
             static = open_static(model, exits)
             self.card, self.tokenizer, self._embed = (
@@ -476,42 +461,12 @@ class QueryEncoder:
         if exits is not None and runtime != "torch":  # a graph is opened without a look at them
             check_exits(exits, read_card(model).fingerprint, EXITS)
         self.opened = open_runtime(runtime, model, layer, device, dtype, cache_folder(), exits)
-        if self.opened.note:
-            say(self.opened.note)
         self.card, self.tokenizer = self.opened.runtime.card, self.opened.tokenizer
 
-    def tokenize(
-        self, texts: Sequence[str], tell: Tell | None = None, side: Side = "query"
-    ) -> list[list[int]]:
-        """Return the token ids of each text, cut at the model's length.
-
-        Args:
-            texts: queries, or documents.
-            tell: is told when queries are longer than that.
-            side: whether they are queries or documents.
-
-        Raises:
-            UserError: `tell` is given and a query is empty.
-        """
-        card, length = self.card, self.card.query_length
-        if tell is None:
-            with self.lock:
-                return tokenize(card, self.tokenizer, texts, side)
-        if not all(text.strip() for text in texts):
-            raise UserError("A query is empty; give it a word to search for.")
+    def tokenize(self, texts: Sequence[str], side: Side = "query") -> list[list[int]]:
+        """Return the token ids of queries or documents, cut at the model's length."""
         with self.lock:
-            # One token more than fits distinguishes a text that is cut from one that just fits.
-            rows = tokenize(card, self.tokenizer, texts, "query", spare=1)
-            long = [number for number, row in enumerate(rows) if len(row) > length]
-            cut = tokenize(card, self.tokenizer, [texts[number] for number in long], "query")
-        for number, row in zip(long, cut, strict=True):
-            rows[number] = row
-        if long:
-            tell(
-                f"{len(long)} of {counted(len(texts), 'queries')} exceed {length} tokens; what "
-                "follows these is not read."
-            )
-        return rows
+            return tokenize(self.card, self.tokenizer, texts, side)
 
     def embed(self, rows: Sequence[Sequence[int]]) -> Vectors:
         """Return the vectors of token rows, [N, H], in their order, not normalised."""
@@ -543,25 +498,6 @@ class QueryEncoder:
             self.embed(self.tokenize([SAMPLE]))
 
 
-class LruCache(Generic[Key, Value]):
-    """The values of the keys that were used last, each made once; thread-safe."""
-
-    def __init__(self, make: Callable[[Key], Value], most: int) -> None:
-        self._make, self._most = make, most
-        self.kept: OrderedDict[Key, Value] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: Key) -> Value:
-        """Return the value of a key, making it if needed, and drop those used least recently."""
-        with self._lock:
-            if key not in self.kept:
-                self.kept[key] = self._make(key)
-            self.kept.move_to_end(key)
-            while len(self.kept) > self._most:
-                self.kept.popitem(last=False)
-            return self.kept[key]
-
-
 def as_documents(items: Iterable[Item], numbered: bool = True) -> Iterator[Document]:
     """Yield documents of strings, or of dicts with a text and perhaps a title, an id and fields.
 
@@ -587,22 +523,6 @@ def as_documents(items: Iterable[Item], numbered: bool = True) -> Iterator[Docum
         if docid is None:
             raise UserError(f"Document {number} has no id, which is a string under 'id'.")
         yield Document(str(docid), text, title, own_fields(row, DOCUMENT_COLUMNS))
-
-
-def texts_of(items: Iterable[Item]) -> list[str]:
-    """Return what an encoder reads of texts: of a dict its title and text.
-
-    Raises:
-        UserError: an item has no text, or holds half a surrogate pair.
-    """
-    texts = [document.content for document in as_documents(items)]
-    for number, text in enumerate(texts):
-        if not text.isascii():
-            try:
-                text.encode()
-            except UnicodeEncodeError:
-                raise UserError(f"Text {number} holds half a surrogate pair.") from None
-    return texts
 
 
 def device_name(device: object) -> str:
@@ -812,3 +732,94 @@ def names_of(models: Sequence[str]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     raise UserError(f"The models {', '.join(models)} repeat; name each once.")
+
+
+# Many texts of a corpus, as training, indexing and searching share it
+
+
+def tokens_per_batch(device: str) -> int:
+    """Return how many tokens, padding included, a batch has at most on a type of device."""
+    return TOKENS_PER_BATCH_CUDA if device == "cuda" else TOKENS_PER_BATCH
+
+
+def embed_tokens(
+    encoder: "BatchEncoder",
+    rows: Sequence[Sequence[int]] | Ragged,
+    pad_id: int,
+    layers: Sequence[int],
+    advance: Callable[[int], None] = lambda _: None,
+    budget: int | None = None,
+) -> NDArray[np.float32]:
+    """Return the vectors of token rows, [L, N, H], in the order of the rows.
+
+    A batch holds rows of similar length. The longest come first: where memory does not suffice,
+    the first batch fails.
+
+    Args:
+        encoder: of the layers.
+        rows: token ids of N texts.
+        pad_id: fills up short rows.
+        layers: L of them.
+        advance: receives the number of rows of each batch.
+        budget: tokens of a batch, padding included; by default as many as suit the device.
+    """
+    rows = rows if isinstance(rows, Ragged) else Ragged.of(rows)
+    budget = budget or tokens_per_batch(encoder.device.type)
+    vectors = np.empty((len(layers), len(rows), encoder.card.width), dtype=np.float32)
+    batches = buckets(rows.lengths, budget, longest_first=True)
+    padded = (rows.pad(chosen, pad_id) for chosen in batches)
+    for chosen, found in zip(batches, encoder.embed_many(padded, layers), strict=True):
+        vectors[:, chosen] = found
+        advance(len(chosen))
+    return vectors
+
+
+def embed_tokens_and_states(
+    encoder: "BatchEncoder",
+    rows: Ragged,
+    pad_id: int,
+    layers: Sequence[int],
+    chosen: NDArray[np.int64],
+    advance: Callable[[int], None] = lambda _: None,
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Embed token rows, and keep the states of some of them for a fit of exits, in one pass.
+
+    Args:
+        encoder: with all layers.
+        rows: of N texts.
+        pad_id: fills up short rows.
+        layers: L of them, the last one included.
+        chosen: numbers of n rows, increasing.
+        advance: receives the number of rows of each batch.
+
+    Returns:
+        [L, N, H], and [n, (layers - 1) P + H] as `Encoder.states` gives it for the last layer.
+    """
+    budget = tokens_per_batch(encoder.device.type)
+    width, states = encoder.card.width, (encoder.layers - 1) * encoder.pooled_width
+    vectors = np.empty((len(layers), len(rows), width), dtype=np.float32)
+    kept = np.empty((len(chosen), states + width), dtype=np.float32)
+    batches = buckets(rows.lengths, budget, longest_first=True)
+    padded = (rows.pad(batch, pad_id) for batch in batches)
+    for batch, found in zip(batches, encoder.states_many(padded, layers), strict=True):
+        by_layer = found[:, states:].reshape(len(batch), len(layers), width)
+        vectors[:, batch] = by_layer.swapaxes(0, 1)
+        mine = np.isin(batch, chosen)
+        places = np.searchsorted(chosen, batch[mine])
+        kept[places, :states] = found[mine, :states]
+        kept[places, states:] = by_layer[mine, layers.index(encoder.layers)]
+        advance(len(batch))
+    return vectors, kept
+
+
+def embed_texts(
+    encoder: "BatchEncoder",
+    tokenizer: "ModelTokenizer",
+    texts: Sequence[str],
+    side: Side,
+    layers: Sequence[int],
+    advance: Callable[[int], None] = lambda _: None,
+) -> NDArray[np.float32]:
+    """Return the vectors of texts, [L, N, H], in the order of the texts, not normalised."""
+    rows = tokenize(encoder.card, tokenizer, texts, side)
+    return embed_tokens(encoder, rows, tokenizer.pad_id, layers, advance)

@@ -3,8 +3,7 @@
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 from m2dr.core.errors import UserError, nearest
 from m2dr.core.files import lock_folder, short_name, write_record
 from m2dr.core.progress import say
-from m2dr.core.records import ModelCard
 from m2dr.core.requests import (
     CompareRequest,
     CostsRequest,
@@ -32,30 +30,25 @@ from m2dr.evaluate.grid import (
     as_json,
     average,
     package_versions,
-    text_cross,
     text_tables,
-    write_cross,
     write_grid,
 )
 from m2dr.evaluate.measures import BEIR13, OTHER_NAMES, default_measures, default_split
 from m2dr.index.exit_files import fitting_exits
-from m2dr.index.manifest import STORE, StoreManifest, store_folder
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device
 from m2dr.tasks.compare import compare_folders, plain
+from m2dr.tasks.corpus import open_corpus
 from m2dr.tasks.costs import measure_costs
-from m2dr.tasks.encode_texts import open_corpus
 from m2dr.tasks.encoder import cuts_of, names_of, newest_model, through_exits
 from m2dr.tasks.fit_index import fit_index
 from m2dr.tasks.index import encode_corpus
 from m2dr.tasks.rank import (
     INDEX_EXITS,
-    GridEvaluation,
     GridRanker,
-    Pairing,
     RankingTask,
-    pairing_of,
-    pairings,
+    measure_grid,
+    pairing,
 )
 
 SUITES = {"beir13": BEIR13}
@@ -67,37 +60,23 @@ class CorpusResult:
 
     corpus: str  # as it was named
     split: str
-    models: tuple[str, ...]  # of each grid, as it was named
-    grids: tuple[Grid, ...]  # of each model one; with crossed layers one per layer of documents
-    crosses: Mapping[str, Mapping[int, Grid]]  # model -> layer of documents -> grid; if crossed
+    grids: tuple[Grid, ...]
     default_of: str  # the data that the measures are the default of; empty when asked for
     folder: Path
     figures: tuple[Path, ...]
 
     def __str__(self) -> str:
-        """Return a table per measure, and the failed checks; of crossed layers a table per dim."""
-        parts, first = [], self.grids[0]
+        """Return a table per measure, and the failed checks."""
+        parts = [text_tables(self.grids)]
         if self.default_of:
-            parts.append(f"Default measures of {self.default_of}: {', '.join(first.measures)}")
-        if self.crosses:  # files hold the other measures
-            parts += [
-                text_cross(model, cross, dim, first.measures[0])
-                for model, cross in self.crosses.items()
-                for dim in first.dims
-            ]
-        else:
-            parts.append(text_tables(self.grids))
+            measures = ", ".join(self.grids[0].measures)
+            parts.insert(0, f"Default measures of {self.default_of}: {measures}")
         checks: dict[str, list[str]] = {}
         for grid in self.grids:
             for check in grid.checks:
                 checks.setdefault(check, []).append(grid.model)
         lines = (f"Check ({', '.join(models)}): {check}" for check, models in checks.items())
         return "\n\n".join(filter(None, [*parts, "\n".join(lines)]))
-
-    def folders(self) -> Iterator[tuple[str, Path]]:
-        """Yield the model and the folder of each grid."""
-        for model, grid in zip(self.models, self.grids, strict=True):
-            yield model, self.folder / grid.model
 
 
 @dataclass(frozen=True)
@@ -106,22 +85,22 @@ class EvaluateReport:
 
     places: tuple[CorpusResult, ...]  # one for each corpus
     means: tuple[Grid, ...]  # over several corpora, of each model
+    comparisons: tuple[Comparison, ...]  # of each model with each baseline
+    costs: tuple[Costs, ...]  # of each model on each corpus
     out: Path
     seconds: float
 
     def __str__(self) -> str:
         means = (text_tables(tuple(grids)) for _, grids in groupby(self.means, lambda g: g.corpus))
-        return "\n\n".join([*map(str, self.places), *means])
+        return "\n\n".join([*map(str, self.places), *means, *map(str, self.comparisons)])
 
-    def record(
-        self, comparisons: Iterable[Comparison] = (), costs: Iterable[Costs] = ()
-    ) -> dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         """Return the grids, comparisons and costs with the names that their files have."""
         return {
             "grids": [as_json(grid) for place in self.places for grid in place.grids],
             "means": [as_json(grid) for grid in self.means],
-            "comparisons": [one.record() for one in comparisons],
-            "costs": [as_json(one) for one in costs],
+            "comparisons": [one.record() for one in self.comparisons],
+            "costs": [as_json(one) for one in self.costs],
             "folder": self.folder,
             "figures": self.figures,
             "seconds": self.seconds,
@@ -183,7 +162,33 @@ def evaluate(request: EvaluateRequest) -> EvaluateReport:
     places = [tuple(_place(request, corpus) for corpus in parts) for parts in corpora]
     every = tuple(chain.from_iterable(places))
     means = tuple(_means(request, [name for name, _ in sets], places)) if len(every) > 1 else ()
-    return EvaluateReport(every, means, request.out, time.monotonic() - begun)
+    comparisons: list[Comparison] = []
+    costs = []
+    models = request.models * len(every)
+    grids = [(place, grid) for place in every for grid in place.grids]
+    for model, (place, grid) in zip(models, grids, strict=True):
+        folder = place.folder / grid.model
+        # A model is no baseline of its own.
+        others = tuple(one for one in request.against if Path(one).resolve() != folder.resolve())
+        if others:
+            comparing = CompareRequest(folder=folder, against=others, measures=request.measures)
+            comparisons += compare_folders(comparing).comparisons
+        if request.costs:
+            costing = CostsRequest(
+                model=model,
+                corpus=place.corpus,
+                split=place.split,
+                layers=request.layers,
+                dims=request.dims,
+                pairing=request.documents,
+                exits=request.exits,
+                root=request.root,
+                device=request.device,
+                dtype=request.dtype,
+            )
+            costs.append(measure_costs(costing, folder))
+    seconds = time.monotonic() - begun
+    return EvaluateReport(every, means, tuple(comparisons), tuple(costs), request.out, seconds)
 
 
 def corpora_of(suite: str) -> tuple[str, ...]:
@@ -252,39 +257,31 @@ def _opened(request: EvaluateRequest, name: str) -> _Corpus:
 
 def _place(request: EvaluateRequest, corpus: _Corpus) -> CorpusResult:
     """Measure all models on a corpus; draw them in one figure per measure."""
-    grids: list[Grid] = []
-    models: list[str] = []
-    crosses: dict[str, dict[int, Grid]] = {}
-    for model, name in zip(request.models, names_of(request.models), strict=True):
-        own = list(_grids(request, corpus, model, name))
-        grids += own
-        models += [model] * len(own)
-        if request.documents == "cross":
-            crosses[name] = dict(zip(own[0].layers, own, strict=True))
-            for dim in own[0].dims:
-                path = corpus.folder / f"{name}.cross" / f"dim-{dim}.csv"
-                write_cross(crosses[name], dim, path)
+    grids = tuple(
+        _grid(request, corpus, model, name)
+        for model, name in zip(request.models, names_of(request.models), strict=True)
+    )
     figures = []
     drawn = "-".join(grid.model for grid in grids)
-    for measure in grids[0].measures if not crosses else ():
+    for measure in grids[0].measures:
         figures.append(corpus.folder / f"{short_name(f'{drawn}_{plain(measure)}')}.png")
         quality_over_dims(grids, measure, figures[-1])
     return CorpusResult(
         corpus.name,
         corpus.task.split,
-        tuple(models),
-        tuple(grids),
-        crosses,
+        grids,
         corpus.default_of,
         corpus.folder,
         tuple(figures),
     )
 
 
-def _grids(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> Iterator[Grid]:
-    """Yield the grids of a model on a corpus, one per pairing of layers, each written at once."""
-    card = read_card(model)
-    if request.exits == "index":
+def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> Grid:
+    """Measure a model on a corpus; write its grid and how it was made."""
+    corpus.task.require()  # a split that cannot be measured costs no encoding
+    own = card = read_card(model)
+    by_index = request.exits == "index"
+    if by_index:
         if request.documents not in ("trained", "last"):
             raise UserError(
                 f"--documents {request.documents} was asked for, and the exits of an index search "
@@ -292,52 +289,29 @@ def _grids(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> 
             )
         card, name = through_exits(card), f"{name}{INDEX_EXITS}"
     cuts = cuts_of(card, request.layers, request.dims)
-    layers = sorted({cut.layer for cut in cuts})
     dims = tuple(sorted({cut.dim for cut in cuts}))
-    pairs = pairings(card, layers, request.documents)
-    folders = [corpus.folder / f"{name}{pairing.suffix}" for pairing in pairs]
-    with ExitStack() as locks:
-        for folder in folders:
-            locks.enter_context(lock_folder(folder))
-        ranker = _ranker(request, corpus, model, card, dims, pairs)
-        digests = {layer: store.manifest.digest for layer, store in ranker.stores.items()}
-        for layer in range(1, card.layers + 1):  # other stores, whose scores may be kept
-            store = store_folder(
-                request.root, corpus.task.dataset.name, read_card(model).fingerprint, layer
-            )
-            if layer not in digests and (store / STORE).exists():
-                with suppress(UserError):  # a damaged one that nobody asked for
-                    digests[layer] = StoreManifest.read(store).digest
-        measuring = GridEvaluation(ranker, request.runs, request.overwrite, digests)
-        for pairing, folder in zip(pairs, folders, strict=True):
-            yield measuring.grid(f"{name}{pairing.suffix}", pairing, folder)
-
-
-def _ranker(
-    request: EvaluateRequest,
-    corpus: _Corpus,
-    model: str,
-    card: ModelCard,
-    dims: tuple[int, ...],
-    pairs: Sequence[Pairing],
-) -> GridRanker:
-    """Return a ranker over documents of every layer that a pairing needs; encode what is missing.
-
-    The judgements are read first: a split that cannot be measured costs no encoding.
-    """
-    corpus.task.require()
-    sources = sorted({layer for pairing in pairs for layer in pairing.layers.values()})
-    where: dict[str, Any] = {"root": request.root, "device": request.device, "dtype": request.dtype}
-    by_index = request.exits == "index"
-    index = IndexRequest(corpus.name, model, exits=by_index, runtime=request.runtime, **where)
-    encoded = encode_corpus(index, model, read_card(model), sources)
-    stores = dict(zip(sources, encoded, strict=True))
-    exits = None
-    if by_index:
-        exits = fitting_exits(stores[card.layers].folder)
-        exits = exits or fit_index(FitIndexRequest(corpus.name, model, **where))[0]
-    device = str(choose_device(request.device))
-    return GridRanker(corpus.task, model, card, stores, dims, device, request.dtype, exits)
+    searched = pairing(card, sorted({cut.layer for cut in cuts}), request.documents)
+    name += searched.suffix
+    folder = corpus.folder / name
+    with lock_folder(folder):
+        sources = sorted(set(searched.layers.values()))
+        where: dict[str, Any] = {
+            "root": request.root, "device": request.device, "dtype": request.dtype
+        }  # fmt: skip
+        index = IndexRequest(corpus.name, model, exits=by_index, runtime=request.runtime, **where)
+        stores = dict(zip(sources, encode_corpus(index, model, own, sources), strict=True))
+        exits = None
+        if by_index:
+            exits = fitting_exits(stores[card.layers].folder)
+            exits = exits or fit_index(FitIndexRequest(corpus.name, model, **where))[0]
+        device = str(choose_device(request.device))
+        ranker = GridRanker(corpus.task, model, card, stores, dims, device, request.dtype, exits)
+        grid = measure_grid(ranker, name, searched, folder, request.runs, request.overwrite)
+        is_ours = Path(sys.argv[0]).name in ("m2dr", "__main__.py")
+        words = shlex.join(["m2dr", *sys.argv[1:]]) if is_ours else ""
+        how = (model, corpus.name, corpus.task.split, own.fingerprint, package_versions())
+        write_record(folder / PROVENANCE, Provenance(words, *how))
+        return grid
 
 
 def _means(
@@ -373,45 +347,3 @@ def _means(
         name = f"{request.suite}-{len(places)}-of-{len(SUITES[request.suite])}" if suite else ""
         for group in zip(*wholes, strict=True):
             yield written(group, name)
-
-
-def keep_record(report: EvaluateReport) -> None:
-    """Write the provenance of each grid with it: the command line, if this process is m2dr's."""
-    is_ours = Path(sys.argv[0]).name in ("m2dr", "__main__.py")
-    words = shlex.join(["m2dr", *sys.argv[1:]]) if is_ours else ""
-    for place in report.places:
-        for model, folder in place.folders():
-            fingerprint, versions = read_card(model).fingerprint, package_versions()
-            made = Provenance(words, model, place.corpus, place.split, fingerprint, versions)
-            write_record(folder / PROVENANCE, made)
-
-
-def measure_all_costs(request: EvaluateRequest, report: EvaluateReport) -> Iterator[Costs]:
-    """Measure and yield the costs of each model's cuts; write costs.json with each grid."""
-    for place in report.places:
-        for model, folder in place.folders():
-            costs = CostsRequest(
-                model=model,
-                corpus=place.corpus,
-                split=place.split,
-                layers=request.layers,
-                dims=request.dims,
-                pairing=pairing_of(folder.name)[1],
-                exits=request.exits,
-                root=request.root,
-                device=request.device,
-                dtype=request.dtype,
-            )
-            yield measure_costs(costs, folder)
-
-
-def compared(
-    request: EvaluateRequest, report: EvaluateReport, against: tuple[str, ...]
-) -> Iterator[Comparison]:
-    """Yield each model's comparison with each baseline; write JSON and CSV with each grid."""
-    for place in report.places:
-        for _, folder in place.folders():
-            others = tuple(one for one in against if Path(one).resolve() != folder.resolve())
-            if others:  # a model is no baseline of its own
-                comparing = CompareRequest(folder=folder, against=others, measures=request.measures)
-                yield from compare_folders(comparing).comparisons

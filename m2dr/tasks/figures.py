@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.core.requests import FiguresRequest
-from m2dr.evaluate.comparison import Published, published
-from m2dr.evaluate.costs import COSTS, Costs, read_costs
+from m2dr.evaluate.costs import BYTES, COSTS, LATENCY, Costs, read_costs
 from m2dr.evaluate.figures import (
-    THEMES,
-    Theme,
     draw_gap_to,
     draw_gap_to_whole,
     draw_heat_map,
@@ -32,13 +29,13 @@ from m2dr.evaluate.grid import (
     require_distinct_names,
     require_same_queries,
 )
-from m2dr.evaluate.pick import BYTES, LATENCY
+from m2dr.tasks.compare import plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SEPARATE = "separate"
-Drawings = Iterator[tuple[str, Callable[[Theme], "Figure"]]]  # name of a file without its suffix
+Drawings = Iterator[tuple[str, Callable[[], "Figure"]]]  # name of a file without its suffix
 
 
 @dataclass(frozen=True)
@@ -51,22 +48,13 @@ class ModelResult:
     provenance: Provenance | None  # None: not recorded
 
 
-@dataclass(frozen=True)
-class FiguresReport:
-    """The figures that were drawn, and why others are missing."""
-
-    files: tuple[Path, ...]
-    notes: tuple[str, ...]
-
-
-def draw_figures(request: FiguresRequest) -> FiguresReport:
-    """Draw all figures that the results allow, a folder per corpus and split.
+def draw_figures(request: FiguresRequest) -> tuple[Path, ...]:
+    """Draw all figures that the results allow, a folder per corpus and split; return the files.
 
     Raises:
         UserError: no grid is there, grids of one place are of different queries or have one name,
-            a measure was not measured, or a name of something published is unknown.
+            or a measure was not measured.
     """
-    shown = published(request.published)
     places = by_place(read_results(request.results))
     separate = joined_grid(request.separate) if request.separate else None
     if separate and all(separate.place != place for place, _ in places):
@@ -74,38 +62,30 @@ def draw_figures(request: FiguresRequest) -> FiguresReport:
             f"{request.separate} is of {separate.place}, and the results are of "
             f"{', '.join(place for place, _ in places)}."
         )
-    files, notes = [], []
+    files = []
     for place, results in places:
         grids = [result.grid for result in results]
         reference = separate if separate and separate.place == place else None
-        reference = reference or next((grid for grid in grids if _is_separate(grid)), None)
+        ends = (SEPARATE, f"-{SEPARATE}")
+        reference = reference or next((g for g in grids if g.model.endswith(ends)), None)
         measures = request.measures or (_common_measure(grids),)
         for measure in measures:
-            for name, draw in _drawings(results, measure, shown, reference):
-                figure = draw(THEMES[request.theme])
+            for name, draw in _drawings(results, measure, reference):
+                figure = draw()
                 for kind in request.formats:
                     files.append(save(figure, request.out / plain(place) / f"{name}.{kind}"))
-        if not reference:
-            notes.append(f"{place}: no results named {SEPARATE!r} are given, so the gap to them is "
-                         "not drawn")  # fmt: skip
-        without = [result.grid.model for result in results if result.costs is None]
-        if without:
-            notes.append(f"{place}: the costs of {', '.join(without)} were not measured")
-        for name in dict.fromkeys(one.measure for one in shown if one.measure not in measures):
-            notes.append(f"{place}: published scores are {name}, which is not drawn")
-    return FiguresReport(tuple(files), tuple(notes))
+    return tuple(files)
 
 
 def _drawings(
     results: Sequence[ModelResult],
     measure: str,
-    shown: Sequence[Published],
     reference: Grid | None,
 ) -> Drawings:
     """Yield all figures of one measure on one corpus and split: a row for each kind."""
     grids, name = [result.grid for result in results], plain(measure)
     costs = {result.grid.model: result.costs for result in results if result.costs}
-    yield f"{name}-layers", partial(draw_quality, grids, measure, shown)
+    yield f"{name}-layers", partial(draw_quality, grids, measure)
     yield f"{name}-gap-to-whole", partial(draw_gap_to_whole, grids, measure)
     if reference:
         others = [grid for grid in grids if grid.model != reference.model]
@@ -124,16 +104,6 @@ def _common_measure(grids: Sequence[Grid]) -> str:
         if all(name in grid.measures for grid in grids):
             return name
     raise UserError(f"The models on {grids[0].place} have no measure in common.")
-
-
-def _is_separate(grid: Grid) -> bool:
-    return grid.model == SEPARATE or grid.model.endswith(f"-{SEPARATE}")
-
-
-def plain(name: str) -> str:
-    """Return a name as a file name."""
-    kept = "".join(char if char.isalnum() or char in "@.-_+" else "-" for char in name)
-    return kept.strip(".-")[:120] or "figure"
 
 
 def read_results(folders: Sequence[Path]) -> tuple[ModelResult, ...]:

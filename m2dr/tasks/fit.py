@@ -6,7 +6,6 @@ the tokens, W dims of the embedding.
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError, counted
-from m2dr.core.files import atomic_path, cache_folder, return_free_memory
+from m2dr.core.files import return_free_memory
 from m2dr.core.progress import progress, say
 from m2dr.core.records import FitInputs, FitRecord, ModelCard, Rotation, Side
 from m2dr.core.settings import FitSettings
@@ -30,13 +29,15 @@ from m2dr.model.exits import TokenFeatures, WordFeatures, give_exits, token_feat
 from m2dr.model.hub import find_folder, revision_of
 from m2dr.model.modules import rotate
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
-from m2dr.tasks.encode_texts import (
+from m2dr.tasks.corpus import open_corpus
+from m2dr.tasks.encoder import (
+    at_revision,
+    default_dims,
     embed_tokens,
     embed_tokens_and_states,
-    open_corpus,
+    fitted_cuts,
     tokens_per_batch,
 )
-from m2dr.tasks.encoder import at_revision, default_dims, fitted_cuts
 from m2dr.tasks.run_folder import begin, clear, held, refuse_backbone
 from m2dr.train.linear_fit import (
     RIDGES,
@@ -57,7 +58,6 @@ COUNTED = 16384  # texts whose tokens are counted, to know which are rare
 HELD_OUT = 1024  # texts to choose λ by, at most; never part of the moments
 ONE_OF = 8  # of so many texts one is held out, until there are enough
 VECTORS = 8192  # embeddings that the rotation is fitted on, at most
-KEPT_BYTES = range(2**20, 2**26)  # of the embeddings of a vocabulary that are kept
 QUERIES = "train"  # the split whose queries are read
 WORDS = (3, 15)  # of a snippet, from the first to below the second
 SNIPPETS = 2  # of each long text
@@ -123,7 +123,7 @@ def _read(
     for start in range(0, min(COUNTED, len(texts)), WINDOW):  # a tokenizer needs kilobytes a text
         part = texts.read(start, min(start + WINDOW, COUNTED))
         rows = rows_of(encoder.card, tokenizer, part, length)
-        counts += count_tokens(Ragged.of(rows), len(counts))
+        counts += np.bincount(Ragged.of(rows).tokens, minlength=len(counts))
     features = read_features(encoder, tokenizer, counts, settings.identity)
     sums = Sums(Moments(encoder.layers - 1, settings.inputs == "all-layers"))
     done, until = 0, len(texts) if settings.texts else FIRST
@@ -350,11 +350,6 @@ def rows_of(
     return rows
 
 
-def count_tokens(rows: Ragged, ids: int) -> NDArray[np.int64]:
-    """Return how often each id stands in some rows, [V]."""
-    return np.bincount(rows.tokens, minlength=ids)
-
-
 def drop_exits(encoder: Encoder) -> None:
     """Remove all exits below the last layer, fitted or trained."""
     encoder.fitted = None
@@ -422,41 +417,12 @@ def read_features(
         identity: random signs per token.
     """
     ids = tokenizer.ordinary_ids()
+    rows, layers = tokenizer.alone(ids), (encoder.layers,)
     single = np.zeros((len(counts), encoder.card.width), np.float32)
-    single[ids] = _single_tokens(encoder, tokenizer, ids)
+    with progress("Reading the vocabulary", len(ids), "tokens") as advance:
+        single[ids] = embed_tokens(encoder, rows, tokenizer.pad_id, layers, advance)[0]
     special = sorted({*range(len(counts))} - {*ids})
     return token_features(encoder.words, single, counts, special, identity)
-
-
-def _single_tokens(
-    encoder: Encoder, tokenizer: ModelTokenizer, ids: list[int]
-) -> NDArray[np.float32]:
-    """Return the embeddings of single tokens, [tokens, W].
-
-    They depend on the model alone and take most of the time of a fit on few documents, so that a
-    file keeps them.
-    """
-    card, file = encoder.card, None
-    if card.fingerprint and 4 * len(ids) * card.width in KEPT_BYTES:
-        dtype = str(next(encoder.parameters()).dtype).removeprefix("torch.")
-        sizes = (str(encoder.layers), str(card.width))  # a fingerprint tells nothing of a cut width
-        words = (card.fingerprint, *sizes, card.pooling, encoder.device.type, dtype)
-        with suppress(UserError):
-            file = cache_folder() / "vocabularies" / f"{'-'.join(words)}.npy"
-    if file is not None and file.exists():
-        with suppress(OSError, ValueError, EOFError):
-            kept: NDArray[np.float32] = np.load(file, allow_pickle=False)
-            if kept.shape == (len(ids), card.width) and np.isfinite(kept).all():
-                return kept.astype(np.float32)
-    rows, layers = tokenizer.alone(ids), (encoder.layers,)
-    with progress("Reading the vocabulary", len(ids), "tokens") as advance:
-        single: NDArray[np.float32] = embed_tokens(
-            encoder, rows, tokenizer.pad_id, layers, advance
-        )[0]
-    if file is not None:
-        with suppress(UserError), atomic_path(file) as temporary, temporary.open("wb") as opened:
-            np.save(opened, single, allow_pickle=False)
-    return single
 
 
 def read_texts(
@@ -580,7 +546,7 @@ def fit_texts_now(
     if features is None:
         read = texts.read(0, len(texts))
         rows = Ragged.of(rows_of(encoder.card, tokenizer, read, length))
-        counts = count_tokens(rows, len(encoder.words))
+        counts = np.bincount(rows.tokens, minlength=len(encoder.words))
         features = read_features(encoder, tokenizer, counts, 0)
     sums, places = Sums(Moments(encoder.layers - 1)), range(len(texts))
     read_sums(sums, encoder, tokenizer, features, texts, places, length, seed)

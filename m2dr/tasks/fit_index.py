@@ -19,6 +19,7 @@ from m2dr.core.files import (
     remove_files,
     remove_stale_lock,
     sha256_of,
+    write_record,
 )
 from m2dr.core.progress import progress, say
 from m2dr.core.records import EXITS_FILE, FitRecord, IndexExits
@@ -33,7 +34,6 @@ from m2dr.index.exit_files import (
     fitting_exits,
     forget_states,
     sampled_rows,
-    write_exits_record,
 )
 from m2dr.index.manifest import store_folder
 from m2dr.index.store import Store, open_store
@@ -53,14 +53,13 @@ from m2dr.model.exits import (
 from m2dr.model.graphs import BatchEncoder, require_runtime
 from m2dr.model.hub import EXITS, STATIC, TOKENIZER
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
-from m2dr.tasks.encode_corpus import CorpusRows, EncodingJob, ShardReader
-from m2dr.tasks.encode_texts import embed_tokens, embed_tokens_and_states, open_corpus
-from m2dr.tasks.encoder import label_of, newest_model
+from m2dr.tasks.corpus import CorpusDigest, open_corpus
+from m2dr.tasks.encode_corpus import EncodingJob, ShardReader
+from m2dr.tasks.encoder import embed_tokens, embed_tokens_and_states, label_of, newest_model
 from m2dr.tasks.fit import (
     HELD_OUT,
     ONE_OF,
     as_sample,
-    count_tokens,
     read_features,
     record_of,
     snippets,
@@ -152,7 +151,7 @@ def fit_states(
     Raises:
         UserError: a state or an embedding is not finite.
     """
-    counts = count_tokens(rows, len(encoder.words))
+    counts = np.bincount(rows.tokens, minlength=len(encoder.words))
     if encoder.fitted is not None and not whole_words:
         # A fit embeds tokens before it rotates the embedding, and words are embedded after it.
         features = with_counts(encoder.fitted.tokens, counts, identity)
@@ -233,7 +232,7 @@ def word_features(
     words, pieces = found
     with_its_words = partial(rows_with_words, words, pieces, len(encoder.words))
     longer = with_its_words(rows)
-    counts = count_tokens(longer, len(encoder.words) + words.count)
+    counts = np.bincount(longer.tokens, minlength=len(encoder.words) + words.count)
     with progress("Reading words", len(pieces), "words") as advance:
         around, layers = tokenizer.enclosed(pieces), (encoder.layers,)
         alone = embed_tokens(encoder, around, tokenizer.pad_id, layers, advance)[0]
@@ -321,7 +320,7 @@ def fit_index(request: FitIndexRequest) -> tuple[Path, IndexExits]:
         exits,
         store.manifest.runtime,
     )
-    if not CorpusRows.of(dataset).are_in(store):
+    if not CorpusDigest.of(dataset).is_of(store.manifest):
         raise UserError(
             f"The documents of {request.corpus} are not those that {folder} holds; "
             "m2dr index corpus encodes what has changed."
@@ -372,7 +371,7 @@ def _write(encoder: Encoder, store: Store, fit: FitRecord, dtype: str, folder: P
         dtype,
         tuple((name, sha256_of(folder / name)) for name in names),
     )
-    write_exits_record(folder, record)
+    write_record(folder / EXITS_FILE, record)
     forget_states(folder)
     return record
 

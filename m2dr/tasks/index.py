@@ -15,7 +15,7 @@ from m2dr.core.records import Cut, Document, Fields, ModelCard
 from m2dr.core.requests import SHARD_ROWS, ImportRequest, IndexRequest, PushRequest
 from m2dr.data.dataset import Dataset
 from m2dr.index.faiss import build_index, check_engine
-from m2dr.index.fields import FIELDS, write_fields
+from m2dr.index.filters import FIELDS, write_fields
 from m2dr.index.importing import ImportedVectors, open_npy, open_pyserini
 from m2dr.index.manifest import (
     DIGITS,
@@ -37,13 +37,13 @@ from m2dr.index.store import (
     open_store,
     text_digests,
 )
-from m2dr.index.vectors import Floats, prefixes
+from m2dr.index.vectors import prefixes
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device, choose_dtype
+from m2dr.tasks.corpus import document_line, open_corpus
 from m2dr.tasks.encode_corpus import encode_stores
-from m2dr.tasks.encode_texts import document_line, embed_texts, open_corpus
-from m2dr.tasks.encoder import document_layers, label_of, newest_model
+from m2dr.tasks.encoder import document_layers, embed_texts, label_of, newest_model
 from m2dr.tasks.fit_index import fit_exits
 
 CORPUS = "corpus.jsonl"  # of a folder in the layout of BEIR
@@ -261,39 +261,23 @@ def _import_store(
     fields: Mapping[str, Fields],
     overwrite: bool,
 ) -> Store:
-    """Write vectors of another tool as a store, from where an earlier import stopped."""
-    with lock(folder.parent), progress("Importing", len(foreign.docids), "documents") as advance:
+    """Write vectors of another tool as a store."""
+    count = len(foreign.docids)
+    with lock(folder.parent), progress("Importing", count, "documents") as advance:
         end_sync(folder.parent)
         if overwrite:
             clear_store(folder)
-        rows = range(0, len(foreign.docids), plan.shard_rows)
-        blocks = [range(start, min(start + plan.shard_rows, len(foreign.docids))) for start in rows]
         if (folder / STORE).exists():
-            held = open_store(folder)
-            held.manifest.plan.refuse_other(plan, folder, ("shard_rows",))
-            digests = b"".join(_digests(foreign.checked(block)) for block in blocks)
-            if (held.docids.data, held.digests().tobytes()) != (foreign.docids.data, digests):
-                raise UserError(
-                    f"{folder} holds other vectors than these; --overwrite replaces them."
-                )
-            return held
+            raise UserError(f"{folder} holds vectors already; --overwrite replaces them.")
         writer = begin_store(folder, plan)
-        try:
-            for number, block in enumerate(blocks):
-                vectors = foreign.checked(block)
-                docids, digests = foreign.docids[block.start : block.stop], _digests(vectors)
-                if not writer.holds(number, docids, digests):
-                    writer.write(number, docids, np.asarray(vectors, np.float32), digests)
-                advance(len(block))
-        except KeyboardInterrupt:
-            raise Interrupted("Importing stopped; the same command goes on from there.") from None
+        for number, start in enumerate(range(0, count, plan.shard_rows)):
+            block = range(start, min(start + plan.shard_rows, count))
+            vectors, docids = foreign.checked(block), foreign.docids[start : block.stop]
+            digests = text_digests(vector.tobytes() for vector in np.ascontiguousarray(vectors))
+            writer.write(number, docids, np.asarray(vectors, np.float32), digests)
+            advance(len(block))
         writer.finish(write_fields(folder / FIELDS, (fields.get(d, ()) for d in foreign.docids)))
     return open_store(folder)
-
-
-def _digests(vectors: Floats) -> bytes:
-    """Return what tells imported vectors [n, width], as `text_digests` tells texts."""
-    return text_digests(vector.tobytes() for vector in np.ascontiguousarray(vectors))
 
 
 def _try(
@@ -364,16 +348,8 @@ def push_indexes(request: PushRequest) -> PushReport:
     try:
         for store, dim in jobs:
             with progress("Pushing", store.documents, "documents") as advance:
-                sent.append(
-                    push(
-                        store,
-                        dim,
-                        server,
-                        request.engine,
-                        overwrite=request.overwrite,
-                        progress=advance,
-                    )
-                )
+                way, again = request.engine, request.overwrite
+                sent.append(push(store, dim, server, way, overwrite=again, progress=advance))
     except KeyboardInterrupt:
         raise Interrupted(
             "Pushing stopped; the same command without --overwrite goes on from there."

@@ -24,8 +24,8 @@ from m2dr.index.vectors import prefixes
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device, choose_dtype
-from m2dr.tasks.encode_texts import embed_texts, open_corpus
-from m2dr.tasks.encoder import document_layer, label_of, newest_model
+from m2dr.tasks.corpus import open_corpus
+from m2dr.tasks.encoder import document_layer, embed_texts, label_of, newest_model
 
 Answers = Mapping[str, frozenset[str]]  # query id → docids known to answer it, one at least
 # Queries to their rankings, each with the score of the best of its known answers.
@@ -93,7 +93,7 @@ def _groups(request: MineRequest, dataset: Dataset) -> Iterator[tuple[dict[str, 
 
     A query without a text, or whose answers have none, is left out.
     """
-    queries, relevant, known, _ = answered_queries(dataset, request.split)
+    queries, relevant, known = answered_queries(dataset, request.split)
     queries = queries[: request.queries or None]
     asked = {query.id: known[query.id] for query in queries}
     ranker = {"bm25": _by_bm25, "model": _by_model}[request.retriever](request, dataset, asked)

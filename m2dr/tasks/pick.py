@@ -1,34 +1,30 @@
 """`m2dr pick`: pick the best cut within a budget, and list the cuts on the frontier."""
 
-import shlex
-from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from m2dr.core.errors import UserError, counted
-from m2dr.core.progress import say
 from m2dr.core.records import Cut
-from m2dr.core.requests import INDEXES, MODELS, CostsRequest, PickRequest
-from m2dr.evaluate.costs import COSTS, Costs, read_costs
-from m2dr.evaluate.grid import Grid, aligned, format_score, read_provenance
-from m2dr.evaluate.pick import (
+from m2dr.core.requests import PickRequest
+from m2dr.evaluate.costs import (
     BYTES,
+    COSTS,
     LATENCY,
     QUALITY,
     WORK,
     Budget,
     Candidate,
+    Costs,
     frontier,
     millions,
     nothing_fits,
     pick,
     priced,
+    read_costs,
     with_unit,
 )
+from m2dr.evaluate.grid import Grid, aligned, format_score, read_provenance
 from m2dr.tasks.compare import USUAL, grid_of
-from m2dr.tasks.costs import measure_costs
-from m2dr.tasks.rank import INDEX_EXITS, pairing_of
 
 
 @dataclass(frozen=True)
@@ -85,26 +81,6 @@ class Choice:
             ]
         )
 
-    def commands(self, indexes: Path = INDEXES) -> list[str]:
-        """Return the commands that use the chosen cut."""
-        costs, cut = self.costs, self.chosen.cut
-        documents = costs.document_layer(cut)
-        common = ["--model", costs.model, "--corpus", costs.corpus]
-        common += ["--indexes", str(indexes)] if indexes != INDEXES else []
-        layers = ["--query-layer", cut.layer, "--document-layer", documents, "--dim", cut.dim]
-        if cut.layer < costs.whole.layer == documents:
-            # A search by queries of a shallow layer takes the exits of the index unless told.
-            of_index = pairing_of(self.grid.model)[0].endswith(INDEX_EXITS)
-            layers += ["--exits", "index" if of_index else "model"]
-        lines = [
-            ["index", "corpus", *common, "--layer", documents, "--dim", cut.dim],
-            ["search", "a query", *common, *layers],
-        ]
-        if costs.documents_from == "same" and cut.layer > 0 and cut != costs.whole:
-            out = f"{costs.model.rstrip('/')}-{cut}"
-            lines.insert(0, ["export", costs.model, "--cut", cut, "--out", out])
-        return [shlex.join(["m2dr", *map(str, line)]) for line in lines]
-
     def record(self) -> dict[str, Any]:
         """Return the chosen cut and the frontier with the names of grid.json and costs.json."""
 
@@ -157,9 +133,11 @@ def pick_cut(request: PickRequest) -> Choice:
                 f"The {measure} of {grid.model} at {whole} is {values[whole]:g}, of which no share "
                 f"can be kept; give a floor as --at-least {measure}=VALUE."
             )
-    costs = _costs(request, grid)
-    if not values.keys() & costs.cells.keys():
-        raise UserError(f"{request.folder / COSTS} knows none of the cuts of the grid.")
+    if not (request.folder / COSTS).exists():
+        raise UserError(
+            f"The costs of {grid.model} were never measured; evaluate retrieval --costs does it."
+        )
+    costs = read_costs(request.folder)
     candidates = priced(grid, costs, measure, request.percentile)
     ceilings = {
         LATENCY: request.latency_ms,
@@ -174,16 +152,9 @@ def pick_cut(request: PickRequest) -> Choice:
     made = read_provenance(request.folder)
     if made and made.fingerprint != costs.fingerprint:
         notes.append(
-            f"the costs are of {costs.model} with other weights than the results have; "
-            "--measure-costs measures them again"
+            f"the costs are of {costs.model} with other weights than the results have; measure "
+            "them again"
         )
-    if whole != costs.whole:
-        notes.append(
-            f"the grid does not reach the full model, {costs.whole}; shares are of {whole}"
-        )
-    unknown = len(grid.cuts) - len(candidates)
-    if unknown:
-        notes.append(f"costs of {unknown} of {len(grid.cuts)} cuts are not known")
     return Choice(
         chosen=chosen,
         frontier=tuple(frontier(candidates)),
@@ -196,44 +167,3 @@ def pick_cut(request: PickRequest) -> Choice:
         budget=budget,
         notes=tuple(notes),
     )
-
-
-def _costs(request: PickRequest, grid: Grid) -> Costs:
-    """Read the costs kept with the grid; measure them if there are none or when asked to."""
-    if (request.folder / COSTS).exists() and not request.measure_costs:
-        return read_costs(request.folder)
-    known: Any = None  # what knows the model and the corpus
-    with suppress(UserError):  # costs that are measured again may be damaged
-        known = read_costs(request.folder)
-    known = known or read_provenance(request.folder)
-    name, pairing = pairing_of(grid.model)
-    model = request.model or (known.model if known else "")
-    if not model:
-        folder = MODELS / name.removesuffix(INDEX_EXITS)
-        if not folder.is_dir():
-            raise UserError(
-                f"The costs of {folder.name} were never measured, and there is no {folder} to "
-                f"measure; say where the model is with --model, and its corpus with --corpus."
-            )
-        model = str(folder)
-    if not request.model:
-        say(f"Costs are measured of the model {model}; --model names another.")
-    costs = CostsRequest(
-        model=model,
-        corpus=request.corpus or (known.corpus if known else grid.corpus),
-        split=grid.split or "test",
-        layers=grid.layers,
-        dims=grid.dims,
-        pairing=pairing,
-        exits="index" if name.endswith(INDEX_EXITS) else "model",
-        root=request.root,
-        device=request.device,
-        dtype=request.dtype,
-    )
-    try:
-        return measure_costs(costs, request.folder)
-    except UserError as error:
-        raise UserError(
-            f"The costs of {request.folder} were to be measured, with --model {costs.model} "
-            f"--corpus {costs.corpus}, and could not be: {error}"
-        ) from error

@@ -30,7 +30,7 @@ from m2dr.model.mlm import (
 )
 from m2dr.model.st_folder import reshaping_module
 from m2dr.model.tokenizer import ModelTokenizer
-from m2dr.tasks.encode_texts import open_corpus
+from m2dr.tasks.corpus import open_corpus
 from m2dr.tasks.encoder import at_revision
 from m2dr.tasks.recipe import stairs_of
 from m2dr.tasks.run_folder import opened, refuse_backbone

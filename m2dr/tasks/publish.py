@@ -1,6 +1,6 @@
 """Export a cut of a model, write its card, and upload it to the Hugging Face hub."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -9,13 +9,11 @@ from tempfile import TemporaryDirectory
 
 from m2dr.core.errors import UserError, counted, nearest
 from m2dr.core.files import error_summary, lock_folder
-from m2dr.core.progress import say
 from m2dr.core.records import EXPORTED_FILE, Cut, CutCosts, ExportRecord, MeasuredCut, ModelCard
 from m2dr.core.requests import GRAPHS, RESULTS, CardRequest, ExportRequest, PushModelRequest
 from m2dr.evaluate.costs import bytes_per_document
 from m2dr.evaluate.grid import GRID
-from m2dr.evaluate.measures import BEIR13
-from m2dr.model.card import README, MeasuredGrid, hub_dataset, read_training_settings, write_readme
+from m2dr.model.card import README, MeasuredGrid, read_training_settings, write_readme
 from m2dr.model.checkpoint import (
     TOKENIZERS,
     export_cut,
@@ -53,15 +51,7 @@ FILES = (
 _IN_MODULES = ("config.json", "*_config.json", "*.safetensors")
 
 
-@dataclass(frozen=True)
-class ExportReport:
-    """What was exported: lines of the answer, and notes beside them."""
-
-    lines: tuple[str, ...]
-    notes: tuple[str, ...] = ()
-
-
-def export_model(request: ExportRequest) -> ExportReport:
+def export_model(request: ExportRequest) -> tuple[str, ...]:
     """Write a cut as a folder or a graph, the first layers of a model, or layer 0 as a table.
 
     Raises:
@@ -85,16 +75,16 @@ def export_model(request: ExportRequest) -> ExportReport:
         raise UserError(f"--out {request.out} lies in the folder of the model that is exported.")
     if layer == 0:
         tokens, dims = write_table(model, request.out, dim, request.exits)
-        return ExportReport((f"Layer 0: {tokens:,} tokens, {dims} dims; {request.out}",))
+        return (f"Layer 0: {tokens:,} tokens, {dims} dims; {request.out}",)
     if dim is None and request.exits is None and not request.format:
         card = export_cut(model, layer, request.out)
         cuts = ", ".join(map(str, card.cuts)) or "none"
         line = f"{counted(card.layers, 'layers')}, cuts trained: {cuts}; {request.out}"
-        return ExportReport((line,))
+        return (line,)
     return _export_cut(request, model, Cut(layer, dim or read_card(model).width))
 
 
-def _export_cut(request: ExportRequest, model: str, cut: Cut) -> ExportReport:
+def _export_cut(request: ExportRequest, model: str, cut: Cut) -> tuple[str, ...]:
     card, exits = read_card(model), request.exits
     if exits and cut.layer == card.layers:
         raise UserError(
@@ -106,7 +96,7 @@ def _export_cut(request: ExportRequest, model: str, cut: Cut) -> ExportReport:
     made, name = cut_model(model, cut, exits), names_of([model])[0]
     results: list[ModelResult] = []
     if not made.of_index:  # results do not say by which exits of an index
-        results, _ = _results_of(card, name, CardRequest(Path(model), request.results))
+        results = _results_of(card, name, CardRequest(Path(model), request.results))
     record = ExportRecord(
         cut=cut,
         full=card.full,
@@ -129,13 +119,10 @@ def _export_cut(request: ExportRequest, model: str, cut: Cut) -> ExportReport:
         lines.append(f"{row.corpus} {row.split}: {row.measure} {row.value:.4f}{full}")
     if record.lowest_cosine is not None:
         lines.append(f"Lowest cosine to the vectors of torch in fp32: {record.lowest_cosine:.6f}")
-    notes = []
     if record.query_only:
         documents = Cut(record.full.layer, cut.dim)
-        notes.append(f"{cut} encodes queries, and finds documents of {documents}; export both.")
-    if not record.measured:
-        notes.append(f"No results of {record.model} were found, so the card shows none of {cut}.")
-    return ExportReport(tuple(lines), tuple(notes))
+        lines.append(f"{cut} encodes queries, and finds documents of {documents}; export both.")
+    return tuple(lines)
 
 
 def _measured(results: list[ModelResult], cut: Cut, full: Cut) -> Iterator[MeasuredCut]:
@@ -179,9 +166,7 @@ def save_cut(model: str, cut: Cut, documents: int, out: Path, force: bool = Fals
     if cut.layer == 0 or cut == read_card(model).full:
         save_model(model, max(cut.layer, documents), out)
         return
-    report = export_model(ExportRequest(out=out, cut=cut, model=model, force=force))
-    for note in report.notes:
-        say(note)
+    export_model(ExportRequest(out=out, cut=cut, model=model, force=force))
 
 
 def save_model(model: str, layers: int, out: Path) -> ModelCard:
@@ -203,14 +188,13 @@ class CardReport:
 
     path: Path
     grids: tuple[MeasuredGrid, ...]
-    notes: tuple[str, ...]
 
     def lines(self) -> Iterator[str]:
         """Yield the lines that say what the card shows."""
         for grid in self.grids:
             place, cuts = f"{grid.corpus} {grid.split}".strip(), counted(len(grid.cells), "cuts")
             yield f"{place}: {', '.join(grid.measures)} of {cuts}"
-        yield str(self.path)
+        yield f"{self.path}" + ", without results" * (not self.grids)
 
 
 def write_card(request: CardRequest) -> CardReport:
@@ -225,13 +209,11 @@ def write_card(request: CardRequest) -> CardReport:
     folder = request.model
     _require_own(folder)
     card, name = read_card(str(folder)), names_of([str(folder)])[0]
-    results, notes = _results_of(card, name, request)
+    results = _results_of(card, name, request)
     with lock_folder(folder):
         grids = tuple(
             MeasuredGrid(
                 corpus=grid.corpus,
-                dataset=hub_dataset(made.corpus if made else "")
-                or (f"BeIR/{grid.corpus}" if grid.corpus in BEIR13 else grid.corpus),
                 split=grid.split,
                 size=counted(grid.queries, grid.unit),
                 cells=grid.cells,
@@ -241,8 +223,8 @@ def write_card(request: CardRequest) -> CardReport:
             for grid, made in ((result.grid, result.provenance) for result in results)
         )
         settings = read_training_settings(folder / TRAINING)
-        write_readme(card, folder, settings, grids, name, read_exported(folder))
-    return CardReport(folder / README, grids, tuple(notes))
+        write_readme(card, folder, settings, grids, export=read_exported(folder))
+    return CardReport(folder / README, grids)
 
 
 def _require_own(folder: Path) -> None:
@@ -250,45 +232,33 @@ def _require_own(folder: Path) -> None:
         raise UserError(f"{folder} is no model that m2dr wrote: no {CARD} is in it.")
 
 
-def _results_of(
-    card: ModelCard, name: str, request: CardRequest
-) -> tuple[list[ModelResult], list[str]]:
-    """Return the results of a model, and sentences on those that were passed over."""
+def _results_of(card: ModelCard, name: str, request: CardRequest) -> list[ModelResult]:
+    """Return the results of a model; means of several corpora have only its name.
+
+    A fingerprint does not cover pooling, prefixes and the similarity, so that two folders may share
+    it. The folder that was measured may have been renamed since.
+    """
     if not request.results and not any(RESULTS.rglob(GRID)):
-        return [], [f"There are no results in {RESULTS}/, so the card shows none."]
+        return []
     every = read_results(request.results or (RESULTS,))
-    own = [result for result in every if _is_of(result, card, name, request.model)]
+    own = []
+    for result in every:
+        made = result.provenance
+        if made is None:
+            is_own = result.grid.model == name
+        else:
+            place = Path(made.model)
+            is_another = place.is_dir() and place.resolve() != request.model.resolve()
+            is_own = made.fingerprint == card.fingerprint and not is_another
+        if is_own:
+            own.append(result)
     if not own and request.results:
         models = sorted({result.grid.model for result in every})
         raise UserError(
             f"{', '.join(map(str, request.results))} holds results of {', '.join(models)[:200]}, "
             f"and none of {request.model} as it is now."
         )
-    unknown = [result for result in own if result.provenance is None]
-    by_name = f"{counted(len(unknown), 'grids')} without made.json taken by the name {name}."
-    return own, [by_name] if unknown else []
-
-
-def _is_of(result: ModelResult, card: ModelCard, name: str, folder: Path) -> bool:
-    """Return whether results are of this model; means of several have only a name.
-
-    A fingerprint does not cover pooling, prefixes and the similarity, so that two folders may share
-    it. The folder that was measured may have been renamed since.
-    """
-    made = result.provenance
-    if made is None:
-        return bool(result.grid.model == name)
-    measured = Path(made.model)
-    is_another = measured.is_dir() and measured.resolve() != folder.resolve()
-    return made.fingerprint == card.fingerprint and not is_another
-
-
-@dataclass(frozen=True)
-class PushedFile:
-    """A file of a model on its way to the hub."""
-
-    name: str  # path in the model's folder, and in the repository
-    bytes: int
+    return own
 
 
 @dataclass(frozen=True)
@@ -297,19 +267,19 @@ class PushedModel:
 
     id: str
     revision: str
-    files: tuple[PushedFile, ...]
+    files: Mapping[str, int]  # path -> bytes
     url: str  # of the commit; empty where nothing was sent
     commit: str  # its hash
 
     @property
     def bytes(self) -> int:
         """Size of all files."""
-        return sum(file.bytes for file in self.files)
+        return sum(self.files.values())
 
     def lines(self) -> Iterator[str]:
         """Yield the lines that say what was sent, or would be."""
-        for file in self.files:
-            yield f"{file.bytes:>15,}  {file.name}"
+        for name, size in self.files.items():
+            yield f"{size:>15,}  {name}"
         what = f"{counted(len(self.files), 'files')}, {self.bytes / 1e6:,.1f} MB"
         if self.url:
             yield f"{what}: {self.url}"
@@ -351,7 +321,15 @@ def push_model(request: PushModelRequest) -> PushedModel:
     if (folder / CHECKPOINTS).exists():
         raise UserError(f"{folder} holds a training that is not finished.")
     read_card(str(folder))  # the files are those that m2dr.json was written for
-    files = model_files(folder)
+    patterns = [*FILES, "LICENSE*"]
+    for row in listed_modules(folder):
+        patterns += [f"{row.path}/{kind}" for kind in _IN_MODULES] if row.path else []
+    paths = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
+    files = {
+        path.relative_to(folder).as_posix(): path.stat().st_size
+        for path in sorted(paths)
+        if not path.name.startswith(".")
+    }
     if request.dry_run:
         return PushedModel(request.id, revision, files, "", "")
     from huggingface_hub import HfApi, get_token
@@ -371,13 +349,20 @@ def push_model(request: PushModelRequest) -> PushedModel:
             )
         if revision != MAIN:
             api.create_branch(request.id, branch=revision, exist_ok=True)
+        # Files of an earlier model that are not among those to come.
+        patterns = [*FILES, *(f"[0-9]_*/{kind}" for kind in _IN_MODULES)]
+        old = [
+            name
+            for name in sorted({*api.list_repo_files(request.id, revision=revision)} - {*files})
+            if any(fnmatchcase(name, p) and name.count("/") == p.count("/") for p in patterns)
+        ]
         done = api.upload_folder(
             repo_id=request.id,
             folder_path=folder,
             revision=revision,
             commit_message=request.message or f"Upload {folder.resolve().name} with m2dr",
-            allow_patterns=[file.name for file in files],
-            delete_patterns=_left_over(api.list_repo_files(request.id, revision=revision), files),
+            allow_patterns=list(files),
+            delete_patterns=old,
         )
     except (UserError, KeyboardInterrupt):
         raise
@@ -397,27 +382,3 @@ def _require_id(name: str) -> None:
         if "/" in name:
             return
     raise UserError(f"{name!r} is no OWNER/NAME of a model on the hub.")
-
-
-def model_files(folder: Path) -> tuple[PushedFile, ...]:
-    """Return the files of a model, without checkpoints, logs, caches and hidden files."""
-    patterns = [*FILES, "LICENSE*"]
-    for row in listed_modules(folder):
-        patterns += [f"{row.path}/{kind}" for kind in _IN_MODULES] if row.path else []
-    paths = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
-    return tuple(
-        PushedFile(path.relative_to(folder).as_posix(), path.stat().st_size)
-        for path in sorted(paths)
-        if not path.name.startswith(".")
-    )
-
-
-def _left_over(there: list[str], files: tuple[PushedFile, ...]) -> list[str]:
-    """Return the files of a model in a repository that are not among those to come."""
-    patterns = [*FILES, *(f"[0-9]_*/{kind}" for kind in _IN_MODULES)]
-    old = set(there) - {file.name for file in files}
-    return [
-        name
-        for name in sorted(old)
-        if any(fnmatchcase(name, p) and name.count("/") == p.count("/") for p in patterns)
-    ]

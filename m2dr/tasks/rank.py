@@ -19,13 +19,7 @@ from m2dr.core.progress import progress, say
 from m2dr.core.records import Cut, Judgement, ModelCard, Query, Ranking, Run
 from m2dr.core.requests import Runs
 from m2dr.data.dataset import Dataset
-from m2dr.evaluate.checks import (
-    depth_checks,
-    grid_checks,
-    model_checks,
-    query_checks,
-    ranking_checks,
-)
+from m2dr.evaluate.checks import model_checks, query_checks, ranking_checks
 from m2dr.evaluate.grid import (
     Grid,
     LayerScores,
@@ -42,10 +36,8 @@ from m2dr.index.store import Store
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device, choose_dtype
-from m2dr.tasks.encode_texts import embed_texts
-from m2dr.tasks.encoder import document_layer, label_of
+from m2dr.tasks.encoder import document_layer, embed_texts, label_of
 
-WAYS = ("trained", "same", "last", "cross")
 INDEX_EXITS = ".index-exits"  # after a model's name: its queries pass the exits of an index
 DEEPEST = 1000  # documents of a ranking where no measure has a cutoff
 
@@ -62,49 +54,31 @@ class Pairing:
     layers: Mapping[int, int]  # of the queries -> of the documents
 
 
-def pairings(card: ModelCard, layers: Sequence[int], documents: str) -> tuple[Pairing, ...]:
-    """Return the pairings of `--documents`.
+def pairing(card: ModelCard, layers: Sequence[int], documents: str) -> Pairing:
+    """Return the pairing of `--documents`.
 
     Args:
         card: model card.
         layers: of the queries.
-        documents: trained, same, last or the number of a layer; or cross, for each of `layers`.
+        documents: trained, same, last or the number of a layer.
 
     Raises:
         UserError: it is none of these, or the encoder has no such layer.
     """
     trained = {layer: document_layer(card, layer) for layer in layers}
     if documents == "trained":
-        return (Pairing("", trained),)
+        return Pairing("", trained)
     if documents == "same":
         same = {layer: layer for layer in layers}
-        return (Pairing("" if same == trained else ".documents-same", same),)
-    if documents == "cross":
-        numbers = tuple(layers)
-    elif documents == "last":
-        numbers = (card.layers,)
-    elif documents.isdecimal():
-        numbers = (card.check(Cut(int(documents), 1)).layer,)
-    else:
+        return Pairing("" if same == trained else ".documents-same", same)
+    if documents != "last" and not documents.isdecimal():
         raise UserError(
-            f"--documents {documents} names no layer of documents; it is {', '.join(WAYS)} or the "
-            f"number of a layer from {card.lowest_layer} to {card.layers}."
+            f"--documents {documents} names no layer of documents; it is trained, same, last or "
+            f"the number of a layer from {card.lowest_layer} to {card.layers}."
         )
-    fixed = {number: dict.fromkeys(layers, number) for number in numbers}
-    return tuple(
-        Pairing("" if paired == trained else f".documents-{number:02d}", paired)
-        for number, paired in fixed.items()
-    )
-
-
-def pairing_of(grid: str) -> tuple[str, str]:
-    """Return the name of the model of a grid, and its `--documents`, by the name of the grid.
-
-    >>> pairing_of("mine.documents-06"), pairing_of("mine.documents-same"), pairing_of("mine")
-    (('mine', '6'), ('mine', 'same'), ('mine', 'trained'))
-    """
-    found = re.fullmatch(r"(.+)\.documents-(same|\d+)", grid)
-    return (found[1], found[2].lstrip("0") or "0") if found else (grid, "trained")
+    number = card.layers if documents == "last" else card.check(Cut(int(documents), 1)).layer
+    fixed = dict.fromkeys(layers, number)
+    return Pairing("" if fixed == trained else f".documents-{number:02d}", fixed)
 
 
 @dataclass(frozen=True)
@@ -279,131 +253,86 @@ class GridRanker:
         return Run(rankings)
 
 
-@dataclass(frozen=True)
-class GridEvaluation:
-    """Measures grids of one model on one corpus, whose documents are encoded.
+def measure_grid(
+    ranker: GridRanker, name: str, pairing: Pairing, folder: Path, runs: Runs, overwrite: bool
+) -> Grid:
+    """Measure the layers of a pairing that were not measured before; write grid and scores.
 
-    Attributes:
-        ranker: of the dims and measures that were asked for.
+    Args:
+        ranker: of the dims and measures that were asked for; its documents are encoded.
+        name: of the grid.
+        pairing: of the layers.
+        folder: of the grid.
         runs: the cuts whose runs are written.
         overwrite: measure again what was measured before.
-        digests: of the stores, by layer; those of layers that were not asked for besides.
+
+    Raises:
+        Interrupted: Ctrl-C; the layers measured so far are kept.
     """
+    dims, measures, place = ranker.dims, ranker.measures, folder / "runs"
+    full = Cut(max(pairing.layers), max(dims))
 
-    ranker: GridRanker
-    runs: Runs
-    overwrite: bool
-    digests: Mapping[int, str]
+    def keeps(cut: Cut) -> bool:
+        return runs == "all" or (runs == "whole" and cut == full)
 
-    def grid(self, name: str, pairing: Pairing, folder: Path) -> Grid:
-        """Measure the layers of a pairing that were not measured before; write grid and scores.
+    def keep(cut: Cut, run: Callable[[], Run]) -> None:
+        if keeps(cut):
+            write_qrels(ranker.task.judgements, place / "qrels.tsv")
+            write_run(run(), place / f"{cut}.trec", tag=re.sub(r"[^\w.-]", "-", folder.name))
 
-        The files keep what was measured before: layers that are not asked for now, where they have
-        the same dims and measures, and dims and measures of a layer that is.
-
-        Returns:
-            The grid that was asked for.
-
-        Raises:
-            Interrupted: Ctrl-C; the layers measured so far are kept.
-        """
-        card, asked = self.ranker.card, list(pairing.layers.items())
-        way = pairing_of(f"grid{pairing.suffix}")[1]
-        every = pairings(card, range(card.lowest_layer, card.layers + 1), way)[0].layers
-        files = {
-            pair: LayerScoresFile(folder, *pair, self.ranker.question(pair[0], digest))
-            for pair in every.items()
-            if (digest := self.digests.get(pair[1]))
-        }
-        read = ((pair, None if self.overwrite else file.read()) for pair, file in files.items())
-        before = {pair: part for pair, part in read if part is not None}
-        wide = self._widened([before[pair] for pair in asked if pair in before])
-        dims, measures = wide.ranker.dims, wide.ranker.measures
-        full, runs = Cut(max(pairing.layers), max(dims)), folder / "runs"
-
-        def keeps(cut: Cut) -> bool:
-            return self.runs == "all" or (self.runs == "whole" and cut == full)
-
-        def keep(cut: Cut, run: Callable[[], Run]) -> None:
-            if keeps(cut):
-                write_qrels(self.ranker.task.judgements, runs / "qrels.tsv")
-                tag = re.sub(r"[^\w.-]", "-", folder.name)
-                write_run(run(), runs / f"{cut}.trec", tag=tag)
-
-        def is_like(part: LayerScores) -> bool:
-            return part.dims == dims and set(part.measures) == set(measures)
-
-        known = {}
-        for pair in asked:
-            paths = [runs / f"{cut}.trec" for dim in dims if keeps(cut := Cut(pair[0], dim))]
-            if pair in before and is_like(before[pair]) and all(path.exists() for path in paths):
-                known[pair] = before[pair]
-            else:
-                files[pair].forget()
-                if runs.is_dir():
-                    remove_files(runs, f"L{pair[0]}D*.trec")  # perhaps of other weights
-        if known:
-            done = ", ".join(str(layer) for layer, _ in known)
-            say(f"{name}: layers {done} were measured before; --overwrite measures them again")
-        lacking = [pair for pair in asked if pair not in known]
-        try:
-            for pair, part in wide.ranker.measure(lacking, keep) if lacking else ():
-                files[pair].write(part)
-                known[pair] = part
-        except KeyboardInterrupt:
-            raise Interrupted(
-                f"Measuring stopped after {len(known)} of {counted(len(asked), 'layers')}; the "
-                "same command goes on from there."
-            ) from None
-        # The grid of the folder holds all layers of the same dims and measures.
-        there = before | known
-        alike = {pair: there[pair].only(dims, measures) for pair in sorted(there)
-                 if is_like(there[pair])}  # fmt: skip
-        if left := len(there) - len(alike):
-            say(
-                f"{folder} holds a grid of the dims and measures that were asked for now; "
-                f"{counted(left, 'layers')} measured before have others, and come back when those "
-                "are asked for"
-            )
-        write_scores(list(join_layers(list(alike.values())).values()), folder)
-        whole = Pairing(pairing.suffix, dict(alike.keys()))
-        write_grid(wide._grid(name, whole, list(alike.values())), folder)
-        shown = [known[pair].only(self.ranker.dims, self.ranker.measures) for pair in asked]
-        return self._grid(name, pairing, shown)
-
-    def _widened(self, before: Sequence[LayerScores]) -> "GridEvaluation":
-        """Return an evaluation of the dims and measures that were measured before, too."""
-        ranker = self.ranker
-        dims = {*ranker.dims, *(dim for part in before for dim in part.dims)}
-        measures = dict.fromkeys(name for part in before for name in part.measures)
-        task = replace(ranker.task, measures=(*measures | dict.fromkeys(ranker.measures),))
-        return replace(self, ranker=replace(ranker, task=task, dims=tuple(sorted(dims))))
-
-    def _grid(self, name: str, pairing: Pairing, parts: Sequence[LayerScores]) -> Grid:
-        scores = join_layers(parts)
-        first, ranker = next(iter(scores.values())), self.ranker
-        cells = {
-            cut: {
-                measure: overall(measure, one.at(cut).tolist()) for measure, one in scores.items()
-            }
-            for cut in first.cuts
-        }
-        task, card, store = ranker.task, ranker.card, next(iter(ranker.stores.values()))
-        queries, facts = len(first.query_ids), parts[0].facts
-        tied = {cut: count for part in parts for cut, count in part.tied.items()}
-        empty = {cut: count for part in parts for cut, count in part.empty.items()}
-        depth = min(ranker.depth, store.documents - task.dataset.drops_own_document)
-        own = read_card(ranker.model) if ranker.exits else card
-        differences = store.manifest.label.differences(label_of(own, ranker.model))
-        place = (name, task.dataset.name, task.split, queries, cells)
-        checks = (
-            *grid_checks(Grid(*place)),
-            *ranking_checks(tied, empty, queries - facts["unanswered"]),
-            *depth_checks(tuple(scores), depth, store.documents),
-            *query_checks(queries, **facts),
-            *model_checks(card, first.cuts, differences),
+    files = {
+        pair: LayerScoresFile(
+            folder, *pair, ranker.question(pair[0], ranker.stores[pair[1]].manifest.digest)
         )
-        return Grid(*place, tuple(_notes(task, card, pairing)), checks=checks)
+        for pair in pairing.layers.items()
+    }
+    known: dict[LayerPair, LayerScores] = {}
+    for pair, file in files.items():
+        before = None if overwrite else file.read()
+        paths = [place / f"{cut}.trec" for dim in dims if keeps(cut := Cut(pair[0], dim))]
+        if before and before.holds(dims, measures) and all(path.exists() for path in paths):
+            known[pair] = before.only(dims, measures)
+        else:
+            file.forget()
+            if place.is_dir():
+                remove_files(place, f"L{pair[0]}D*.trec")  # perhaps of other weights
+    if known:
+        done = ", ".join(str(layer) for layer, _ in known)
+        say(f"{name}: layers {done} were measured before; --overwrite measures them again")
+    lacking = [pair for pair in files if pair not in known]
+    try:
+        for pair, part in ranker.measure(lacking, keep) if lacking else ():
+            files[pair].write(part)
+            known[pair] = part
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"Measuring stopped after {len(known)} of {counted(len(files), 'layers')}; the same "
+            "command goes on from there."
+        ) from None
+    parts = [known[pair] for pair in files]
+    scores = join_layers(parts)
+    write_scores(list(scores.values()), folder)
+    first = next(iter(scores.values()))
+    cells = {
+        cut: {measure: overall(measure, one.at(cut).tolist()) for measure, one in scores.items()}
+        for cut in first.cuts
+    }
+    task, card, store = ranker.task, ranker.card, next(iter(ranker.stores.values()))
+    queries, facts = len(first.query_ids), parts[0].facts
+    tied = {cut: count for part in parts for cut, count in part.tied.items()}
+    empty = {cut: count for part in parts for cut, count in part.empty.items()}
+    own = read_card(ranker.model) if ranker.exits else card
+    checks = (
+        *ranking_checks(tied, empty, queries - facts["unanswered"]),
+        *query_checks(queries, **facts),
+        *model_checks(
+            card, first.cuts, store.manifest.label.differences(label_of(own, ranker.model))
+        ),
+    )
+    notes = tuple(_notes(task, card, pairing))
+    grid = Grid(name, task.dataset.name, task.split, queries, cells, notes, checks=checks)
+    write_grid(grid, folder)
+    return grid
 
 
 def _notes(task: RankingTask, card: ModelCard, pairing: Pairing) -> Iterator[str]:

@@ -9,8 +9,9 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,6 @@ from m2dr.core.progress import printable, progress, say
 from m2dr.core.records import Cut, Document, ModelCard, Query, Ranking, Run
 from m2dr.core.requests import (
     INDEXES,
-    MODELS,
     PYDOCS,
     Bm25Request,
     FuseRequest,
@@ -36,12 +36,10 @@ from m2dr.data.dataset import Dataset
 from m2dr.data.qrels import read_topics
 from m2dr.evaluate.runs import RANK_OFFSET, interpolated, read_run, reciprocal_ranks, write_run
 from m2dr.index.bm25 import Bm25
-from m2dr.index.engines import ENGINES
 from m2dr.index.exact import ExactIndex
 from m2dr.index.exit_files import fitting_exits, no_exits
-from m2dr.index.faiss import on_gpu, open_index
-from m2dr.index.fields import FIELDS, field_types, typed
-from m2dr.index.filters import Filter, Value
+from m2dr.index.faiss import ENGINES, on_gpu, open_index
+from m2dr.index.filters import FIELDS, Filter, Value, field_types, typed
 from m2dr.index.funnel import Funnel, FunnelIndex
 from m2dr.index.manifest import (
     DIGITS,
@@ -51,7 +49,6 @@ from m2dr.index.manifest import (
     IndexManifest,
     StoreManifest,
     built_indexes,
-    homes,
     index_folder,
     layer_folders,
     only_home,
@@ -61,14 +58,11 @@ from m2dr.index.manifest import (
 from m2dr.index.searchable import Searchable
 from m2dr.index.store import open_store
 from m2dr.model.checkpoint import read_card
-from m2dr.model.hub import CARD
-from m2dr.tasks.encode_texts import document_line, open_corpus
+from m2dr.tasks.corpus import check_documents, document_line, open_corpus
 from m2dr.tasks.encoder import (
     Encoder,
     Item,
-    LruCache,
     QueryEncoder,
-    Tell,
     as_documents,
     device_name,
     document_layer,
@@ -106,12 +100,12 @@ class ResolvedIndex:
         """The dataset with the texts of the documents.
 
         Raises:
-            UserError: the corpus cannot be opened; an index folder records only its name.
+            UserError: there is none of that name, or it holds other documents than the stores.
         """
-        try:
-            return open_corpus(self.request.corpus)
-        except UserError as error:
-            raise UserError(f"The texts of {self.corpus} are not at hand: {error}") from error
+        dataset = open_corpus(self.request.corpus)
+        if stores := store_folders_of(self.home):
+            check_documents(dataset, StoreManifest.read(stores[-1]), self.home)
+        return dataset
 
     @property
     def query_layer(self) -> int:
@@ -166,20 +160,14 @@ def resolve_index(request: SearchRequest) -> ResolvedIndex:
     if request.index and not request.index.startswith(MILVUS):
         resolved = _resolve_folder(request, Path(request.index))
     else:
-        try:
-            model = request.model or newest_model()
-        except UserError:
-            folder = store_folder(request.root, open_corpus(request.corpus).name, "", 1).parent
-            if any(MODELS.glob(f"*/{CARD}")) or len(homes(folder)) != 1:
-                raise
-            model = StoreManifest.read(store_folders_of(homes(folder)[0])[-1]).label.model
-            say(f"Model: {model}, which encoded {folder}.")
+        model = request.model or newest_model()
         card = read_card(model)
         for layer in (request.query_layer, request.document_layer):  # before a corpus is opened
             card.check(Cut(layer or card.layers, request.dim or 1))
         corpus = open_corpus(request.corpus).name
         home = store_folder(request.root, corpus, card.fingerprint, 1).parent
         resolved = ResolvedIndex(request, model, corpus, home)
+        _ = resolved.dataset  # whose documents must be those of the stores
     check_cut(resolved)
     return resolved
 
@@ -383,10 +371,6 @@ class Answer:
     search_ms: float
 
 
-def _warn(sentence: str) -> None:
-    say(f"Warning: {sentence}")
-
-
 class Searcher:
     """A cut query encoder and an open index; thread-safe.
 
@@ -403,7 +387,6 @@ class Searcher:
         request: SearchRequest,
         resolved: ResolvedIndex | None = None,
         encoder_of: Callable[[ResolvedIndex], QueryEncoder] | None = None,
-        tell: Tell = _warn,
     ) -> None:
         """Open the index and encoder that the request names.
 
@@ -411,18 +394,15 @@ class Searcher:
             request: what is searched, and how.
             resolved: the request, where it is resolved already.
             encoder_of: gives an encoder that is kept elsewhere, instead of loading one.
-            tell: is given what a person should know of a search that went on all the same.
 
         Raises:
             UserError: no such model or index, or the two do not fit; before any weight is loaded.
         """
         self.resolved = resolved = resolved or resolve_index(request)
         self.documents = open_documents(resolved)
-        self._tell = tell
         self.cut = Cut(resolved.query_layer, self.documents.dim)
         self.documents.accept(label_of(resolved.card, resolved.model), self.cut)
-        self._filtered = LruCache(self._where, _FILTERS)
-        self._filter = request.filter
+        self._filtered = lru_cache(_FILTERS)(lambda text: self.documents.where(Filter.parse(text)))
         self.where(request.filter)
         self.warnings = [] if resolved.exits else self.documents.warnings(self.cut)
         self._encoder = (encoder_of or QueryEncoders().of)(resolved)
@@ -444,11 +424,8 @@ class Searcher:
             UserError: it is not written as a filter is, names a field that the documents do not
                 have, or compares one with a value of another kind; or fields are not known.
         """
-        asked = filter or self._filter
-        return self._filtered.get(asked) if asked else self.documents
-
-    def _where(self, asked: str) -> Searchable:
-        return self.documents.where(Filter.parse(asked))
+        filter = filter or self.resolved.request.filter
+        return self._filtered(filter) if filter else self.documents
 
     def search(self, text: str, k: int | None = None) -> Answer:
         """Return the best `k` documents of one query."""
@@ -491,7 +468,7 @@ class Searcher:
 
     def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Encode queries: [Q, width], not normalised."""
-        return self._encoder.embed(self._encoder.tokenize(texts, lambda _: None))
+        return self._encoder.embed(self._encoder.tokenize(texts))
 
     def _walk(
         self,
@@ -510,14 +487,10 @@ class Searcher:
             documents: that are searched.
             own: whether the document of a query's own name is left out.
         """
-        whole = documents is self.documents  # of a filter, fewer are no surprise
-        if whole and k is not None and k > documents.documents:
-            self._tell(
-                f"{k} documents per query were asked for, and {documents.corpus} holds "
-                f"{documents.documents}; all of them are ranked."
-            )
+        if not all(text.strip() for text in texts):
+            raise UserError("A query is empty; give it a word to search for.")
         start = time.perf_counter()
-        rows = self._encoder.tokenize(texts, self._tell)
+        rows = self._encoder.tokenize(texts)
         tokenised = time.perf_counter()
         vectors = self._encoder.embed(rows)
         encoded = time.perf_counter()
@@ -536,19 +509,14 @@ class Searcher:
 
 
 def record_of(searcher: Searcher, text: str, answer: Answer) -> dict[str, object]:
-    """Return an answer by the names of its fields; one warning tells of texts that are missing."""
+    """Return an answer by the names of its fields; a text that is not at hand is None."""
     rows: list[dict[str, object]] = []
-    missing = ""
     for hit in answer.hits:
         content, fields = None, {}
-        try:
+        with suppress(UserError):
             content, fields = hit.text, hit.fields
-        except UserError as error:
-            missing = str(error)
         place = {"rank": hit.rank, "score": float(hit.score), "docid": hit.docid}
         rows.append(place | {"text": content, "fields": fields})
-    if missing:
-        _warn(missing)
     times = {name: getattr(answer, name) for name in ("tokenise_ms", "encode_ms", "search_ms")}
     cut = {"query_layer": searcher.cut.layer, "document_layer": searcher.documents.layer}
     return {"query": text, **cut, "dim": searcher.cut.dim, "hits": rows, **times}
@@ -564,7 +532,6 @@ class Bm25Report:
     run_file: Path
     documents: int
     queries: int
-    empty: int  # queries that share no word with any document
     seconds: float
 
 
@@ -591,9 +558,8 @@ def bm25(request: Bm25Request) -> Bm25Report:
             rankings[query.id] = index.rank(index.scores(query.text), request.top_k, own)
             advance(1)
     write_run(Run(rankings), request.run_file, tag="bm25")
-    empty = sum(not ranking.docids for ranking in rankings.values())
     spent = time.monotonic() - begun
-    return Bm25Report(request.run_file, len(index.docids), len(queries), empty, spent)
+    return Bm25Report(request.run_file, len(index.docids), len(queries), spent)
 
 
 @dataclass(frozen=True)
@@ -603,7 +569,6 @@ class FuseReport:
     out: Path
     queries: int
     documents: int  # over all queries
-    warnings: tuple[str, ...]  # queries that a run does not hold
 
 
 def fuse(request: FuseRequest) -> FuseReport:
@@ -615,8 +580,7 @@ def fuse(request: FuseRequest) -> FuseReport:
     """
     for path in request.runs:
         refuse_same_file("--out", request.out, {"RUNS": path})
-    runs = {path: read_run(path) for path in request.runs}
-    given = [runs[path] for path in request.runs]
+    given = [read_run(path) for path in request.runs]
     if request.method == "rrf":
         offset = RANK_OFFSET if request.rrf_k is None else request.rrf_k
         fused = reciprocal_ranks(given, request.weights, request.top_k, offset)
@@ -624,20 +588,14 @@ def fuse(request: FuseRequest) -> FuseReport:
         fused = interpolated(given, request.weights, request.top_k, request.scale or "min-max")
     write_run(fused, request.out, tag=f"m2dr-{request.method}")
     documents = sum(len(ranking.docids) for ranking in fused.rankings.values())
-    gaps = tuple(
-        f"{path} lacks {len(fused) - len(run)} of the {counted(len(fused), 'queries')}; the others "
-        "decide there."
-        for path, run in runs.items()
-        if len(run) < len(fused)
-    )
-    return FuseReport(request.out, len(fused), documents, gaps)
+    return FuseReport(request.out, len(fused), documents)
 
 
 if TYPE_CHECKING:  # it loads torch, and a search at layer 0 does without
     from m2dr.tasks.index import ChangeReport
 
 CORPUS = "corpus.jsonl"  # as in a folder of BEIR, which every command opens
-_CUTS, _ENCODERS = 32, 32  # numbers of searchers and encoders that are kept open
+_CUTS = 32  # searchers that are kept open
 
 
 class Index:
@@ -659,9 +617,7 @@ class Index:
         """
         self.resolved = resolve_index(request)
         self.encoders = encoders or QueryEncoders()
-        self._searchers = LruCache(self._open, _CUTS)
-        self._told: set[str] = set()
-        self._lock = threading.Lock()
+        self._searchers = lru_cache(_CUTS)(self._open)
         self.searcher()
 
     @classmethod
@@ -748,8 +704,6 @@ class Index:
         if encoder:
             shared |= {"device": encoder.device, "dtype": encoder.dtype}
             options.setdefault("dims", (encoder.dim,))
-            if encoder.runtime == "openvino":
-                options.setdefault("runtime", encoder.runtime)
         from m2dr.tasks.index import check_index_request, index_corpus
 
         named = encoder.name if encoder else fspath(model)  # type: ignore[arg-type]  # a name
@@ -823,17 +777,12 @@ class Index:
         """
         request = self.resolved.request
         # A document layer named at opening holds; without one documents follow the query.
-        searcher = self._searchers.get(
-            (
-                request.query_layer if layer is None else layer,
-                request.dim if dim is None else dim,
-                request.document_layer if document_layer is None else document_layer,
-                engine or request.engine,
-            )
+        return self._searchers(
+            request.query_layer if layer is None else layer,
+            request.dim if dim is None else dim,
+            request.document_layer if document_layer is None else document_layer,
+            engine or request.engine,
         )
-        for sentence in searcher.warnings:
-            self._warn(sentence)
-        return searcher
 
     def add(self, documents: Iterable[Item], *, replace: bool = False) -> "ChangeReport":
         """Add documents to the corpus of `Index.build`, and to every layer and dim of its index.
@@ -881,24 +830,21 @@ class Index:
     def _reopen(self) -> None:
         """Open what was changed at the next search."""
         self.resolved = resolve_index(self.resolved.request)
-        self._searchers = LruCache(self._open, _CUTS)
+        self._searchers = lru_cache(_CUTS)(self._open)
 
-    def _open(self, key: tuple[int | None, int | None, int | None, str]) -> Searcher:
-        layer, dim, document_layer, engine = key
+    def _open(
+        self, layer: int | None, dim: int | None, document_layer: int | None, engine: str
+    ) -> Searcher:
         request = replace(
             self.resolved.request, query_layer=layer, dim=dim, document_layer=document_layer,
             engine=engine,
         )  # fmt: skip
         resolved = replace(self.resolved, request=request)
         check_cut(resolved)
-        return Searcher(request, resolved, self.encoders.of, self._warn)
-
-    def _warn(self, sentence: str) -> None:
-        with self._lock:
-            if sentence in self._told:
-                return
-            self._told.add(sentence)
-        warnings.warn(printable(sentence), UserWarning, stacklevel=4)
+        searcher = Searcher(request, resolved, self.encoders.of)
+        for sentence in searcher.warnings:
+            warnings.warn(printable(sentence), UserWarning, stacklevel=4)
+        return searcher
 
 
 class QueryEncoders:
@@ -909,7 +855,8 @@ class QueryEncoders:
     """
 
     def __init__(self) -> None:
-        self._open = LruCache(self._load, _ENCODERS)
+        self._open: dict[tuple[object, ...], QueryEncoder] = {}
+        self._lock = threading.Lock()
 
     def of(self, resolved: ResolvedIndex) -> QueryEncoder:
         """Return the encoder of the queries of a request.
@@ -920,16 +867,16 @@ class QueryEncoders:
         request, layer = resolved.request, resolved.query_layer
         runtime = request.runtime if layer else "torch"
         how = (resolved.model, layer, runtime, request.device, request.dtype, resolved.exits)
-        return self._open.get((resolved.card.fingerprint, how))
-
-    def _load(self, key: tuple[str, tuple[str, int, str, str, str, Path | None]]) -> QueryEncoder:
-        fingerprint, how = key
-        encoder = QueryEncoder(*how)
-        same = [opened for (other, _), opened in self._open.kept.items() if other == fingerprint]
-        for opened in sorted(same, key=lambda each: -each.layer):
-            encoder.share_weights(opened)
-        encoder.warm_up()
-        return encoder
+        fingerprint = resolved.card.fingerprint
+        with self._lock:
+            if (encoder := self._open.get((fingerprint, *how))) is None:
+                encoder = QueryEncoder(*how)
+                same = [opened for (of, *_), opened in self._open.items() if of == fingerprint]
+                for opened in sorted(same, key=lambda each: -each.layer):
+                    encoder.share_weights(opened)
+                encoder.warm_up()
+                self._open[fingerprint, *how] = encoder
+            return encoder
 
 
 def _is_index(name: str) -> bool:

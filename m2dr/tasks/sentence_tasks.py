@@ -5,7 +5,6 @@ Shapes: L layers, N distinct texts, H width, P pairs.
 
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -34,7 +33,6 @@ from m2dr.data.tables import is_hub
 from m2dr.evaluate.figures import quality_over_dims
 from m2dr.evaluate.grid import Grid, as_json, average, text_tables, write_grid
 from m2dr.evaluate.sentence_tasks import (
-    Regression,
     Rows,
     correlations,
     distinct,
@@ -49,8 +47,7 @@ from m2dr.index.vectors import prefixes
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device, choose_dtype
-from m2dr.tasks.encode_texts import embed_texts
-from m2dr.tasks.encoder import cuts_of, names_of, newest_model
+from m2dr.tasks.encoder import cuts_of, embed_texts, names_of, newest_model
 
 # The vectors [N, H] of a layer, both rows [P] of each pair, what people said of it [P], and the
 # dims, to the measures of each dim.
@@ -71,14 +68,6 @@ class Encoded:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Measures of every cut on one task."""
-
-    cells: Mapping[Cut, Mapping[str, float]]
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class SentenceTask:
     """The texts of a task, and the function that measures their vectors."""
 
@@ -87,7 +76,7 @@ class SentenceTask:
     texts: Sequence[str]  # N, each once
     size: int  # what the measures are over, counted in `unit`
     unit: str
-    measure: Callable[[Encoded], Measured]
+    measure: Callable[[Encoded], Mapping[Cut, Mapping[str, float]]]
     notes: tuple[str, ...] = ()
 
 
@@ -232,10 +221,9 @@ def _grids(
         for task in tasks:
             with progress(f"Encoding {task.name}", len(task.texts), "sentences") as advance:
                 vectors = embed_texts(encoder, tokenizer, task.texts, "document", layers, advance)
-            measured = task.measure(Encoded(encoder.card, layers, dims, vectors))
-            notes = (*_notes(encoder.card, cuts), *task.notes, *measured.notes)
+            cells = task.measure(Encoded(encoder.card, layers, dims, vectors))
             place = (name, task.name, task.split, task.size)
-            grids.append(Grid(*place, measured.cells, notes, unit=task.unit))
+            grids.append(Grid(*place, cells, task.notes, unit=task.unit))
             write_grid(grids[-1], _folder(request.out, task.name, task.split) / name)
             yield grids[-1]
         if len(grids) > 1:
@@ -248,25 +236,6 @@ def _folder(out: Path, task: str, split: str) -> Path:
     return out / short_name(task) / split
 
 
-def _notes(card: ModelCard, cuts: Sequence[Cut]) -> tuple[str, ...]:
-    """Return a note on cuts that were not trained."""
-    trained = [str(cut) for cut in cuts if cut in card.cuts]
-    untrained = [str(cut) for cut in cuts if cut not in card.cuts]
-    notes = []
-    if untrained and not trained:
-        notes.append("none of these cuts was trained: expect worse than the model can do")
-    elif len(trained) < len(untrained):
-        notes.append(f"only these cuts were trained: {', '.join(trained)}")
-    elif untrained:
-        notes.append(f"not trained: {', '.join(untrained)}")
-    if card.documents == "last" and min(cuts).layer < card.layers:
-        notes.append(
-            f"all texts come from the layer of the cut, though documents were trained at layer "
-            f"{card.layers} alone"
-        )
-    return tuple(notes)
-
-
 def task_of_pairs(judged: ScoredPairs, gold: Gold, values: OfPairs[Gold]) -> SentenceTask:
     """Return a task of pairs of texts, each text encoded once.
 
@@ -277,17 +246,15 @@ def task_of_pairs(judged: ScoredPairs, gold: Gold, values: OfPairs[Gold]) -> Sen
     """
     texts, first, second = distinct(judged.pairs)
 
-    def measure(encoded: Encoded) -> Measured:
+    def measure(encoded: Encoded) -> dict[Cut, Mapping[str, float]]:
         cells: dict[Cut, Mapping[str, float]] = {}
         for layer, vectors in zip(encoded.layers, encoded.vectors, strict=True):
             by_dim = values(vectors, first, second, gold, encoded.dims)
             cells |= {Cut(layer, dim): measures for dim, measures in by_dim.items()}
-        return Measured(cells)
+        return cells
 
-    skipped = f"left out: {counted(judged.skipped, 'pairs')} without a label"
-    notes = (skipped,) if judged.skipped else ()
     count = len(judged.pairs)
-    return SentenceTask(judged.name, judged.split, texts, count, "pairs", measure, notes)
+    return SentenceTask(judged.name, judged.split, texts, count, "pairs", measure)
 
 
 def _classification(request: ClassificationRequest, labelled: LabelledTexts) -> SentenceTask:
@@ -302,9 +269,6 @@ def _classification(request: ClassificationRequest, labelled: LabelledTexts) -> 
             f"the mean over {counted(request.experiments, 'experiments')} with "
             f"{counted(request.samples, 'texts')} per label (MTEB's protocol, seed {request.seed})"
         ]
-        fewer = sum(count < request.samples for count in Counter(labels).values())
-        if fewer:
-            notes.append(f"fewer texts than that: {counted(fewer, 'labels')}")
     used = np.unique(np.concatenate(draws))
     draws = [np.searchsorted(used, draw) for draw in draws]
     train = [labelled.train[row] for row in used]
@@ -319,29 +283,21 @@ def _classification(request: ClassificationRequest, labelled: LabelledTexts) -> 
         )
         for rows in (train, labelled.test)
     )
-    how = Regression(request.iterations, request.seed)
 
-    def measure(encoded: Encoded) -> Measured:
+    def measure(encoded: Encoded) -> dict[Cut, Mapping[str, float]]:
         cells: dict[Cut, Mapping[str, float]] = {}
-        stopped: dict[Cut, int] = {}
         fits = len(encoded.layers) * len(encoded.dims) * len(draws)
         with progress(f"Fitting {labelled.name}", fits, "classifiers") as advance:
             for layer, vectors in zip(encoded.layers, encoded.vectors, strict=True):
                 require_finite(vectors)
                 for dim in encoded.dims:
                     x = prefixes(vectors, dim, encoded.card.similarity)
-                    scores = learn(
-                        x[train_rows], train_labels, draws, x[test_rows], test_labels, how
-                    )
-                    cells[Cut(layer, dim)] = scores.measures
-                    stopped[Cut(layer, dim)] = scores.stopped
+                    cells[Cut(layer, dim)] = learn(
+                        x[train_rows], train_labels, draws, x[test_rows], test_labels,
+                        request.iterations, request.seed,
+                    )  # fmt: skip
                     advance(len(draws))
-        where = ", ".join(f"{cut} {count}" for cut, count in sorted(stopped.items()) if count)
-        note = (
-            f"{sum(stopped.values())} of {fits} fits had not converged after "
-            f"{counted(how.iterations, 'iterations')}: {where} of {len(draws)}"
-        )
-        return Measured(cells, (note,) if where else ())
+        return cells
 
     return SentenceTask(
         labelled.name,
@@ -376,12 +332,9 @@ def find_task(name: str, kind: str, what: str, suffixes: Sequence[str] = (".tsv"
         if name.strip() and path.exists():
             return path
     known = {path.name.removesuffix(path.suffix) for folder in folders for path in folder.glob("*")}
-    near = Path(name).parent
-    known |= {str(near / path.name) for path in near.glob("*") if path.is_file()}
-    hint = nearest(name, sorted(known))
     raise UserError(
-        f"There is no task {name!r}. {f'{hint} ' if hint.startswith('Did') else ''}A task is "
-        f"{what}, or the name of NAME{suffixes[0]} in {', '.join(map(str, folders))}."
+        f"There is no task {name!r}. {nearest(name, sorted(known))} A task is {what}, or the name "
+        f"of NAME{suffixes[0]} in {', '.join(map(str, folders))}."
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from m2dr.core.errors import UserError, counted
+from m2dr.core.errors import UserError
 from m2dr.core.progress import say
 from m2dr.core.records import Cut, Document, Group, ModelCard, Query, SentencePair
 from m2dr.core.settings import TrainSettings
@@ -25,8 +25,8 @@ from m2dr.index.exact import prefix_runs
 from m2dr.index.searchable import Docids, encode_docids
 from m2dr.model.encoder import Encoder
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
-from m2dr.tasks.encode_texts import embed_texts, open_corpus
-from m2dr.tasks.encoder import document_layer
+from m2dr.tasks.corpus import open_corpus
+from m2dr.tasks.encoder import document_layer, embed_texts
 from m2dr.tasks.recipe import Kind
 from m2dr.train.module import TokenBatch, TokenPart, all_gather_objects
 from m2dr.train.objective import POSITIVE
@@ -172,7 +172,7 @@ def _of_corpus(dataset: Dataset, settings: TrainSettings) -> TrainingData:
             path or settings.corpus,
         )
         notes.append(scored.note)
-    for note in filter(None, (groups.answered.note, *notes)):
+    for note in filter(None, notes):
         say(f"{dataset.name} {split}: {note}")
 
     def example(epoch: int, place: int) -> Group:
@@ -232,11 +232,6 @@ def _ranking_quality(dataset: Dataset, settings: TrainSettings) -> Quality | Non
 
 def _of_sentences(sentences: Sentences, settings: TrainSettings) -> TrainingData:
     pairs = sentences.pairs
-    if sentences.skipped:
-        say(
-            f"{counted(sentences.skipped, 'rows')} without a label, or of another split than "
-            "train, left out"
-        )
     if settings.loss == "simcse" and sentences.scored:
         pairs = tuple(SentencePair(text, text, 1.0) for text in distinct(pairs)[0])
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from m2dr.core.errors import UserError, counted
 from m2dr.core.progress import progress
+from m2dr.core.records import Document
 from m2dr.core.requests import VerifyRequest
 from m2dr.index.faiss import index_problems
 from m2dr.index.manifest import IMPORTED, built_indexes, store_folders
@@ -15,7 +16,8 @@ from m2dr.index.store import Store, open_store, text_digests
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device, choose_dtype
-from m2dr.tasks.encode_texts import embed_texts, open_corpus
+from m2dr.tasks.corpus import open_corpus
+from m2dr.tasks.encoder import embed_texts
 
 LEAST_COSINE = 0.99  # bf16 against fp32 gives .9999, int8 against fp32 .998 with wide outliers
 
@@ -71,7 +73,7 @@ def _verdict(folder: Path, request: VerifyRequest) -> Verdict:
         return Verdict(folder, (str(error),), 0)
 
 
-def _sample(store: Store, request: VerifyRequest) -> tuple[str, dict[int, tuple[str, str]]]:
+def _sample(store: Store, request: VerifyRequest) -> tuple[str, dict[int, Document]]:
     """Return the model of a store, and docids and texts of some documents by row.
 
     Raises:
@@ -93,12 +95,11 @@ def _sample(store: Store, request: VerifyRequest) -> tuple[str, dict[int, tuple[
         )
     count = min(request.sample, store.documents)
     rows = sorted(set(np.linspace(0, store.documents - 1, count).round().astype(int).tolist()))
-    documents = {row: dataset.document_at(row) for row in rows}
-    return model, {row: (each.id, each.content) for row, each in documents.items()}
+    return model, {row: dataset.document_at(row) for row in rows}
 
 
 def _compare(
-    store: Store, model: str, documents: dict[int, tuple[str, str]], request: VerifyRequest
+    store: Store, model: str, documents: dict[int, Document], request: VerifyRequest
 ) -> Iterator[str]:
     """Yield a sentence per document whose id, text or vector differs now."""
     digests, rows = store.digests(), list(documents)
@@ -106,22 +107,20 @@ def _compare(
     encoder, tokenizer = checkpoint.load(
         model, store.layer, device, choose_dtype(request.dtype, device)
     )
-    texts = [text for _, text in documents.values()]
+    texts = [document.content for document in documents.values()]
     fresh = embed_texts(encoder, tokenizer, texts, "document", [store.layer])[0]
     a = fresh[:, : store.width].astype(np.float64)
     b = np.asarray(store.rows(rows), np.float64)
     norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
     cosines = (a * b).sum(axis=1) / np.where(norms > 0, norms, 1)
     cosines[(norms == 0) & np.isclose(a, b).all(axis=1)] = 1  # two zero vectors are alike
-    for (row, (docid, text)), cosine in zip(documents.items(), cosines, strict=True):
-        same = (
-            store.manifest.runtime == IMPORTED
-            or text_digests([text]) == digests[row : row + 1].tobytes()
-        )
-        if store.docids[row] != docid or not same:
-            yield f"Row {row} of {store.folder} is not document {docid!r} as it is now."
+    imported = store.manifest.runtime == IMPORTED
+    for (row, document), cosine in zip(documents.items(), cosines, strict=True):
+        same = imported or text_digests([document.content]) == digests[row : row + 1].tobytes()
+        if store.docids[row] != document.id or not same:
+            yield f"Row {row} of {store.folder} is not document {document.id!r} as it is now."
         elif cosine < LEAST_COSINE:
             yield (
-                f"The vector of document {docid!r} in {store.folder} has cosine {cosine:.3f} to "
-                "what the model says now; --overwrite encodes all anew."
+                f"The vector of document {document.id!r} in {store.folder} has cosine "
+                f"{cosine:.3f} to what the model says now; --overwrite encodes all anew."
             )

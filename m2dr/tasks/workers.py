@@ -4,7 +4,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,7 +21,6 @@ from m2dr.model.devices import share_of_machine, use_threads
 if TYPE_CHECKING:
     from m2dr.tasks.encode_corpus import EncodingJob, ShardEncoder, WrittenShard
 
-LOOK_EVERY = 1.0  # seconds between two looks for shards that were written
 CHUNKS = 4  # of the shards, per worker
 RETRIES = 3  # of a shard whose Ray worker was lost
 CPUS = 4  # of a Ray task, where the number of workers is not given
@@ -69,17 +68,12 @@ def _encode_in_pool(
     started = context.Value("i", 0)
     pool = ProcessPoolExecutor(count, context, _begin, (job, started, count))
     size = -(-len(numbers) // (CHUNKS * count))
-    unseen = set(numbers)
     try:
         chunks = [numbers[first : first + size] for first in range(0, len(numbers), size)]
-        waiting = {pool.submit(_encode_chunk, chunk) for chunk in chunks}
-        while waiting:
-            done, waiting = wait(waiting, LOOK_EVERY, FIRST_COMPLETED)
-            for number in [number for number in unseen if not job.lacks(number)]:
-                unseen.remove(number)
-                advance(job.fresh(number))
-            for future in done:
-                yield from future.result()
+        for future in as_completed(pool.submit(_encode_chunk, chunk) for chunk in chunks):
+            for shard in future.result():
+                advance(shard.documents)
+                yield shard
     finally:
         for process in list((pool._processes or {}).values()):  # noqa: SLF001  # public in 3.14
             process.kill()  # nothing half-written counts

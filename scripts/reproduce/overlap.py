@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.evaluate.figures import LIGHT, dress, head, name_panel, new_figure, save
+from m2dr.evaluate.figures import MODELS, dress, head, name_panel, new_figure, save
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device, choose_dtype
-from m2dr.tasks.encode_texts import embed_texts, open_corpus
+from m2dr.tasks.corpus import open_corpus
+from m2dr.tasks.encoder import embed_texts
 
 Floats = NDArray[np.float64]
 ACROSS, SEED = 3, 13
@@ -62,7 +63,7 @@ def main() -> None:
     device = choose_device("auto")
     height = -(-len(given.models) // ACROSS)
     columns = -(-len(given.models) // height)
-    figure = new_figure(3.3 * columns, 3.6 * height + 0.4, LIGHT)
+    figure = new_figure(3.3 * columns, 3.6 * height + 0.4)
     for place, model in enumerate(given.models):
         layer = given.layer or read_card(model).layers
         encoder, tokenizer = checkpoint.load(model, layer, device, choose_dtype("auto", device))
@@ -73,19 +74,19 @@ def main() -> None:
         both = np.concatenate([full - full.mean(0), prefix - prefix.mean(0)])
         whole, short = np.split(plane(both, given.by), 2)
         axes = figure.add_subplot(height, columns, place + 1)
-        axes.scatter(*whole.T, s=12, color=LIGHT.models[0], label=str(full.shape[1]))
-        hollow = {"facecolors": "none", "edgecolors": LIGHT.models[1]}
+        axes.scatter(*whole.T, s=12, color=MODELS[0], label=str(full.shape[1]))
+        hollow = {"facecolors": "none", "edgecolors": MODELS[1]}
         axes.scatter(*short.T, s=14, marker="^", label=f"first {given.dim}", **hollow)
-        dress(axes, LIGHT)
+        dress(axes)
         axes.set(xticks=[], yticks=[])
         axes.set_aspect("equal", adjustable="datalim")
-        name_panel(axes, f"{model}, layer {layer}", 3.3, LIGHT)
+        name_panel(axes, f"{model}, layer {layer}", 3.3)
         flat, space = (
             np.linalg.norm(a - b, axis=1).mean() for a, b in ((whole, short), (full, prefix))
         )
         axes.set_xlabel(f"mean distance {flat:.3g} in the plane, {space:.3f} of unit vectors")
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, frameon=False)
-    head(figure, f"Prefixes and full vectors: {given.corpus}", LIGHT, height)
+    head(figure, f"Prefixes and full vectors: {given.corpus}", height)
     print(save(figure, given.out))  # noqa: T201
 
 

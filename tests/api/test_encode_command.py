@@ -50,23 +50,6 @@ def test_lines_become_what_sentence_transformers_makes_of_them(model: Path, tmp_
     assert sorted(path.name for path in tmp_path.iterdir()) == ["texts.txt", "v.npy"]
 
 
-@pytest.mark.parametrize("query", [True, False])
-def test_a_cut_is_that_of_the_encoder(query: bool, model: Path, tmp_path: Path) -> None:
-    (tmp_path / "texts.txt").write_text("\n".join(LINES))
-    same = m2dr.Encoder.from_pretrained(model, 2, 8, device="cpu", dtype="fp32")
-    expected = same.encode_queries(LINES) if query else same.encode_documents(LINES)
-
-    found = encoded(
-        request_of(
-            model, tmp_path / "texts.txt", tmp_path / "v.npy", layer=2, dim=8, query=query,
-            precision="float16",
-        )
-    )  # fmt: skip
-
-    assert found.dtype == np.float16
-    np.testing.assert_allclose(found, expected, atol=1e-3)
-
-
 def test_a_beir_corpus_and_its_queries_keep_their_ids(
     model: Path, tiny_corpus: Path, tmp_path: Path
 ) -> None:

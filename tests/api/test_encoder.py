@@ -18,7 +18,6 @@ from m2dr.data.loaders import open_dataset
 from m2dr.index.store import open_store
 from m2dr.index.vectors import prefixes
 from m2dr.model.checkpoint import export_cut
-from m2dr.model.static import open_static
 from m2dr.tasks import encoder as module
 from m2dr.tasks.index import index_corpus
 from m2dr.tasks.search import Searcher
@@ -144,19 +143,9 @@ def test_batches_do_not_matter(prompted: Path, monkeypatch: pytest.MonkeyPatch) 
     expected = model.encode_documents(TEXTS)
     monkeypatch.setattr(module, "AT_ONCE", 4)
 
-    found = model.encode_documents(TEXTS, tokens_per_batch=16)
+    found = model.encode_documents(TEXTS, batch_size=2)
 
     np.testing.assert_allclose(found, expected, atol=1e-5)
-
-
-def test_layer_0_is_the_table(tiny_fitted: Path) -> None:
-    model = m2dr.Encoder(tiny_fitted, layer=0, dim=8, **FP32)
-    expected = prefixes(open_static(tiny_fitted).embed(TEXTS), 8, "cosine")
-
-    np.testing.assert_allclose(model.encode_queries(TEXTS), expected, atol=1e-6)
-    together = model.encode(TEXTS, layer=[0, 2], side="query")
-    np.testing.assert_allclose(together[0], expected, atol=1e-2)
-    np.testing.assert_allclose(together[2], model.cut(2).encode_queries(TEXTS), atol=1e-5)
 
 
 def python(code: str, *words: object) -> str:
@@ -182,7 +171,7 @@ def test_layer_0_needs_no_torch(tiny_fitted: Path) -> None:
     [
         {"normalize_embeddings": True},
         {"normalize_embeddings": True, "truncate_dim": 8},
-        {"batch_size": 2, "show_progress_bar": None, "convert_to_numpy": True},
+        {"batch_size": 2, "show_progress_bar": None},
     ],
     ids=" ".join,
 )
@@ -199,15 +188,13 @@ def test_arguments_of_sentence_transformers(how: dict[str, object], prompted: Pa
         np.testing.assert_allclose(found, referee.encode(texts, prompt_name=name), atol=1e-5)
 
 
-def test_tensors_and_half_precision(prompted: Path) -> None:
+def test_tensors(prompted: Path) -> None:
     model = m2dr.Encoder(prompted, device=torch.device("cpu"), dtype=torch.float32)
     vectors = model.encode(TEXTS, layer=[2, 4])
     tensors = model.encode(TEXTS, layer=[2, 4], convert_to_tensor=True)
 
     for layer, tensor in tensors.items():
         torch.testing.assert_close(tensor, torch.from_numpy(vectors[layer]), atol=0, rtol=0)
-    half = model.encode(TEXTS, precision="float16")
-    np.testing.assert_array_equal(half, vectors[4].astype(np.float16))
     assert (model.device, model.dtype) == ("cpu", "fp32")
 
 
@@ -216,11 +203,8 @@ def test_tensors_and_half_precision(prompted: Path) -> None:
     [
         (lambda model: model.encode_documents(["a", 1]), "Document 1 is int"),
         (lambda model: model.encode_documents([{"title": "a"}]), "Document 0 has no text"),
-        (lambda model: model.encode_queries(["a", "\ud800"]), "Text 1 holds half a surrogate"),
         (lambda model: model.encode("a", layer=9), "Layer 9 was asked for; this encoder has 4"),
         (lambda model: model.encode("a", layer=0), "only a fitted model has it"),
-        (lambda model: model.encode("a", precision="int8"), "float32 or float16, not int8"),
-        (lambda model: model.encode("a", prompt="x "), "The prompt of a document is 'text '"),
         (lambda model: model.encode("a", truncate_dim=64), "Dim 64 was asked for"),
         (lambda model: model.encode("a", prompt_name="STS"), "no prompt 'STS'"),
         (lambda model: model.cut(dim=99), "Dim 99 was asked for"),

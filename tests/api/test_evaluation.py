@@ -33,7 +33,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def grid(model: m2dr.Encoder, tiny_corpus: Path, place: dict[str, Path]) -> EvaluatedGrid:
     return m2dr.evaluate(
-        model, tiny_corpus, layers=[2, 4], dims=[8, 32], measures=["nDCG@10", "RR@10"], **place
+        model,
+        tiny_corpus,
+        layers=[2, 4],
+        dims=[8, 32],
+        measures=["nDCG@10", "RR@10"],
+        costs=True,
+        **place,
     )
 
 
@@ -49,16 +55,6 @@ def test_the_grid_is_that_of_the_command(
     assert set(grid.cells) == {Cut(layer, dim) for layer in (2, 4) for dim in (8, 32)}
     assert "nDCG@10 on tiny test" in str(grid)
     assert {"grid.json", "grid.csv"} <= {path.name for path in grid.folder.iterdir()}
-
-
-def test_a_table_has_a_row_per_cut(grid: EvaluatedGrid) -> None:
-    pytest.importorskip("pandas")
-
-    table = grid.to_pandas()
-
-    assert list(table.columns) == ["layer", "dim", "nDCG@10", "RR@10"]
-    assert table[["layer", "dim"]].values.tolist() == [[2, 8], [2, 32], [4, 8], [4, 32]]
-    assert table["RR@10"].iloc[1] == grid.values("RR@10")[Cut(2, 32)]
 
 
 def test_a_figure_is_drawn(grid: EvaluatedGrid, tmp_path: Path) -> None:

@@ -41,14 +41,6 @@ def test_search_ranks_by_the_vectors(model: m2dr.Encoder, tmp_path: Path) -> Non
     assert hits[0].text == "{title} {text}".format(**DOCUMENTS[int(hits[0].docid[1:])])
 
 
-def test_every_layer_has_exits(model: m2dr.Encoder, tmp_path: Path) -> None:
-    index = m2dr.Index.build(model, DOCUMENTS, dims=[8, 32], folder=tmp_path)
-
-    for layer in range(5):
-        answers = index.search([TEXT, "open a file"], layer=layer, dim=8, k=3)
-        assert [len(answer.hits) for answer in answers] == [3, 3]
-
-
 @pytest.mark.filterwarnings("ignore:Cut L2D8 was not trained")
 def test_cut_of_the_encoder_is_the_default(model: m2dr.Encoder, tmp_path: Path) -> None:
     cut = model.cut(2, 8)

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from shell import COMMAND, ENVIRONMENT
-from world import TEXT, make_fitted, make_model
+from world import make_fitted, make_model
 
 from m2dr.cli import main
-from m2dr.evaluate.runs import read_run
 from m2dr.index.exit_files import exits_folder
 from m2dr.index.store import open_store
 from m2dr.model.static import open_static
@@ -77,16 +76,6 @@ def best(place: Path, dim: int, k: int, exits: str = "index") -> list[str]:
     fitted = exits_folder(store.folder) if exits == "index" else None
     query = open_static(place / "models" / "tiny", fitted).embed([QUERY])[0, :dim]
     return store.docids.take(np.argsort(-(documents @ query))[:k])
-
-
-def test_many_queries_at_layer_0_are_ranked_without_torch(place: Path) -> None:
-    (place / "topics.tsv").write_text(f"q1\t{QUERY}\nq2\t{TEXT}\n")
-
-    asked = ("--corpus", "corpus", "--query-layer", "0", "--dim", "8", "-k", "4")
-    _, loaded = cold(place, "search", *asked, "--topics", "topics.tsv", "--run", "run.trec")
-
-    assert not loaded & HEAVY
-    assert list(read_run(place / "run.trec").rankings["q1"].docids) == best(place, 8, 4)
 
 
 def seconds_of(*words: str, cwd: Path | None = None) -> float:

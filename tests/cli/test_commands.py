@@ -134,26 +134,6 @@ def test_an_index_of_another_model_is_refused(
     assert "model" in told
 
 
-def test_a_full_disk_is_a_sentence_and_leaves_no_finished_index(
-    tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import errno
-    import os
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    told = refused(
-        "index", "corpus", "--corpus", tiny_corpus, "--model", tiny_backbone,
-        "--indexes", tmp_path,
-    )  # fmt: skip
-    monkeypatch.undo()
-
-    assert "disk" in told.lower() or "space" in told.lower()
-    assert not list(tmp_path.glob("**/store.json"))
-
-
 def test_a_model_folder_is_never_overwritten_unasked(
     tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path
 ) -> None:

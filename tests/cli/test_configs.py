@@ -18,10 +18,7 @@ README = (CONFIGS / "README.md").read_text()
 FILES = {path.stem: path for path in sorted(CONFIGS.glob("*.toml"))}
 PRETRAIN = "starbucks-smae"
 TRAIN = [name for name in FILES if name != PRETRAIN]
-SWAPS = {
-    name: re.findall(r"`([^`]+)`", swaps)
-    for name, swaps in re.findall(r"^\| `([^`]+)\.toml` .*\|([^|]*)\|$", README, re.MULTILINE)
-}
+
 BERT, MINILM = (12, 768), (6, 384)
 SHAPES = {
     "minilm": MINILM,
@@ -78,16 +75,6 @@ def test_each_file_makes_the_recipe_that_its_head_tells_of(name: str, shape: Sha
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_each_file_can_be_tried_on_the_built_in_backbone(name: str, shape: Shape) -> None:
-    words = [*SWAPS[name], f"backbone={shape(MINILM)}", "corpus=pydocs"]
-
-    if name == PRETRAIN:
-        read_pretrain_settings(FILES[name], words)
-    else:
-        recipe_of(read_train_settings(FILES[name], words), "documents").objective()
-
-
-@pytest.mark.parametrize("name", FILES)
 def test_no_result_is_left_to_a_default_that_may_change(name: str) -> None:
     """A published experiment is complete: what decides its result stands in the file."""
     text = FILES[name].read_text()
@@ -101,15 +88,6 @@ def test_no_result_is_left_to_a_default_that_may_change(name: str) -> None:
 
     assert not (shared | lengths | compared) - stated
     assert stated & {"epochs", "steps"}
-
-
-@pytest.mark.parametrize("name", TRAIN)
-def test_an_aim_by_layer_and_dim_is_a_whole_grid(name: str) -> None:
-    rows = re.findall(r"^# +(\d+)((?: +\.\d+)+)$", FILES[name].read_text(), re.MULTILINE)
-
-    if rows:
-        assert [int(layer) for layer, _ in rows] == [2, 4, 6, 8, 10, 12]
-        assert {len(values.split()) for _, values in rows} == {8}
 
 
 def test_the_published_checkpoints_of_mipic_are_those_of_the_code(shape: Shape) -> None:

@@ -40,15 +40,6 @@ def test_help_ends_in_two_examples_that_parse(path: str) -> None:
     assert max(map(len, lines)) <= 80
 
 
-def test_help_of_a_training_lists_every_setting_once() -> None:
-    told = shown("train")
-
-    assert "accumulate=1" in told
-    assert "distill=none" in told
-    assert "One of none, margin-mse, kl." in " ".join(told.split())
-    assert "variant=" not in told.partition("Settings with")[2]
-
-
 def test_version_lists_libraries_and_devices() -> None:
     done = CliRunner().invoke(main, ["--version"])
 

@@ -1,7 +1,6 @@
 """Errors as one sentence, and what surrounds a command."""
 
 import errno
-import re
 import subprocess
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from shell import COMMAND, ENVIRONMENT
 
 from m2dr.cli import main
 from m2dr.core.errors import Interrupted, UserError, sentence_of
-from m2dr.core.progress import printable
 
 
 @pytest.mark.parametrize(
@@ -73,16 +71,6 @@ def test_output_in_any_encoding(encoding: str, tmp_path: Path) -> None:
     )
 
 
-def test_control_characters_are_escaped() -> None:
-    text = "naïve 日本語 שלום مرحبا 👩‍💻\n\tcafé"
-
-    assert printable(text) == text
-    assert printable("\x1b[2J\u202e\x7f\x9b") == r"\x1b[2J\u202e\x7f\x9b"
-    done = run("compare", "no\x1b[2J", "--against", "bm25")
-    assert done.exit_code == 2
-    assert "\x1b" not in done.output
-
-
 @pytest.mark.parametrize(
     ("variables", "told"),
     [
@@ -102,18 +90,3 @@ def test_variables_of_torchrun_are_checked(
     assert done.exit_code == 2, done.output
     assert told in done.stderr
     assert not list(tmp_path.iterdir())
-
-
-def test_query_of_wrong_bytes_does_not_end_the_prompt(
-    tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    named = ("--corpus", str(tiny_corpus), "--model", str(tiny_backbone))
-    assert run("index", "corpus", *named, "--layer", "4", "--dim", "8").exit_code == 0
-    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
-
-    done = CliRunner().invoke(main, ["search", *named], input=b"file \xff\xfe\nread a list\n\n")
-
-    assert done.exit_code == 0, (done.output, done.exception)
-    assert done.stderr.count("tokenise") == 2
-    assert len(re.findall(r"^ +1 ", done.stdout, re.MULTILINE)) == 2

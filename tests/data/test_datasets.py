@@ -50,22 +50,6 @@ def test_queries_are_read_in_their_order(write, name: str, lines: list[object]) 
 
 
 @pytest.mark.parametrize(
-    ("name", "lines", "reason"),
-    [
-        ("t.tsv", ["q1 first"], "Expected 2 columns, got 1"),
-        ("t.tsv", ["q1\ta", "q1\tb"], "two queries of the id 'q1'"),
-        ("t.tsv", ["q 1\ta"], "the id 'q 1' is empty, holds white space"),
-        ("t.tsv", ["q1\t "], "the text of query 'q1' is ' '"),
-        ("t.tsv", [], "holds no queries"),
-        ("t.jsonl", [{"text": "no id"}], "row 1: it has no value under any of _id"),
-    ],
-)
-def test_a_malformed_query_is_named(write, name: str, lines: list[object], reason: str) -> None:
-    with pytest.raises((UserError, ValueError), match=reason):
-        read_topics(write(name, *lines))
-
-
-@pytest.mark.parametrize(
     ("name", "lines", "documents"),
     [
         ("a.txt", ["one", "", "two\tthree"], [("0", "one"), ("1", ""), ("2", "two\tthree")]),
@@ -81,10 +65,16 @@ def test_texts_to_encode_have_ids_or_their_numbers(write, name, lines, documents
     assert list(texts()) == list(texts()) == [Document(*each) for each in documents]
 
 
-def test_queries_to_encode_are_not_a_corpus(beir: Path, write) -> None:
-    path = write("q.jsonl", {"query_id": "1", "query": "one"})
+@pytest.mark.parametrize(
+    ("lines", "ids"),
+    [
+        ("qid\tquery\n1\tread\n", ["1"]),
+        ("query_id\tquery_text\n1\tread\n", ["1"]),
+        ("topic\ttitle\n1\tread\n", ["1"]),
+        ("1\ttext\n2\tread\n", ["1", "2"]),
+    ],
+)
+def test_a_header_of_topics_is_no_query(lines: str, ids: list[str], tmp_path: Path) -> None:
+    (tmp_path / "topics.tsv").write_text(lines)
 
-    assert list(open_texts(str(path), queries=True)()) == [Document("1", "one")]
-    assert [document.id for document in open_texts(str(beir))()] == ["d1", "d2", "d3", "d4"]
-    with pytest.raises(UserError, match="is a corpus, and queries were asked for"):
-        open_texts(str(beir), queries=True)
+    assert [query.id for query in read_topics(tmp_path / "topics.tsv")] == ids

@@ -98,14 +98,6 @@ def test_negatives_are_distinct_as_many_as_wanted_and_never_known_to_answer(
         assert len(usable & set(found)) == min(wanted, len(usable))
 
 
-def test_what_answers_a_query_answers_every_query_of_the_same_text() -> None:
-    source = dataset([("q1", "d1", 1), ("q2", "d2", 1)], texts={"q1": "same", "q2": "same"})
-    groups = Groups(source, "train", negatives=8, source="random", seed=13)
-
-    assert groups.known_positives == {"q1": {"d1", "d2"}, "q2": {"d1", "d2"}}
-    assert not {"d1", "d2"} & set(ids(groups[0].negatives))
-
-
 def test_where_the_querys_own_document_is_dropped_it_is_no_negative_either() -> None:
     judged = [("d1", "d0", 1)]
     arguana, other = (dataset(judged, documents=3, name=name) for name in ("arguana", "other"))

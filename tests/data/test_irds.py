@@ -57,11 +57,3 @@ def test_a_catalogued_id_names_its_corpus_and_its_split(name: str, corpus: str, 
     dataset = open_dataset(name)
 
     assert (dataset.name, dataset.splits) == (corpus, (split,))
-
-
-def test_no_two_ids_of_one_corpus_share_a_split() -> None:
-    ids = [name for name in ir_datasets.registry if name.startswith(("msmarco-", "beir/", "mr-t"))]
-    judged = [name for name in ids if ir_datasets.load(name).has_qrels()]
-    opened = [open_dataset(f"irds:{name}") for name in judged]
-
-    assert len({(one.name, one.splits) for one in opened}) == len(judged) > 100

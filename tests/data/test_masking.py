@@ -28,14 +28,6 @@ def test_only_the_places_to_guess_are_changed_and_no_special_token_is_one(
     assert len(set(places.tolist())) == len(places) == min(able, max(1, round(share * able)))
 
 
-@given(rows, st.integers(0, 2**32 - 1))
-def test_the_same_draw_hides_the_same_tokens(row: list[int], seed: int) -> None:
-    first, second = (masked(row, 0.4, seed) for _ in range(2))
-
-    assert first[0] == second[0]
-    assert first[1].tolist() == second[1].tolist()
-
-
 def test_eight_of_ten_hidden_tokens_are_masks_one_is_kept_and_one_swapped() -> None:
     row = [2, *([7] * 20_000), 3]
 

@@ -48,15 +48,6 @@ def test_id_triples_give_the_negatives_of_their_split_alone(official: Path) -> N
     assert dataset.negatives("dev.small") == {}
 
 
-def test_without_a_qrels_file_the_triples_are_the_judgements(official: Path) -> None:
-    (official / "qrels.train.tsv").unlink()
-
-    dataset = open_dataset(str(official))
-
-    assert dataset.judgements("train") == [Judgement("11", "0", 1), Judgement("12", "1", 1)]
-    assert dataset.queries("train") == [Query("11", "train one"), Query("12", "train two")]
-
-
 @pytest.mark.parametrize(
     ("name", "line", "reason"),
     [
@@ -82,26 +73,13 @@ def test_a_wrong_line_is_named(official: Path, write, name: str, line: str, reas
 TRIPLES = ("what is a\ttext a\ttext b", "what is a\ttext a\ttext c", "what is b\ttext b\ttext a")
 
 
-@pytest.mark.parametrize("as_folder", [True, False])
-def test_text_triples_are_a_data_set_of_the_documents_seen_in_them(write, as_folder: bool) -> None:
+def test_text_triples_are_a_data_set_of_the_documents_seen_in_them(write) -> None:
     path = write("texts/triples.train.small.tsv", *TRIPLES)
 
-    dataset = open_dataset(str(path.parent if as_folder else path))
+    dataset = open_dataset(str(path))
 
-    assert dataset.name == ("texts" if as_folder else "triples.train.small")
+    assert dataset.name == "triples.train.small"
     assert [document.text for document in dataset.documents()] == ["text a", "text b", "text c"]
     assert dataset.queries("train") == [Query("q0", "what is a"), Query("q1", "what is b")]
     assert dataset.judgements("train") == [Judgement("q0", "d0", 1), Judgement("q1", "d1", 1)]
     assert dataset.negatives("train") == {"q0": ("d1", "d2"), "q1": ("d0",)}
-
-
-def test_a_folder_of_groups_has_a_split_for_each_file(write) -> None:
-    write("groups/train.jsonl.gz", {"query": "a", "positives": ["x"], "negatives": ["y", "z"]})
-    folder = write("groups/dev.jsonl", {"query": "b", "positive": "z", "negatives": "x"}).parent
-
-    dataset = open_dataset(str(folder))
-
-    assert set(dataset.splits) == {"dev", "train"}
-    (query,) = dataset.queries("train")
-    assert [dataset.document(d).text for d in dataset.negatives("train")[query.id]] == ["y", "z"]
-    assert dataset.document_count == 3

@@ -109,13 +109,6 @@ def test_a_repeated_answer_is_kept_once_and_an_ambiguous_question_not_at_all() -
     assert set(found(source)) == {"m.a"}
 
 
-@pytest.mark.parametrize(
-    "source", [b"print 'python two'", b"\x00", b"\xff\xfe", b"(" * 5000, b"x = ="]
-)
-def test_what_is_not_python_has_no_entries(source: bytes) -> None:
-    assert list(entries(source, "m")) == []
-
-
 identifiers = st.from_regex(r"[a-z]{1,3}", fullmatch=True)
 paragraphs = st.text(st.sampled_from("ab \n\t\"'\\"), max_size=80)
 
@@ -182,10 +175,3 @@ def test_two_cold_readings_leave_the_same_bytes(small_stdlib: Path) -> None:
         return data
 
     assert cold() == cold()
-
-
-def test_the_name_in_a_store_opens_the_corpus() -> None:
-    """`m2dr index verify` opens what the store names."""
-    name = open_dataset("pydocs:stdlib").name
-
-    assert open_dataset(name).name == name == "pydocs-stdlib"

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from m2dr.core.errors import UserError
 from m2dr.data.loaders import open_dataset
 from m2dr.data.training_rows import Groups, false_negatives
 
@@ -59,8 +58,3 @@ def test_pairs_whose_ids_stand_for_several_texts_are_told_apart_by_text() -> Non
 
     assert dataset.document_count == 15_809
     assert sum(len(dataset.judgements(split)) for split in dataset.splits) == 16_407
-
-
-def test_queries_and_judgements_without_passages_are_told_what_is_missing() -> None:
-    with pytest.raises(UserError, match="msmarco is none of: pydocs"):
-        open_dataset(real("msmarco"))

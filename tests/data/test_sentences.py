@@ -242,33 +242,6 @@ def test_queries_and_documents_are_not_taken_for_sentences(write, name: str, lin
 
 # Test pairs
 
-HEADER = "score\tsentence1\tsentence2"
-MIXED = "split\tscore\tsentence1\tsentence2"
-
-
-@pytest.mark.parametrize(
-    ("rows", "split", "problem"),
-    [
-        ((MIXED, "dev\t1\ta\tb", "train\t2\tc\td"), "", "its splits are dev, train"),
-        ((MIXED, "dev\t1\ta\tb"), "test", "'test' was asked for; its splits are dev"),
-        ((HEADER, "1\ta\tb"), "test", "its splits are none"),
-        (("sentence", "another"), "", "has no column of scores"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused(
-    write, rows: tuple[str, ...], split: str, problem: str
-) -> None:
-    with pytest.raises(UserError, match=problem):
-        open_scored_pairs(str(write("a.tsv", *rows)), split)
-
-
-@pytest.mark.parametrize("scores", [("1", "0.5"), ("1", "2"), ("1", "1"), ("0", "0")])
-def test_what_is_not_of_two_classes_is_refused(write, scores: tuple[str, ...]) -> None:
-    path = write("a.tsv", HEADER, *(f"{score}\ta\tb" for score in scores))
-
-    with pytest.raises(UserError, match="a.tsv has the labels .* pairs are alike, 1, or not, 0"):
-        open_binary_pairs(str(path))
-
 
 # Labelled texts
 
@@ -305,39 +278,7 @@ def test_one_file_may_hold_both_splits(write) -> None:
     assert (len(found.train), len(found.test), found.name, found.split) == (2, 2, "bank", "dev")
 
 
-TRAIN = ("text,label", "x,a", "y,b")
-
-
-@pytest.mark.parametrize(
-    ("files", "problem"),
-    [
-        ({"train.csv": TRAIN}, "0 files of the split 'test': train.csv"),
-        ({"train.csv": TRAIN, "test.csv": TRAIN, "test.tsv": TRAIN}, "2 files of the split 'test'"),
-        ({"train.csv": TRAIN, "test.csv": TRAIN[:1]}, "holds no text of the split 'test'"),
-        ({"train.csv": TRAIN[:2], "test.csv": TRAIN[:2]}, "has 1 training labels"),
-        ({"train.csv": TRAIN, "test.csv": (*TRAIN, "z,aa")}, "the test label 'aa' is none of them"),
-        ({"train.csv": ("words,label", "x,a"), "test.csv": TRAIN}, "row 1: it has no value under"),
-        ({"train.csv": (*TRAIN, " ,b"), "test.csv": TRAIN}, "row 3: the text is ' ', not a text"),
-    ],
-)
-def test_a_folder_that_cannot_be_learnt_from_is_refused(
-    write, tmp_path: Path, files: dict[str, tuple[object, ...]], problem: str
-) -> None:
-    for name, lines in files.items():
-        write(f"bank/{name}", *lines)
-
-    with pytest.raises(UserError, match=problem):
-        open_labelled_texts(tmp_path / "bank")
-
-
 # Published files
-
-
-def test_banking77_has_its_official_counts(data: Path) -> None:
-    found = open_labelled_texts(data / "classification" / "banking77")
-
-    assert (len(found.train), len(found.test)) == (10_003, 3_080)
-    assert len({row.label for row in found.train}) == 77
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tabular import ARROW, Rows, save_to_disk, write_rows
 from m2dr.core.errors import UserError
 from m2dr.core.records import Document
 from m2dr.data import tables
-from m2dr.data.dataset import Dataset, own_fields
+from m2dr.data.dataset import Dataset
 from m2dr.data.loaders import open_dataset
 from m2dr.data.sentences import open_sentences
 from m2dr.data.tables import DistinctLines, Ids, StoredRows, read_rows
@@ -31,7 +31,6 @@ TEVATRON = [
     for n in range(8)
 ]
 DOCUMENTS = [{"id": f"d{n}", "title": f"t{n % 2}", "text": f"text {n}"} for n in range(20)]
-SCORED = [{"sentence1": f"a{n}", "sentence2": f"b{n}", "score": n / 4} for n in range(5)]
 KINDS = [*ARROW[1:], ".csv", ".tsv", ".json", ".jsonl.gz", ".csv.zst", "folder"]
 
 
@@ -91,18 +90,6 @@ def test_cells_are_those_of_pandas_read_as_text(tmp_path: Path) -> None:
         {**row, "text": row["text"].replace("\r\n", "\n")} for row in rows
     ]
     assert rows[1] == {"id": "1e5", "text": "NA"}
-
-
-@pytest.mark.parametrize("ending", ["\n", "\r\n"])
-def test_quotes_between_tabs_are_letters_and_blank_lines_nothing(
-    ending: str, tmp_path: Path
-) -> None:
-    lines = ["\ufeffID\tText", '1\t"open', '2\tsays "x"', "", "3\t\u2028"]
-    (tmp_path / "a.tsv").write_bytes(ending.join([*lines, ""]).encode())
-
-    assert list(read_rows(tmp_path / "a.tsv")) == [
-        {"id": "1", "text": '"open'}, {"id": "2", "text": 'says "x"'}, {"id": "3", "text": "\u2028"}
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", [".jsonl", ".tsv", ".csv"])
@@ -203,18 +190,6 @@ def test_distinct_lines_are_those_of_a_set_in_file_order(tmp_path: Path) -> None
     assert [lines[number] for number in range(len(lines))] == ["one", "two\tand", "three"]
 
 
-def test_own_fields_are_the_scalars_of_a_row_and_of_its_metadata() -> None:
-    row = {
-        "_id": "d", "text": "x", "year": 1999, "open": True, "share": 0.5, "none": None, "empty": " ",
-        "list": [1], "url": {"host": "a"}, "metadata": {"lang": "en", "year": 3, "deep": {"a": 1}},
-    }  # fmt: skip
-
-    assert own_fields(row, ("_id", "text")) == (
-        ("year", "1999"), ("open", "true"), ("share", "0.5"), ("url.host", "a"), ("lang", "en"),
-        ("deep.a", "1"),
-    )  # fmt: skip
-
-
 # Corpora with queries and judgements
 
 JUDGED = {
@@ -258,15 +233,6 @@ def test_configs_of_a_data_set_are_its_corpus_queries_and_judgements(jsonl, tmp_
     assert (dataset.name, content(dataset)) == ("mteb", jsonl)
     alone = open_dataset(f"hf:{tmp_path}/mteb/corpus")
     assert (alone.name, alone.splits, alone.document_count) == ("mteb-corpus", (), 5)
-
-
-def test_splits_that_were_saved_together_are_its_corpus_queries_and_judgements(
-    jsonl: object, tmp_path: Path
-) -> None:
-    parts = {part: datasets.Dataset.from_list(rows) for part, rows in JUDGED.items()}
-    datasets.DatasetDict(parts).save_to_disk(tmp_path / "saved")
-
-    assert content(open_dataset(f"hf:{tmp_path}/saved")) == jsonl
 
 
 # Data sets of the library datasets

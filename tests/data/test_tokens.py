@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m2dr.data.tokens import batched, buckets, pad, split_by_length
+from m2dr.data.tokens import buckets, pad, split_by_length
 
 lengths_of_texts = st.lists(st.integers(0, 40), max_size=60)
 
@@ -46,17 +46,6 @@ def test_batches_hold_every_row_once_and_keep_the_limit(
     assert positive == sorted(positive)
 
 
-@given(lengths=lengths_of_texts, limit=st.integers(1, 200), longest_first=st.booleans())
-def test_a_batch_is_closed_only_when_the_next_row_would_not_fit(
-    lengths: list[int], limit: int, longest_first: bool
-) -> None:
-    found = buckets(lengths, limit, longest_first)
-
-    for batch, after in zip(found, found[1:], strict=False):
-        rows = [*batch.tolist(), int(after[0])]
-        assert len(rows) * max(max(lengths[row], 1) for row in rows) > limit
-
-
 def padded(lengths: list[int], groups: list[np.ndarray]) -> int:
     return sum(len(group) * max(lengths[row] for row in group) for group in groups)
 
@@ -91,12 +80,3 @@ def test_groups_by_length_hold_every_row_once_from_short_to_long(
     assert all(len(group) for group in groups)
     assert sorted(rows) == list(range(len(lengths)))
     assert rows == sorted(rows, key=lambda row: (lengths[row], row))
-
-
-@given(items=st.lists(st.integers()), size=st.integers(1, 7))
-def test_windows_laid_end_to_end_are_the_items(items: list[int], size: int) -> None:
-    found = list(batched(iter(items), size))
-
-    assert [item for window in found for item in window] == items
-    assert all(len(window) == size for window in found[:-1])
-    assert all(0 < len(window) <= size for window in found)

@@ -21,7 +21,6 @@ from m2dr.data.training_rows import (
     read_scores,
 )
 
-HALVES = {"train": 0.5, "test": 0.5}
 NO_GIVEN: dict[str, tuple[str, ...]] = {}
 
 
@@ -240,24 +239,6 @@ def test_margins_of_two_positives_are_never_compared(write) -> None:
     assert drawn == {("p", "n", (0.0, -3.0)), ("r", "m", (0.0, -9.0))}
 
 
-@pytest.mark.parametrize(
-    ("row", "reason"),
-    [
-        (
-            {**Q, "neg": ["n", "m"], "pos_scores": [5], "neg_scores": [2]},
-            "it has 1 and 1 scores for 1 positives and 2",
-        ),
-        ({**Q, "neg": ["n"], "neg_scores": [2]}, "it has 0 and 1 scores"),
-        ({**Q, "neg": ["n", "m"], "scores": [1, 2, 3, 4]}, "it has 4 scores for 3 documents"),
-        ({**Q, "neg": ["n"], "scores": [5, None]}, "a score is None, not a finite number"),
-        ({"query": "q", "pos": [{"text": "p", "score": 1}], "neg": ["n"]}, "a score of a document"),
-    ],
-)
-def test_columns_that_do_not_fit_are_named(row: object, reason: str, write) -> None:
-    with pytest.raises(UserError, match=rf"groups\.jsonl, row 2: .*{reason}"):
-        of_columns(write("groups.jsonl", FLAG, row))
-
-
 PAIRS = [("q1", "d1", 9.25, ""), ("q1", "d2", -1.5, ""), ("q2", "d1", 0.5, "")]
 FILES: dict[str, Any] = {
     "a TREC run": ("q1 Q0 d1 1 9.25 ce", "q1 Q0 d2 2 -1.5 ce", "q2 Q0 d1 1 .5 ce"),
@@ -277,19 +258,6 @@ FILES: dict[str, Any] = {
 @pytest.mark.parametrize("form", FILES)
 def test_every_file_of_scores_says_the_same(form: str, name: str, write) -> None:
     assert list(read_scores(write(name, *FILES[form]))) == PAIRS
-
-
-def test_triples_of_two_scores_and_margins_are_read_as_published(write) -> None:
-    triples = write("ids.tsv", "7.1\t-2.5\t400296\t1540783\t3518497")
-    margins = write("gpl-training-data.tsv", "genQ1\tp\tn\t6.5", "genQ1\tp\tm\t-0.25")
-
-    assert list(read_scores(triples)) == [
-        ("400296", "1540783", 7.1, ""), ("400296", "3518497", -2.5, "")
-    ]  # fmt: skip
-    assert list(read_scores(margins)) == [
-        ("genQ1", "p", 0.0, "p"), ("genQ1", "n", -6.5, "p"),
-        ("genQ1", "p", 0.0, "p"), ("genQ1", "m", 0.25, "p"),
-    ]  # fmt: skip
 
 
 def read_or_refusal(read: Callable[[], Iterable[TeacherScore]]) -> tuple[list[TeacherScore], str]:
@@ -375,17 +343,3 @@ def test_of_many_scores_the_first_are_kept_and_every_answer() -> None:
     assert made[0].scores[0] == 1999
     with pytest.raises(UserError, match="too few scores"):
         groups(source, rows, negatives=NEGATIVES_KEPT + 2)
-
-
-@pytest.mark.parametrize(
-    ("rows", "reason"),
-    [
-        ([("x", "d1", 1)], "ce.tsv has none for the queries of the split 'train'"),
-        ([("q1", "d1", 1), ("q1", "d1", 4)], "Two scores of document 'd1' for query 'q1' differ"),
-    ],
-)
-def test_scores_of_other_queries_and_two_of_a_pair_are_refused(
-    rows: list[Any], reason: str
-) -> None:
-    with pytest.raises(UserError, match=reason):
-        groups(dataset([("q1", "d1"), ("q2", "d2")]), rows)

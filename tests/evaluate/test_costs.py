@@ -1,17 +1,14 @@
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.evaluate.costs import (
     Cost,
     Costs,
     Shape,
-    bytes_per_document,
     read_costs,
     write_costs,
 )
@@ -45,14 +42,6 @@ def test_multiply_adds_are_those_of_the_matrix_products_one_by_one(
     assert shape.encode(layer, tokens) == layer * block + (width * width if head else 0)
 
 
-@pytest.mark.parametrize(
-    ("dim", "kept", "size"),
-    [(384, "f32", 1536), (384, "f16", 768), (9, "binary", 2), (8, "binary", 1)],
-)
-def test_bytes_are_those_of_the_dims_rounded_up(dim: int, kept: str, size: int) -> None:
-    assert bytes_per_document(dim, kept) == size
-
-
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     cells=st.dictionaries(
@@ -76,29 +65,3 @@ def test_queries_search_the_documents_that_they_were_trained_with() -> None:
 
     assert COSTS.document_layer(Cut(1, 8)) == 1
     assert fixed.document_layer(Cut(1, 8)) == 2
-
-
-@pytest.mark.parametrize("value", [float("nan"), 0.0])
-def test_a_cost_that_is_no_number_above_zero_cannot_be_made(value: float) -> None:
-    with pytest.raises(UserError, match="latency_p50_ms is"):
-        Cost(value, 2.0, 300.0, 32, 10_000, 500)
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ('"latency_p50_ms": 1.0', '"latency_p50_ms": -1'),
-        ('"latency_p50_ms": 1.0,', ""),
-        ('"L2D8"', '"L2"'),
-        ('"same"', '"other"'),
-        ("{", "["),
-    ],
-)
-def test_a_damaged_file_is_refused(tmp_path: Path, old: str, new: str) -> None:
-    write_costs(COSTS, tmp_path)
-    path = tmp_path / "costs.json"
-    assert old in path.read_text()
-    path.write_text(path.read_text().replace(old, new, 1))
-
-    with pytest.raises(UserError, match=r"costs\.json is not a costs that m2dr wrote"):
-        read_costs(tmp_path)

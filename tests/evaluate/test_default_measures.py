@@ -1,6 +1,6 @@
 import pytest
 
-from m2dr.evaluate.measures import BEIR13, DEFAULT_MEASURES, default_measures, parse
+from m2dr.evaluate.measures import default_measures
 
 
 @pytest.mark.parametrize(
@@ -24,9 +24,3 @@ from m2dr.evaluate.measures import BEIR13, DEFAULT_MEASURES, default_measures, p
 )  # fmt: skip
 def test_names_decide_the_default_measures(corpus: str, split: str, name: str) -> None:
     assert default_measures(corpus, split).name == name
-
-
-def test_default_measures_can_be_measured() -> None:
-    for defaults in DEFAULT_MEASURES:
-        assert tuple(map(str, parse(defaults.measures))) == defaults.measures
-    assert {default_measures(name, "test").name for name in BEIR13} == {"BEIR"}

@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from m2dr.core.records import Cut
-from m2dr.evaluate.pick import Budget, Candidate, frontier, near_misses, pick
+from m2dr.evaluate.costs import Budget, Candidate, frontier, pick
 
 NAMES = ("latency", "bytes", "multiply_adds")
 few = st.sampled_from([0.5, 1.0, 1.5, 2.0, 4.0])  # so that ties are common
@@ -75,16 +75,3 @@ def test_the_picked_cut_is_that_of_a_search_through_the_table(
 def test_a_cut_fits_exactly_when_it_misses_nothing(table: list[Candidate], budget: Budget) -> None:
     for one in table:
         assert (not budget.misses(one)) == fits(one, budget)
-
-
-def test_the_nearest_cuts_are_those_that_miss_least_and_the_better_of_equals() -> None:
-    table = [
-        Candidate(Cut(1, 8), 0.1, {"latency": 1.0}),
-        Candidate(Cut(2, 8), 0.2, {"latency": 2.0}),
-        Candidate(Cut(3, 8), 0.3, {"latency": 2.0}),
-        Candidate(Cut(4, 8), 0.4, {"latency": 3.0}),
-    ]
-
-    found = near_misses(table, Budget({"latency": 0.5}), count=3)
-
-    assert [one.cut.layer for one in found] == [1, 3, 2]

@@ -23,9 +23,7 @@ from m2dr.evaluate.grid import (
     read_grid,
     read_scores,
     text_comparison,
-    text_cross,
     text_table,
-    write_cross,
     write_csv,
     write_grid,
     write_scores,
@@ -151,20 +149,6 @@ def test_a_comparison_stacks_models_by_layer_and_marks_the_best_of_each_cut() ->
         "   12  full-dim  .1000  1.0000      -",
         "Note (full-dim): own document dropped",
     ]
-
-
-def test_crossed_layers_have_queries_down_and_documents_across(tmp_path: Path) -> None:
-    grids = {2: grid("m.documents-02", {2: [0.1], 4: [0.2]}), 4: grid("m4", {2: [0.3], 4: [0.4]})}
-
-    write_cross(grids, 8, tmp_path / "dim-8.csv")
-
-    assert text_cross("m", grids, 8, "nDCG@10").splitlines() == [
-        "m: nDCG@10 on pydocs test, 2234 queries, dim 8, documents by layer across, * best",
-        "queries      2      4",
-        "      2  .1000  .3000",
-        "      4  .2000  .4000*",
-    ]
-    assert (tmp_path / "dim-8.csv").read_text().splitlines()[2] == "pydocs,test,4,2,8,nDCG@10,0.2"
 
 
 @one_folder

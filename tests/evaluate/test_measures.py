@@ -138,20 +138,6 @@ def test_measures_keep_their_order_and_each_comes_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("ndcg@10", r"Did you mean nDCG\?"), ("recall@100", r"Did you mean R\?")]
-)
-def test_a_misspelt_measure_is_answered_with_the_nearest(name: str, hint: str) -> None:
-    with pytest.raises(UserError, match=rf"No measure is called {name}\. {hint}"):
-        parse([name])
-
-
-@pytest.mark.parametrize("name", ["", "nDCG@10 R@100", "nDCG@-1", "P(**{'a':1})@2"])
-def test_what_is_not_written_as_a_measure_is_refused(name: str) -> None:
-    with pytest.raises(UserError, match="is not the name of a measure, such as nDCG@10"):
-        parse([name])
-
-
-@pytest.mark.parametrize(
     ("name", "problem"),
     [
         ("R", "its cutoff is missing"),

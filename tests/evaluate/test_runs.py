@@ -1,5 +1,4 @@
 import gzip
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -64,14 +63,6 @@ def test_trec_eval_ranks_the_file_as_the_run_does(run: Run, tmp_path: Path) -> N
     }
 
 
-def test_a_run_file_has_the_six_columns_of_trec(tmp_path: Path) -> None:
-    path = tmp_path / "run.txt"
-
-    write_run(Run({"q1": Ranking.of(["d1", "d2"], [0.5, 1.25])}), path, tag="mine")
-
-    assert path.read_text() == "q1 Q0 d2 1 1.25 mine\nq1 Q0 d1 2 0.5 mine\n"
-
-
 def test_a_compressed_run_has_the_same_bytes_every_time(tmp_path: Path) -> None:
     run = Run({"q": Ranking.of(["d"], [1.0])})
 
@@ -84,7 +75,7 @@ def test_a_compressed_run_has_the_same_bytes_every_time(tmp_path: Path) -> None:
 
 def test_the_order_of_lines_and_the_rank_column_decide_nothing(tmp_path: Path) -> None:
     path = tmp_path / "run.txt"
-    path.write_text("q Q0 a 1 0.5 x\np Q0 a 1 2 x\nq\tQ0\tb\t2\t0.5\tx\r\nq Q0 c 3 7e-1 x")
+    path.write_text("q Q0 a 1 0.5 x\np Q0 a 1 2 x\nq\tQ0\tb\t2\t0.5\tx\r\nq Q0 c 3.0 7e-1 x y")
 
     run = read_run(path)
 
@@ -100,7 +91,6 @@ GOOD = "q Q0 d1 1 2.5 x\n"
     [
         ("q Q0 d2 2 1.5", "5 columns instead of 6"),
         ("q Q0 d2 2 high x", "could not convert string to float: b'high'"),
-        ("q Q0 d2 1.5 2 x", "invalid literal for int"),
         ("q Q0 d2 2 nan x", "the score is not a number"),
         ("q Q0 d1 2 1.5 x", "document d1 is listed twice for query q"),
         (b"q Q0 \xff 2 1.5 x", "can't decode byte 0xff"),
@@ -113,26 +103,6 @@ def test_a_malformed_line_is_refused_with_its_place_and_reason(
     path.write_bytes(GOOD.encode() + (bad.encode() if isinstance(bad, str) else bad))
 
     with pytest.raises(UserError, match=rf"run\.txt, line 2: .*{reason}"):
-        read_run(path)
-
-
-@pytest.mark.parametrize(
-    "harm",
-    [
-        lambda packed: packed[:-8],
-        lambda packed: packed[:5000] + bytes(500) + packed[5500:],
-    ],
-    ids=["the check sum is missing", "bytes are overwritten"],
-)
-def test_a_compressed_run_that_was_damaged_is_refused(
-    harm: Callable[[bytes], bytes], tmp_path: Path
-) -> None:
-    path = tmp_path / "run.txt.gz"
-    docids = [f"document-{i * 7919 % 5000}" for i in range(5000)]
-    write_run(Run({"q": Ranking.of(docids, range(5000))}), path)
-    path.write_bytes(harm(path.read_bytes()))
-
-    with pytest.raises(UserError, match=r"run\.txt\.gz, line "):
         read_run(path)
 
 

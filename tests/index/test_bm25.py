@@ -72,15 +72,6 @@ def test_a_ranking_holds_the_best_that_share_a_word(
     assert list(zip(ranking.scores, ranking.docids, strict=True)) == expected
 
 
-def test_of_equal_documents_the_highest_docids_are_kept() -> None:
-    index = bm25(*["the cat"] * 9, "the dog")
-
-    ranking = index.search([Query("q", "cats")], k=3).rankings["q"]
-
-    assert ranking.docids == ("d8", "d7", "d6")
-    assert len(set(ranking.scores)) == 1
-
-
 def test_a_dropped_document_makes_room_for_the_next() -> None:
     index = bm25("cat", "cat cat dog", "cat dog tree", "dog")
 
@@ -88,21 +79,6 @@ def test_a_dropped_document_makes_room_for_the_next() -> None:
 
     assert run.rankings["q"].docids == ("d1", "d0")
     assert run.rankings["d0"].docids == ("d1", "d2")
-
-
-def test_a_title_is_scored_too() -> None:
-    index = Bm25([Document("d0", "dog", title="Running cats"), Document("d1", "dog dog")])
-
-    assert index.rank(index.scores("run"), k=5).docids == ("d0",)
-
-
-@pytest.mark.parametrize("query", ["", "the of x", "elsewhere", "ελλάδα"])
-@pytest.mark.parametrize("documents", [("cat", "dog"), ("", "the x")])
-def test_a_query_that_shares_no_word_finds_nothing(query: str, documents: tuple[str, ...]) -> None:
-    index = bm25(*documents)
-
-    assert index.scores(query).tolist() == [0.0, 0.0]
-    assert index.rank(index.scores(query), k=2).docids == ()
 
 
 def test_nfcorpus_scores_as_anserini_published(data: Path) -> None:

@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError
-from m2dr.index.engines import ENGINES, Engine
-from m2dr.index.faiss import build_index, open_index
-from m2dr.index.manifest import index_folder
+from m2dr.index.faiss import ENGINES, Engine, build_index, open_index
 from m2dr.index.store import Store
 from m2dr.index.vectors import prefixes
 
@@ -76,16 +74,6 @@ def test_the_folder_holds_what_pyserini_opens(store: Store) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["docid", "index", "manifest.json"]
 
 
-def test_an_index_that_is_already_built_is_left_alone(store: Store) -> None:
-    before = (build_index(store, 8) / "index").stat().st_mtime_ns
-    told: list[int] = []
-
-    folder = build_index(store, 8, progress=told.append)
-
-    assert (folder / "index").stat().st_mtime_ns == before
-    assert told == []
-
-
 @pytest.mark.parametrize("name", ["index", "docid", "manifest.json"])
 def test_an_index_with_a_damaged_file_is_built_again(store: Store, name: str) -> None:
     folder = build_index(store, 8)
@@ -107,37 +95,6 @@ def test_an_index_of_an_older_store_is_refused_and_built_again(
     with pytest.raises(UserError, match="encoded anew since"):
         open_index(folder)
     assert open_index(build_index(store, 8)).manifest.store == store.manifest.digest
-
-
-@pytest.mark.parametrize("dim", [-1, 0, 17])
-def test_a_dim_that_the_store_does_not_have_is_refused(store: Store, dim: int) -> None:
-    with pytest.raises(UserError, match=f"dimension {dim} was asked for.*from 1 to 16"):
-        build_index(store, dim)
-
-
-def test_a_dimension_without_an_index_is_refused(store: Store) -> None:
-    build_index(store, 16)
-    build_index(store, 8)
-
-    with pytest.raises(UserError, match="no finished index; there are dim-8, dim-16"):
-        open_index(index_folder(store.folder, 4))
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (lambda data: data[:100], "has 100 bytes, and 1165 were written"),
-        (lambda data: data[:-1] + b"?", "its sha256 differs"),
-        (lambda _: None, "has 0 bytes"),
-    ],
-)
-def test_an_index_file_that_is_not_the_one_written_is_refused(store, change, reason: str) -> None:
-    path = build_index(store, 8) / "index"
-    data = change(path.read_bytes())
-    path.unlink() if data is None else path.write_bytes(data)
-
-    with pytest.raises(UserError, match=reason):
-        open_index(path.parent)
 
 
 @pytest.mark.parametrize(

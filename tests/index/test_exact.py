@@ -24,9 +24,9 @@ def _selection(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiles of 128 documents, and few queries in a pass."""
+    """Tiles of 128 documents, and few queries in a chunk."""
     monkeypatch.setattr(exact, "TILE_ROWS", {"cpu": range(128, 128)})
-    monkeypatch.setattr(exact, "QUERIES", {"cpu": 3})
+    monkeypatch.setattr(exact, "CHUNK", {"cpu": 3})
 
 
 def naive(queries: Floats, vectors: Floats, dim: int, similarity: str) -> NDArray[np.float64]:
@@ -132,14 +132,6 @@ def test_a_score_that_is_no_number_is_refused() -> None:
         prefix_top_k(np.array([[0.0, 1.0]]), vectors, [2], 1, "dot")
 
 
-def test_infinite_scores_tie() -> None:
-    vectors = np.array([[1e30], [1], [1e30]], np.float32)
-
-    scores, rows = prefix_top_k(np.full((1, 1), 1e30), vectors, [1], 2, "dot")[1]
-
-    assert (scores.tolist(), rows.tolist()) == ([[np.inf, np.inf]], [[0, 2]])
-
-
 @pytest.mark.parametrize("size", [1e-20, 1e-30, 1e15])
 def test_lengths_of_tiny_and_huge_vectors(size: float) -> None:
     vectors = np.random.default_rng(0).normal(size=(50, 8)).astype(np.float32)
@@ -169,24 +161,6 @@ def test_reduced_precision_elsewhere_does_not_reach_scores() -> None:
             backend.fp32_precision = precision
 
     assert (seen, after) == (["ieee", "ieee"], ["tf32", "tf32"])
-
-
-@pytest.mark.parametrize(
-    ("dims", "k", "value", "reason"),
-    [
-        ([], 1, 0.0, "Name at least one"),
-        ([0, 2], 1, 0.0, r"Dims \[0, 2\] were asked for"),
-        ([9], 1, 0.0, "Query vectors of shape .* and 9 dims"),
-        ([4], 1, 0.0, "the documents' vectors have 3 dims"),
-        ([2], 0, 0.0, "0 documents per query"),
-        ([2], 1, np.inf, "query 0 is not finite"),
-    ],
-)
-def test_what_cannot_be_searched_is_refused(dims, k: int, value: float, reason: str) -> None:
-    queries = np.full((1, 4), value, np.float32)
-
-    with pytest.raises(UserError, match=reason):
-        prefix_top_k(queries, np.ones((2, 3)), dims, k, "dot")
 
 
 @pytest.mark.parametrize("kept", [0, 2**20])

@@ -87,18 +87,6 @@ def test_a_gpu_that_aborts_the_check_is_not_used_and_says_why(index, monkeypatch
     assert found == (None, "FAISS cannot use gpu 0: no kernel image.")
 
 
-def test_an_engine_that_has_no_form_for_gpus_stays_on_the_processor(index, monkeypatch) -> None:
-    def refuse(*_: object) -> None:
-        raise RuntimeError("Error in clone() at gpu.cpp:5: This index type is not implemented")
-
-    stand_in(monkeypatch, refuse)
-
-    found = gpu.on_gpu(index)
-
-    assert found[0] is None
-    assert "cannot move the flat index to gpu 0: This index type is not implemented" in (found[1])
-
-
 def test_the_check_in_another_process_tells_of_a_faiss_without_gpus(monkeypatch) -> None:
     if hasattr(faiss, "StandardGpuResources"):
         pytest.skip("the installed FAISS is the one for gpus")

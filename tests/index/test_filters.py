@@ -18,11 +18,9 @@ from hypothesis import strategies as st
 from m2dr.core.errors import UserError
 from m2dr.data.dataset import own_fields
 from m2dr.index import faiss
-from m2dr.index.engines import ENGINES
 from m2dr.index.exact import ExactIndex
-from m2dr.index.faiss import build_index, open_index
-from m2dr.index.fields import FIELDS, field_types, write_fields
-from m2dr.index.filters import Filter
+from m2dr.index.faiss import ENGINES, build_index, open_index
+from m2dr.index.filters import FIELDS, Filter, field_types, write_fields
 from m2dr.index.funnel import Funnel, FunnelIndex
 from m2dr.index.milvus import MILVUS_ENGINES, Server, open_collection, push
 from m2dr.index.searchable import Searchable
@@ -82,16 +80,14 @@ def quoted(text: str) -> st.SearchStrategy[str]:
     return st.sampled_from([*ways, text] if text.isidentifier() else ways)
 
 
-NUMBERS = st.one_of(
-    st.integers(-4, 13).map(str),
-    st.sampled_from(["2.5", ".75", "1e0", "-0.5", "1e30", "-1e30", str(2**62 + 1), str(2**80)]),
-)
+WHOLE = st.integers(-4, 13).map(str) | st.just(str(2**62 + 1))
+NUMBERS = WHOLE | st.sampled_from(["2.5", ".75", "1e0", "-0.5", "1e30", "-1e30"])
 DAYS = st.integers(1, 28).flatmap(
     lambda day: st.sampled_from([f"2024-01-{day:02d}", f"2024-01-{day:02d}T12:00:00+05:00"])
 )
 TEXTS = st.sampled_from(["en", "de", "en gb", "it's", 'a "b" \\ c', "zürich", "w2", "5", "v3", "z"])
 VALUES: dict[str, st.SearchStrategy[str]] = {
-    "year": NUMBERS,
+    "year": WHOLE,
     "price": NUMBERS,
     "lang": TEXTS,
     "day": DAYS,
@@ -281,16 +277,10 @@ def test_any_text_is_a_filter_or_refused_in_a_sentence(text: str) -> None:
         ("", "cannot be read; a filter is written like"),
         ("yaer > 3", "none of that name. Did you mean year?"),
         ("year > soon", "compares 'year' with 'soon', and that field holds whole numbers"),
-        ("price < x", "holds numbers"),
-        ("day > '2024'", "holds dates"),
-        ("open = maybe", "holds true or false"),
         ("open < true", "is true or false, which < cannot order"),
         ("lang = en de", "cannot be read"),
         ("lang === en", "cannot be read"),
         ("lang = 'en", "cannot be read"),
-        ("lang = f(2)", "cannot be read"),
-        ("lang", "cannot be read"),
-        ("lang = '\ud800'", "cannot be read"),
         ("(" * 2000 + "lang = en", "cannot be read"),
     ],
 )
@@ -305,11 +295,3 @@ def test_a_filter_that_nothing_fits_finds_nothing(ways: dict[str, Searchable]) -
     for way in ways.values():
         found = way.where(Filter.parse("year = 4711")).ranked(NAMES, QUERIES, 3)
         assert [ranking.docids for ranking in found.rankings.values()] == [(), (), ()]
-
-
-def test_a_damaged_file_of_fields_is_refused(store: Store, tmp_path: Path) -> None:
-    (tmp_path / FIELDS).write_bytes((store.folder / FIELDS).read_bytes()[:-1] + b"x")
-    damaged = Store(tmp_path, store.manifest, store.docids)
-
-    with pytest.raises(UserError, match="not the file that was written"):
-        damaged.matching(Filter.parse("year = 1"))

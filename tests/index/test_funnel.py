@@ -1,13 +1,9 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from m2dr.core.errors import UserError
-from m2dr.core.records import Cut
 from m2dr.index import funnel as rooms
 from m2dr.index.exact import ExactIndex
 from m2dr.index.faiss import build_index, open_index
@@ -102,11 +98,6 @@ def test_shortlists_are_read_a_few_queries_at_a_time(
         np.testing.assert_array_equal(one, other)
 
 
-def test_multiply_adds_of_all_stages(store) -> None:
-    # 35 documents at 4, 20 at 8 begun anew, 10 by the 8 dims that are left.
-    assert FunnelIndex(store, Funnel.parse("4:20,8:10,16")).multiply_adds == 140 + 160 + 80
-
-
 def test_another_index_may_make_the_first_shortlist(store) -> None:
     queries = np.random.default_rng(6).normal(size=(5, 16)).astype(np.float32)
     funnel = Funnel.parse("8:12,16")
@@ -135,40 +126,3 @@ def test_what_the_first_index_did_not_find_is_never_a_document(store) -> None:
     run = funnel.ranked(["q"], np.ones((1, 16), np.float32), 5)
 
     assert run.rankings["q"].docids == ("d3",)
-
-
-@pytest.mark.parametrize(
-    ("word", "reason"),
-    [
-        ("384", "lacks a stage"),
-        ("32:1000,384:10", "cannot be read"),
-        ("32,384", "cannot be read"),
-        ("128:1000,32:100,384", "Dims must grow"),
-        ("32:1000,32", "Dims must grow"),
-        ("32:100,128:1000,384", "Counts cannot grow"),
-        ("32:0,384", "below 1"),
-    ],
-)
-def test_a_word_that_names_no_funnel_is_refused(word: str, reason: str) -> None:
-    with pytest.raises(UserError, match=reason):
-        Funnel.parse(word)
-
-
-def test_a_funnel_refuses_what_it_cannot_search(store) -> None:
-    index, label = FunnelIndex(store, Funnel.parse("4:20,16")), store.manifest.label
-    queries = np.ones((1, 16), np.float32)
-
-    with pytest.raises(UserError, match="ends at dim 17, and the vectors have 16"):
-        FunnelIndex(store, Funnel.parse("4:20,17"))
-    with pytest.raises(UserError, match="21 documents per query .* leaves 20"):
-        index.search(queries, 21)
-    with pytest.raises(UserError, match="0 documents per query"):
-        index.search(queries, 0)
-    with pytest.raises(UserError, match="query 0 is not finite"):
-        index.search(queries * np.nan, 1)
-    with pytest.raises(UserError, match="and 16 dims each"):
-        index.search(queries[:, :8], 1)
-    with pytest.raises(UserError, match="Queries of dimension 8 .* has dimension 16"):
-        index.accept(label, Cut(6, 8))
-    with pytest.raises(UserError, match="were encoded by model"):
-        index.accept(replace(label, fingerprint="f" * 64), Cut(6, 16))

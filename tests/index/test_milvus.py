@@ -8,16 +8,13 @@ import pytest
 from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError
-from m2dr.core.records import Cut, Run
+from m2dr.core.records import Run
 from m2dr.index import milvus
 from m2dr.index.exact import prefix_runs
-from m2dr.index.manifest import Label
 from m2dr.index.milvus import (
-    DEEPEST,
     MILVUS_ENGINES,
     MilvusCollection,
     Server,
-    cuts_of,
     open_collection,
     push,
 )
@@ -93,23 +90,6 @@ def test_ties_of_any_number_rank_by_docid(uri: str, server: Server, named) -> No
     run = opened(uri, store).ranked(["q"], np.ones((1, 16), np.float32), k=4)
 
     assert run.rankings["q"].docids == ("d9", "d8", "d7", "d6")
-
-
-def test_what_cannot_be_searched_is_refused(uri: str, server: Server, named, label: Label) -> None:
-    store = named()
-    push(store, 8, server)
-    collection, query = opened(uri, store, 8), np.ones((1, 16), np.float32)
-    large = MilvusCollection(replace(collection.manifest, documents=10**6), collection.server)
-
-    assert cuts_of(server, store.manifest.corpus, label.fingerprint) == (Cut(6, 8),)
-    with pytest.raises(UserError, match=r"no L6D4 .*; there are L6D8\."):
-        opened(uri, store, 4)
-    with pytest.raises(UserError, match="16,385 documents per query .* gives 16,384"):
-        large.search(query, DEEPEST + 1)
-    with pytest.raises(UserError, match="0 documents per query"):
-        collection.ranked(["q"], query, 0)
-    with pytest.raises(UserError, match="dimension 16 .*has dimension 8"):
-        collection.accept(label, Cut(6, 16))
 
 
 @pytest.mark.parametrize("after", [0, 1, 3])

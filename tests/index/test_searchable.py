@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from m2dr.core.records import Ranking, Run
-from m2dr.index.engines import ENGINES
 from m2dr.index.exact import prefix_runs
-from m2dr.index.faiss import FaissIndex, build_index, open_index
+from m2dr.index.faiss import ENGINES, FaissIndex, build_index, open_index
 from m2dr.index.searchable import Docids, encode_docids
 from m2dr.index.store import Store
 

@@ -1,5 +1,4 @@
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,7 +7,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from m2dr.index.store import Store
 from m2dr.index.vectors import FORMATS
 
 matrices = arrays(
@@ -40,22 +38,3 @@ def test_what_is_kept_is_as_near_as_the_format_allows(
     found = np.asarray(row.vectors(parts), np.float64)
     assert (np.abs(found - vectors) <= ERRORS[name](vectors)).all()
     assert row.vectors(parts).dtype == row.read_as
-
-
-def test_int8_costs_a_byte_per_coordinate_and_keeps_the_direction(
-    tmp_path: Path, build: Callable[..., Store], vectors: NDArray[np.float32]
-) -> None:
-    vectors[3] = 0
-
-    store = build(tmp_path, vectors, dtype="int8")
-
-    assert (tmp_path / "vectors-00000.int8").stat().st_size == 10 * (16 + 4)
-    found = store.rows(range(35))
-    norms = np.linalg.norm(found, axis=1) * np.linalg.norm(vectors, axis=1)
-    cosines = (found * vectors).sum(axis=1)[norms > 0] / norms[norms > 0]
-    assert len(cosines) == 34
-    assert cosines.min() > 0.9999
-    assert not found[3].any()
-    blocks = list(store.blocks(4))
-    assert all(block.dtype == np.float32 for _, block in blocks)
-    np.testing.assert_array_equal(np.concatenate([block for _, block in blocks]), found)

@@ -1,5 +1,3 @@
-import json
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -8,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from transformers import AutoConfig, AutoModel
+from transformers import AutoModel
 
-from m2dr.core.errors import UserError
 from m2dr.model.backbones import (
     BACKBONES,
     ModelSizes,
@@ -76,16 +73,6 @@ def test_whoever_opens_the_folder_attends_both_ways(
     np.testing.assert_allclose(theirs.encode(TEXTS[:1]), ours[:1], atol=1e-5)
 
 
-def test_a_backbone_that_sees_both_ways_cannot_be_made_causal(
-    backbone: Callable[[str], Path],
-) -> None:
-    config = read_config(backbone("bert"))
-
-    assert attend(config, "bidirectional") is config
-    with pytest.raises(UserError, match="attention = causal was asked for; .* bert backbone"):
-        attend(config, "causal")
-
-
 @pytest.mark.parametrize(
     ("model_type", "attention", "pooling"),
     [
@@ -114,28 +101,3 @@ def test_sizes_are_read_as_transformers_reads_them(
         sizes = read_sizes(folder)
 
     assert sizes == ModelSizes(config.num_hidden_layers, config.hidden_size, most_tokens(config))
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"max_position_embeddings": None},
-        {"num_hidden_layers": None, "n_layers": None},
-        {"num_hidden_layers": 3, "n_layers": 2},
-        {"hidden_size": 16, "dim": 32},
-    ],
-)
-@pytest.mark.parametrize("model_type", ["bert", "distilbert"])
-def test_sizes_that_config_json_leaves_out_or_names_twice_are_those_of_transformers(
-    model_type: str, change: dict[str, int | None], backbone: Callable[[str], Path], tmp_path: Path
-) -> None:
-    folder = shutil.copytree(backbone(model_type), tmp_path / "copy")
-    table = json.loads((folder / "config.json").read_text()) | change
-    kept = {name: value for name, value in table.items() if value is not None}
-    (folder / "config.json").write_text(json.dumps(kept))
-
-    sizes = read_sizes(folder)
-
-    config = AutoConfig.from_pretrained(folder)
-    assert (sizes.layers, sizes.width) == (config.num_hidden_layers, config.hidden_size)
-    assert sizes.tokens == config.max_position_embeddings

@@ -9,13 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 import transformers
 from click.testing import CliRunner
 from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
 from sentence_transformers import SentenceTransformer
-from transformers import AutoModel
 from world import load_plain, make_fitted
 
 from m2dr.cli import main
@@ -61,26 +59,6 @@ def test_no_tool_reports_a_weight_that_is_missing_or_not_its_own(
     assert "MISSING" not in told
     assert "LOAD REPORT" not in told.upper()
     assert read_card(folder).fingerprint != read_card(tmp_path / "cut").fingerprint
-
-
-def test_the_pooler_of_transformers_gives_the_first_token(saved: Callable[..., Path]) -> None:
-    found = AutoModel.from_pretrained(saved())(input_ids=torch.tensor([[2, 7, 9, 3]]))
-    torch.testing.assert_close(found.pooler_output, torch.tanh(found.last_hidden_state[:, 0]))
-
-
-def test_the_hub_reads_the_card(saved: Callable[..., Path], tmp_path: Path) -> None:
-    cuts = (Cut(2, 8), Cut(2, 32), Cut(4, 8), Cut(4, 32))
-    folder = saved(backbone="minilm", variant="full-dim", cuts=cuts, query_length=9)
-    export_cut(folder, 2, tmp_path / "cut")
-    for each, has_last in ((folder, True), (tmp_path / "cut", False)):
-        card = ModelCard.load(each / "README.md")
-        assert card.data.library_name == "sentence-transformers"
-        assert card.data.base_model == "sentence-transformers/all-MiniLM-L6-v2"
-        assert {"m2dr", "sentence-transformers"} <= set(card.data.tags)
-        assert "| 2 | 8, 32 |" in card.text
-        assert ("| 4 | 8, 32 |" in card.text) == has_last
-        assert "It cuts a query at 256 tokens" in card.text
-        assert "truncate_dim=8" in card.text
 
 
 def test_texts_of_users_cannot_break_the_card(saved: Callable[..., Path]) -> None:

@@ -3,12 +3,10 @@
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoConfig, PreTrainedTokenizerFast
+from transformers import AutoConfig
 from world import load_plain, make_model
 
 from m2dr.core.errors import UserError
@@ -51,18 +49,6 @@ def test_a_folder_without_a_vocabulary_is_refused(
         (folder / name).unlink()
         with pytest.raises(UserError, match="The tokenizer in .* (cannot be loaded|knows special)"):
             load_tokenizer(folder)
-
-
-def test_byte_level_and_sentencepiece_vocabularies_are_words(theirs: Path) -> None:
-    specials = {"pad_token": "<pad>", "unk_token": "<unk>"}
-    words = {"<pad>": 0, "<unk>": 1, "Ġ": 2, "a": 3, "Ġa": 4}
-    byte_level = Tokenizer(models.BPE(words, [("Ġ", "a")]))
-    byte_level.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    pieces = Tokenizer(models.Unigram([("<pad>", 0.0), ("<unk>", 0.0), ("▁a", -1.0)], unk_id=1))
-    pieces.pre_tokenizer = pre_tokenizers.Metaspace()
-    for made, expected in ((byte_level, [4, 4]), (pieces, [2, 2])):
-        PreTrainedTokenizerFast(tokenizer_object=made, **specials).save_pretrained(theirs)
-        assert load(theirs)[1](["a a"], 8) == [expected]
 
 
 def test_a_tokenizer_with_more_words_than_the_encoder_is_refused(theirs: Path) -> None:
@@ -142,13 +128,6 @@ def test_saving_what_was_loaded_and_used_keeps_the_fingerprint(own: Path, tmp_pa
     assert json.loads((own / "tokenizer.json").read_text())["truncation"] is None
 
 
-def test_an_export_says_whose_it_is(own: Path, tmp_path: Path) -> None:
-    card = export_cut(own, 2, tmp_path / "cut")
-    assert card.exported_from == read_card(own).fingerprint
-    assert read_card(tmp_path / "cut") == card
-    assert not replace(card, variant="plain").is_trained
-
-
 @pytest.mark.parametrize("model_type", ["bert", "qwen3"])
 def test_servers_read_the_dims_of_the_last_layer(
     model_type: str, backbone: Callable[[str], Path], tmp_path: Path
@@ -195,22 +174,6 @@ def test_code_of_a_folder_is_never_asked_about_and_never_run(
     with pytest.raises(UserError, match=rf"asks for code of its own \(auto_map, {name}: own.Own"):
         load(theirs)
     assert not (tmp_path / "ran").exists()
-
-
-@pytest.mark.parametrize(
-    "field",
-    [
-        {"layers": 5}, {"layers": "4"}, {"width": 64}, {"query_length": -1}, {"temperature": 0},
-        {"document_length": 10**6}, {"pooling": "median"}, {"cuts": [{"layer": 9, "dim": 32}]},
-        {"cuts": [{"layer": 0, "dim": 1}]}, {"similarity": None}, {"format": 3},
-        {"fingerprint": ""}, {"query_prefix": ["query: "]}, {"query_length": 2},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_a_card_that_no_model_has_is_refused(field: dict[str, object], own: Path) -> None:
-    edit(own / "m2dr.json", **field)
-    with pytest.raises(UserError):
-        load(own)
 
 
 def test_weights_that_do_not_belong_are_refused(theirs: Path, own: Path) -> None:

@@ -1,13 +1,8 @@
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 import torch
 
 from m2dr.core.errors import UserError
-from m2dr.model.backbones import BACKBONES
-from m2dr.model.checkpoint import load
-from m2dr.model.devices import choose_device, choose_dtype, choose_training_device, set_dropout
+from m2dr.model.devices import choose_dtype, choose_training_device
 
 CPU = torch.device("cpu")
 
@@ -39,20 +34,6 @@ def test_the_environment_says_what_auto_means(
     assert choose_dtype("bf16", CPU) is torch.bfloat16
 
 
-@pytest.mark.parametrize(
-    ("choose", "sentence"),
-    [
-        (lambda: choose_device("gpu"), "--device gpu names no device"),
-        (lambda: choose_device("cpu:9"), "Device cpu:9 was asked for"),
-        (lambda: choose_training_device("cpu:1"), "Device cpu:1 was asked for"),
-        (lambda: choose_dtype("fp16", CPU), "fp16 is no dtype. Did you mean"),
-    ],
-)
-def test_what_is_no_device_or_dtype_is_named(choose: Callable[[], object], sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence):
-        choose()
-
-
 def test_each_process_of_torchrun_trains_on_a_gpu_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -65,15 +46,3 @@ def test_each_process_of_torchrun_trains_on_a_gpu_of_its_own(
     monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(UserError, match="Device cuda:2 was asked for"):
         choose_training_device("auto")
-
-
-@pytest.mark.parametrize("model_type", BACKBONES)
-def test_without_dropout_two_passes_agree(model_type: str, backbone: Callable[[str], Path]) -> None:
-    encoder, _ = load(backbone(model_type))
-    encoder.train()
-    ids = torch.arange(2, 20)[None]
-    set_dropout(encoder, 0.0)
-
-    first, second = encoder(ids, torch.ones_like(ids)), encoder(ids, torch.ones_like(ids))
-
-    torch.testing.assert_close(first, second, atol=0, rtol=0)

@@ -11,10 +11,8 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import Tensor
 from world import load_plain
 
-from m2dr.core.errors import UserError
-from m2dr.core.records import Cut
 from m2dr.model.backbones import BACKBONES, backbone_of, cut_config
-from m2dr.model.checkpoint import export_cut, load, read_card, save
+from m2dr.model.checkpoint import export_cut, load, save
 from m2dr.model.devices import set_dropout
 from m2dr.model.encoder import Encoder
 
@@ -182,41 +180,3 @@ def test_checkpointed_blocks_give_the_same_vectors_and_gradients(
     assert gradients.keys() == plain[2].keys()
     for name, gradient in gradients.items():
         torch.testing.assert_close(gradient, plain[2][name], atol=1e-4, rtol=1e-4)
-
-
-def test_a_layer_that_the_encoder_does_not_have_is_refused(
-    backbone: Callable[[str], Path],
-) -> None:
-    with pytest.raises(UserError, match="Layer 5 was asked for; this encoder has 1 to 4"):
-        load(backbone("bert"), layer=5)
-    with pytest.raises(UserError, match="Layer 14 was asked for; this encoder has 4"):
-        read_card(backbone("bert")).check(Cut(14, 8))
-
-
-def test_weights_that_are_not_the_cards_are_refused(
-    backbone: Callable[[str], Path], tmp_path: Path
-) -> None:
-    encoder, tokenizer = load(backbone("bert"))
-    save(encoder, tokenizer, encoder.card, tmp_path)
-    weights = tmp_path / "model.safetensors"
-    content = bytearray(weights.read_bytes())
-    content[-1] ^= 1
-    weights.write_bytes(content)
-
-    with pytest.raises(UserError, match="were changed"):
-        read_card(tmp_path)
-
-
-def test_weights_with_fewer_blocks_than_the_configuration_are_refused(
-    backbone: Callable[[str], Path], tmp_path: Path
-) -> None:
-    import json
-    import shutil
-
-    folder = tmp_path / "model"
-    shutil.copytree(backbone("bert"), folder)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 6}))
-
-    with pytest.raises(UserError, match=r"lack \d+ tensors .* encoder.layer.4"):
-        load(folder)

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from world import load_plain
 
-from m2dr.core.errors import UserError
 from m2dr.model.backbones import BACKBONES, cut_config
 from m2dr.model.checkpoint import load
 
@@ -37,16 +36,3 @@ def test_token_states_are_those_that_a_backbone_of_n_layers_gives(
         real = MASK.bool()
         torch.testing.assert_close(states[real], alone[real], atol=1e-5, rtol=1e-5)
         assert states.requires_grad
-
-
-def test_nobody_hears_token_states_unless_layers_are_named(
-    backbone: Callable[[str], Path],
-) -> None:
-    encoder, _ = load(backbone("modernbert"))
-    heard: dict[int, Tensor] = {}
-
-    encoder(IDS, MASK, tokens=heard.__setitem__)
-
-    assert not heard
-    with pytest.raises(UserError, match="Layer 9 was asked for; 4 are loaded"):
-        encoder(IDS, MASK, tokens=heard.__setitem__, token_layers=[9])

@@ -1,5 +1,4 @@
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,9 +6,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from m2dr.core.errors import UserError
-from m2dr.core.files import write_record
 from m2dr.model.checkpoint import (
-    export_cut,
     fingerprint,
     load,
     read_card,
@@ -86,45 +83,4 @@ def test_the_card_says_what_the_folder_holds_and_the_fingerprint_covers_it(heade
 
     assert fingerprint(headed, read_card_file(headed / CARD)) != before
     with pytest.raises(UserError, match="were changed"):
-        load(headed)
-
-
-def test_a_cut_encoder_holds_the_heads_of_its_blocks_alone(headed: Path) -> None:
-    full, _ = load(headed)
-    cut, _ = load(headed, layer=2)
-
-    assert set(cut.exit_heads) == {"1"}
-    torch.testing.assert_close(cut(IDS, MASK), full(IDS, MASK)[:2], atol=1e-5, rtol=1e-5)
-
-
-def test_a_model_without_heads_leaves_none_of_an_earlier_one_behind(
-    headed: Path, tmp_path: Path, backbone: Callable[[str], Path]
-) -> None:
-    export_cut(headed, 3, tmp_path / "cut")
-    encoder, tokenizer = load(backbone("bert"))
-
-    save(encoder, tokenizer, encoder.card, tmp_path / "cut")
-
-    assert load(tmp_path / "cut")[0].card.exit_head == "none"
-    assert not list((tmp_path / "cut").glob("**/*Dense*"))
-
-
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        (b"\x00", "exit_heads.safetensors cannot be read"),
-        ({"elsewhere.1": torch.eye(32)}, "exit_heads.safetensors cannot be read"),
-        ({"exit_heads.1.weight": torch.eye(8)}, r"layer 1 .* is \[8, 8\]; .* have 32 dims"),
-    ],
-)
-def test_heads_that_are_damaged_are_named(headed: Path, content: object, sentence: str) -> None:
-    path = headed / "exit_heads.safetensors"
-    if isinstance(content, bytes):
-        path.write_bytes(content)
-    else:
-        save_file(content, path)
-    card = read_card_file(headed / CARD)
-    write_record(headed / CARD, replace(card, fingerprint=fingerprint(headed, card)))
-
-    with pytest.raises(UserError, match=sentence):
         load(headed)

@@ -6,15 +6,12 @@ from pathlib import Path
 
 import huggingface_hub
 import pytest
-from click.testing import CliRunner
 from huggingface_hub import constants
 from world import make_backbone
 
-from m2dr.cli import main
-from m2dr.core.errors import UserError
 from m2dr.core.settings import FitSettings, read_train_settings
 from m2dr.model.checkpoint import read_card
-from m2dr.model.hub import find_folder, pinned, revision_of
+from m2dr.model.hub import pinned
 from m2dr.tasks.fit import fit
 from m2dr.tasks.train import train
 
@@ -43,12 +40,6 @@ def cached(prepared: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> P
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(prepared))
     monkeypatch.chdir(tmp_path)
     return prepared
-
-
-@pytest.mark.usefixtures("cached")
-def test_a_revision_is_a_branch_a_tag_or_a_commit() -> None:
-    assert revision_of(find_folder(NAME)) == read_card(NAME).revision == NEW
-    assert revision_of(find_folder(NAME, "v1")) == revision_of(find_folder(NAME, OLD)) == OLD
 
 
 def test_within_a_block_a_name_is_one_commit_although_its_branch_moves(
@@ -88,17 +79,3 @@ def test_a_training_and_a_fit_begin_from_the_revision_and_record_it(
         assert f'"revision": "{OLD}"' in readme.text
     fit(FitSettings(str(tmp_path / "trained"), "texts.txt", rotation="none"), tmp_path / "again")
     assert read_card(tmp_path / "again").revision == OLD  # it is still made of that backbone
-
-
-def test_a_model_of_a_folder_has_no_revision_and_may_not_be_asked_for_one(
-    tiny_backbone: Path,
-) -> None:
-    assert read_card(tiny_backbone).revision == ""
-    told = CliRunner().invoke(
-        main, ["train", "--backbone", str(tiny_backbone), "--revision", "v1", "--explain"]
-    )
-
-    assert told.exit_code == 2
-    assert "Revision v1 was asked for" in told.stderr
-    with pytest.raises(UserError, match="Revision v1 was asked for, and minilm"):
-        find_folder("minilm", "v1")

@@ -1,8 +1,7 @@
 """Folders such as the hub has of GTR, EmbeddingGemma and others, which sentence-transformers made."""
 
-import json
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 
@@ -23,11 +22,10 @@ from torch import nn
 from transformers import T5ForConditionalGeneration
 from world import WORDS, configurations, load_plain, make_backbone, unigrams
 
-from m2dr.core.errors import UserError
 from m2dr.core.settings import FitSettings, TrainSettings
-from m2dr.model.checkpoint import export_cut, load, read_card, save
+from m2dr.model.checkpoint import export_cut, load, save
 from m2dr.model.static import open_static
-from m2dr.tasks.encode_texts import embed_texts
+from m2dr.tasks.encoder import embed_texts
 from m2dr.tasks.fit import fit
 from m2dr.tasks.train import train
 
@@ -209,26 +207,6 @@ def test_fitted_exits_keep_the_full_model(
     np.testing.assert_allclose(table, expected, atol=1e-5)
 
 
-def test_embeddinggemma_attends_both_ways_and_cannot_be_made_causal(
-    published: Callable[[str], Path], tmp_path: Path
-) -> None:
-    folder = published("embeddinggemma")
-    backbone = make_backbone(tmp_path / "bare", "gemma3_text", **MODELS["embeddinggemma"].config)
-    encoder, _ = load(folder)
-    ids = torch.tensor([[2, 7, 9, 11]])
-    other = torch.tensor([[2, 7, 9, 30]])
-    encoder.card = replace(encoder.card, pooling="cls")
-
-    with torch.inference_mode():
-        assert (encoder(ids, None) - encoder(other, None)).abs().amax(dim=2).min() > 1e-4
-        before = encoder(ids, None)
-        encoder.card = replace(encoder.card, attention="bidirectional")
-        torch.testing.assert_close(encoder(ids, None), before, atol=0, rtol=0)
-    assert read_card(backbone).pooling == "mean"
-    with pytest.raises(UserError, match="causal was asked for; .* gemma3_text .* bidirectional"):
-        encoder.card = replace(encoder.card, attention="causal")
-
-
 def test_t5_with_a_decoder_is_read_without_it(tmp_path: Path) -> None:
     torch.manual_seed(13)
     whole = T5ForConditionalGeneration(configurations()["t5"])
@@ -270,8 +248,3 @@ def test_states_of_t5_beyond_the_range_of_fp16_stay_finite_in_bf16(
     assert heard[0].abs().max() > 65504
     for found in (loaded, cast):
         assert torch.cosine_similarity(found, expected, dim=-1).min() > 0.999
-
-
-def change(path: Path, **values: object) -> None:
-    """Set keys of a JSON file."""
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))

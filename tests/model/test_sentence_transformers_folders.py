@@ -30,7 +30,7 @@ from m2dr.core.settings import read_train_settings
 from m2dr.model import checkpoint, hub
 from m2dr.model import st_folder as st_files
 from m2dr.model.checkpoint import export_cut, load, read_card
-from m2dr.tasks.encode_texts import embed_texts
+from m2dr.tasks.encoder import embed_texts
 from m2dr.tasks.train import train
 
 TEXTS = ["open the file", "a list of numbers and a class of text and a line of words", "path"]
@@ -212,35 +212,6 @@ def test_what_is_not_run_is_refused_by_name(case: str, make: Make) -> None:
     change(path.get(place, folder / place / "config.json"), **values)
 
     with pytest.raises(UserError, match=sentence):
-        load(folder)
-
-
-LISTS: dict[str, list[dict[str, object]]] = {
-    "own code": [{"path": "", "type": "custom_st.Transformer"}],
-    "outside": [{"path": "../x", "type": "sentence_transformers.models.Pooling"}],
-    "arguments": [
-        {"path": "", "type": "sentence_transformers.models.Transformer", "kwargs": ["task"]}
-    ],
-    "no pooling": [{"path": "", "type": "sentence_transformers.models.Transformer"}],
-}
-
-
-@pytest.mark.parametrize("case", LISTS)
-def test_a_list_of_modules_that_is_not_run_is_refused(case: str, make: Make) -> None:
-    folder = make()
-    (folder / "modules.json").write_text(json.dumps(LISTS[case]))
-
-    with pytest.raises(UserError, match="m2dr runs"):
-        read_card(folder)
-
-
-def test_a_prompt_that_is_left_out_of_the_pooling_is_refused(make: Make) -> None:
-    folder = make()
-    change(folder / "1_Pooling" / "config.json", include_prompt=False)
-    assert_same(folder)
-
-    change(folder / st_files.MODEL_SETTINGS, prompts={"query": "read: "})
-    with pytest.raises(UserError, match="leaves the tokens of a prompt out"):
         load(folder)
 
 

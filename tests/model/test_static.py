@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
-from world import TEXT, WORDS, make_fitted, make_model
+from world import TEXT, make_fitted, make_model
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import Side
@@ -87,32 +87,6 @@ def test_rows_that_are_not_used_are_not_read(tmp_path: Path) -> None:
         table.embed([[4, 5, 6]])
 
 
-@pytest.mark.parametrize(
-    ("ids", "strange"), [([1, V], V), ([-1, 2], -1), ([2**40], 2**40), ([1, -(2**40)], -(2**40))]
-)
-def test_an_id_without_a_row_is_refused(table: StaticTable, ids: list[int], strange: int) -> None:
-    for rows in ([ids], [[1, 2], ids]):
-        with pytest.raises(UserError, match=f"Token {strange} was asked for.* of {V} tokens"):
-            table.embed(rows)
-
-
-def test_what_no_table_may_hold_is_not_written(tmp_path: Path) -> None:
-    rows, weights = numbers()
-    endless, large = rows.copy(), rows.copy()
-    endless[3, 3], large[3, 3] = np.inf, 1e6
-    for table, numbers_of, sentence in (
-        (endless, weights, "not finite or above"),
-        (large, weights, "not finite or above"),
-        (rows, -weights, "negative or not finite"),
-        (rows, 0 * weights, "all of them are 0"),
-    ):
-        with pytest.raises(UserError, match=sentence):
-            write_static(tmp_path, table, numbers_of)
-    with pytest.raises(ValueError, match="do not agree"):
-        write_static(tmp_path, rows, weights[1:])
-    assert not list(tmp_path.iterdir())
-
-
 def tensors(path: Path, **changed: NDArray[np.generic]) -> None:
     """Write the file again with other tensors."""
     save_file({**load_file(path), **changed}, path)
@@ -169,13 +143,6 @@ def test_texts_become_the_ids_that_all_layers_read(
     np.testing.assert_allclose(encoder.embed(TEXTS, side, 8), vectors[:, :8], atol=1e-6)
 
 
-@given(texts=st.lists(st.lists(st.sampled_from([*WORDS, "Zebra!", "ünï", "\n"])).map(" ".join)))
-def test_ids_are_those_of_the_tokenizer_of_transformers(fitted: Path, texts: list[str]) -> None:
-    encoder = open_static(fitted)
-
-    assert encoder.tokenizer(texts, 12) == load_tokenizer(fitted)(texts, 12)
-
-
 def test_threads_that_cut_at_different_lengths_do_not_disturb_each_other(fitted: Path) -> None:
     encoder = open_static(fitted)
     sides = get_args(Side) * 40
@@ -201,11 +168,3 @@ def test_a_table_beside_an_index_serves_a_model_without_one(fitted: Path, tmp_pa
     beside = open_static(plain, exits)  # its own tokenizer: capitals are unknown to it
     assert beside.tokenizer(["Read"], 9) != load_tokenizer(plain)(["Read"], 9)
     assert beside.tokenizer(["read"], 9) == load_tokenizer(plain)(["read"], 9)
-
-
-def test_a_changed_table_is_refused_with_the_whole_model(fitted: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(fitted, tmp_path / "copy")
-    write_static(folder, np.ones((64, 32), np.float32), np.ones(64, np.float32))
-
-    with pytest.raises(UserError, match="were changed"):
-        open_static(folder)

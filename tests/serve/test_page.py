@@ -10,11 +10,10 @@ import pytest
 from http_serving import Server, World
 from hypothesis import example, given
 from hypothesis import strategies as st
-from page_server import PAGE, FakeServer, running, served_index
+from page_server import FakeServer, running, served_index
 
 import m2dr
 from m2dr.core.records import Document
-from m2dr.evaluate.figures import DARK, LIGHT, PALETTE
 from m2dr.serve.service import example_of
 
 if TYPE_CHECKING:
@@ -82,12 +81,6 @@ def settled(page: "Page", cut: str) -> None:
     page.wait_for_function("document.querySelector('#results').ariaBusy !== 'true'")
 
 
-def overflow(page: "Page") -> int:
-    """Return by how many pixels the page is wider than the window."""
-    width: int = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-    return width
-
-
 def test_typing_and_sliders(opened: Open) -> None:
     page = opened()
     page.get_by_role("searchbox", name="Query").fill("ducks")
@@ -140,31 +133,6 @@ def test_real_index(opened: Open, server: Server, world: World) -> None:
     assert number(page, "bytes") == "128"
 
 
-def test_ranks_beside_the_full_model(opened: Open, fake: FakeServer) -> None:
-    page = opened("#q=ducks&layer=0&dim=32")
-    settled(page, "L0D32")
-
-    small = [hit["docid"] for hit in fake.hits("ducks", 0, 32, 10)]
-    full = [hit["docid"] for hit in fake.hits("ducks", 6, 384, 10)]
-    kinds = page.locator("#hits > li").evaluate_all("rows => rows.map(row => row.className)")
-    words = {"new": "new", "same": "=", "up": "▲", "down": "▼"}
-    badges = page.locator("#hits .change > [aria-hidden]").all_inner_texts()
-
-    def kind(docid: str) -> str:
-        if docid not in full:
-            return "new"
-        moved = full.index(docid) - small.index(docid)
-        return "same" if not moved else "up" if moved > 0 else "down"
-
-    assert kinds == [kind(docid) for docid in small]
-    assert {"new", "up", "down"} <= set(kinds)
-    assert all(badge.startswith(words[one]) for one, badge in zip(kinds, badges, strict=True))
-    missed = page.locator("#full-hits > .missed").count()
-    assert missed == len(set(full) - set(small)) > 0
-    assert number(page, "overlap") == f"{10 - missed} of 10"
-    assert page.locator("#lines path").count() == 10 - missed
-
-
 def test_keyboard(opened: Open) -> None:
     page = opened()
     page.get_by_text("Write a query").wait_for()
@@ -196,27 +164,6 @@ def test_keyboard(opened: Open) -> None:
     assert page.get_by_role("button", expanded=True).count() == 1
     assert page.get_by_text("Second line.").first.is_visible()
     assert titles(page)[0].endswith("of a/b")
-
-
-def test_phone(opened: Open, fake: FakeServer) -> None:
-    layers, dims = list(range(25)), [8, 16, 32, 64, 128, 256, 384, 512, 768, 1024]
-    fake.indexes = [
-        served_index(),
-        served_index("a" * 80, layers=layers, dims=dims, documents=8_841_823, fields=["year"]),
-    ]
-    fake.title = "unbreakable" * 20
-    phone = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
-    page = opened("#q=ducks&layer=2&dim=128", **phone)
-    settled(page, "L2D128")
-    small = overflow(page)
-    page.get_by_label("Index", exact=True).select_option("a" * 80)
-    settled(page, "L2D128")
-
-    assert (small, overflow(page)) == (0, 0)
-    assert page.get_by_role("slider", name="Dims").is_visible()
-    box = page.locator(".sliders").bounding_box()
-    assert box
-    assert box["y"] + box["height"] == 844  # at the bottom, where the thumb is
 
 
 def test_late_answer(opened: Open, fake: FakeServer) -> None:
@@ -292,29 +239,3 @@ def test_example_is_a_phrase(title: str, text: str) -> None:
     assert not found or 3 <= len(found.split()) <= 12
     assert not re.search(r"[\n<>=(){}]", found)
     assert " ".join(f"{title} {text}".split()).find(found) >= 0
-
-
-def test_colours() -> None:
-    from matplotlib import colormaps
-    from matplotlib.colors import to_hex
-
-    css, script = ((PAGE / name).read_text() for name in ("page.css", "page.js"))
-    stops = re.findall(r'"(#[0-9a-f]{6})"', script.split("PALETTE = [")[1].split("]")[0])
-
-    assert stops == [to_hex(colormaps[PALETTE](i / (len(stops) - 1))) for i in range(len(stops))]
-    for name in ("paper", "ink", "rule"):
-        assert f"--{name}: light-dark({getattr(LIGHT, name)}, {getattr(DARK, name)})" in css
-    assert f"--accent: light-dark({LIGHT.models[0]}, {DARK.models[0]})" in css
-
-
-def test_no_other_host_and_no_inline_script() -> None:
-    html, css, script = (
-        (PAGE / name).read_text() for name in ("index.html", "page.css", "page.js")
-    )
-    standards = ("http://www.w3.org/2000/svg",)  # names of a language, which no browser asks
-
-    found = re.findall(r"(?:https?:)?//[a-z][\w.-]+[^'\"\s]*", html + css + script)
-    assert [one for one in found if one not in standards] == []
-    assert not re.search(r"\son\w+=|<style|style=|javascript:|<script(?! src)", html)
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(", script)
-    assert "default-src 'none'; script-src 'self'" in html

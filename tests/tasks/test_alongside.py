@@ -1,6 +1,5 @@
 """What `m2dr evaluate` leaves beside its grids when it is asked for more than them."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -59,15 +58,3 @@ def test_each_grid_says_how_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None
         assert made.command == "m2dr evaluate 'a corpus'"
         assert made.fingerprint == read_card(name).fingerprint
         assert "torch" in made.versions
-
-
-@pytest.mark.usefixtures("place")
-def test_a_model_is_compared_with_others_and_not_with_itself() -> None:
-    evaluated("--model", "first")
-
-    told = evaluated("--model", "first", "--model", "second", "--against", str(results("first")))
-
-    assert told.count("against the same cut of first:") == 1
-    assert not list(results("first").glob("*against*"))
-    table = json.loads(next(results("second").glob("*against*.json")).read_text())
-    assert all(cell["difference"] == 0 for cell in table["cells"])

@@ -1,4 +1,3 @@
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -82,22 +81,6 @@ def test_texts_are_encoded_once_and_only_those_that_are_used(
     ((texts, side, layers),) = seen
     assert len(set(texts)) == len(texts) <= 2 * 2 * 3 + 21
     assert (side, layers) == ("document", [2, 4])
-
-
-def test_the_protocol_and_unfinished_fits_are_told(
-    tiny_backbone: Path, task: Path, tmp_path: Path
-) -> None:
-    asked = request(tiny_backbone, tmp_path / "r", task, iterations=1, experiments=2, samples=30)
-
-    report = evaluate_classification(asked)
-
-    told = str(report)
-    assert "the mean over 2 experiments with 30 texts per label (MTEB's protocol, seed 42)" in told
-    assert "Note: fewer texts than that: 2 labels" in told
-    assert "8 of 8 fits had not converged after 1 iteration: L2D8 2, L2D32 2" in told
-    held = json.loads((tmp_path / "r" / "words" / "test" / "tiny-bert" / "grid.json").read_text())
-    assert [set(cell) for cell in held["cells"].values()] == [{"Accuracy", "F1"}] * 4
-    assert (held["split"], held["unit"]) == ("test", "texts")
 
 
 @pytest.mark.parametrize(

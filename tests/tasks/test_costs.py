@@ -1,5 +1,4 @@
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,12 +8,11 @@ import torch
 from safetensors.torch import load_file
 from world import configurations, make_fitted
 
-from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.core.requests import CostsRequest
 from m2dr.evaluate.costs import Costs, read_costs
 from m2dr.model.backbones import BACKBONES
-from m2dr.model.checkpoint import load, save
+from m2dr.model.checkpoint import load
 from m2dr.model.encoder import Encoder
 from m2dr.model.hub import STATIC
 from m2dr.tasks.costs import measure_costs, open_encoders, query_times, shape_of
@@ -103,14 +101,6 @@ def test_a_fitted_model_is_measured_from_layer_0_on(fitted: tuple[CostsRequest, 
         assert cell.documents_per_second == costs.cells[Cut(4, dim)].documents_per_second
 
 
-def test_encoders_of_a_fitted_model_share_its_tables(fitted: tuple[CostsRequest, Costs]) -> None:
-    encoders = open_encoders(fitted[0].model, range(5), "cpu", "fp32")
-
-    for name in ("fitted.table", "fitted.tokens.single"):
-        places = {encoder.get_buffer(name).data_ptr() for encoder in encoders.by_layer.values()}
-        assert len(places) == 1
-
-
 @pytest.fixture(scope="module")
 def measured(
     tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path, tiny_corpus: Path
@@ -134,25 +124,6 @@ def test_every_cut_asked_for_is_measured_and_kept(
     assert (costs.model, costs.corpus) == (request.model, request.corpus)
     assert costs.query_tokens == 5  # three words, and two special tokens
     assert all(cell.latency_p50_ms <= cell.latency_p95_ms for cell in costs.cells.values())
-
-
-def test_documents_of_the_last_layer_are_timed_there_whatever_the_query_asks(
-    tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path
-) -> None:
-    encoder, tokenizer = load(tiny_backbone)
-    save(encoder, tokenizer, replace(encoder.card, documents="last"), tmp_path / "model")
-
-    costs = measure_costs(
-        CostsRequest(
-            str(tmp_path / "model"), str(tiny_corpus), layers=(1, 2), dims=(8,), queries=2,
-            documents=4, rounds=1, root=tmp_path,
-        )
-    )  # fmt: skip
-
-    assert costs.document_layer(Cut(1, 8)) == 4
-    one, two = (costs.cells[Cut(layer, 8)].documents_per_second for layer in (1, 2))
-    assert one == two
-    assert not (tmp_path / "costs.json").exists()
 
 
 def test_cut_encoders_share_their_weights_and_give_the_vectors_of_the_whole(
@@ -190,21 +161,3 @@ def test_a_query_costs_its_encoding_and_its_search(
         Cut(2, 8): pytest.approx([12, 24]),
         Cut(2, 16): pytest.approx([22, 44]),
     }
-
-
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"layers": (9,)}, "Layer 9 was asked for; this encoder has 4"),
-        ({"split": "tset"}, "has no split 'tset'"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused_before_any_weight_is_loaded(
-    tiny_backbone: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch,
-    changes: dict[str, object], problem: str,
-) -> None:  # fmt: skip
-    monkeypatch.setattr("m2dr.tasks.costs.open_encoders", lambda *_: pytest.fail("it was loaded"))
-    request = replace(CostsRequest(str(tiny_backbone), str(tiny_corpus)), **changes)
-
-    with pytest.raises(UserError, match=problem):
-        measure_costs(request)

@@ -15,7 +15,7 @@ from m2dr.cli import main
 from m2dr.model.checkpoint import load
 from m2dr.model.encoder import Encoder
 from m2dr.model.tokenizer import ModelTokenizer
-from m2dr.tasks.encode_texts import embed_texts
+from m2dr.tasks.encoder import embed_texts
 
 QUERIES, NEGATIVES, T = 40, 3, 2.0
 CUTS = [(layer, dim) for layer in (1, 2, 3, 4) for dim in (8, 32)]
@@ -142,6 +142,6 @@ def test_a_run_of_a_reranker_is_a_teacher_of_its_corpus(
     done = run(*words, *sizes, sets=f"distill=margin-mse teacher_scores={reranked}")
 
     assert done.exit_code == 0, done.output
-    assert "4 of 24 queries left out, which lack the teacher's score" in done.stderr
+    assert "4 of 24 queries left out for lack of a teacher's scores" in done.stderr
     assert "20 queries, 10 per step" in done.stderr
     assert json.loads((tmp_path / "m" / "settings.json").read_text())["distill"] == "margin-mse"

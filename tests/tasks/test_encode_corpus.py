@@ -24,7 +24,7 @@ from m2dr.index.faiss import open_index
 from m2dr.index.manifest import built_indexes
 from m2dr.index.store import Store, open_store
 from m2dr.tasks import encode_corpus
-from m2dr.tasks.encode_corpus import EncodingJob, ShardEncoder, ShardReader
+from m2dr.tasks.encode_corpus import ShardEncoder, ShardReader
 from m2dr.tasks.fit_index import fit_index
 from m2dr.tasks.index import index_corpus
 
@@ -233,20 +233,6 @@ def test_a_sync_that_is_stopped_leaves_the_index_and_goes_on(
     assert digests(asked.root) == digests(whole.root)
 
 
-def test_a_corpus_that_is_as_it_was_ends_a_sync(ask: Asked) -> None:
-    asked = ask(layers=(4,))
-    index_corpus(asked)
-    before, lines = digests(asked.root), Path(asked.corpus, "corpus.jsonl").read_text()
-    change(asked.corpus, some)
-    with stopped_after(1), pytest.raises(Interrupted):
-        index_corpus(asked)
-    Path(asked.corpus, "corpus.jsonl").write_text(lines)
-
-    index_corpus(asked)
-
-    assert digests(asked.root) == before
-
-
 def test_fields_that_change_encode_nothing(ask: Asked, encoded: list[int]) -> None:
     asked = ask(layers=(4,))
     index_corpus(asked)
@@ -274,78 +260,6 @@ def test_exits_stay_as_they_were_fitted(ask: Asked, capfd: pytest.CaptureFixture
     assert "stays as it was fitted, on the documents of before" in capfd.readouterr().err
     fit_index(FitIndexRequest(asked.corpus, asked.model, asked.root, "cpu", "fp32", overwrite=True))
     assert (exits / "exits.safetensors").read_bytes() != before
-
-
-def test_a_text_that_is_not_utf8_is_named_with_its_row(ask: Asked) -> None:
-    path = Path(ask().corpus) / "corpus.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True)
-    lines[25] = lines[25].replace(b"text", b"te\xffxt", 1)
-    path.write_bytes(b"".join(lines))
-
-    with pytest.raises(UserError, match=r"corpus\.jsonl cannot be read.*[Rr]ow #26"):
-        index_corpus(ask())
-
-
-@pytest.mark.parametrize(
-    ("nodes", "gpus", "count", "threads"),
-    [
-        ((8, 8, 2), 0, 2, 8),
-        ((8, 8), 0, 1, 4),
-        ((2, 1), 0, 1, 2),
-        ((8, 8), 0, 8, 2),
-        ((8,), 4, 2, 1),
-    ],
-)
-def test_a_ray_task_fits_on_a_node(
-    nodes: tuple[int, ...], gpus: int, count: int, threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Ray:
-        asked: dict[str, object] = {}
-        most = waiting = 0
-
-        def cluster_resources(self) -> dict[str, float]:
-            return {"CPU": sum(nodes), "GPU": gpus}
-
-        def nodes(self) -> list[dict[str, object]]:
-            dead = {"Alive": False, "Resources": {"CPU": 99.0}}
-            return [dead, *({"Alive": True, "Resources": {"CPU": float(n)}} for n in nodes)]
-
-        def options(self, **asked: object) -> "Ray":
-            self.asked = asked
-            return self
-
-        def remote(self, *given: object) -> object:
-            if not callable(given[0]):
-                self.waiting += 1
-                self.most = max(self.most, self.waiting)
-            return self if callable(given[0]) else given[0]
-
-        def wait(self, tasks: list[int]) -> tuple[list[int], list[int]]:
-            self.waiting -= 1
-            return tasks[:1], tasks[1:]
-
-        def get(self, number: int) -> object:
-            return encode_corpus.WrittenShard(number, 10, 0)
-
-    ray = Ray()
-
-    class Opened:
-        def __enter__(self) -> Ray:
-            return ray
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-    monkeypatch.setattr("m2dr.tasks.workers._ray", Opened)
-    done: list[int] = []
-    written = encode_corpus.workers.encode_on_ray(
-        EncodingJob("", 0, "", "", "", ()), range(9), count, done.append
-    )
-
-    assert sorted(shard.number for shard in written) == list(range(9))
-    assert done == [10] * 9
-    assert ray.asked["num_cpus"] == threads
-    assert ray.most == (9 if count == 1 else count)
 
 
 def test_a_sync_killed_anywhere_leaves_an_index_and_ends_as_one_that_was_not(

@@ -16,7 +16,7 @@ from m2dr.evaluate.costs import read_costs
 from m2dr.evaluate.grid import read_grid, read_scores
 from m2dr.evaluate.runs import read_run
 from m2dr.tasks import rank as ranking
-from m2dr.tasks.evaluate import EvaluateReport, evaluate, measure_all_costs
+from m2dr.tasks.evaluate import EvaluateReport, evaluate
 
 LAYERS, DIMS = (2, 4), (8, 16, 32)
 TREC = {"nDCG@10": "ndcg_cut_10", "R@100": "recall_100", "AP": "map", "Bpref": "bpref"}
@@ -87,20 +87,6 @@ def test_the_own_document_is_dropped_where_the_corpus_says_so() -> None:
 
 
 @pytest.mark.usefixtures("place")
-def test_crossed_layers_hold_the_layer_against_itself() -> None:
-    same, last, cross = grid(), grid(documents="last"), grid(documents="cross")
-
-    by_layer = cross.places[0].crosses["model"]
-    assert list(by_layer) == [2, 4]
-    for cut in same.grids[0].cuts:
-        assert by_layer[cut.layer].cells[cut] == same.grids[0].cells[cut]
-        assert by_layer[4].cells[cut] == last.grids[0].cells[cut]
-    assert last.grids[0].model == "model.documents-04"
-    assert (cross.folder / "model.cross" / "dim-16.csv").exists()
-    assert "model: nDCG@10 on scifact test, 8 queries, dim 16, documents by layer" in str(cross)
-
-
-@pytest.mark.usefixtures("place")
 def test_what_was_measured_is_not_measured_again_unless_something_changed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -127,45 +113,31 @@ def test_what_was_measured_is_not_measured_again_unless_something_changed(
 
     (more,) = grid(measures=("RR@10",)).grids
     assert more.measures == ("RR@10",)
-    assert grid().grids == whole.grids  # which were measured again with it
     assert len(ranked) == 6
+    assert grid().grids == whole.grids
+    assert len(ranked) == 8
 
     qrels = Path("data/scifact/qrels/test.tsv")
     qrels.write_text(qrels.read_text().replace("q39\td39", "q39\td0"))
     assert grid().grids != whole.grids
-    assert len(ranked) == 8
+    assert len(ranked) == 10
     assert len(list((folder / "parts").iterdir())) == 2  # what is stale is gone
 
     grid(overwrite=True)
-    assert len(ranked) == 10
+    assert len(ranked) == 12
 
 
 @pytest.mark.usefixtures("place")
-def test_a_grid_is_not_lost_to_a_smaller_one(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_smaller_grid_is_cut_from_a_larger_one(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = grid()
-    folder = whole.folder / "model"
-    kept = (folder / "grid.json", folder / "grid.csv")
-    before = [path.read_bytes() for path in kept]
-    scores = read_scores(folder)
     with monkeypatch.context() as patch:
         patch.setattr(ranking, "prefix_top_k", None)  # nothing is ranked
         (found,) = grid(layers=(2,), dims=(8, 32), measures=("nDCG@10",)).grids
+        assert grid().grids == whole.grids
 
     assert found.cuts == (Cut(2, 8), Cut(2, 32))
     assert found.measures == ("nDCG@10",)
     assert all(found.cells[c]["nDCG@10"] == whole.grids[0].cells[c]["nDCG@10"] for c in found.cuts)
-    assert [path.read_bytes() for path in kept] == before
-    for name, held in read_scores(folder).items():
-        np.testing.assert_array_equal(held.values, scores[name].values)
-
-    capsys.readouterr()
-    grid(layers=(2,), dims=(24,))
-    assert "1 layer measured before have others" in capsys.readouterr().err
-    assert {cut.dim for cut in read_grid(kept[0]).cuts} == {8, 16, 24, 32}
-    assert grid().grids == whole.grids  # the other layer was kept aside
-    assert [path.read_bytes() for path in kept] != before  # with a dim more at each layer
 
 
 @pytest.mark.usefixtures("place")
@@ -198,13 +170,11 @@ def test_a_suite_measures_what_is_here_and_ends_in_the_mean(
 
 
 @pytest.mark.usefixtures("place")
-def test_costs_are_of_the_documents_that_each_grid_searched() -> None:
-    request = EvaluateRequest(("scifact",), ("model",), layers=LAYERS, dims=(8,), documents="cross")
+def test_costs_are_of_the_documents_that_a_grid_searched() -> None:
+    (costs,) = grid(dims=(8,), documents="last", costs=True).costs
 
-    costs = list(measure_all_costs(request, evaluate(request)))
-
-    assert [one.document_layer(Cut(2, 8)) for one in costs] == [2, 4]
-    assert read_costs(Path("results/scifact/test/model.documents-04")) == costs[1]
+    assert costs.document_layer(Cut(2, 8)) == 4
+    assert read_costs(Path("results/scifact/test/model.documents-04")) == costs
 
 
 @pytest.mark.usefixtures("place")
@@ -225,7 +195,7 @@ def test_two_corpora_that_would_share_a_folder_are_refused_before_the_first_is_m
     [
         ({"corpora": ()}, "No corpus was asked for"),
         ({"documents": "5"}, "Layer 5 was asked for; this encoder has 4"),
-        ({"documents": "deep"}, "names no layer of documents; it is trained, same, last, cross"),
+        ({"documents": "deep"}, "names no layer of documents; it is trained, same, last or"),
     ],
 )
 @pytest.mark.usefixtures("place")

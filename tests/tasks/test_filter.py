@@ -100,17 +100,6 @@ def test_columns_of_tables_are_fields(
     assert fields_of_hits("t.parquet", model)["d18"] == {"year": 18, "day": "2019-04-14"}
 
 
-def test_documents_without_fields_have_no_file(
-    tiny_corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    index(str(tiny_corpus), model)
-
-    assert fields(Path("indexes")) == []
-    with pytest.raises(UserError, match="have no fields besides id, title and text"):
-        found(str(tiny_corpus), model)
-
-
 def test_the_command_line_filters_answers_and_runs(corpus: str, model: Path) -> None:
     index(corpus, model)
     search = ("search", "--corpus", corpus, "--model", model, "--dtype", "fp32", "--filter")
@@ -120,7 +109,6 @@ def test_the_command_line_filters_answers_and_runs(corpus: str, model: Path) -> 
     assert {
         line.split()[2] for line in done.stdout.splitlines() if line[:3].strip()[:1].isdigit()
     } == FOUND
-    assert "were asked for" not in done.stderr
     told = run(*search, "year = 2011", "read a list", "--json", cwd=Path.cwd())
     (hit,) = json.loads(told.stdout)["hits"]
     assert (hit["docid"], hit["fields"]) == ("d11", {"year": 2011, "lang": "de"})
@@ -133,9 +121,7 @@ def test_the_command_line_filters_answers_and_runs(corpus: str, model: Path) -> 
     assert "Did you mean year? Their fields are: year, lang." in wrong.stderr
 
 
-def test_an_index_filters_from_python_and_fewer_answers_are_no_warning(
-    model: Path, tmp_path: Path
-) -> None:
+def test_an_index_filters_from_python(model: Path, tmp_path: Path) -> None:
     encoder = m2dr.Encoder.from_pretrained(model, dim=32, **FP32)
     rows = [{"id": row["_id"], "text": row["text"], **row["metadata"]} for row in DOCUMENTS[:5]]
     built = m2dr.Index.build(encoder, rows, exits=False, folder=tmp_path)
@@ -145,8 +131,6 @@ def test_an_index_filters_from_python_and_fewer_answers_are_no_warning(
     assert [{hit.docid for hit in answer.hits} for answer in answers] == [{"d2", "d4"}] * 2
     assert built.search("read", filter="year > 3000").hits == ()
     assert answers[0].hits[0].fields["lang"] == "en"
-    with pytest.warns(UserWarning, match="9 documents per query were asked for"):
-        built.search("read", k=9)
     built.add([{"id": "new", "text": "read", "year": 2040}])
     assert [hit.docid for hit in built.search("read", filter="year > 2030").hits] == ["new"]
     again = m2dr.open_index(tmp_path / "documents", model=str(model), root=tmp_path, **FP32)

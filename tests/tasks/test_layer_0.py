@@ -14,7 +14,6 @@ from trec import trec_eval
 
 import m2dr
 from m2dr.cli import main
-from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.data.qrels import read_judgements
 from m2dr.evaluate.grid import read_grid
@@ -47,12 +46,6 @@ def cosines(queries: Floats, documents: NDArray[np.generic], dim: int) -> Floats
 def done(*words: object) -> str:
     found = CliRunner().invoke(main, [str(word) for word in words])
     assert found.exit_code == 0, found.output
-    return found.output
-
-
-def refused(*words: object) -> str:
-    found = CliRunner().invoke(main, [str(word) for word in words])
-    assert found.exit_code == 2, found.output
     return found.output
 
 
@@ -117,22 +110,6 @@ def test_queries_of_layer_0_rank_documents_of_any_layer_as_numpy_does(
         np.testing.assert_allclose(ranking.scores, scores[places], atol=2e-6)
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_python_searches_at_layer_0_and_at_all_layers_when_none_is_named(place: Path) -> None:
-    opened = m2dr.open_index("tiny", model="model", dtype="fp32", exits="model")
-    documents = open_store(store_of(place, 4)).rows(range(40))
-    best = np.sort(cosines(table_vectors(place / "model", TEXTS), documents, 32))[:, ::-1]
-
-    for answer, scores in zip(opened.search(TEXTS, layer=0, k=5), best, strict=True):
-        np.testing.assert_allclose([hit.score for hit in answer.hits], scores[:5], atol=2e-6)
-    assert opened.searcher().cut == Cut(4, 32)
-    assert opened.searcher(layer=0, dim=8).cut == Cut(0, 8)
-    assert opened.searcher(layer=0, document_layer=0).documents.layer == 0
-    kept = m2dr.open_index("tiny", model="model", layer=0, document_layer=0)
-    assert (kept.searcher().cut, kept.searcher().documents.layer) == (Cut(0, 32), 0)
-    assert kept.searcher(layer=4, document_layer=4).documents.layer == 4
-
-
 def test_the_grid_of_a_fitted_model_has_a_row_0_that_trec_eval_confirms(place: Path) -> None:
     told = done(
         "evaluate", "retrieval", *ASKED, "--dims", "8,32", "--measure", "nDCG@10", "--runs", "all",
@@ -157,21 +134,6 @@ def test_the_grid_of_a_fitted_model_has_a_row_0_that_trec_eval_confirms(place: P
     assert "0,8,nDCG@10" in (folder / "grid.csv").read_text()
 
 
-def test_documents_of_layer_0_are_verified_and_imported(place: Path) -> None:
-    store = open_store(store_of(place, 0))
-    np.save(place / "X.npy", np.asarray(store.rows(range(40)), np.float32))
-    (place / "ids.txt").write_text("".join(f"{docid}\n" for docid in store.docids))
-    asked = ("index", "import", "--vectors", "X.npy", "--ids", "ids.txt", *ASKED)
-
-    told = done(*asked, "--layer", "0", "--indexes", "theirs")
-    other = refused(*asked, "--layer", "4", "--indexes", "others")
-
-    assert "layer-00: ok, 32 documents encoded again" in done("index", "verify", store.folder)
-    assert "16 encoded again" in told
-    assert "layer-00" in told
-    assert "Name the model and layer that made the vectors" in other
-
-
 def test_the_doors_to_beir_and_mteb_encode_queries_at_layer_0(place: Path) -> None:
     expected = table_vectors(place / "model", TEXTS)[:, :8]
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
@@ -193,9 +155,3 @@ def test_the_doors_to_beir_and_mteb_encode_queries_at_layer_0(place: Path) -> No
         TEXTS[0], k=3
     )
     assert found == {hit.docid: pytest.approx(hit.score, abs=1e-6) for hit in ours.hits}
-
-
-def test_a_cut_with_layer_0_is_refused_in_python_where_there_is_none(tiny_backbone: Path) -> None:
-    for door in (BeirModel, MtebEncoder):
-        with pytest.raises(UserError, match="only a fitted model has it"):
-            door(str(tiny_backbone), layer=0)

@@ -13,7 +13,7 @@ from m2dr.core.requests import IndexRequest, MineRequest
 from m2dr.data.loaders import open_dataset
 from m2dr.model.checkpoint import read_card
 from m2dr.tasks import mine as verb
-from m2dr.tasks.encode_texts import embed_texts
+from m2dr.tasks.encoder import embed_texts
 from m2dr.tasks.index import index_corpus
 from m2dr.tasks.mine import mine
 
@@ -216,13 +216,3 @@ def test_what_cannot_be_mined_is_refused(
 
     assert sentence in str(refused.value)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_file_and_an_absent_index_are_refused(by_model: Callable[..., MineRequest]) -> None:
-    with pytest.raises(UserError, match="no index of tiny .* at layer 3 .* built are dims"):
-        mine(by_model(query_layer=3))
-    request = by_model()
-    request.out.write_text("days of work")
-    with pytest.raises(UserError, match=r"groups\.jsonl exists"):
-        mine(request)
-    assert request.out.read_text() == "days of work"

@@ -14,7 +14,6 @@ from click.testing import CliRunner
 from hub_server import TOKEN, Hub, running_hub
 from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
-from mteb.results import TaskResult
 from safetensors.numpy import load_file
 from sentence_transformers import SentenceTransformer
 from shell import COMMAND, ENVIRONMENT
@@ -24,10 +23,10 @@ import m2dr
 from m2dr.cli import main
 from m2dr.core.records import Cut
 from m2dr.evaluate.grid import read_grid
-from m2dr.model.card import BEGIN, END, metric_name
+from m2dr.model.card import BEGIN, END
 from m2dr.model.checkpoint import load
 from m2dr.model.static import open_static
-from m2dr.tasks.encode_texts import embed_texts
+from m2dr.tasks.encoder import embed_texts
 
 TEXTS = ["open the file", "a list of numbers and a class of text and a line of words", "path"]
 # Runs the lines of a graph's README where neither m2dr nor torch can be imported.
@@ -209,27 +208,6 @@ def place(evaluated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 
 
 @pytest.mark.usefixtures("place")
-def test_the_hub_reads_the_results_as_it_reads_those_of_mteb() -> None:
-    run("card", "models/own")
-    data = ModelCard.load("models/own/README.md").data
-    assert (data.base_model, data.datasets, data.model_name) == (None, ["BeIR/scifact"], "own")
-    grid = read_grid(Path("results/scifact/test/own/grid.json"))
-    found = {row.metric_type: row for row in data.eval_results if row.dataset_name == "scifact"}
-    assert {name: row.metric_value for name, row in found.items()} == {
-        metric_name(name): round(value, 5) for name, value in grid.cells[Cut(4, 32)].items()
-    }
-    scores = {"test": [{"hf_subset": "default", "languages": ["eng-Latn"], "main_score": 0.5}]}
-    result = TaskResult(
-        dataset_revision="1", task_name="SciFact", mteb_version="2", scores=scores,
-        evaluation_time=1.0,
-    )  # fmt: skip
-    with pytest.warns(DeprecationWarning, match="EvalResults"):
-        theirs = result.get_hf_eval_results()[0]
-    for name in ("task_type", "dataset_split", "metric_type"):
-        assert getattr(found["ndcg_at_10"], name) == getattr(theirs, name)
-
-
-@pytest.mark.usefixtures("place")
 def test_the_tables_of_the_card_hold_the_grid() -> None:
     shutil.move("models/own", "models/renamed")
     out = run("card", "models/renamed", "--results", "results")
@@ -283,7 +261,7 @@ def test_results_of_other_models_are_not_shown() -> None:
     assert "none of models/twin as it is now" in error
     assert "tiny test" not in run("card", "models/twin")
     shutil.rmtree("results")
-    assert "There are no results in results/" in run("card", "models/own")
+    assert "without results" in run("card", "models/own")
     assert "is no model that m2dr wrote" in run("card", "backbone", code=2)
 
 

@@ -1,16 +1,13 @@
 """One searcher over every way to search, from the command line and from Python."""
 
-import json
 import shutil
 import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import m2dr
-from m2dr.cli import main
 from m2dr.core.errors import UserError
 from m2dr.core.records import Query
 from m2dr.core.requests import IndexRequest, SearchRequest
@@ -71,50 +68,6 @@ def test_a_folder_above_an_index_names_its_corpus_and_model(
         Searcher(SearchRequest(index=str(home / "layer-02" / "elsewhere")))
 
 
-def test_without_any_model_the_one_that_encoded_the_corpus_is_taken(
-    asked: dict[str, object],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)  # it has no models/
-
-    searcher = Searcher(SearchRequest(**{**asked, "model": ""}))
-
-    assert searcher.resolved.model == asked["model"]
-    assert f"Model: {asked['model']}, which encoded" in capsys.readouterr().err
-    with pytest.raises(UserError, match="No --model was given"):
-        Searcher(SearchRequest(**{**asked, "model": "", "root": tmp_path}))
-
-
-def test_a_cut_of_the_command_line_is_a_layer_and_a_dim(asked: dict[str, object]) -> None:
-    words = ["search", "read", "--json"]
-    for flag, value in (("corpus", "corpus"), ("model", "model"), ("indexes", "root")):
-        words += [f"--{flag}", str(asked[value])]
-
-    cut, both, mixed, wrong = (
-        CliRunner().invoke(main, [*words, *more.split()])
-        for more in ("--cut L2D8", "--query-layer 2 --dim 8", "--cut L2D8 --dim 8", "--cut 2x8")
-    )
-
-    tables = [json.loads(done.stdout) for done in (cut, both)]
-    assert [(table["query_layer"], table["dim"]) for table in tables] == [(2, 8), (2, 8)]
-    assert tables[0]["hits"] == tables[1]["hits"]
-    assert "--cut L2D8 names layer and dim; leave --query-layer and --dim out" in mixed.stderr
-    assert "'2x8' is no cut" in wrong.stderr
-
-
-@pytest.mark.parametrize("name", ["layer", "document_layer"])
-def test_layer_0_of_a_model_that_is_not_fitted_ends_in_the_command_that_fits_it(
-    name: str, root: Path, tiny_backbone: Path, tiny_corpus: Path
-) -> None:
-    opened = m2dr.open_index(
-        str(tiny_corpus), model=str(tiny_backbone), root=root, dim=32, exits="model"
-    )
-    with pytest.raises(UserError, match="Layer 0 was asked for, and only a fitted model has it"):
-        opened.search(TEXTS, **{name: 0})
-
-
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_folder_of_an_index_is_enough_to_search_it(
     root: Path, asked: dict[str, object], tmp_path: Path
@@ -133,18 +86,8 @@ def test_the_folder_of_an_index_is_enough_to_search_it(
         assert index.searcher().cut.layer == 2
         assert answers[0].hits[0].text == expected[0].hits[0].text
     index = m2dr.open_index(copy, corpus=str(tmp_path / "gone"))
-    with pytest.raises(UserError, match="The texts of tiny are not at hand"):
+    with pytest.raises(UserError, match="There is no data set"):
         _ = index.search(TEXTS[0]).hits[0].text
-
-
-@pytest.mark.filterwarnings("always")
-def test_warnings_are_told_once(opened: m2dr.Index, recwarn: pytest.WarningsRecorder) -> None:
-    for _ in range(2):
-        opened.search("read", layer=3, dim=32, document_layer=2)
-
-    told = [str(one.message) for one in recwarn]
-    assert len([sentence for sentence in told if "Cut L3D32 was not trained" in sentence]) == 1
-    assert len([sentence for sentence in told if "not aligned" in sentence]) == 1
 
 
 def test_the_exact_engine_ranks_as_flat_does(asked: dict[str, object]) -> None:
@@ -165,11 +108,6 @@ def test_the_exact_engine_ranks_as_flat_does(asked: dict[str, object]) -> None:
 def test_an_empty_query_is_refused(texts: list[str], opened: m2dr.Index) -> None:
     with pytest.raises(UserError, match="query is empty; give it a word"):
         opened.search(texts)
-
-
-def test_an_engine_that_there_is_not_is_refused_with_the_nearest(asked: dict[str, object]) -> None:
-    with pytest.raises(UserError, match="There is no engine 'hsnw'. Did you mean hnsw?"):
-        Searcher(SearchRequest(engine="hsnw", **asked))
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -48,13 +48,10 @@ def test_a_corpus_in_any_layout_trains_the_same_model(
     for name, rows in parts.items():
         where = name if name in ("corpus", "queries") else f"qrels/{name}"
         write_rows(tmp_path / f"parquet/{where}.parquet", rows)
-    saved = {name: datasets.Dataset.from_list(rows) for name, rows in parts.items()}
-    datasets.DatasetDict(saved).save_to_disk(tmp_path / "saved")
 
     expected = weights(str(tiny_corpus), tiny_backbone, "plain")
 
     assert weights("parquet", tiny_backbone, "1") == expected
-    assert weights("hf:saved", tiny_backbone, "2") == expected
 
 
 @pytest.mark.usefixtures("dtype")
@@ -77,28 +74,6 @@ def test_groups_in_any_file_train_the_same_model(
     names = ("groups.csv", "hf:saved", "files")
     found = {name: weights(name, tiny_backbone, f"m{n}") for n, name in enumerate(names)}
     assert found == dict.fromkeys(names, expected)
-
-
-def test_an_index_of_tables_holds_the_same_vectors_and_is_measured_alike(
-    tiny_corpus: Path, tiny_backbone: Path, tmp_path: Path
-) -> None:
-    for name, rows in parts_of(tiny_corpus).items():
-        where = name if name in ("corpus", "queries") else f"qrels/{name}"
-        write_rows(tmp_path / f"tables/{where}.feather", rows)
-
-    def measured(corpus: str, root: str) -> tuple[dict[str, bytes], str]:
-        model = ("--model", tiny_backbone, "--dim", 8, "--layers", 2, "--indexes", root)
-        run("index", "corpus", "--corpus", corpus, *model)
-        run("evaluate", "retrieval", "--corpus", corpus, *model, "--out", f"r-{root}")
-        vectors = sorted(Path(root).rglob("vectors-*")) + sorted(Path(root).rglob("docids.txt"))
-        (grid,) = Path(f"r-{root}").rglob("grid.csv")
-        return {path.name: path.read_bytes() for path in vectors}, grid.read_text()
-
-    found, expected = measured("tables", "a"), measured(str(tiny_corpus), "b")
-    assert found[0] == expected[0]
-    assert [line.split(",")[2:] for line in found[1].splitlines()] == [
-        line.split(",")[2:] for line in expected[1].splitlines()
-    ]
 
 
 def parts_of(folder: Path) -> dict[str, Rows]:

@@ -7,7 +7,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from m2dr.cli import main
-from m2dr.core.errors import UserError
 from m2dr.core.requests import IndexRequest, VerifyRequest
 from m2dr.index.store import open_store
 from m2dr.tasks.index import index_corpus
@@ -78,17 +77,3 @@ def test_vectors_that_the_model_would_not_give_are_found_by_the_sample(
     assert "'d0'" in problems(folder, tiny_corpus)
     assert "cosine -1.000" in problems(folder, tiny_corpus)
     assert not problems(folder, tiny_corpus, sample=0)
-
-
-def test_another_corpus_or_none_is_a_note_and_no_fault(folder: Path, tmp_path: Path) -> None:
-    (verdict,) = verify(VerifyRequest((folder,), corpus=str(tmp_path / "gone"), device="cpu"))
-
-    assert verdict.is_well
-    assert "Nothing was encoded again: There is no data set" in verdict.notes[0]
-
-
-def test_a_folder_without_stores_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no store"):
-        verify(VerifyRequest(root=tmp_path))
-    with pytest.raises(UserError, match="holds no store"):
-        verify(VerifyRequest((tmp_path,)))

@@ -1,0 +1,145 @@
+"""Corpora by name, and what tells the documents of one from those of another."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from m2dr.core.errors import UserError
+from m2dr.core.files import cache_folder, json_sha256, read_record, write_record
+from m2dr.core.progress import progress, say
+from m2dr.core.records import Document
+from m2dr.data import pydocs
+from m2dr.data.dataset import Dataset
+from m2dr.data.loaders import open_dataset
+from m2dr.index.manifest import IMPORTED, StoreManifest
+from m2dr.index.searchable import Docids, encode_docids
+from m2dr.index.store import DIGEST_BYTES, Digests, Store, text_digests
+
+
+def open_corpus(name: str) -> Dataset:
+    """Open the dataset of a name; see `m2dr.data.loaders.LOADERS`.
+
+    Its indexes and results are called after its file or folder, or as NAME=PATH says.
+    """
+    called, path = _named(name)
+    if not pydocs.is_cached(path):
+        say(f"Reading {path} from the docstrings of this Python, once; it takes up to a minute")
+    dataset = open_dataset(path)
+    dataset.name = called or dataset.name
+    return dataset
+
+
+def absolute(name: str) -> str:
+    """Return the name of a corpus as it is understood in any working folder."""
+    called, path = _named(name)
+    path = str(Path(path).resolve()) if Path(path).exists() else path
+    return f"{called}={path}" if called else path
+
+
+def _named(name: str) -> tuple[str, str]:
+    called, _, path = name.partition("=")
+    return (called, path) if path and not Path(name).exists() else ("", name)
+
+
+def document_line(document: Document) -> str:
+    """Return the line of a document in a corpus.jsonl; its fields are an object, as in BEIR."""
+    table: dict[str, object] = {
+        "_id": document.id, "title": document.title, "text": document.text
+    }  # fmt: skip
+    if document.fields:
+        table["metadata"] = dict(document.fields)
+    return json.dumps(table, ensure_ascii=False) + "\n"
+
+
+@dataclass(frozen=True)
+class CorpusDigest:
+    """What tells the documents of one corpus from those of another: sha256 in hex."""
+
+    docids: str
+    texts: str
+    fields: str
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> "CorpusDigest":
+        """Return that of a dataset; its documents are read again only if their files changed."""
+        known = _digest_file(dataset)
+        if known.exists():
+            return read_record(known, cls)
+        return CorpusRows.of(dataset).digest
+
+    def is_of(self, held: StoreManifest) -> bool:
+        """Whether a store was made from these documents; imported vectors do not tell texts."""
+        if held.runtime == IMPORTED:
+            return self.docids == held.docids
+        return self == CorpusDigest(held.docids, held.texts, held.field_texts)
+
+
+def check_documents(dataset: Dataset, held: StoreManifest, home: Path) -> None:
+    """Refuse the documents of a dataset in files if a store holds others.
+
+    Raises:
+        UserError: it does.
+    """
+    if dataset.files and not CorpusDigest.of(dataset).is_of(held):
+        file = dataset.files[0]
+        raise UserError(
+            f"{home} holds other documents than {file}: m2dr index corpus encodes what has "
+            f"changed, and --corpus NAME={file} has indexes of its own."
+        )
+
+
+@dataclass(frozen=True)
+class CorpusRows:
+    """What stores record of the documents of a corpus, N of them."""
+
+    docids: Docids
+    digests: Digests  # of the texts
+    fields: str  # digest of the fields of all documents
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> "CorpusRows":
+        """Read the documents of a corpus once."""
+        known = _digest_file(dataset)
+        lines, digests, fields = bytearray(), bytearray(), hashlib.sha256()
+        with progress("Reading", dataset.document_count, "documents") as advance:
+            for document in dataset.documents():
+                lines += encode_docids([document.id])
+                digests += text_digests([document.content])
+                fields.update(repr(document.fields).encode(errors="surrogatepass"))
+                advance(1)
+        rows = cls(
+            Docids(bytes(lines)),
+            np.frombuffer(bytes(digests), f"S{DIGEST_BYTES}"),
+            fields.hexdigest(),
+        )
+        if dataset.files:
+            write_record(known, rows.digest)
+        return rows
+
+    @property
+    def digest(self) -> CorpusDigest:
+        """The digest of these documents."""
+        return CorpusDigest(
+            hashlib.sha256(self.docids.data).hexdigest(),
+            hashlib.sha256(self.digests.tobytes()).hexdigest(),
+            self.fields,
+        )
+
+    def sources(self, store: Store) -> NDArray[np.int64]:
+        """Return for each document a row of a store with the same text, [N]; -1 for none."""
+        held = store.digests()
+        order = np.argsort(held, kind="stable")
+        places = np.minimum(np.searchsorted(held, self.digests, sorter=order), len(held) - 1)
+        rows = order[places]
+        return np.where(held[rows] == self.digests, rows, -1)
+
+
+def _digest_file(dataset: Dataset) -> Path:
+    """Return where the digest of a dataset is kept; its name tells the state of the files."""
+    state = [(str(path.resolve()), path.stat()) for path in dataset.files]
+    key = json_sha256([(name, status.st_size, status.st_mtime_ns) for name, status in state])
+    return cache_folder() / "corpora" / f"{key}.json"
