@@ -57,7 +57,7 @@ def index_folder(store: Path, dim: int, engine: str = "flat") -> Path:
     Args:
         store: its folder.
         dim: dims kept.
-        engine: a row of ENGINES, or `engines.factory_name` of a factory string.
+        engine: a row of ENGINES, or `faiss.factory_name` of a factory string.
 
     >>> index_folder(Path("layer-06"), 128, "hnsw").as_posix()
     'layer-06/dim-128-hnsw'
