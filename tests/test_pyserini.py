@@ -11,7 +11,6 @@ import pytest
 from numpy.typing import NDArray
 from world import make_fitted, make_model
 
-from m2dr.core.errors import UserError
 from m2dr.core.requests import IndexRequest, SearchRequest
 from m2dr.index.faiss import load_faiss
 from m2dr.integrations.pyserini import PyseriniQueryEncoder
@@ -102,15 +101,6 @@ def test_a_searcher_like_pyserinis_finds_what_m2dr_finds(folder: Path, layer: in
 
     check(together, expected)
     check(alone, expected, 1e-4 if os.environ["M2DR_DTYPE"] == "fp32" else 0.05)
-
-
-def test_a_folder_without_an_index_is_refused_with_the_command_that_builds_it(
-    folder: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(UserError, match=r"has no `index`"):
-        PyseriniQueryEncoder(folder.parent / "dim-8")
-    with pytest.raises(UserError, match="has no `index`"):
-        PyseriniQueryEncoder(tmp_path)
 
 
 SCRIPT = """

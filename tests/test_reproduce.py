@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from world import WORDS, make_backbone, make_corpus, make_model, make_shape
+from world import WORDS, make_corpus, make_shape
 
 SCRIPTS = Path(__file__).parents[1] / "scripts" / "reproduce"
 sys.path.insert(0, str(SCRIPTS))
@@ -269,41 +269,3 @@ def test_models_are_trained_and_measured_once(
     assert set(found["models"]) == {"2dmse", "separate-L2D128"}
     page = verdicts.page(tmp_path / "small")
     assert "| retrieval_separate | " in page
-
-
-def test_a_language_model_answers_from_what_each_cut_finds(
-    tiny_backbone: Path, tmp_path: Path
-) -> None:
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    corpus = make_corpus(tmp_path / "hotpot")
-    documents = [json.loads(line) for line in (corpus / "corpus.jsonl").read_text().splitlines()]
-    rows = [json.loads(line) for line in (corpus / "queries.jsonl").read_text().splitlines()]
-    for row, document in zip(rows, documents, strict=True):
-        row["metadata"] = {"answer": document["text"].split()[-1]}
-    (corpus / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    writer = make_backbone(tmp_path / "tiny-llama", "llama")
-    torch.manual_seed(13)
-    shape = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-    config = LlamaConfig(**shape, intermediate_size=48, max_position_embeddings=96)
-    LlamaForCausalLM(config).save_pretrained(writer)
-    model = make_model(tiny_backbone, tmp_path / "toy-model")
-
-    code = here(
-        rag.main, "--corpus", corpus, "--data", corpus, "--model", model, "--generator", writer,
-        "--small", "--out", tmp_path, "--max-new-tokens", "4", "--queries", "5", "--device", "cpu",
-    )  # fmt: skip
-
-    assert code == 0
-    found = json.loads((tmp_path / "small" / "rag.json").read_text())
-    assert found["questions"] == 5
-    assert set(found["cells"]["toy-model"]) == {"L2D32", "L4D32"}
-    for values in found["cells"]["toy-model"].values():
-        assert set(values) == {"EM", "F1", "answer recall@1", "answer recall@5", "answer recall@10"}
-    generator = rag.Generator(writer, tokens=4, device="cpu")
-    generator.room = 10_000
-    short = generator._ids("read a file", "list")
-    generator.room = len(short) + 5
-    long = generator._ids("read a file", "list " * 500)
-    assert (len(long), long[-20:]) == (len(short) + 5, short[-20:]), "the question stays"

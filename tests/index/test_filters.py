@@ -271,26 +271,6 @@ def test_any_text_is_a_filter_or_refused_in_a_sentence(text: str) -> None:
         Filter.parse(text).expression({"a": pa.int64(), "b": pa.string()})
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("", "cannot be read; a filter is written like"),
-        ("yaer > 3", "none of that name. Did you mean year?"),
-        ("year > soon", "compares 'year' with 'soon', and that field holds whole numbers"),
-        ("open < true", "is true or false, which < cannot order"),
-        ("lang = en de", "cannot be read"),
-        ("lang === en", "cannot be read"),
-        ("lang = 'en", "cannot be read"),
-        ("(" * 2000 + "lang = en", "cannot be read"),
-    ],
-)
-def test_what_cannot_be_is_a_sentence(store: Store, text: str, sentence: str) -> None:
-    with pytest.raises(UserError) as error:
-        store.matching(Filter.parse(text))
-
-    assert sentence in str(error.value)
-
-
 def test_a_filter_that_nothing_fits_finds_nothing(ways: dict[str, Searchable]) -> None:
     for way in ways.values():
         found = way.where(Filter.parse("year = 4711")).ranked(NAMES, QUERIES, 3)

@@ -190,20 +190,6 @@ def test_two_corpora_that_would_share_a_folder_are_refused_before_the_first_is_m
     assert not Path("results").exists()
 
 
-@pytest.mark.parametrize(
-    ("fields", "problem"),
-    [
-        ({"corpora": ()}, "No corpus was asked for"),
-        ({"documents": "5"}, "Layer 5 was asked for; this encoder has 4"),
-        ({"documents": "deep"}, "names no layer of documents; it is trained, same, last or"),
-    ],
-)
-@pytest.mark.usefixtures("place")
-def test_what_cannot_be_measured_is_a_sentence(fields: dict[str, object], problem: str) -> None:
-    with pytest.raises(UserError, match=problem):
-        grid(**fields)
-
-
 @pytest.mark.usefixtures("place")
 def test_vectors_that_are_no_numbers_are_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     first = ranking.prefix_top_k

@@ -8,7 +8,6 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from world import load_auto, make_corpus
 
-from m2dr.core.errors import UserError
 from m2dr.core.requests import IndexRequest, MineRequest
 from m2dr.data.loaders import open_dataset
 from m2dr.model.checkpoint import read_card
@@ -198,21 +197,3 @@ def test_a_model_mines_what_a_full_scan_would(
         expected = [scores[docid] for docid in left if scores[docid] <= most][:4]
         assert [scores[docid] for docid in found[query]] == pytest.approx(expected, abs=1e-6)
     assert 0 < report.negatives <= 4 * 24
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"retriever": "bm25", "query_layer": 2}, "leave them out of BM25"),
-        ({"depth": 20, "skip": 5}, "--depth 20 less --skip 5 leaves 15 candidates"),
-        ({"out": Path("groups.tsv")}, "must end in .jsonl"),
-    ],
-)
-def test_what_cannot_be_mined_is_refused(
-    options: dict[str, object], sentence: str, tmp_path: Path
-) -> None:
-    with pytest.raises(UserError) as refused:
-        mine(MineRequest(**{"out": tmp_path / "groups.jsonl", **options}))
-
-    assert sentence in str(refused.value)
-    assert not list(tmp_path.iterdir())

@@ -100,21 +100,6 @@ def test_a_folder_shows_the_scores_and_costs_of_its_cut_and_is_a_model(
     )
 
 
-def test_python_writes_the_folder_that_the_command_writes(
-    tiny_fitted: Path, tmp_path: Path
-) -> None:
-    run("export", tiny_fitted, "--cut", "L2D8", "--out", tmp_path / "one")
-    run("export", tiny_fitted, "--layers", 2, "--dim", 8, "--out", tmp_path / "two")
-    encoder = m2dr.Encoder.from_pretrained(tiny_fitted, device="cpu", dtype="fp32").cut(2, 8)
-    encoder.save_pretrained(tmp_path / "three")
-    for name in (p.relative_to(tmp_path / "one") for p in (tmp_path / "one").rglob("*.*")):
-        mine, *others = (tmp_path / folder / name for folder in ("one", "two", "three"))
-        assert {other.read_bytes() for other in others} == {mine.read_bytes()}, name
-    again = m2dr.Encoder.from_pretrained(tmp_path / "three", device="cpu", dtype="fp32")
-    expected = encoder.encode_queries(TEXTS)
-    np.testing.assert_allclose(again.encode_queries(TEXTS), expected, atol=1e-6)
-
-
 def test_exits_of_an_index_are_exported(
     tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,26 +138,6 @@ def test_layer_0_is_a_table_of_sentence_transformers(
     rows = load_file(tmp_path / "table" / "model.safetensors")["embedding.weight"]
     assert not rows[:4].any()  # special tokens
     ModelCard.load(tmp_path / "table" / "README.md")
-
-
-def test_what_cannot_be_exported_is_refused_before_a_file_is_written(
-    tiny_fitted: Path, tiny_backbone: Path, tmp_path: Path
-) -> None:
-    out, before = ("--out", tmp_path / "out"), sorted(tiny_fitted.rglob("*"))
-    for words, sentence in (
-        ((tiny_backbone, "--cut", "L2D8", *out), "was neither fitted nor trained"),
-        ((tiny_backbone, "--layers", 0, *out), "has no layer_0.safetensors"),
-        ((tiny_fitted, *out), "No cut was named"),
-        ((tiny_fitted, "--cut", "L2D8", "--layers", 2, *out), "beside --layers or --dim"),
-        ((tiny_fitted, "--cut", "L2D8", "--format", "onx", *out), "Did you mean onnx"),
-        ((tiny_fitted, "--cut", "L0D8", "--format", "onnx", *out), "layer 0 is a table"),
-        ((tiny_fitted, "--cut", "L2D8", "--out", tiny_fitted / "a" / ".." / "b"), "lies in"),
-    ):
-        assert sentence in run("export", *words, code=2)
-    assert not (tmp_path / "out").exists()
-    assert sorted(tiny_fitted.rglob("*")) == before
-    run("export", tiny_backbone, "--cut", "L2D8", "--force", *out)
-    assert "is not empty" in run("export", tiny_backbone, "--cut", "L2D8", "--force", *out, code=2)
 
 
 # Cards
@@ -372,21 +337,3 @@ def test_a_public_repository_is_not_sent_what_should_be_private(
     assert done.returncode == 2
     assert "me/tiny was to be private and is a public repository" in done.stderr
     assert hub.files("me/tiny") == {"README.md": b"public"}
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"HF_TOKEN": ""}, "a token of the hub is needed"),
-        ({"HF_TOKEN": "hf_other"}, "me/tiny cannot be pushed (401"),
-        ({"HF_ENDPOINT": "http://127.0.0.1:9"}, "me/tiny cannot be pushed"),
-    ],
-)
-def test_no_token_and_no_network_are_one_sentence(
-    change: dict[str, str], sentence: str, push: Pushing
-) -> None:
-    done = push(**change)
-    assert done.returncode == 2
-    assert sentence in done.stderr
-    assert "Traceback" not in done.stderr
-    assert TOKEN not in done.stderr
