@@ -181,8 +181,12 @@ class TrainSettings(RunSettings):
     )
     query_prefix: str | None = option(None, "Prompt of a query; the backbone's by default.")
     document_prefix: str | None = option(None, "Prompt of a document; the backbone's by default.")
-    query_length: int = option(64, "Tokens of a query, special ones included.", least=1)
-    document_length: int = option(128, "Tokens of a document, special ones included.", least=1)
+    query_length: int | None = option(
+        None, "Tokens of a query, special ones included; the backbone's by default.", least=1
+    )
+    document_length: int | None = option(
+        None, "Tokens of a document, special ones included; the backbone's by default.", least=1
+    )
 
     batch_queries: int = option(32, "Queries per step and process.", "--batch-size", least=1)
     negatives: int = option(0, "Negatives per query, beside the other documents of the batch.")

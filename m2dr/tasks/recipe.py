@@ -159,8 +159,8 @@ def _card(
         pooling=settings.pooling or pooling,
         similarity=setting.similarity,
         temperature=setting.temperature,
-        query_length=settings.query_length,
-        document_length=settings.document_length,
+        query_length=settings.query_length or backbone.query_length,
+        document_length=settings.document_length or backbone.document_length,
         exit_head=heads,
         fit=None,
         attention=settings.attention or backbone.attention,
@@ -177,10 +177,11 @@ def _problems(  # noqa: C901  # a list
     name, folder = variant.name, find_folder(settings.backbone)
     longest = most_tokens(read_config(folder))
     for length in ("query_length", "document_length"):
-        if getattr(settings, length) > longest:
+        asked = getattr(settings, length) or 1
+        if asked > longest:
             yield (
-                f"{length} = {getattr(settings, length)} was asked for; {backbone.backbone} reads "
-                f"{longest} tokens at most."
+                f"{length} = {asked} was asked for; {backbone.backbone} reads {longest} tokens at "
+                "most."
             )
     if (settings.attention or settings.pooling) and len(pooling_modes(backbone.pooling)) > 1:
         yield (

@@ -6,6 +6,7 @@ import pytest
 
 from m2dr.core.errors import UserError
 from m2dr.core.settings import read_train_settings
+from m2dr.model.checkpoint import read_card
 from m2dr.tasks.fit import fit_texts
 from m2dr.tasks.recipe import Kind, Recipe, explain, recipe_of
 from m2dr.tasks.training_data import open_training_data
@@ -94,6 +95,16 @@ def test_what_is_set_beside_faithful_overrules_it(tiny_backbone: Path) -> None:
 
     assert made(tiny_backbone, *words).variant.align_reduction == "mean"
     assert made(tiny_backbone, *words[:2]).variant.align_reduction == "batch"
+
+
+def test_lengths_are_those_of_the_backbone_unless_set(tiny_backbone: Path) -> None:
+    own = read_card(tiny_backbone)
+    cards = [made(tiny_backbone, *words).card for words in ([], ["query_length=9"])]
+
+    assert [(card.query_length, card.document_length) for card in cards] == [
+        (own.query_length, own.document_length),
+        (9, own.document_length),
+    ]
 
 
 def test_splits_of_training_may_be_named_by_an_alias(tiny_corpus: Path) -> None:
