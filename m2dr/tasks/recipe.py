@@ -9,7 +9,7 @@ from m2dr.core.errors import UserError, counted
 from m2dr.core.records import Cut, ModelCard, pooling_modes
 from m2dr.core.settings import TrainSettings
 from m2dr.core.variants import CHOICES, VARIANTS, ExitHead, Loss, Variant
-from m2dr.model.backbones import attend, default_pooling, most_tokens, read_config
+from m2dr.model.backbones import attend, default_pooling, read_config, sizes_of
 from m2dr.model.checkpoint import read_card
 from m2dr.model.hub import find_folder, revision_of
 from m2dr.model.st_folder import TEMPERATURE, reshaping_module
@@ -175,7 +175,7 @@ def _problems(  # noqa: C901  # a list
 ) -> Iterator[str]:
     """Say what the backbone, the corpus or the rest of the recipe does not allow."""
     name, folder = variant.name, find_folder(settings.backbone)
-    longest = most_tokens(read_config(folder))
+    longest = sizes_of(read_config(folder)).tokens
     for length in ("query_length", "document_length"):
         asked = getattr(settings, length) or 1
         if asked > longest:
