@@ -139,6 +139,10 @@ class Dataset:
         except KeyError:
             raise UserError(f"{self.name} holds no document {docid!r}.") from None
 
+    def own_document(self, query_id: str) -> str | None:
+        """Return the docid that is left out of a query's ranking and negatives, if there is one."""
+        return query_id if self.drops_own_document and self.holds(query_id) else None
+
     def queries(self, split: str) -> list[Query]:
         """Return the judged queries of a split that have a text, in file order."""
         return self._read(split)[0]

@@ -290,11 +290,13 @@ class AnsweredQueries(NamedTuple):
         queries: those with a relevant document that the corpus holds.
         relevant: these docids by query id, in file order.
         known: relevant docids by query id; queries of the same text share theirs.
+        barred: those, and the query's own document where the data set drops it: no negatives.
     """
 
     queries: list[Query]
     relevant: dict[str, list[str]]
     known: dict[str, frozenset[str]]
+    barred: dict[str, frozenset[str]]
 
 
 class Groups:
@@ -324,13 +326,13 @@ class Groups:
         self._wanted = 0 if source == "none" else negatives
         self._seed = seed
         self._epoch = 0
-        self._queries, self._relevant, self.known_positives = answered_queries(dataset, split)
+        self._queries, self._relevant, _, self.barred = answered_queries(dataset, split)
         self._given = dataset.negatives(split) if source == "given" and self._wanted else {}
         if source == "given" and self._wanted and not self._given:
             raise UserError(
                 f"{dataset.name} gives no negatives for {split!r}. Use random ones or mine some."
             )
-        most = max(len(self._barred(query)) for query in self._queries)
+        most = max(len(self.barred[query.id]) for query in self._queries)
         if (left := dataset.document_count - most) < self._wanted:
             raise UserError(
                 f"{dataset.name} leaves {left} documents that are no answer of a query, and "
@@ -358,11 +360,11 @@ class Groups:
         return self._dataset.document(docids[int(order[place])])
 
     def _negatives(self, query: Query, generator: Generator) -> list[Document]:
-        barred = self._barred(query)
+        barred = self.barred[query.id]
         given = [docid for docid in self._given.get(query.id, ()) if docid not in barred]
-        chosen = generator.permutation(len(given))[: self._wanted]
-        negatives = [self._dataset.document(given[int(place)]) for place in chosen]
-        taken = barred | {document.id for document in negatives}
+        order = generator.permutation(len(given))
+        negatives = [self._dataset.document(given[int(place)]) for place in order[: self._wanted]]
+        taken = {*barred, *(document.id for document in negatives)}
         while len(negatives) < self._wanted:
             row = int(generator.integers(self._dataset.document_count))
             document = self._dataset.document_at(row)
@@ -370,11 +372,6 @@ class Groups:
                 negatives.append(document)
                 taken.add(document.id)
         return negatives
-
-    def _barred(self, query: Query) -> set[str]:
-        """Return docids that are never a negative of the query."""
-        own = {query.id} if self._dataset.drops_own_document else set()
-        return own | self.known_positives[query.id]
 
 
 def answered_queries(dataset: Dataset, split: str) -> AnsweredQueries:
@@ -394,7 +391,9 @@ def answered_queries(dataset: Dataset, split: str) -> AnsweredQueries:
     for query in queries:
         by_text[query.text].update(relevant[query.id])
     known = {query.id: frozenset(by_text[query.text]) for query in queries}
-    return AnsweredQueries(queries, dict(relevant), known)
+    own = {query.id: dataset.own_document(query.id) for query in queries}
+    barred = {name: known[name] | {docid} if docid else known[name] for name, docid in own.items()}
+    return AnsweredQueries(queries, dict(relevant), known, barred)
 
 
 def documents_of(groups: Sequence[Group]) -> list[Document]:
@@ -404,18 +403,18 @@ def documents_of(groups: Sequence[Group]) -> list[Document]:
 
 
 def false_negatives(
-    groups: Sequence[Group], known: Mapping[str, frozenset[str]]
+    groups: Sequence[Group], barred: Mapping[str, frozenset[str]]
 ) -> NDArray[np.bool_]:
     """Return which documents of a batch must not count as negatives of which query.
 
-    Those are its positive, the known positives of its text, the positives of other groups with the
-    same query text, and any document of the batch with the same text as one of these. Leaving a
-    document out of the softmax costs little; a relevant one among the negatives teaches the
-    opposite of what it should.
+    Those are its positive, the docids that are barred for its text, the positives of other groups
+    with the same query text, and any document with the text of one of these or the query's.
+    Leaving a document out of the softmax costs little; a relevant one among the negatives teaches
+    the opposite of what it should.
 
     Args:
         groups: B of them.
-        known: relevant docids by query id; see `Groups.known_positives`.
+        barred: docids by query id; see `AnsweredQueries.barred`.
 
     Returns:
         [B, N], columns as in `documents_of`; False at column b of query b, its own positive.
@@ -430,11 +429,11 @@ def false_negatives(
         codes_of[document.id].add(code)
     answers: dict[str, set[str]] = defaultdict(set)  # query text → docids
     for group in groups:
-        answers[group.query.text] |= {group.positive.id, *known.get(group.query.id, ())}
+        answers[group.query.text] |= {group.positive.id, *barred.get(group.query.id, ())}
     masks: dict[str, NDArray[np.bool_]] = {}
     for text, docids in answers.items():
         same = {code for docid in docids & codes_of.keys() for code in codes_of[docid]}
-        masks[text] = np.isin(contents, list(same))
+        masks[text] = np.isin(contents, [*same, numbers.get(text, -1)])
     mask = np.zeros((len(groups), len(documents)), dtype=np.bool_)
     for row, group in enumerate(groups):
         mask[row] = masks[group.query.text]
@@ -619,5 +618,5 @@ class ScoredGroups(Groups):
 
     def _candidates(self, query: Query, table: Mapping[str, float]) -> list[str]:
         """Return the docids of a table that may be negatives, in its order."""
-        barred = self._barred(query)
+        barred = self.barred[query.id]
         return [docid for docid in table if docid not in barred]

@@ -554,7 +554,7 @@ def bm25(request: Bm25Request) -> Bm25Report:
     rankings: dict[str, Ranking] = {}
     with progress("Searching", len(queries), "queries") as advance:
         for query in queries:
-            own = query.id if dataset.drops_own_document else None
+            own = dataset.own_document(query.id)
             rankings[query.id] = index.rank(index.scores(query.text), request.top_k, own)
             advance(1)
     write_run(Run(rankings), request.run_file, tag="bm25")

@@ -42,7 +42,7 @@ def make_batch(
     card: ModelCard,
     tokenizer: ModelTokenizer,
     groups: Sequence[Group],
-    known: Mapping[str, frozenset[str]],
+    barred: Mapping[str, frozenset[str]],
     tokens_at_once: int = 0,
 ) -> TokenBatch:
     """Return the tokens of the queries and documents of `groups`, and which pairs are no negatives.
@@ -51,7 +51,7 @@ def make_batch(
         card: prefixes and lengths.
         tokenizer: of the backbone.
         groups: the B groups of this process.
-        known: query id to the docids judged relevant to it.
+        barred: query id to the docids that are no negatives of it.
         tokens_at_once: of a part, with padding; 0: four parts, whatever their size.
     """
     rows = tokenize(card, tokenizer, [group.query.text for group in groups], "query")
@@ -63,7 +63,7 @@ def make_batch(
     ]
     scores = [group.scores for group in everyone]
     teacher = np.array(scores, dtype=np.float32) if scores[0] else None
-    return TokenBatch(texts, len(groups), false_negatives(everyone, known), teacher=teacher)
+    return TokenBatch(texts, len(groups), false_negatives(everyone, barred), teacher=teacher)
 
 
 def make_pair_batch(
@@ -180,8 +180,7 @@ def _of_corpus(dataset: Dataset, settings: TrainSettings) -> TrainingData:
         return groups[place]
 
     def batch(card: ModelCard, tokenizer: ModelTokenizer, chosen: Sequence[Group]) -> TokenBatch:
-        known, tokens = groups.known_positives, settings.gradient_cache
-        return make_batch(card, tokenizer, chosen, known, tokens)
+        return make_batch(card, tokenizer, chosen, groups.barred, settings.gradient_cache)
 
     quality, count = _ranking_quality(dataset, settings), len(groups)
     return TrainingData(dataset.name, "documents", "queries", count, example, batch, quality)
@@ -210,6 +209,7 @@ def _ranking_quality(dataset: Dataset, settings: TrainSettings) -> Quality | Non
     docids = [*chosen, *(others[i] for i in picked)]
     texts = [dataset.document(docid).content for docid in docids]
     encoded, evaluator = Docids(encode_docids(docids)), Evaluator(judgements, [MEASURE])
+    drop = {name: own for name in names if (own := dataset.own_document(name))}
 
     def quality(encoder: Encoder, tokenizer: ModelTokenizer) -> dict[Cut, float]:
         """Return nDCG@10 of each trained cut, from one pass over the texts."""
@@ -222,7 +222,7 @@ def _ranking_quality(dataset: Dataset, settings: TrainSettings) -> Quality | Non
         for layer, vectors in zip(layers, asked, strict=True):
             dims = [cut.dim for cut in card.cuts if cut.layer == layer]
             block = documents[sources.index(document_layer(card, layer))]
-            runs = prefix_runs(names, vectors, block, encoded, dims, 10, card.similarity)
+            runs = prefix_runs(names, vectors, block, encoded, dims, 10, card.similarity, drop=drop)
             for dim, run in runs.items():
                 measured[Cut(layer, dim)] = evaluator.scores(run).mean[MEASURE]
         return measured

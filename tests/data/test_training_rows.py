@@ -329,7 +329,7 @@ def test_a_group_holds_scored_documents_alone_each_with_its_own_score(
     assert int(group.positive.id[1:]) in answers & scored
     assert group.scores == (int(group.positive.id[1:]) / 7, *(n / 7 for n in others))
     assert made[0] == group
-    assert made.known_positives["q"] == {f"d{n}" for n in answers}  # an unscored answer is one too
+    assert made.barred["q"] == {f"d{n}" for n in answers}  # an unscored answer is one too
 
 
 def test_of_many_scores_the_first_are_kept_and_every_answer() -> None:

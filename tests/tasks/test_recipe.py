@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from m2dr.core.errors import UserError
-from m2dr.core.settings import read_train_settings
-from m2dr.model.checkpoint import read_card
+from m2dr.core.settings import TrainSettings, read_train_settings
+from m2dr.model.checkpoint import load, read_card
 from m2dr.tasks.fit import fit_texts
 from m2dr.tasks.recipe import Kind, Recipe, explain, recipe_of
 from m2dr.tasks.training_data import open_training_data
@@ -115,3 +115,18 @@ def test_splits_of_training_may_be_named_by_an_alias(tiny_corpus: Path) -> None:
     assert quality("train") is not None
     assert quality("dev") is None  # the same split is not held out
     assert len(fit_texts(str(tiny_corpus), 1000, 13, "validation")) == 40 + 8
+
+
+def test_dev_drops_the_querys_own_document(tiny_backbone: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "quora"
+    (folder / "qrels").mkdir(parents=True)
+    rows = "".join(f'{{"_id": "{name}", "text": "{name}"}}\n' for name in ("list", "string"))
+    for name in ("corpus", "queries"):
+        (folder / f"{name}.jsonl").write_text(rows)
+    for split in ("train", "dev"):
+        (folder / "qrels" / f"{split}.tsv").write_text("list\tstring\t1\nstring\tlist\t1\n")
+
+    quality = open_training_data(TrainSettings(corpus=str(folder))).quality
+
+    assert quality is not None
+    assert {*quality(*load(tiny_backbone)).values()} == {1.0}
