@@ -11,6 +11,8 @@ from math import isfinite
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
 from m2dr.core.errors import UserError, nearest
 from m2dr.core.records import Document, Fields, Judgement, Query
 from m2dr.data.tables import Ids, Row, StoredRows, column, id_of, parsed, text_of
@@ -304,6 +306,8 @@ def own_fields(row: Mapping[str, object], known: Collection[str]) -> Fields:
 
 def _flattened(name: str, value: object) -> Iterator[tuple[str, str]]:
     """Yield the fields of a value, as JSON and ISO 8601 write them: one, or those of an object."""
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _flattened(f"{name}.{key}" if name else str(key), inner)

@@ -45,6 +45,7 @@ from m2dr.data.tables import (
     split_name,
     suffix_of,
     text_of,
+    words_of,
 )
 
 # Of several names, the first that a row has counts: m2dr's own, then those of Tevatron,
@@ -494,7 +495,7 @@ def _of_row(row: Row) -> list[TeacherScore]:
 
 def _of_columns(path: Path) -> Iterator[TeacherScore]:
     for number, line in enumerate(read_lines(path), 1):
-        cells = line.split()
+        cells = words_of(line)
         if number == 1 and not _TITLES.isdisjoint(cell.lower() for cell in cells):
             continue
         try:

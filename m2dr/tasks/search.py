@@ -901,8 +901,6 @@ def _keep(items: Iterable[Item], folder: Path, overwrite: bool) -> None:
             for document in as_documents(items):
                 if document.id in seen:
                     raise UserError(f"Two documents have the id {document.id!r}.")
-                if document.id.split() != [document.id]:
-                    raise UserError(f"The id {document.id!r} holds white space, or nothing.")
                 seen.add(document.id)
                 file.write(document_line(document))
         if not seen:

@@ -141,6 +141,17 @@ def test_null_is_as_absent_and_base64_holds_the_floats(server: Server) -> None:
     assert server.hits(query="read", **dict.fromkeys(optional)) == server.hits(query="read")
 
 
+@pytest.mark.parametrize(
+    ("texts", "told"),
+    [(["a", ""], "Number 1 of input is empty"), (["a", 2], "input.1: Input should be a valid str"),
+     ("", "Number 0 of input is empty"), ([], "input: List should have at least 1")],
+)  # fmt: skip
+def test_a_wrong_text_is_named(server: Server, texts: object, told: str) -> None:
+    reply = server.post("/v1/embeddings", {"input": texts, "model": "tiny"})
+
+    assert (reply.status, told in reply.message) == (422, True), reply.message
+
+
 def test_models_and_costs(server: Server) -> None:
     (index,) = server.get("/models").json["indexes"]
 
