@@ -316,6 +316,9 @@ class Groups:
             none, whatever `negatives` says.
         seed: of all random choices.
 
+    Attributes:
+        short: queries with fewer given negatives than wanted.
+
     Raises:
         UserError: the split has nothing relevant, gives no negatives, or has too few documents.
     """
@@ -333,6 +336,9 @@ class Groups:
             raise UserError(
                 f"{dataset.name} gives no negatives for {split!r}. Use random ones or mine some."
             )
+        self.short = 0
+        if self._given:
+            self.short = sum(len(self._others(query)) < self._wanted for query in self._queries)
         most = max(len(self.barred[query.id]) for query in self._queries)
         if (left := dataset.document_count - most) < self._wanted:
             raise UserError(
@@ -361,11 +367,10 @@ class Groups:
         return self._dataset.document(docids[int(order[place])])
 
     def _negatives(self, query: Query, generator: Generator) -> list[Document]:
-        barred = self.barred[query.id]
-        given = [docid for docid in self._given.get(query.id, ()) if docid not in barred]
+        given = self._others(query)
         order = generator.permutation(len(given))
         negatives = [self._dataset.document(given[int(place)]) for place in order[: self._wanted]]
-        taken = {*barred, *(document.id for document in negatives)}
+        taken = {*self.barred[query.id], *(document.id for document in negatives)}
         while len(negatives) < self._wanted:
             row = int(generator.integers(self._dataset.document_count))
             document = self._dataset.document_at(row)
@@ -373,6 +378,10 @@ class Groups:
                 negatives.append(document)
                 taken.add(document.id)
         return negatives
+
+    def _others(self, query: Query) -> list[str]:
+        barred = self.barred[query.id]
+        return [docid for docid in self._given.get(query.id, ()) if docid not in barred]
 
 
 def answered_queries(dataset: Dataset, split: str) -> AnsweredQueries:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from m2dr.core.errors import UserError
+from m2dr.core.errors import UserError, counted
 from m2dr.core.progress import say
 from m2dr.core.records import Cut, Document, Group, ModelCard, Query, SentencePair
 from m2dr.core.settings import TrainSettings
@@ -131,6 +131,7 @@ class TrainingData:
     example: Callable[[int, int], Any]  # of an epoch, at a place
     batch: Callable[[ModelCard, ModelTokenizer, Sequence[Any]], TokenBatch]
     quality: Quality | None  # on the dev split
+    negatives: str  # where they come from, in words
 
 
 def open_training_data(settings: TrainSettings) -> TrainingData:
@@ -160,7 +161,15 @@ def _of_corpus(dataset: Dataset, settings: TrainSettings) -> TrainingData:
         if source == "auto":
             source = "given" if dataset.negatives(split) else "random"
         groups = Groups(dataset, split, settings.negatives, source, settings.seed)
+        origin = f"given by {dataset.name}"
+        if source == "random":
+            origin = f"drawn at random from {dataset.name}"
+            origin += ", which gives none" * (settings.negative_source == "auto")
+        elif groups.short:
+            count = counted(len(groups), "queries")
+            origin += f"; {groups.short} of {count} have fewer, filled up at random"
     else:
+        origin = "scored by the teacher"
         path = settings.teacher_scores
         groups = scored = ScoredGroups(
             dataset,
@@ -172,6 +181,9 @@ def _of_corpus(dataset: Dataset, settings: TrainSettings) -> TrainingData:
             path or settings.corpus,
         )
         notes.append(scored.note)
+    negatives = "other documents of the batch"
+    if settings.negatives:
+        negatives += f", and {settings.negatives} per query {origin}"
     for note in filter(None, notes):
         say(f"{dataset.name} {split}: {note}")
 
@@ -183,7 +195,9 @@ def _of_corpus(dataset: Dataset, settings: TrainSettings) -> TrainingData:
         return make_batch(card, tokenizer, chosen, groups.barred, settings.gradient_cache)
 
     quality, count = _ranking_quality(dataset, settings), len(groups)
-    return TrainingData(dataset.name, "documents", "queries", count, example, batch, quality)
+    return TrainingData(
+        dataset.name, "documents", "queries", count, example, batch, quality, negatives
+    )
 
 
 def _ranking_quality(dataset: Dataset, settings: TrainSettings) -> Quality | None:
@@ -248,6 +262,7 @@ def _of_sentences(sentences: Sentences, settings: TrainSettings) -> TrainingData
         lambda _, place: pairs[place],
         batch,
         _pairs_quality(settings),
+        "other sentences of the batch",
     )
 
 

@@ -1,5 +1,6 @@
 """Settings meet a backbone: what is trained, and what is refused before anything is loaded."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -130,3 +131,16 @@ def test_dev_drops_the_querys_own_document(tiny_backbone: Path, tmp_path: Path) 
 
     assert quality is not None
     assert {*quality(*load(tiny_backbone)).values()} == {1.0}
+
+
+@pytest.mark.parametrize(("rows", "drawn"), [(0, "at random"), (2, "given"), (1, "1 of 2")])
+def test_a_training_says_where_its_negatives_come_from(
+    rows: int, drawn: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "groups.jsonl"
+    groups = [{"query": f"q{n}", "pos": [f"p{n}"], "neg": [f"n{n}"] * (n < rows)} for n in range(2)]
+    path.write_text("".join(json.dumps(group) + "\n" for group in groups))
+
+    data = open_training_data(TrainSettings(corpus=str(path), negatives=1))
+
+    assert drawn in data.negatives
