@@ -3,6 +3,7 @@
 Shapes in this file: B groups of a batch with N documents, their B positives and all negatives.
 """
 
+import ast
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from numpy.random import Generator, default_rng
 from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError, counted
+from m2dr.core.progress import say
 from m2dr.core.records import Document, Group, Judgement, Query
 from m2dr.data.dataset import (
     NEGATIVES_KEPT,
@@ -57,6 +59,7 @@ _POSITIVE_SCORES = ("positive_scores", "pos_scores", "positive_score", "pos_scor
 _NEGATIVE_SCORES = ("negative_scores", "neg_scores", "negative_score", "neg_score")
 _SCORES = ("scores", "score", "labels", "label")  # of all documents of the row
 _NUMBERED = re.compile(r"neg(?:ative)?_?(\d+)")  # negative_1, negative_2, one text in each
+_FLAG = ("type", "prompt", "no_in_batch_neg")  # of FlagEmbedding, beside `pos`
 _DOCIDS = ("docid", "document_id", "_id", "id")
 
 SHARES = {"train": 0.96, "dev": 0.02, "test": 0.02}  # of the documents of a pair file
@@ -87,6 +90,10 @@ def open_rows(name: str) -> Dataset:
     column `split` decides for both.
     """
     path = Path(name)
+    first = next(parsed(path, dict), {})
+    words = [word for word in _FLAG if "pos" in first and (word in first or word in path.name)]
+    if words:
+        say(f"{name}: {', '.join(words)} of FlagEmbedding change nothing in a training here")
     return build_dataset(name_of(path), partial(training_rows, path))
 
 
@@ -176,7 +183,7 @@ def _scores(
 
 
 def _numbers(row: Row, names: Sequence[str]) -> tuple[float, ...]:
-    value = optional(row, names)
+    value = _listed(optional(row, names))
     values = value if isinstance(value, list) else [] if value in (None, "") else [value]
     return tuple(number_of(item, "a score") for item in values)
 
@@ -495,11 +502,23 @@ def read_scores(path: Path) -> Iterator[TeacherScore]:
 
 def _of_row(row: Row) -> list[TeacherScore]:
     query, documents, values = (row[column(row, names)] for names in _SCORED)
+    if isinstance(_listed(documents), list) and isinstance(_listed(values), list):
+        documents, values = _listed(documents), _listed(values)
     if not isinstance(documents, list):
         documents, values = [documents], [values]
     if not isinstance(values, list) or len(values) != len(documents):
         raise ValueError(f"its scores are not one for each of {len(documents)} documents")
     return [_score(query, *pair) for pair in zip(documents, values, strict=True)]
+
+
+def _listed(value: Any) -> Any:
+    """Return the list that a text spells, as data sets for PyLate have it; others as they are."""
+    if not (isinstance(value, str) and value.startswith("[")):
+        return value
+    try:
+        return ast.literal_eval(value)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return value
 
 
 def _of_columns(path: Path) -> Iterator[TeacherScore]:

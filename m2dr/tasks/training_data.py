@@ -166,8 +166,8 @@ def _of_corpus(dataset: Dataset, settings: TrainSettings) -> TrainingData:
             origin = f"drawn at random from {dataset.name}"
             origin += ", which gives none" * (settings.negative_source == "auto")
         elif groups.short:
-            count = counted(len(groups), "queries")
-            origin += f"; {groups.short} of {count} have fewer, filled up at random"
+            queries = counted(len(groups), "queries")
+            origin += f"; {groups.short} of {queries} have fewer, filled up at random"
     else:
         origin = "scored by the teacher"
         path = settings.teacher_scores
