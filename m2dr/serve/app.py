@@ -297,9 +297,7 @@ async def _refused(_: Request, error: Exception) -> Response:
         status, message, param = error.status, error.message, error.param
     elif isinstance(error, RequestValidationError):
         # Of a text or a list of texts, the deepest error is that of the kind which was given.
-        first = max(
-            error.errors(), key=lambda each: (len(each["loc"]), "string" not in each["type"])
-        )
+        first = max(error.errors(), key=lambda e: (len(e["loc"]), e["type"] != "string_type"))
         named = [part for part in first["loc"][1:] if part == first["loc"][1] or part != str(part)]
         param = ".".join(str(part)[:40] for part in named) or None
         status = 400 if first["type"] == "json_invalid" else 422
