@@ -241,6 +241,7 @@ class ModelCard:
     # Of an exported cut: the fingerprint of the model that it was cut from.
     exported_from: str = ""
     fit: FitRecord | None = None  # of fitted exits
+    negatives: str = ""  # of the training, in words
     # Commit of a backbone that was fetched from the hub; empty for any other.
     revision: str = ""
     fingerprint: str = ""  # sha256 of all files that affect vectors: docs/decisions/0011

@@ -181,13 +181,19 @@ class TrainSettings(RunSettings):
     )
     query_prefix: str | None = option(None, "Prompt of a query; the backbone's by default.")
     document_prefix: str | None = option(None, "Prompt of a document; the backbone's by default.")
-    query_length: int = option(64, "Tokens of a query, special ones included.", least=1)
-    document_length: int = option(128, "Tokens of a document, special ones included.", least=1)
+    query_length: int | None = option(
+        None, "Tokens of a query, special ones included; the backbone's by default.", least=1
+    )
+    document_length: int | None = option(
+        None, "Tokens of a document, special ones included; the backbone's by default.", least=1
+    )
 
     batch_queries: int = option(32, "Queries per step and process.", "--batch-size", least=1)
     negatives: int = option(0, "Negatives per query, beside the other documents of the batch.")
     negative_source: Literal["auto", "given", "random"] = option(
-        "auto", "Negatives of the corpus, or random documents; auto: those of the corpus if any."
+        "auto",
+        "Negatives of the corpus, or random documents; auto: those of the corpus if any. The start "
+        "of the training says which.",
     )
     gradient_cache: int = option(
         0, "Tokens in memory at a time, so that a large batch fits; 0: the whole batch."
@@ -315,7 +321,7 @@ def read_settings(
         UserError: a file or word cannot be read, or settings are wrong; names all of these.
     """
     hints, own = get_type_hints(kind), _spellings(kind)
-    table = {}
+    table, typed = dict[str, Any](), dict[str, Any]()
     if path:
         try:
             table = _named(tomllib.loads(path.read_text(encoding="utf-8-sig")), own)
@@ -326,8 +332,11 @@ def read_settings(
         if not equals:
             raise UserError(f"--set takes key=value, such as steps=50; found {word!r}.")
         name = own.get(key.strip(), key.strip())
-        table[name] = _parsed(text, hints.get(name))
-    settings = request_of(kind, table | _named(options or {}, own), str(path or "Settings"))
+        typed[name] = _parsed(text, hints.get(name))
+    typed |= _named(options or {}, own)
+    if typed.get("steps") and "epochs" not in typed:
+        table.pop("epochs", None)  # of a file, which would count in place of the steps
+    settings = request_of(kind, table | typed, str(path or "Settings"))
     problems = list(settings.problems())
     if problems:
         raise UserError(f"{path or 'Settings'}: {'; '.join(problems)}.")

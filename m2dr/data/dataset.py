@@ -11,6 +11,8 @@ from math import isfinite
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
 from m2dr.core.errors import UserError, nearest
 from m2dr.core.records import Document, Fields, Judgement, Query
 from m2dr.data.tables import Ids, Row, StoredRows, column, id_of, parsed, text_of
@@ -138,6 +140,10 @@ class Dataset:
             return self._corpus.find(docid)
         except KeyError:
             raise UserError(f"{self.name} holds no document {docid!r}.") from None
+
+    def own_document(self, query_id: str) -> str | None:
+        """Return the docid that is left out of a query's ranking and negatives, if there is one."""
+        return query_id if self.drops_own_document and self.holds(query_id) else None
 
     def queries(self, split: str) -> list[Query]:
         """Return the judged queries of a split that have a text, in file order."""
@@ -300,6 +306,8 @@ def own_fields(row: Mapping[str, object], known: Collection[str]) -> Fields:
 
 def _flattened(name: str, value: object) -> Iterator[tuple[str, str]]:
     """Yield the fields of a value, as JSON and ISO 8601 write them: one, or those of an object."""
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _flattened(f"{name}.{key}" if name else str(key), inner)

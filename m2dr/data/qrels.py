@@ -18,6 +18,7 @@ from m2dr.data.tables import (
     read_lines,
     suffix_of,
     text_of,
+    words_of,
 )
 
 QUERY_IDS = ("_id", "id", "query_id", "query-id", "qid", "topic", "topic_id", "number")
@@ -47,7 +48,7 @@ def read_judgements(path: Path) -> Iterator[Judgement]:
         yield from parsed(path, lambda row: _judgement(*(row[column(row, n)] for n in JUDGED)))
         return
     for number, line in enumerate(read_lines(path), 1):
-        cells = line.split()
+        cells = words_of(line)
         if '"' in line:  # DBpedia's ids are quoted as in CSV
             cells = [c[1:-1].replace('""', '"') if _QUOTED.fullmatch(c) else c for c in cells]
         if not cells or line.startswith("#") or (number == 1 and cells[-1].lower() in JUDGED[2]):

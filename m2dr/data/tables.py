@@ -30,6 +30,7 @@ HUB = "hf:"
 ARROW = (".parquet", ".pq", ".arrow", ".feather")
 TEXT = (".csv", ".tsv", ".jsonl", ".json")
 _COMPRESSED = re.compile(r"\.(gz|zst)$")
+_SPACE = re.compile(r"\s", re.ASCII)
 _LINE = "\0line"  # the column of a file without columns
 _BLOCK = 2**24  # bytes of a text file parsed at once; no row may be longer
 _IN_MEMORY = 2**26  # bytes of a file whose rows are held in memory, and not in a mapped copy
@@ -70,12 +71,20 @@ def text_of(value: object, what: str, empty: bool = False) -> str:
 
 
 def id_of(value: object) -> str:
-    """Return an id: a text without white space, which separates ids in run files, or an integer."""
-    if isinstance(value, str) and value.split() == [value]:
+    """Return an id: a text without ASCII white space, at which run files split, or an integer."""
+    if isinstance(value, str) and value and not _SPACE.search(value):
         return value
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return str(value)
-    raise ValueError(f"the id {value!r:.200} is empty, holds white space or is no text")
+    raise ValueError(
+        f"the id {value!r:.200} is empty, holds white space, which separates columns of run files, "
+        "or is no text"
+    )
+
+
+def words_of(line: str) -> list[str]:
+    """Return what ASCII white space separates: an id may hold a no-break space, as in trec_eval."""
+    return [word.decode() for word in line.encode().split()]
 
 
 def number_of(value: object, what: str) -> float:

@@ -205,8 +205,8 @@ def mask_tokens(
 
 
 def _padding(lengths: Ints, pad_id: int, multiple: int = 1) -> tuple[Ints, NDArray[np.bool_]]:
-    """Return ids [B, T] that are all padding, and where the tokens go [B, T]."""
-    longest = -(-int(lengths.max(initial=0)) // multiple) * multiple
+    """Return ids [B, T], T at least 1, that are all padding, and where the tokens go [B, T]."""
+    longest = -(-int(lengths.max(initial=1)) // multiple) * multiple
     real = np.arange(longest) < lengths[:, None]
     return np.full(real.shape, pad_id, np.int64), real
 

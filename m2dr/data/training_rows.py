@@ -3,6 +3,7 @@
 Shapes in this file: B groups of a batch with N documents, their B positives and all negatives.
 """
 
+import ast
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from numpy.random import Generator, default_rng
 from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError, counted
+from m2dr.core.progress import say
 from m2dr.core.records import Document, Group, Judgement, Query
 from m2dr.data.dataset import (
     NEGATIVES_KEPT,
@@ -45,6 +47,7 @@ from m2dr.data.tables import (
     split_name,
     suffix_of,
     text_of,
+    words_of,
 )
 
 # Of several names, the first that a row has counts: m2dr's own, then those of Tevatron,
@@ -56,6 +59,7 @@ _POSITIVE_SCORES = ("positive_scores", "pos_scores", "positive_score", "pos_scor
 _NEGATIVE_SCORES = ("negative_scores", "neg_scores", "negative_score", "neg_score")
 _SCORES = ("scores", "score", "labels", "label")  # of all documents of the row
 _NUMBERED = re.compile(r"neg(?:ative)?_?(\d+)")  # negative_1, negative_2, one text in each
+_FLAG = ("type", "prompt", "no_in_batch_neg")  # of FlagEmbedding, beside `pos`
 _DOCIDS = ("docid", "document_id", "_id", "id")
 
 SHARES = {"train": 0.96, "dev": 0.02, "test": 0.02}  # of the documents of a pair file
@@ -86,6 +90,10 @@ def open_rows(name: str) -> Dataset:
     column `split` decides for both.
     """
     path = Path(name)
+    first = next(parsed(path, dict), {})
+    words = [word for word in _FLAG if "pos" in first and (word in first or word in path.name)]
+    if words:
+        say(f"{name}: {', '.join(words)} of FlagEmbedding change nothing in a training here")
     return build_dataset(name_of(path), partial(training_rows, path))
 
 
@@ -175,7 +183,7 @@ def _scores(
 
 
 def _numbers(row: Row, names: Sequence[str]) -> tuple[float, ...]:
-    value = optional(row, names)
+    value = _listed(optional(row, names))
     values = value if isinstance(value, list) else [] if value in (None, "") else [value]
     return tuple(number_of(item, "a score") for item in values)
 
@@ -290,11 +298,13 @@ class AnsweredQueries(NamedTuple):
         queries: those with a relevant document that the corpus holds.
         relevant: these docids by query id, in file order.
         known: relevant docids by query id; queries of the same text share theirs.
+        barred: those, and the query's own document where the data set drops it: no negatives.
     """
 
     queries: list[Query]
     relevant: dict[str, list[str]]
     known: dict[str, frozenset[str]]
+    barred: dict[str, frozenset[str]]
 
 
 class Groups:
@@ -313,6 +323,9 @@ class Groups:
             none, whatever `negatives` says.
         seed: of all random choices.
 
+    Attributes:
+        short: queries with fewer given negatives than wanted.
+
     Raises:
         UserError: the split has nothing relevant, gives no negatives, or has too few documents.
     """
@@ -324,13 +337,16 @@ class Groups:
         self._wanted = 0 if source == "none" else negatives
         self._seed = seed
         self._epoch = 0
-        self._queries, self._relevant, self.known_positives = answered_queries(dataset, split)
+        self._queries, self._relevant, _, self.barred = answered_queries(dataset, split)
         self._given = dataset.negatives(split) if source == "given" and self._wanted else {}
         if source == "given" and self._wanted and not self._given:
             raise UserError(
                 f"{dataset.name} gives no negatives for {split!r}. Use random ones or mine some."
             )
-        most = max(len(self._barred(query)) for query in self._queries)
+        self.short = 0
+        if self._given:
+            self.short = sum(len(self._others(query)) < self._wanted for query in self._queries)
+        most = max(len(self.barred[query.id]) for query in self._queries)
         if (left := dataset.document_count - most) < self._wanted:
             raise UserError(
                 f"{dataset.name} leaves {left} documents that are no answer of a query, and "
@@ -358,11 +374,10 @@ class Groups:
         return self._dataset.document(docids[int(order[place])])
 
     def _negatives(self, query: Query, generator: Generator) -> list[Document]:
-        barred = self._barred(query)
-        given = [docid for docid in self._given.get(query.id, ()) if docid not in barred]
-        chosen = generator.permutation(len(given))[: self._wanted]
-        negatives = [self._dataset.document(given[int(place)]) for place in chosen]
-        taken = barred | {document.id for document in negatives}
+        given = self._others(query)
+        order = generator.permutation(len(given))
+        negatives = [self._dataset.document(given[int(place)]) for place in order[: self._wanted]]
+        taken = {*self.barred[query.id], *(document.id for document in negatives)}
         while len(negatives) < self._wanted:
             row = int(generator.integers(self._dataset.document_count))
             document = self._dataset.document_at(row)
@@ -371,10 +386,9 @@ class Groups:
                 taken.add(document.id)
         return negatives
 
-    def _barred(self, query: Query) -> set[str]:
-        """Return docids that are never a negative of the query."""
-        own = {query.id} if self._dataset.drops_own_document else set()
-        return own | self.known_positives[query.id]
+    def _others(self, query: Query) -> list[str]:
+        barred = self.barred[query.id]
+        return [docid for docid in self._given.get(query.id, ()) if docid not in barred]
 
 
 def answered_queries(dataset: Dataset, split: str) -> AnsweredQueries:
@@ -394,7 +408,9 @@ def answered_queries(dataset: Dataset, split: str) -> AnsweredQueries:
     for query in queries:
         by_text[query.text].update(relevant[query.id])
     known = {query.id: frozenset(by_text[query.text]) for query in queries}
-    return AnsweredQueries(queries, dict(relevant), known)
+    own = {query.id: dataset.own_document(query.id) for query in queries}
+    barred = {name: known[name] | {docid} if docid else known[name] for name, docid in own.items()}
+    return AnsweredQueries(queries, dict(relevant), known, barred)
 
 
 def documents_of(groups: Sequence[Group]) -> list[Document]:
@@ -404,18 +420,18 @@ def documents_of(groups: Sequence[Group]) -> list[Document]:
 
 
 def false_negatives(
-    groups: Sequence[Group], known: Mapping[str, frozenset[str]]
+    groups: Sequence[Group], barred: Mapping[str, frozenset[str]]
 ) -> NDArray[np.bool_]:
     """Return which documents of a batch must not count as negatives of which query.
 
-    Those are its positive, the known positives of its text, the positives of other groups with the
-    same query text, and any document of the batch with the same text as one of these. Leaving a
-    document out of the softmax costs little; a relevant one among the negatives teaches the
-    opposite of what it should.
+    Those are its positive, the docids that are barred for its text, the positives of other groups
+    with the same query text, and any document with the text of one of these or the query's.
+    Leaving a document out of the softmax costs little; a relevant one among the negatives teaches
+    the opposite of what it should.
 
     Args:
         groups: B of them.
-        known: relevant docids by query id; see `Groups.known_positives`.
+        barred: docids by query id; see `AnsweredQueries.barred`.
 
     Returns:
         [B, N], columns as in `documents_of`; False at column b of query b, its own positive.
@@ -430,11 +446,11 @@ def false_negatives(
         codes_of[document.id].add(code)
     answers: dict[str, set[str]] = defaultdict(set)  # query text → docids
     for group in groups:
-        answers[group.query.text] |= {group.positive.id, *known.get(group.query.id, ())}
+        answers[group.query.text] |= {group.positive.id, *barred.get(group.query.id, ())}
     masks: dict[str, NDArray[np.bool_]] = {}
     for text, docids in answers.items():
         same = {code for docid in docids & codes_of.keys() for code in codes_of[docid]}
-        masks[text] = np.isin(contents, list(same))
+        masks[text] = np.isin(contents, [*same, numbers.get(text, -1)])
     mask = np.zeros((len(groups), len(documents)), dtype=np.bool_)
     for row, group in enumerate(groups):
         mask[row] = masks[group.query.text]
@@ -486,6 +502,8 @@ def read_scores(path: Path) -> Iterator[TeacherScore]:
 
 def _of_row(row: Row) -> list[TeacherScore]:
     query, documents, values = (row[column(row, names)] for names in _SCORED)
+    if isinstance(_listed(documents), list) and isinstance(_listed(values), list):
+        documents, values = _listed(documents), _listed(values)
     if not isinstance(documents, list):
         documents, values = [documents], [values]
     if not isinstance(values, list) or len(values) != len(documents):
@@ -493,9 +511,19 @@ def _of_row(row: Row) -> list[TeacherScore]:
     return [_score(query, *pair) for pair in zip(documents, values, strict=True)]
 
 
+def _listed(value: Any) -> Any:
+    """Return the list that a text spells, as data sets for PyLate have it; others as they are."""
+    if not (isinstance(value, str) and value.startswith("[")):
+        return value
+    try:
+        return ast.literal_eval(value)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return value
+
+
 def _of_columns(path: Path) -> Iterator[TeacherScore]:
     for number, line in enumerate(read_lines(path), 1):
-        cells = line.split()
+        cells = words_of(line)
         if number == 1 and not _TITLES.isdisjoint(cell.lower() for cell in cells):
             continue
         try:
@@ -619,5 +647,5 @@ class ScoredGroups(Groups):
 
     def _candidates(self, query: Query, table: Mapping[str, float]) -> list[str]:
         """Return the docids of a table that may be negatives, in its order."""
-        barred = self._barred(query)
+        barred = self.barred[query.id]
         return [docid for docid in table if docid not in barred]

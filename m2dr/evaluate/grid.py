@@ -9,7 +9,7 @@ import io
 import json
 import platform
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from math import fsum, isfinite
 from pathlib import Path
@@ -356,6 +356,7 @@ class Provenance:
     split: str
     fingerprint: str  # sha256 of the model's weights, tokenizer and config.json
     versions: dict[str, str] = field(default_factory=dict)  # package -> version
+    exits: str = ""  # digest of those of an index, where queries passed them
 
 
 def read_provenance(folder: Path) -> Provenance | None:
@@ -546,6 +547,30 @@ class LayerScoresFile:
         counts = {"tied": list(layer.tied.values()), "empty": list(layer.empty.values())}
         facts = {**counts, "split": dict(layer.facts)}
         write_scores(list(layer.scores.values()), self.path, facts)
+
+
+def with_earlier(
+    scores: Mapping[str, QueryScores], folder: Path, question: str
+) -> dict[str, QueryScores]:
+    """Add the cuts that a grid's folder holds besides, where they were measured alike.
+
+    Args:
+        scores: by measure.
+        folder: of the grid.
+        question: digest of all that the scores depend on, but for their cuts.
+    """
+    try:
+        known, facts = _read_scores(folder / SCORES)
+    except UserError:
+        return dict(scores)
+    if facts.get("question") != question or not scores.keys() <= known.keys():
+        return dict(scores)
+    joined = {}
+    for name, one in scores.items():
+        rows = {cut: of.at(cut) for of in (known[name], one) for cut in of.cuts}
+        cuts = tuple(sorted(rows))
+        joined[name] = replace(one, cuts=cuts, values=np.stack([rows[cut] for cut in cuts]))
+    return joined
 
 
 def join_layers(layers: Sequence[LayerScores]) -> dict[str, QueryScores]:

@@ -13,9 +13,9 @@ from m2dr.core.errors import UserError, counted, nearest
 from m2dr.core.files import atomic_path, write_text
 from m2dr.core.records import Judgement, Ranking, Run
 
-# Characters that no column can hold: white space, zero bytes (which end strings in C) and halves
-# of surrogate pairs (which have no UTF-8).
-_NO_WORD = re.compile(r"[\s\0\ud800-\udfff]")
+# Characters that no column can hold: ASCII white space, zero bytes (which end strings in C) and
+# halves of surrogate pairs (which have no UTF-8).
+_NO_WORD = re.compile(r"[\s\0\ud800-\udfff]", re.ASCII)
 _COLUMNS = "query Q0 document rank score tag"
 
 RANK_OFFSET = 60  # k of Cormack et al.

@@ -117,7 +117,7 @@ def _docids(path: Path, documents: int, vectors: Path) -> Docids:
             f"{counted(documents, 'vectors', ',')} of {vectors}."
         )
     for row, docid in enumerate(docids):
-        if not docid or re.search(r"\s|\0", docid):
+        if not docid or re.search(r"\s|\0", docid, re.ASCII):
             raise UserError(
                 f"{path}, line {row + 1}: the id {docid!r} is empty or holds whitespace or a zero "
                 "byte, which run files cannot carry."

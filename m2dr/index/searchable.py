@@ -1,6 +1,7 @@
 """The base class of everything that can be searched, with the rule for ties; and docids."""
 
 import hashlib
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -130,7 +131,16 @@ class Searchable(ABC):
             return Run({name: Ranking((), ()) for name in query_ids})
         drop = drop or {}
         wanted = min(k + bool(drop), self.documents)
-        return run_of(query_ids, deepened(self._hits, queries, wanted, self.deepest), k, drop)
+        run = run_of(query_ids, deepened(self._hits, queries, wanted, self.deepest), k, drop)
+        most = min(k, self.documents - bool(drop))
+        if fewer := sum(len(ranking.docids) < most for ranking in run.rankings.values()):
+            warnings.warn(
+                f"{counted(fewer, 'queries')} found fewer than {most} documents, as the engine "
+                "looks at a part of the index; its settings (--search-param) widen that.",
+                UserWarning,
+                stacklevel=2,
+            )
+        return run
 
     @property
     def deepest(self) -> int:

@@ -39,6 +39,7 @@ class Backbone:
     causal: bool = False  # by default a token attends only to those before it
     reserved: int = 0  # positions of max_position_embeddings that no token can have
     gated: bool = False  # the feed-forward part has a third matrix, the gate
+    rotary: bool = False  # no table of positions ends, whatever config.json names
     plain_mask: bool = False  # tokens attend to all but padding, and take a mask [B, 1, 1, T]
     first_token: bool = True  # the tokenizer begins a text with a token for the whole of it
     layers_key: str = "num_hidden_layers"  # of config.json, the number of layers
@@ -107,18 +108,18 @@ BACKBONES = {
         ),
         Backbone("mpnet", "encoder.layer", pooler=True, reserved=2),
         Backbone("deberta-v2", "encoder.layer"),
-        Backbone("nomic_bert", "layers", gated=True, plain_mask=True),
-        Backbone("gte", "layers", gated=True, plain_mask=True),
-        Backbone("modernbert", "layers", final_norm="final_norm", gated=True),
+        Backbone("nomic_bert", "layers", gated=True, rotary=True, plain_mask=True),
+        Backbone("gte", "layers", gated=True, rotary=True, plain_mask=True),
+        Backbone("modernbert", "layers", final_norm="final_norm", gated=True, rotary=True),
         _T5,
         replace(_T5, model_type="mt5", class_name="MT5EncoderModel"),
         replace(_T5, model_type="umt5", class_name="UMT5EncoderModel"),
-        Backbone("llama", "layers", final_norm="norm", causal=True, gated=True),
-        Backbone("qwen2", "layers", final_norm="norm", causal=True, gated=True),
-        Backbone("qwen3", "layers", final_norm="norm", causal=True, gated=True),
-        Backbone("mistral", "layers", final_norm="norm", causal=True, gated=True),
-        Backbone("gemma2", "layers", final_norm="norm", causal=True, gated=True),
-        Backbone("gemma3_text", "layers", final_norm="norm", causal=True, gated=True),
+        Backbone("llama", "layers", final_norm="norm", causal=True, gated=True, rotary=True),
+        Backbone("qwen2", "layers", final_norm="norm", causal=True, gated=True, rotary=True),
+        Backbone("qwen3", "layers", final_norm="norm", causal=True, gated=True, rotary=True),
+        Backbone("mistral", "layers", final_norm="norm", causal=True, gated=True, rotary=True),
+        Backbone("gemma2", "layers", final_norm="norm", causal=True, gated=True, rotary=True),
+        Backbone("gemma3_text", "layers", final_norm="norm", causal=True, gated=True, rotary=True),
     )
 }
 
@@ -130,6 +131,7 @@ class ModelSizes:
     layers: int
     width: int  # dims of a state
     tokens: int  # of a text at most, special ones included
+    positions: int  # tokens of a text where the folder names no length
 
 
 def backbone_of(config: "PretrainedConfig") -> Backbone:
@@ -184,10 +186,22 @@ def read_sizes(folder: Path) -> ModelSizes:
     keys = [key for key in (row.layers_key, row.width_key, row.positions_key) if key] if row else []
     others = {*_LAYERS, *_WIDTHS, "conv_kernel_size"} - {*keys}
     if row is None or others & table.keys() or any(table.get(key) is None for key in keys):
-        config = read_config(folder)  # transformers knows the default sizes, and other names
-        return ModelSizes(config.num_hidden_layers, config.hidden_size, most_tokens(config))
-    positions = table[row.positions_key] - row.reserved if row.positions_key else _UNBOUNDED
-    return ModelSizes(table[row.layers_key], table[row.width_key], positions)
+        # Transformers knows the default sizes, and other names.
+        return sizes_of(read_config(folder))
+    positions = table.get(row.positions_key or "")
+    return _sizes(row, table[row.layers_key], table[row.width_key], positions)
+
+
+def sizes_of(config: "PretrainedConfig") -> ModelSizes:
+    """Return the sizes of a backbone."""
+    row = backbone_of(config)
+    positions = getattr(config, row.positions_key or "", None)
+    return _sizes(row, config.num_hidden_layers, config.hidden_size, positions)
+
+
+def _sizes(row: Backbone, layers: int, width: int, positions: int | None) -> ModelSizes:
+    positions = _UNBOUNDED if positions is None else positions - row.reserved
+    return ModelSizes(layers, width, _UNBOUNDED if row.rotary else positions, positions)
 
 
 def _read_table(folder: Path) -> dict[str, Any]:
@@ -262,14 +276,6 @@ def default_pooling(config: "PretrainedConfig") -> Pooling:
         return "cls" if row.first_token else "mean"
     causal = getattr(config, "is_causal", True) and not _is_gemma_of_both_ways(config)
     return "last" if causal else "mean"
-
-
-def most_tokens(config: "PretrainedConfig") -> int:
-    """Return the longest length of a text, in tokens with the special ones."""
-    row = backbone_of(config)
-    if row.positions_key is None:
-        return _UNBOUNDED
-    return int(getattr(config, row.positions_key)) - row.reserved
 
 
 def cut_config(config: "PretrainedConfig", layer: int) -> "PretrainedConfig":

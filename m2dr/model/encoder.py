@@ -230,7 +230,7 @@ class Encoder(nn.Module):
         }
         if self.fitted is not None:
             found |= self.fitted.embed(by_exit, pooled, self.words, input_ids, attention_mask)
-        return [found[layer] for layer in layers]
+        return [_without_tokens_zero(found[layer], attention_mask) for layer in layers]
 
     def _run(self, input_ids: Tensor, attention_mask: Tensor | None, take: Listener) -> None:
         """Run the backbone, and pass the token states of each layer to `take`."""
@@ -342,12 +342,20 @@ def pool(states: Tensor, mask: Tensor | None, pooling: str, norm: nn.Module) -> 
         norm: the backbone's final norm, or the identity.
 
     Returns:
-        [B, H], or [B, n H] for a pooling of n parts.
+        [B, H], or [B, n H] for a pooling of n parts; zeros for a text without a token.
     """
+    return _without_tokens_zero(_pool(states, mask, pooling, norm), mask)
+
+
+def _without_tokens_zero(vectors: Tensor, mask: Tensor | None) -> Tensor:
+    return vectors if mask is None else vectors.masked_fill(~mask.any(dim=1, keepdim=True), 0)
+
+
+def _pool(states: Tensor, mask: Tensor | None, pooling: str, norm: nn.Module) -> Tensor:
     modes = pooling_modes(pooling)
     if len(modes) > 1:
         once = norm(states)
-        return torch.cat([pool(once, mask, mode, nn.Identity()) for mode in modes], dim=-1)
+        return torch.cat([_pool(once, mask, mode, nn.Identity()) for mode in modes], dim=-1)
     if pooling in ("max", "mean_sqrt_len_tokens", "weightedmean"):
         # Products and sums are taken one by one: autocast would do a matrix product in bf16.
         states = norm(states).float()

@@ -35,7 +35,7 @@ from torch.nn.functional import normalize
 from m2dr.core.errors import UserError, missing, nearest
 from m2dr.core.files import error_summary, json_sha256, sha256_of
 from m2dr.core.records import ModelCard
-from m2dr.model.backbones import backbone_of, most_tokens
+from m2dr.model.backbones import backbone_of, sizes_of
 from m2dr.model.checkpoint import load, load_tokenizer, read_card
 from m2dr.model.devices import DTYPES, choose_device, choose_dtype
 from m2dr.model.encoder import Encoder, Floats, IdsAndMask, Ints
@@ -198,7 +198,7 @@ def _exported(encoder: Encoder, layer: int | None, unit: bool) -> ExportedProgra
         if fitted is not None and layer in fitted.layers[1:] and fitted.inputs != "layer":
             encoder.fitted = FoldedExit.of(fitted, layer, encoder.words)
         module = _Vectors(encoder, layer, unit)
-    texts, tokens = Dim("texts"), Dim("tokens", max=most_tokens(encoder.transformer.config))
+    texts, tokens = Dim("texts"), Dim("tokens", max=sizes_of(encoder.transformer.config).tokens)
     example = torch.zeros(_EXAMPLE, dtype=torch.int64), torch.ones(_EXAMPLE, dtype=torch.int64)
     shapes = {name: {0: texts, 1: tokens} for name in _INPUTS}
     module.requires_grad_(False)

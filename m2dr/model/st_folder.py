@@ -212,11 +212,11 @@ def embedding_width(folder: Path, sizes: ModelSizes, pooling: str) -> int:
 def _lengths(folder: Path, sizes: ModelSizes) -> tuple[int, int]:
     """Return the lengths of a query and of a document, in tokens with the special ones."""
     settings = _transformer_settings(folder)
-    default: Any = MAX_LENGTH
+    default: Any = min(MAX_LENGTH, sizes.positions)
     if listed_modules(folder):
         path = transformer_folder(folder) / "tokenizer_config.json"
         tokenizer = read_optional_object(path, _FIELDS)
-        default = tokenizer.get("model_max_length", sizes.tokens)
+        default = min(tokenizer.get("model_max_length", sizes.positions), sizes.positions)
     longest = settings.get(_KEPT) or settings.get("max_seq_length") or default
     asked = [settings.get(f"{side}_length") or longest for side in ("query", "document")]
     query, document = (int(min(length, sizes.tokens)) for length in asked)

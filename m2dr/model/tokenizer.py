@@ -107,7 +107,7 @@ class ModelTokenizer(BaseTokenizer):
 
     def pad(self, rows: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return rows of ids as one array [B, T], and its mask."""
-        real = np.arange(max(map(len, rows))) < np.array([len(row) for row in rows])[:, None]
+        real = np.arange(max(1, *map(len, rows))) < np.array([len(row) for row in rows])[:, None]
         ids = np.full(real.shape, self.pad_id, np.int64)
         ids[real] = np.concatenate(rows)
         return ids, real.astype(np.int64)

@@ -35,7 +35,7 @@ PAGE = Path(__file__).parent / "page"
 _LAST = 30  # seconds that requests have to be answered in, at the end
 
 Say = Callable[[str], None]
-Text = Annotated[str, Field(min_length=1, max_length=32_768)]
+Text = Annotated[str, Field(max_length=32_768)]
 Texts = Annotated[  # fail_fast, as an error for each item would take a second
     list[Text], Field(min_length=1, max_length=256, fail_fast=True)
 ]
@@ -296,8 +296,10 @@ async def _refused(_: Request, error: Exception) -> Response:
     if isinstance(error, Refused):
         status, message, param = error.status, error.message, error.param
     elif isinstance(error, RequestValidationError):
-        first = error.errors()[0]
-        param = ".".join(str(part)[:40] for part in first["loc"][1:4]) or None
+        # Of a text or a list of texts, the deepest error is that of the kind which was given.
+        first = max(error.errors(), key=lambda e: (len(e["loc"]), e["type"] != "string_type"))
+        named = [part for part in first["loc"][1:] if part == first["loc"][1] or part != str(part)]
+        param = ".".join(str(part)[:40] for part in named) or None
         status = 400 if first["type"] == "json_invalid" else 422
         message = f"{param}: {first['msg']}" if param and status == 422 else first["msg"]
     elif isinstance(error, HTTPException):

@@ -18,6 +18,7 @@ from m2dr.core.records import Cut, Document, Ranking, Side
 from m2dr.core.requests import RESULTS, SearchRequest, ServeRequest
 from m2dr.evaluate.costs import bytes_per_document, search_multiply_adds
 from m2dr.evaluate.grid import GRID, PROVENANCE, Grid, read_grid, read_provenance
+from m2dr.index.exit_files import digest_of_exits
 from m2dr.index.filters import FIELDS, field_types, typed
 from m2dr.index.manifest import STORE, IndexManifest, built_indexes
 from m2dr.index.vectors import prefixes
@@ -156,6 +157,12 @@ class ServedIndex:
         """Return the layer of the documents that queries of a layer search."""
         return self._at[layer].document_layer
 
+    @property
+    def exits(self) -> str:
+        """Digest of the exits of the index that queries pass; empty where they pass none."""
+        folders = (self._at[layer].exits for layer in self.dims)
+        return next((digest_of_exits(folder) for folder in folders if folder), "")
+
     def remembered(self, docids: Iterable[str]) -> bool:
         """Whether the texts of documents are in memory."""
         return all(docid in self._texts for docid in docids)
@@ -262,7 +269,7 @@ class Service:
             names = chain([base], (f"{base}-{number}" for number in count(2)))
             self.indexes[next(name for name in names if name not in self.indexes)] = index
         self._grids = {
-            name: find_grid(request.grid, index.corpus, index.card.fingerprint)
+            name: find_grid(request.grid, index.corpus, index.card.fingerprint, index.exits)
             for name, index in self.indexes.items()
         }
         self.batcher = Batcher(
@@ -437,18 +444,27 @@ def example_of(document: Document) -> str:
     return ""
 
 
-def find_grid(given: Path | None, corpus: str, fingerprint: str) -> Grid | None:
+def find_grid(given: Path | None, corpus: str, fingerprint: str, exits: str) -> Grid | None:
     """Return the grid that was given, or that of a model and a corpus in results/, if any.
 
+    Args:
+        given: a file or its folder.
+        corpus: of the index.
+        fingerprint: of the model.
+        exits: digest of those of the index that queries pass; empty for the model's own.
+
     Raises:
-        UserError: the given file is no grid.
+        UserError: the given file is no grid, or one of other exits.
     """
     if given is not None:
+        made = read_provenance(given if given.is_dir() else given.parent)
+        if made is not None and made.exits != exits:
+            raise UserError(f"{given} was measured with other exits than those that are served.")
         return read_grid(given)
     for path in sorted(RESULTS.rglob(PROVENANCE)):
         try:
             made = read_provenance(path.parent)
-            if made is None or made.fingerprint != fingerprint or not (path.parent / GRID).exists():
+            if made is None or (made.fingerprint, made.exits) != (fingerprint, exits):
                 continue
             grid = read_grid(path.parent / GRID)
         except UserError:

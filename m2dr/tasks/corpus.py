@@ -15,6 +15,7 @@ from m2dr.core.records import Document
 from m2dr.data import pydocs
 from m2dr.data.dataset import Dataset
 from m2dr.data.loaders import open_dataset
+from m2dr.data.tables import id_of
 from m2dr.index.manifest import IMPORTED, StoreManifest
 from m2dr.index.searchable import Docids, encode_docids
 from m2dr.index.store import DIGEST_BYTES, Digests, Store, text_digests
@@ -46,7 +47,15 @@ def _named(name: str) -> tuple[str, str]:
 
 
 def document_line(document: Document) -> str:
-    """Return the line of a document in a corpus.jsonl; its fields are an object, as in BEIR."""
+    """Return the line of a document in a corpus.jsonl; its fields are an object, as in BEIR.
+
+    Raises:
+        UserError: its id cannot stand in a run file.
+    """
+    try:
+        id_of(document.id)
+    except ValueError as error:
+        raise UserError(f"A document cannot be kept: {error}.") from None
     table: dict[str, object] = {
         "_id": document.id, "title": document.title, "text": document.text
     }  # fmt: skip

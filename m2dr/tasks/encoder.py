@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
+from datetime import date
 from functools import lru_cache, wraps
 from os import PathLike, fspath
 from pathlib import Path
@@ -473,7 +474,9 @@ class QueryEncoder:
         if self.opened is None:
             return self._embed(rows)
         runtime, layers = self.opened.runtime, [self.layer]
-        if len(rows) == 1:  # sorting and padding a single query costs as much as half a layer
+        if (
+            len(rows) == 1 and rows[0]
+        ):  # sorting and padding a single query costs as much as half a layer
             ids = np.array(rows, np.int64)
             single: Vectors = runtime.embed(ids, np.ones_like(ids), layers)[0]
             return single
@@ -514,6 +517,9 @@ def as_documents(items: Iterable[Item], numbered: bool = True) -> Iterator[Docum
         row = {"text": item} if isinstance(item, str) else item
         if not isinstance(row, Mapping):
             raise UserError(f"Document {number} is {type(item).__name__}; give a string or a dict.")
+        # What is missing is NaN, or NaT, in records of pandas.
+        odd = {key: value for key, value in row.items() if isinstance(value, float | date)}
+        row = {key: value for key, value in row.items() if key not in odd or value == value}
         text = next((row[key] for key in DOCUMENT_TEXTS if row.get(key) is not None), None)
         docid = next((row[key] for key in DOCUMENT_IDS if row.get(key) is not None), None)
         docid = number if docid is None and numbered else docid

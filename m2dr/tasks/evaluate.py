@@ -30,11 +30,12 @@ from m2dr.evaluate.grid import (
     as_json,
     average,
     package_versions,
+    read_provenance,
     text_tables,
     write_grid,
 )
 from m2dr.evaluate.measures import BEIR13, OTHER_NAMES, default_measures, default_split
-from m2dr.index.exit_files import fitting_exits
+from m2dr.index.exit_files import digest_of_exits, fitting_exits
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device
 from m2dr.tasks.compare import compare_folders, plain
@@ -294,6 +295,17 @@ def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> G
     name += searched.suffix
     folder = corpus.folder / name
     with lock_folder(folder):
+        made = read_provenance(folder)
+        if (
+            made
+            and not request.overwrite
+            and made.fingerprint != own.fingerprint
+            and Path(made.model).resolve() != Path(model).resolve()
+        ):
+            raise UserError(
+                f"{folder} holds the results of another model, {made.model}; --out names another "
+                "folder, and --overwrite replaces them."
+            )
         sources = sorted(set(searched.layers.values()))
         where: dict[str, Any] = {
             "root": request.root, "device": request.device, "dtype": request.dtype
@@ -310,7 +322,9 @@ def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> G
         is_ours = Path(sys.argv[0]).name in ("m2dr", "__main__.py")
         words = shlex.join(["m2dr", *sys.argv[1:]]) if is_ours else ""
         how = (model, corpus.name, corpus.task.split, own.fingerprint, package_versions())
-        write_record(folder / PROVENANCE, Provenance(words, *how))
+        write_record(
+            folder / PROVENANCE, Provenance(words, *how, digest_of_exits(exits) if exits else "")
+        )
         return grid
 
 

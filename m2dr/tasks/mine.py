@@ -93,7 +93,7 @@ def _groups(request: MineRequest, dataset: Dataset) -> Iterator[tuple[dict[str, 
 
     A query without a text, or whose answers have none, is left out.
     """
-    queries, relevant, known = answered_queries(dataset, request.split)
+    queries, relevant, known, barred = answered_queries(dataset, request.split)
     queries = queries[: request.queries or None]
     asked = {query.id: known[query.id] for query in queries}
     ranker = {"bm25": _by_bm25, "model": _by_model}[request.retriever](request, dataset, asked)
@@ -106,7 +106,7 @@ def _groups(request: MineRequest, dataset: Dataset) -> Iterator[tuple[dict[str, 
                 if not query.text.strip() or not positives:
                     continue
                 most = highest(answer, request.margin)
-                negatives = _negatives(request, dataset, query, ranking, most, known[query.id])
+                negatives = _negatives(request, dataset, query, ranking, most, barred[query.id])
                 group: dict[str, object] = {
                     "query_id": query.id,
                     "query": query.text,
@@ -186,16 +186,15 @@ def _negatives(
     query: Query,
     ranking: Ranking,
     most: float,
-    answers: frozenset[str],
+    barred: frozenset[str],
 ) -> list[Document]:
     """Return the best candidates that pass every filter, hardest first."""
-    own = query.id if dataset.drops_own_document else None
-    texts = {"", *(dataset.document(docid).content for docid in answers)}
+    texts = {"", query.text, *(dataset.document(docid).content for docid in barred)}
     kept: list[Document] = []
     skipped = 0
     for docid, score in zip(ranking.docids, ranking.scores, strict=True):
         document = dataset.document(docid)
-        if docid in answers or docid == own or document.content in texts:
+        if docid in barred or document.content in texts:
             continue
         if skipped < request.skip:
             texts.add(document.content)

@@ -16,7 +16,7 @@ from m2dr.data.sentences import open_sentences, recognises_sentences
 from m2dr.data.tokens import mask_tokens, masking_order, pad
 from m2dr.evaluate.sentence_tasks import distinct
 from m2dr.model import checkpoint
-from m2dr.model.backbones import most_tokens, read_config
+from m2dr.model.backbones import read_config, sizes_of
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_training_device, set_dropout
 from m2dr.model.encoder import Encoder
@@ -178,7 +178,7 @@ def _check(settings: PretrainSettings) -> None:
             f"{settings.backbone} has {found}, so that its vectors are no states of tokens, from "
             "which masked tokens are predicted."
         )
-    longest = most_tokens(read_config(folder))
+    longest = sizes_of(read_config(folder)).tokens
     if settings.length > longest:
         raise UserError(
             f"length = {settings.length} was asked for; {settings.backbone} reads {longest} tokens "

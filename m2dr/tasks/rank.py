@@ -25,6 +25,7 @@ from m2dr.evaluate.grid import (
     LayerScores,
     LayerScoresFile,
     join_layers,
+    with_earlier,
     write_grid,
     write_scores,
 )
@@ -258,6 +259,8 @@ def measure_grid(
 ) -> Grid:
     """Measure the layers of a pairing that were not measured before; write grid and scores.
 
+    Other cuts that were measured before, of the same vectors and queries, stay in the files.
+
     Args:
         ranker: of the dims and measures that were asked for; its documents are encoded.
         name: of the grid.
@@ -311,13 +314,16 @@ def measure_grid(
         ) from None
     parts = [known[pair] for pair in files]
     scores = join_layers(parts)
-    write_scores(list(scores.values()), folder)
-    first = next(iter(scores.values()))
+    first, store = next(iter(scores.values())), next(iter(ranker.stores.values()))
+    asked = first.cuts
+    question = json_sha256(ranker.question(0, store.manifest.texts))
+    scores = with_earlier(scores, folder, question)
+    write_scores(list(scores.values()), folder, {"question": question})
     cells = {
         cut: {measure: overall(measure, one.at(cut).tolist()) for measure, one in scores.items()}
-        for cut in first.cuts
+        for cut in next(iter(scores.values())).cuts
     }
-    task, card, store = ranker.task, ranker.card, next(iter(ranker.stores.values()))
+    task, card = ranker.task, ranker.card
     queries, facts = len(first.query_ids), parts[0].facts
     tied = {cut: count for part in parts for cut, count in part.tied.items()}
     empty = {cut: count for part in parts for cut, count in part.empty.items()}
@@ -325,14 +331,12 @@ def measure_grid(
     checks = (
         *ranking_checks(tied, empty, queries - facts["unanswered"]),
         *query_checks(queries, **facts),
-        *model_checks(
-            card, first.cuts, store.manifest.label.differences(label_of(own, ranker.model))
-        ),
+        *model_checks(card, asked, store.manifest.label.differences(label_of(own, ranker.model))),
     )
     notes = tuple(_notes(task, card, pairing))
     grid = Grid(name, task.dataset.name, task.split, queries, cells, notes, checks=checks)
     write_grid(grid, folder)
-    return grid
+    return replace(grid, cells={cut: cells[cut] for cut in asked})
 
 
 def _notes(task: RankingTask, card: ModelCard, pairing: Pairing) -> Iterator[str]:

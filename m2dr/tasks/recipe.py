@@ -9,7 +9,7 @@ from m2dr.core.errors import UserError, counted
 from m2dr.core.records import Cut, ModelCard, pooling_modes
 from m2dr.core.settings import TrainSettings
 from m2dr.core.variants import CHOICES, VARIANTS, ExitHead, Loss, Variant
-from m2dr.model.backbones import attend, default_pooling, most_tokens, read_config
+from m2dr.model.backbones import attend, default_pooling, read_config, sizes_of
 from m2dr.model.checkpoint import read_card
 from m2dr.model.hub import find_folder, revision_of
 from m2dr.model.st_folder import TEMPERATURE, reshaping_module
@@ -159,8 +159,8 @@ def _card(
         pooling=settings.pooling or pooling,
         similarity=setting.similarity,
         temperature=setting.temperature,
-        query_length=settings.query_length,
-        document_length=settings.document_length,
+        query_length=settings.query_length or backbone.query_length,
+        document_length=settings.document_length or backbone.document_length,
         exit_head=heads,
         fit=None,
         attention=settings.attention or backbone.attention,
@@ -175,12 +175,13 @@ def _problems(  # noqa: C901  # a list
 ) -> Iterator[str]:
     """Say what the backbone, the corpus or the rest of the recipe does not allow."""
     name, folder = variant.name, find_folder(settings.backbone)
-    longest = most_tokens(read_config(folder))
+    longest = sizes_of(read_config(folder)).tokens
     for length in ("query_length", "document_length"):
-        if getattr(settings, length) > longest:
+        asked = getattr(settings, length) or 1
+        if asked > longest:
             yield (
-                f"{length} = {getattr(settings, length)} was asked for; {backbone.backbone} reads "
-                f"{longest} tokens at most."
+                f"{length} = {asked} was asked for; {backbone.backbone} reads {longest} tokens at "
+                "most."
             )
     if (settings.attention or settings.pooling) and len(pooling_modes(backbone.pooling)) > 1:
         yield (

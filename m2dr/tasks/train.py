@@ -129,6 +129,7 @@ def train(
         steps = counted(plan.steps, "steps")
         say(f"Training {setup.recipe.variant.name} on {data.name}: {steps} on {kind}")
         say(f"  {counted(data.count, data.unit)}, {plan.batch} per step, into {folder}")
+        say(f"  Negatives: {data.negatives}")
 
         def quality() -> dict[str, float]:
             found = data.quality(encoder, setup.tokenizer) if data.quality else {}
@@ -208,6 +209,7 @@ def prepare(settings: TrainSettings, folder: Path) -> Setup:
     device = choose_training_device(settings.device)
     data = open_training_data(settings)
     recipe = recipe_of(settings, data.kind)
+    recipe = replace(recipe, card=replace(recipe.card, negatives=data.negatives))
     if settings.batch_queries > data.count:
         raise UserError(
             f"batch_queries = {settings.batch_queries} was asked for; {data.name} has "

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from m2dr.core.errors import UserError
+from m2dr.core.errors import UserError, counted
 from m2dr.core.progress import say
 from m2dr.core.records import Cut, Document, Group, ModelCard, Query, SentencePair
 from m2dr.core.settings import TrainSettings
@@ -42,7 +42,7 @@ def make_batch(
     card: ModelCard,
     tokenizer: ModelTokenizer,
     groups: Sequence[Group],
-    known: Mapping[str, frozenset[str]],
+    barred: Mapping[str, frozenset[str]],
     tokens_at_once: int = 0,
 ) -> TokenBatch:
     """Return the tokens of the queries and documents of `groups`, and which pairs are no negatives.
@@ -51,7 +51,7 @@ def make_batch(
         card: prefixes and lengths.
         tokenizer: of the backbone.
         groups: the B groups of this process.
-        known: query id to the docids judged relevant to it.
+        barred: query id to the docids that are no negatives of it.
         tokens_at_once: of a part, with padding; 0: four parts, whatever their size.
     """
     rows = tokenize(card, tokenizer, [group.query.text for group in groups], "query")
@@ -63,7 +63,7 @@ def make_batch(
     ]
     scores = [group.scores for group in everyone]
     teacher = np.array(scores, dtype=np.float32) if scores[0] else None
-    return TokenBatch(texts, len(groups), false_negatives(everyone, known), teacher=teacher)
+    return TokenBatch(texts, len(groups), false_negatives(everyone, barred), teacher=teacher)
 
 
 def make_pair_batch(
@@ -131,6 +131,7 @@ class TrainingData:
     example: Callable[[int, int], Any]  # of an epoch, at a place
     batch: Callable[[ModelCard, ModelTokenizer, Sequence[Any]], TokenBatch]
     quality: Quality | None  # on the dev split
+    negatives: str  # where they come from, in words
 
 
 def open_training_data(settings: TrainSettings) -> TrainingData:
@@ -160,7 +161,15 @@ def _of_corpus(dataset: Dataset, settings: TrainSettings) -> TrainingData:
         if source == "auto":
             source = "given" if dataset.negatives(split) else "random"
         groups = Groups(dataset, split, settings.negatives, source, settings.seed)
+        origin = f"given by {dataset.name}"
+        if source == "random":
+            origin = f"drawn at random from {dataset.name}"
+            origin += ", which gives none" * (settings.negative_source == "auto")
+        elif groups.short:
+            queries = counted(len(groups), "queries")
+            origin += f"; {groups.short} of {queries} have fewer, filled up at random"
     else:
+        origin = "scored by the teacher"
         path = settings.teacher_scores
         groups = scored = ScoredGroups(
             dataset,
@@ -172,6 +181,9 @@ def _of_corpus(dataset: Dataset, settings: TrainSettings) -> TrainingData:
             path or settings.corpus,
         )
         notes.append(scored.note)
+    negatives = "other documents of the batch"
+    if settings.negatives:
+        negatives += f", and {settings.negatives} per query {origin}"
     for note in filter(None, notes):
         say(f"{dataset.name} {split}: {note}")
 
@@ -180,11 +192,12 @@ def _of_corpus(dataset: Dataset, settings: TrainSettings) -> TrainingData:
         return groups[place]
 
     def batch(card: ModelCard, tokenizer: ModelTokenizer, chosen: Sequence[Group]) -> TokenBatch:
-        known, tokens = groups.known_positives, settings.gradient_cache
-        return make_batch(card, tokenizer, chosen, known, tokens)
+        return make_batch(card, tokenizer, chosen, groups.barred, settings.gradient_cache)
 
     quality, count = _ranking_quality(dataset, settings), len(groups)
-    return TrainingData(dataset.name, "documents", "queries", count, example, batch, quality)
+    return TrainingData(
+        dataset.name, "documents", "queries", count, example, batch, quality, negatives
+    )
 
 
 def _ranking_quality(dataset: Dataset, settings: TrainSettings) -> Quality | None:
@@ -210,6 +223,7 @@ def _ranking_quality(dataset: Dataset, settings: TrainSettings) -> Quality | Non
     docids = [*chosen, *(others[i] for i in picked)]
     texts = [dataset.document(docid).content for docid in docids]
     encoded, evaluator = Docids(encode_docids(docids)), Evaluator(judgements, [MEASURE])
+    drop = {name: own for name in names if (own := dataset.own_document(name))}
 
     def quality(encoder: Encoder, tokenizer: ModelTokenizer) -> dict[Cut, float]:
         """Return nDCG@10 of each trained cut, from one pass over the texts."""
@@ -222,7 +236,7 @@ def _ranking_quality(dataset: Dataset, settings: TrainSettings) -> Quality | Non
         for layer, vectors in zip(layers, asked, strict=True):
             dims = [cut.dim for cut in card.cuts if cut.layer == layer]
             block = documents[sources.index(document_layer(card, layer))]
-            runs = prefix_runs(names, vectors, block, encoded, dims, 10, card.similarity)
+            runs = prefix_runs(names, vectors, block, encoded, dims, 10, card.similarity, drop=drop)
             for dim, run in runs.items():
                 measured[Cut(layer, dim)] = evaluator.scores(run).mean[MEASURE]
         return measured
@@ -248,6 +262,7 @@ def _of_sentences(sentences: Sentences, settings: TrainSettings) -> TrainingData
         lambda _, place: pairs[place],
         batch,
         _pairs_quality(settings),
+        "other sentences of the batch",
     )
 
 

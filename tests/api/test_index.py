@@ -86,6 +86,24 @@ def test_built_again(
     assert [json.loads(row)["_id"] for row in rows] == ["d0", "d1", "d2"]
 
 
+def test_records_of_pandas(model: m2dr.Encoder, tmp_path: Path) -> None:
+    rows = [
+        {"id": np.int64(7), "title": float("nan"), "text": "open", "year": np.int64(1999)},
+        {"id": "no\u00a0break", "title": "a", "text": "file", "year": float("nan")},
+    ]
+
+    index = m2dr.Index.build(model, rows, folder=tmp_path, exits=False)
+
+    assert {hit.docid for hit in index.search("open").hits} == {"7", "no\u00a0break"}
+    lines = (tmp_path / "documents" / "corpus.jsonl").read_text().splitlines()
+    assert json.loads(lines[0]) == {
+        "_id": "7", "title": "", "text": "open", "metadata": {"year": "1999"}
+    }  # fmt: skip
+    assert "metadata" not in json.loads(lines[1])
+    with pytest.raises(UserError, match="the id 'a b' .* holds white space"):
+        index.add([{"id": "a b", "text": "x"}])
+
+
 @pytest.mark.parametrize(
     ("documents", "options", "sentence"),
     [
@@ -93,7 +111,7 @@ def test_built_again(
         ([3], {}, "Document 0 is int"),
         ({"text": "a"}, {}, "Give a list of strings or dicts, not dict"),
         ([{"id": "a", "text": "x"}, {"id": "a", "text": "y"}], {}, "Two documents have the id 'a'"),
-        ([{"id": "a b", "text": "x"}], {}, "The id 'a b' holds white space"),
+        ([{"id": "a b", "text": "x"}], {}, "the id 'a b' .* holds white space"),
         (["a"], {"name": ".."}, "is not that of a folder"),
         (["a"], {"dims": [99]}, "Dim 99 was asked for"),
         (["a"], {"engines": ["fast"]}, "no engine 'fast'"),

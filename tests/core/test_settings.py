@@ -22,6 +22,14 @@ def test_options_overrule_words_and_words_the_file(tmp_path: Path) -> None:
     assert settings.batch_queries == 8
 
 
+def test_typed_steps_overrule_the_epochs_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("epochs = 3.0\n")
+
+    assert read_train_settings(path, (), {"steps": 1}).epochs == 0
+    assert read_train_settings(path, ["steps=1", "epochs=2"]).epochs == 2
+
+
 @pytest.mark.parametrize(
     ("word", "name", "value"),
     [

@@ -145,7 +145,7 @@ documents = st.builds(Document, letters, st.sampled_from(["s", "t", "u"]))
 batches = st.lists(
     st.builds(
         Group,
-        st.builds(Query, st.sampled_from(["q1", "q2", "q3"]), st.sampled_from(["x", "y"])),
+        st.builds(Query, st.sampled_from(["q1", "q2", "q3"]), st.sampled_from(["s", "y"])),
         documents,
         st.lists(documents, max_size=2).map(tuple),
     ),
@@ -155,18 +155,31 @@ batches = st.lists(
 answers = st.dictionaries(st.sampled_from(["q1", "q2", "q3"]), st.frozensets(letters))
 
 
-@given(batch=batches, known_answers=answers)
+@given(batch=batches, barred=answers)
 def test_clashes_are_those_of_the_definition_read_out_cell_by_cell(
-    batch: list[Group], known_answers: dict[str, frozenset[str]]
+    batch: list[Group], barred: dict[str, frozenset[str]]
 ) -> None:
-    mask = false_negatives(batch, known_answers)
+    mask = false_negatives(batch, barred)
 
     columns_of = documents_of(batch)
     for b, mine in enumerate(batch):
         same = [other for other in batch if other.query.text == mine.query.text]
         right = {other.positive.id for other in same}
-        right = right.union(*(known_answers.get(other.query.id, ()) for other in same))
+        right = right.union(*(barred.get(other.query.id, ()) for other in same))
         read = {document.content for document in columns_of if document.id in right}
+        read.add(mine.query.text)
         for n, document in enumerate(columns_of):
             expected = n != b and (document.id in right or document.content in read)
             assert mask[b, n] == expected
+
+
+@pytest.mark.parametrize("name", ["quora", "other"])
+def test_a_querys_own_document_is_no_negative_where_the_data_set_drops_it(name: str) -> None:
+    source = dataset([("d0", "d1", 1), ("d1", "d0", 1), ("d2", "d3", 1)], name=name)
+    drops = name == "quora"
+    groups = Groups(source, "train", negatives=9 - drops, source="random", seed=13)
+
+    mask = false_negatives([groups[0], groups[1]], groups.barred)
+
+    assert ("d0" in ids(groups[0].negatives)) != drops
+    assert mask[0, 1] == drops

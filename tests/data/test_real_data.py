@@ -50,7 +50,7 @@ def test_an_epoch_of_nfcorpus_is_one_group_per_query() -> None:
     batch = [groups[i] for i in range(8)]
 
     assert len(groups) == 2_590
-    assert false_negatives(batch, groups.known_positives).shape == (8, 32)
+    assert false_negatives(batch, groups.barred).shape == (8, 32)
 
 
 def test_pairs_whose_ids_stand_for_several_texts_are_told_apart_by_text() -> None:

@@ -329,7 +329,7 @@ def test_a_group_holds_scored_documents_alone_each_with_its_own_score(
     assert int(group.positive.id[1:]) in answers & scored
     assert group.scores == (int(group.positive.id[1:]) / 7, *(n / 7 for n in others))
     assert made[0] == group
-    assert made.known_positives["q"] == {f"d{n}" for n in answers}  # an unscored answer is one too
+    assert made.barred["q"] == {f"d{n}" for n in answers}  # an unscored answer is one too
 
 
 def test_of_many_scores_the_first_are_kept_and_every_answer() -> None:
@@ -343,3 +343,19 @@ def test_of_many_scores_the_first_are_kept_and_every_answer() -> None:
     assert made[0].scores[0] == 1999
     with pytest.raises(UserError, match="too few scores"):
         groups(source, rows, negatives=NEGATIVES_KEPT + 2)
+
+
+def test_lists_written_as_texts_are_lists(write) -> None:
+    row = {"query_id": 1, "document_ids": "['7', '8']", "scores": "[0.9, 0.1]"}
+
+    scores = list(read_scores(write("scores.jsonl", row)))
+
+    assert scores == [TeacherScore("1", "7", 0.9), TeacherScore("1", "8", 0.1)]
+
+
+def test_columns_of_flagembedding_that_change_nothing_are_named(write, capsys) -> None:
+    row = {"query": "q", "pos": ["p"], "neg": ["n"], "type": "symmetric_clustering", "prompt": "a"}
+
+    open_dataset(str(write("train.jsonl", row)))
+
+    assert "type, prompt of FlagEmbedding" in capsys.readouterr().err

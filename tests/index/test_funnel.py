@@ -120,6 +120,7 @@ class _Missing:
         return np.zeros(rows.shape, np.float32), rows
 
 
+@pytest.mark.filterwarnings("ignore:.*found fewer than")
 def test_what_the_first_index_did_not_find_is_never_a_document(store) -> None:
     funnel = FunnelIndex(store, Funnel.parse("4:9,8:7,16"), _Missing())
 

@@ -157,7 +157,8 @@ def test_what_an_engine_did_not_find_is_never_a_document(store: Store) -> None:
     loose = replace(ENGINES["flat"], exact=False)
     index = FaissIndex(opened.manifest, opened.docids, loose, _Missing())
 
-    run = index.ranked(["a", "b"], np.ones((2, 16), np.float32), k=3)
+    with pytest.warns(UserWarning, match="2 queries found fewer than 3 documents"):
+        run = index.ranked(["a", "b"], np.ones((2, 16), np.float32), k=3)
 
     assert [ranking.docids for ranking in run.rankings.values()] == [("d3", "d7"), ("d3",)]
 

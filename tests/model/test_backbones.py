@@ -10,12 +10,11 @@ from transformers import AutoModel
 
 from m2dr.model.backbones import (
     BACKBONES,
-    ModelSizes,
     attend,
     default_pooling,
-    most_tokens,
     read_config,
     read_sizes,
+    sizes_of,
 )
 from m2dr.model.checkpoint import export_cut, load, save
 from m2dr.model.encoder import Encoder
@@ -100,4 +99,4 @@ def test_sizes_are_read_as_transformers_reads_them(
         patch.setattr("m2dr.model.backbones.read_config", None)  # it is not asked
         sizes = read_sizes(folder)
 
-    assert sizes == ModelSizes(config.num_hidden_layers, config.hidden_size, most_tokens(config))
+    assert sizes == sizes_of(config)

@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import Tensor
-from world import load_plain
+from world import load_plain, make_model
 
 from m2dr.model.backbones import BACKBONES, backbone_of, cut_config
 from m2dr.model.checkpoint import export_cut, load, save
 from m2dr.model.devices import set_dropout
 from m2dr.model.encoder import Encoder
+from m2dr.tasks.encoder import QueryEncoder, embed_tokens
 
 IDS = torch.tensor([[2, 7, 9, 11, 20, 3], [2, 8, 3, 0, 0, 0]])
 MASK = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]])
@@ -180,3 +181,17 @@ def test_checkpointed_blocks_give_the_same_vectors_and_gradients(
     assert gradients.keys() == plain[2].keys()
     for name, gradient in gradients.items():
         torch.testing.assert_close(gradient, plain[2][name], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("pooling", ["max", "mean", "cls", "last", "weightedmean"])
+def test_a_text_without_a_token_is_zero(
+    pooling: str, backbone: Callable[[str], Path], tmp_path: Path
+) -> None:
+    model = make_model(backbone("qwen2"), tmp_path / "model", pooling=pooling)
+    encoder, tokenizer = load(model)
+    queries = QueryEncoder(str(model), 4)
+
+    for rows in ([[]], [[], []], [[], [5, 6, 7]]):
+        vectors = embed_tokens(encoder, rows, tokenizer.pad_id, [1, 4])
+        assert vectors.any(-1).tolist() == [[bool(row) for row in rows]] * 2
+        np.testing.assert_allclose(queries.embed(rows), vectors[1], atol=1e-6)

@@ -24,13 +24,14 @@ from sentence_transformers.sentence_transformer.modules import (
     Transformer,
 )
 from torch import nn
+from world import make_backbone
 
 from m2dr.core.errors import UserError
 from m2dr.core.settings import read_train_settings
 from m2dr.model import checkpoint, hub
 from m2dr.model import st_folder as st_files
 from m2dr.model.checkpoint import export_cut, load, read_card
-from m2dr.tasks.encoder import embed_texts
+from m2dr.tasks.encoder import Encoder, embed_texts
 from m2dr.tasks.train import train
 
 TEXTS = ["open the file", "a list of numbers and a class of text and a line of words", "path"]
@@ -272,6 +273,22 @@ def test_texts_are_cut_where_sentence_transformers_cuts_them(make: Make, tiny: T
     assert read_card(folder).document_length == length(folder) == 7
     (folder / st_files.SETTINGS[0]).rename(folder / "sentence_roberta_config.json")
     assert read_card(folder).query_length == length(folder) == 7
+
+
+@pytest.mark.parametrize("model_type", ["nomic_bert", "gte", "modernbert", "llama"])
+def test_rotary_backbones_read_as_far_as_the_folder_says(model_type: str, tmp_path: Path) -> None:
+    plain = make_backbone(tmp_path / "plain", model_type, max_position_embeddings=16)
+    model = SentenceTransformer(
+        modules=[Transformer(str(plain), max_seq_length=40), Pooling(32, "mean"), Normalize()],
+        device="cpu",
+    )
+    model.save(str(tmp_path / "saved"))
+    text = "list of numbers " * 20
+
+    vector = Encoder(tmp_path / "saved", dtype="fp32").encode(text)
+
+    np.testing.assert_allclose(vector, model.encode(text), atol=1e-5)
+    assert read_card(tmp_path / "saved").document_length == 40
 
 
 def test_a_model_that_lowercases_does_so_when_it_was_saved_again(

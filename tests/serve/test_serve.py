@@ -15,6 +15,11 @@ from http_serving import CPU, Reply, Server, World, texts_of
 from openai import OpenAI
 
 from m2dr import Encoder, Index, open_index
+from m2dr.core.errors import UserError
+from m2dr.core.files import write_record
+from m2dr.core.records import Cut
+from m2dr.evaluate.grid import PROVENANCE, Grid, Provenance, write_grid
+from m2dr.serve.service import find_grid
 
 pytestmark = pytest.mark.filterwarnings("ignore:Cut ")
 QUERIES = ("read the file", "open a path and close it", "sort")
@@ -139,6 +144,33 @@ def test_null_is_as_absent_and_base64_holds_the_floats(server: Server) -> None:
     np.testing.assert_array_equal(read, np.array(plain, np.float32))
     optional = ("queries", "k", "layer", "dim", "filter", "index", "compare")
     assert server.hits(query="read", **dict.fromkeys(optional)) == server.hits(query="read")
+
+
+def test_a_grid_of_other_exits_is_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = Path("results/c/test/m")
+    grid = Grid("m", "c", "test", 2, {Cut(1, 8): {"nDCG@10": 0.5}})
+    write_grid(grid, folder)
+    write_record(folder / PROVENANCE, Provenance("", "m", "c", "test", "print", {}, "exits"))
+
+    for given in (None, folder):
+        assert find_grid(given, "c", "print", "exits") == grid
+    assert find_grid(None, "c", "print", "") is None
+    with pytest.raises(UserError, match="other exits than those that are served"):
+        find_grid(folder, "c", "print", "")
+
+
+@pytest.mark.parametrize(
+    ("texts", "told"),
+    [(["a", ""], "Number 1 of input is empty"), (["a", 2], "input.1: Input should be a valid str"),
+     ("", "Number 0 of input is empty"), ([], "input: List should have at least 1")],
+)  # fmt: skip
+def test_a_wrong_text_is_named(server: Server, texts: object, told: str) -> None:
+    reply = server.post("/v1/embeddings", {"input": texts, "model": "tiny"})
+
+    assert (reply.status, told in reply.message) == (422, True), reply.message
 
 
 def test_models_and_costs(server: Server) -> None:

@@ -141,6 +141,29 @@ def test_a_smaller_grid_is_cut_from_a_larger_one(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.usefixtures("place")
+def test_fewer_cuts_leave_the_others_and_another_model_all(tiny_backbone: Path) -> None:
+    (whole,) = grid().grids
+
+    (one,) = grid(layers=(2,), dims=(24,)).grids
+
+    assert one.cuts == (Cut(2, 24),)
+    folder = Path("results/scifact/test/model")
+    assert read_grid(folder).cells == {**whole.cells, **one.cells}
+    assert set(next(iter(read_scores(folder).values())).cuts) == {*whole.cuts, *one.cuts}
+    other = Path("elsewhere/model")
+    shutil.copytree(tiny_backbone, other)
+    weights = load_file(other / "model.safetensors")
+    save_file(
+        {name: tensor.flip(0) for name, tensor in weights.items()}, other / "model.safetensors"
+    )
+    asked = {"corpora": ("scifact",), "layers": (2,), "dims": (8,)}
+    with pytest.raises(UserError, match="holds the results of another model, model;"):
+        evaluate(EvaluateRequest(models=(str(other),), **asked))
+    evaluate(EvaluateRequest(models=(str(other),), overwrite=True, **asked))
+    assert read_grid(folder).cuts == (Cut(2, 8),)
+
+
+@pytest.mark.usefixtures("place")
 def test_runs_of_other_weights_are_not_taken_for_those_of_the_model() -> None:
     run = grid().folder / "model" / "runs" / "L4D8.trec"
     of_old_weights = run.read_bytes()

@@ -1,11 +1,13 @@
 """Settings meet a backbone: what is trained, and what is refused before anything is loaded."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from m2dr.core.errors import UserError
-from m2dr.core.settings import read_train_settings
+from m2dr.core.settings import TrainSettings, read_train_settings
+from m2dr.model.checkpoint import load, read_card
 from m2dr.tasks.fit import fit_texts
 from m2dr.tasks.recipe import Kind, Recipe, explain, recipe_of
 from m2dr.tasks.training_data import open_training_data
@@ -96,6 +98,16 @@ def test_what_is_set_beside_faithful_overrules_it(tiny_backbone: Path) -> None:
     assert made(tiny_backbone, *words[:2]).variant.align_reduction == "batch"
 
 
+def test_lengths_are_those_of_the_backbone_unless_set(tiny_backbone: Path) -> None:
+    own = read_card(tiny_backbone)
+    cards = [made(tiny_backbone, *words).card for words in ([], ["query_length=9"])]
+
+    assert [(card.query_length, card.document_length) for card in cards] == [
+        (own.query_length, own.document_length),
+        (9, own.document_length),
+    ]
+
+
 def test_splits_of_training_may_be_named_by_an_alias(tiny_corpus: Path) -> None:
     def quality(split: str) -> object:
         asked = {"corpus": str(tiny_corpus), "split": split, "dev": "validation"}
@@ -104,3 +116,31 @@ def test_splits_of_training_may_be_named_by_an_alias(tiny_corpus: Path) -> None:
     assert quality("train") is not None
     assert quality("dev") is None  # the same split is not held out
     assert len(fit_texts(str(tiny_corpus), 1000, 13, "validation")) == 40 + 8
+
+
+def test_dev_drops_the_querys_own_document(tiny_backbone: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "quora"
+    (folder / "qrels").mkdir(parents=True)
+    rows = "".join(f'{{"_id": "{name}", "text": "{name}"}}\n' for name in ("list", "string"))
+    for name in ("corpus", "queries"):
+        (folder / f"{name}.jsonl").write_text(rows)
+    for split in ("train", "dev"):
+        (folder / "qrels" / f"{split}.tsv").write_text("list\tstring\t1\nstring\tlist\t1\n")
+
+    quality = open_training_data(TrainSettings(corpus=str(folder))).quality
+
+    assert quality is not None
+    assert {*quality(*load(tiny_backbone)).values()} == {1.0}
+
+
+@pytest.mark.parametrize(("rows", "drawn"), [(0, "at random"), (2, "given"), (1, "1 of 2")])
+def test_a_training_says_where_its_negatives_come_from(
+    rows: int, drawn: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "groups.jsonl"
+    groups = [{"query": f"q{n}", "pos": [f"p{n}"], "neg": [f"n{n}"] * (n < rows)} for n in range(2)]
+    path.write_text("".join(json.dumps(group) + "\n" for group in groups))
+
+    data = open_training_data(TrainSettings(corpus=str(path), negatives=1))
+
+    assert drawn in data.negatives
