@@ -81,10 +81,10 @@ class CorpusDigest:
         return CorpusRows.of(dataset).digest
 
     def is_of(self, held: StoreManifest) -> bool:
-        """Whether a store was made from these documents; imported vectors do not tell texts."""
-        if held.runtime == IMPORTED:
-            return self.docids == held.docids
-        return self == CorpusDigest(held.docids, held.texts, held.field_texts)
+        """Whether a store was made from these documents; imported vectors do not tell."""
+        return held.runtime == IMPORTED or self == CorpusDigest(
+            held.docids, held.texts, held.field_texts
+        )
 
 
 def check_documents(dataset: Dataset, held: StoreManifest, home: Path) -> None:
