@@ -82,9 +82,8 @@ class CorpusDigest:
 
     def is_of(self, held: StoreManifest) -> bool:
         """Whether a store was made from these documents; imported vectors do not tell."""
-        return held.runtime == IMPORTED or self == CorpusDigest(
-            held.docids, held.texts, held.field_texts
-        )
+        texts = (self.docids, self.texts) == (held.docids, held.texts)
+        return held.runtime == IMPORTED or (texts and held.field_texts in ("", self.fields))
 
 
 def check_documents(dataset: Dataset, held: StoreManifest, home: Path) -> None:

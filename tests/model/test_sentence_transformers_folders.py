@@ -283,6 +283,7 @@ def test_rotary_backbones_read_as_far_as_the_folder_says(model_type: str, tmp_pa
         device="cpu",
     )
     model.save(str(tmp_path / "saved"))
+    change(tmp_path / "saved" / st_files.SETTINGS[0], max_seq_length=40)
     text = "list of numbers " * 20
 
     vector = Encoder(tmp_path / "saved", dtype="fp32").encode(text)
