@@ -474,9 +474,8 @@ class QueryEncoder:
         if self.opened is None:
             return self._embed(rows)
         runtime, layers = self.opened.runtime, [self.layer]
-        if (
-            len(rows) == 1 and rows[0]
-        ):  # sorting and padding a single query costs as much as half a layer
+        # Sorting and padding a single query costs as much as half a layer.
+        if len(rows) == 1 and rows[0]:
             ids = np.array(rows, np.int64)
             single: Vectors = runtime.embed(ids, np.ones_like(ids), layers)[0]
             return single
