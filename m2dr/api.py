@@ -129,13 +129,13 @@ def evaluate(
     from m2dr.tasks.evaluate import evaluate as task
 
     encoder = model if isinstance(model, Encoder) else None
-    own = (encoder.device, encoder.dtype) if encoder else ("auto", "auto")
+    own = encoder.options if encoder else {}
     options["documents"] = str(options.get("documents", "trained"))  # also the number of a layer
     given = {
         "corpora": [fspath(corpus)],
         "models": [encoder.name if encoder else fspath(model)],  # type: ignore[arg-type]  # a name
-        "device": device_name(device or own[0]),
-        "dtype": dtype_name(dtype or own[1]),
+        "device": device_name(device or own.get("device")),
+        "dtype": dtype_name(dtype or own.get("dtype")),
         "root": folder,
     }
     request = request_of(EvaluateRequest, given | options)

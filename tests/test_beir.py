@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from world import make_corpus, make_model
 
+from m2dr import Encoder
 from m2dr.core.errors import UserError
 from m2dr.core.requests import IndexRequest, SearchRequest
 from m2dr.data.loaders import open_dataset
 from m2dr.evaluate.measures import Evaluator
-from m2dr.integrations.beir import BeirIndex, BeirModel
+from m2dr.integrations.beir import BeirIndex
 from m2dr.tasks.index import index_corpus
 from m2dr.tasks.search import Searcher
 
@@ -83,9 +84,7 @@ def test_exact_search_of_beir_with_a_model_scores_as_m2dr_does(
     from beir.retrieval.search.dense import DenseRetrievalExactSearch
 
     path, score_function = model
-    search = DenseRetrievalExactSearch(
-        BeirModel(str(path), 2, 8, **MACHINE), show_progress_bar=False
-    )
+    search = DenseRetrievalExactSearch(Encoder(str(path), 2, 8, **MACHINE), show_progress_bar=False)
 
     found = ndcg_by_beir(search, loaded, score_function)
 
@@ -149,3 +148,24 @@ def test_an_index_of_other_documents_is_refused(
         index.search({"d1": {"text": "x"}}, {"q": "read"}, 3, "dot")
     with pytest.raises(UserError, match=r"The index holds the document 'd\d+', which the corpus"):
         index.search(other, {"q": "read"}, 3, "dot")
+
+
+def test_scores_of_the_sentence_transformer_it_came_from(
+    loaded: Loaded, model: tuple[Path, str]
+) -> None:
+    from beir.retrieval.models import SentenceBERT
+    from beir.retrieval.search.dense import DenseRetrievalExactSearch
+    from sentence_transformers import SentenceTransformer
+
+    path, score_function = model
+    theirs = SentenceBERT(str(path), prompts={"query": "open ", "passage": ""})
+    ours = Encoder.from_pretrained(SentenceTransformer(str(path), device="cpu"), **MACHINE)
+
+    scores = [
+        ndcg_by_beir(
+            DenseRetrievalExactSearch(each, show_progress_bar=False), loaded, score_function
+        )
+        for each in (ours, theirs)
+    ]
+
+    assert scores[0] == pytest.approx(scores[1], abs=1e-4)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from world import WORDS, make_model
 
+from m2dr import Encoder
 from m2dr.core.requests import (
     IndexRequest,
     MtebRequest,
@@ -18,7 +19,7 @@ from m2dr.data.loaders import open_dataset
 from m2dr.evaluate.grid import Grid
 from m2dr.evaluate.measures import Evaluator
 from m2dr.integrations import mteb as adapter
-from m2dr.integrations.mteb import MtebEncoder, evaluate_mteb, run_task
+from m2dr.integrations.mteb import evaluate_mteb, run_task
 from m2dr.model import checkpoint
 from m2dr.tasks import encoder as cut_encoder
 from m2dr.tasks.figures import read_results
@@ -67,8 +68,8 @@ def lively(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 @pytest.fixture
-def encoder(lively: Path) -> MtebEncoder:
-    return MtebEncoder(str(lively), layer=2, dim=8, **MACHINE)
+def encoder(lively: Path) -> Encoder:
+    return Encoder(str(lively), layer=2, dim=8, **MACHINE)
 
 
 def only(grid: Grid) -> dict[str, float]:
@@ -77,7 +78,7 @@ def only(grid: Grid) -> dict[str, float]:
 
 
 def test_sentence_similarity_scores_as_m2dr_does(
-    encoder: MtebEncoder, lively: Path, tmp_path: Path
+    encoder: Encoder, lively: Path, tmp_path: Path
 ) -> None:
     from datasets import Dataset, DatasetDict
 
@@ -135,7 +136,7 @@ def test_retrieval_scores_as_m2dr_does(
     )
     task = retrieval_task(tiny_corpus)
 
-    (score,) = run_task(MtebEncoder(str(model), 2, 8, **MACHINE), task, tmp_path / "mteb")
+    (score,) = run_task(Encoder(str(model), 2, 8, **MACHINE), task, tmp_path / "mteb")
 
     where = {"root": tmp_path / "indexes", **MACHINE}
     index_corpus(IndexRequest(str(tiny_corpus), str(model), (8,), (2,), store="f32", **where))
@@ -155,19 +156,21 @@ def test_each_side_has_its_own_prefix_and_layer(
         tiny_backbone, tmp_path / "prefixed", query_prefix="open ", document_prefix="close "
     )
     encoder, plain = (
-        MtebEncoder(str(model), 2, 8, **MACHINE),
-        MtebEncoder(str(lively), 2, 8, **MACHINE),
+        Encoder(str(model), 2, 8, **MACHINE),
+        Encoder(str(lively), 2, 8, **MACHINE),
     )
 
     sides = {
-        side: encoder.encode([{"text": ["read"]}], prompt_type=side)
+        side: encoder.encode(
+            [{"text": ["read"]}], prompt_type=side, task_metadata=sts_task().metadata
+        )
         for side in (PromptType.query, PromptType.document, None)
     }
 
-    np.testing.assert_allclose(
-        sides[PromptType.query], plain.encode([{"text": ["open read"]}]), atol=1e-6
-    )
-    np.testing.assert_allclose(sides[None], plain.encode([{"text": ["close read"]}]), atol=1e-6)
+    queries = plain.encode_queries(["open read"])
+    np.testing.assert_allclose(sides[PromptType.query], queries, atol=1e-6)
+    documents = plain.encode_documents(["close read"])
+    np.testing.assert_allclose(sides[None], documents, atol=1e-6)
     np.testing.assert_array_equal(sides[None], sides[PromptType.document])
 
 
@@ -176,22 +179,23 @@ def test_documents_of_a_model_trained_for_it_come_from_its_last_layer(
 ) -> None:
     whole, tokenizer = checkpoint.load(lively)
     checkpoint.save(whole, tokenizer, replace(whole.card, documents="last"), tmp_path / "fixed")
-    encoder, last = (MtebEncoder(str(tmp_path / "fixed"), layer, 8, **MACHINE) for layer in (2, 4))
+    encoder, last = (Encoder(str(tmp_path / "fixed"), layer, 8, **MACHINE) for layer in (2, 4))
     batch = [{"text": ["read", "open a file"]}]
 
     found = encoder.encode(batch, prompt_type="document")
 
-    np.testing.assert_allclose(found, last.encode(batch), atol=1e-6)
-    assert not np.allclose(encoder.encode(batch), found, atol=1e-3)
+    np.testing.assert_allclose(found, last.encode(batch, prompt_type="query"), atol=1e-6)
+    pairs = encoder.encode(batch, task_metadata=sts_task().metadata)  # at the layer of queries
+    assert not np.allclose(pairs, found, atol=1e-3)
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
 def test_similarity_is_the_models_own(similarity: str, lively: Path, tmp_path: Path) -> None:
     whole, tokenizer = checkpoint.load(lively)
     checkpoint.save(whole, tokenizer, replace(whole.card, similarity=similarity), tmp_path / "m")
-    encoder = MtebEncoder(str(tmp_path / "m"), 4, 8, **MACHINE)
+    encoder = Encoder(str(tmp_path / "m"), 4, 8, **MACHINE)
 
-    first, second = (encoder.encode([{"text": texts(4, seed)}]) for seed in (1, 2))
+    first, second = (encoder.encode_queries(texts(4, seed)) for seed in (1, 2))
     scores = encoder.similarity(first, second)
 
     for i, a in enumerate(first):
@@ -205,7 +209,7 @@ def test_similarity_is_the_models_own(similarity: str, lively: Path, tmp_path: P
     assert np.allclose(lengths, 1) == (similarity == "cosine")
 
 
-def test_mteb_takes_it_for_an_encoder_and_knows_the_cut(encoder: MtebEncoder) -> None:
+def test_mteb_takes_it_for_an_encoder_and_knows_the_cut(encoder: Encoder) -> None:
     from mteb.models.models_protocols import EncoderProtocol
 
     assert isinstance(encoder, EncoderProtocol)
@@ -253,7 +257,7 @@ def test_a_grid_has_the_scores_of_its_cuts_and_encodes_each_text_once(
     (read,) = read_results([tmp_path / "out"])
     assert read.grid == grid
     for cut, (score,) in report.scores.items():
-        single = MtebEncoder(str(model), cut.layer, cut.dim, **MACHINE)
+        single = Encoder(str(model), cut.layer, cut.dim, **MACHINE)
         (alone,) = run_task(single, task, tmp_path / "alone")
         assert score == replace(alone, value=pytest.approx(alone.value, abs=1e-5))
         assert grid.cells[cut] == {score.measure: score.value}
@@ -305,7 +309,22 @@ def test_prompts_of_the_model_are_those_that_mteb_chooses(
     inputs = DataLoader(Dataset.from_dict({"text": ["line of text", "file"]}), batch_size=2)
     referee = SentenceTransformerEncoderWrapper(str(prompted), device="cpu")
 
-    mine = MtebEncoder(str(prompted), **MACHINE).encode(inputs, **told)
+    mine = Encoder(str(prompted), **MACHINE).encode(inputs, **told)
     theirs = referee.encode(inputs, hf_split="test", hf_subset="default", **told)
 
     np.testing.assert_allclose(mine, theirs, atol=1e-5)
+
+
+def test_scores_of_the_sentence_transformer_it_came_from(
+    prompted: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    import mteb
+    from sentence_transformers import SentenceTransformer
+
+    task, referee = retrieval_task(tiny_corpus), SentenceTransformer(str(prompted), device="cpu")
+    expected = mteb.evaluate(referee, task, cache=None, co2_tracker=False).task_results[0]
+
+    (score,) = run_task(Encoder.from_pretrained(referee, **MACHINE), task, tmp_path)
+
+    (subset,) = expected.scores["test"]
+    assert score.value == pytest.approx(subset["main_score"], abs=1e-4)

@@ -1,9 +1,6 @@
-"""Use a model or an index in BEIR, by its exact search or its evaluation.
+"""Use an index in BEIR's evaluation; `m2dr.Encoder` goes into its exact search as it is."""
 
-Shapes: Q queries, N documents, D dims of the cut.
-"""
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,29 +9,13 @@ from m2dr.core.records import Query
 from m2dr.core.requests import INDEXES, SearchRequest
 from m2dr.model.checkpoint import read_card
 from m2dr.tasks.corpus import open_corpus
-from m2dr.tasks.encoder import Encoder, newest_model
+from m2dr.tasks.encoder import newest_model
 from m2dr.tasks.search import Searcher
 
 Corpus = Mapping[str, Mapping[str, str]]  # docid -> title and text, as BEIR's loader gives it
 Results = dict[str, dict[str, float]]  # query id -> docid -> score
 
 SCORES = {"cos_sim": "cosine", "dot": "dot"}  # BEIR's name of a similarity -> the model's
-
-
-class BeirModel(Encoder):
-    """One cut of a model, as an encoder for BEIR's DenseRetrievalExactSearch.
-
-    Queries and documents get the prefixes and lengths of the model; a document is its title and
-    text. Vectors of a model that compares by cosine have length one, so that both score functions
-    of BEIR rank alike; a model that compares by dot needs `score_function="dot"`.
-
-        model = DenseRetrievalExactSearch(BeirModel("models/full-dim", layer=4, dim=128))
-        EvaluateRetrieval(model, score_function="cos_sim").retrieve(corpus, queries)
-    """
-
-    def encode_corpus(self, corpus: Sequence[Mapping[str, str]], **options: Any) -> Any:
-        """Return vectors [N, D] of documents; `options` as `encode_documents` takes them."""
-        return self.encode_documents(corpus, **options)
 
 
 class BeirIndex:

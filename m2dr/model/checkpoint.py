@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from m2dr.core.errors import UserError, counted
 from m2dr.core.files import (
@@ -95,14 +95,29 @@ _File = tuple[Path, int, int, int]  # path, inode, size and time, which change w
 # Cards and fingerprints
 
 
-def read_card(name: str | Path) -> ModelCard:
+def read_card(
+    name: str | Path, query_length: int | None = None, document_length: int | None = None
+) -> ModelCard:
     """Return the card of a model folder, a backbone's folder or a hub id.
 
+    Args:
+        name: folder or id.
+        query_length: tokens of a query, in place of those of the model.
+        document_length: tokens of a document, likewise.
+
     Raises:
-        UserError: no such folder or id, a damaged file, or files that are not those that m2dr.json
-            was written for.
+        UserError: no such folder or id, a damaged file, files that are not those that m2dr.json
+            was written for, or a length that the model does not read.
     """
     folder = find_folder(str(name))
+    lengths = {"query_length": query_length, "document_length": document_length}
+    told: dict[str, Any] = {side: length for side, length in lengths.items() if length is not None}
+    if told:
+        longest = read_sizes(folder).tokens
+        for side, length in told.items():
+            if not 1 <= length <= longest:
+                raise UserError(f"{side} = {length} was asked for; {name} reads 1 to {longest}.")
+        return replace(read_card(name), **told)
     path = folder / CARD
     if not path.exists():
         card = card_of_folder(str(name), folder, revision_of(folder))

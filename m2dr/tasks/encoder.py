@@ -3,6 +3,9 @@
 Shapes: L layers, N texts, Q queries, H width of the model, D dims of a cut.
 """
 
+import atexit
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,16 +13,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from datetime import date
-from functools import lru_cache, wraps
+from functools import cached_property, lru_cache, partial, wraps
 from os import PathLike, fspath
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError, nearest
-from m2dr.core.files import atomic_path, cache_folder, refuse_same_file, write_text
+from m2dr.core.files import atomic_path, cache_folder, read_json, refuse_same_file, write_text
 from m2dr.core.progress import Advance, progress, say
 from m2dr.core.records import Cut, Document, ModelCard, Side
 from m2dr.core.requests import MODELS, EncodeRequest
@@ -30,6 +34,7 @@ from m2dr.index.manifest import Label
 from m2dr.index.vectors import prefixes
 from m2dr.model.checkpoint import check_exits, read_card, read_card_file
 from m2dr.model.hub import CARD, EXITS, find_folder, pinned
+from m2dr.model.st_folder import MODEL_SETTINGS
 from m2dr.model.static import open_static
 from m2dr.model.tokenizer import SAMPLE, BaseTokenizer, tokenize
 
@@ -45,6 +50,10 @@ SIDES: dict[str, Side] = {  # by names of prompts
     "query": "query",
     **dict.fromkeys(("document", "passage", "corpus"), "document"),
 }
+# Arguments of sentence-transformers' `encode`, and the one value of each that is taken.
+_FIXED = {"output_value": "sentence_embedding", "precision": "float32"} | dict.fromkeys(
+    ("device", "pool", "chunk_size")
+)
 _LONG = 512  # tokens of a long text; some models take texts of any length
 _OPEN = 3  # encoders of different layers that are kept
 _WARM_UPS = 3  # the first runs of torch allocate memory and choose kernels
@@ -58,7 +67,9 @@ class Encoder:
     """A model cut to a layer and a dim, which encodes queries and documents; thread-safe.
 
     Vectors are cut and, where the model compares by cosine, then scaled to length one, as
-    sentence-transformers does. They are those of `m2dr index` and `m2dr search`.
+    sentence-transformers does. They are those of `m2dr index` and `m2dr search`. It stands where a
+    SentenceTransformer stands: in the evaluators and utilities of sentence-transformers, in MTEB,
+    in BEIR's exact search, and where LangChain takes embeddings. It can be pickled.
 
         model = m2dr.Encoder("minilm", layer=4, dim=128)
         scores = model.similarity(model.encode_queries(queries), model.encode_documents(documents))
@@ -68,9 +79,7 @@ class Encoder:
         card: layers, width, similarity, prompts, lengths, trained cuts.
         layer: that queries run through.
         dim: of a vector.
-        device: as it was asked for.
-        dtype: as it was asked for.
-        runtime: as it was asked for.
+        options: device, dtype, runtime and lengths, as they were asked for.
     """
 
     def __init__(
@@ -82,6 +91,8 @@ class Encoder:
         device: object = "auto",
         dtype: object = "auto",
         runtime: str = "torch",
+        query_length: int | None = None,
+        document_length: int | None = None,
     ) -> None:
         """Load the layers that queries of a cut run through; those of documents when needed.
 
@@ -94,17 +105,22 @@ class Encoder:
             device: auto, cpu, cuda or cuda:N.
             dtype: auto, fp32 or bf16; auto is bf16 where the processor or gpu multiplies it.
             runtime: torch, onnx or openvino.
+            query_length: tokens of a query, special ones included; those of the model by default.
+            document_length: tokens of a document, likewise.
 
         Raises:
-            UserError: no such model, or it has no such layer or dim.
+            UserError: no such model, or it has no such layer or dim, or reads no such length.
         """
         self.name = str(fspath(name))
-        self.card = read_card(self.name)
+        self.card = read_card(self.name, query_length, document_length)
         full = self.card.full
         cut = Cut(full.layer if layer is None else layer, full.dim if dim is None else dim)
         self.card.check(cut)
         self.layer, self.dim = cut.layer, cut.dim
-        self.device, self.dtype, self.runtime = device_name(device), dtype_name(dtype), runtime
+        self.options: dict[str, Any] = {
+            "device": device_name(device), "dtype": dtype_name(dtype), "runtime": runtime,
+            "query_length": query_length, "document_length": document_length,
+        }  # fmt: skip
         self._tokenizing = threading.Lock()  # a tokenizer keeps its last length inside
         self._encoder = lru_cache(_OPEN)(self._open)
         self._graph = lru_cache(1)(self._open_graph)
@@ -113,29 +129,35 @@ class Encoder:
     @classmethod
     def from_pretrained(
         cls,
-        name: str | PathLike[str],
+        name: Any,  # a name, or a SentenceTransformer, which is not imported here
         layer: int | None = None,
         dim: int | None = None,
         *,
         revision: str = "",
         token: str = "",
         cache_dir: str | PathLike[str] | None = None,
-        **options: Any,  # device, dtype, runtime
+        **options: Any,
     ) -> "Encoder":
         """Load a model as the constructor does, of a revision of the hub too.
 
         Args:
-            name: folder or id.
+            name: folder or id; or a SentenceTransformer, which is saved to a temporary folder that
+                is there until Python ends.
             layer: layers that queries run through; all by default.
             dim: dims to keep; all by default.
             revision: branch, tag or commit of a Hugging Face id.
             token: of Hugging Face, for private models; that of the login by default.
             cache_dir: folder of the local copies of Hugging Face models.
-            options: device, dtype and runtime.
+            options: device, dtype, runtime, query_length and document_length.
 
         Raises:
             UserError: no such model, or it has no such layer or dim.
         """
+        if hasattr(name, "save_pretrained"):
+            saved = tempfile.mkdtemp(prefix="m2dr-")
+            atexit.register(shutil.rmtree, saved, ignore_errors=True)
+            name.save_pretrained(saved, create_model_card=False)
+            name = saved
         folder = str(fspath(name))
         if revision or token or cache_dir:
             cache = Path(cache_dir) if cache_dir else None
@@ -147,9 +169,63 @@ class Encoder:
         """Layer of the documents that queries of the cut were trained to search."""
         return document_layer(self.card, self.layer)
 
-    def get_sentence_embedding_dimension(self) -> int:
+    @property
+    def device(self) -> str:
+        """The device that queries are encoded on."""
+        opened = self._encoder(self.layer).opened
+        return str(opened.runtime.device) if opened else "cpu"
+
+    @property
+    def model_card_data(self) -> SimpleNamespace:
+        """What evaluators of sentence-transformers give their measures to, which keeps none."""
+        return SimpleNamespace(base_model=self.name, set_evaluation_metrics=lambda *_: None)
+
+    @property
+    def max_seq_length(self) -> int:
+        """Tokens of the longest text, query or document; what is set holds for both.
+
+        Raises:
+            UserError: the model does not read so many.
+        """
+        return max(self.card.query_length, self.card.document_length)
+
+    @max_seq_length.setter
+    def max_seq_length(self, length: int) -> None:
+        self.card = read_card(self.name, length, length)
+        self.options |= {"query_length": length, "document_length": length}
+
+    @property
+    def similarity_fn_name(self) -> str:
+        """How vectors are compared, cosine or dot, as sentence-transformers calls it."""
+        return self.card.similarity
+
+    @cached_property
+    def prompts(self) -> dict[str, str]:
+        """The prompts of the model by name; those of queries and documents are among them."""
+        sides = {"query": self.card.query_prefix, "document": self.card.document_prefix}
+        own = self._settings.get("prompts") or {}
+        return {name: text for name, text in own.items() if isinstance(text, str)} | sides
+
+    @cached_property
+    def _settings(self) -> Mapping[str, Any]:
+        """The settings of the model for sentence-transformers."""
+        path = find_folder(self.name) / MODEL_SETTINGS
+        return read_json(path) if path.is_file() else {}
+
+    def get_embedding_dimension(self) -> int:
         """Return `dim`, as sentence-transformers calls it."""
         return self.dim
+
+    get_sentence_embedding_dimension = get_embedding_dimension
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return partial(type(self), self.name, self.layer, self.dim, **self.options), ()
+
+    def _with(self, **attributes: object) -> "Encoder":
+        """Return a copy with other attributes, which shares what is loaded."""
+        copy = object.__new__(type(self))
+        copy.__dict__ |= self.__dict__ | attributes
+        return copy
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, layer={self.layer}, dim={self.dim})"
@@ -159,33 +235,44 @@ class Encoder:
         sentences: Item | Iterable[Item],
         *,
         side: Side | None = None,
-        layer: int | Sequence[int] | None = None,
+        layer: int | Iterable[int] | None = None,
         prompt_name: str | None = None,
+        prompt: str | None = None,
         batch_size: int | None = None,
         show_progress_bar: bool | None = False,
+        convert_to_numpy: bool = True,
         convert_to_tensor: bool = False,
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
+        task_metadata: Any = None,
+        prompt_type: str | None = None,
+        **fixed: object,
     ) -> Any:  # an array, a tensor, or a dict of these
         """Return the vectors of texts at one layer, or at several from one pass.
 
-        Most arguments are those of sentence-transformers.
+        Most arguments are those of sentence-transformers; of its others the defaults are taken.
 
         Args:
             sentences: N texts, or one; documents may be dicts with a text and a title.
-            side: query or document, which have prompts and lengths of their own; document by
+            side: query or document, which have prompts and lengths of their own. Without one, and
+                without `prompt_name`, texts have the length and layer of documents, and the default
+                prompt of the model, which few have.
+            layer: layers that they run through, or several such numbers; that of the side by
                 default.
-            layer: layers that they run through, or a list of such numbers; that of the side by
-                default.
-            prompt_name: query, or document (passage, corpus), which is the side.
+            prompt_name: query, document (passage, corpus), or another prompt of the model.
+            prompt: that stands before each text, in place of one of the model.
             batch_size: texts of the longest length whose tokens make a batch; of shorter texts
                 there are more in a batch. By default as many as suit the device.
             show_progress_bar: whether to show progress on standard error.
+            convert_to_numpy: whether arrays are returned, not tensors.
             convert_to_tensor: whether tensors of torch are returned, on the processor.
             normalize_embeddings: whether vectors are scaled to length one, also those of a model
                 that compares by dot products.
             truncate_dim: dims to keep, at most those of the encoder; cut before they are
                 normalised.
+            task_metadata: of a task of MTEB; `sentences` are then batches, with texts under `text`.
+            prompt_type: query or document, as MTEB calls the side.
+            fixed: other arguments of sentence-transformers, of their defaults.
 
         Returns:
             [N, D] or a tensor, or [D] for a single text; of several layers a dict from layer to
@@ -194,35 +281,68 @@ class Encoder:
         Raises:
             UserError: the model has no such layer, dim or prompt.
         """
-        side = side or SIDES.get(prompt_name or "document")
-        if side is None:
-            raise UserError(
-                f"There is no prompt {prompt_name!r}. {nearest(str(prompt_name), SIDES)}"
-            )
+        if task_metadata is not None or prompt_type is not None:
+            sentences, side, prompt = self.of_mteb(sentences, task_metadata, prompt_type)
+            layer = None if prompt_type else self.layer
+        elif odd := [name for name, value in fixed.items() if _FIXED.get(name, self) != value]:
+            raise UserError(f"{odd[0]} = {fixed[odd[0]]!r} was given, which encode does not take.")
+        if prompt_name in SIDES and prompt is None:
+            side = side or SIDES[prompt_name]
+        elif prompt is None and (prompt_name or not side):
+            prompt_name = prompt_name or self._settings.get("default_prompt_name")
+            if prompt_name and prompt_name not in self.prompts:
+                hint = nearest(prompt_name, self.prompts)
+                raise UserError(f"There is no prompt {prompt_name!r}. {hint}")
+            prompt = self.prompts[prompt_name] if prompt_name else ""
+        side = side or "document"
         longest = self.card.query_length if side == "query" else self.card.document_length
         budget = batch_size and batch_size * min(longest, _LONG)
         if truncate_dim is not None and truncate_dim > self.dim:
             raise UserError(f"Dim {truncate_dim} was asked for; this encoder has {self.dim}.")
         own = self.layer if side == "query" else self.document_layer
-        layers = (
-            sorted({*layer}) if isinstance(layer, Sequence) else [own if layer is None else layer]
-        )
+        asked = layer if isinstance(layer, Iterable) else [own if layer is None else layer]
+        layers = sorted({*asked})
         single = isinstance(sentences, str | Mapping)
         items = [sentences] if isinstance(sentences, str | Mapping) else sentences
         texts = [document.content for document in as_documents(items)]
         bar = progress("Encoding", len(texts), "texts") if show_progress_bar else nullcontext()
         with bar as advance:
             vectors = self.vectors(
-                texts, side, layers, budget, advance or (lambda _: None), truncate_dim
+                texts, side, layers, budget, advance or (lambda _: None), truncate_dim, prompt
             )
         if normalize_embeddings and self.card.similarity != "cosine":
             vectors = np.stack([_unit(rows) for rows in vectors])
         rows = [each[0] if single else each for each in vectors]
-        if convert_to_tensor:
+        if convert_to_tensor or not convert_to_numpy:
             from m2dr.model.devices import as_tensor
 
             rows = [as_tensor(each) for each in rows]
-        return dict(zip(layers, rows, strict=True)) if isinstance(layer, Sequence) else rows[0]
+        return dict(zip(layers, rows, strict=True)) if layer is asked else rows[0]
+
+    def of_mteb(
+        self, batches: Iterable[Any], task: Any, prompt_type: str | None
+    ) -> tuple[list[str], Side, str | None]:
+        """Return the texts of batches of MTEB, their side, and the prompt of their task if any.
+
+        Texts of neither side, such as both sentences of a pair, are documents at the layer of
+        queries, as for `m2dr evaluate sts`. The prompt is the one that MTEB chooses of those of the
+        model: by the name of the task, by its type, or by these and `-query` or `-document`.
+        """
+        kind = str(getattr(prompt_type, "value", prompt_type))  # an enum of such words
+        rows = list(batches)
+        if any("text" not in batch for batch in rows):
+            raise UserError("The task has inputs without a text, and m2dr encodes text alone.")
+        name = None
+        if task is not None:
+            from mteb.models.abs_encoder import get_prompt_name
+            from mteb.types import PromptType
+
+            name = get_prompt_name(
+                self.prompts, task, PromptType(kind) if kind in ("query", "document") else None
+            )
+        prompt = None if name in (None, "query", "document") else self.prompts[name]
+        side: Side = "query" if kind == "query" else "document"
+        return [text for batch in rows for text in batch["text"]], side, prompt
 
     def encode_queries(self, queries: str | Iterable[str], **options: Any) -> Any:
         """Return the vectors of queries, [Q, D], or [D] of one; `options` as `encode` takes them.
@@ -240,19 +360,63 @@ class Encoder:
         return self.encode(documents, side="document", **options)
 
     encode_query, encode_document = encode_queries, encode_documents  # of sentence-transformers
+    encode_corpus = encode_documents  # of BEIR
 
-    def similarity(self, queries: ArrayLike, documents: ArrayLike) -> Vectors:
+    def embed_query(self, text: str) -> list[float]:
+        """Return the vector of a query, as LangChain calls it."""
+        return cast("list[float]", self.encode_queries(text).tolist())
+
+    def embed_documents(self, texts: Iterable[Item]) -> list[list[float]]:
+        """Return the vectors of documents, as LangChain calls it."""
+        return cast("list[list[float]]", self.encode_documents(texts).tolist())
+
+    def similarity(self, queries: Any, documents: Any) -> Any:  # arrays or tensors
         """Return the scores of all pairs of vectors, [Q, N]: cosines or dot products.
 
         Args:
-            queries: [Q, D], or [D] of one.
-            documents: [N, D], or [D] of one.
+            queries: [Q, D], or [D] of one; an array, or a tensor, and then a tensor is returned.
+            documents: [N, D], or [D] of one, likewise.
         """
-        left, right = (np.atleast_2d(np.asarray(each, np.float32)) for each in (queries, documents))
+        return self._scores(queries, documents, "qd,nd->qn")
+
+    def similarity_pairwise(self, queries: Any, documents: Any) -> Any:  # arrays or tensors
+        """Return the score [N] of each pair of rows of two arrays or tensors, both [N, D]."""
+        return self._scores(queries, documents, "nd,nd->n")
+
+    def _scores(self, queries: Any, documents: Any, product: str) -> Any:
+        left, right = (
+            np.atleast_2d(np.asarray(each.cpu() if hasattr(each, "cpu") else each, np.float32))
+            for each in (queries, documents)
+        )
         if self.card.similarity == "cosine":
             left, right = _unit(left), _unit(right)
-        scores: Vectors = left @ right.T
+        scores = np.einsum(product, left, right, optimize=True)
+        if hasattr(queries, "cpu") or hasattr(documents, "cpu"):
+            from m2dr.model.devices import as_tensor
+
+            return as_tensor(scores)
         return scores
+
+    @cached_property
+    def mteb_model_meta(self) -> Any:  # mteb's ModelMeta, which is not imported here
+        """Metadata that MTEB writes with scores; the revision is the sha256 of the weights."""
+        from mteb.models import ModelMeta
+
+        from m2dr.model.checkpoint import load
+        from m2dr.model.encoder import parameters_of
+
+        card, deepest = self.card, max(self.layer, self.document_layer)
+        own = {
+            "name": f"m2dr/{names_of([self.name])[0]}-{Cut(self.layer, self.dim)}",
+            "revision": card.fingerprint,
+            "n_parameters": parameters_of(load(self.name, deepest)[0], deepest),
+            "embed_dim": self.dim,
+            "max_tokens": max(card.query_length, card.document_length),
+            "similarity_fn_name": card.similarity,
+            "framework": ["PyTorch"],
+            "use_instructions": bool(card.query_prefix or card.document_prefix),
+        }
+        return ModelMeta(**ModelMeta.create_empty().model_dump() | own)
 
     def cut(self, layer: int | str | Cut | None = None, dim: int | None = None) -> "Encoder":
         """Return the same model at another cut; its layers are loaded once more.
@@ -268,9 +432,11 @@ class Encoder:
             cut = Cut.parse(layer) if isinstance(layer, str) else layer
             layer, dim = cut.layer, cut.dim if dim is None else dim
         return Encoder(
-            self.name, self.layer if layer is None else layer, self.dim if dim is None else dim,
-            device=self.device, dtype=self.dtype, runtime=self.runtime,
-        )  # fmt: skip
+            self.name,
+            self.layer if layer is None else layer,
+            self.dim if dim is None else dim,
+            **self.options,
+        )
 
     def save_pretrained(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
         """Write a model folder that m2dr, transformers and sentence-transformers open.
@@ -333,12 +499,13 @@ class Encoder:
         budget: int | None = None,
         advance: Advance = lambda _: None,
         dim: int | None = None,
+        prompt: str | None = None,
     ) -> Vectors:
         """Return the vectors of texts at some layers, [L, N, D]; arguments as for `stream`."""
         vectors = np.empty((len(layers), len(texts), dim or self.dim), np.float32)
         parts = (texts[start : start + AT_ONCE] for start in range(0, len(texts), AT_ONCE))
         end = 0
-        for part in self.stream(parts, side, layers, budget, advance, dim):
+        for part in self.stream(parts, side, layers, budget, advance, dim, prompt):
             start, end = end, end + part.shape[1]
             vectors[:, start:end] = part
         return vectors
@@ -351,6 +518,7 @@ class Encoder:
         budget: int | None = None,
         advance: Advance = lambda _: None,
         dim: int | None = None,
+        prompt: str | None = None,
     ) -> Iterator[Vectors]:
         """Yield the vectors of each part of the texts, [L, n, D], while the next is tokenised.
 
@@ -362,18 +530,21 @@ class Encoder:
             budget: tokens of a batch, padding included; by default as many as suit the device.
             advance: receives the number of texts of each batch.
             dim: dims to keep; those of the cut by default.
+            prompt: that stands before each text, in place of that of the side.
 
         Raises:
             UserError: the model has no such layer or dim.
         """
-        dim = dim or self.dim
+        dim, card = dim or self.dim, self.card
+        if prompt is not None:
+            card = replace(card, query_prefix=prompt, document_prefix=prompt)
         for layer in layers:
             self.card.check(Cut(layer, dim))
         deepest = self._encoder(max(layers))
 
         def tokens(part: Sequence[str]) -> list[list[int]]:
             with self._tokenizing:
-                return tokenize(self.card, deepest.tokenizer, part, side)
+                return tokenize(card, deepest.tokenizer, part, side)
 
         for rows in _ahead(tokens, parts):
             embedded = self._embed(deepest, rows, side, layers, budget, advance)
@@ -403,13 +574,14 @@ class Encoder:
     def _open_graph(self, layer: int) -> "tuple[BatchEncoder, int]":
         from m2dr.model.graphs import OPENVINO, DocumentSource
 
-        source = DocumentSource(self.name, layer, self.device, self.dtype, cache_folder())
+        device, dtype = self.options["device"], self.options["dtype"]
+        source = DocumentSource(self.name, layer, device, dtype, cache_folder())
         encoder, tokenizer = source.open(OPENVINO)
         return encoder, tokenizer.pad_id
 
     def _open(self, layer: int) -> "QueryEncoder":
-        runtime = self.runtime if layer else "torch"
-        return QueryEncoder(self.name, layer, runtime, self.device, self.dtype)
+        how = [self.options[name] for name in ("runtime", "device", "dtype")]
+        return QueryEncoder(self.name, layer, *(how if layer else ["torch", *how[1:]]))
 
 
 class QueryEncoder:

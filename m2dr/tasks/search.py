@@ -702,7 +702,7 @@ class Index:
             corpus = str(root / name)
         shared: dict[str, Any] = {"root": root}
         if encoder:
-            shared |= {"device": encoder.device, "dtype": encoder.dtype}
+            shared |= {name: encoder.options[name] for name in ("device", "dtype")}
             options.setdefault("dims", (encoder.dim,))
         from m2dr.tasks.index import check_index_request, index_corpus
 
@@ -717,7 +717,7 @@ class Index:
             shared |= {
                 "query_layer": encoder.layer,
                 "dim": encoder.dim if encoder.dim in asked.dims else None,
-                "runtime": encoder.runtime if encoder.layer else "torch",
+                "runtime": encoder.options["runtime"] if encoder.layer else "torch",
             }
         return cls(SearchRequest(corpus, named, **shared))
 

@@ -1,5 +1,6 @@
 """Vectors of m2dr.Encoder are those of sentence-transformers, of an index and of a search."""
 
+import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
 from world import WORDS, make_model
 
 import m2dr
@@ -195,7 +197,8 @@ def test_tensors(prompted: Path) -> None:
 
     for layer, tensor in tensors.items():
         torch.testing.assert_close(tensor, torch.from_numpy(vectors[layer]), atol=0, rtol=0)
-    assert (model.device, model.dtype) == ("cpu", "fp32")
+    assert model.device == "cpu"
+    assert (model.options["device"], model.options["dtype"]) == ("cpu", "fp32")
 
 
 @pytest.mark.parametrize(
@@ -274,3 +277,58 @@ def test_revision(prompted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     wanted = {"name": "somebody/model", "revision": "v2", "token": "hf_x", "cache_dir": tmp_path}
     assert asked
     assert all(wanted.items() <= one.items() for one in asked)
+
+
+def test_a_text_of_no_side_is_that_of_sentence_transformers(prompted: Path) -> None:
+    referee = SentenceTransformer(str(prompted), device="cpu")
+    model = m2dr.Encoder(prompted, **FP32)
+    short = [text for text in TEXTS if len(text.split()) < 4]
+
+    np.testing.assert_allclose(model.encode(short), referee.encode(short), atol=1e-5)
+    np.testing.assert_allclose(
+        model.encode(short, prompt="the "), referee.encode(short, prompt="the "), atol=1e-5
+    )
+
+
+def measures_of(model: object, corpus: dict[str, str], queries: dict[str, str]) -> dict[str, float]:
+    """nDCG@10 by sentence-transformers' own evaluator, of judgements by the number of a query."""
+    judged = {name: {f"d{name[1:]}"} for name in queries}
+    evaluator = InformationRetrievalEvaluator(queries, corpus, judged, truncate_dim=16)
+    return {name: value for name, value in evaluator(model).items() if "ndcg" in name}
+
+
+def test_evaluator_gives_the_measures_of_sentence_transformers(prompted: Path) -> None:
+    short = [text for text in TEXTS if len(text.split()) < 6]  # within both lengths
+    corpus = {f"d{n}": text for n, text in enumerate(short)}
+    queries = {f"q{n}": " ".join(text.split()[:3]) for n, text in enumerate(short)}
+    referee = SentenceTransformer(str(prompted), device="cpu")
+
+    model = m2dr.Encoder.from_pretrained(referee, **FP32)
+
+    expected = measures_of(referee, corpus, queries)
+    assert measures_of(model, corpus, queries) == pytest.approx(expected, abs=1e-4)
+    assert min(expected.values()) < 0.99  # not everything is found
+
+
+def test_pickled(prompted: Path) -> None:
+    model = m2dr.Encoder(prompted, layer=2, dim=8, query_length=4, **FP32)
+
+    again = pickle.loads(pickle.dumps(model))
+
+    np.testing.assert_array_equal(again.encode_queries(TEXTS), model.encode_queries(TEXTS))
+    assert repr(again) == repr(model)
+
+
+def test_lengths(prompted: Path) -> None:
+    model, referee = m2dr.Encoder(prompted, **FP32), SentenceTransformer(str(prompted))
+    model.max_seq_length = referee.max_seq_length = 5
+
+    for each in (model, model.cut(dim=32)):
+        np.testing.assert_allclose(
+            each.encode_documents(TEXTS), referee.encode_document(TEXTS), atol=1e-5
+        )
+        np.testing.assert_allclose(
+            each.encode_queries(TEXTS), referee.encode_query(TEXTS), atol=1e-5
+        )
+    with pytest.raises(UserError, match="query_length = 1000 was asked for"):
+        model.max_seq_length = 1000

@@ -92,7 +92,7 @@ def test_a_training_is_that_of_the_command(
     model = m2dr.train(out=tmp_path / "python", **given | {"corpus": tiny_corpus})
 
     assert model.card.fingerprint == expected.fingerprint
-    assert (model.layer, model.dim, model.dtype) == (4, 32, "fp32")
+    assert (model.layer, model.dim, model.options["dtype"]) == (4, 32, "fp32")
     with pytest.raises(UserError, match="a finished model"):
         m2dr.train(out=tmp_path / "python", **given)
 

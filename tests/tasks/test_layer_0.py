@@ -20,8 +20,7 @@ from m2dr.evaluate.grid import read_grid
 from m2dr.evaluate.runs import read_run
 from m2dr.index.manifest import stored_layers
 from m2dr.index.store import open_store
-from m2dr.integrations.beir import BeirIndex, BeirModel
-from m2dr.integrations.mteb import MtebEncoder
+from m2dr.integrations.beir import BeirIndex
 from m2dr.model.checkpoint import load_tokenizer, read_card
 from m2dr.model.hub import STATIC
 
@@ -138,15 +137,12 @@ def test_the_doors_to_beir_and_mteb_encode_queries_at_layer_0(place: Path) -> No
     expected = table_vectors(place / "model", TEXTS)[:, :8]
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
 
-    beir, mteb = (door("model", layer=0, dim=8, dtype="fp32") for door in (BeirModel, MtebEncoder))
+    model = m2dr.Encoder("model", layer=0, dim=8, dtype="fp32")
 
-    np.testing.assert_allclose(beir.encode_queries(TEXTS), expected, atol=1e-5)
+    np.testing.assert_allclose(model.encode_queries(TEXTS), expected, atol=1e-5)
     batches = [{"text": TEXTS}]
-    np.testing.assert_allclose(mteb.encode(batches, prompt_type="query"), expected, atol=1e-5)
-    np.testing.assert_allclose(
-        mteb.encode(batches), expected, atol=1e-5
-    )  # compared with each other
-    documents = mteb.encode(batches, prompt_type="document")  # of the last layer
+    np.testing.assert_allclose(model.encode(batches, prompt_type="query"), expected, atol=1e-5)
+    documents = model.encode(batches, prompt_type="document")  # of the last layer
     assert np.abs(documents - expected).max() > 1e-3
     searched = BeirIndex("tiny", "model", layer=0, dim=8, dtype="fp32")
     corpus = {f"d{n}": {"text": ""} for n in range(40)}
