@@ -156,7 +156,7 @@ class Setting:
         table = {
             "corpus": self.corpus,
             "backbone": self.backbone,
-            "batch_queries": self.batch,
+            "batch_size": self.batch,
             "dropout": 0.0,
             "evaluate_steps": 0,
             "query_length": self.lengths[0],
@@ -359,7 +359,7 @@ def curve(batch: int, steps: int, held: int, limit: int) -> None:
     table = {
         "variant": "full-dim",
         "corpus": CORPUS,
-        "batch_queries": batch,
+        "batch_size": batch,
         "dropout": 0.0,
         "evaluate_steps": 0,
         "gradient_cache": held,

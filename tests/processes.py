@@ -52,11 +52,11 @@ CASES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def settings_of(case: str, place: Path, batch_queries: int) -> TrainSettings:
+def settings_of(case: str, place: Path, batch_size: int) -> TrainSettings:
     fields = {"corpus": "tiny", **CASES[case]}
     fields["corpus"] = str(place / fields["corpus"])
     return TrainSettings(
-        backbone=str(place / "backbone"), batch_queries=batch_queries, steps=STEPS, log_steps=1,
+        backbone=str(place / "backbone"), batch_size=batch_size, steps=STEPS, log_steps=1,
         save_steps=2, evaluate_steps=0, dropout=0.0, warmup=0.0, max_grad_norm=1e9, device="cpu",
         dtype="fp32", **fields,
     )  # fmt: skip
@@ -98,7 +98,7 @@ def make_groups(path: Path) -> Path:
     return path
 
 
-def trained(case: str, place: Path, folder: Path, batch_queries: int) -> None:
+def trained(case: str, place: Path, folder: Path, batch_size: int) -> None:
     """Train a case as `m2dr train` does, and write what became of it into `folder`.
 
     The optimiser is plain gradient descent, whose steps are the gradients: Adam's would be the same
@@ -128,7 +128,7 @@ def trained(case: str, place: Path, folder: Path, batch_queries: int) -> None:
         patch.object(verb, "prepare", prepared),
         patch.object(Plan, "arguments", descending),
     ):
-        verb.train(settings_of(case, place, batch_queries), folder)
+        verb.train(settings_of(case, place, batch_size), folder)
     (folder / "logs.json").write_text(json.dumps(logs))
     state = {n: p.detach().clone() for n, p in setups[0].module.named_parameters()}
     save_file(state, folder / "module.safetensors")
@@ -192,14 +192,14 @@ def shard_on_cpu() -> None:
 
 def main(words: Sequence[str]) -> None:
     """Each process trains each case in a folder of its own, so that what it writes is seen."""
-    place, batch_queries, cases = Path(words[0]), int(words[1]), words[2:]
+    place, batch_size, cases = Path(words[0]), int(words[1]), words[2:]
     if "ACCELERATE_USE_FSDP" in os.environ:
         shard_on_cpu()
         begin(place / "sharded")
         begin_in_bf16(place / "sharded-bf16")
         return
     for case in cases:
-        trained(case, place, place / f"rank-{os.environ['RANK']}" / case, batch_queries)
+        trained(case, place, place / f"rank-{os.environ['RANK']}" / case, batch_size)
     begin(place / "undisturbed")
     stopped(place / "killed", step=7)
 

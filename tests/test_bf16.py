@@ -190,7 +190,7 @@ RUNS = [
 
 def setup_of(variant: str, folder: Path, corpus: Path, dtype: str, **fields: object) -> Setup:
     settings = TrainSettings(
-        variant=variant, corpus=str(corpus), backbone=str(folder), batch_queries=4, steps=2,
+        variant=variant, corpus=str(corpus), backbone=str(folder), batch_size=4, steps=2,
         query_length=16, document_length=24,
         evaluate_steps=0, dropout=0.0, lora_dropout=0.0, device="cpu", dtype=dtype,
         **{"pooling": "mean", **fields},
@@ -238,7 +238,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, backbone: Callable[[str], Pa
     make_corpus(place / "tiny")
     settings = TrainSettings(
         variant="elastic", corpus=str(place / "tiny"), backbone=str(backbone("modernbert")),
-        batch_queries=4, steps=2, evaluate_steps=1, query_length=16, document_length=24,
+        batch_size=4, steps=2, evaluate_steps=1, query_length=16, document_length=24,
         pooling="mean", similarity="cosine", lora_rank=2, gradient_cache=64, device="cpu",
         dtype="bf16",
     )  # fmt: skip

@@ -33,7 +33,7 @@ from m2dr.tasks.train import Setup, prepare, train
 pytestmark = pytest.mark.gpu
 DEVICE = os.environ.get("M2DR_TEST_DEVICE", "cuda")
 KIND = torch.device(DEVICE).type
-SHORT: dict[str, Any] = {"batch_queries": 4, "dropout": 0.0, "evaluate_steps": 0, "steps": 3}
+SHORT: dict[str, Any] = {"batch_size": 4, "dropout": 0.0, "evaluate_steps": 0, "steps": 3}
 FASTER = {"query_length": 16, "document_length": 16, "log_steps": 1, "learning_rate": 1e-3}
 
 

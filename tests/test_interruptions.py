@@ -86,7 +86,7 @@ def test_whatever_a_recipe_has_learned_or_drawn_is_gone_on_from(
 ) -> None:
     usual = {
         "corpus": str(tiny_corpus), "backbone": str(tiny_backbone), "steps": 6,
-        "batch_queries": 4, "save_steps": 2, "evaluate_steps": 0, "document_length": 16,
+        "batch_size": 4, "save_steps": 2, "evaluate_steps": 0, "document_length": 16,
         "device": "cpu",
     }  # fmt: skip
     settings = TrainSettings(**{**usual, **STATEFUL[case]})

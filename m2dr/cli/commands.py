@@ -81,7 +81,7 @@ if TYPE_CHECKING:
 )
 @settings_of(
     TrainSettings, "VARIANT", "variant", "corpus", "backbone", "revision", "layers", "dims",
-    "batch_queries", "negatives", "learning_rate", "steps", "epochs", "seed", "device", "dtype",
+    "batch_size", "negatives", "learning_rate", "steps", "epochs", "seed", "device", "dtype",
     "report_to",
 )  # fmt: skip
 @click.option("--explain", "only_explain", is_flag=True, help="Print the terms; train nothing.")
@@ -171,7 +171,7 @@ def fit(
     cls=settings_command(PretrainSettings),
 )
 @settings_of(
-    PretrainSettings, "smae", "corpus", "backbone", "revision", "batch_texts", "learning_rate",
+    PretrainSettings, "smae", "corpus", "backbone", "revision", "batch_size", "learning_rate",
     "steps", "epochs", "seed", "device", "dtype", "report_to",
 )  # fmt: skip
 def pretrain(

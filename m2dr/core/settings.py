@@ -188,7 +188,7 @@ class TrainSettings(RunSettings):
         None, "Tokens of a document, special ones included; the backbone's by default.", least=1
     )
 
-    batch_queries: int = option(32, "Queries per step and process.", "--batch-size", least=1)
+    batch_size: int = option(32, "Queries per step and process.", least=1)
     negatives: int = option(0, "Negatives per query, beside the other documents of the batch.")
     negative_source: Literal["auto", "given", "random"] = option(
         "auto",
@@ -262,7 +262,7 @@ class PretrainSettings(RunSettings):
         below=1,
     )
     length: int = option(128, "Tokens of a text, special ones included.", least=8)
-    batch_texts: int = option(32, "Texts per step and process.", "--batch-size", least=1)
+    batch_size: int = option(32, "Texts per step and process.", least=1)
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong although each value alone is fine."""
@@ -309,8 +309,6 @@ def read_settings(
 ) -> Settings:
     """Read settings from a TOML file; words overrule it, and options overrule both.
 
-    A setting may have the name of its field or that of its option, such as batch_size.
-
     Args:
         kind: the dataclass whose fields are the keys.
         path: a file of `key = value` lines; None: no file.
@@ -320,20 +318,18 @@ def read_settings(
     Raises:
         UserError: a file or word cannot be read, or settings are wrong; names all of these.
     """
-    hints, own = get_type_hints(kind), _spellings(kind)
-    table, typed = dict[str, Any](), dict[str, Any]()
+    hints, table, typed = get_type_hints(kind), dict[str, Any](), dict[str, Any]()
     if path:
         try:
-            table = _named(tomllib.loads(path.read_text(encoding="utf-8-sig")), own)
+            table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         except (ValueError, RecursionError) as error:  # TOML and UTF-8 mistakes
             raise UserError(f"{path} is not TOML: {error}.") from error
     for word in words:
         key, equals, text = word.partition("=")
         if not equals:
             raise UserError(f"--set takes key=value, such as steps=50; found {word!r}.")
-        name = own.get(key.strip(), key.strip())
-        typed[name] = _parsed(text, hints.get(name))
-    typed |= _named(options or {}, own)
+        typed[key.strip()] = _parsed(text, hints.get(key.strip()))
+    typed |= {name: value for name, value in (options or {}).items() if value is not None}
     if typed.get("steps") and "epochs" not in typed:
         table.pop("epochs", None)  # of a file, which would count in place of the steps
     settings = request_of(kind, table | typed, str(path or "Settings"))
@@ -363,7 +359,11 @@ def request_of(kind: type[Class], options: Mapping[str, Any], where: str = "Opti
     """
     hints, values, problems = get_type_hints(kind), {}, []
     described = {each.name: option_of(each) or Option() for each in fields(kind)}  # type: ignore[arg-type]  # a dataclass
-    for name, value in _named(options, _spellings(kind)).items():
+    own = {row.name.replace("-", "_"): name for name, row in described.items() if row.name}
+    for name, value in options.items():
+        name = own.get(name, name)
+        if value is None:
+            continue
         if name not in hints:
             hint = suggestion(name, hints)
             problems.append(f"unknown setting {name!r}" + f" ({hint})" * bool(hint))
@@ -394,16 +394,6 @@ def find_config(name: str | PathLike[str] | None) -> Path | None:
     if Path(name).name.removesuffix(".toml") in known:
         return known[Path(name).name.removesuffix(".toml")]
     raise UserError(f"There is no file {name}; built in are {', '.join(sorted(known))}.")
-
-
-def _spellings(kind: type) -> dict[str, str]:
-    """Return the names of fields by what their options are called, such as batch_size."""
-    rows = {each.name: option_of(each) for each in fields(kind)}
-    return {row.name.replace("-", "_"): name for name, row in rows.items() if row and row.name}
-
-
-def _named(options: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, Any]:
-    return {own.get(name, name): value for name, value in options.items() if value is not None}
 
 
 def _parsed(text: str, hint: object) -> Any:  # a value of TOML

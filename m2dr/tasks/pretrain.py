@@ -120,9 +120,9 @@ def prepare(settings: PretrainSettings, folder: Path) -> _Setup:
     else:
         dataset = open_corpus(settings.corpus)
         count, read = dataset.document_count, lambda place: dataset.document_at(place).content
-    if settings.batch_texts > count:
+    if settings.batch_size > count:
         raise UserError(
-            f"batch_texts = {settings.batch_texts} was asked for; {settings.corpus} has "
+            f"batch_size = {settings.batch_size} was asked for; {settings.corpus} has "
             f"{counted(count, 'texts')}."
         )
     _check(settings)
@@ -147,7 +147,7 @@ def prepare(settings: PretrainSettings, folder: Path) -> _Setup:
     module = MaskedAutoencoder(
         encoder, FirstTokenDecoder(decoder), head, word_embeddings(encoder), cuts
     ).to(device)
-    plan = plan_of(settings, settings.batch_texts, count, encoder, folder)
+    plan = plan_of(settings, settings.batch_size, count, encoder, folder)
     total = plan.examples * process_count()
     examples = Examples(
         count, lambda epoch, place: Text(read(place), epoch, place), total, settings.seed

@@ -210,9 +210,9 @@ def prepare(settings: TrainSettings, folder: Path) -> Setup:
     data = open_training_data(settings)
     recipe = recipe_of(settings, data.kind)
     recipe = replace(recipe, card=replace(recipe.card, negatives=data.negatives))
-    if settings.batch_queries > data.count:
+    if settings.batch_size > data.count:
         raise UserError(
-            f"batch_queries = {settings.batch_queries} was asked for; {data.name} has "
+            f"batch_size = {settings.batch_size} was asked for; {data.name} has "
             f"{counted(data.count, data.unit)} to train on."
         )
     encoder, tokenizer = checkpoint.load(settings.backbone, recipe.card.layers, device)
@@ -246,7 +246,7 @@ def prepare(settings: TrainSettings, folder: Path) -> Setup:
     module.to(device)
     evaluate = settings.evaluate_steps if data.quality else 0
     used = _all_used(recipe, encoder)
-    plan = plan_of(settings, settings.batch_queries, data.count, encoder, folder, evaluate, used)
+    plan = plan_of(settings, settings.batch_size, data.count, encoder, folder, evaluate, used)
     total = plan.examples * process_count()
     examples: Examples[Any] = Examples(data.count, data.example, total, settings.seed)
     return Setup(settings, data, recipe, encoder, tokenizer, module, plan, examples)

@@ -80,11 +80,11 @@ def settings_of(model: Model, scale: Scale) -> TrainSettings:
     options: dict[str, Any] = {"device": scale.device}
     if scale.small:
         narrow = [dim for dim in given.dims if dim < MINILM[1]]
-        options |= SMALL | {"dims": narrow, "steps": scale.steps, "batch_queries": scale.batch}
+        options |= SMALL | {"dims": narrow, "steps": scale.steps, "batch_size": scale.batch}
         options |= {"corpus": "" if model.raw else _small_corpus(model, scale)}
         options |= {"backbone": small.backbone_to_improve(scale.samples)}
         if model.config.startswith(SENTENCES):  # two views of a sentence differ by dropout alone
-            options |= {"dropout": 0.1, "batch_queries": max(scale.batch // 2, 1)}
+            options |= {"dropout": 0.1, "batch_size": max(scale.batch // 2, 1)}
     elif not model.raw:
         options |= {"corpus": _corpus(given.corpus, model.config, scale.data)}
     if model.cut:

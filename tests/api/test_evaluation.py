@@ -85,7 +85,7 @@ def test_a_training_is_that_of_the_command(
 ) -> None:
     given = {
         "variant": "full-dim", "corpus": str(tiny_corpus), "backbone": str(tiny_backbone),
-        "dims": [8], "steps": 2, "batch_queries": 4, "evaluate_steps": 0, **FP32,
+        "dims": [8], "steps": 2, "batch_size": 4, "evaluate_steps": 0, **FP32,
     }  # fmt: skip
     expected = train(read_train_settings(None, (), given), tmp_path / "command").card
 

@@ -19,7 +19,7 @@ def test_options_overrule_words_and_words_the_file(tmp_path: Path) -> None:
     settings = read_train_settings(path, ["seed=2", "variant=mrl"], {"variant": "dims"})
 
     assert (settings.steps, settings.seed, settings.variant) == (1, 2, "dims")
-    assert settings.batch_queries == 8
+    assert settings.batch_size == 8
 
 
 def test_typed_steps_overrule_the_epochs_of_a_file(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_typed_steps_overrule_the_epochs_of_a_file(tmp_path: Path) -> None:
         ("layers=2", "layers", (2,)),
         ("checkpoints=L2D8", "checkpoints", ("L2D8",)),
         ("epochs=2", "epochs", 2.0),
-        ("batch_size=4", "batch_queries", 4),
+        ("batch_size=4", "batch_size", 4),
         ("pooling = mean ", "pooling", "mean"),
         ("full_dim=true", "full_dim", True),
         ("query_prefix=query: ", "query_prefix", "query: "),

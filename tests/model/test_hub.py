@@ -63,7 +63,7 @@ def test_a_training_and_a_fit_begin_from_the_revision_and_record_it(
 ) -> None:
     words = [
         f'backbone="{NAME}"', "revision=v1", f'corpus="{tiny_corpus}"', "steps=1", "device=cpu",
-        "batch_queries=4", "evaluate_steps=0", "dims=[8]", "learning_rate=1e-12", "freeze=false",
+        "batch_size=4", "evaluate_steps=0", "dims=[8]", "learning_rate=1e-12", "freeze=false",
     ]  # fmt: skip
     train(read_train_settings(None, words), tmp_path / "trained")
     (tmp_path / "texts.txt").write_text("read a file\nopen a list of lines\n" * 20)

@@ -161,7 +161,7 @@ def test_it_trains_with_lora_and_all_its_modules(
     name: str, published: Callable[[str], Path], tiny_corpus: Path, tmp_path: Path
 ) -> None:
     settings = TrainSettings(
-        variant="elastic", corpus=str(tiny_corpus), backbone=str(published(name)), batch_queries=4,
+        variant="elastic", corpus=str(tiny_corpus), backbone=str(published(name)), batch_size=4,
         steps=1, evaluate_steps=1, query_length=16, document_length=24, lora_rank=2, device="cpu",
     )  # fmt: skip
 

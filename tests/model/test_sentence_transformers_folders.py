@@ -363,7 +363,7 @@ def test_the_hub_is_asked_for_the_weights_of_the_modules(
 
 def settings(backbone: Path, corpus: Path, *words: str) -> list[str]:
     return [
-        f'backbone="{backbone}"', f'corpus="{corpus}"', "steps=2", "batch_queries=4",
+        f'backbone="{backbone}"', f'corpus="{corpus}"', "steps=2", "batch_size=4",
         "evaluate_steps=0", "device=cpu", "query_length=16", "document_length=16", *words,
     ]  # fmt: skip
 

@@ -23,7 +23,7 @@ QUERIES = ["open the file", "a list of numbers and a class of text", "path", "cl
 def settings(tiny_backbone: Path, tiny_corpus: Path) -> TrainSettings:
     return TrainSettings(
         variant="plain", backbone=str(tiny_backbone), corpus=str(tiny_corpus), device="cpu",
-        dtype="fp32", steps=3, batch_queries=4, dropout=0.0, learning_rate=1e-3, seed=5,
+        dtype="fp32", steps=3, batch_size=4, dropout=0.0, learning_rate=1e-3, seed=5,
         evaluate_steps=0,
     )  # fmt: skip
 
@@ -87,7 +87,7 @@ def test_exits_alone_are_trained_beside_a_frozen_encoder(
 def test_training_exits_alone_lowers_the_loss(settings: TrainSettings, tmp_path: Path) -> None:
     ours = replace(settings, variant="exits", steps=40, learning_rate=1e-2, log_steps=5)
 
-    report = train(replace(ours, batch_queries=12), tmp_path / "exits")
+    report = train(replace(ours, batch_size=12), tmp_path / "exits")
 
     assert report.last_loss < report.first_loss
     with pytest.raises(UserError, match="freeze = true"):

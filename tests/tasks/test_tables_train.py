@@ -13,7 +13,7 @@ from m2dr.cli import main
 from m2dr.model.checkpoint import read_card
 
 SETTINGS = (
-    "query_length=16 document_length=16 batch_queries=4 negatives=2 evaluate_steps=0 dropout=0.1"
+    "query_length=16 document_length=16 batch_size=4 negatives=2 evaluate_steps=0 dropout=0.1"
 )
 
 

@@ -18,7 +18,7 @@ Train = Callable[..., object]
 @pytest.fixture
 def settings(tiny_backbone: Path, tiny_corpus: Path) -> TrainSettings:
     return TrainSettings(
-        variant="plain", corpus=str(tiny_corpus), backbone=str(tiny_backbone), batch_queries=4,
+        variant="plain", corpus=str(tiny_corpus), backbone=str(tiny_backbone), batch_size=4,
         steps=3, save_steps=2, evaluate_steps=0, query_length=8, document_length=16, device="cpu",
     )  # fmt: skip
 

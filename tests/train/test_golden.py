@@ -16,7 +16,7 @@ from m2dr.tasks.train import train
 
 GOLDEN = tomllib.loads(Path(__file__).with_name("golden.toml").read_text())
 RUN = ("steps=3", "log_steps=1", "learning_rate=1e-3", "dropout=0.0", "dtype=fp32", "device=cpu")
-TRAIN = (*RUN, "batch_queries=4", "query_length=8", "document_length=16")
+TRAIN = (*RUN, "batch_size=4", "query_length=8", "document_length=16")
 ROWS = {
     **{name: (f"variant={name}",) for name in VARIANTS},
     **{f"{name} faithful": (f"variant={name}", "faithful=true") for name in FAITHFUL},
@@ -89,7 +89,7 @@ def test_pretraining_has_the_losses_that_it_had(tiny_corpus: Path, tmp_path: Pat
         f'backbone="{make_backbone(tmp_path / "bert", masks=True)}"',
         f'corpus="{tiny_corpus}"',
     )
-    settings = read_pretrain_settings(None, [*RUN, *paths, "batch_texts=4", "length=16"])
+    settings = read_pretrain_settings(None, [*RUN, *paths, "batch_size=4", "length=16"])
 
     report = pretrain(settings, tmp_path / "model")
 
