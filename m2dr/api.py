@@ -1,5 +1,6 @@
 """The Python interface: what `import m2dr` gives."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from os import PathLike, fspath
 from pathlib import Path
@@ -14,6 +15,7 @@ from m2dr.tasks.search import Index
 
 if TYPE_CHECKING:
     import pandas
+    from transformers import TrainerCallback
 
     from m2dr.tasks.pick import Choice
 
@@ -30,6 +32,7 @@ def train(
     config: Named | None = None,
     resume: bool = False,
     overwrite: bool = False,
+    callbacks: "Sequence[TrainerCallback]" = (),
     **settings: Any,  # each of a type of its own, checked
 ) -> Encoder:
     """Train one encoder whose every layer and every prefix can retrieve, as `m2dr train` does.
@@ -41,7 +44,12 @@ def train(
         config: TOML file of settings, or the name of a built-in one; keywords overrule it.
         resume: whether to go on with a training that was interrupted.
         overwrite: whether to begin again in a folder that is in use.
+        callbacks: of transformers' Trainer, such as EarlyStoppingCallback, whose score is the mean
+            quality of the trained cuts on dev.
         settings: those of `m2dr train --help`, such as variant, corpus, backbone, steps or dims.
+            `loss` may also be a function of logits [..., B, N], the scores over the temperature,
+            whose column b is the positive of query b, and of excluded documents [B, N] that
+            returns [...].
 
     Returns:
         The trained model, all layers and dims.
@@ -55,13 +63,14 @@ def train(
     from m2dr.tasks.run_folder import folder_of, resumed
 
     file = find_config(config)
+    loss = settings.pop("loss") if callable(settings.get("loss")) else None
     request = read_train_settings(file, (), settings)
     folder = folder_of(request.corpus, request.variant, Path(out) if out else None)
     if resume:
         request = resumed(read_train_settings, folder, file, (), settings)
     if task.separate_cuts(request):
         raise UserError(f"variant = {request.variant} trains a model for each cut; name one cut.")
-    report = task.train(request, folder, resume, overwrite)
+    report = task.train(request, folder, resume, overwrite, callbacks, loss)
     return Encoder(report.folder, device=request.device, dtype=request.dtype)
 
 

@@ -32,12 +32,15 @@ from m2dr.tasks.run_folder import (
 )
 from m2dr.tasks.training_data import TrainingData, kind_of, open_training_data
 from m2dr.train.module import TrainingModule
+from m2dr.train.objective import ScoreLoss
 from m2dr.train.trainer import (
+    Callbacks,
     Examples,
     Plan,
     Trainer,
     last_complete_checkpoint,
     step_of,
+    stops_early,
 )
 
 FIT_TEXTS = 4096  # documents and training queries that a fit inside a training reads, at most
@@ -112,9 +115,22 @@ class Setup:
 
 @at_revision
 def train(
-    settings: TrainSettings, folder: Path, resume: bool = False, overwrite: bool = False
+    settings: TrainSettings,
+    folder: Path,
+    resume: bool = False,
+    overwrite: bool = False,
+    callbacks: Callbacks = (),
+    loss: ScoreLoss | None = None,
 ) -> TrainReport:
     """Train as `settings` say, and write the model folder.
+
+    Args:
+        settings: of the training.
+        folder: of the model.
+        resume: whether to go on with a training that was interrupted.
+        overwrite: whether to begin again in a folder that is in use.
+        callbacks: of transformers' Trainer.
+        loss: base loss, in place of that of the settings.
 
     Raises:
         UserError: anything a person can fix, before the first step where it can be known.
@@ -122,8 +138,10 @@ def train(
     """
     begun = time.monotonic()
     refuse_backbone(settings.backbone, folder)
-    setup = prepare(settings, folder)
+    setup = prepare(settings, folder, loss)
     encoder, plan, data = setup.encoder, setup.plan, setup.data
+    if stops_early(callbacks) and not plan.evaluate_steps:
+        raise UserError(f"Early stopping needs a score on dev; {data.name} was asked for none.")
     with opened(folder, settings, resume, overwrite):
         kind = f"{encoder.device.type} in {'bf16' if plan.bf16 else 'fp32'}"
         steps = counted(plan.steps, "steps")
@@ -140,7 +158,8 @@ def train(
                 merge_lora(encoder)
             return checkpoint.save(encoder, setup.tokenizer, _with_exits(setup), folder)
 
-        report = run(setup, quality if data.quality else None, save, folder, resume, "Training")
+        scored = quality if data.quality else None
+        report = run(setup, scored, save, folder, resume, "Training", callbacks)
     measure = "nDCG@10" if data.kind == "documents" else "Spearman"
     return replace(report, measure=measure, seconds=time.monotonic() - begun)
 
@@ -152,6 +171,7 @@ def run(
     folder: Path,
     resume: bool,
     what: str,
+    callbacks: Callbacks = (),
 ) -> TrainReport:
     """Train to the end, from the last complete checkpoint if resumed, and save the model.
 
@@ -169,7 +189,9 @@ def run(
         return f"loss {last['loss']:.3f} at step {last['step']}" if "loss" in last else ""
 
     with progress(what, plan.steps, "steps", loss) as advance:
-        trainer = Trainer(setup.module, plan, setup.examples, setup.batch, quality, on_step)
+        trainer = Trainer(
+            setup.module, plan, setup.examples, setup.batch, quality, on_step, callbacks
+        )
         checkpoints, processes = folder / CHECKPOINTS, process_count()
         found = last_complete_checkpoint(checkpoints, processes) if resume else None
         if resume:
@@ -201,15 +223,17 @@ def run(
     trainer.accelerator.wait_for_everyone()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     seconds, best = time.monotonic() - begun, trainer.state.best_metric
-    return TrainReport(folder, card, plan.steps, losses[0], losses[-1], best, "", seconds)
+    steps = trainer.state.global_step  # fewer than planned where a callback stopped it
+    return TrainReport(folder, card, steps, losses[0], losses[-1], best, "", seconds)
 
 
-def prepare(settings: TrainSettings, folder: Path) -> Setup:
+def prepare(settings: TrainSettings, folder: Path, loss: ScoreLoss | None = None) -> Setup:
     """Load and check all that a training needs; nothing is written."""
     device = choose_training_device(settings.device)
     data = open_training_data(settings)
     recipe = recipe_of(settings, data.kind)
-    recipe = replace(recipe, card=replace(recipe.card, negatives=data.negatives))
+    card = replace(recipe.card, negatives=data.negatives)
+    recipe = replace(recipe, card=card, setting=replace(recipe.setting, custom=loss))
     if settings.batch_size > data.count:
         raise UserError(
             f"batch_size = {settings.batch_size} was asked for; {data.name} has "

@@ -32,6 +32,7 @@ from m2dr.train.scores import own_scores, prefix_scores
 from m2dr.train.terms import StepTerms, Term
 
 LossWeights = tuple[float, float, float]  # of AnglE's parts: cosine, in-batch, angle
+ScoreLoss = Callable[[Tensor, Tensor], Tensor]  # logits [..., B, N], excluded [B, N] to [...]
 POSITIVE = 0.8  # least label of a pair of sentences that is a positive of the batch
 
 
@@ -51,6 +52,7 @@ class Setting:
     seed: int = 0  # of what a step draws
     distill: Distill = "none"  # loss on a teacher's scores
     distill_temperature: float = 1.0  # divides them
+    custom: ScoreLoss | None = None  # in place of `loss`
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,9 @@ class Objective(nn.Module):
         return weights * torch.exp(-log_variances[chosen])
 
     def _name(self, term: Term) -> str:
-        own = {"retrieve": self.setting.loss, "distill": self.setting.distill}
+        setting = self.setting
+        base = getattr(setting.custom, "__name__", setting.loss)
+        own = {"retrieve": base, "distill": setting.distill}
         return f"layer-{term.cut.layer:02d}/{own.get(term.kind) or term.kind.split()[0]}"
 
 
@@ -340,6 +344,8 @@ def base_losses(batch: ScoredBatch, setting: Setting) -> Tensor:
         [L, K] nats.
     """
     scores, excluded, temperature = batch.scores, batch.excluded, setting.temperature
+    if setting.custom is not None:
+        return setting.custom(scores / temperature, excluded)
     positive = None if batch.labels is None else batch.labels >= POSITIVE
 
     def ranked() -> Tensor:

@@ -17,13 +17,20 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.utils.data import Dataset
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    EarlyStoppingCallback,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.integrations.integration_utils import TensorBoardCallback
 
 from m2dr.core.errors import UserError
 from m2dr.core.settings import RunSettings
 
 Example = TypeVar("Example")
+Callbacks = Sequence[TrainerCallback]
 BEST = "quality"  # name of the dev measure in the trainer's state
 FRESH = ("objective.", "exit_heads.", "head.")  # parts of the names of what begins untrained
 
@@ -114,6 +121,11 @@ class Examples(Dataset[Example], Generic[Example]):
         return self._example(epoch, int(self._order[1][place]))
 
 
+def stops_early(callbacks: Callbacks) -> bool:
+    """Return whether one of them stops a training whose score on dev rises no more."""
+    return any(isinstance(callback, EarlyStoppingCallback) for callback in callbacks)
+
+
 def last_complete_checkpoint(folder: Path, processes: int = 1) -> Path | None:
     """Return the newest complete checkpoint of a folder; None where there is none.
 
@@ -161,6 +173,7 @@ class Trainer(transformers.Trainer):
         quality: returns the dev measure of each cut, by name, whose mean decides which checkpoint
             is the best; None: the last checkpoint is kept.
         on_step: called with each step and what was logged last, with the `step` of the last loss.
+        callbacks: further ones of transformers.
     """
 
     def __init__(
@@ -171,11 +184,12 @@ class Trainer(transformers.Trainer):
         batch: Callable[[Sequence[Example]], Mapping[str, object]],
         quality: Callable[[], Mapping[str, float]] | None,
         on_step: Callable[[int, Mapping[str, float]], None],
+        callbacks: Callbacks = (),
     ) -> None:
         logging.getLogger("transformers").setLevel(logging.ERROR)
         self._plan, self._module = plan, module
         arguments = plan.arguments()
-        callbacks: list[TrainerCallback] = [_StepCallback(on_step, plan.settings.save_steps)]
+        callbacks = [_StepCallback(on_step, plan.settings.save_steps), *callbacks]
         if "tensorboard" in plan.settings.reporters and arguments.process_index == 0:
             from torch.utils.tensorboard import SummaryWriter
 
