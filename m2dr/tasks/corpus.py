@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def open_corpus(name: str) -> Dataset:
 
     Its indexes and results are called after its file or folder, or as NAME=PATH says.
     """
-    called, path = _named(name)
+    called, path = named(name)
     if not pydocs.is_cached(path):
         say(f"Reading {path} from the docstrings of this Python, once; it takes up to a minute")
     dataset = open_dataset(path)
@@ -36,12 +37,13 @@ def open_corpus(name: str) -> Dataset:
 
 def absolute(name: str) -> str:
     """Return the name of a corpus as it is understood in any working folder."""
-    called, path = _named(name)
+    called, path = named(name)
     path = str(Path(path).resolve()) if Path(path).exists() else path
     return f"{called}={path}" if called else path
 
 
-def _named(name: str) -> tuple[str, str]:
+def named(name: str) -> tuple[str, str]:
+    """Return NAME and PATH of NAME=PATH; NAME is empty where a corpus is not written so."""
     called, _, path = name.partition("=")
     return (called, path) if path and not Path(name).exists() else ("", name)
 
@@ -62,6 +64,23 @@ def document_line(document: Document) -> str:
     if document.fields:
         table["metadata"] = dict(document.fields)
     return json.dumps(table, ensure_ascii=False) + "\n"
+
+
+def write_documents(documents: Iterable[Document], path: Path) -> None:
+    """Write a corpus.jsonl.
+
+    Raises:
+        UserError: two documents have one id, an id cannot stand in a run file, or there is none.
+    """
+    seen: set[str] = set()
+    with path.open("w", encoding="utf-8") as file:
+        for document in documents:
+            if document.id in seen:
+                raise UserError(f"Two documents have the id {document.id!r}.")
+            seen.add(document.id)
+            file.write(document_line(document))
+    if not seen:
+        raise UserError("No documents were given.")
 
 
 @dataclass(frozen=True)

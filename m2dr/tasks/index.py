@@ -41,7 +41,7 @@ from m2dr.index.vectors import prefixes
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device, choose_dtype
-from m2dr.tasks.corpus import document_line, open_corpus
+from m2dr.tasks.corpus import document_line, named, open_corpus
 from m2dr.tasks.encode_corpus import encode_stores
 from m2dr.tasks.encoder import document_layers, embed_texts, label_of, newest_model
 from m2dr.tasks.fit_index import fit_exits
@@ -155,7 +155,7 @@ def sync(
         UserError: the corpus is no such folder, a docid to add is there already, one to delete is
             not, or no document would be left; nothing has changed then.
     """
-    path = Path(request.corpus) / CORPUS
+    path = Path(named(request.corpus)[1]) / CORPUS
     if not path.is_file():
         raise UserError(
             f"Documents of {request.corpus} were to be changed, which is no folder with a "

@@ -5,6 +5,7 @@ A query text passes `Searcher`: the tokenizer and the cut encoder of `tasks.enco
 """
 
 import shutil
+import tempfile
 import threading
 import time
 import warnings
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError, counted, nearest
-from m2dr.core.files import atomic_path, list_folder, refuse_same_file, sha256_of
+from m2dr.core.files import list_folder, refuse_same_file, sha256_of
 from m2dr.core.progress import printable, progress, say
 from m2dr.core.records import Cut, Document, ModelCard, Query, Ranking, Run
 from m2dr.core.requests import (
@@ -58,7 +59,7 @@ from m2dr.index.manifest import (
 from m2dr.index.searchable import Searchable
 from m2dr.index.store import open_store
 from m2dr.model.checkpoint import read_card
-from m2dr.tasks.corpus import check_documents, document_line, open_corpus
+from m2dr.tasks.corpus import check_documents, open_corpus, write_documents
 from m2dr.tasks.encoder import (
     Encoder,
     Item,
@@ -665,7 +666,7 @@ class Index:
         model: Encoder | str | PathLike[str],
         documents: str | PathLike[str] | Iterable[Item],
         *,
-        name: str = "documents",
+        name: str = "",
         folder: str | PathLike[str] = INDEXES,
         overwrite: bool = False,
         **options: Any,
@@ -680,8 +681,8 @@ class Index:
             documents: strings, or dicts with a text and perhaps a title, an id and other fields,
                 by which a search may filter; they are kept in FOLDER/NAME/corpus.jsonl. Or the
                 name of a corpus, as `m2dr index` takes it.
-            name: of the documents, for later: `m2dr search --corpus FOLDER/NAME`. Not used for a
-                corpus that has a name.
+            name: of the documents, for later: `m2dr search --corpus FOLDER/NAME`. By default those
+                in memory are named by their content, and a corpus by its own name.
             folder: of the indexes.
             overwrite: whether to encode again; other documents of that name are replaced then, with
                 all indexes of them.
@@ -694,12 +695,8 @@ class Index:
         """
         encoder = model if isinstance(model, Encoder) else None
         root = Path(folder)
-        if isinstance(documents, str | PathLike):
-            corpus = fspath(documents)
-        else:
-            if Path(name).name != name or name == "..":
-                raise UserError(f"name = {name!r} is not that of a folder.")
-            corpus = str(root / name)
+        if Path(name).name != name or name == "..":
+            raise UserError(f"name = {name!r} is not that of a folder.")
         shared: dict[str, Any] = {"root": root}
         if encoder:
             shared |= {name: encoder.options[name] for name in ("device", "dtype")}
@@ -707,12 +704,15 @@ class Index:
         from m2dr.tasks.index import check_index_request, index_corpus
 
         named = encoder.name if encoder else fspath(model)  # type: ignore[arg-type]  # a name
-        own = {"corpus": corpus, "model": named, "overwrite": overwrite}
-        asked = request_of(IndexRequest, own | shared | options)
-        if not isinstance(documents, str | PathLike):
+        asked = request_of(
+            IndexRequest, {"model": named, "overwrite": overwrite} | shared | options
+        )
+        if isinstance(documents, str | PathLike):
+            corpus = f"{name}={fspath(documents)}" if name else fspath(documents)
+        else:
             check_index_request(asked)  # before the index that is there is replaced
-            _keep(documents, root / name, overwrite)
-        index_corpus(asked)
+            corpus = str(_keep(documents, root, name, overwrite))
+        index_corpus(replace(asked, corpus=corpus))
         if encoder:
             shared |= {
                 "query_layer": encoder.layer,
@@ -720,6 +720,53 @@ class Index:
                 "runtime": encoder.options["runtime"] if encoder.layer else "torch",
             }
         return cls(SearchRequest(corpus, named, **shared))
+
+    @classmethod
+    def load(cls, folder: str | PathLike[str], **options: Any) -> "Index":
+        """Open what `save` wrote; `options` as `open` takes them, the model by default its own.
+
+        Raises:
+            UserError: the folder holds no index or several, or its model is not there.
+        """
+        home = only_home(Path(folder))
+        name = home.parent.relative_to(folder)
+        model = StoreManifest.read(store_folders_of(home)[-1]).label.model
+        return cls.open(f"{name}={home.parent}", **{"root": folder, "model": model} | options)
+
+    def save(self, folder: str | PathLike[str]) -> Path:
+        """Copy vectors, indexes and texts to a folder for `load`, and return it.
+
+        It may be moved to another machine, where `load` is given the model.
+
+        Raises:
+            UserError: the folder is not empty, or the documents lie in Milvus.
+        """
+        target, home = Path(folder), self.resolved.home
+        if list_folder(target):
+            raise UserError(f"{target} is not empty.")
+        if not home.is_dir():
+            raise UserError(f"{self!r} has no vectors in {home.parent} to save.")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".", dir=target.parent) as aside:
+            corpus = Path(aside, "saved", self.resolved.corpus)
+            shutil.copytree(home, corpus / home.name)
+            write_documents(self.resolved.dataset.documents(), corpus / CORPUS)
+            Path(aside, "saved").replace(target)
+        return target
+
+    def __len__(self) -> int:
+        """Return the number of documents."""
+        return self.searcher().documents.documents
+
+    def get(self, docid: str) -> dict[str, Value]:
+        """Return a document as `add` takes it: id, title, text and its own fields.
+
+        Raises:
+            UserError: there is none of that id, or the corpus is not on this machine.
+        """
+        document = self.resolved.dataset.document(docid)
+        fields = typed(document.fields, self.searcher().kinds)
+        return {"id": docid, "title": document.title, "text": document.text} | fields
 
     def __repr__(self) -> str:
         return f"Index({self.resolved.corpus!r}, model={self.resolved.model!r})"
@@ -887,26 +934,26 @@ def _is_index(name: str) -> bool:
     return above and not Path(name, CORPUS).exists()  # of Index.build: a corpus too
 
 
-def _keep(items: Iterable[Item], folder: Path, overwrite: bool) -> None:
-    """Write documents as corpus.jsonl of a folder.
+def _keep(items: Iterable[Item], root: Path, name: str, overwrite: bool) -> Path:
+    """Write documents as corpus.jsonl of a folder of `root`, named by them by default; return it.
 
     Raises:
         UserError: two have one id, or it holds other documents and may not overwrite them.
     """
-    path = folder / CORPUS
-    known = path.exists()
-    seen: set[str] = set()
-    with atomic_path(path) as unfinished:
-        with unfinished.open("w", encoding="utf-8") as file:
-            for document in as_documents(items):
-                if document.id in seen:
-                    raise UserError(f"Two documents have the id {document.id!r}.")
-                seen.add(document.id)
-                file.write(document_line(document))
-        if not seen:
-            raise UserError("No documents were given.")
-        changed = known and sha256_of(path) != sha256_of(unfinished)
-        if changed and not overwrite:
-            raise UserError(f"{folder} holds other documents; give another name or overwrite=True.")
-        for index in [each for each in list_folder(folder) if changed and layer_folders(each)]:
-            shutil.rmtree(index)
+    root.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".", dir=root) as aside:
+        unfinished = Path(aside, CORPUS)
+        write_documents(as_documents(items), unfinished)
+        digest = sha256_of(unfinished)
+        folder = root / (name or f"documents-{digest[:DIGITS]}")
+        path = folder / CORPUS
+        if path.exists() and sha256_of(path) != digest:
+            if name and not overwrite:
+                raise UserError(
+                    f"{folder} holds other documents; give another name or overwrite=True."
+                )
+            for index in [each for each in list_folder(folder) if layer_folders(each)]:
+                shutil.rmtree(index)
+        folder.mkdir(exist_ok=True)
+        unfinished.replace(path)
+    return folder

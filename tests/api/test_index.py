@@ -1,6 +1,7 @@
 """m2dr.Index.build: documents of Python code are indexed as a corpus, and searched."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -71,7 +72,7 @@ def test_strings_are_numbered(model: m2dr.Encoder, tmp_path: Path) -> None:
 def test_built_again(
     model: m2dr.Encoder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = {"folder": tmp_path, "exits": False}
+    given = {"folder": tmp_path, "exits": False, "name": "documents"}
     m2dr.Index.build(model, DOCUMENTS, **given)
     capsys.readouterr()
 
@@ -92,7 +93,7 @@ def test_records_of_pandas(model: m2dr.Encoder, tmp_path: Path) -> None:
         {"id": "no\u00a0break", "title": "a", "text": "file", "year": float("nan")},
     ]
 
-    index = m2dr.Index.build(model, rows, folder=tmp_path, exits=False)
+    index = m2dr.Index.build(model, rows, folder=tmp_path, exits=False, name="documents")
 
     assert {hit.docid for hit in index.search("open").hits} == {"7", "no\u00a0break"}
     lines = (tmp_path / "documents" / "corpus.jsonl").read_text().splitlines()
@@ -134,7 +135,7 @@ def test_refusals(
 def test_a_mistake_replaces_nothing(
     wrong: dict[str, object], model: m2dr.Encoder, tmp_path: Path
 ) -> None:
-    given = {"model": model, "folder": tmp_path, "exits": False}
+    given = {"model": model, "folder": tmp_path, "exits": False, "name": "mine"}
     m2dr.Index.build(documents=DOCUMENTS, **given)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
@@ -145,7 +146,8 @@ def test_a_mistake_replaces_nothing(
 
 
 def test_add_and_delete(model: m2dr.Encoder, tmp_path: Path) -> None:
-    index = m2dr.Index.build(model, DOCUMENTS, dims=[8], exits=False, folder=tmp_path)
+    given = {"dims": [8], "exits": False, "name": "documents"}
+    index = m2dr.Index.build(model, DOCUMENTS, folder=tmp_path, **given)
     index.search(TEXT, k=9)  # what is open now must not answer later
     more = [{"id": "new", "title": "", "text": TEXT}, {"id": "d3", "text": "run list"}]
 
@@ -160,7 +162,7 @@ def test_add_and_delete(model: m2dr.Encoder, tmp_path: Path) -> None:
     assert (deleted.deleted, deleted.documents) == (1, 9)
     assert repr(index) == f"Index('documents', model={model.name!r})"
     kept = [row for row in DOCUMENTS if row["id"] not in ("d0", "d3")] + more
-    fresh = m2dr.Index.build(model, kept, dims=[8], exits=False, folder=tmp_path / "fresh")
+    fresh = m2dr.Index.build(model, kept, folder=tmp_path / "fresh", **given)
     for one in (
         index,
         m2dr.open_index(
@@ -176,3 +178,49 @@ def test_add_and_delete(model: m2dr.Encoder, tmp_path: Path) -> None:
         )
     with pytest.raises(UserError, match="d0"):
         index.delete(["d0"])
+
+
+def test_without_a_name_documents_are_named_by_their_content(
+    model: m2dr.Encoder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = {"folder": tmp_path, "exits": False}
+    first = m2dr.Index.build(model, DOCUMENTS, **given)
+    second = m2dr.Index.build(model, DOCUMENTS[:3], **given)
+    capsys.readouterr()
+    again = m2dr.Index.build(model, DOCUMENTS, **given)
+
+    assert "Encoding" not in capsys.readouterr().err
+    assert (len(first), len(second), len(again)) == (9, 3, 9)
+    first.delete(["d0"])
+    assert len(m2dr.Index.build(model, DOCUMENTS, **given)) == 9
+
+
+def test_name_of_a_file(model: m2dr.Encoder, tmp_path: Path) -> None:
+    (tmp_path / "f.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in DOCUMENTS))
+
+    index = m2dr.Index.build(model, tmp_path / "f.jsonl", name="mine", folder=tmp_path, exits=False)
+
+    assert index.resolved.home.parent == tmp_path / "mine"
+
+
+def test_saved_and_loaded(model: m2dr.Encoder, tmp_path: Path) -> None:
+    rows = [row | {"year": n} for n, row in enumerate(DOCUMENTS)]
+    index = m2dr.Index.build(model, rows, dims=[8, 32], folder=tmp_path / "here")
+    expected = index.search(TEXT, dim=8, k=9).hits
+
+    index.save(tmp_path / "saved" / "index")
+    shutil.rmtree(tmp_path / "here")
+    loaded = m2dr.Index.load(tmp_path / "saved" / "index", **FP32)
+
+    found = loaded.search(TEXT, dim=8, k=9).hits
+    assert [(hit.docid, hit.text) for hit in found] == [
+        (row["id"], "{title} {text}".format(**row))
+        for row in (rows[int(hit.docid[1:])] for hit in expected)
+    ]
+    assert loaded.get("d4") == rows[4]
+    loaded.add([loaded.get("d4") | {"id": "new"}])
+    assert len(loaded) == 10
+    with pytest.raises(UserError, match="holds no document 'd99'"):
+        loaded.get("d99")
+    with pytest.raises(UserError, match="is not empty"):
+        loaded.save(tmp_path / "saved")
