@@ -7,6 +7,7 @@ from datetime import date, time
 from decimal import Decimal
 from functools import cached_property
 from hashlib import sha256
+from itertools import count
 from math import isfinite
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -15,7 +16,7 @@ import numpy as np
 
 from m2dr.core.errors import UserError, nearest
 from m2dr.core.records import Document, Fields, Judgement, Query
-from m2dr.data.tables import Ids, Row, StoredRows, column, id_of, parsed, text_of
+from m2dr.data.tables import Ids, Row, StoredRows, column, id_of, optional, parsed, text_of
 
 # Given negatives kept per query. A group draws some ten of them, and official files give up to a
 # thousand: 400 million ids, more than fit in memory.
@@ -25,11 +26,12 @@ NEGATIVES_KEPT = 64
 _DROP_OWN_DOCUMENT = {"arguana", "quora"}
 
 # Columns of a document; of several names of one thing the first that has a value counts.
-DOCUMENT_IDS = ("_id", "id", "docid", "document_id")
-DOCUMENT_TEXTS = ("text", "contents")
+# They are those of BEIR, MTEB, Pyserini, Tevatron, PyTerrier, ir_datasets, LangChain and Haystack.
+DOCUMENT_IDS = ("_id", "id", "docid", "document_id", "doc_id", "docno", "pid")
+DOCUMENT_TEXTS = ("text", "contents", "page_content", "content", "passage", "body")
 DOCUMENT_COLUMNS = (*DOCUMENT_IDS, "title", *DOCUMENT_TEXTS)
 _KNOWN = frozenset(DOCUMENT_COLUMNS)
-METADATA = "metadata"  # of BEIR: an object whose keys are fields
+METADATA = ("metadata", "meta")  # an object whose keys are fields: of BEIR and LangChain, Haystack
 
 JudgedQueries = tuple[list[Query], list[Judgement]]  # the queries in file order, the judgements
 Negatives = Mapping[str, tuple[str, ...]]  # query id → docids given as not relevant
@@ -211,7 +213,7 @@ class MemoryCorpus:
 class TableCorpus:
     """The documents of a table, which stay on disk where they are many.
 
-    Iterating streams. The first use of ids reads the file once, and refuses repeated ones.
+    Where the first row has no id, the id of each is its number, from 0. Iterating streams. The first use of ids reads the file once, and refuses repeated ones.
 
     Args:
         path: a file, a folder or `hf:ID`.
@@ -223,8 +225,11 @@ class TableCorpus:
 
     def __init__(self, path: Path, names: tuple[str, ...] = ()) -> None:
         self._path, self._names = path, names
-        if next(iter(self), None) is None:
+        first = next(parsed(path, dict, names), None)
+        if first is None:
             raise UserError(f"{path} holds no document.")
+        self._numbered = optional(first, DOCUMENT_IDS) is None
+        next(iter(self))
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -236,14 +241,17 @@ class TableCorpus:
         return len(self._ids)
 
     def __iter__(self) -> Iterator[Document]:
-        return parsed(self._path, document_of, self._names, scalars=True)
+        numbers = count()
+        return parsed(
+            self._path, lambda row: self._document(row, next(numbers)), self._names, scalars=True
+        )
 
     def __contains__(self, docid: str) -> bool:
         return docid in self._ids
 
     def at(self, row: int) -> Document:
         """See Corpus."""
-        return document_of(self._rows[row])
+        return self._document(self._rows[row], row)
 
     def find(self, docid: str) -> Document:
         """See Corpus."""
@@ -251,11 +259,19 @@ class TableCorpus:
 
     def __getstate__(self) -> dict[str, object]:
         """Return what another process is sent: no ids, whose hashes differ between processes."""
-        return {"_path": self._path, "_names": self._names}
+        return {name: getattr(self, name) for name in ("_path", "_names", "_numbered")}
+
+    def _document(self, row: Row, number: int) -> Document:
+        if self._numbered:
+            if optional(row, DOCUMENT_IDS) is not None:
+                raise ValueError("it has an id, and the first row has none")
+            return document_of(row, str(number))
+        return document_of(row)
 
     @cached_property
     def _ids(self) -> Ids:
-        return Ids(self._rows.ids(DOCUMENT_IDS), lambda row: self.at(row).id, self._path)
+        ids = (each.id for each in self) if self._numbered else self._rows.ids(DOCUMENT_IDS)
+        return Ids(ids, lambda row: self.at(row).id, self._path)
 
     @cached_property
     def _rows(self) -> StoredRows:
@@ -263,18 +279,23 @@ class TableCorpus:
 
 
 def is_document(columns: Collection[str]) -> bool:
-    """Return whether columns hold an id and a text."""
-    return not (set(DOCUMENT_IDS).isdisjoint(columns) or set(DOCUMENT_TEXTS).isdisjoint(columns))
+    """Return whether columns hold a text."""
+    return not set(DOCUMENT_TEXTS).isdisjoint(columns)
 
 
-def document_of(row: Row) -> Document:
+def document_of(row: Row, docid: str | None = None) -> Document:
     """Return the document of a row: an id, a text and perhaps a title; the rest are its fields.
+
+    Args:
+        row: of a table.
+        docid: of a row without an id.
 
     Raises:
         ValueError: there is no id or no text.
     """
-    docid, text, title = row.get("_id"), row.get("text"), row.get("title") or ""
-    docid = id_of(row[column(row, DOCUMENT_IDS)] if docid is None else docid)
+    given, text, title = row.get("_id"), row.get("text"), row.get("title") or ""
+    if docid is None:
+        docid = id_of(row[column(row, DOCUMENT_IDS)] if given is None else given)
     if not isinstance(text, str):
         text = text_of(row[column(row, DOCUMENT_TEXTS)], "the text", empty=True)
     if not isinstance(title, str):
@@ -297,10 +318,11 @@ def own_fields(row: Mapping[str, object], known: Collection[str]) -> Fields:
     """
     fields: dict[str, str] = {}
     for name, value in row.items():
-        if name not in known and name != METADATA:
+        if name not in known and name not in METADATA:
             fields.update(_flattened(name, value))
-    for name, text in _flattened("", row.get(METADATA)):
-        fields.setdefault(name or METADATA, text)
+    for column_name in METADATA:
+        for name, text in _flattened("", row.get(column_name)):
+            fields.setdefault(name or column_name, text)
     return tuple(fields.items())
 
 

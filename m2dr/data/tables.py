@@ -1,4 +1,4 @@
-"""Rows of any file: JSONL, JSON arrays, CSV, TSV, text, parquet, Arrow, folders of these, `hf:ID`.
+"""Rows of any file (JSONL, JSON, CSV, TSV, text, parquet, Arrow, folders, `hf:ID`) or in memory.
 
 Every file is a stream of Arrow record batches. Columns of text files are strings, whatever they
 look like: "007", "1e5" and "NA" stay what they are. JSONL is a column of lines, decoded by row.
@@ -7,8 +7,9 @@ look like: "007", "1e5" and "NA" stay what they are. JSONL is a column of lines,
 import os
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import date
 from functools import lru_cache, partial
 from itertools import accumulate, chain
 from math import isfinite
@@ -138,6 +139,83 @@ def read_lines(path: Path, blank: bool = False) -> Iterator[str]:
     with _reading(path):
         for batch in _lines(path, blank):
             yield from batch.column(0).to_pylist()
+
+
+def rows_of(data: object) -> Iterator[Row]:
+    """Yield the rows of data in memory.
+
+    Args:
+        data: texts, dicts, lists of a query, a positive and negatives, or objects with such
+            attributes (documents of LangChain, LlamaIndex and Haystack, InputExample), in a list or
+            of a generator; a dict of id to one of these, or of columns; a frame of pandas or
+            polars, a table of Arrow, or a `datasets.Dataset`, also by split.
+
+    Raises:
+        UserError: it is none of these.
+    """
+    source: Any = data
+    if hasattr(source, "notna"):  # pandas, where NaN, NaT or NA is missing
+        source = source.astype(object).where(source.notna(), None)
+        if hasattr(source, "columns") and source.index.name is not None:
+            source = source.reset_index()
+        source = source.to_dict(*["records"] * hasattr(source, "columns"))
+    if isinstance(source, Mapping):
+        source = source.get("docstore/data", source)  # as LlamaIndex saves its documents
+        if isinstance(source.get("text"), str):
+            raise UserError("A dict of one document was given, where a list of them is needed.")
+        if source and all(isinstance(values, list) for values in source.values()):
+            source = [
+                dict(zip(source, row, strict=True)) for row in zip(*source.values(), strict=True)
+            ]
+    elif hasattr(source, "with_format") and hasattr(source, "num_rows"):  # of datasets
+        source = source.with_format("arrow")[:]
+    if hasattr(source, "__arrow_c_stream__"):
+        import pyarrow as pa
+
+        part = _Part(Path("The table"), "", iter)
+        for batch in pa.table(source).to_batches():
+            yield from _rows(_scalars(batch), part, 0)
+    elif isinstance(source, Mapping):
+        for name, value in source.items():
+            if hasattr(value, "num_rows"):
+                yield from (row | {"split": split_name(name)} for row in rows_of(value))
+            else:
+                yield {"_id": name} | row_of(value)
+    elif isinstance(source, Iterable) and not isinstance(source, str | bytes):
+        for number, item in enumerate(source):
+            try:
+                yield row_of(item)
+            except ValueError as error:
+                raise UserError(f"Row {number}: {error}.") from None
+    else:
+        raise UserError(f"A list, a dict or a table of rows is needed, not {source!r:.100}.")
+
+
+def row_of(item: Any) -> Row:  # of any form
+    """Return the row of a text, an object, or a list of a query, a positive and negatives.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    item = getattr(item, "texts", item)  # of InputExample
+    if isinstance(item, str):
+        return {"text": item}
+    if isinstance(item, list | tuple) and len(item) > 1 and all(isinstance(t, str) for t in item):
+        return {"query": item[0], "positive": item[1], "negatives": list(item[2:])}
+    if not isinstance(item, Mapping):
+        if not hasattr(item, "__dict__"):
+            raise ValueError(f"it is {item!r:.100}, which has no columns")
+        item = vars(item)
+    for wrapper in ("__data__", "kwargs"):  # as LlamaIndex and LangChain save documents
+        if isinstance(item.get(wrapper), Mapping):
+            item = item[wrapper]
+    if "id_" in item:  # of LlamaIndex; other attributes say how it makes its own texts
+        text = item.get("text") or item.get("text_resource")
+        text = text.get("text") if isinstance(text, Mapping) else getattr(text, "text", text)
+        item = {"_id": item["id_"], "text": text, "metadata": item.get("metadata")}
+    # What is missing is NaN, or NaT, in records of pandas.
+    odd = {key: value for key, value in item.items() if isinstance(value, float | date)}
+    return {key: value for key, value in item.items() if key not in odd or value == value}
 
 
 def columns_of(path: Path) -> list[str]:
@@ -279,8 +357,8 @@ def _of_file(path: Path, names: Sequence[str] = ()) -> "Iterator[pa.RecordBatch]
             for batch in _csv(path, names, "," if suffix == ".csv" else "\t"):
                 header = header or [name.strip().lower() for name in batch.schema.names]
                 yield batch.rename_columns(header)
-        elif suffix == ".json" and first_line(path).startswith("["):
-            yield from _of_array(path)
+        elif suffix == ".json" and not _is_row(first_line(path)):
+            yield from _of_json(path)
         elif suffix in ARROW[:2]:
             from pyarrow.parquet import ParquetFile
 
@@ -338,14 +416,24 @@ def _csv(
             raise
 
 
-def _of_array(path: Path) -> "Iterator[pa.RecordBatch]":
-    """Yield the objects of a JSON array as lines."""
+def _is_row(line: str) -> bool:
+    """Return whether a line is the whole of a JSON object that is no object of rows."""
+    import msgspec
+
+    try:
+        return "docstore/data" not in msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+    except msgspec.MsgspecError:
+        return False
+
+
+def _of_json(path: Path) -> "Iterator[pa.RecordBatch]":
+    """Yield the rows of a JSON array, or of an object of rows by id or by column, as lines."""
     import msgspec
     import pyarrow as pa
 
     with pa.input_stream(str(path), compression="detect") as file:
-        items = msgspec.json.decode(file.read(), type=list[msgspec.Raw])
-    lines = [bytes(item).decode() for item in items]
+        rows = rows_of(msgspec.json.decode(file.read()))
+    lines = [msgspec.json.encode(row).decode() for row in rows]
     yield pa.record_batch([pa.array(lines, pa.string())], [_LINE])
 
 
@@ -413,12 +501,10 @@ def _decoded(batch: "pa.RecordBatch", part: _Part, before: int) -> Iterator[Row]
             row = json.decode(line)
         except DecodeError as error:
             raise UserError(f"{part.path}, row {number} is not JSON: {error}.") from None
-        # A list of texts is a query, a positive and negatives, in sentence-transformers.
-        if isinstance(row, list) and len(row) > 1 and all(isinstance(text, str) for text in row):
-            row = {"query": row[0], "positive": row[1], "negatives": row[2:]}
-        if not isinstance(row, dict):
-            raise UserError(f"{part.path}, row {number} is not a JSON object.")
-        yield row
+        try:
+            yield row_of(row)
+        except ValueError as error:
+            raise UserError(f"{part.path}, row {number}: {error}.") from None
 
 
 def _label_names(schema: "pa.Schema") -> dict[str, list[str]]:

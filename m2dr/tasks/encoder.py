@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
-from datetime import date
 from functools import cached_property, lru_cache, partial, wraps
 from os import PathLike, fspath
 from pathlib import Path
@@ -29,6 +28,7 @@ from m2dr.core.records import Cut, Document, ModelCard, Side
 from m2dr.core.requests import MODELS, EncodeRequest
 from m2dr.data.dataset import DOCUMENT_COLUMNS, DOCUMENT_IDS, DOCUMENT_TEXTS, own_fields
 from m2dr.data.loaders import open_texts
+from m2dr.data.tables import rows_of
 from m2dr.data.tokens import Ragged, batched, buckets, pad
 from m2dr.index.manifest import Label
 from m2dr.index.vectors import prefixes
@@ -673,24 +673,16 @@ class QueryEncoder:
 
 
 def as_documents(items: Iterable[Item], numbered: bool = True) -> Iterator[Document]:
-    """Yield documents of strings, or of dicts with a text and perhaps a title, an id and fields.
+    """Yield documents of rows with a text and perhaps a title, an id and fields.
 
     Args:
-        items: documents.
+        items: documents, in any form that `m2dr.data.tables.rows_of` takes.
         numbered: whether those without an id have their number, from 0, as id.
 
     Raises:
         UserError: an item has no text, or no id although it needs one.
     """
-    if isinstance(items, str | bytes | Mapping) or hasattr(items, "columns"):
-        raise UserError(f"Give a list of strings or dicts, not {type(items).__name__}.")
-    for number, item in enumerate(items):
-        row = {"text": item} if isinstance(item, str) else item
-        if not isinstance(row, Mapping):
-            raise UserError(f"Document {number} is {type(item).__name__}; give a string or a dict.")
-        # What is missing is NaN, or NaT, in records of pandas.
-        odd = {key: value for key, value in row.items() if isinstance(value, float | date)}
-        row = {key: value for key, value in row.items() if key not in odd or value == value}
+    for number, row in enumerate(rows_of(items)):
         text = next((row[key] for key in DOCUMENT_TEXTS if row.get(key) is not None), None)
         docid = next((row[key] for key in DOCUMENT_IDS if row.get(key) is not None), None)
         docid = number if docid is None and numbered else docid

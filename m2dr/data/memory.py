@@ -1,0 +1,138 @@
+"""Data in memory, or with columns of other names, as files that every command opens."""
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from os import PathLike, fspath
+from pathlib import Path
+
+import msgspec
+
+from m2dr.core.errors import UserError
+from m2dr.core.files import cache_folder, json_sha256, sha256_of
+from m2dr.data.dataset import METADATA
+from m2dr.data.loaders import open_dataset
+from m2dr.data.qrels import JUDGED, QUERY_IDS, read_judgements
+from m2dr.data.tables import Row, name_of, optional, read_rows, rows_of
+
+Columns = Mapping[str, str]  # by m2dr's name of a column, that of the data
+
+
+def name_of_data(
+    data: object,
+    columns: Columns | None = None,
+    queries: object = None,
+    qrels: object = None,
+    split: str = "test",
+) -> str:
+    """Return a name of data that every command opens: its own, or that of a copy in the cache.
+
+    The copy of data in memory is called after its content, that of a table after the table.
+
+    Args:
+        data: documents, or rows to train on: a name, or what `rows_of` takes.
+        columns: such as {"text": "Body"}, where columns have other names than m2dr's.
+        queries: about the documents: a file, or what `rows_of` takes.
+        qrels: judgements: a file; by query id, relevance by docid or a list of docids; or rows of a
+            query id, a docid and a relevance.
+        split: of the judgements.
+
+    Raises:
+        UserError: the data is of no such form, holds no row, or has no column of that name.
+    """
+    if (queries is None) != (qrels is None):
+        raise UserError("Queries and judgements belong together; one of the two was given.")
+    if isinstance(data, str | PathLike) and queries is None:
+        return _renamed_file(Path(data), columns) if columns else fspath(data)
+    parts = {"corpus.jsonl": _documents(data)}
+    if queries is not None:
+        parts |= {"queries.jsonl": _queries(queries), f"qrels/{split}.jsonl": _judgements(qrels)}
+    home = cache_folder() / "data"
+    home.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".", dir=home) as aside:
+        _write(Path(aside), parts, columns or {})
+        digest = json_sha256([(name, sha256_of(Path(aside, name))) for name in parts])[:12]
+        if queries is None:
+            target = home / f"data-{digest}.jsonl"
+            Path(aside, "corpus.jsonl").replace(target)
+        elif not (target := home / f"data-{digest}").exists():
+            Path(aside).rename(target)
+            Path(aside).mkdir()  # to be removed
+    return str(target)
+
+
+def _renamed_file(path: Path, columns: Columns) -> str:
+    files = [path] if path.is_file() else sorted(path.rglob("*"))
+    stamps = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    key = json_sha256([str(path.resolve()), stamps, dict(columns)])[:12]
+    folder = cache_folder() / "data" / key
+    target = folder / f"{name_of(path)}.jsonl"
+    if not target.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".", dir=folder) as aside:
+            _write(Path(aside), {target.name: read_rows(path)}, columns)
+            Path(aside, target.name).replace(target)
+    return str(target)
+
+
+def _write(folder: Path, parts: Mapping[str, Iterable[Row]], columns: Columns) -> None:
+    """Write rows as JSON lines, with the columns renamed."""
+    encoder, absent = msgspec.json.Encoder(enc_hook=_plain), set(columns.values())
+    for name, rows in parts.items():
+        path, number = folder / name, 0
+        path.parent.mkdir(exist_ok=True)
+        with path.open("wb") as file:
+            for number, row in enumerate(rows, 1):
+                own = {str(each).lower(): each for each in row}  # those of CSV are read in lower case
+                used = {
+                    to: own[name.lower()] for to, name in columns.items() if name.lower() in own
+                }
+                absent -= {columns[to] for to in used}
+                rest = {each: row[each] for each in row if each not in used.values()}
+                file.write(encoder.encode(rest | {to: row[each] for to, each in used.items()}))
+                file.write(b"\n")
+        if not number:
+            raise UserError(f"No rows were given for {path.stem}.")
+    if absent:
+        raise UserError(f"There is no column {min(absent)!r}; the columns are {', '.join(row)}.")
+
+
+def _plain(value: object) -> object:
+    """Return a value of numpy as one of Python; what no JSON holds, such as an image, is left out.
+
+    >>> import numpy
+    >>> _plain(numpy.int64(3)), _plain(print)
+    (3, None)
+    """
+    return value.tolist() if hasattr(value, "tolist") else None
+
+
+def _documents(data: object) -> Iterator[Row]:
+    if not isinstance(data, str | PathLike):
+        yield from rows_of(data)
+        return
+    for document in open_dataset(fspath(data)).documents():
+        row = {"_id": document.id, "title": document.title, "text": document.text}
+        yield row | {METADATA: dict(document.fields)}
+
+
+def _queries(data: object) -> Iterator[Row]:
+    rows = read_rows(Path(data)) if isinstance(data, str | PathLike) else rows_of(data)
+    for number, row in enumerate(rows):
+        yield row if optional(row, QUERY_IDS) is not None else {"_id": number} | row
+
+
+def _judgements(data: object) -> Iterator[Row]:
+    names = [each[0] for each in JUDGED]
+    if isinstance(data, str | PathLike):
+        for each in read_judgements(Path(data)):
+            yield dict(zip(names, (each.query_id, each.document_id, each.relevance), strict=True))
+    elif isinstance(data, Mapping) and not set(data) & {*JUDGED[0]}:  # those of columns
+        for query, judged in data.items():
+            for docid in judged:
+                grade = judged[docid] if isinstance(judged, Mapping) else 1
+                yield dict(zip(names, (query, docid, grade), strict=True))
+    elif isinstance(data, list | tuple) and isinstance(next(iter(data), None), list | tuple):
+        for query, *_, docid, grade in data:
+            yield dict(zip(names, (query, docid, grade), strict=True))
+    else:
+        yield from rows_of(data)
