@@ -5,7 +5,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from m2dr.api import Encoder, Index, UserError, evaluate, fit, open_index, train
+    from m2dr.api import Encoder, Index, UserError, evaluate, fit, mine, open_index, train
 
 __all__ = [
     "Encoder",
@@ -14,6 +14,7 @@ __all__ = [
     "__version__",
     "evaluate",
     "fit",
+    "mine",
     "open_index",
     "train",
 ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from m2dr.core.errors import UserError
 from m2dr.core.requests import EvaluateRequest, PickRequest
 from m2dr.core.settings import request_of
+from m2dr.data.memory import Columns, name_of_data
 from m2dr.evaluate.grid import Grid, text_tables
 from m2dr.tasks.encoder import Encoder, device_name, dtype_name
 from m2dr.tasks.search import Index
@@ -17,10 +18,11 @@ if TYPE_CHECKING:
     import pandas
     from transformers import TrainerCallback
 
+    from m2dr.tasks.mine import MineReport
     from m2dr.tasks.pick import Choice
 
-__all__ = ["Encoder", "EvaluatedGrid", "Index", "UserError", "evaluate", "fit", "open_index",
-           "train"]  # fmt: skip
+__all__ = ["Encoder", "EvaluatedGrid", "Index", "UserError", "evaluate", "fit", "mine",
+           "open_index", "train"]  # fmt: skip
 
 open_index = Index.open
 Named = str | PathLike[str]
@@ -33,6 +35,10 @@ def train(
     resume: bool = False,
     overwrite: bool = False,
     callbacks: "Sequence[TrainerCallback]" = (),
+    corpus: object = None,
+    queries: object = None,
+    qrels: object = None,
+    columns: Columns | None = None,
     **settings: Any,  # each of a type of its own, checked
 ) -> Encoder:
     """Train one encoder whose every layer and every prefix can retrieve, as `m2dr train` does.
@@ -46,7 +52,12 @@ def train(
         overwrite: whether to begin again in a folder that is in use.
         callbacks: of transformers' Trainer, such as EarlyStoppingCallback, whose score is the mean
             quality of the trained cuts on dev.
-        settings: those of `m2dr train --help`, such as variant, corpus, backbone, steps or dims.
+        corpus: a name, as `m2dr index corpus` takes it; or rows to train on, or documents beside
+            `queries` and `qrels`: lists, dicts, frames and data sets, as docs/data.md says.
+        queries: about the documents of `corpus`, in memory or a file.
+        qrels: judgements of the split to train on, {query id: {docid: relevance}}, rows or a file.
+        columns: names of columns that are not m2dr's, such as {"text": "Body"}.
+        settings: those of `m2dr train --help`, such as variant, backbone, steps or dims.
             `loss` may also be a function of logits [..., B, N], the scores over the temperature,
             whose column b is the positive of query b, and of excluded documents [B, N] that
             returns [...].
@@ -62,6 +73,8 @@ def train(
     from m2dr.tasks import train as task
     from m2dr.tasks.run_folder import folder_of, resumed
 
+    split = settings.get("split", "train")
+    settings["corpus"] = _corpus(corpus, columns, queries, qrels, split)
     file = find_config(config)
     loss = settings.pop("loss") if callable(settings.get("loss")) else None
     request = read_train_settings(file, (), settings)
@@ -79,6 +92,8 @@ def fit(
     out: Named | None = None,
     config: Named | None = None,
     overwrite: bool = False,
+    corpus: object = None,
+    columns: Columns | None = None,
     **settings: Any,  # each of a type of its own, checked
 ) -> Encoder:
     """Make every layer and prefix of an encoder retrieve, without training, as `m2dr fit` does.
@@ -90,7 +105,9 @@ def fit(
         out: folder of the model; models/CORPUS-fitted by default.
         config: TOML file of settings, or the name of a built-in one; keywords overrule it.
         overwrite: whether to begin again in a folder that is in use.
-        settings: those of `m2dr fit --help`, such as backbone, corpus, texts or inputs.
+        corpus: as `train` takes it.
+        columns: as `train` takes them.
+        settings: those of `m2dr fit --help`, such as backbone, texts or inputs.
 
     Returns:
         The fitted model, all layers and dims.
@@ -102,6 +119,7 @@ def fit(
     from m2dr.tasks import fit as task
     from m2dr.tasks.run_folder import folder_of
 
+    settings["corpus"] = _corpus(corpus, columns)
     file = find_config(config)
     request = read_fit_settings(file, (), settings)
     folder = folder_of(request.corpus, task.FITTED, Path(out) if out else None)
@@ -109,10 +127,46 @@ def fit(
     return Encoder(report.folder, device=request.device, dtype=request.dtype)
 
 
+def mine(
+    corpus: object,
+    *,
+    out: Named,
+    queries: object = None,
+    qrels: object = None,
+    columns: Columns | None = None,
+    **options: Any,
+) -> "MineReport":
+    """Find hard negatives, and write groups to train with, as `m2dr mine` does.
+
+    Args:
+        corpus: as `train` takes it, with `queries` and `qrels`.
+        out: JSONL file of groups.
+        queries: as `train` takes them.
+        qrels: as `train` takes them.
+        columns: as `train` takes them.
+        options: other fields of `MineRequest`, such as retriever, model, split or negatives.
+
+    Raises:
+        UserError: as `m2dr mine` refuses.
+    """
+    from m2dr.core.requests import MineRequest
+    from m2dr.tasks.mine import mine as task
+
+    name = _corpus(corpus, columns, queries, qrels, options.get("split", "train"))
+    return task(request_of(MineRequest, {"corpus": name, "out": out} | options))
+
+
+def _corpus(data: object, columns: Columns | None, *parts: Any) -> str | None:
+    return None if data is None else name_of_data(data, columns, *parts)
+
+
 def evaluate(
     model: Encoder | Named,
-    corpus: Named,
+    corpus: object,
     *,
+    queries: object = None,
+    qrels: object = None,
+    columns: Columns | None = None,
     folder: Named | None = None,
     device: object = None,
     dtype: object = None,
@@ -125,7 +179,11 @@ def evaluate(
 
     Args:
         model: an encoder, or the folder or id of a model.
-        corpus: pydocs, a folder in BEIR or MS MARCO layout or its bare name, or irds:ID.
+        corpus: pydocs, a folder in BEIR or MS MARCO layout or its bare name, or irds:ID; or
+            documents, as `train` takes them, with `queries` and `qrels`.
+        queries: as `train` takes them.
+        qrels: as `train` takes them.
+        columns: as `train` takes them.
         folder: of the indexes.
         device: auto, cpu, cuda or cuda:N; that of the encoder by default.
         dtype: auto, fp32 or bf16; that of the encoder by default.
@@ -141,7 +199,7 @@ def evaluate(
     own = encoder.options if encoder else {}
     options["documents"] = str(options.get("documents", "trained"))  # also the number of a layer
     given = {
-        "corpora": [fspath(corpus)],
+        "corpora": [name_of_data(corpus, columns, queries, qrels, options.get("split") or "test")],
         "models": [encoder.name if encoder else fspath(model)],  # type: ignore[arg-type]  # a name
         "device": device_name(device or own.get("device")),
         "dtype": dtype_name(dtype or own.get("dtype")),

@@ -213,7 +213,8 @@ class MemoryCorpus:
 class TableCorpus:
     """The documents of a table, which stay on disk where they are many.
 
-    Where the first row has no id, the id of each is its number, from 0. Iterating streams. The first use of ids reads the file once, and refuses repeated ones.
+    Iterating streams. The first use of ids reads the file once, and refuses repeated ones. Where
+    the first row has no id, no row may have one, and the id of each is its number, from 0.
 
     Args:
         path: a file, a folder or `hf:ID`.

@@ -25,7 +25,7 @@ from m2dr.data.tables import (
     suffix_of,
     text_of,
 )
-from m2dr.data.training_rows import QUERIES, answers, open_rows
+from m2dr.data.training_rows import POSITIVES, QUERIES, answers, open_rows
 
 Texts = Callable[[], Iterator[Document]]  # a new iterator at each call
 
@@ -44,8 +44,8 @@ def _open_table(name: str) -> Dataset:
     """Open a table: pairs or groups, or documents without queries."""
     path = Path(name)
     columns = columns_of(path)
-    of_queries = not set(QUERIES).isdisjoint(columns)
-    if columns and not answers(columns) and (is_document(columns) or not of_queries):
+    of_training = not {*QUERIES, *POSITIVES}.isdisjoint(columns)
+    if columns and not answers(columns) and (is_document(columns) or not of_training):
         return Dataset(name_of(path), TableCorpus(path), {})
     return open_rows(name)
 

@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike, fspath
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -60,6 +61,14 @@ def name_of_data(
     return str(target)
 
 
+def renamed(data: Any, columns: Columns | None) -> Any:  # a name, or what `rows_of` takes
+    """Return data with the columns that m2dr knows, where others are named."""
+    if not columns:
+        return data
+    name = name_of_data(data, columns)
+    return name if isinstance(data, str | PathLike) else read_rows(Path(name))
+
+
 def _renamed_file(path: Path, columns: Columns) -> str:
     files = [path] if path.is_file() else sorted(path.rglob("*"))
     stamps = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
@@ -78,19 +87,17 @@ def _write(folder: Path, parts: Mapping[str, Iterable[Row]], columns: Columns) -
     """Write rows as JSON lines, with the columns renamed."""
     encoder, absent = msgspec.json.Encoder(enc_hook=_plain), set(columns.values())
     for name, rows in parts.items():
-        path, number = folder / name, 0
+        path, row = folder / name, Row()
         path.parent.mkdir(exist_ok=True)
         with path.open("wb") as file:
-            for number, row in enumerate(rows, 1):
-                own = {str(each).lower(): each for each in row}  # those of CSV are read in lower case
-                used = {
-                    to: own[name.lower()] for to, name in columns.items() if name.lower() in own
-                }
+            for row in rows:
+                own = {str(each).lower(): each for each in row}  # in lower case, as of a CSV file
+                used = {to: own[of.lower()] for to, of in columns.items() if of.lower() in own}
                 absent -= {columns[to] for to in used}
                 rest = {each: row[each] for each in row if each not in used.values()}
-                file.write(encoder.encode(rest | {to: row[each] for to, each in used.items()}))
-                file.write(b"\n")
-        if not number:
+                renamed_row = rest | {to: row[each] for to, each in used.items()}
+                file.write(encoder.encode(renamed_row) + b"\n")
+        if not row:
             raise UserError(f"No rows were given for {path.stem}.")
     if absent:
         raise UserError(f"There is no column {min(absent)!r}; the columns are {', '.join(row)}.")
@@ -111,8 +118,9 @@ def _documents(data: object) -> Iterator[Row]:
         yield from rows_of(data)
         return
     for document in open_dataset(fspath(data)).documents():
-        row = {"_id": document.id, "title": document.title, "text": document.text}
-        yield row | {METADATA: dict(document.fields)}
+        fields = dict(document.fields)
+        text = {"title": document.title, "text": document.text}
+        yield {"_id": document.id, **text, METADATA[0]: fields}
 
 
 def _queries(data: object) -> Iterator[Row]:

@@ -26,8 +26,8 @@ QUERY_TEXTS = ("query", "text", "query_text", "question", "title")
 # Columns of a table of judgements: query, document, relevance; the first that a row has.
 JUDGED = (
     ("query-id", "query_id", "qid"),
-    ("corpus-id", "corpus_id", "docid", "document_id", "doc_id", "pid"),
-    ("score", "relevance", "rel", "label"),
+    ("corpus-id", "corpus_id", "docid", "document_id", "doc_id", "docno", "pid"),
+    ("score", "relevance", "rel", "label", "grade"),
 )
 _QUOTED = re.compile('"(?:[^"]|"")*"')
 _WHOLE = re.compile(r"[-+]?\d+(\.0*)?")  # some writers give 1 as 1.0

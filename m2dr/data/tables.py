@@ -153,12 +153,7 @@ def rows_of(data: object) -> Iterator[Row]:
     Raises:
         UserError: it is none of these.
     """
-    source: Any = data
-    if hasattr(source, "notna"):  # pandas, where NaN, NaT or NA is missing
-        source = source.astype(object).where(source.notna(), None)
-        if hasattr(source, "columns") and source.index.name is not None:
-            source = source.reset_index()
-        source = source.to_dict(*["records"] * hasattr(source, "columns"))
+    source: Any = _of_pandas(data) if hasattr(data, "notna") else data
     if isinstance(source, Mapping):
         source = source.get("docstore/data", source)  # as LlamaIndex saves its documents
         if isinstance(source.get("text"), str):
@@ -189,6 +184,14 @@ def rows_of(data: object) -> Iterator[Row]:
                 raise UserError(f"Row {number}: {error}.") from None
     else:
         raise UserError(f"A list, a dict or a table of rows is needed, not {source!r:.100}.")
+
+
+def _of_pandas(frame: Any) -> Any:  # rows; of a series, a dict
+    """Return what a frame or a series holds, None where NaN, NaT or NA is missing."""
+    known = frame.astype(object).where(frame.notna(), None)
+    if not hasattr(frame, "columns"):
+        return known.to_dict()
+    return (known if frame.index.name is None else known.reset_index()).to_dict("records")
 
 
 def row_of(item: Any) -> Row:  # of any form

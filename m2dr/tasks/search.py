@@ -34,6 +34,7 @@ from m2dr.core.requests import (
 )
 from m2dr.core.settings import request_of
 from m2dr.data.dataset import Dataset
+from m2dr.data.memory import Columns, renamed
 from m2dr.data.qrels import read_topics
 from m2dr.evaluate.runs import RANK_OFFSET, interpolated, read_run, reciprocal_ranks, write_run
 from m2dr.index.bm25 import Bm25
@@ -664,11 +665,12 @@ class Index:
     def build(
         cls,
         model: Encoder | str | PathLike[str],
-        documents: str | PathLike[str] | Iterable[Item],
+        documents: Any,  # what `m2dr.data.tables.rows_of` takes, or a name
         *,
         name: str = "",
         folder: str | PathLike[str] = INDEXES,
         overwrite: bool = False,
+        columns: Columns | None = None,
         **options: Any,
     ) -> "Index":
         """Encode documents and build their indexes, as `m2dr index corpus` does; open them.
@@ -678,14 +680,15 @@ class Index:
         Args:
             model: an encoder, whose layer and dim are those of a search that names none; or the
                 folder or id of a model.
-            documents: strings, or dicts with a text and perhaps a title, an id and other fields,
-                by which a search may filter; they are kept in FOLDER/NAME/corpus.jsonl. Or the
-                name of a corpus, as `m2dr index` takes it.
+            documents: strings, dicts with a text and perhaps a title, an id and other fields, by
+                which a search may filter, a dict of id to text, a frame, a data set; they are kept
+                in FOLDER/NAME/corpus.jsonl. Or the name of a corpus, as `m2dr index` takes it.
             name: of the documents, for later: `m2dr search --corpus FOLDER/NAME`. By default those
                 in memory are named by their content, and a corpus by its own name.
             folder: of the indexes.
             overwrite: whether to encode again; other documents of that name are replaced then, with
                 all indexes of them.
+            columns: names of columns that are not m2dr's, such as {"text": "Body"}.
             options: other fields of `IndexRequest`: dims, which are that of the encoder by default,
                 layers, engines, store, exits and others.
 
@@ -703,6 +706,7 @@ class Index:
             options.setdefault("dims", (encoder.dim,))
         from m2dr.tasks.index import check_index_request, index_corpus
 
+        documents = renamed(documents, columns)
         named = encoder.name if encoder else fspath(model)  # type: ignore[arg-type]  # a name
         asked = request_of(
             IndexRequest, {"model": named, "overwrite": overwrite} | shared | options
@@ -831,12 +835,15 @@ class Index:
             engine or request.engine,
         )
 
-    def add(self, documents: Iterable[Item], *, replace: bool = False) -> "ChangeReport":
+    def add(
+        self, documents: Any, *, replace: bool = False, columns: Columns | None = None
+    ) -> "ChangeReport":
         """Add documents to the corpus of `Index.build`, and to every layer and dim of its index.
 
         Args:
-            documents: dicts with an id, a text, and perhaps a title and other fields.
+            documents: as `build` takes them, each with an id.
             replace: whether documents of the same ids are replaced.
+            columns: as `build` takes them.
 
         Raises:
             UserError: an id is there already, a document has no id or no text, or the index was
@@ -844,7 +851,7 @@ class Index:
         """
         from m2dr.tasks.index import sync
 
-        more = as_documents(documents, numbered=False)
+        more = as_documents(renamed(documents, columns), numbered=False)
         report = sync(self._collection(), more, replace_same=replace)
         self._reopen()
         return report

@@ -106,7 +106,7 @@ def test_a_line_of_megabytes_is_a_row_among_others(kind: str, tmp_path: Path) ->
     ("name", "data", "reason"),
     [
         ("a.jsonl", b'{"id": "1"}\n{\n', "a.jsonl, row 2 is not JSON"),
-        ("a.jsonl", b'{"id": "1"}\n[1]\n', "row 2 is not a JSON object"),
+        ("a.jsonl", b'{"id": "1"}\n[1]\n', "row 2: it is \\[1\\], which has no columns"),
         ("a.jsonl", b'{"id": "\\ud800"}\n', "row 1 is not JSON"),
         ("a.jsonl", b'{"id": "1"}\n{"id": "\xff"}\n', "Row #2.*UTF8"),
         ("a.tsv", b"id\ttext\n1\tx\n2\n", "a.tsv .*Row #3: Expected 2 columns, got 1"),
@@ -312,7 +312,10 @@ def test_labels_of_inference_are_read_by_the_names_of_the_library(tmp_path: Path
     [
         ([{"anchor": "a", "b": "c"}], "row 1: it has no document under"),
         ([{"positive": "a"}], "row 1: it has no value under any of query"),
-        ([{"id": "1", "txt": "x"}], "row 1: it has no document .* columns are id, txt"),
+        (
+            [{"id": "1", "txt": "x"}],
+            "row 1: it has no value under any of text.* columns are id, txt",
+        ),
         (
             [TEVATRON[0], {**TEVATRON[1], "query": None}],
             "row 2: it has no value under any of query",
