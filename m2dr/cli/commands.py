@@ -213,7 +213,10 @@ def _say_first(line: str) -> None:
 index = group("index", "Encode documents once, and cut indexes from them.")
 
 
-@index.task("index corpus --dim 128", "index corpus --corpus scifact --dims 128,384 --engine hnsw")
+@index.task(
+    "index corpus docs.jsonl --dim 128",
+    "index corpus --corpus scifact --dims 128,384 --engine hnsw",
+)
 @takes(IndexRequest)
 @click.option("--resume", is_flag=True, help="Go on after an interruption; the default.")
 def corpus(request: IndexRequest, resume: bool) -> None:
@@ -279,7 +282,7 @@ def index_list(request: ListRequest, as_json: bool) -> None:
 
 
 @index.task("index verify", "index verify indexes/scifact --sample 100")
-@takes(VerifyRequest)
+@takes(VerifyRequest, argument=False)
 @json_option
 def verify(request: VerifyRequest, as_json: bool) -> None:
     """Check all files of stores and indexes against their checksums.
@@ -356,7 +359,7 @@ def index_push(request: PushRequest, to: str) -> None:  # noqa: ARG001  # one ta
     "search --query-layer 4 --dim 128 --topics queries.tsv --run run.trec",
 )
 @click.argument("text", required=False)
-@takes(SearchRequest)
+@takes(SearchRequest, argument=False)
 @cut_option("query_layer")
 @click.option(
     "--top-k",

@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import click
+from click.core import ParameterSource
 
 from m2dr.core.errors import UserError
 from m2dr.core.option import Option, option_of
 from m2dr.core.records import Cut
+from m2dr.core.requests import PYDOCS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Hint: TypeAlias = Any  # what get_type_hints returns: a class, or a form of typing
+Described = Mapping[str, tuple[Field[Any], Hint]]  # fields that are options, and their types
 
 
 class _Path(click.Path):
@@ -88,8 +91,50 @@ def cut_option(layer: str) -> Callable[[Callable[..., None]], Callable[..., None
     return decorate
 
 
+def _of_data(
+    function: Callable[..., None], described: Described, argument: bool
+) -> Callable[..., None]:
+    """Give a command whose options name a corpus --columns, and the corpus as an argument too."""
+    corpus = next((name for name in ("corpus", "corpora") if name in described), "")
+    if not corpus:
+        return function
+    each, hint = described[corpus]
+    many = _item(hint)[1]
+
+    @functools.wraps(function)
+    def run(columns: dict[str, str], data: Any = (), **values: Any) -> None:  # of the options
+        if data:
+            source = click.get_current_context().get_parameter_source(corpus)
+            if source is ParameterSource.COMMANDLINE:
+                raise UserError("A corpus was given, and --corpus too; give one of them.")
+            values[corpus] = data
+        if columns:
+            from m2dr.data.memory import name_of_data
+
+            names = values[corpus] if many else [values[corpus] or PYDOCS]
+            copies = [name_of_data(name, columns) for name in names]
+            values[corpus] = tuple(copies) if many else copies[0]
+        function(**values)
+
+    told = "Columns that have other names than m2dr's."
+    command: Callable[..., None] = click.option(
+        "--columns", type=_Value(_columns), metavar="text=Body,id=ID", help=told
+    )(run)
+    if argument and not (option_of(each) or Option()).is_argument:
+        nargs, metavar = (-1, "[CORPUS]...") if many else (1, "[CORPUS]")
+        command = click.argument("data", nargs=nargs, metavar=metavar, required=False)(command)
+    return command
+
+
+def _columns(word: str) -> dict[str, str]:
+    pairs = [part.partition("=")[::2] for part in word.split(",")]
+    if not all(name.strip() and of.strip() for name, of in pairs):
+        raise ValueError(f"{word!r} names no columns, such as text=Body,id=ID.")
+    return {name.strip(): of.strip() for name, of in pairs}
+
+
 def takes(
-    kind: type[Any], leave: Iterable[str] = (), **changes: Mapping[str, Any]
+    kind: type[Any], leave: Iterable[str] = (), argument: bool = True, **changes: Mapping[str, Any]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that gives a command an option for each field of a request.
 
@@ -99,6 +144,7 @@ def takes(
         kind: a dataclass; the fields of a dataclass that it holds are options too, and their names
             begin with that of the field.
         leave: fields that are no options of this command.
+        argument: whether a corpus may be an argument too.
         changes: by field, attributes of its `Option` that this command has otherwise, or its
             default, as `value`.
     """
@@ -110,7 +156,7 @@ def takes(
             given = {name: values.pop(name) for name in described}
             function(_request(kind, given), **values)
 
-        command: Callable[..., None] = run
+        command = _of_data(run, described, argument)
         for name, (each, hint) in reversed(described.items()):
             command = _parameter(name, each, hint, **changes.get(name, {}))(command)
         return command
@@ -141,7 +187,7 @@ def settings_of(
             given = {name: value for name in names if (value := values.pop(name)) not in (None, ())}
             function(given=given, **values)
 
-        command: Callable[..., None] = run
+        command = _of_data(run, {name: described[name] for name in names}, True)
         told = "Begin again in a folder that is in use."
         command = click.option("--overwrite", is_flag=True, help=told)(command)
         if resumes:

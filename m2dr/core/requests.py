@@ -69,7 +69,7 @@ def document_runtime_option() -> Any:  # a field
 class CheckRequest:
     """What `m2dr data check` is asked."""
 
-    name: str = option(REQUIRED, "A corpus, as --corpus of other commands.", is_argument=True)
+    corpus: str = option(REQUIRED, "A corpus, as of other commands.", is_argument=True)
     strict: bool = option(False, "End with exit code 1 if anything is wrong.")
 
 

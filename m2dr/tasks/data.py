@@ -51,12 +51,12 @@ def check_data(request: CheckRequest) -> DataReport:
     Raises:
         UserError: there is no such data, or something in it is malformed.
     """
-    if recognises_sentences(request.name):
-        path, *others = paths_of(request.name)
+    if recognises_sentences(request.corpus):
+        path, *others = paths_of(request.corpus)
         # A table of documents has a column of texts too.
         if others or not is_table(path) or not is_document(columns_of(path)):
-            return _of_sentences(open_sentences(request.name))
-    return _of_corpus(open_corpus(request.name))
+            return _of_sentences(open_sentences(request.corpus))
+    return _of_corpus(open_corpus(request.corpus))
 
 
 def _of_sentences(sentences: Sentences) -> DataReport:

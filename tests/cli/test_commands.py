@@ -1,5 +1,6 @@
 """Mistakes are sentences with exit code 2."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -159,3 +160,24 @@ def test_explain_prints_the_terms_and_trains_nothing(
     assert ["L2D8", "contrastive", "0.5906"] in rows
     assert ["L4D32", "contrastive", "1.0000"] in rows
     assert not list(tmp_path.iterdir())
+
+
+def test_corpus_is_an_argument_and_its_columns_are_told(
+    tiny_backbone: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text("Key,Body,text\nk,open a file,0\nl,close it,1\n")
+    how = (
+        "--columns", "_id=Key,text=Body", "--model", tiny_backbone, "--dim", "8",
+        "--indexes", tmp_path / "indexes",
+    )  # fmt: skip
+
+    done = run("index", "corpus", path, "--no-exits", *how)
+    found = run("search", "open a file", "--corpus", path, "--json", *how)
+
+    assert done.exit_code == 0, done.output
+    assert {hit["docid"] for hit in json.loads(found.stdout)["hits"]} == {"k", "l"}
+    assert (tmp_path / "indexes" / "own").is_dir()
+    assert "A corpus was given, and --corpus too" in refused(
+        "index", "corpus", path, "--corpus", path
+    )
