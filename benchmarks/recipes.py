@@ -2,6 +2,8 @@
 
     python benchmarks/recipes.py retrieval --data DATA --out RESULTS --seeds 3
     python benchmarks/recipes.py sentences --data DATA --out RESULTS --seeds 3
+    python benchmarks/recipes.py alignment --data DATA --out RESULTS --seeds 3
+    python benchmarks/recipes.py mipic --data DATA --out RESULTS --seeds 3
 
 DATA holds beir/, msmarco/, pairs/ and sts/. One JSON per trained model goes to RESULTS, so that a
 run that was stopped goes on where it was; `recipes_table.py` makes the tables and figures.
@@ -88,8 +90,18 @@ SENTENCES = {
     "mipic, no PIC": {"variant": "mipic", "pic": False},
     "mipic, full checkpoints": {"variant": "mipic", "full_checkpoints": True},
 }
+ALIGNMENT = {  # full-dim as the retrieval paper sets it: dot, temperature 1, CLS
+    "undivided": {"align_reduction": "mean"},
+    "divided by the batch": {"align_reduction": "batch"},
+    "none": {"align": "none"},
+}
+MIPIC = {  # CLS pooling; the temperature of the token relations
+    "mrl": {"variant": "mrl"},
+    "mipic, τ .05": {"variant": "mipic", "relations_temperature": 0.05},
+    "mipic, τ 1": {"variant": "mipic", "relations_temperature": 1.0},
+}
 BUDGET = {
-    "batch_queries": 32,
+    "batch_size": 32,
     "learning_rate": 1e-4,
     "dropout": 0.0,
     "query_length": 24,
@@ -291,11 +303,11 @@ def run_one(
         return
     table = {"variant": name, **BUDGET, "backbone": "minilm", **settings, "seed": seed}
     chosen: TrainSettings = read_train_settings(None, (), table)
-    folder, begun = out / "model", time.monotonic()
-    shutil.rmtree(folder, ignore_errors=True)
+    folder, begun = path.with_suffix(".model"), time.monotonic()
     report = train(chosen, folder, overwrite=True)
     trained = time.monotonic() - begun
     found = measure(folder, report.card)
+    shutil.rmtree(folder)
     table |= {"name": name, "seed": seed, "train_seconds": trained, "last_loss": report.last_loss}
     write(path, {"settings": table, **found})
     print(
@@ -308,7 +320,7 @@ def retrieval(arguments: argparse.Namespace) -> None:
     out: Path = arguments.out / "retrieval"
     corpus = training_file(arguments.data, out)
     tasks = list(retrieval_tasks(arguments.data))
-    common = {"corpus": str(corpus), "steps": arguments.steps}
+    common = {"corpus": str(corpus), "steps": arguments.steps, "align_reduction": "mean"}
     if not (out / "untrained-0.json").exists():
         card = read_card("minilm")
         found = measure_retrieval("minilm", tasks, _as_budgeted(card))
@@ -373,10 +385,48 @@ def sentences(arguments: argparse.Namespace) -> None:
                 run_one(out, name, seed, common | changes, measured)
 
 
+def alignment(arguments: argparse.Namespace) -> None:
+    """full-dim with its alignment undivided, divided and left out, on NFCorpus."""
+    out, folder = arguments.out / "alignment", str(arguments.data / "beir" / "nfcorpus")
+    out.mkdir(parents=True, exist_ok=True)
+    task = _task("nfcorpus", folder, "test")
+    common = {
+        "variant": "full-dim", "corpus": folder, "steps": arguments.steps, "batch_size": 16,
+        "pooling": "cls", "similarity": "dot", "temperature": 1.0, "weight_decay": 0.0,
+        "query_length": 32, "document_length": 96, "dropout": None,
+    }  # fmt: skip
+
+    def measured(folder: Path, card: ModelCard) -> Found:
+        return measure_retrieval(folder, [task], card)
+
+    for seed in range(13, 13 + arguments.seeds):
+        for name, changes in ALIGNMENT.items():
+            run_one(out, name, seed, common | changes, measured)
+
+
+def mipic(arguments: argparse.Namespace) -> None:
+    """MRL and MIPIC with CLS pooling on single sentences, by the temperature of its relations."""
+    out, folder = arguments.out / "mipic", arguments.data / "sts"
+    out.mkdir(parents=True, exist_ok=True)
+    files = [folder / f"{name}-test.tsv" for name in ("stsb", "sick", "sts12", "sts13", "sts14")]
+    common = {
+        "corpus": f"{folder / 'stsb-train.tsv'},{folder / 'sick-train.tsv'}", "loss": "simcse",
+        "steps": arguments.steps, "batch_size": 16, "pooling": "cls", "dropout": 0.1,
+        "learning_rate": 2e-5, "head_learning_rate": 2e-5, "schedule": "cosine", "warmup": 0.0,
+    }  # fmt: skip
+
+    def measured(folder: Path, card: ModelCard) -> Found:
+        return measure_sentences(folder, files, card)
+
+    for seed in range(13, 13 + arguments.seeds):
+        for name, changes in MIPIC.items():
+            run_one(out, name, seed, common | changes, measured)
+
+
 def main() -> None:
     """Read the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["retrieval", "sentences"])
+    parser.add_argument("what", choices=list(RUNS))
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
@@ -384,7 +434,12 @@ def main() -> None:
     parser.add_argument("--all-cuts", action="store_true", help="Separate models of all 42 cuts.")
     parser.add_argument("--only", action="append", help="Part of a recipe's name; repeatable.")
     arguments = parser.parse_args()
-    {"retrieval": retrieval, "sentences": sentences}[arguments.what](arguments)
+    RUNS[arguments.what](arguments)
+
+
+RUNS = {
+    "retrieval": retrieval, "sentences": sentences, "alignment": alignment, "mipic": mipic,
+}  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -2,8 +2,11 @@
 
     python benchmarks/recipes_table.py RESULTS/retrieval benchmarks/recipes_retrieval_DATE
     python benchmarks/recipes_table.py RESULTS/sentences benchmarks/recipes_sentences_DATE
+    python benchmarks/recipes_table.py RESULTS/alignment benchmarks/recipes_alignment_DATE
+    python benchmarks/recipes_table.py RESULTS/mipic benchmarks/recipes_mipic_DATE
 
-writes DATE.md and DATE.png. Every figure is of the JSON files of RESULTS; nothing is typed.
+writes DATE.tables.md, and DATE.png of the first two. Every figure is of the JSON files of RESULTS;
+nothing is typed.
 """
 
 import argparse
@@ -142,6 +145,21 @@ def sentence_table(results: Results) -> list[str]:
     return lines
 
 
+def cuts_table(results: Results, cuts: Sequence[str]) -> list[str]:
+    """One row per recipe: some cuts, and the mean of the grid."""
+    grid = [f"L{layer}D{dim}" for layer in LAYERS for dim in DIMS]
+    columns = [*([cut] for cut in cuts), grid]
+    lines = [
+        f"| recipe | seeds | {' | '.join(cuts)} | all 42 cuts |",
+        "|---" * (len(cuts) + 3) + "|",
+    ]
+    for name in results.cells:
+        values = [told(results.each(name, mean_of(column))) for column in columns]
+        lines.append(f"| {name} | {len(results.seeds(name))} | {' | '.join(values)} |")
+    return lines
+
+
+CUTS = {"alignment": ("L6D128", WHOLE), "mipic": ("L6D16", "L6D64", WHOLE, "L3D384")}
 CLAIMS = {
     "retrieval": (
         ("mrl without shallow training collapses there: L2D128", "mrl", "2dmse", "L2D128", -1),
@@ -237,20 +255,23 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     arguments = parser.parse_args()
     results, which = read(arguments.folder), arguments.folder.name
-    if which == "retrieval":
-        label = "nDCG@10 × 100"
+    wanted: Sequence[str] = ()
+    label = "nDCG@10 × 100" if which in ("retrieval", "alignment") else "Spearman × 100"
+    if which in CUTS:
+        parts = [cuts_table(results, CUTS[which])]
+    elif which == "retrieval":
         wanted = ("untrained", "plain", "full-dim", "dims", "starbucks", "elastic")
         if any(name.startswith("fit") for name in results.cells):
             wanted = ("untrained", "plain", "fit, 4,000 texts", "plain, refitted", "exits")
         parts = [retrieval_table(results), diagonal_table(results), claims(results, which)]
     else:
-        label = "Spearman × 100"
         wanted = ("untrained", "plain", "mrl", "2dmse-v1", "ese", "mipic")
         if any(name.startswith("fit") for name in results.cells):
             wanted = ("untrained", "plain", "ese", "fit, 4,000 texts", "plain, refitted")
         parts = [sentence_table(results), claims(results, which)]
     names = [name for name in wanted if name in results.cells]
-    figure(results, names, label, arguments.out.with_suffix(".png"))
+    if names:
+        figure(results, names, label, arguments.out.with_suffix(".png"))
     head = f"{label}, mean over {', '.join(results.tasks)}; mean ± standard deviation over seeds."
     text = "\n\n".join([head, *("\n".join(part) for part in parts)]) + "\n"
     arguments.out.with_suffix(".tables.md").write_text(text, encoding="utf-8")

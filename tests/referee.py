@@ -47,8 +47,11 @@ def batch(similarity: str = "dot", loss: str = "contrastive", documents: str = "
 def objective_of(
     name: str, paper: Paper, changes: Mapping[str, object] | None = None, faithful: bool = False
 ) -> Objective:
-    """The objective of a row with some of its fields changed; its parameters go to the paper."""
-    published = FAITHFUL.get(name, {}) if faithful else {}
+    """The objective of a row with some of its fields changed; its parameters go to the paper.
+
+    Alignment is a mean over the rows, as papers write it, unless `faithful`.
+    """
+    published = FAITHFUL.get(name, {}) if faithful else {"align_reduction": "mean"}
     variant = replace(VARIANTS[name], **{**published, **(changes or {})})
     choices = possible_steps(
         variant,

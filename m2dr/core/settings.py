@@ -318,12 +318,7 @@ def read_settings(
     Raises:
         UserError: a file or word cannot be read, or settings are wrong; names all of these.
     """
-    hints, table, typed = get_type_hints(kind), dict[str, Any](), dict[str, Any]()
-    if path:
-        try:
-            table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-        except (ValueError, RecursionError) as error:  # TOML and UTF-8 mistakes
-            raise UserError(f"{path} is not TOML: {error}.") from error
+    hints, table, typed = get_type_hints(kind), read_table(path), dict[str, Any]()
     for word in words:
         key, equals, text = word.partition("=")
         if not equals:
@@ -337,6 +332,22 @@ def read_settings(
     if problems:
         raise UserError(f"{path or 'Settings'}: {'; '.join(problems)}.")
     return settings
+
+
+def read_table(path: Path | None) -> dict[str, Any]:
+    """Return the settings of a file, and beneath them those of the file that its `extends` names.
+
+    Raises:
+        UserError: a file cannot be read.
+    """
+    if path is None:
+        return {}
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError) as error:  # TOML and UTF-8 mistakes
+        raise UserError(f"{path} is not TOML: {error}.") from error
+    base = table.pop("extends", None)
+    return read_table(base and path.with_name(str(base))) | table
 
 
 def request_of(kind: type[Class], options: Mapping[str, Any], where: str = "Options") -> Class:

@@ -65,7 +65,7 @@ class Variant:
     )
     align_temperature: float = option(1.0, "Divides the dims inside the softmax.", above=0)
     align_reduction: AlignReduction = option(
-        "mean", "Mean over the rows; batch: divided by the number of rows once more."
+        "mean", "Mean over the rows; batch: divided by their number once more, as released."
     )
 
     # Weights of the terms.
@@ -119,6 +119,7 @@ VARIANTS = {
             shallow=True,
             prefixes="one",
             align="pca",
+            align_reduction="batch",
         ),
         Variant(
             "full-dim",
@@ -127,8 +128,16 @@ VARIANTS = {
             prefixes="one",
             full_dim=True,
             align="pca",
+            align_reduction="batch",
         ),
-        Variant("dims", "2dmse at every prefix.", shallow=True, prefixes="many", align="pca"),
+        Variant(
+            "dims",
+            "2dmse at every prefix.",
+            shallow=True,
+            prefixes="many",
+            align="pca",
+            align_reduction="batch",
+        ),
         Variant(
             "score",
             "2dmse, but prefixes imitate the scores of their layer's full width.",
@@ -143,6 +152,7 @@ VARIANTS = {
             prefixes="one",
             documents="last",
             align="pca",
+            align_reduction="batch",
         ),
         Variant(
             "starbucks",
@@ -239,10 +249,10 @@ VARIANTS = {
 _TEVATRON: dict[str, Any] = {"weights": "log-position", "compress": "randomised"}
 FAITHFUL: dict[str, dict[str, Any]] = {
     "2dmse-v1": {"detach": False, "joint_batch": True, "align_width": "full"},  # AnglE 0.3.4
-    "2dmse": {**_TEVATRON, "align_reduction": "batch"},
-    "full-dim": {**_TEVATRON, "align_reduction": "batch"},
-    "dims": {**_TEVATRON, "align_reduction": "batch"},
-    "fixed-doc": {**_TEVATRON, "align_reduction": "batch"},
+    "2dmse": _TEVATRON,
+    "full-dim": _TEVATRON,
+    "dims": _TEVATRON,
+    "fixed-doc": _TEVATRON,
     "score": {"weights": "log-position", "align_reduction": "batch"},
     "ese": {  # AnglE
         "whole": True,

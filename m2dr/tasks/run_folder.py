@@ -4,7 +4,6 @@ import re
 import shutil
 import signal
 import threading
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
@@ -15,6 +14,7 @@ from m2dr.core.errors import UserError
 from m2dr.core.files import list_folder, lock_folder, read_object, write_json
 from m2dr.core.progress import is_main_process, process_count
 from m2dr.core.requests import MODELS
+from m2dr.core.settings import read_table
 from m2dr.data.sentences import SUFFIXES
 from m2dr.data.tables import is_hub, name_of
 from m2dr.model.checkpoint import ends_fitted
@@ -81,8 +81,7 @@ def resumed(
             f"The training in {folder} was begun by {begun} processes and cannot go on with "
             f"{process_count()}."
         )
-    table = tomllib.loads(config.read_text(encoding="utf-8-sig")) if config else {}
-    given = {*table, *(word.partition("=")[0].strip() for word in words)}
+    given = {*read_table(config), *(word.partition("=")[0].strip() for word in words)}
     given |= {key for key, value in options.items() if value is not None}
     asked = _plain(read(config, words, options))
     changed = [key for key, value in asked.items() if key in given and value != saved[key]]

@@ -30,6 +30,15 @@ def test_typed_steps_overrule_the_epochs_of_a_file(tmp_path: Path) -> None:
     assert read_train_settings(path, ["steps=1", "epochs=2"]).epochs == 2
 
 
+def test_a_file_extends_another(tmp_path: Path) -> None:
+    (tmp_path / "base.toml").write_text("steps = 5\nseed = 1\n")
+    (tmp_path / "more.toml").write_text('extends = "base.toml"\nseed = 2\n')
+
+    settings = read_train_settings(tmp_path / "more.toml")
+
+    assert (settings.steps, settings.seed) == (5, 2)
+
+
 @pytest.mark.parametrize(
     ("word", "name", "value"),
     [

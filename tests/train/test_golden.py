@@ -20,6 +20,7 @@ TRAIN = (*RUN, "batch_size=4", "query_length=8", "document_length=16")
 ROWS = {
     **{name: (f"variant={name}",) for name in VARIANTS},
     **{f"{name} faithful": (f"variant={name}", "faithful=true") for name in FAITHFUL},
+    "full-dim undivided": ("variant=full-dim", "align_reduction=mean"),
     "dims dynamic": ("variant=dims", "weights=dynamic"),
     "ese angle": ("variant=ese", "loss=angle", "negatives=1"),
 }
