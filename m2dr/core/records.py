@@ -83,7 +83,7 @@ class Judgement:
 
     query_id: str
     document_id: str
-    relevance: int
+    relevance: float  # a whole number, or the gain of nDCG
 
 
 @dataclass(frozen=True, slots=True)

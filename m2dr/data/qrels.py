@@ -14,6 +14,7 @@ from m2dr.data.tables import (
     has_header,
     id_of,
     is_hub,
+    number_of,
     parsed,
     read_lines,
     suffix_of,
@@ -30,7 +31,6 @@ JUDGED = (
     ("score", "relevance", "rel", "label", "grade"),
 )
 _QUOTED = re.compile('"(?:[^"]|"")*"')
-_WHOLE = re.compile(r"[-+]?\d+(\.0*)?")  # some writers give 1 as 1.0
 
 FindQueries = Callable[[Set[str]], Mapping[str, Query]]  # wanted ids → those found, in file order
 
@@ -62,9 +62,8 @@ def read_judgements(path: Path) -> Iterator[Judgement]:
 
 
 def _judgement(query: object, document: object, score: object) -> Judgement:
-    if not _WHOLE.fullmatch(str(score)):
-        raise ValueError(f"the relevance {score!r} is not a whole number")
-    return Judgement(id_of(query), id_of(document), int(str(score).partition(".")[0]))
+    level = number_of(score, "the relevance")
+    return Judgement(id_of(query), id_of(document), int(level) if level.is_integer() else level)
 
 
 def read_split(path: Path, corpus: Corpus, find_queries: FindQueries) -> JudgedQueries:

@@ -8,13 +8,14 @@ Shapes: Q judged queries, J judgements, A answered queries, k documents of a ran
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import fsum
+from math import floor, fsum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.core.errors import UserError, nearest
+from m2dr.core.errors import UserError, counted, nearest
+from m2dr.core.progress import say
 from m2dr.core.records import Judgement, Run
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
-Judged = Mapping[str, Mapping[str, int]]  # query id -> document id -> relevance
+Judged = Mapping[str, Mapping[str, float]]  # query id -> document id -> relevance
 
 DEFAULT = ("nDCG@10", "RR@10", "R@100", "R@1000")
 
@@ -104,7 +105,8 @@ class Evaluator:
     The queries are those of the judgements: one that is missing from the run, or found nothing,
     counts as 0 (trec_eval -c), and one without judgements does not count. A query whose judgements
     are all 0 or below counts as 0, as in trec_eval and pytrec_eval. Documents of negative relevance
-    count as not judged, as in trec_eval.
+    count as not judged, as in trec_eval. Fractions are gains of nDCG; other measures take the
+    nearest whole number, of .5 the one above.
 
     Attributes:
         measures: each once, in the order asked.
@@ -125,12 +127,21 @@ class Evaluator:
         self.judged = judged = _by_query(judgements)
         # pytrec_eval ends ids at a zero byte and crashes on half a surrogate pair.
         self._codes = {q: {docid: f"j{i}" for i, docid in enumerate(judged[q])} for q in judged}
+        levels = [level for one in judged.values() for level in one.values()]
+        fractions = sum(level % 1 != 0 for level in levels)
         bounded: dict[str, dict[str, int]] = {}
         for i, (query, codes) in enumerate(self._codes.items()):
-            bounded[str(i)] = {codes[docid]: level for docid, level in judged[query].items()}
-            if max(judged[query].values()) < 0:  # pytrec_eval would read outside its memory
+            bounded[str(i)] = {
+                codes[docid]: _whole(level) for docid, level in judged[query].items()
+            }
+            if max(bounded[str(i)].values()) < 0:  # pytrec_eval would read outside its memory
                 bounded[str(i)]["none"] = 0  # which changes no measure
-        provided = [measure for measure in self.measures if _is_provided(measure)]
+        of_gains = [m for m in self.measures if fractions and m.NAME == "nDCG" and has_formula(m)]
+        if fractions and len(of_gains) < len(self.measures):
+            rounded = ", ".join(str(m) for m in self.measures if m not in of_gains)
+            counts = counted(fractions, "judgements", ",")
+            say(f"Fractions of {counts} are rounded to whole numbers for {rounded}.")
+        provided = [m for m in self.measures if _is_provided(m) and m not in of_gains]
         self._own = [measure for measure in self.measures if measure not in provided]
         self._plans = _plans(provided, bounded)
 
@@ -317,15 +328,19 @@ def _providers() -> list["Provider"]:
     return [registry[name] for name in _PROVIDERS if registry[name].is_available()]
 
 
-def _by_query(judgements: Iterable[Judgement]) -> dict[str, dict[str, int]]:
+def _whole(level: float) -> int:
+    return floor(level + 0.5)
+
+
+def _by_query(judgements: Iterable[Judgement]) -> dict[str, dict[str, float]]:
     """Return query id -> document id -> relevance, any negative one as -1.
 
     trec_eval treats all negative levels alike, and pytrec_eval writes outside its memory when all
     judgements of a query are below -1, as in some sets of TREC.
     """
-    judged: dict[str, dict[str, int]] = {}
+    judged: dict[str, dict[str, float]] = {}
     for one in judgements:
-        level = max(int(one.relevance), -1)
+        level = max(one.relevance, -1)
         if level > _HIGHEST:
             raise UserError(
                 f"Document {one.document_id} is judged {level} for query {one.query_id}, which is "
@@ -430,7 +445,7 @@ class RowEvaluator:
     @property
     def unanswerable(self) -> int:
         """The number of judged queries without a relevant document."""
-        relevant = self.judged.query[self.judged.level > 0]
+        relevant = self.judged.query[self.judged.gain > 0]
         return self.judged.queries - len(np.unique(relevant))
 
     def per_query(self, found: Ints, run: Callable[[], Run]) -> dict[str, Floats]:
@@ -477,10 +492,11 @@ class JudgedRows:
     queries: int  # Q
     query: Ints  # [J], from 0 to Q - 1, increasing
     row: Ints  # [J], -1 for a document that the store does not hold
-    level: Ints  # [J]
+    gain: Floats  # [J]
+    level: Ints  # [J], the nearest whole number
 
     @classmethod
-    def of(cls, judged: Mapping[str, Mapping[str, int]], rows: Mapping[str, int]) -> "JudgedRows":
+    def of(cls, judged: Judged, rows: Mapping[str, int]) -> "JudgedRows":
         """Build the arrays.
 
         Args:
@@ -488,12 +504,13 @@ class JudgedRows:
             rows: document id -> row, of the judged documents in the store.
         """
         triples = [
-            (place, rows.get(docid, -1), level)
-            for place, levels in enumerate(judged.values())
-            for docid, level in levels.items()
+            (place, rows.get(docid, -1), gain)
+            for place, gains in enumerate(judged.values())
+            for docid, gain in gains.items()
         ]
-        query, row, level = np.array(triples, np.int64).reshape(-1, 3).T
-        return cls(len(judged), query, row, level)
+        query, row, gain = np.array(triples, np.float64).reshape(-1, 3).T
+        level = np.floor(gain + 0.5).astype(np.int64)
+        return cls(len(judged), query.astype(np.int64), row.astype(np.int64), gain, level)
 
     def ranked(self, found: Ints, answered: Ints) -> "JudgedRanks":
         """Look up the rank of each judged document.
@@ -562,12 +579,12 @@ def _ndcg(ranks: JudgedRanks, _: int, cutoff: int | None) -> Floats:
     As in trec_eval the gain is the relevance, and 0 where that is negative.
     """
     judged = ranks.judged
-    found = ranks.found(1, cutoff)
-    gained = ranks.total(found, judged.level[found] / np.log2(ranks.rank[found] + 1.0))
-    order, place = _within(judged, np.flatnonzero(judged.level > 0), -judged.level)
+    found = (judged.gain > 0) & (ranks.rank > 0) & (ranks.rank <= (cutoff or np.inf))
+    gained = ranks.total(found, judged.gain[found] / np.log2(ranks.rank[found] + 1.0))
+    order, place = _within(judged, np.flatnonzero(judged.gain > 0), -judged.gain)
     if cutoff is not None:
         order, place = order[place <= cutoff], place[place <= cutoff]
-    return _share(gained, ranks.total(order, judged.level[order] / np.log2(place + 1.0)))
+    return _share(gained, ranks.total(order, judged.gain[order] / np.log2(place + 1.0)))
 
 
 def _average_precision(ranks: JudgedRanks, rel: int, cutoff: int | None) -> Floats:
@@ -608,7 +625,7 @@ FORMULAS: dict[str, Callable[[JudgedRanks, int, int | None], Floats]] = {
 }
 
 
-def _within(judged: JudgedRows, which: Ints, key: Ints) -> tuple[Ints, Ints]:
+def _within(judged: JudgedRows, which: Ints, key: Ints | Floats) -> tuple[Ints, Ints]:
     """Sort some judgements by query and `key` [J]; return them and their places from 1 by query."""
     order = which[np.lexsort((key[which], judged.query[which]))]
     query = judged.query[order]

@@ -2,13 +2,14 @@ import inspect
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from hypothesis import given
 from trec import Judged, World, run_of, trec_eval, worlds
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import Judgement, Ranking, Run
-from m2dr.evaluate.measures import DEFAULT, Evaluator, measure, parse
+from m2dr.evaluate.measures import DEFAULT, Evaluator, RowEvaluator, measure, parse
 
 # Ours -> what trec_eval calls it. RR@10 has no name there: recip_rank of the ten best documents.
 TREC = {"nDCG@10": "ndcg_cut_10", "R@100": "recall_100", "R@1000": "recall_1000"}
@@ -150,3 +151,23 @@ def test_measures_keep_their_order_and_each_comes_once() -> None:
 def test_a_measure_that_cannot_be_computed_says_why(name: str, problem: str) -> None:
     with pytest.raises(UserError, match=f"cannot be measured: .*{problem}"):
         parse([name])
+
+
+def test_fractions_are_gains_of_ndcg_and_rounded_for_trec_eval(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    judgements = [Judgement("q", "a", 1), Judgement("q", "b", 0.5), Judgement("q", "c", 0.4)]
+    run = Run({"q": Ranking.of(["c", "b", "a"], [3, 2, 1])})
+    names = ["nDCG@10", "R@2", "P@1", "Rprec"]
+    of_rows = RowEvaluator(judgements, names, ["q"], lambda _: {"a": 0, "b": 1, "c": 2})
+
+    mean = Evaluator(judgements, names).scores(run).mean
+    rows = of_rows.per_query(np.array([[2, 1, 0]]), lambda: run)
+
+    gains, places = np.array([[0.4, 0.5, 1.0], [1.0, 0.5, 0.4]]), np.log2([2, 3, 4])
+    found, ideal = (gains / places).sum(axis=1)
+    assert mean == pytest.approx({"nDCG@10": found / ideal, "R@2": 0.5, "P@1": 0, "Rprec": 0.5})
+    assert mean == pytest.approx({name: values[0] for name, values in rows.items()})
+    assert (
+        "2 judgements are rounded to whole numbers for R@2, P@1, Rprec" in capsys.readouterr().err
+    )
