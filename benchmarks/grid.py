@@ -72,7 +72,8 @@ def ours(place: Path, cuts: str) -> None:
     asked = {"layers": LAYERS, "dims": DIMS} if cuts == "grid" else {"layers": (6,), "dims": (384,)}
     with tempfile.TemporaryDirectory() as out:
         folders = {"root": Path(out) / "indexes", "out": Path(out) / "results"}
-        evaluate(EvaluateRequest((str(place),), (MODEL,), dtype="fp32", **folders, **asked))
+        how = {"dtype": "fp32", "exits": "model"}
+        evaluate(EvaluateRequest((str(place),), (MODEL,), **how, **folders, **asked))
 
 
 def peer(place: Path, cut: Cut) -> None:

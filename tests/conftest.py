@@ -64,6 +64,13 @@ def dtype(request: pytest.FixtureRequest) -> Iterator[str]:
         yield request.param
 
 
+@pytest.fixture
+def exits_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fit exits on any number of documents in this process, as on many."""
+    for module in ("encode_corpus", "evaluate"):
+        monkeypatch.setattr(f"m2dr.tasks.{module}.FEWEST", 1)
+
+
 @pytest.fixture(scope="session")
 def data() -> Path:
     """Real collections, where this machine has them."""

@@ -46,6 +46,16 @@ class Cut:
         return cls(int(found[1]), int(found[2]))
 
 
+def is_ready(cut: Cut, cuts: Iterable[Cut]) -> bool:
+    """Whether a cut is as good as those that were trained or fitted: dims between two of a layer.
+
+    >>> is_ready(Cut(4, 100), [Cut(4, 64), Cut(4, 128)]), is_ready(Cut(4, 32), [Cut(4, 64)])
+    (True, False)
+    """
+    dims = [ready.dim for ready in cuts if ready.layer == cut.layer]
+    return bool(dims) and min(dims) <= cut.dim <= max(dims)
+
+
 Side = Literal["query", "document"]  # decides the prefix and the length of a text
 Fields = tuple[tuple[str, str], ...]  # names and values, as texts; each name once
 

@@ -23,6 +23,7 @@ Dtype = Literal["f16", "f32", "int8"]  # of the vectors of a store
 Backend = Literal["local", "ray"]
 DocumentRuntime = Literal["auto", "torch", "openvino"]
 Retriever = Literal["model", "bm25"]
+Exits = Literal["", "index", "model"]  # of queries
 
 INDEXES = Path("indexes")
 SHARD_ROWS = 4096  # of a store, in every shard but the last; 3 MB of f16 at width 384
@@ -54,6 +55,15 @@ def device_option() -> Any:  # a field
 def dtype_option(help: str = "auto, fp32 or bf16.") -> Any:  # a field
     """Return the field of the arithmetic of an encoder."""
     return option("auto", help)
+
+
+def exits_option() -> Any:  # a field
+    """Return the field of the exits of queries."""
+    return option(
+        "",
+        "Exits of shallow queries: fitted on the documents of the index, which is the default at "
+        "layers that were not trained where the index has some, or the model's own.",
+    )
 
 
 def document_runtime_option() -> Any:  # a field
@@ -230,11 +240,7 @@ class SearchRequest:
         "",
         "Only documents whose own fields fit, such as: year >= 2020 and lang in (en, de).",
     )
-    exits: Literal["", "index", "model"] = option(
-        "",
-        "Exits of shallow queries: fitted on the documents of the index, which is the default at "
-        "layers that were not trained, or the model's own.",
-    )
+    exits: Exits = exits_option()
 
 
 @dataclass(frozen=True)
@@ -377,9 +383,7 @@ class EvaluateRequest:
         "trained",
         "Layer whose documents are searched: trained, same, last, or a number.",
     )
-    exits: Literal["model", "index"] = option(
-        "model", "Exits of the queries: the model's own, or some fitted on the documents searched."
-    )
+    exits: Exits = exits_option()
     measures: tuple[str, ...] = option(
         (), "Measures as ir_measures writes them; the default measures of the data.", "--measure"
     )
@@ -493,7 +497,7 @@ class CostsRequest:
     layers: tuple[int, ...] = ()  # empty: all
     dims: tuple[int, ...] = ()  # empty: powers of two from 8, and the full width
     pairing: str = "trained"  # layer whose documents are searched, or "same" or "last"
-    exits: Literal["model", "index"] = "model"  # of the queries
+    exits: Exits = ""  # of the queries
     queries: int = 50  # evenly spread over the split
     documents: int = 64  # encoded to time encoding, evenly spread over the corpus
     rounds: int = 3  # of each measurement; the median counts

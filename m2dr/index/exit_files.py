@@ -29,6 +29,8 @@ from m2dr.core.files import (
 from m2dr.core.records import EXITS_FILE, IndexExits
 from m2dr.index.manifest import EXITS, STORE, Label, StoreManifest
 
+# Documents of which exits are fitted by default; of fewer, exits lose what the full model finds.
+FEWEST = 200
 MOST = 20_000  # documents of a fit; more hardly help, and cost time and disk space
 
 

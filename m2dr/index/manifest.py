@@ -13,12 +13,13 @@ indexes/<corpus>/<model fingerprint>/layer-06/
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
+from itertools import starmap
 from pathlib import Path
 from typing import get_args
 
 from m2dr.core.errors import UserError, counted, nearest
 from m2dr.core.files import json_sha256, read_record, write_record
-from m2dr.core.records import Cut, Similarity
+from m2dr.core.records import Cut, Similarity, is_ready
 from m2dr.core.requests import SHARD_ROWS
 from m2dr.core.requests import Dtype as Dtype
 from m2dr.core.variants import DocumentLayer
@@ -191,7 +192,7 @@ class Label:
         sentences = [
             f"Cut {cut} was not trained: expect worse or near random rankings."
             for cut in dict.fromkeys((query, documents))
-            if (cut.layer, cut.dim) not in self.cuts
+            if not is_ready(cut, starmap(Cut, self.cuts))
         ]
         if query.layer != documents.layer and self.document_layer == "same":
             sentences.append(

@@ -16,7 +16,15 @@ from torch import Tensor, nn
 
 from m2dr.core.errors import UserError
 from m2dr.core.files import read_record, write_record
-from m2dr.core.records import EXITS_FILE, EXPORTED_FILE, Cut, ExportRecord, IndexExits, ModelCard
+from m2dr.core.records import (
+    EXITS_FILE,
+    EXPORTED_FILE,
+    Cut,
+    ExportRecord,
+    IndexExits,
+    ModelCard,
+    is_ready,
+)
 from m2dr.model.card import write_readme
 from m2dr.model.checkpoint import (
     folder_aside,
@@ -79,8 +87,7 @@ def refuse_unready(card: ModelCard, cut: Cut, model: str, exits: Path | None) ->
     card.check(cut)
     if exits is not None and cut.layer < card.layers:
         return
-    dims = [trained.dim for trained in card.cuts if trained.layer == cut.layer]
-    if not (dims and min(dims) <= cut.dim <= max(dims)):
+    if not is_ready(cut, card.cuts):
         ready = ", ".join(map(str, card.cuts)) or "none"
         raise UserError(
             f"{cut} of {model} was to be exported and was neither fitted nor trained; its cuts are "

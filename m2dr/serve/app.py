@@ -114,6 +114,7 @@ class SearchAnswer(BaseModel):
     times: Times
     full_times: Times | None = None
     problem: str | None = None
+    warning: str | None = Field(None, description="Why a cut may be worse than the model allows.")
 
 
 class Embedding(BaseModel):
@@ -138,6 +139,7 @@ class EmbeddingsAnswer(BaseModel):
     data: list[Embedding]
     model: str
     usage: Usage
+    warning: str | None = None
 
 
 class Cost(BaseModel):

@@ -24,7 +24,7 @@ from m2dr.index.manifest import STORE, IndexManifest, built_indexes
 from m2dr.index.vectors import prefixes
 from m2dr.model.hub import STATIC
 from m2dr.serve.batches import Batcher, Outcome, QueueFullError
-from m2dr.tasks.encoder import QueryEncoder, default_dims, document_layer, names_of
+from m2dr.tasks.encoder import QueryEncoder, default_dims, document_layer, label_of, names_of
 from m2dr.tasks.search import EXACT, Index, QueryEncoders, Searcher
 
 MOST_HITS = 20_000  # documents of an answer
@@ -156,6 +156,13 @@ class ServedIndex:
     def document_layer(self, layer: int) -> int:
         """Return the layer of the documents that queries of a layer search."""
         return self._at[layer].document_layer
+
+    def warning(self, cut: Cut) -> str:
+        """Return why answers at a cut may be worse than the model allows; empty where not so."""
+        resolved = self._at[cut.layer]
+        documents = Cut(resolved.document_layer, cut.dim)
+        label = label_of(self.card, self.model)
+        return "" if resolved.exits else " ".join(label.warnings(cut, documents))
 
     @property
     def exits(self) -> str:
@@ -323,6 +330,8 @@ class Service:
         }  # fmt: skip
         if compare:
             answer["full_times"] = _times(outcomes[1])
+        if warning := served.warning(cut):
+            answer["warning"] = warning
         if problem:
             answer["problem"] = problem
         return answer
@@ -375,7 +384,7 @@ class Service:
             ],
             "model": model,
             "usage": {"prompt_tokens": outcome.tokens, "total_tokens": outcome.tokens},
-        }
+        } | ({"warning": warning} if (warning := served.warning(cut)) else {})
 
     async def _batched(self, encoder: QueryEncoder, *work: Any) -> Outcome:
         try:

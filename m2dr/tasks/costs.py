@@ -34,11 +34,11 @@ from m2dr.model import checkpoint
 from m2dr.model.backbones import backbone_of, relative_rows
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device, choose_dtype
-from m2dr.model.encoder import Encoder, exit_work, parameters_of, table_work
+from m2dr.model.encoder import Encoder, exit_work, parameters_of, share_weights, table_work
 from m2dr.model.static import StaticEncoder, open_static
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.tasks.corpus import open_corpus
-from m2dr.tasks.encoder import cuts_of, embed_texts, embed_tokens, through_exits
+from m2dr.tasks.encoder import cuts_of, embed_texts, embed_tokens, layers_by_index, through_exits
 from m2dr.tasks.index import encode_corpus
 from m2dr.tasks.rank import pairing
 
@@ -76,23 +76,27 @@ def measure_costs(request: CostsRequest, out: Path | None = None) -> Costs:
     Raises:
         UserError: the model has no such cut, the corpus or split is not there, or holds no query.
     """
-    own = read_card(request.model)
-    card = through_exits(own) if request.exits == "index" else own
-    cuts = cuts_of(card, request.layers, request.dims)
-    layers = sorted({cut.layer for cut in cuts})
+    card = read_card(request.model)
     dataset = open_corpus(request.corpus)
+    folder = store_folder(request.root, dataset.name, card.fingerprint, card.layers)
+    exits, by_index = None, layers_by_index(card, request.exits)
+    if by_index and request.pairing in ("trained", "last"):
+        exits = fitting_exits(folder)
+    if exits is None:
+        if request.exits == "index":
+            raise no_exits(folder.parent)
+        by_index = ()
+    cuts = cuts_of(through_exits(card, by_index), request.layers, request.dims)
+    layers = sorted({cut.layer for cut in cuts})
     texts = _spread([query.text for query in dataset.queries(request.split)], request.queries)
     if not texts:
         raise UserError(f"{request.corpus} has no query in {request.split} to time.")
-    sources = pairing(card, layers, request.pairing).layers
-    exits = None
-    if request.exits == "index":
-        folder = store_folder(request.root, dataset.name, card.fingerprint, card.layers)
-        exits = fitting_exits(folder)
-        if exits is None:
-            raise no_exits(folder.parent)
+    sources = pairing(card, layers, request.pairing, by_index).layers
     encoders = open_encoders(
-        request.model, {*sources, *sources.values()}, request.device, request.dtype, exits
+        request.model,
+        {layer: exits if layer in by_index else None for layer in {*sources, *sources.values()}},
+        request.device,
+        request.dtype,
     )
     deepest = encoders.deepest
     cores = (
@@ -113,7 +117,7 @@ def measure_costs(request: CostsRequest, out: Path | None = None) -> Costs:
         device=request.device,
         dtype=request.dtype,
     )
-    store = encode_corpus(index, request.model, own, [sources[max(layers)]])[0]
+    store = encode_corpus(index, request.model, card, [sources[max(layers)]])[0]
     with tempfile.TemporaryDirectory(prefix="m2dr-costs-") as scratch:
         indexes = {
             dim: open_index(build_index(store, dim, "flat", folder=Path(scratch)))
@@ -125,11 +129,13 @@ def measure_costs(request: CostsRequest, out: Path | None = None) -> Costs:
     speeds = document_speeds(encoders, sources.values(), documents, request.rounds)
     rows_of_tokens = tokenize(deepest.card, encoders.tokenizer, texts, "query")
     lengths = [len(row) for row in rows_of_tokens]
-    shape = shape_of(deepest)
+    shapes = {layer: shape_of(encoder) for layer, encoder in encoders.by_layer.items()}
     cells = {}
     for cut in cuts:
         p50, p95 = np.percentile(times[cut], [50, 95])
-        encoding = float(np.mean([shape.encode(cut.layer, length) for length in lengths]))
+        encoding = float(
+            np.mean([shapes[cut.layer].encode(cut.layer, length) for length in lengths])
+        )
         cells[cut] = Cost(
             latency_p50_ms=float(p50),
             latency_p95_ms=float(p95),
@@ -143,7 +149,9 @@ def measure_costs(request: CostsRequest, out: Path | None = None) -> Costs:
         fingerprint=card.fingerprint,
         corpus=request.corpus,
         whole=card.full,
-        documents_from=card.documents if request.pairing == "trained" else request.pairing,
+        documents_from=("last" if by_index else card.documents)
+        if request.pairing == "trained"
+        else request.pairing,
         documents=store.documents,
         queries=len(lengths),
         query_tokens=float(np.mean(lengths)),
@@ -175,29 +183,26 @@ def shape_of(encoder: Encoder) -> Shape:
 
 
 def open_encoders(
-    model: str, layers: Iterable[int], device: str, dtype: str, exits: Path | None = None
+    model: str, exits: Mapping[int, Path | None], device: str, dtype: str
 ) -> Encoders:
-    """Load a cut encoder for each of `layers`; all share the weights of the deepest one.
+    """Load a cut encoder for each of some layers; all share the weights of the deepest one.
 
     Args:
         model: folder or id.
-        layers: of the encoders.
+        exits: of each layer, the folder of the exits of an index, or None for the model's own.
         device: as `choose_device` takes it.
         dtype: as `choose_dtype` takes it.
-        exits: folder of the exits of an index, in place of the model's own.
     """
     torch_device = choose_device(device)
     torch_dtype = choose_dtype(dtype, torch_device)
-    deepest_first = sorted(set(layers), reverse=True)
-    where = (torch_device, torch_dtype, exits)
-    deepest, tokenizer = checkpoint.load(model, deepest_first[0], *where)
-    weights = _held(deepest)
-    encoders = {deepest_first[0]: deepest}
-    for layer in deepest_first[1:]:
-        encoders[layer] = checkpoint.load(model, layer, *where)[0]
-        for name, tensor in _held(encoders[layer]).items():
-            tensor.data = weights[name].data
-    return Encoders(encoders, tokenizer, open_static(model, exits) if 0 in encoders else None)
+    encoders: dict[int, Encoder] = {}
+    for layer in sorted(exits, reverse=True):
+        loaded, tokenizer = checkpoint.load(model, layer, torch_device, torch_dtype, exits[layer])
+        for deeper in encoders.values():
+            share_weights(loaded, deeper)
+        encoders[layer] = loaded
+    static = open_static(model, exits[0]) if 0 in encoders else None
+    return Encoders(encoders, tokenizer, static)
 
 
 def query_times(
@@ -271,11 +276,6 @@ def _spread(items: Sequence[T], count: int) -> list[T]:
     """Return at most `count` items, evenly spread from the first to the last."""
     kept = min(count, len(items))
     return [items[place * (len(items) - 1) // max(kept - 1, 1)] for place in range(kept)]
-
-
-def _held(encoder: Encoder) -> dict[str, Any]:
-    """Return parameters and buffers by name; buffers hold the tables of fitted exits."""
-    return {**dict(encoder.named_parameters()), **dict(encoder.named_buffers())}
 
 
 def _interleaved(

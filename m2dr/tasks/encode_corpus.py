@@ -22,6 +22,7 @@ from m2dr.core.requests import IndexRequest
 from m2dr.data.dataset import Dataset
 from m2dr.data.tokens import Ragged
 from m2dr.index.exit_files import (
+    FEWEST,
     StateFile,
     drop_exits,
     encoding_of,
@@ -282,6 +283,11 @@ def encode_stores(
     plan = StorePlan(dataset.name, 0, card.width, label, request.store, request.shard_rows)
     paths = {layer: home / f"layer-{layer:02d}" for layer in sorted(set(layers))}
     stores = tuple((path, replace(plan, layer=layer)) for layer, path in paths.items())
+    if exits and dataset.document_count < FEWEST:
+        exits = False
+        if not _is_begun(home):
+            few = f"{dataset.document_count} documents are fewer than {FEWEST}"
+            say(f"No exits are fitted, because {few}; m2dr index fit does it all the same")
     folder = exits_folder(stores[-1][0]) if exits and max(layers) == card.layers > 0 else None
     count, device, dtype = dataset.document_count, request.device, request.dtype
     job = EncodingJob(request.corpus, count, model, device, dtype, stores, folder, request.runtime)

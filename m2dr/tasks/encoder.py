@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
@@ -888,9 +888,26 @@ def fitted_cuts(card: ModelCard) -> tuple[Cut, ...]:
     return tuple(Cut(layer, dim) for layer in range(card.layers + 1) for dim in dims)
 
 
-def through_exits(card: ModelCard) -> ModelCard:
-    """Return the card of a model whose queries pass the exits of an index."""
-    return replace(card, exit_head="fitted", documents="last", cuts=fitted_cuts(card))
+def layers_by_index(card: ModelCard, exits: str) -> tuple[int, ...]:
+    """Return the layers whose queries pass the exits of an index that has some.
+
+    By default those below the last one that were not trained: a fit is none, and the table of
+    layer 0 is always fitted.
+
+    Args:
+        card: model card.
+        exits: of `SearchRequest`.
+    """
+    own = card.layers_trained if card.fit is None and not exits else ()
+    layers = range(0 if exits == "model" else card.layers)
+    return tuple(layer for layer in layers if layer == 0 or layer not in own)
+
+
+def through_exits(card: ModelCard, layers: Collection[int]) -> ModelCard:
+    """Return the card of a model whose queries of some layers pass the exits of an index."""
+    added = {cut for cut in fitted_cuts(card) if cut.layer in layers}
+    cuts = tuple(sorted({*card.cuts, *added}))
+    return replace(card, exit_head="fitted", cuts=cuts) if layers else card
 
 
 def names_of(models: Sequence[str]) -> list[str]:

@@ -4,7 +4,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
@@ -35,17 +35,17 @@ from m2dr.evaluate.grid import (
     write_grid,
 )
 from m2dr.evaluate.measures import BEIR13, OTHER_NAMES, default_measures, default_split
-from m2dr.index.exit_files import digest_of_exits, fitting_exits
-from m2dr.model.checkpoint import read_card
+from m2dr.index.exit_files import FEWEST, digest_of_exits, fitting_exits
+from m2dr.index.manifest import STORE, store_folder
+from m2dr.model.checkpoint import ends_fitted, read_card
 from m2dr.model.devices import choose_device
 from m2dr.tasks.compare import compare_folders, plain
 from m2dr.tasks.corpus import open_corpus
 from m2dr.tasks.costs import measure_costs
-from m2dr.tasks.encoder import cuts_of, names_of, newest_model, through_exits
+from m2dr.tasks.encoder import cuts_of, layers_by_index, names_of, newest_model, through_exits
 from m2dr.tasks.fit_index import fit_index
 from m2dr.tasks.index import encode_corpus
 from m2dr.tasks.rank import (
-    INDEX_EXITS,
     GridRanker,
     RankingTask,
     measure_grid,
@@ -280,48 +280,55 @@ def _place(request: EvaluateRequest, corpus: _Corpus) -> CorpusResult:
 def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> Grid:
     """Measure a model on a corpus; write its grid and how it was made."""
     corpus.task.require()  # a split that cannot be measured costs no encoding
-    own = card = read_card(model)
-    by_index = request.exits == "index"
-    if by_index:
-        if request.documents not in ("trained", "last"):
-            raise UserError(
-                f"--documents {request.documents} was asked for, and the exits of an index search "
-                "the documents of its last layer alone."
-            )
-        card, name = through_exits(card), f"{name}{INDEX_EXITS}"
-    cuts = cuts_of(card, request.layers, request.dims)
-    dims = tuple(sorted({cut.dim for cut in cuts}))
-    searched = pairing(card, sorted({cut.layer for cut in cuts}), request.documents)
-    name += searched.suffix
+    card = read_card(model)
+    by_index: tuple[int, ...] = ()
+    if request.documents in ("trained", "last"):
+        last = store_folder(request.root, corpus.task.dataset.name, card.fingerprint, card.layers)
+        will = not (last / STORE).exists() and not ends_fitted(model)
+        will = will and corpus.task.dataset.document_count >= FEWEST
+        if request.exits or will or fitting_exits(last):
+            by_index = layers_by_index(card, request.exits)
+    elif request.exits == "index":
+        raise UserError(
+            f"--documents {request.documents} was asked for, and the exits of an index search "
+            "the documents of its last layer alone."
+        )
+    cuts = cuts_of(through_exits(card, by_index), request.layers, request.dims)
+    layers, dims = (tuple(sorted(set(each))) for each in zip(*map(astuple, cuts), strict=True))
+    searched = pairing(card, layers, request.documents, by_index)
+    name += searched.suffix + (f".{request.exits}-exits" if request.exits else "")
     folder = corpus.folder / name
     with lock_folder(folder):
         made = read_provenance(folder)
         if (
             made
             and not request.overwrite
-            and made.fingerprint != own.fingerprint
+            and made.fingerprint != card.fingerprint
             and Path(made.model).resolve() != Path(model).resolve()
         ):
             raise UserError(
                 f"{folder} holds the results of another model, {made.model}; --out names another "
                 "folder, and --overwrite replaces them."
             )
-        sources = sorted(set(searched.layers.values()))
+        sources = sorted({*searched.layers.values(), *((card.layers,) if by_index else ())})
         where: dict[str, Any] = {
             "root": request.root, "device": request.device, "dtype": request.dtype
         }  # fmt: skip
-        index = IndexRequest(corpus.name, model, exits=by_index, runtime=request.runtime, **where)
-        stores = dict(zip(sources, encode_corpus(index, model, own, sources), strict=True))
+        fits = bool(by_index)
+        index = IndexRequest(corpus.name, model, exits=fits, runtime=request.runtime, **where)
+        stores = dict(zip(sources, encode_corpus(index, model, card, sources), strict=True))
         exits = None
         if by_index:
             exits = fitting_exits(stores[card.layers].folder)
             exits = exits or fit_index(FitIndexRequest(corpus.name, model, **where))[0]
         device = str(choose_device(request.device))
-        ranker = GridRanker(corpus.task, model, card, stores, dims, device, request.dtype, exits)
+        ranker = GridRanker(
+            corpus.task, model, card, stores, dims, device, request.dtype, exits, by_index
+        )
         grid = measure_grid(ranker, name, searched, folder, request.runs, request.overwrite)
         is_ours = Path(sys.argv[0]).name in ("m2dr", "__main__.py")
         words = shlex.join(["m2dr", *sys.argv[1:]]) if is_ours else ""
-        how = (model, corpus.name, corpus.task.split, own.fingerprint, package_versions())
+        how = (model, corpus.name, corpus.task.split, card.fingerprint, package_versions())
         write_record(
             folder / PROVENANCE, Provenance(words, *how, digest_of_exits(exits) if exits else "")
         )

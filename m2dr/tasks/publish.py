@@ -96,7 +96,8 @@ def _export_cut(request: ExportRequest, model: str, cut: Cut) -> tuple[str, ...]
     made, name = cut_model(model, cut, exits), names_of([model])[0]
     results: list[ModelResult] = []
     if not made.of_index:  # results do not say by which exits of an index
-        results = _results_of(card, name, CardRequest(Path(model), request.results))
+        every = _results_of(card, name, CardRequest(Path(model), request.results))
+        results = [one for one in every if not (one.provenance and one.provenance.exits)]
     record = ExportRecord(
         cut=cut,
         full=card.full,

@@ -35,11 +35,9 @@ from m2dr.index.exact import prefix_top_k
 from m2dr.index.exit_files import digest_of_exits
 from m2dr.index.store import Store
 from m2dr.model import checkpoint
-from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device, choose_dtype
-from m2dr.tasks.encoder import document_layer, embed_texts, label_of
+from m2dr.tasks.encoder import document_layer, embed_texts, label_of, through_exits
 
-INDEX_EXITS = ".index-exits"  # after a model's name: its queries pass the exits of an index
 DEEPEST = 1000  # documents of a ranking where no measure has a cutoff
 
 Floats = NDArray[np.float32]
@@ -55,18 +53,23 @@ class Pairing:
     layers: Mapping[int, int]  # of the queries -> of the documents
 
 
-def pairing(card: ModelCard, layers: Sequence[int], documents: str) -> Pairing:
+def pairing(
+    card: ModelCard, layers: Sequence[int], documents: str, by_index: Collection[int] = ()
+) -> Pairing:
     """Return the pairing of `--documents`.
 
     Args:
         card: model card.
         layers: of the queries.
         documents: trained, same, last or the number of a layer.
+        by_index: layers whose queries pass the exits of an index, to documents of the last one.
 
     Raises:
         UserError: it is none of these, or the encoder has no such layer.
     """
-    trained = {layer: document_layer(card, layer) for layer in layers}
+    trained = {
+        layer: card.layers if layer in by_index else document_layer(card, layer) for layer in layers
+    }
     if documents == "trained":
         return Pairing("", trained)
     if documents == "same":
@@ -122,7 +125,8 @@ class GridRanker:
     dims: tuple[int, ...]
     device: str
     dtype: str
-    exits: Path | None = None  # of an index, used by queries in place of those of the model
+    exits: Path | None = None  # of an index
+    by_index: tuple[int, ...] = ()  # layers whose queries pass them in place of the model's own
     _vectors: dict[int, Floats] = field(default_factory=dict, compare=False)  # of the queries
 
     def question(self, layer: int, store: str) -> dict[str, object]:
@@ -141,8 +145,12 @@ class GridRanker:
             "task": self.task.digest,
             "drop": self.task.dataset.drops_own_document,
             "dtype": str(choose_dtype(self.dtype, choose_device(self.device))),
-            **({"exits": digest_of_exits(self.exits)} if self.exits else {}),
+            **({"exits": self._digest_of_exits} if layer in self.by_index else {}),
         }
+
+    @cached_property
+    def _digest_of_exits(self) -> str:
+        return digest_of_exits(self.exits) if self.exits else ""
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -209,18 +217,22 @@ class GridRanker:
             yield Cut(layer, dim), rows, scores
 
     def _encode(self, layers: Collection[int]) -> None:
-        """Encode the queries at some layers, in one pass, into `_vectors`, each [Q, H]."""
-        if not layers:
-            return
+        """Encode the queries at some layers into `_vectors`, each [Q, H]; one pass per exits."""
         device = choose_device(self.device)
         dtype = choose_dtype(self.dtype, device)
-        encoder, tokenizer = checkpoint.load(
-            self.model, max(layers), device, dtype, exits=self.exits
-        )
-        texts, deeper = [query.text for query in self.task.queries], sorted(layers)
-        with progress("Encoding", len(texts), "queries") as advance:
-            vectors = embed_texts(encoder, tokenizer, texts, "query", deeper, advance)
-        self._vectors.update(zip(deeper, vectors, strict=True))
+        texts = [query.text for query in self.task.queries]
+        for exits in (None, self.exits):
+            chosen = sorted(one for one in layers if (one in self.by_index) == bool(exits))
+            if not chosen:
+                continue
+            encoder, tokenizer = checkpoint.load(
+                self.model, max(chosen), device, dtype, exits=exits
+            )
+            with progress("Encoding", len(texts), "queries") as advance:
+                vectors = embed_texts(encoder, tokenizer, texts, "query", chosen, advance)
+            self._vectors.update(zip(chosen, vectors, strict=True))
+            if not self.exits:
+                return
 
     @cached_property
     def _evaluator(self) -> RowEvaluator:
@@ -316,7 +328,8 @@ def measure_grid(
     scores = join_layers(parts)
     first, store = next(iter(scores.values())), next(iter(ranker.stores.values()))
     asked = first.cuts
-    question = json_sha256(ranker.question(0, store.manifest.texts))
+    exits = ranker.by_index[0] if ranker.by_index else 0
+    question = json_sha256(ranker.question(exits, store.manifest.texts) | {"layer": 0})
     scores = with_earlier(scores, folder, question)
     write_scores(list(scores.values()), folder, {"question": question})
     cells = {
@@ -327,25 +340,34 @@ def measure_grid(
     queries, facts = len(first.query_ids), parts[0].facts
     tied = {cut: count for part in parts for cut, count in part.tied.items()}
     empty = {cut: count for part in parts for cut, count in part.empty.items()}
-    own = read_card(ranker.model) if ranker.exits else card
     checks = (
         *ranking_checks(tied, empty, queries - facts["unanswered"]),
         *query_checks(queries, **facts),
-        *model_checks(card, asked, store.manifest.label.differences(label_of(own, ranker.model))),
+        *model_checks(
+            through_exits(card, ranker.by_index),
+            asked,
+            store.manifest.label.differences(label_of(card, ranker.model)),
+        ),
     )
-    notes = tuple(_notes(task, card, pairing))
+    notes = tuple(_notes(task, card, pairing, ranker.by_index))
     grid = Grid(name, task.dataset.name, task.split, queries, cells, notes, checks=checks)
     write_grid(grid, folder)
     return replace(grid, cells={cut: cells[cut] for cut in asked})
 
 
-def _notes(task: RankingTask, card: ModelCard, pairing: Pairing) -> Iterator[str]:
+def _notes(
+    task: RankingTask, card: ModelCard, pairing: Pairing, by_index: Collection[int]
+) -> Iterator[str]:
     if task.dataset.drops_own_document:
         yield "the query's own document is dropped from its ranking"
     sources = sorted(set(pairing.layers.values()))
     if len(sources) == 1 < len(pairing.layers):
         yield f"documents are encoded by layer {sources[0]} whatever the query's layer"
-    if any(document_layer(card, own) != other for own, other in pairing.layers.items()):
+    named = ", ".join(str(layer) for layer in pairing.layers if layer in by_index)
+    if named:
+        yield f"queries of layers {named} pass exits that were fitted on these documents"
+    own = {query: at for query, at in pairing.layers.items() if query not in by_index}
+    if any(document_layer(card, query) != at for query, at in own.items()):
         yield (
             "the model was trained with documents of "
             f"{'the last layer' if card.documents == 'last' else 'the same layer as the query'}"

@@ -70,6 +70,7 @@ from m2dr.tasks.encoder import (
     document_layer,
     dtype_name,
     label_of,
+    layers_by_index,
     newest_model,
 )
 
@@ -129,7 +130,7 @@ class ResolvedIndex:
             UserError: they were asked for, and there are none.
         """
         asked, last = self.request.exits, self.card.layers
-        if asked == "model" or self.query_layer >= last:
+        if self.query_layer not in layers_by_index(self.card, asked):
             return None
         of_milvus = self.request.index.startswith(MILVUS)
         if of_milvus or self.request.document_layer not in (None, last):
@@ -138,9 +139,6 @@ class ResolvedIndex:
                     "--exits index was asked for, and exits are fitted on the documents of an "
                     f"index on disk of layer {last} alone."
                 )
-            return None
-        trained = self.card.fit is None and self.query_layer in self.card.layers_trained
-        if not asked and trained and self.query_layer > 0:  # a table is always fitted
             return None
         found = fitting_exits(self.home / f"layer-{last:02d}")
         if found is None and asked == "index":

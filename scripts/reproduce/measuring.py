@@ -180,6 +180,7 @@ def _search(
             layers=layers,
             dims=dims,
             measures=(evaluation.measure,),
+            exits="model",
             runs="none",
             root=scale.out / "indexes",
             out=scale.out / "results",

@@ -236,6 +236,7 @@ def runs_of(path: str, corpus: Path, split: str, scale: Scale) -> dict[str, Run]
             layers=tuple(sorted({max(card.layers // 2, 1), card.layers})),
             dims=dims,
             measures=(f"R@{max(FOUND)}",),
+            exits="model",
             runs="all",
             root=scale.out / "indexes",
             out=scale.out / "results-rag",

@@ -70,7 +70,7 @@ def encoding(scale: Scale) -> list[Ratio]:
     model = settings_of(MODELS["2dmse-v1"], scale).backbone if not scale.small else "minilm"
     last = read_card(model).layers
     texts = _sentences(scale)
-    encoders = open_encoders(model, (last // 2, last), scale.device, "auto")
+    encoders = open_encoders(model, dict.fromkeys((last // 2, last)), scale.device, "auto")
     rates: dict[int, list[float]] = {last // 2: [], last: []}
     for _ in range(ROUNDS):
         for layer, rate in document_speeds(encoders, rates, texts, 1).items():

@@ -101,7 +101,8 @@ FITTED = ((0, 8), (6, 8))
     ("changes", "query", "documents", "expected"),
     [
         ({}, (6, 16), (6, 16), None),
-        ({}, (6, 12), (6, 12), "L6D12 was not trained"),
+        ({}, (6, 12), (6, 12), None),
+        ({}, (6, 4), (6, 4), "L6D4 was not trained"),
         ({"cuts": ((1, 8), (6, 16)), "document_layer": "last"}, (1, 8), (6, 8), "L6D8 was not"),
         ({}, (1, 8), (6, 8), "not aligned"),
         ({"document_layer": "last"}, (1, 8), (6, 8), None),

@@ -129,7 +129,7 @@ def test_every_cut_asked_for_is_measured_and_kept(
 def test_cut_encoders_share_their_weights_and_give_the_vectors_of_the_whole(
     tiny_backbone: Path,
 ) -> None:
-    encoders = open_encoders(str(tiny_backbone), [1, 2, 4], "cpu", "fp32")
+    encoders = open_encoders(str(tiny_backbone), dict.fromkeys([1, 2, 4]), "cpu", "fp32")
     whole = dict(encoders.deepest.named_parameters())
     ids, mask = np.array([[2, 7, 9, 3]]), np.ones((1, 4), np.int64)
 
@@ -151,7 +151,7 @@ def test_a_query_costs_its_encoding_and_its_search(
         lambda step, of, query: spent[step.__name__, of] * (query + 1),
     )
     index = SimpleNamespace(ranked=lambda *_: None)
-    encoders = open_encoders(str(tiny_backbone), [1, 2], "cpu", "fp32")
+    encoders = open_encoders(str(tiny_backbone), dict.fromkeys([1, 2]), "cpu", "fp32")
 
     times = query_times(encoders, [1, 2], {8: index, 16: index}, ["read", "write"], rounds=3)
 

@@ -16,7 +16,7 @@ from world import WORDS, make_model
 
 from m2dr import open_index
 from m2dr.core.errors import UserError
-from m2dr.core.records import EXITS_FILE
+from m2dr.core.records import EXITS_FILE, Cut
 from m2dr.core.requests import EvaluateRequest, FitIndexRequest, IndexRequest, SearchRequest
 from m2dr.index.exit_files import fitting_exits
 from m2dr.model import checkpoint
@@ -31,6 +31,7 @@ from m2dr.tasks.fit_index import fit_index
 from m2dr.tasks.index import index_corpus
 from m2dr.tasks.search import Searcher
 
+pytestmark = pytest.mark.usefixtures("exits_of_few")
 Ask = Callable[..., IndexRequest]
 
 
@@ -197,21 +198,29 @@ def test_layer_0_knows_the_words_of_the_corpus(
     assert (theirs / np.linalg.norm(theirs, axis=1, keepdims=True) * ours).sum(1).min() > 1 - 1e-5
 
 
-def test_a_grid_through_the_exits_of_an_index_ranks_as_a_search_does(
-    ask: Ask, tmp_path: Path
+@pytest.mark.parametrize("exits", ["", "index", "model"])
+def test_a_grid_ranks_as_a_search_does(
+    exits: str, ask: Ask, tiny_backbone: Path, tmp_path: Path
 ) -> None:
-    request = ask()
+    cuts = (Cut(2, 32), Cut(4, 32))  # layer 2 is trained, and keeps its own by default
+    model = make_model(tiny_backbone, tmp_path / "trained", similarity="cosine", cuts=cuts)
+    request = replace(ask(), model=str(model))
+    layers = (2, 3, 4) if exits == "model" else (0, 1, 2, 3, 4)
     asked = EvaluateRequest(
-        (request.corpus,), (request.model,), runs="all", exits="index", root=request.root,
-        out=tmp_path / "results", device="cpu",
+        (request.corpus,), (request.model,), runs="all", exits=exits, root=request.root,
+        out=tmp_path / "results", device="cpu", layers=layers,
     )  # fmt: skip
     (grid,) = evaluate(asked).grids
 
-    assert (grid.model, grid.layers) == ("model.index-exits", (0, 1, 2, 3, 4))
-    index_corpus(replace(request, dims=(32,)))
-    opened = open_index(request.corpus, model=request.model, root=request.root, device="cpu")
+    assert (grid.model, grid.layers) == ("trained" + f".{exits}-exits" * bool(exits), layers)
+    named = {"": "layers 0, 1, 3 pass", "index": "layers 0, 1, 2, 3 pass"}.get(exits, "pass")
+    assert any(named in note for note in grid.notes) == bool(exits != "model")
+    index_corpus(replace(request, dims=(32,), layers=(2, 3, 4)))
+    opened = open_index(
+        request.corpus, model=request.model, root=request.root, device="cpu", exits=exits
+    )
     query = json.loads((Path(request.corpus) / "queries.jsonl").read_text())["text"]
-    for layer in (0, 2, 4):
+    for layer in layers:
         (answer,) = opened.search([query], layer=layer, k=20)
         run = tmp_path / "results" / "many" / "test" / grid.model / "runs" / f"L{layer}D32.trec"
         lines = run.read_text().splitlines()[:20]

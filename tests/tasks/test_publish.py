@@ -100,6 +100,7 @@ def test_a_folder_shows_the_scores_and_costs_of_its_cut_and_is_a_model(
     )
 
 
+@pytest.mark.usefixtures("exits_of_few")
 def test_exits_of_an_index_are_exported(
     tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

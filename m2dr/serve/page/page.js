@@ -167,7 +167,9 @@ async function search() {
     problem(null);
     draw(said);
   } catch (error) {
-    if (number === asked && error.name !== "AbortError") problem(error, search);
+    if (number !== asked || error.name === "AbortError") return;
+    clear(); // a ranking of another query would look like the answer
+    problem(error, search);
   } finally {
     clearTimeout(slow);
     if (number === asked) busy(false);
@@ -183,7 +185,6 @@ function busy(on) {
 function problem(error, retry) {
   at("problem").hidden = !error || error.status === 401;
   at("token-form").hidden = error?.status !== 401;
-  at("results").classList.toggle("stale", Boolean(error));
   if (!error) return;
   again = retry;
   at("problem").firstElementChild.textContent = error.message;
@@ -374,8 +375,15 @@ function draw(said) {
   at("results").hidden = false;
   at("welcome").hidden = true;
   at("request").hidden = false;
+  warn(said.warning);
   at("said").textContent =
     `${said.cut}: ${Math.round(overlap * full.length)} of the full model's ${full.length} best documents.`;
+}
+
+/** Say why the answers of this cut may be worse than the model allows. */
+function warn(sentence) {
+  at("warning").hidden = !sentence;
+  at("warning").textContent = sentence ?? "";
 }
 
 function clear() {
@@ -385,6 +393,7 @@ function clear() {
   at("results").hidden = true;
   at("welcome").hidden = false;
   at("said").textContent = "";
+  warn(null);
   tile("overlap", "–", "with the full model");
   at("overlap").querySelector(".dots").replaceChildren();
   drawTimes(null, null);
