@@ -198,6 +198,7 @@ def test_layer_0_knows_the_words_of_the_corpus(
     assert (theirs / np.linalg.norm(theirs, axis=1, keepdims=True) * ours).sum(1).min() > 1 - 1e-5
 
 
+@pytest.mark.filterwarnings("ignore:Cut L3D32 was not trained")
 @pytest.mark.parametrize("exits", ["", "index", "model"])
 def test_a_grid_ranks_as_a_search_does(
     exits: str, ask: Ask, tiny_backbone: Path, tmp_path: Path
