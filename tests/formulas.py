@@ -222,13 +222,20 @@ def of_strongest(x: Tensor, k: int) -> Tensor:
 
 
 def token_relations(
-    states: Tensor, projections: Sequence[Tensor], anchor: str = "cls", tau: float = RELATIONS_TAU
+    states: Tensor,
+    projections: Sequence[Tensor],
+    anchor: str = "cls",
+    tau: float = RELATIONS_TAU,
+    itself: bool = True,
 ) -> Tensor:
     """MIPIC, eq. 4 to 13, of one text's states [m, H] at one layer, without padding."""
     m, width = states.shape
     full = states.detach()
     scale = sqrt(width) * tau
     vector = {"cls": full[0], "last": full[-1], "mean": full.sum(dim=0) / m}[anchor]
+    if not itself and anchor != "mean" and m > 1:
+        states = states[1:] if anchor == "cls" else states[:-1]
+        m, full = m - 1, states.detach()
     teacher = (full @ vector) / scale
     a_full = teacher.exp() / teacher.exp().sum()
     order = sorted(range(m), key=lambda j: -float(teacher[j]))

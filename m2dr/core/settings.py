@@ -159,8 +159,12 @@ class TrainSettings(RunSettings):
     )
     relations_temperature: float = option(
         1.0,
-        "Temperature of MIPIC's token relations, which are products over the root of the width.",
+        "Temperature of MIPIC's token relations, which are products over the root of the width; "
+        "0.05 as published.",
         above=0,
+    )
+    relations_self: bool = option(
+        True, "Count the pooled token, such as [CLS], among the tokens that it attends to (MIPIC)."
     )
     chain_temperature: float = option(
         0.05, "Temperature of MIPIC's chain, which compares cosines.", above=0

@@ -32,8 +32,8 @@ USUAL_LOSS: dict[Kind, Loss] = {
 PAIRED = ("cosent", "angle")  # losses of pairs that are more or less alike
 RECIPE_SETTINGS = (
     *CHOICES, "faithful", "loss_weights", "candidates",
-    "relations_temperature", "chain_temperature", "distill", "distill_weight", "contrastive_weight",
-    "distill_temperature",
+    "relations_temperature", "relations_self", "chain_temperature",
+    "distill", "distill_weight", "contrastive_weight", "distill_temperature",
 )  # fmt: skip
 _DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(TrainSettings)}
 
@@ -69,6 +69,7 @@ class Recipe:
                 self.setting.relations_temperature,
                 shares,
                 cast(Anchor, self.card.pooling),
+                self.setting.relations_self,
             )
         if variant.pic:
             chain = Chain(self.path, self.setting.chain_temperature)
@@ -117,6 +118,7 @@ def recipe_of(settings: TrainSettings, kind: Kind = "documents") -> Recipe:
         variant=variant,
         learned=shallow if variant.weights == "dynamic" else (),
         relations_temperature=settings.relations_temperature,
+        relations_self=settings.relations_self,
         chain_temperature=settings.chain_temperature,
         seed=settings.seed,
         distill=settings.distill,
@@ -367,6 +369,7 @@ def _read(recipe: Recipe) -> tuple[object, ...]:
         "imitate" in vectors and variant.detach,
         layers & {*setting.learned},
         sia and (recipe.related, setting.relations_temperature, [c.layer for c in recipe.path]),
+        sia and recipe.card.pooling != "mean" and setting.relations_self,
         pic and (recipe.path, setting.chain_temperature),
         (sia or pic) and extra,
     )

@@ -148,6 +148,7 @@ class TokenRelations(nn.Module):
         temperature: float,
         shares: Sequence[float],
         anchor: Anchor = "cls",
+        itself: bool = True,
     ) -> None:
         """Create the up-projections.
 
@@ -158,9 +159,12 @@ class TokenRelations(nn.Module):
             temperature: divides token importances, which are products over √H.
             shares: of a text's tokens that each prefix is aligned on; never decreasing.
             anchor: the model's pooling, which gives the vector of a text.
+            itself: whether a pooled token is among the tokens that it attends to; a text of one
+                token attends to it anyway.
         """
         super().__init__()
         self.layers, self.dims, self.width = tuple(layers), tuple(dims), width
+        self.itself = itself or anchor == "mean"
         self.temperature, self.shares, self.anchor = temperature, tuple(shares), anchor
         # All P_i [d_i, H], stacked: [S, H].
         self.projections = nn.Parameter(torch.cat([torch.eye(dim, width) for dim in dims]))
@@ -178,19 +182,23 @@ class TokenRelations(nn.Module):
         with torch.autocast(states.device.type, enabled=False):
             states = states if states.dtype == torch.float64 else states.float()
             real = mask.bool()
-            attention = self._attention(states, real)
+            anchor = _anchors(states.detach(), real, self.anchor)  # [b, H]
+            if not self.itself:
+                own = torch.zeros_like(real)
+                own.scatter_(1, _places(real, self.anchor)[:, None], value=True)
+                real = torch.where((real & ~own).any(dim=-1, keepdim=True), real & ~own, real)
+            attention = self._attention(states, real, anchor)
             divergence = _divergences(attention[:, :-1], attention[:, -1:], real)
             chosen, counts = self._most_attended(attention[:, -1], real)
             alike = prefix_alignment(states, chosen, counts, self.dims)
             return (divergence + 1 - alike).sum(dim=-1)
 
-    def _attention(self, states: Tensor, real: Tensor) -> Tensor:
+    def _attention(self, states: Tensor, real: Tensor, anchor: Tensor) -> Tensor:
         """Return the log attention of each text, eq. 4 and 5: [b, n + 1, T], the teacher's last.
 
         h_CLS · (P_iᵀ h[:d_i]) is (P_i h_CLS) · h[:d_i], so that no token is projected up. The short
         vectors, padded with zeros, and h_CLS itself are multiplied by all tokens in one product.
         """
-        anchor = _anchors(states.detach(), real, self.anchor)  # [b, H]
         short = torch.split(anchor @ self.projections.to(states.dtype).mT, list(self.dims), dim=-1)
         queries = [pad(vector, (0, self.width - vector.shape[-1])) for vector in short]
         scores = torch.stack([*queries, anchor], dim=1) @ states.mT  # [b, n + 1, T]
@@ -213,12 +221,15 @@ class TokenRelations(nn.Module):
 
 def _anchors(states: Tensor, real: Tensor, anchor: Anchor) -> Tensor:
     """Return the vector of each text: [b, T, H] to [b, H]."""
-    if anchor == "cls":
-        return states[:, 0]
-    tokens = real.sum(dim=-1)
     if anchor == "mean":
-        return (real.to(states.dtype)[:, None] @ states)[:, 0] / tokens[:, None]
-    return states[torch.arange(len(states), device=states.device), tokens - 1]
+        return (real.to(states.dtype)[:, None] @ states)[:, 0] / real.sum(dim=-1)[:, None]
+    return states[torch.arange(len(states), device=states.device), _places(real, anchor)]
+
+
+def _places(real: Tensor, anchor: Anchor) -> Tensor:
+    """Return where the pooled token of each text stands: [b]."""
+    tokens = real.sum(dim=-1)
+    return torch.zeros_like(tokens) if anchor == "cls" else tokens - 1
 
 
 def _divergences(students: Tensor, teacher: Tensor, real: Tensor) -> Tensor:

@@ -48,6 +48,7 @@ class Setting:
     variant: Variant = VARIANTS["plain"]  # its choices for alignment
     learned: tuple[int, ...] = ()  # layers whose weight is learned
     relations_temperature: float = 1.0  # of token relations, which are products over √H
+    relations_self: bool = True  # whether the pooled token attends to itself
     chain_temperature: float = 0.05  # of the chain, which compares cosines
     seed: int = 0  # of what a step draws
     distill: Distill = "none"  # loss on a teacher's scores

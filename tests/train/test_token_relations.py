@@ -14,9 +14,11 @@ H, TAU = 24, 0.7
 DIMS = (3, 8, 16)
 
 
-def relations_of(anchor: Pooling = "cls", dims: tuple[int, ...] = DIMS) -> TokenRelations:
+def relations_of(
+    anchor: Pooling = "cls", dims: tuple[int, ...] = DIMS, itself: bool = True
+) -> TokenRelations:
     """Relations whose projections differ from their start."""
-    module = TokenRelations([1, 2], dims, H, TAU, shares_of(len(dims)), anchor).double()
+    module = TokenRelations([1, 2], dims, H, TAU, shares_of(len(dims)), anchor, itself).double()
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         noise = torch.randn(module.projections.shape, generator=generator, dtype=torch.float64)
@@ -34,6 +36,7 @@ def ragged(lengths: list[int], seed: int = 1, width: int = H) -> tuple[Tensor, T
     return states.requires_grad_(), mask
 
 
+@pytest.mark.parametrize("itself", [True, False])
 @pytest.mark.parametrize("anchor", ["cls", "mean", "last"])
 @pytest.mark.parametrize(
     "lengths",
@@ -41,9 +44,9 @@ def ragged(lengths: list[int], seed: int = 1, width: int = H) -> tuple[Tensor, T
     ids=["by tokens", "more tokens than dims", "one token", "by dims"],
 )
 def test_loss_and_gradients_are_those_of_the_papers_equations(
-    lengths: list[int], anchor: Pooling
+    lengths: list[int], anchor: Pooling, itself: bool
 ) -> None:
-    module = relations_of(anchor)
+    module = relations_of(anchor, itself=itself)
     states, mask = ragged(lengths)
     weights = torch.linspace(0.5, 2.0, len(lengths), dtype=torch.float64)
 
@@ -52,7 +55,7 @@ def test_loss_and_gradients_are_those_of_the_papers_equations(
     projections = list(module.projections.split(list(DIMS)))
     expected = torch.stack(
         [
-            token_relations(text[:length], projections, anchor, TAU)
+            token_relations(text[:length], projections, anchor, TAU, itself)
             for text, length in zip(states, lengths, strict=True)
         ]
     )
