@@ -27,6 +27,7 @@ from m2dr.data.tables import (
 )
 from m2dr.data.training_rows import POSITIVES, QUERIES, answers, open_rows
 
+_COLUMNS = (*DOCUMENT_IDS, *DOCUMENT_TEXTS, *QUERIES, *POSITIVES)
 Texts = Callable[[], Iterator[Document]]  # a new iterator at each call
 
 
@@ -44,6 +45,8 @@ def _open_table(name: str) -> Dataset:
     """Open a table: pairs or groups, or documents without queries."""
     path = Path(name)
     columns = columns_of(path)
+    if suffix_of(path) == ".tsv" and len(columns) == 2 and not has_header(path, _COLUMNS):
+        return Dataset(name_of(path), TableCorpus(path, ("_id", "text")), {})
     of_training = not {*QUERIES, *POSITIVES}.isdisjoint(columns)
     if columns and not answers(columns) and (is_document(columns) or not of_training):
         return Dataset(name_of(path), TableCorpus(path), {})
@@ -69,7 +72,7 @@ LOADERS = (
     Loader("a folder of MS MARCO's files", msmarco.recognises, msmarco.open_msmarco),
     Loader(
         "a .jsonl, .json, .csv, .tsv, .parquet or .arrow file or a folder of them, with pairs, "
-        "groups or documents",
+        "groups or documents; or a folder of .md and .txt files",
         lambda name: is_table(Path(name)),
         _open_table,
     ),

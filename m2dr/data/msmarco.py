@@ -16,7 +16,7 @@ from m2dr.data.dataset import (
     first_negatives,
 )
 from m2dr.data.qrels import query_of, read_split
-from m2dr.data.tables import has_header, parsed, read_cells, split_in, suffix_of, text_of
+from m2dr.data.tables import has_header, header_of, parsed, read_cells, split_in, suffix_of, text_of
 from m2dr.data.training_rows import POSITIVES, TrainingRow, build_dataset
 
 _QRELS = re.compile(r"^(?P<before>.*?)[.-]?qrels[.-]?(?P<after>.*?)\.(?:tsv|txt)(?:\.gz)?$")
@@ -53,9 +53,12 @@ def open_msmarco(name: str) -> Dataset:
 
 
 def recognises_triples(name: str) -> bool:
-    """Return whether the name is a file of text triples, without a header."""
+    """Return whether the name is a file of text triples, without a header: by name or content."""
     path = Path(name)
-    return _is(path, "triples.") and path.is_file() and not has_header(path, POSITIVES)
+    if not path.is_file() or suffix_of(path) != ".tsv" or has_header(path, POSITIVES):
+        return False
+    cells = header_of(path)  # ids, of a collection or of qidpidtriples, are one word each
+    return _is(path, "triples.") or (len(cells) == 3 and all(" " in cell for cell in cells))
 
 
 def open_triples(name: str) -> Dataset:

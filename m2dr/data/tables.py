@@ -45,6 +45,9 @@ _PARTS_OF_A_CORPUS = {"corpus", "collection", "queries", "qrels"}
 _SHARD = re.compile(r"-\d{5}-of-\d{5}$")  # as `datasets` numbers the files of a split
 _CACHE = re.compile(r"cache-[0-9a-f]{16}\w*\.arrow")  # what `datasets` keeps of `map` and `filter`
 _SAVED, _SAVED_SPLITS = "state.json", "dataset_dict.json"  # files of `save_to_disk`
+_NO_ROWS = {_SAVED, _SAVED_SPLITS, "dataset_info.json"}
+_NOTES = (".md", ".txt")
+_HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+(.*?)[ \t#]*$", re.MULTILINE)
 
 
 # Values of a row; each function raises ValueError, to which `parsed` adds the file and the row.
@@ -204,7 +207,8 @@ def row_of(item: Any) -> Row:  # of any form
     if isinstance(item, str):
         return {"text": item}
     if isinstance(item, list | tuple) and len(item) > 1 and all(isinstance(t, str) for t in item):
-        return {"query": item[0], "positive": item[1], "negatives": list(item[2:])}
+        negatives = {"negatives": list(item[2:])} if item[2:] else {}
+        return {"query": item[0], "positive": item[1], **negatives}
     if not isinstance(item, Mapping):
         if not hasattr(item, "__dict__"):
             raise ValueError(f"it is {item!r:.100}, which has no columns")
@@ -235,8 +239,12 @@ def has_header(path: Path, known: Collection[str]) -> bool:
 
 def header_of(path: Path) -> list[str]:
     """Return the cells of the first line of a text file, in lower case."""
-    cells = first_line(path).split("," if suffix_of(path) == ".csv" else "\t")
-    return [cell.strip(' "').lower() for cell in cells]
+    return [cell.strip(' "').lower() for cell in first_line(path).split(_delimiter(path))]
+
+
+def _delimiter(path: Path) -> str:
+    """Return what separates cells: tabs, or in CSV what its first line has most of."""
+    return max(",;\t", key=first_line(path).count) if suffix_of(path) == ".csv" else "\t"
 
 
 def first_line(path: Path) -> str:
@@ -273,7 +281,7 @@ def is_table(path: Path) -> bool:
     if is_hub(path):
         return not hub_parts(str(path))
     if path.is_dir():
-        return bool(_files(path))
+        return bool(_files(path) or _notes(path))
     return path.is_file() and suffix_of(path) in (*ARROW, *TEXT)
 
 
@@ -331,6 +339,8 @@ def _parts(path: Path) -> Iterator[_Part]:
             yield _Part(where, split_name(split), partial(_of_table, table))
         return
     files = _files(path) if path.is_dir() else [(path, "")]
+    if not files:
+        yield _Part(path, "", partial(_of_notes, path))
     for file, split in files:
         yield _Part(file, split, partial(_of_file, file))
 
@@ -345,9 +355,32 @@ def _files(folder: Path) -> list[tuple[Path, str]]:
         (file, split_in(str(file.relative_to(folder)), ""))
         for file in (*entries, *below)
         if file.is_file()
-        and suffix_of(file) in (*ARROW, ".csv", ".tsv", ".jsonl")
-        and not (file.name.startswith(".") or _CACHE.fullmatch(file.name))
+        and suffix_of(file) in (*ARROW, *TEXT)
+        and not (file.name.startswith(".") or _CACHE.fullmatch(file.name) or file.name in _NO_ROWS)
     ]
+
+
+def _notes(folder: Path) -> list[Path]:
+    """Return the texts of a folder and all below; none where some file is a table."""
+    inside = [each for each in sorted(folder.rglob("*")) if each.is_file()]
+    seen = [each for each in inside if not str(each.relative_to(folder)).startswith(".")]
+    if any(suffix_of(each) in (*ARROW, *TEXT) for each in seen):
+        return []
+    return [each for each in seen if each.suffix.lower() in _NOTES]
+
+
+def _of_notes(folder: Path, _: Sequence[str] = ()) -> "Iterator[pa.RecordBatch]":
+    """Yield a row per note: its path below the folder is its id, its first heading its title."""
+    import pyarrow as pa
+
+    for path in _notes(folder):
+        text = path.read_text("utf-8-sig", "replace")
+        heading = _HEADING.search(text) if path.suffix.lower() == ".md" else None
+        title = heading[1] if heading else ""
+        if heading:
+            text = text[: heading.start()] + text[heading.end() :]
+        name = _SPACE.sub("_", path.relative_to(folder).as_posix())  # ids hold no white space
+        yield pa.record_batch([[name], [title], [text.strip()]], ["_id", "title", "text"])
 
 
 def _of_file(path: Path, names: Sequence[str] = ()) -> "Iterator[pa.RecordBatch]":
@@ -357,7 +390,7 @@ def _of_file(path: Path, names: Sequence[str] = ()) -> "Iterator[pa.RecordBatch]
         if cells and not first_line(path).startswith("{"):
             header = names
             # Quotes have no meaning between tabs, where texts hold single ones.
-            for batch in _csv(path, names, "," if suffix == ".csv" else "\t"):
+            for batch in _csv(path, names, _delimiter(path), suffix == ".csv"):
                 header = header or [name.strip().lower() for name in batch.schema.names]
                 yield batch.rename_columns(header)
         elif suffix == ".json" and not _is_row(first_line(path)):
@@ -388,17 +421,16 @@ def _reading(path: Path) -> Iterator[None]:
 
 def _lines(path: Path, blank: bool = False) -> "Iterator[pa.RecordBatch]":
     """Yield lines as one column; no JSON holds the control character that would end a cell."""
-    return _csv(path, [_LINE], "\2", blank)
+    return _csv(path, [_LINE], "\2", blank=blank)
 
 
 def _csv(
-    path: Path, names: Sequence[str], delimiter: str, blank: bool = False
+    path: Path, names: Sequence[str], delimiter: str, quoted: bool = False, blank: bool = False
 ) -> "Iterator[pa.RecordBatch]":
     import pyarrow as pa
     from pyarrow import csv
 
-    quote = '"' if delimiter == "," else False
-    if quote:
+    if quoted:
         with pa.input_stream(str(path), compression="detect") as file:
             if sum(block.count(b'"') for block in iter(lambda: file.read(2**20), b"")) % 2:
                 raise UserError(f"{path} has a cell whose quotation mark is never closed.")
@@ -408,8 +440,8 @@ def _csv(
             csv.ReadOptions(use_threads=False, block_size=_BLOCK, column_names=names or None),
             csv.ParseOptions(
                 delimiter=delimiter,
-                quote_char=quote,
-                newlines_in_values=bool(quote),
+                quote_char='"' if quoted else False,
+                newlines_in_values=quoted,
                 ignore_empty_lines=not blank,
             ),
             csv.ConvertOptions(default_column_type=pa.string(), strings_can_be_null=False),

@@ -85,9 +85,9 @@ def answers(columns: Collection[str]) -> bool:
 def open_rows(name: str) -> Dataset:
     """Read pairs or groups of a file, a folder or `hf:ID` into memory.
 
-    Pairs (a column `document`) are split by a hash of the document's text, so no document is in two
-    splits. Groups are one split, which the file's name says: train, unless it names dev or test. A
-    column `split` decides for both.
+    A column `split` decides, or else the word train, dev or test in the file's name. Where neither
+    does, groups, which have negatives, are for training, and pairs are split by a hash of the
+    document's text, so that no document is in two splits.
     """
     path = Path(name)
     first = next(parsed(path, dict), {})
@@ -104,7 +104,7 @@ def training_rows(path: Path, scored: bool = False) -> Iterator[TrainingRow]:
     `title` and `text` (Tevatron); `anchor`, `positive`, `negative_1`, `negative_2`, or a list of
     these texts without their names (sentence-transformers).
     """
-    return parsed(path, partial(_training_row, split_in(path.name), scored))
+    return parsed(path, partial(_training_row, split_in(path.name, ""), scored))
 
 
 def _training_row(split: str, scored: bool, row: Row) -> TrainingRow:
@@ -114,6 +114,7 @@ def _training_row(split: str, scored: bool, row: Row) -> TrainingRow:
             f"it has no document under {', '.join(POSITIVES)}; its columns are {', '.join(row)}"
         )
     numbers = {int(match[1]): key for key in row if (match := _NUMBERED.fullmatch(key))}
+    numbered = set(numbers.values())
     negatives = [
         item
         for names in (NEGATIVES, *((numbers[number],) for number in sorted(numbers)))
@@ -128,8 +129,11 @@ def _training_row(split: str, scored: bool, row: Row) -> TrainingRow:
     answering = tuple(_document(item, row) for item in positives)
     if isinstance(row.get("split"), str) and row["split"]:
         split = split_name(row["split"])
-    elif row.get("document") is not None:
-        split = split_of(answering[0].text, SHARES, _SEED)
+    elif not split:
+        pair = len(answering) == 1 and not any(
+            name in NEGATIVES or name in numbered for name in row
+        )
+        split = split_of(answering[0].text, SHARES, _SEED) if pair else "train"
     others = tuple(_document(item, {}) for item in negatives)
     scores = _scores(row, positives, negatives) if scored else ((), False)
     return TrainingRow(split, query, answering, others, *scores)

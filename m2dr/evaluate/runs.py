@@ -48,7 +48,8 @@ def write_run(run: Run, path: Path, tag: str = "m2dr") -> None:
 def read_run(path: Path) -> Run:
     """Read a run file, plain or gzip, with its lines in any order.
 
-    As in trec_eval, documents are ranked by their scores, not by the rank column.
+    As in trec_eval, documents are ranked by their scores, not by the rank column. Lines of three
+    columns hold a score, as of Tevatron, or the rank, 1, 2, 3, as of MS MARCO.
 
     Raises:
         UserError: the file cannot be read, or a line is malformed, or a query has a document
@@ -56,7 +57,7 @@ def read_run(path: Path) -> Run:
     """
     docids: dict[str, dict[str, None]] = {}
     scores: dict[str, array[float]] = {}
-    number = 0
+    number, line = 0, b""
     try:
         with path.open("rb") as raw:
             packed = raw.peek(2)[:2] == b"\x1f\x8b"
@@ -74,6 +75,9 @@ def read_run(path: Path) -> Run:
         raise UserError(
             f"{path}, line {number}: {error}. A line of a run file is: {_COLUMNS}."
         ) from error
+    counts_up = all(list(values) == [*range(1, len(values) + 1)] for values in scores.values())
+    if len(line.split(None, 3)) == 3 and counts_up:
+        scores = {query: array("f", (-rank for rank in ranks)) for query, ranks in scores.items()}
     return Run({query: Ranking.of(list(docids[query]), scores[query]) for query in docids})
 
 
@@ -119,9 +123,9 @@ def _parse(line: bytes) -> tuple[str, str, float]:
     may hold a no-break space.
     """
     columns = line.split(None, 5)  # the last is the tag, which may have several words
-    if len(columns) != 6:
+    if len(columns) not in (3, 6):
         raise ValueError(f"{counted(len(columns), 'columns')} instead of 6")
-    query, _, docid, _, text, _ = columns
+    query, docid, text = columns if len(columns) == 3 else columns[::2]
     score = float(text)
     if isnan(score):
         raise ValueError("the score is not a number")

@@ -134,3 +134,18 @@ def test_judgements_are_written_as_trec_eval_reads_them(tmp_path: Path) -> None:
     text = (tmp_path / "qrels.tsv").read_text()
     assert text == "q1\t0\td1\t2\nq1\t0\td2\t-1\nq\u00a02\t0\td1\t0\n"
     assert list(read_judgements(tmp_path / "qrels.tsv")) == judged
+
+
+@pytest.mark.parametrize(
+    "lines", ["q\ta\t2.5\nq\tb\t9\nr\ta\t1\n", "q\tb\t1\nq\ta\t2\nr\ta\t1\n", "q Q0 a 1 1 x\nq Q0 b 2 2 x\nr Q0 a 1 1 x"]
+)  # fmt: skip
+def test_three_columns_are_scores_of_tevatron_or_ranks_of_ms_marco(
+    lines: str, tmp_path: Path
+) -> None:
+    (tmp_path / "run.txt").write_text(lines)
+
+    rankings = read_run(tmp_path / "run.txt").rankings
+
+    assert {query: list(ranking.docids) for query, ranking in rankings.items()} == {
+        "q": ["b", "a"], "r": ["a"]
+    }  # fmt: skip

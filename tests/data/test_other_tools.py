@@ -1,0 +1,110 @@
+"""Files that other tools write, each a small case: read right, or refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from m2dr.core.errors import UserError
+from m2dr.core.records import Document
+from m2dr.data.dataset import split_of
+from m2dr.data.loaders import open_dataset
+from m2dr.data.training_rows import _SEED, SHARES
+
+PAIR = [Document("a", "open it", "T"), Document("b", "close it")]
+LLAMA = {
+    "docstore/metadata": {"a": {"doc_hash": "x"}},
+    "docstore/data": {
+        name: {"__data__": {"id_": name, "text": text, "metadata": {"year": 1}}, "__type__": "1"}
+        for name, text in (("a", "open it"), ("b", "close it"))
+    },
+}
+LANGCHAIN = [
+    {"lc": 1, "type": "constructor", "id": ["langchain", "schema", "document", "Document"],
+     "kwargs": {"page_content": text, "metadata": {"year": 1}, "id": name, "type": "Document"}}
+    for name, text in (("a", "open it"), ("b", "close it"))
+]  # fmt: skip
+# name of the file, its content, its documents
+CORPORA: dict[str, tuple[str, str, list[Document]]] = {
+    "array": ("a.json", '[{"id": "a", "title": "T", "text": "open it"},\n{"id": "b", "text": "close it"}]', PAIR),
+    "by id": ("a.json", '{\n"a": {"title": "T", "text": "open it"}, "b": "close it"}', PAIR),
+    "lines": ("a.json", '{"id": "a", "title": "T", "text": "open it"}\n{"id": "b", "text": "close it"}', PAIR),
+    "semicolon": ("a.csv", 'id;title;text\na;T;"open it"\nb;;close it', PAIR),
+    "tab in csv": ("a.csv", "id\ttitle\ttext\na\tT\topen it\nb\t\tclose it", PAIR),
+    "comma, semicolon in text": ("a.csv", "id,text\na,x; y; z", [Document("a", "x; y; z")]),
+    "zstd": ("a.jsonl.zst", '{"id": "a", "title": "T", "text": "open it"}\n{"id": "b", "text": "close it"}', PAIR),
+    "tevatron": ("a.jsonl", '{"docid": "a", "title": "T", "text": "open it"}\n{"docid": "b", "text": "close it"}', PAIR),
+    "langchain": ("a.json", json.dumps(LANGCHAIN), [Document("a", "open it"), PAIR[1]]),
+    "langchain lines": ("a.jsonl", '{"id": null, "page_content": "open it", "metadata": {}, "type": "Document"}', [Document("0", "open it")]),
+    "llamaindex": ("docstore.json", json.dumps(LLAMA), [Document("a", "open it"), PAIR[1]]),
+    "llamaindex, indented": ("d.json", json.dumps(LLAMA, indent=1), [Document("a", "open it"), PAIR[1]]),
+    "haystack": ("a.jsonl", '{"id": "a", "content": "open it", "meta": {"year": 1}, "score": null}', [Document("a", "open it")]),
+    "ids and texts": ("a.tsv", "a\topen it\nb\tclose it", [Document("a", "open it"), PAIR[1]]),
+    "folder of lines": ("d/0.jsonl\0d/1.jsonl", '{"id": "a", "contents": "open it"}\0{"id": "b", "contents": "close it"}', [Document("a", "open it"), PAIR[1]]),
+    "folder of arrays": ("d/0.json\0d/1.json", '[{"id": "a", "contents": "open it"}]\0[{"id": "b", "contents": "close it"}]', [Document("a", "open it"), PAIR[1]]),
+    "notes": ("d/my a.md\0d/sub/b.txt\0d/.git/c.md", "intro\n\n## T ##\n\nopen it\0# close it\0no", [Document("my_a.md", "intro\n\n\n\nopen it", "T"), Document("sub/b.txt", "# close it")]),
+}  # fmt: skip
+
+
+def put(folder: Path, names: str, contents: str) -> str:
+    for name, content in zip(names.split("\0"), contents.split("\0"), strict=True):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        zipped: Any = {"compression": "zstd"} if path.suffix == ".zst" else {"compression": None}
+        with pa.output_stream(str(path), **zipped) as file:
+            file.write(content.encode())
+    return str(folder / names.split("\0")[0].split("/")[0])
+
+
+@pytest.mark.parametrize("case", CORPORA)
+def test_documents(case: str, tmp_path: Path) -> None:
+    names, contents, documents = CORPORA[case]
+
+    dataset = open_dataset(put(tmp_path, names, contents))
+
+    assert list(dataset.documents()) == documents
+    assert [dataset.document(each.id) for each in documents] == documents
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("a.csv", "key;Inhalt\na;open it", "its columns are key, inhalt"),
+        ("a.tsv", "my a\topen it\nb\tclose it", "the id 'my a' .* holds white space"),
+        ("a.tsv", "1\t2\t3\n4\t5\t6", "no value under any of text"),
+        ("a.json", '{"text": "one"}\n{"text": ', "row 2 is not JSON"),
+        ("a.json", '{\n"id": "a",\n"text": "one"}', "A dict of one document"),
+        ("a.jsonl", '"one"\n3', "row 2: it is 3"),
+    ],
+)
+def test_refusals(name: str, content: str, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=sentence):
+        list(open_dataset(put(tmp_path, name, content)).documents())
+
+
+def test_triples_of_texts_in_a_file_of_any_name(tmp_path: Path) -> None:
+    dataset = open_dataset(put(tmp_path, "own.tsv", "a cat\ta small one\ta big one"))
+
+    assert [query.text for query in dataset.queries("train")] == ["a cat"]
+    assert [each.text for each in dataset.documents()] == ["a small one", "a big one"]
+    assert dataset.negatives("train") == {"q0": ("d1",)}
+
+
+@pytest.mark.parametrize(
+    "names", [("query", "document"), ("anchor", "positive"), ("question", "answer")]
+)
+def test_pairs_are_split_alike_whatever_their_columns_are_called(
+    names: tuple[str, str], tmp_path: Path
+) -> None:
+    rows = [json.dumps(dict(zip(names, (f"q {n}", f"text {n}"), strict=True))) for n in range(400)]
+
+    dataset = open_dataset(put(tmp_path, "pairs.jsonl", "\n".join(rows)))
+    named = open_dataset(put(tmp_path, "pairs-dev.jsonl", "\n".join(rows)))
+
+    assert dataset.splits == ("train", "dev", "test")
+    for split in dataset.splits:
+        ids = [query.text.removeprefix("q ") for query in dataset.queries(split)]
+        assert ids == [str(n) for n in range(400) if split_of(f"text {n}", SHARES, _SEED) == split]
+    assert named.splits == ("dev",)
