@@ -189,7 +189,7 @@ def test_a_text_without_a_token_is_zero(
 ) -> None:
     model = make_model(backbone("qwen2"), tmp_path / "model", pooling=pooling)
     encoder, tokenizer = load(model)
-    queries = QueryEncoder(str(model), 4)
+    queries = QueryEncoder(str(model), 4, device="cpu", dtype="fp32")
 
     for rows in ([[]], [[], []], [[], [5, 6, 7]]):
         vectors = embed_tokens(encoder, rows, tokenizer.pad_id, [1, 4])
