@@ -18,4 +18,4 @@ def test_notebook_runs(
             exec(compile("".join(cell["source"]), cell["id"], "exec"), names)  # noqa: S102
 
     printed = capsys.readouterr().out
-    assert "nDCG@10" in printed and "random." in printed
+    assert "nDCG@10" in printed
