@@ -29,6 +29,7 @@ class DataReport:
             there (the groups of a training), and queries with given negatives.
         first: the first rows, as they were understood.
         problems: a sentence per kind of fault.
+        use: which commands take it.
     """
 
     name: str
@@ -36,12 +37,13 @@ class DataReport:
     splits: dict[str, dict[str, int]]
     first: tuple[dict[str, Any], ...]
     problems: tuple[str, ...]
+    use: str = ""
 
     def __str__(self) -> str:
         """Return the tables, the first rows and the problems."""
         parts = [_table(rows) for rows in (self.texts, self.splits) if rows]
         parts.append("\n".join(str(row)[:500] for row in self.first))
-        parts.append("\n".join(self.problems) or "Nothing is wrong with it.")
+        parts.append("\n".join(self.problems) or f"Nothing is wrong with it{self.use}.")
         return "\n\n".join(parts)
 
 
@@ -64,7 +66,8 @@ def _of_sentences(sentences: Sentences) -> DataReport:
     texts = (("", text) for pair in sentences.pairs for text in (pair.first, pair.second)[:sides])
     counts = {"sentences": _counts(texts, "sentences", [])}
     first = tuple(asdict(pair) for pair in sentences.pairs[:SHOWN])
-    return DataReport(sentences.name, counts, {}, first, ())
+    use = " as sentences to train and fit on; it is no corpus to index"
+    return DataReport(sentences.name, counts, {}, first, (), use)
 
 
 def _of_corpus(dataset: Dataset) -> DataReport:
@@ -84,7 +87,12 @@ def _of_corpus(dataset: Dataset) -> DataReport:
         queries, judgements = dataset.queries(split), dataset.judgements(split)
         unit, known = f"queries, {split}", {query.id for query in queries}
         texts[unit] = _counts(((query.id, query.text) for query in queries), unit, problems)
-        first += [asdict(query) for query in queries[:SHOWN]]
+        negatives = dataset.negatives(split)
+        for query in queries[:SHOWN]:
+            judged = {j.document_id: j.relevance for j in judgements if j.query_id == query.id}
+            first.append(asdict(query) | {"judged": judged})
+            if query.id in negatives:
+                first[-1]["negatives"] = negatives[query.id]
         there = [j for j in judgements if dataset.holds(j.document_id)]
         gone = {j.document_id for j in judgements} - {j.document_id for j in there}
         for what, ids in (
@@ -100,7 +108,7 @@ def _of_corpus(dataset: Dataset) -> DataReport:
             "judgements": len(judgements),
             "relevant": sum(j.relevance > 0 for j in judgements),
             "groups": len(known & {j.query_id for j in there if j.relevance > 0}),
-            "given negatives": len(dataset.negatives(split)),
+            "given negatives": len(negatives),
         }
     return DataReport(dataset.name, texts, splits, tuple(first), tuple(problems))
 
