@@ -94,7 +94,7 @@ def cut_option(layer: str) -> Callable[[Callable[..., None]], Callable[..., None
 def _of_data(
     function: Callable[..., None], described: Described, argument: bool
 ) -> Callable[..., None]:
-    """Give a command whose options name a corpus --columns, and the corpus as an argument too."""
+    """Give a command that names a corpus the corpus as an argument too, --columns, --passages."""
     corpus = next((name for name in ("corpus", "corpora") if name in described), "")
     if not corpus:
         return function
@@ -102,17 +102,22 @@ def _of_data(
     many = _item(hint)[1]
 
     @functools.wraps(function)
-    def run(columns: dict[str, str], data: Any = (), **values: Any) -> None:  # of the options
+    def run(
+        columns: dict[str, str],
+        passages: tuple[int, int] | None,
+        data: Any = (),
+        **values: Any,  # of the options
+    ) -> None:
         if data:
             source = click.get_current_context().get_parameter_source(corpus)
             if source is ParameterSource.COMMANDLINE:
                 raise UserError("A corpus was given, and --corpus too; give one of them.")
             values[corpus] = data
-        if columns:
+        if columns or passages:
             from m2dr.data.memory import name_of_data
 
             names = values[corpus] if many else [values[corpus] or PYDOCS]
-            copies = [name_of_data(name, columns) for name in names]
+            copies = [name_of_data(name, columns, passages=passages) for name in names]
             values[corpus] = tuple(copies) if many else copies[0]
         function(**values)
 
@@ -120,10 +125,22 @@ def _of_data(
     command: Callable[..., None] = click.option(
         "--columns", type=_Value(_columns), metavar="text=Body,id=ID", help=told
     )(run)
+    told = "Divide long documents into passages of so many words, some shared with the one before."
+    command = click.option("--passages", type=_Value(_passages), metavar="200:50", help=told)(
+        command
+    )
     if argument and not (option_of(each) or Option()).is_argument:
         nargs, metavar = (-1, "[CORPUS]...") if many else (1, "[CORPUS]")
         command = click.argument("data", nargs=nargs, metavar=metavar, required=False)(command)
     return command
+
+
+def _passages(word: str) -> tuple[int, int]:
+    words, _, shared = word.partition(":")
+    try:
+        return int(words), int(shared or 0)
+    except ValueError:
+        raise ValueError(f"{word!r} is no length of passages, such as 200 or 200:50.") from None
 
 
 def _columns(word: str) -> dict[str, str]:

@@ -1,5 +1,6 @@
-"""Data in memory, or with columns of other names, as files that every command opens."""
+"""Data in memory, with columns of other names, or in passages, as files that commands open."""
 
+import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike, fspath
@@ -10,12 +11,13 @@ import msgspec
 
 from m2dr.core.errors import UserError
 from m2dr.core.files import cache_folder, json_sha256, sha256_of
-from m2dr.data.dataset import METADATA
+from m2dr.data.dataset import DOCUMENT_IDS, DOCUMENT_TEXTS, METADATA
 from m2dr.data.loaders import open_dataset
 from m2dr.data.qrels import JUDGED, QUERY_IDS, read_judgements
 from m2dr.data.tables import Row, name_of, optional, read_rows, rows_of
 
 Columns = Mapping[str, str]  # by m2dr's name of a column, that of the data
+Passages = tuple[int, int]  # words of each, and of its overlap with the one before
 
 
 def name_of_data(
@@ -24,6 +26,7 @@ def name_of_data(
     queries: object = None,
     qrels: object = None,
     split: str = "test",
+    passages: Passages | None = None,
 ) -> str:
     """Return a name of data that every command opens: its own, or that of a copy in the cache.
 
@@ -36,21 +39,26 @@ def name_of_data(
         qrels: judgements: a file; by query id, relevance by docid or a list of docids; or rows of a
             query id, a docid and a relevance.
         split: of the judgements.
+        passages: into which documents are divided, as `passages_of` does.
 
     Raises:
         UserError: the data is of no such form, holds no row, or has no column of that name.
     """
     if (queries is None) != (qrels is None):
         raise UserError("Queries and judgements belong together; one of the two was given.")
+    if passages and qrels is not None:
+        raise UserError("Documents are judged as they are; leave passages out.")
     if isinstance(data, str | PathLike) and queries is None:
-        return _renamed_file(Path(data), columns) if columns else fspath(data)
+        if not columns and not passages:
+            return fspath(data)
+        return _changed_file(Path(data), columns or {}, passages)
     parts = {"corpus.jsonl": _documents(data)}
     if queries is not None:
         parts |= {"queries.jsonl": _queries(queries), f"qrels/{split}.jsonl": _judgements(qrels)}
     home = cache_folder() / "data"
     home.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".", dir=home) as aside:
-        _write(Path(aside), parts, columns or {})
+        _write(Path(aside), parts, columns or {}, passages)
         digest = json_sha256([(name, sha256_of(Path(aside, name))) for name in parts])[:12]
         if queries is None:
             target = home / f"data-{digest}.jsonl"
@@ -61,42 +69,79 @@ def name_of_data(
     return str(target)
 
 
-def renamed(data: Any, columns: Columns | None) -> Any:  # a name, or what `rows_of` takes
-    """Return data with the columns that m2dr knows, where others are named."""
-    if not columns:
+def changed(
+    data: Any, columns: Columns | None, passages: Passages | None = None
+) -> Any:  # a name, or what `rows_of` takes
+    """Return data with the columns that m2dr knows, where others are named, and in passages."""
+    if not columns and not passages:
         return data
-    name = name_of_data(data, columns)
+    name = name_of_data(data, columns, passages=passages)
     return name if isinstance(data, str | PathLike) else read_rows(Path(name))
 
 
-def _renamed_file(path: Path, columns: Columns) -> str:
+def passages_of(rows: Iterable[Row], passages: Passages) -> Iterator[Row]:
+    """Yield documents, and in place of a long one its passages, whose ids end in #1, #2, ….
+
+    Args:
+        rows: documents.
+        passages: words of a passage, and how many of them it shares with the one before.
+
+    >>> rows = [{"_id": "a", "text": "one two  three four"}]
+    >>> [(row["_id"], row["text"]) for row in passages_of(rows, (3, 1))]
+    [('a#1', 'one two  three'), ('a#2', 'three four')]
+    """
+    length, shared = passages
+    if not 0 <= shared < length:
+        raise UserError(f"Passages of {length} words cannot share {shared} of them.")
+    for number, row in enumerate(rows):
+        name = next((each for each in DOCUMENT_TEXTS if isinstance(row.get(each), str)), "")
+        words = [word.span() for word in re.finditer(r"\S+", row.get(name, ""))]
+        given = optional(row, DOCUMENT_IDS)
+        docid = number if given is None else given
+        if len(words) <= length:
+            yield row | {"_id": docid}
+            continue
+        starts = range(0, len(words) - shared, length - shared)
+        for part, first in enumerate(starts, 1):
+            last = words[min(first + length, len(words)) - 1]
+            own = {"_id": f"{docid}#{part}", name: row[name][words[first][0] : last[1]]}
+            yield row | own
+
+
+def _changed_file(path: Path, columns: Columns, passages: Passages | None) -> str:
     files = [path] if path.is_file() else sorted(path.rglob("*"))
     stamps = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    key = json_sha256([str(path.resolve()), stamps, dict(columns)])[:12]
+    key = json_sha256([str(path.resolve()), stamps, dict(columns), passages])[:12]
     folder = cache_folder() / "data" / key
     target = folder / f"{name_of(path)}.jsonl"
     if not target.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".", dir=folder) as aside:
-            _write(Path(aside), {target.name: read_rows(path)}, columns)
+            _write(Path(aside), {target.name: read_rows(path)}, columns, passages)
             Path(aside, target.name).replace(target)
     return str(target)
 
 
-def _write(folder: Path, parts: Mapping[str, Iterable[Row]], columns: Columns) -> None:
-    """Write rows as JSON lines, with the columns renamed."""
+def _write(
+    folder: Path, parts: Mapping[str, Iterable[Row]], columns: Columns, passages: Passages | None
+) -> None:
+    """Write rows as JSON lines, with the columns renamed, and long ones in passages."""
     encoder, absent = msgspec.json.Encoder(enc_hook=_plain), set(columns.values())
+
+    def renamed(rows: Iterable[Row]) -> Iterator[Row]:
+        for row in rows:
+            own = {str(each).lower(): each for each in row}  # in lower case, as of a CSV file
+            used = {to: own[of.lower()] for to, of in columns.items() if of.lower() in own}
+            absent.difference_update(columns[to] for to in used)
+            rest = {each: row[each] for each in row if each not in used.values()}
+            yield rest | {to: row[each] for to, each in used.items()}
+
     for name, rows in parts.items():
         path, row = folder / name, Row()
         path.parent.mkdir(exist_ok=True)
         with path.open("wb") as file:
-            for row in rows:
-                own = {str(each).lower(): each for each in row}  # in lower case, as of a CSV file
-                used = {to: own[of.lower()] for to, of in columns.items() if of.lower() in own}
-                absent -= {columns[to] for to in used}
-                rest = {each: row[each] for each in row if each not in used.values()}
-                renamed_row = rest | {to: row[each] for to, each in used.items()}
-                file.write(encoder.encode(renamed_row) + b"\n")
+            for row in passages_of(renamed(rows), passages) if passages else renamed(rows):
+                file.write(encoder.encode(row) + b"\n")
         if not row:
             raise UserError(f"No rows were given for {path.stem}.")
     if absent:

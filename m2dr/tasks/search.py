@@ -34,7 +34,7 @@ from m2dr.core.requests import (
 )
 from m2dr.core.settings import request_of
 from m2dr.data.dataset import Dataset
-from m2dr.data.memory import Columns, renamed
+from m2dr.data.memory import Columns, Passages, changed
 from m2dr.data.qrels import read_topics
 from m2dr.evaluate.runs import RANK_OFFSET, interpolated, read_run, reciprocal_ranks, write_run
 from m2dr.index.bm25 import Bm25
@@ -669,6 +669,7 @@ class Index:
         folder: str | PathLike[str] = INDEXES,
         overwrite: bool = False,
         columns: Columns | None = None,
+        passages: Passages | None = None,
         **options: Any,
     ) -> "Index":
         """Encode documents and build their indexes, as `m2dr index corpus` does; open them.
@@ -687,6 +688,8 @@ class Index:
             overwrite: whether to encode again; other documents of that name are replaced then, with
                 all indexes of them.
             columns: names of columns that are not m2dr's, such as {"text": "Body"}.
+            passages: words of the passages that long documents are divided into, and how many of
+                them each shares with the one before, such as (200, 50); whole by default.
             options: other fields of `IndexRequest`: dims, which are that of the encoder by default,
                 layers, engines, store, exits and others.
 
@@ -704,7 +707,7 @@ class Index:
             options.setdefault("dims", (encoder.dim,))
         from m2dr.tasks.index import check_index_request, index_corpus
 
-        documents = renamed(documents, columns)
+        documents = changed(documents, columns, passages)
         named = encoder.name if encoder else fspath(model)  # type: ignore[arg-type]  # a name
         asked = request_of(
             IndexRequest, {"model": named, "overwrite": overwrite} | shared | options
@@ -849,7 +852,7 @@ class Index:
         """
         from m2dr.tasks.index import sync
 
-        more = as_documents(renamed(documents, columns), numbered=False)
+        more = as_documents(changed(documents, columns), numbered=False)
         report = sync(self._collection(), more, replace_same=replace)
         self._reopen()
         return report

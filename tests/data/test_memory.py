@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from m2dr.core.errors import UserError
 from m2dr.core.records import Document, Judgement, Query
 from m2dr.data.loaders import open_dataset
-from m2dr.data.memory import name_of_data
+from m2dr.data.memory import name_of_data, passages_of
 from m2dr.data.tables import rows_of
 
 ROWS = [{"id": "a", "text": "open", "year": 1999}, {"id": "b", "text": "close", "year": 2001}]
@@ -183,3 +183,42 @@ def test_rows_of_polars() -> None:
     polars = pytest.importorskip("polars")
 
     assert list(rows_of(polars.DataFrame(ROWS))) == ROWS
+
+
+@given(
+    st.lists(st.text(alphabet="ab \n", max_size=60), min_size=1, max_size=4),
+    st.integers(1, 9),
+    st.data(),
+)
+def test_passages_hold_every_word_and_share_some(
+    texts: list[str], length: int, data: st.DataObject
+) -> None:
+    shared = data.draw(st.integers(0, length - 1))
+
+    rows = list(
+        passages_of([{"id": n, "text": text} for n, text in enumerate(texts)], (length, shared))
+    )
+
+    for number, text in enumerate(texts):
+        parts = [row["text"] for row in rows if str(row["_id"]).partition("#")[0] == str(number)]
+        words = [part.split() for part in parts]
+        assert all(len(part) <= length for part in words)
+        assert all(
+            a[len(a) - shared :] == b[:shared] for a, b in zip(words, words[1:], strict=False)
+        )
+        assert sum((part[shared * (n > 0) :] for n, part in enumerate(words)), []) == text.split()
+        assert all(part in text for part in parts)
+
+
+def test_passages_of_a_folder_of_notes(tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.md").write_text("# T\n\none two three four")
+    (tmp_path / "notes" / "b.txt").write_text("one")
+
+    dataset = open_dataset(name_of_data(tmp_path / "notes", passages=(3, 1)))
+
+    assert dataset.name == "notes"
+    assert list(dataset.documents()) == [
+        Document("a.md#1", "one two three", "T"), Document("a.md#2", "three four", "T"),
+        Document("b.txt", "one"),
+    ]  # fmt: skip
