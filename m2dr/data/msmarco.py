@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Set
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from m2dr.core.errors import UserError
@@ -17,7 +18,13 @@ from m2dr.data.dataset import (
 )
 from m2dr.data.qrels import query_of, read_split
 from m2dr.data.tables import has_header, header_of, parsed, read_cells, split_in, suffix_of, text_of
-from m2dr.data.training_rows import POSITIVES, TrainingRow, build_dataset
+from m2dr.data.training_rows import (
+    POSITIVES,
+    TrainingRow,
+    answers,
+    build_dataset,
+    training_rows,
+)
 
 _QRELS = re.compile(r"^(?P<before>.*?)[.-]?qrels[.-]?(?P<after>.*?)\.(?:tsv|txt)(?:\.gz)?$")
 # The archive that official files come in, collectionandqueries.tar.gz, may lie beside them.
@@ -36,7 +43,8 @@ def open_msmarco(name: str) -> Dataset:
     """Open the folder.
 
     Documents stay on disk; splits come from the qrels files, and given negatives from the id
-    triples. A file of text triples or groups beside them is a data set of its own: give its path.
+    triples, or from the ids of published groups (train.jsonl.gz) beside them. A file of text
+    triples or groups is a data set of its own too, with the texts that it has: give its path.
     """
     folder = Path(name)
     files = sorted(folder.iterdir())
@@ -105,12 +113,21 @@ def _find_queries(files: list[Path], wanted: Set[str]) -> Mapping[str, Query]:
 
 def _negatives(files: list[Path], split: str, corpus: Corpus) -> Negatives:
     # The triples of "train" also serve a split such as "train.judged", whose queries are fewer.
-    negatives = first_negatives(
+    own = [path for path in files if split.split(".")[0] == split_in(path.name)]
+    triples = (
         (query, docid)
-        for path in files
-        if _is(path, "qidpidtriples.") and split.split(".")[0] == split_in(path.name)
+        for path in own
+        if _is(path, "qidpidtriples.")
         for query, _, docid in read_cells(path, _TRIPLE)
     )
+    groups = (
+        (row.query.id, document.id)
+        for path in own
+        if suffix_of(path) == ".jsonl" and answers(next(parsed(path, dict), {}))
+        for row in training_rows(path)
+        for document in row.negatives
+    )
+    negatives = first_negatives(chain(triples, groups))
     for docids in negatives.values():
         for docid in docids:
             if docid not in corpus:

@@ -1,3 +1,5 @@
+import gzip
+import json
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,22 @@ def test_the_queries_of_a_split_come_from_whichever_file_holds_them(official: Pa
     assert dataset.queries("train") == [Query("11", "train one"), Query("12", "train two")]
     assert dataset.queries("dev.small") == [Query("21", " dev one")]
     assert dataset.queries("dl19-passage") == [Query("22", "dev two")]
+
+
+def test_groups_beside_the_collection_give_the_negatives(official: Path) -> None:
+    (official / "qidpidtriples.train.full.2.tsv").unlink()
+    row = {
+        "query_id": "11", "query": "train one",
+        "positive_passages": [{"docid": "0", "title": "t", "text": "passage 0"}],
+        "negative_passages": [{"docid": "4", "title": "t", "text": "passage 4"}],
+    }  # fmt: skip
+    with gzip.open(official / "train.jsonl.gz", "wt") as file:
+        file.write(json.dumps(row) + "\n")
+
+    dataset = open_dataset(str(official))
+
+    assert dataset.negatives("train") == {"11": ("4",)}
+    assert dataset.negatives("dev.small") == {}
 
 
 def test_id_triples_give_the_negatives_of_their_split_alone(official: Path) -> None:
