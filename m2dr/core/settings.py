@@ -152,6 +152,12 @@ class TrainSettings(RunSettings):
     loss_weights: tuple[float, ...] = option(
         (1.0, 1.0, 1.0), "Weights of the parts of loss angle: by cosine, in the batch, by angle."
     )
+    neutral: bool = option(True, "Train on neutral pairs of NLI too; AnglE leaves them out.")
+    term_weights: tuple[float, ...] = option(
+        (1.0, 1.0, 1.0, 1.0),
+        "Weights of the base loss at L and H, l and H, L and k, l and k (2DMSE, eq. 7); the fifth, "
+        "of its alignment, is align_weight.",
+    )
     candidates: Candidates | None = option(
         None,
         "Candidates of the in-batch part of loss angle: the second sentences, or all texts of the "
@@ -237,6 +243,8 @@ class TrainSettings(RunSettings):
             yield f"unknown variant {self.variant!r} ({nearest(self.variant, VARIANTS)})"
         if len(self.loss_weights) != 3:
             yield "loss_weights are three numbers: by cosine, in the batch, by angle"
+        if len(self.term_weights) != 4:
+            yield "term_weights are four numbers: full model, l and H, L and k, l and k"
         if self.distill != "none" and self.negatives == 0:
             yield f"distill = {self.distill} compares a query's documents, and negatives = 0"
         if self.distill != "none" and self.negative_source == "random":

@@ -9,7 +9,9 @@ DocumentLayer = Literal["same", "last"]
 Prefixes = Literal["none", "one", "many"]
 Alignment = Literal["none", "pca", "embedding", "score"]
 Teacher = Literal["width", "depth", "whole"]
-Compression = Literal["dependencies", "randomised", "embeddings", "max-k", "none"]
+Compression = Literal[
+    "dependencies", "text-dependencies", "randomised", "embeddings", "max-k", "none"
+]
 Weights = Literal[
     "log", "log-position", "log-position-mean", "inverse", "uniform", "linear", "dynamic"
 ]

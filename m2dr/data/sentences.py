@@ -68,7 +68,7 @@ class Sentences:
     name: str  # short, fit to name a folder
     pairs: tuple[SentencePair, ...]
     scored: bool  # False for single sentences
-    skipped: int = 0  # rows left out: the annotators disagreed, or another split than train
+    skipped: int = 0  # rows left out: no label, another split than train, or neutral
 
 
 @dataclass(frozen=True)
@@ -117,12 +117,13 @@ def paths_of(names: str) -> list[Path]:
     return [Path(name.strip()) for name in names.split(",") if name.strip()]
 
 
-def open_sentences(names: str, split: str = "train") -> Sentences:
+def open_sentences(names: str, split: str = "train", neutral: bool = True) -> Sentences:
     """Read training sentences of a file, or of several joined by commas, into memory.
 
     Columns are found by the names in PAIRS, SCORES and SENTENCES. Scores are numbers, each file's
     on its own scale, or labels of NLI. Where a column names the split, rows of other splits are
-    left out, so that test pairs are not trained on.
+    left out, so that test pairs are not trained on; so are the pairs that are neither entailment
+    nor contradiction, unless `neutral`.
 
     Raises:
         UserError: a file has none of those columns, no sentence, a malformed row or one score
@@ -135,6 +136,8 @@ def open_sentences(names: str, split: str = "train") -> Sentences:
     for file in files:
         wanted = {split} if split in file.splits else file.splits
         pairs = [row.pair for row in file.rows if row.pair is not None and row.split in wanted]
+        if file.labels and not neutral:
+            pairs = [pair for pair in pairs if pair.score != NLI_LABELS["neutral"]]
         if not pairs:
             raise UserError(f"{file.path} holds no sentence to train on in {len(file.rows)} rows.")
         if file.score and not file.labels:

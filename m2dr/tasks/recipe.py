@@ -17,7 +17,7 @@ from m2dr.tasks.encoder import at_revision, default_dims
 from m2dr.tasks.run_folder import refuse_backbone
 from m2dr.train.mipic import Anchor, Chain, TokenRelations, checkpoints_of, full_width, shares_of
 from m2dr.train.objective import LossWeights, Objective, Setting
-from m2dr.train.terms import StepTerms, Term, possible_steps, with_teacher
+from m2dr.train.terms import StepTerms, Term, possible_steps, weighed, with_teacher
 
 Kind = Literal["documents", "scored pairs", "sentences"]  # what a corpus holds
 
@@ -31,7 +31,7 @@ USUAL_LOSS: dict[Kind, Loss] = {
 }
 PAIRED = ("cosent", "angle")  # losses of pairs that are more or less alike
 RECIPE_SETTINGS = (
-    *CHOICES, "faithful", "loss_weights", "candidates",
+    *CHOICES, "faithful", "loss_weights", "term_weights", "candidates",
     "relations_temperature", "relations_self", "chain_temperature",
     "distill", "distill_weight", "contrastive_weight", "distill_temperature",
 )  # fmt: skip
@@ -106,6 +106,7 @@ def recipe_of(settings: TrainSettings, kind: Kind = "documents") -> Recipe:
     shallow = tuple(layer for layer in named if layer < last)
     pairs, needed = kind != "documents", [cut.layer for cut in path]
     choices = possible_steps(variant, shallow, dims, full, stairs, pairs, needed)
+    choices = weighed(choices, settings.term_weights, full)
     if settings.distill != "none":
         choices = with_teacher(choices, settings.contrastive_weight, settings.distill_weight)
     similarity = settings.similarity or ("cosine" if pairs else backbone.similarity)

@@ -141,7 +141,8 @@ def open_training_data(settings: TrainSettings) -> TrainingData:
         UserError: no such corpus or file.
     """
     if recognises_sentences(settings.corpus):
-        return _of_sentences(open_sentences(settings.corpus), settings)
+        sentences = open_sentences(settings.corpus, neutral=settings.neutral)
+        return _of_sentences(sentences, settings)
     return _of_corpus(open_corpus(settings.corpus), settings)
 
 

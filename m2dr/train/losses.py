@@ -186,8 +186,10 @@ def compressed(vectors: Tensor, dim: int, method: Compression = "dependencies") 
     """Return the target of the longest prefix; the target of a shorter one is a prefix of it.
 
     dependencies: with A = softmax(XᵀX / √H) = U Σ Vᵀ the target is X · U[:, :D] Σ[:D, :D] (ESE,
-    eq. 3 to 5). embeddings: X = U Σ Vᵀ itself is decomposed, the target is U[:, :D] Σ[:D, :D].
-    max-k: the target is X · M, where row i of M holds the D largest entries of row i of A.
+    eq. 3 to 5, of the batch as in its code). text-dependencies: the same of each text alone, as
+    written: a decomposition [H, H] per text. embeddings: X = U Σ Vᵀ itself is decomposed, the
+    target is U[:, :D] Σ[:D, :D]. max-k: the target is X · M, where row i of M holds the D largest
+    entries of row i of A.
 
     The decomposition is exact, in float32 or better under autocast too, and each component's
     largest entry is made positive: a randomised one without signs gives the same batch another
@@ -209,6 +211,8 @@ def compressed(vectors: Tensor, dim: int, method: Compression = "dependencies") 
 
 def _target(x: Tensor, dim: int, method: Compression) -> Tensor:
     """Return the target [B, D] of vectors [B, H] in float32 or better."""
+    if method == "text-dependencies":
+        return torch.cat([_target(text[None], dim, "dependencies") for text in x])
     relations = x if method == "embeddings" else _relations(x)
     if not torch.isfinite(relations).all():
         return _no_target(x, dim)

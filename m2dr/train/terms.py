@@ -117,6 +117,34 @@ def possible_steps(
     return found
 
 
+def weighed(
+    choices: Sequence[StepTerms], weights: Sequence[float], full: Cut
+) -> tuple[StepTerms, ...]:
+    """Return the same steps with a factor for each kind of cut that retrieves (2DMSE, eq. 7).
+
+    Args:
+        choices: the possible steps.
+        weights: of the full model, shallow layers at full width, prefixes of the last layer, and
+            prefixes of shallow layers.
+        full: the cut of the full model.
+
+    Raises:
+        UserError: a step trains no cut to retrieve.
+    """
+
+    def weight(term: Term) -> float:
+        kind = (term.cut.layer < full.layer) + 2 * (term.cut.dim < full.dim)
+        return term.weight * (weights[kind] if term.kind == "retrieve" else 1)
+
+    steps = tuple(
+        replace(s, terms=tuple(replace(t, weight=weight(t)) for t in s.terms if weight(t)))
+        for s in choices
+    )
+    if not all(step.cuts for step in steps):
+        raise UserError(f"term_weights = {list(weights)} trains no cut to retrieve.")
+    return steps
+
+
 def with_teacher(
     choices: Sequence[StepTerms], contrastive: float, distill: float
 ) -> tuple[StepTerms, ...]:

@@ -107,6 +107,8 @@ def test_labels_of_inference_are_scores_and_rows_without_one_are_counted(
         SentencePair("a", "b4", 0.0),
     )
     assert sentences.skipped == 2
+    without = open_sentences(str(write("snli.jsonl", *rows)), neutral=False)
+    assert [pair.score for pair in without.pairs] == [1.0, 0.0]
 
 
 @pytest.mark.parametrize(

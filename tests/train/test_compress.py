@@ -8,8 +8,15 @@ from torch import Tensor
 from m2dr.core.variants import Compression
 from m2dr.train.losses import compressed, compressed_all, compressed_randomised
 
+
+def of_each_text(x: Tensor, k: int) -> Tensor:
+    """ESE, eq. 3 to 5, as written: of one text at a time."""
+    return torch.cat([of_dependencies(text[None], k) for text in x])
+
+
 WAYS: dict[Compression, object] = {
     "dependencies": of_dependencies,
+    "text-dependencies": of_each_text,
     "embeddings": of_embeddings,
     "max-k": of_strongest,
 }

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.core.variants import VARIANTS, Teacher, Variant, Weights
-from m2dr.train.terms import StepTerms, Term, layer_weight, possible_steps, terms
+from m2dr.train.terms import StepTerms, Term, layer_weight, possible_steps, terms, weighed
 
 L, H = 4, 16
 SHALLOW, DIMS, WHOLE = (1, 2, 3), (2, 4, 8), Cut(L, H)
@@ -131,3 +131,15 @@ def test_averaged_cuts_count_together_as_much_as_one(
 def test_a_recipe_that_trains_no_cut_to_retrieve_is_refused(variant: Variant) -> None:
     with pytest.raises(UserError, match=f"Variant {variant.name}, as it is set, trains no cut"):
         asked(variant)
+
+
+def test_each_kind_of_cut_has_a_weight() -> None:
+    steps = possible_steps(VARIANTS["2dmse-v1"], (1,), (8,), Cut(2, 32))
+
+    (step,) = weighed(steps, (1.0, 2.0, 3.0, 0.0), Cut(2, 32))
+
+    retrieving = {str(t.cut): t.weight for t in step.terms if t.kind == "retrieve"}
+    assert retrieving == {"L2D32": 1.0, "L1D32": 2.0, "L2D8": 3.0}
+    assert {t.kind for t in step.terms} == {t.kind for t in steps[0].terms}
+    with pytest.raises(UserError, match="trains no cut"):
+        weighed(steps, (0.0, 0.0, 0.0, 0.0), Cut(2, 32))
