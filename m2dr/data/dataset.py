@@ -10,6 +10,7 @@ from hashlib import sha256
 from itertools import count
 from math import isfinite
 from pathlib import Path
+from sys import intern
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -346,11 +347,11 @@ def _flattened(name: str, value: object) -> Iterator[tuple[str, str]]:
 
 def first_negatives(pairs: Iterable[tuple[str, str]]) -> Negatives:
     """Return the first `NEGATIVES_KEPT` docids of each query, from pairs of query id and docid."""
-    lists: dict[str, dict[str, None]] = defaultdict(dict)
+    lists: dict[str, list[str]] = defaultdict(list)
     for query_id, docid in pairs:
         known = lists[query_id]
-        if len(known) < NEGATIVES_KEPT:
-            known[docid] = None
+        if len(known) < NEGATIVES_KEPT and docid not in known:
+            known.append(intern(docid))  # one string for all queries
     return {query_id: tuple(docids) for query_id, docids in lists.items()}
 
 
