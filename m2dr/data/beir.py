@@ -8,7 +8,7 @@ from pathlib import Path
 from m2dr.core.errors import UserError
 from m2dr.data.dataset import Dataset, Split, TableCorpus
 from m2dr.data.qrels import find_queries, read_split
-from m2dr.data.tables import ARROW, is_table, name_of, split_name
+from m2dr.data.tables import is_table, name_of, split_name
 
 # Published as one folder of several data sets, whose measures are averaged.
 _COMPOSED = {
@@ -96,16 +96,6 @@ def _is_dataset(folder: Path) -> bool:
 
 def _part(folder: Path, name: str) -> Path | None:
     """Return the file or folder of a part, such as corpus.jsonl; None when there is none."""
-    suffixes = (
-        ".jsonl",
-        ".jsonl.gz",
-        ".jsonl.zst",
-        *ARROW,
-        ".csv",
-        ".tsv",
-        ".tsv.gz",
-        ".csv.gz",
-        "",
-    )
-    paths = (folder / f"{name}{suffix}" for suffix in suffixes)
-    return next((path for path in paths if is_table(path)), None)
+    paths = [path for path in folder.glob(f"{name}*") if path.name.partition(".")[0] == name]
+    paths.sort(key=lambda path: (".jsonl" not in path.suffixes, path.is_dir(), path.name))
+    return next(filter(is_table, paths), None)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from m2dr.core.errors import UserError, suggestion
@@ -124,22 +125,22 @@ def open_texts(name: str, queries: bool = False) -> Texts:
         )
     if path.is_file() and is_table(path):
         names = () if has_header(path, keys) else ("_id", "text")
-        return lambda: _numbered(parsed(path, lambda row: _text(row, keys), names))
+
+        def read() -> Iterator[Document]:
+            numbers = map(str, count())
+            return parsed(path, lambda row: _text(row, keys, next(numbers)), names)
+
+        return read
     dataset = open_dataset(name)
     if queries:
         raise UserError(f"{name} is a corpus, and queries were asked for; give a file of them.")
     return dataset.documents
 
 
-def _text(row: Row, keys: tuple[str, ...]) -> Document:
+def _text(row: Row, keys: tuple[str, ...], number: str) -> Document:
     docid = optional(row, (*DOCUMENT_IDS, "query_id"))
     return Document(
-        "" if docid is None else id_of(docid),
+        number if docid is None else id_of(docid),
         text_of(row[column(row, keys)], "the text", empty=True),
         text_of(row.get("title") or "", "the title", empty=True),
     )
-
-
-def _numbered(documents: Iterator[Document]) -> Iterator[Document]:
-    for row, document in enumerate(documents):
-        yield document if document.id else Document(str(row), document.text, document.title)

@@ -204,7 +204,7 @@ def test_tensors(prompted: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        (lambda model: model.encode_documents(["a", 1]), "Document 1 is int"),
+        (lambda model: model.encode_documents(["a", 1]), "Row 1: it is 1,"),
         (lambda model: model.encode_documents([{"title": "a"}]), "Document 0 has no text"),
         (lambda model: model.encode("a", layer=9), "Layer 9 was asked for; this encoder has 4"),
         (lambda model: model.encode("a", layer=0), "only a fitted model has it"),
