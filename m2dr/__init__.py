@@ -5,6 +5,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from inspect import Signature
+
     from m2dr.api import Encoder, Index, UserError, evaluate, fit, mine, open_index, train
 
 __all__ = [
@@ -12,11 +14,27 @@ __all__ = [
     "Index",
     "UserError",
     "__version__",
+    "bm25",
+    "check_data",
+    "compare",
+    "encode",
     "evaluate",
+    "evaluate_classification",
+    "evaluate_pairs",
+    "evaluate_sts",
+    "export",
     "fit",
+    "fuse",
+    "index_fit",
+    "index_import",
+    "index_push",
+    "index_verify",
     "mine",
     "open_index",
+    "pick",
+    "push",
     "train",
+    "write_card",
 ]
 __version__ = "0.1.0"
 
@@ -39,6 +57,18 @@ class _CallablePackage(ModuleType):
         """Call the function of the API that has the name of this package."""
         function: Any = __getattr__(self.__name__.rpartition(".")[2])
         return function(*args, **options)
+
+    @property
+    def __signature__(self) -> "Signature":
+        from inspect import signature
+
+        function: Any = __getattr__(self.__name__.rpartition(".")[2])
+        return signature(function)
+
+    @property
+    def __doc__(self) -> str:  # type: ignore[override]  # what `help` shows
+        name = self.__name__.rpartition(".")[2]
+        return f"{name}{self.__signature__}\n\n{__getattr__(name).__doc__}"
 
 
 for _name in ("evaluate", "train"):  # Python makes a package an attribute once it is imported

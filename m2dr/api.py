@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from importlib import import_module
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from m2dr.core import requests
 from m2dr.core.errors import UserError
 from m2dr.core.requests import EvaluateRequest, PickRequest
-from m2dr.core.settings import request_of
+from m2dr.core.settings import FitSettings, TrainSettings, request_of, takes
 from m2dr.data.memory import Columns, name_of_data
 from m2dr.evaluate.grid import Grid, text_tables
 from m2dr.tasks.encoder import Encoder, device_name, dtype_name
@@ -26,8 +28,46 @@ __all__ = ["Encoder", "EvaluatedGrid", "Index", "UserError", "evaluate", "fit", 
 
 open_index = Index.open
 Named = str | PathLike[str]
+# Other commands: the module of tasks and its function, and what it is asked.
+_COMMANDS: dict[str, tuple[str, str, type[Any]]] = {
+    "bm25": ("search", "bm25", requests.Bm25Request),
+    "check_data": ("data", "check_data", requests.CheckRequest),
+    "compare": ("compare", "compare_folders", requests.CompareRequest),
+    "encode": ("encoder", "encode", requests.EncodeRequest),
+    "evaluate_classification": (
+        "sentence_tasks", "evaluate_classification", requests.ClassificationRequest
+    ),
+    "evaluate_pairs": ("sentence_tasks", "evaluate_pairs", requests.PairsRequest),
+    "evaluate_sts": ("sentence_tasks", "evaluate_sts", requests.StsRequest),
+    "export": ("publish", "export_model", requests.ExportRequest),
+    "fuse": ("search", "fuse", requests.FuseRequest),
+    "index_fit": ("fit_index", "fit_index", requests.FitIndexRequest),
+    "index_import": ("index", "import_vectors", requests.ImportRequest),
+    "index_push": ("index", "push_indexes", requests.PushRequest),
+    "index_verify": ("verify", "verify", requests.VerifyRequest),
+    "pick": ("pick", "pick_cut", requests.PickRequest),
+    "push": ("publish", "push_model", requests.PushModelRequest),
+    "write_card": ("publish", "write_card", requests.CardRequest),
+}  # fmt: skip
 
 
+def __getattr__(name: str) -> Any:
+    """Return the function of a command that has no other name in Python."""
+    if name not in _COMMANDS:
+        raise AttributeError(f"module 'm2dr.api' has no attribute {name!r}")
+    module, task_name, kind = _COMMANDS[name]
+    task = getattr(import_module(f"m2dr.tasks.{module}"), task_name)
+
+    @takes(kind)
+    def run(**options: Any) -> Any:  # the report of the task
+        return task(request_of(kind, options))
+
+    run.__name__ = run.__qualname__ = name
+    run.__doc__ = f"{task.__doc__}\n\nKeywords are the options of the command."
+    return run
+
+
+@takes(TrainSettings)
 def train(
     *,
     out: Named | None = None,
@@ -87,6 +127,7 @@ def train(
     return Encoder(report.folder, device=request.device, dtype=request.dtype)
 
 
+@takes(FitSettings)
 def fit(
     *,
     out: Named | None = None,
@@ -160,6 +201,7 @@ def _corpus(data: object, columns: Columns | None, *parts: Any) -> str | None:
     return None if data is None else name_of_data(data, columns, *parts)
 
 
+@takes(EvaluateRequest, "corpora", "models", "root")
 def evaluate(
     model: Encoder | Named,
     corpus: object,
@@ -204,6 +246,8 @@ def evaluate(
         "device": device_name(device or own.get("device")),
         "dtype": dtype_name(dtype or own.get("dtype")),
         "root": folder,
+        "query_length": own.get("query_length"),
+        "document_length": own.get("document_length"),
     }
     request = request_of(EvaluateRequest, given | options)
     report = task(request)
@@ -216,7 +260,7 @@ def evaluate(
     return EvaluatedGrid(**values, folder=home / grid.model)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EvaluatedGrid(Grid):
     """The measures of one model, cut by cut, and the folder with its files.
 

@@ -328,13 +328,12 @@ def index_import(request: ImportRequest) -> None:
 
 
 @index.task(
-    "index push --to milvus --uri http://localhost:19530",
-    "index push --to milvus --uri milvus.db --corpus scifact --dims 128",
+    "index push --uri http://localhost:19530",
+    "index push --uri milvus.db --corpus scifact --dims 128",
     name="push",
 )
-@click.option("--to", type=click.Choice(["milvus"]), required=True, help="Target of the vectors.")
 @takes(PushRequest)
-def index_push(request: PushRequest, to: str) -> None:  # noqa: ARG001  # one target so far
+def index_push(request: PushRequest) -> None:
     """Write indexes to Milvus, a collection per layer and dim.
 
     Given again, it goes on where it stopped. A collection is labelled with corpus, model, layer

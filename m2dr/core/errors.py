@@ -32,6 +32,9 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     return f"Did you mean {close[0]}?" if close else ""
 
 
+_SHOWN = 20  # known words of a sentence, at most
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return `suggestion(word, known)`, or a sentence with all known words when none is near.
 
@@ -41,7 +44,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
     'Known: plain, full-dim.'
     """
     words = list(known)
-    return suggestion(word, words) or f"Known: {', '.join(words)}."
+    rest = f" and {len(words) - _SHOWN} others" * (len(words) > _SHOWN)
+    return suggestion(word, words) or f"Known: {', '.join(words[:_SHOWN])}{rest}."
 
 
 def counted(count: int, things: str, form: str = "") -> str:

@@ -37,16 +37,17 @@ def progress(
 ) -> Iterator[Advance]:
     """Show rate and time left while the caller advances; a bar on a terminal, else lines.
 
+    With M2DR_PROGRESS=0 in the environment nothing is shown.
+
     Args:
         what: the work, such as "Encoding".
         total: number of units.
         unit: what is counted, in the plural.
         detail: returns a further detail, such as bytes written.
     """
+    quiet = os.environ.get("M2DR_PROGRESS") == "0" or not is_main_process()
     shown = _bar if sys.stderr.isatty() else _lines
-    with (shown if is_main_process() else _nothing)(
-        printable(what), total, unit, detail
-    ) as advance:
+    with (_nothing if quiet else shown)(printable(what), total, unit, detail) as advance:
         yield advance
 
 

@@ -3,9 +3,9 @@
 import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isnan
-from typing import Literal, cast, get_args
+from typing import Literal, Protocol, cast, get_args
 
 from m2dr.core.errors import UserError, nearest
 from m2dr.core.variants import DocumentLayer
@@ -228,6 +228,15 @@ def pooling_modes(pooling: str) -> tuple[Pooling, ...]:
     return cast(tuple[Pooling, ...], tuple(pooling.split("+")))
 
 
+class HasLengths(Protocol):
+    """What says how long queries and documents may be, in tokens."""
+
+    @property
+    def query_length(self) -> int: ...  # noqa: D102
+    @property
+    def document_length(self) -> int: ...  # noqa: D102
+
+
 @dataclass(frozen=True)
 class ModelCard:
     """How a model encodes queries and documents, and how it was trained."""
@@ -284,6 +293,11 @@ class ModelCard:
     def layers_trained(self) -> tuple[int, ...]:
         """Layers of the trained cuts, increasing."""
         return tuple(sorted({cut.layer for cut in self.cuts}))
+
+    def with_lengths_of(self, other: HasLengths) -> "ModelCard":
+        """Return this card with the lengths of texts of another, or of the label of an index."""
+        lengths = other.query_length, other.document_length
+        return replace(self, query_length=lengths[0], document_length=lengths[1])
 
     def check(self, cut: Cut) -> Cut:
         """Return `cut` when this encoder has it.

@@ -57,6 +57,11 @@ def dtype_option(help: str = "auto, fp32 or bf16.") -> Any:  # a field
     return option("auto", help)
 
 
+def length_option(side: str) -> Any:  # a field
+    """Return the field of the length of queries or documents."""
+    return option(None, f"Tokens of a {side}, special ones included; those of the model.", least=1)
+
+
 def exits_option() -> Any:  # a field
     """Return the field of the exits of queries."""
     return option(
@@ -114,6 +119,8 @@ class IndexRequest:
     exits: bool = option(
         True, "Fit exits on the documents, so that queries of any layer can search the last one."
     )
+    query_length: int | None = length_option("query")
+    document_length: int | None = length_option("document")
     workers: int = option(
         1, "Processes that encode, each on a gpu or a share of the cores; with Ray, tasks.", least=1
     )
@@ -241,6 +248,10 @@ class SearchRequest:
         "Only documents whose own fields fit, such as: year >= 2020 and lang in (en, de).",
     )
     exits: Exits = exits_option()
+    query_length: int | None = option(
+        None, "Tokens of a query; those that the index records, which others are refused by."
+    )
+    document_length: int | None = option(None, "Tokens of a document, likewise.")
 
 
 @dataclass(frozen=True)
@@ -395,6 +406,8 @@ class EvaluateRequest:
     )
     costs: bool = option(False, "Measure latency, bytes and encoding speed of cuts.")
     overwrite: bool = option(False, "Measure again what was measured before.")
+    query_length: int | None = length_option("query")
+    document_length: int | None = length_option("document")
     root: Path = root_option()
     out: Path = _out()
     device: str = device_option()
@@ -498,6 +511,8 @@ class CostsRequest:
     dims: tuple[int, ...] = ()  # empty: powers of two from 8, and the full width
     pairing: str = "trained"  # layer whose documents are searched, or "same" or "last"
     exits: Exits = ""  # of the queries
+    query_length: int | None = None
+    document_length: int | None = None
     queries: int = 50  # evenly spread over the split
     documents: int = 64  # encoded to time encoding, evenly spread over the corpus
     rounds: int = 3  # of each measurement; the median counts

@@ -1,8 +1,9 @@
 """Settings of `m2dr train`, `m2dr pretrain` and `m2dr fit`, read from files, words and options."""
 
+import inspect
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import partial
 from itertools import pairwise
 from os import PathLike, fspath
@@ -25,6 +26,7 @@ from m2dr.core.variants import (
     Variant,
 )
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 Class = TypeVar("Class")
 Settings = TypeVar("Settings", bound="RunSettings | FitSettings")
 LARGEST_SEED = 2**32 - 1
@@ -398,6 +400,26 @@ def request_of(kind: type[Class], options: Mapping[str, Any], where: str = "Opti
     if problems:
         raise UserError(f"{where}: {'; '.join(problems)}.")
     return kind(**values)
+
+
+def takes(kind: type[Any], *without: str) -> Callable[[Function], Function]:
+    """Have `help` and `inspect` show the fields of a dataclass as keywords of a function."""
+
+    def shown(function: Function) -> Function:
+        own = inspect.signature(function)
+        known = {n: p for n, p in own.parameters.items() if p.kind is not p.VAR_KEYWORD}
+        for each in [each for each in fields(kind) if each.name not in without]:
+            default = own.empty if each.default is MISSING else each.default
+            known.setdefault(
+                each.name,
+                inspect.Parameter(
+                    each.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=each.type
+                ),
+            )
+        function.__signature__ = own.replace(parameters=list(known.values()))  # type: ignore[attr-defined]
+        return function
+
+    return shown
 
 
 read_train_settings = partial(read_settings, TrainSettings)

@@ -53,6 +53,10 @@ class Grid:
     unit: str = "queries"  # what `queries` counts; for sentence similarity it is "pairs"
     checks: tuple[str, ...] = ()  # a sentence for each check that failed, see m2dr.evaluate.checks
 
+    def __repr__(self) -> str:
+        place = f"{self.model!r} on {self.corpus!r} {self.split}"
+        return f"<{type(self).__name__} of {place}: {counted(len(self.cells), 'cuts')}>"
+
     def __post_init__(self) -> None:
         if not self.cells or not self.measures:
             raise UserError(f"The grid of {self.model} on {self.corpus} is empty; measure a cut.")

@@ -214,8 +214,8 @@ def parse(names: Sequence[str]) -> tuple["Measure", ...]:
     Raises:
         UserError: there is no name, or one is unknown, incomplete or not computed here.
 
-    >>> parse(["nDCG@10", "MRR@10", "RR@10"])
-    (nDCG@10, RR@10)
+    >>> parse(["nDCG@10", "MRR@10", "RR@10", "ndcg_cut_10", "recip_rank"])
+    (nDCG@10, RR@10, RR)
     """
     if not names:
         raise UserError(f"No measure was asked for; name at least one, such as {DEFAULT[0]}.")
@@ -262,20 +262,34 @@ def _parse_one(name: str) -> "Measure":
     import ir_measures
 
     registry = _registry()
+    measure: Measure | None
     try:
         measure = ir_measures.parse_measure(name)
     except NameError:
-        head = name.partition("@")[0].partition("(")[0]
-        hint = nearest(_ALSO.get(head.casefold(), head), sorted(registry))
-        raise UserError(f"No measure is called {name}. {hint}") from None
+        measure = _of_trec_eval(name)
     except (ValueError, TypeError):
         raise UserError(
             f"{name!r} is not the name of a measure, such as nDCG@10 or P(rel=2)@5."
         ) from None
+    if measure is None:
+        head = name.partition("@")[0].partition("(")[0]
+        hint = nearest(_ALSO.get(head.casefold(), head), sorted(registry))
+        raise UserError(f"No measure is called {name}. {hint}")
     problem = _problem(measure)
     if problem:
         raise UserError(f"{name} cannot be measured: {problem}.")
     return measure
+
+
+def _of_trec_eval(name: str) -> "Measure | None":
+    """Return the measure that trec_eval calls so, such as ndcg_cut_10; None where it has none."""
+    import ir_measures
+
+    try:
+        measures = ir_measures.parse_trec_measure(name)
+    except ValueError:
+        return None
+    return measures[0] if len(measures) == 1 else None
 
 
 def _registry() -> dict[str, "Measure"]:

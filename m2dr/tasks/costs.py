@@ -76,7 +76,7 @@ def measure_costs(request: CostsRequest, out: Path | None = None) -> Costs:
     Raises:
         UserError: the model has no such cut, the corpus or split is not there, or holds no query.
     """
-    card = read_card(request.model)
+    card = read_card(request.model, request.query_length, request.document_length)
     dataset = open_corpus(request.corpus)
     folder = store_folder(request.root, dataset.name, card.fingerprint, card.layers)
     exits, by_index = None, layers_by_index(card, request.exits)
@@ -98,6 +98,8 @@ def measure_costs(request: CostsRequest, out: Path | None = None) -> Costs:
         request.device,
         request.dtype,
     )
+    for encoder in encoders.by_layer.values():
+        encoder.card = encoder.card.with_lengths_of(card)
     deepest = encoders.deepest
     cores = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -116,6 +118,8 @@ def measure_costs(request: CostsRequest, out: Path | None = None) -> Costs:
         root=request.root,
         device=request.device,
         dtype=request.dtype,
+        query_length=request.query_length,
+        document_length=request.document_length,
     )
     store = encode_corpus(index, request.model, card, [sources[max(layers)]])[0]
     with tempfile.TemporaryDirectory(prefix="m2dr-costs-") as scratch:

@@ -157,6 +157,7 @@ class ShardEncoder:
         self._encoder: BatchEncoder
         self._tokenizer: ModelTokenizer
         self._encoder, self._tokenizer = job.source.open(job.runtime)
+        self._card = self._encoder.card.with_lengths_of(job.stores[0][1].label)
         self._stores = [StoreWriter(folder, plan) for folder, plan in job.stores]
         self._reader = ShardReader(dataset or open_corpus(job.corpus), job.shard_rows)
         self._before: dict[Path, Store] = {}
@@ -195,7 +196,7 @@ class ShardEncoder:
             raise UserError(f"{self.job.corpus} has become shorter while it was encoded.")
         places = np.flatnonzero(self.job.copied(self._stores[0].folder, number) < 0)
         contents = [documents[place].content for place in places]
-        rows = tokenize(self._encoder.card, self._tokenizer, contents, "document")
+        rows = tokenize(self._card, self._tokenizer, contents, "document")
         digests = text_digests(document.content for document in documents)
         docids = [document.id for document in documents]
         return _Texts(number, docids, digests, places, Ragged.of(rows))

@@ -455,6 +455,7 @@ class Encoder:
         """
         from m2dr.tasks.publish import save_cut
 
+        self._refuse_lengths()
         save_cut(self.name, Cut(self.layer, self.dim), self.document_layer, Path(folder), force)
         return Path(folder)
 
@@ -486,10 +487,15 @@ class Encoder:
         from m2dr.core.requests import PushModelRequest
         from m2dr.tasks.publish import push_layers
 
+        self._refuse_lengths()
         request = PushModelRequest(
             Path(self.name), repo_id, private, revision, commit_message, token
         )
         return push_layers(request, max(self.layer, self.document_layer)).url
+
+    def _refuse_lengths(self) -> None:
+        if self.options["query_length"] or self.options["document_length"]:
+            raise UserError("This encoder has other lengths than its model, which are not saved.")
 
     def vectors(
         self,

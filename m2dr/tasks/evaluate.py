@@ -183,6 +183,8 @@ def evaluate(request: EvaluateRequest) -> EvaluateReport:
                 dims=request.dims,
                 pairing=request.documents,
                 exits=request.exits,
+                query_length=request.query_length,
+                document_length=request.document_length,
                 root=request.root,
                 device=request.device,
                 dtype=request.dtype,
@@ -280,7 +282,7 @@ def _place(request: EvaluateRequest, corpus: _Corpus) -> CorpusResult:
 def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> Grid:
     """Measure a model on a corpus; write its grid and how it was made."""
     corpus.task.require()  # a split that cannot be measured costs no encoding
-    card = read_card(model)
+    card = read_card(model, request.query_length, request.document_length)
     by_index: tuple[int, ...] = ()
     if request.documents in ("trained", "last"):
         last = store_folder(request.root, corpus.task.dataset.name, card.fingerprint, card.layers)

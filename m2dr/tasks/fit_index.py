@@ -309,7 +309,8 @@ def fit_index(request: FitIndexRequest) -> tuple[Path, IndexExits]:
     store, exits = open_store(folder), exits_folder(folder)
     if not request.overwrite and fitting_exits(folder):
         raise UserError(f"{exits} has exits of these documents; --overwrite replaces them.")
-    store.manifest.label.accept(label_of(card, model), store.manifest.corpus)
+    queries = label_of(card.with_lengths_of(store.manifest.label), model)
+    store.manifest.label.accept(queries, store.manifest.corpus)
     job = EncodingJob(
         request.corpus,
         store.documents,
@@ -335,6 +336,7 @@ def _fit(job: EncodingJob, dataset: Dataset, store: Store, folder: Path) -> Inde
         device = choose_device(job.device)
         dtype = choose_dtype(job.dtype, device)
         encoder, tokenizer = checkpoint.load(job.model, None, device, dtype)
+        encoder.card = encoder.card.with_lengths_of(store.manifest.label)
         rows, states = _states(job, dataset, store, folder, encoder, tokenizer)
         fit = fit_states(
             encoder,

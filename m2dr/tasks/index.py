@@ -22,6 +22,7 @@ from m2dr.index.manifest import (
     IMPORTED,
     STORE,
     IndexManifest,
+    StoreManifest,
     StorePlan,
     built_dims,
     store_folder,
@@ -96,7 +97,7 @@ def check_index_request(
         UserError: there is no such model, layer, dim or engine.
     """
     model = request.model or newest_model()
-    card = read_card(model)
+    card = read_card(model, request.query_length, request.document_length)
     layers = request.layers or document_layers(card)
     dims = request.dims or (card.width,)
     for layer, dim in product(layers, dims):
@@ -185,6 +186,9 @@ def sync(
     card = read_card(request.model)
     name = open_corpus(request.corpus).name
     layers = stored_layers(request.root, name, card.fingerprint)
+    if layers:
+        last = store_folder(request.root, name, card.fingerprint, layers[-1])
+        card = card.with_lengths_of(StoreManifest.read(last).label)
     encode_stores(request, request.model, card, layers)
     return ChangeReport(count + len(new), len(new) + len(there), len(gone) + sum(there.values()))
 

@@ -42,6 +42,10 @@ class Choice:
     budget: Budget
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        quality = f"{self.measure} {format_score(self.chosen.quality)}"
+        return f"<Choice {self.chosen.cut}: {quality}, of {counted(len(self.candidates), 'cuts')}>"
+
     def share(self, one: Candidate) -> float:
         """Return quality as a share of the full model's; 0 where that is 0."""
         full = self.grid.cells[self.whole][self.measure]

@@ -228,6 +228,7 @@ class GridRanker:
             encoder, tokenizer = checkpoint.load(
                 self.model, max(chosen), device, dtype, exits=exits
             )
+            encoder.card = encoder.card.with_lengths_of(self.card)
             with progress("Encoding", len(texts), "queries") as advance:
                 vectors = embed_texts(encoder, tokenizer, texts, "query", chosen, advance)
             self._vectors.update(zip(chosen, vectors, strict=True))

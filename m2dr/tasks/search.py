@@ -96,7 +96,12 @@ class ResolvedIndex:
     @cached_property
     def card(self) -> ModelCard:
         """The model card."""
-        return read_card(self.model)
+        card = read_card(self.model)
+        if stores := store_folders_of(self.home):  # texts are as long as the index says
+            label = StoreManifest.read(stores[-1]).label
+            card = card.with_lengths_of(label) if label.fingerprint == card.fingerprint else card
+        query = self.request.query_length or card.query_length
+        return read_card(self.model, query, self.request.document_length or card.document_length)
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -703,7 +708,7 @@ class Index:
             raise UserError(f"name = {name!r} is not that of a folder.")
         shared: dict[str, Any] = {"root": root}
         if encoder:
-            shared |= {name: encoder.options[name] for name in ("device", "dtype")}
+            shared |= {name: value for name, value in encoder.options.items() if name != "runtime"}
             options.setdefault("dims", (encoder.dim,))
         from m2dr.tasks.index import check_index_request, index_corpus
 
@@ -922,10 +927,12 @@ class QueryEncoders:
         request, layer = resolved.request, resolved.query_layer
         runtime = request.runtime if layer else "torch"
         how = (resolved.model, layer, runtime, request.device, request.dtype, resolved.exits)
-        fingerprint = resolved.card.fingerprint
+        card = resolved.card
+        fingerprint = (card.fingerprint, card.query_length, card.document_length)
         with self._lock:
             if (encoder := self._open.get((fingerprint, *how))) is None:
                 encoder = QueryEncoder(*how)
+                encoder.card = encoder.card.with_lengths_of(resolved.card)
                 same = [opened for (of, *_), opened in self._open.items() if of == fingerprint]
                 for opened in sorted(same, key=lambda each: -each.layer):
                     encoder.share_weights(opened)

@@ -107,6 +107,7 @@ def _compare(
     encoder, tokenizer = checkpoint.load(
         model, store.layer, device, choose_dtype(request.dtype, device)
     )
+    encoder.card = encoder.card.with_lengths_of(store.manifest.label)
     texts = [document.content for document in documents.values()]
     fresh = embed_texts(encoder, tokenizer, texts, "document", [store.layer])[0]
     a = fresh[:, : store.width].astype(np.float64)

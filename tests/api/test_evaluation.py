@@ -1,5 +1,6 @@
 """m2dr.evaluate, m2dr.fit and m2dr.train: what the commands of these names do, from Python."""
 
+import inspect
 from pathlib import Path
 
 import pytest
@@ -122,3 +123,22 @@ def test_a_fit_is_that_of_the_command(tiny_backbone: Path, tmp_path: Path) -> No
 def test_a_wrong_setting_is_named(wrong: object, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         wrong()
+
+
+def test_every_public_name_has_its_arguments() -> None:
+    for name in set(m2dr.__all__) - {"__version__", "UserError"}:
+        assert inspect.signature(getattr(m2dr, name)).parameters, name
+    shown = inspect.signature(m2dr.train).parameters
+    assert (shown["steps"].default, shown["backbone"].default) == (60, "minilm")
+    assert "learning_rate: float" in m2dr.train.__doc__
+
+
+def test_fused_by_python(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).write_text(f"q Q0 {name} 1 1.0 x\n")
+
+    report = m2dr.fuse(runs=[tmp_path / "a", tmp_path / "b"], out=tmp_path / "fused")
+
+    assert (report.queries, report.documents) == (1, 2)
+    with pytest.raises(m2dr.UserError, match="unknown setting 'run'"):
+        m2dr.fuse(run=1)

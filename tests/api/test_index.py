@@ -224,3 +224,22 @@ def test_saved_and_loaded(model: m2dr.Encoder, tmp_path: Path) -> None:
         loaded.get("d99")
     with pytest.raises(UserError, match="is not empty"):
         loaded.save(tmp_path / "saved")
+
+
+def test_lengths_of_the_encoder(model: m2dr.Encoder, tmp_path: Path) -> None:
+    short = m2dr.Encoder(model.name, query_length=5, document_length=4, **FP32)
+    expected = short.similarity(short.encode_queries(TEXT), short.encode_documents(DOCUMENTS))[0]
+    whole = model.similarity(model.encode_queries(TEXT), model.encode_documents(DOCUMENTS))[0]
+
+    index = m2dr.Index.build(short, DOCUMENTS, folder=tmp_path, name="short")
+    index.add([DOCUMENTS[0] | {"id": "same"}])
+    opened = m2dr.open_index(tmp_path / "short", model=model.name, root=tmp_path, **FP32)
+
+    for each in (index, opened):  # what is recorded holds where nothing is asked for
+        scores = {hit.docid: hit.score for hit in each.search(TEXT, k=10).hits}
+        assert scores.pop("same") == pytest.approx(scores["d0"], abs=1e-6)
+        found = [scores[f"d{n}"] for n in range(9)]
+        np.testing.assert_allclose(found, expected, atol=1e-3)
+        assert np.abs(np.array(found) - whole).max() > 1e-2
+    with pytest.raises(UserError, match="document_length 4 against 5"):
+        m2dr.open_index(tmp_path / "short", model=model.name, root=tmp_path, document_length=5)

@@ -31,12 +31,11 @@ def place(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path, tiny_co
     (folder / "models").mkdir()
     make_fitted(model, folder / "models" / "tiny")
     (folder / "corpus").symlink_to(tiny_corpus)
-    done = CliRunner().invoke(
-        main,
-        ["index", "corpus", "--corpus", str(tiny_corpus), "--model", str(folder / "models/tiny"),
-         "--dim", "8", "--dim", "32", "--indexes", str(folder / "indexes"), "--device", "cpu"],
-    )  # fmt: skip
-    assert done.exit_code == 0, done.output
+    what = ["--corpus", str(tiny_corpus), "--model", str(folder / "models/tiny")]
+    what += ["--indexes", str(folder / "indexes"), "--device", "cpu"]
+    for words in (["corpus", "--dim", "8", "--dim", "32"], ["fit"]):
+        done = CliRunner().invoke(main, ["index", *words, *what])
+        assert done.exit_code == 0, done.output
     return folder
 
 

@@ -53,7 +53,7 @@ def indexed(
         (["search", " "], "Nothing to search for"),
         (["search", "--topics", "t.tsv"], "give both"),
         (["evaluate", "retrieval", "--corpus", "CORPUS", "--split", "tets"], "tets"),
-        (["evaluate", "retrieval", "--corpus", "CORPUS", "--measure", "ndcg"], "nDCG"),
+        (["evaluate", "retrieval", "--corpus", "CORPUS", "--measure", "nDCGG"], "nDCG"),
         (["evaluate", "sts", "--task", "nowhere.tsv"], "nowhere.tsv"),
         (["mine", "--out", "g.jsonl", "--split", "tain"], "Did you mean train?"),
     ],

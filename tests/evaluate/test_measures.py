@@ -171,3 +171,19 @@ def test_fractions_are_gains_of_ndcg_and_rounded_for_trec_eval(
     assert (
         "2 judgements are rounded to whole numbers for R@2, P@1, Rprec" in capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize(
+    "name", ["map", "ndcg", "ndcg_cut_10", "recip_rank", "P_5", "recall_100", "success_1", "Rprec"]
+)
+def test_names_of_trec_eval(name: str) -> None:
+    judged = {"q": {"a": 1, "b": 0, "c": 2, "d": 1}}
+    run = Run({"q": Ranking.of(["b", "c", "x", "a"], [4.0, 3.0, 2.0, 1.0])})
+    judgements = [Judgement("q", docid, level) for docid, level in judged["q"].items()]
+
+    (value,) = measure(run, judgements, [name]).mean.values()
+
+    family, _, cutoff = name.rpartition("_") if name[-1].isdigit() else (name, "", "")
+    scored = {"q": {docid: float(-rank) for rank, docid in enumerate(["b", "c", "x", "a"])}}
+    expected = trec_eval(scored, judged, [f"{family}.{cutoff}" if cutoff else name])
+    assert value == pytest.approx(expected["q"][name])

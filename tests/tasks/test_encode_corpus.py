@@ -245,6 +245,7 @@ def test_fields_that_change_encode_nothing(ask: Asked, encoded: list[int]) -> No
     assert store_of(asked).manifest.fields
 
 
+@pytest.mark.usefixtures("exits_of_few")
 def test_exits_stay_as_they_were_fitted(ask: Asked, capfd: pytest.CaptureFixture[str]) -> None:
     asked = ask(layers=(4,), exits=True)
     index_corpus(asked)

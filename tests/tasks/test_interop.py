@@ -88,7 +88,7 @@ def test_what_is_pushed_ranks_as_the_index_on_disk(
     uri: str, indexes: Path, tiny_backbone: Path, tiny_corpus: Path
 ) -> None:
     words = (
-        "index", "push", "--to", "milvus", "--uri", uri, "--corpus", tiny_corpus,
+        "index", "push", "--uri", uri, "--corpus", tiny_corpus,
         "--model", tiny_backbone, "--indexes", indexes,
     )  # fmt: skip
     first, again = done(*words), done(*words)
