@@ -30,7 +30,7 @@ from m2dr.core.records import EXITS_FILE, IndexExits
 from m2dr.index.manifest import EXITS, STORE, Label, StoreManifest
 
 # Documents of which exits are fitted by default. On parts of NFCorpus layers 0 to 4 of MiniLM keep
-# .74 to .76 of the full model's nDCG@10 with 50 documents, .81 to .86 with 200, .84 to .90 with 400.
+# .74 to .76 of the full model's nDCG@10 with 50 documents, .81 to .86 with 200, .84 to .9 with 400.
 FEWEST = 200
 MOST = 20_000  # documents of a fit; more hardly help, and cost time and disk space
 
