@@ -43,6 +43,8 @@ class DataReport:
         """Return the tables, the first rows and the problems."""
         parts = [_table(rows) for rows in (self.texts, self.splits) if rows]
         parts.append("\n".join(str(row)[:500] for row in self.first))
+        if self.splits.get("train", {}).get("given negatives") == 0:
+            parts.append("No negatives are given for train: a training draws them at random.")
         parts.append("\n".join(self.problems) or f"Nothing is wrong with it{self.use}.")
         return "\n\n".join(parts)
 
