@@ -243,3 +243,19 @@ def test_lengths_of_the_encoder(model: m2dr.Encoder, tmp_path: Path) -> None:
         assert np.abs(np.array(found) - whole).max() > 1e-2
     with pytest.raises(UserError, match="document_length 4 against 5"):
         m2dr.open_index(tmp_path / "short", model=model.name, root=tmp_path, document_length=5)
+
+
+def test_few_documents_get_no_exits(
+    tiny_backbone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("M2DR_PROGRESS", "0")
+    model = m2dr.Encoder(make_model(tiny_backbone, tmp_path / "m", similarity="cosine"), **FP32)
+
+    index = m2dr.Index.build(model, DOCUMENTS, folder=tmp_path)
+
+    told = capsys.readouterr().err
+    assert "No exits are fitted, because 9 documents are fewer than" in told
+    assert "9 documents in" not in told  # no progress
+    with pytest.raises(UserError, match="Layer 0 was asked for"):
+        index.search("open", layer=0)

@@ -66,6 +66,11 @@ def test_dim_that_was_not_built_is_scanned(server: Server, index: Index) -> None
     assert server.hits(query=QUERIES[0], dim=8) == [hit.docid for hit in expected]
 
 
+def test_untrained_cut_is_said(server: Server) -> None:
+    assert server.search(query=QUERIES[0], dim=8).get("warning") is None
+    assert "L4D4 was not trained" in server.search(query=QUERIES[0], dim=4)["warning"]
+
+
 def test_full_model_beside_a_cut(server: Server) -> None:
     answer = server.search(query=QUERIES[0], layer=1, dim=16, k=3, compare=True)
     (result,) = answer["results"]
