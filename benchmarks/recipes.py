@@ -99,7 +99,11 @@ MIPIC = {  # CLS pooling; the temperature of the token relations
     "mrl": {"variant": "mrl"},
     "mipic, τ .05": {"variant": "mipic", "relations_temperature": 0.05},
     "mipic, τ 1": {"variant": "mipic", "relations_temperature": 1.0},
-}
+    "mipic, τ .05, [CLS] out": {
+        "variant": "mipic", "relations_temperature": 0.05, "relations_self": False,
+    },
+    "mipic, τ 1, [CLS] out": {"variant": "mipic", "relations_self": False},
+}  # fmt: skip
 BUDGET = {
     "batch_size": 32,
     "learning_rate": 1e-4,
