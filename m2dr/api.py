@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from m2dr.core import requests
 from m2dr.core.errors import UserError
+from m2dr.core.records import PRETRAINED
 from m2dr.core.requests import EvaluateRequest, PickRequest
-from m2dr.core.settings import FitSettings, TrainSettings, request_of, takes
+from m2dr.core.settings import FitSettings, PretrainSettings, TrainSettings, request_of, takes
 from m2dr.data.memory import Columns, name_of_data
 from m2dr.evaluate.grid import Grid, text_tables
 from m2dr.tasks.encoder import Encoder, device_name, dtype_name
@@ -30,24 +31,26 @@ open_index = Index.open
 Named = str | PathLike[str]
 # Other commands: the module of tasks and its function, and what it is asked.
 _COMMANDS: dict[str, tuple[str, str, type[Any]]] = {
-    "bm25": ("search", "bm25", requests.Bm25Request),
-    "check_data": ("data", "check_data", requests.CheckRequest),
-    "compare": ("compare", "compare_folders", requests.CompareRequest),
-    "encode": ("encoder", "encode", requests.EncodeRequest),
+    "bm25": ("tasks.search", "bm25", requests.Bm25Request),
+    "check_data": ("tasks.data", "check_data", requests.CheckRequest),
+    "compare": ("tasks.compare", "compare_folders", requests.CompareRequest),
+    "draw_figures": ("tasks.figures", "draw_figures", requests.FiguresRequest),
+    "encode": ("tasks.encoder", "encode", requests.EncodeRequest),
     "evaluate_classification": (
-        "sentence_tasks", "evaluate_classification", requests.ClassificationRequest
+        "tasks.sentence_tasks", "evaluate_classification", requests.ClassificationRequest
     ),
-    "evaluate_pairs": ("sentence_tasks", "evaluate_pairs", requests.PairsRequest),
-    "evaluate_sts": ("sentence_tasks", "evaluate_sts", requests.StsRequest),
-    "export": ("publish", "export_model", requests.ExportRequest),
-    "fuse": ("search", "fuse", requests.FuseRequest),
-    "index_fit": ("fit_index", "fit_index", requests.FitIndexRequest),
-    "index_import": ("index", "import_vectors", requests.ImportRequest),
-    "index_push": ("index", "push_indexes", requests.PushRequest),
-    "index_verify": ("verify", "verify", requests.VerifyRequest),
-    "pick": ("pick", "pick_cut", requests.PickRequest),
-    "push": ("publish", "push_model", requests.PushModelRequest),
-    "write_card": ("publish", "write_card", requests.CardRequest),
+    "evaluate_mteb": ("integrations.mteb", "evaluate_mteb", requests.MtebRequest),
+    "evaluate_pairs": ("tasks.sentence_tasks", "evaluate_pairs", requests.PairsRequest),
+    "evaluate_sts": ("tasks.sentence_tasks", "evaluate_sts", requests.StsRequest),
+    "export": ("tasks.publish", "export_model", requests.ExportRequest),
+    "fuse": ("tasks.search", "fuse", requests.FuseRequest),
+    "index_fit": ("tasks.fit_index", "fit_index", requests.FitIndexRequest),
+    "index_import": ("tasks.index", "import_vectors", requests.ImportRequest),
+    "index_push": ("tasks.index", "push_indexes", requests.PushRequest),
+    "index_verify": ("tasks.verify", "verify", requests.VerifyRequest),
+    "pick": ("tasks.pick", "pick_cut", requests.PickRequest),
+    "push": ("tasks.publish", "push_model", requests.PushModelRequest),
+    "write_card": ("tasks.publish", "write_card", requests.CardRequest),
 }  # fmt: skip
 
 
@@ -56,7 +59,7 @@ def __getattr__(name: str) -> Any:
     if name not in _COMMANDS:
         raise AttributeError(f"module 'm2dr.api' has no attribute {name!r}")
     module, task_name, kind = _COMMANDS[name]
-    task = getattr(import_module(f"m2dr.tasks.{module}"), task_name)
+    task = getattr(import_module(f"m2dr.{module}"), task_name)
 
     @takes(kind)
     def run(**options: Any) -> Any:  # the report of the task
@@ -166,6 +169,33 @@ def fit(
     folder = folder_of(request.corpus, task.FITTED, Path(out) if out else None)
     report = task.fit(request, folder, overwrite)
     return Encoder(report.folder, device=request.device, dtype=request.dtype)
+
+
+@takes(PretrainSettings)
+def pretrain(
+    *,
+    out: Named | None = None,
+    config: Named | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    **settings: Any,  # each of a type of its own, checked
+) -> Encoder:
+    """Pre-train a backbone without labels, as `m2dr pretrain` does; arguments as of `train`.
+
+    Raises:
+        UserError: a setting is unknown or wrong, or anything else that a person can mend.
+    """
+    from m2dr.core.settings import find_config, read_pretrain_settings
+    from m2dr.tasks.pretrain import pretrain as task
+    from m2dr.tasks.run_folder import folder_of, resumed
+
+    file = find_config(config)
+    request = read_pretrain_settings(file, (), settings)
+    folder = folder_of(request.corpus, PRETRAINED, Path(out) if out else None)
+    if resume:
+        request = resumed(read_pretrain_settings, folder, file, (), settings)
+    report = task(request, folder, resume, overwrite)
+    return Encoder(report.folder)
 
 
 def mine(
