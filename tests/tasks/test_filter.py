@@ -124,7 +124,7 @@ def test_the_command_line_filters_answers_and_runs(corpus: str, model: Path) -> 
 def test_an_index_filters_from_python(model: Path, tmp_path: Path) -> None:
     encoder = m2dr.Encoder.from_pretrained(model, dim=32, **FP32)
     rows = [{"id": row["_id"], "text": row["text"], **row["metadata"]} for row in DOCUMENTS[:5]]
-    built = m2dr.Index.build(encoder, rows, exits=False, folder=tmp_path)
+    built = m2dr.Index.build(encoder, rows, exits=False, folder=tmp_path, name="documents")
 
     assert len(built.search("read").hits) == 5
     answers = built.search(["read", "close"], filter="year > 2001 and lang = en")
