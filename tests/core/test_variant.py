@@ -57,9 +57,9 @@ def test_what_is_not_the_loss_of_a_cut_has_the_rest_of_alpha(variant: Variant) -
     [
         ("2dmse", "full-dim", {"full_dim": True}),
         ("2dmse", "dims", {"prefixes": "many"}),
-        ("2dmse", "score", {"align": "score"}),
+        ("2dmse", "score", {"align": "score", "align_reduction": "mean"}),
         ("2dmse", "fixed-doc", {"documents": "last"}),
-        ("2dmse", "ese", {"whole": False}),
+        ("2dmse", "ese", {"whole": False, "align_reduction": "mean"}),
         ("mrl", "mipic", {"alpha": 0.4, "sia": True, "pic": True}),
     ],
 )
