@@ -119,8 +119,8 @@ def trained(case: str, place: Path, folder: Path, batch_size: int) -> None:
         arguments.optim = "sgd"
         return arguments
 
-    def prepared(settings: TrainSettings, folder: Path) -> verb.Setup:
-        setups.append(usual_prepare(settings, folder))
+    def prepared(*settings: Any) -> verb.Setup:
+        setups.append(usual_prepare(*settings))
         return setups[-1]
 
     with (
