@@ -7,17 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from m2dr.cli.main import (
-    MISTAKE,
-    STOPPED,
-    echo,
-    echo_all,
-    echo_json,
-    echo_table,
-    group,
-    main,
-    warn,
-)
+from m2dr.cli.main import MISTAKE, STOPPED, echo, echo_all, echo_json, echo_table, group, main, warn
 from m2dr.cli.options import (
     FILE,
     cut_option,
@@ -668,10 +658,7 @@ def encode(request: EncodeRequest) -> None:
     echo(f"{what}, {report.seconds:,.0f} s: {request.out}", beside=request.out)
 
 
-@main.task(
-    "export --layers 4 --out models/small",
-    "export --layers 0 --dim 128 --out models/table",
-)
+@main.task("export --layers 4 --out models/small", "export --layers 0 --dim 128 --out models/table")
 @takes(ExportRequest)
 def export(request: ExportRequest) -> None:
     """Write a cut as a smaller model that stands alone, or as a graph.

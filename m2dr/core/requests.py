@@ -221,12 +221,10 @@ class SearchRequest:
     corpus: str = corpus_option()
     model: str = option("", NEWEST)
     query_layer: int | None = option(
-        None,
-        "Layers that the query runs through; all by default, 0 for a fitted model's table.",
+        None, "Layers that the query runs through; all by default, 0 for a fitted model's table."
     )
     document_layer: int | None = option(
-        None,
-        "Layer of the documents; by default the one the model was trained to search.",
+        None, "Layer of the documents; by default the one the model was trained to search."
     )
     dim: int | None = option(None, "Dims; by default the most that are built.", *DIMS, least=1)
     root: Path = root_option()
@@ -244,8 +242,7 @@ class SearchRequest:
         metavar="NAME=NUMBER",
     )
     filter: str = option(
-        "",
-        "Only documents whose own fields fit, such as: year >= 2020 and lang in (en, de).",
+        "", "Only documents whose own fields fit, such as: year >= 2020 and lang in (en, de)."
     )
     exits: Exits = exits_option()
     query_length: int | None = option(
@@ -295,8 +292,7 @@ class MineRequest:
     )
     model: str = option("", NEWEST)
     query_layer: int | None = option(
-        None,
-        "Layers that the queries run through; all by default, 0 for a fitted model's table.",
+        None, "Layers that the queries run through; all by default, 0 for a fitted model's table."
     )
     dim: int | None = option(None, "Dims; by default the most that are built.", *DIMS, least=1)
     depth: int = option(100, "Best documents of a query that are candidates.", least=1)
@@ -391,8 +387,7 @@ class EvaluateRequest:
     layers: tuple[int, ...] = _layers()
     dims: tuple[int, ...] = _dims()
     documents: str = option(
-        "trained",
-        "Layer whose documents are searched: trained, same, last, or a number.",
+        "trained", "Layer whose documents are searched: trained, same, last, or a number."
     )
     exits: Exits = exits_option()
     measures: tuple[str, ...] = option(

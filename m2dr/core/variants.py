@@ -92,6 +92,13 @@ class Variant:
 
 CHOICES = tuple(f.name for f in fields(Variant) if f.name not in ("name", "summary", "single_cut"))
 
+# What rows share: those of Wang et al. 2024, and those that the full model's scores teach.
+_WANG: dict[str, Any] = {
+    "shallow": True, "prefixes": "one", "align": "pca", "align_reduction": "batch"
+}  # fmt: skip
+_BY_SCORES: dict[str, Any] = {
+    "shallow": True, "align": "score", "teacher": "whole", "add_mse": False, "weights": "uniform"
+}  # fmt: skip
 VARIANTS = {
     variant.name: variant
     for variant in (
@@ -116,30 +123,10 @@ VARIANTS = {
             weights="uniform",
         ),
         Variant(
-            "2dmse",
-            "Every layer at one prefix, aligned with its compressed full width.",
-            shallow=True,
-            prefixes="one",
-            align="pca",
-            align_reduction="batch",
+            "2dmse", "Every layer at one prefix, aligned with its compressed full width.", **_WANG
         ),
-        Variant(
-            "full-dim",
-            "2dmse, and shallow layers at full width.",
-            shallow=True,
-            prefixes="one",
-            full_dim=True,
-            align="pca",
-            align_reduction="batch",
-        ),
-        Variant(
-            "dims",
-            "2dmse at every prefix.",
-            shallow=True,
-            prefixes="many",
-            align="pca",
-            align_reduction="batch",
-        ),
+        Variant("full-dim", "2dmse, and shallow layers at full width.", full_dim=True, **_WANG),
+        Variant("dims", "2dmse at every prefix.", **_WANG | {"prefixes": "many"}),
         Variant(
             "score",
             "2dmse, but prefixes imitate the scores of their layer's full width.",
@@ -150,21 +137,14 @@ VARIANTS = {
         Variant(
             "fixed-doc",
             "2dmse with shallow queries against documents of the last layer.",
-            shallow=True,
-            prefixes="one",
             documents="last",
-            align="pca",
-            align_reduction="batch",
+            **_WANG,
         ),
         Variant(
             "starbucks",
             "A few growing cuts, each taught by the scores of the full model.",
-            shallow=True,
             staircase=True,
-            align="score",
-            teacher="whole",
-            add_mse=False,
-            weights="uniform",
+            **_BY_SCORES,
         ),
         Variant(
             "ese",
@@ -215,33 +195,25 @@ VARIANTS = {
         Variant(
             "elastic",
             "Every layer at every prefix, taught by the full model's scores, through exit heads.",
-            shallow=True,
             prefixes="many",
             full_dim=True,
-            align="score",
-            teacher="whole",
-            add_mse=False,
-            weights="uniform",
             average=True,
             share=0.3,
             align_weight=0.3,
             exit_head="linear",
+            **_BY_SCORES,
         ),
         Variant(
             "exits",
             "The encoder stays as it is; its fitted exits alone are trained, taught by its scores.",
             whole=False,
-            shallow=True,
             prefixes="many",
             full_dim=True,
             documents="last",
-            align="score",
-            teacher="whole",
-            add_mse=False,
-            weights="uniform",
             average=True,
             exit_head="fitted",
             freeze=True,
+            **_BY_SCORES,
         ),
     )
 }

@@ -9,23 +9,10 @@ from pathlib import Path
 from m2dr.core.errors import UserError
 from m2dr.core.progress import progress
 from m2dr.core.records import Document, Query
-from m2dr.data.dataset import (
-    Corpus,
-    Dataset,
-    Negatives,
-    Split,
-    TableCorpus,
-    first_negatives,
-)
+from m2dr.data.dataset import Corpus, Dataset, Negatives, Split, TableCorpus, first_negatives
 from m2dr.data.qrels import query_of, read_split
 from m2dr.data.tables import has_header, header_of, parsed, read_cells, split_in, suffix_of, text_of
-from m2dr.data.training_rows import (
-    POSITIVES,
-    TrainingRow,
-    answers,
-    build_dataset,
-    training_rows,
-)
+from m2dr.data.training_rows import POSITIVES, TrainingRow, answers, build_dataset, training_rows
 
 _QRELS = re.compile(r"^(?P<before>.*?)[.-]?qrels[.-]?(?P<after>.*?)\.(?:tsv|txt)(?:\.gz)?$")
 # The archive that official files come in, collectionandqueries.tar.gz, may lie beside them.

@@ -225,10 +225,7 @@ def _draw_layers(series: Sequence[_Series], label: str, title: str, zero: bool =
 
 
 def draw_tradeoff(
-    grids: Sequence[Grid],
-    costs: Mapping[str, Costs],
-    measure: str,
-    price: str,
+    grids: Sequence[Grid], costs: Mapping[str, Costs], measure: str, price: str
 ) -> "Figure":
     """Draw `measure` over a cost, for the models whose costs are known.
 

@@ -152,10 +152,7 @@ def _scaled(scores: Scores, scale: str) -> tuple[dict[str, float], float]:
 
 
 def reciprocal_ranks(
-    runs: Sequence[Run],
-    weights: Sequence[float] = (),
-    k: int = 1000,
-    offset: float = RANK_OFFSET,
+    runs: Sequence[Run], weights: Sequence[float] = (), k: int = 1000, offset: float = RANK_OFFSET
 ) -> Run:
     """Fuse runs by ranks: a document scores the sum over the runs of weight / (offset + rank).
 

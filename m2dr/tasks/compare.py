@@ -72,11 +72,7 @@ def compare_folders(request: CompareRequest) -> CompareReport:
 
 
 def compare(
-    folder: Path,
-    against: str,
-    measure: str = "",
-    alpha: float = ALPHA,
-    qrels: Path | None = None,
+    folder: Path, against: str, measure: str = "", alpha: float = ALPHA, qrels: Path | None = None
 ) -> Comparison:
     """Compare every cell of a grid with a baseline, query by query.
 

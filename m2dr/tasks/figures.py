@@ -77,11 +77,7 @@ def draw_figures(request: FiguresRequest) -> tuple[Path, ...]:
     return tuple(files)
 
 
-def _drawings(
-    results: Sequence[ModelResult],
-    measure: str,
-    reference: Grid | None,
-) -> Drawings:
+def _drawings(results: Sequence[ModelResult], measure: str, reference: Grid | None) -> Drawings:
     """Yield all figures of one measure on one corpus and split: a row for each kind."""
     grids, name = [result.grid for result in results], plain(measure)
     costs = {result.grid.model: result.costs for result in results if result.costs}

@@ -24,13 +24,7 @@ from m2dr.model.checkpoint import (
     save,
 )
 from m2dr.model.encoder import parameters_of
-from m2dr.model.export import (
-    cut_model,
-    refuse_unready,
-    write_graph,
-    write_standalone,
-    write_table,
-)
+from m2dr.model.export import cut_model, refuse_unready, write_graph, write_standalone, write_table
 from m2dr.model.hub import CARD, CHECKPOINTS, MODULES, SETTINGS, WEIGHTS_INDEX, listed_modules
 from m2dr.model.st_folder import MODEL_SETTINGS
 from m2dr.tasks.encoder import names_of, newest_model

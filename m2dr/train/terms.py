@@ -245,11 +245,7 @@ def layer_weight(
 
 
 def _draws(
-    variant: Variant,
-    layers: Sequence[int],
-    dims: Sequence[int],
-    full: Cut,
-    stairs: Sequence[Cut],
+    variant: Variant, layers: Sequence[int], dims: Sequence[int], full: Cut, stairs: Sequence[Cut]
 ) -> list[_Drawn]:
     """Return the layers, dims and stairs of each possible batch; one batch of all without a draw.
 
