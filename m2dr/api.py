@@ -112,18 +112,13 @@ def train(
         UserError: a setting is unknown or wrong, or anything else that a person can mend.
         Interrupted: Ctrl-C; what was trained until the last checkpoint is in the folder.
     """
-    from m2dr.core.settings import find_config, read_train_settings
     from m2dr.tasks import train as task
-    from m2dr.tasks.run_folder import folder_of, resumed
+    from m2dr.tasks.run_folder import read_run
 
     split = settings.get("split", "train")
     settings["corpus"] = _corpus(corpus, columns, queries, qrels, split)
-    file = find_config(config)
     loss = settings.pop("loss") if callable(settings.get("loss")) else None
-    request = read_train_settings(file, (), settings)
-    folder = folder_of(request.corpus, request.variant, Path(out) if out else None)
-    if resume:
-        request = resumed(read_train_settings, folder, file, (), settings)
+    request, folder = read_run(TrainSettings, "", config, (), settings, out, resume)
     if task.separate_cuts(request):
         raise UserError(f"variant = {request.variant} trains a model for each cut; name one cut.")
     report = task.train(request, folder, resume, overwrite, callbacks, loss)
@@ -159,14 +154,11 @@ def fit(
     Raises:
         UserError: a setting is unknown or wrong, or anything else that a person can mend.
     """
-    from m2dr.core.settings import find_config, read_fit_settings
     from m2dr.tasks import fit as task
-    from m2dr.tasks.run_folder import folder_of
+    from m2dr.tasks.run_folder import read_run
 
     settings["corpus"] = _corpus(corpus, columns)
-    file = find_config(config)
-    request = read_fit_settings(file, (), settings)
-    folder = folder_of(request.corpus, task.FITTED, Path(out) if out else None)
+    request, folder = read_run(FitSettings, task.FITTED, config, (), settings, out)
     report = task.fit(request, folder, overwrite)
     return Encoder(report.folder, device=request.device, dtype=request.dtype)
 
@@ -185,15 +177,10 @@ def pretrain(
     Raises:
         UserError: a setting is unknown or wrong, or anything else that a person can mend.
     """
-    from m2dr.core.settings import find_config, read_pretrain_settings
     from m2dr.tasks.pretrain import pretrain as task
-    from m2dr.tasks.run_folder import folder_of, resumed
+    from m2dr.tasks.run_folder import read_run
 
-    file = find_config(config)
-    request = read_pretrain_settings(file, (), settings)
-    folder = folder_of(request.corpus, PRETRAINED, Path(out) if out else None)
-    if resume:
-        request = resumed(read_pretrain_settings, folder, file, (), settings)
+    request, folder = read_run(PretrainSettings, PRETRAINED, config, (), settings, out, resume)
     report = task(request, folder, resume, overwrite)
     return Encoder(report.folder)
 

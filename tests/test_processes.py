@@ -16,9 +16,9 @@ from torch import Tensor
 from world import make_backbone, make_corpus
 
 from m2dr.core.errors import UserError
-from m2dr.core.settings import TrainSettings, read_train_settings
+from m2dr.core.settings import TrainSettings
 from m2dr.model.checkpoint import load
-from m2dr.tasks.run_folder import begin, resumed
+from m2dr.tasks.run_folder import begin, read_run
 
 TESTS = Path(__file__).parent
 B = 4  # queries per step and process
@@ -166,8 +166,9 @@ def test_another_number_of_processes_does_not_go_on_with_a_training(
         monkeypatch.setenv(name, value)
     begin(tmp_path, TrainSettings(steps=7), resume=False, overwrite=False)
 
-    assert resumed(read_train_settings, tmp_path, None, [], {}).steps == 7
+    arguments = (TrainSettings, "", None, (), {}, tmp_path, True)
+    assert read_run(*arguments)[0].steps == 7
 
     monkeypatch.setenv("WORLD_SIZE", "1")
     with pytest.raises(UserError, match="begun by 2 processes and cannot go on with 1"):
-        resumed(read_train_settings, tmp_path, None, [], {})
+        read_run(*arguments)

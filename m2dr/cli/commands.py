@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from m2dr.cli.main import MISTAKE, STOPPED, echo, echo_all, echo_json, echo_table, group, main, warn
+from m2dr.cli.main import MISTAKE, STOPPED, echo, echo_all, echo_json, group, main, warn
 from m2dr.cli.options import (
     FILE,
     cut_option,
@@ -17,44 +17,12 @@ from m2dr.cli.options import (
     settings_of,
     takes,
 )
+from m2dr.core import requests
 from m2dr.core.errors import UserError, counted, missing
 from m2dr.core.progress import is_main_process
-from m2dr.core.requests import (
-    PYDOCS,
-    Bm25Request,
-    CardRequest,
-    CheckRequest,
-    ClassificationRequest,
-    CompareRequest,
-    EncodeRequest,
-    EvaluateRequest,
-    ExportRequest,
-    FiguresRequest,
-    FitIndexRequest,
-    FuseRequest,
-    ImportRequest,
-    IndexRequest,
-    ListRequest,
-    MineRequest,
-    MtebRequest,
-    PairsRequest,
-    PickRequest,
-    PushModelRequest,
-    PushRequest,
-    SearchRequest,
-    ServeRequest,
-    StsRequest,
-    VerifyRequest,
-)
-from m2dr.core.settings import (
-    FitSettings,
-    PretrainSettings,
-    TrainSettings,
-    find_config,
-    read_fit_settings,
-    read_pretrain_settings,
-    read_train_settings,
-)
+from m2dr.core.records import PRETRAINED
+from m2dr.core.requests import PYDOCS
+from m2dr.core.settings import FitSettings, PretrainSettings, TrainSettings
 
 if TYPE_CHECKING:
     from m2dr.tasks.evaluate import EvaluateReport
@@ -76,17 +44,9 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option("--explain", "only_explain", is_flag=True, help="Print the terms; train nothing.")
 def train(
-    given: dict[str, Any],
-    config: str | None,
-    words: tuple[str, ...],
-    out: Path | None,
-    resume: bool,
-    overwrite: bool,
-    only_explain: bool,
+    settings: TrainSettings, folder: Path, resume: bool, overwrite: bool, only_explain: bool
 ) -> None:
     """Train an encoder so that every layer and prefix can retrieve."""
-    path = find_config(config)
-    settings = read_train_settings(path, words, given)  # a misspelt key fails before torch loads
     if only_explain:
         from m2dr.tasks.recipe import explain
         from m2dr.tasks.train import of_cut, separate_cuts
@@ -99,12 +59,8 @@ def train(
             count = counted(len(cuts), "models")
             echo(f"{count}, one for each cut; this is the largest, {cuts[-1]}.")
         return
-    from m2dr.tasks import run_folder
     from m2dr.tasks import train as task
 
-    folder = run_folder.folder_of(settings.corpus, settings.variant, out)
-    if resume:
-        settings = run_folder.resumed(read_train_settings, folder, path, words, given)
     if task.separate_cuts(settings):
         many = task.train_separately(settings, folder, resume, overwrite)
         _say_first(
@@ -129,23 +85,13 @@ def train(
     FitSettings, "fitted", "backbone", "revision", "corpus", "texts", "rotation", "inputs",
     "documents", "identity", "seed", "device", "dtype", resumes=False,
 )  # fmt: skip
-def fit(
-    given: dict[str, Any],
-    config: str | None,
-    words: tuple[str, ...],
-    out: Path | None,
-    overwrite: bool,
-) -> None:
+def fit(settings: FitSettings, folder: Path, overwrite: bool) -> None:
     """Make every layer and prefix retrieve by least squares.
 
     The encoder stays as it is, and nothing is trained: an exit is fitted to each layer.
     """
-    path = find_config(config)
-    settings = read_fit_settings(path, words, given)
     from m2dr.tasks import fit as task
-    from m2dr.tasks import run_folder
 
-    folder = run_folder.folder_of(settings.corpus, "fitted", out)
     report = task.fit(settings, folder, overwrite)
     cosines = ", ".join("-" if cosine is None else f"{cosine:.3f}" for cosine in report.cosines)
     _say_first(
@@ -161,29 +107,16 @@ def fit(
     cls=settings_command(PretrainSettings),
 )
 @settings_of(
-    PretrainSettings, "smae", "corpus", "backbone", "revision", "batch_size", "learning_rate",
+    PretrainSettings, PRETRAINED, "corpus", "backbone", "revision", "batch_size", "learning_rate",
     "steps", "epochs", "seed", "device", "dtype", "report_to",
 )  # fmt: skip
-def pretrain(
-    given: dict[str, Any],
-    config: str | None,
-    words: tuple[str, ...],
-    out: Path | None,
-    resume: bool,
-    overwrite: bool,
-) -> None:
+def pretrain(settings: PretrainSettings, folder: Path, resume: bool, overwrite: bool) -> None:
     """Pre-train small cuts of a backbone on masked tokens (SMAE).
 
     What it writes is a start for m2dr train.
     """
-    path = find_config(config)
-    settings = read_pretrain_settings(path, words, given)
     from m2dr.tasks import pretrain as task
-    from m2dr.tasks import run_folder
 
-    folder = run_folder.folder_of(settings.corpus, "smae", out)
-    if resume:
-        settings = run_folder.resumed(read_pretrain_settings, folder, path, words, given)
     report = task.pretrain(settings, folder, resume, overwrite)
     _say_first(
         f"{counted(report.steps, 'steps')} in {report.seconds:,.0f} s, loss "
@@ -207,9 +140,9 @@ index = group("index", "Encode documents once, and cut indexes from them.")
     "index corpus docs.jsonl --dim 128",
     "index corpus --corpus scifact --dims 128,384 --engine hnsw",
 )
-@takes(IndexRequest)
+@takes(requests.IndexRequest)
 @click.option("--resume", is_flag=True, help="Go on after an interruption; the default.")
-def corpus(request: IndexRequest, resume: bool) -> None:
+def corpus(request: requests.IndexRequest, resume: bool) -> None:
     """Encode a corpus: a store per layer and an index per dim.
 
     They are written to indexes/CORPUS/MODEL/layer-NN/dim-K. Where the corpus has changed since,
@@ -229,8 +162,8 @@ def corpus(request: IndexRequest, resume: bool) -> None:
 
 
 @index.task("index fit", "index fit --corpus scifact --model minilm", name="fit")
-@takes(FitIndexRequest)
-def index_fit(request: FitIndexRequest) -> None:
+@takes(requests.FitIndexRequest)
+def index_fit(request: requests.FitIndexRequest) -> None:
     """Fit exits on the documents of an index that has none.
 
     Queries of any layer search it then.
@@ -242,10 +175,11 @@ def index_fit(request: FitIndexRequest) -> None:
 
 
 @index.task("index list", "index list --indexes /data/indexes --json", name="list")
-@takes(ListRequest)
+@takes(requests.ListRequest)
 @json_option
-def index_list(request: ListRequest, as_json: bool) -> None:
+def index_list(request: requests.ListRequest, as_json: bool) -> None:
     """List what is encoded and built, and what is half-written."""
+    from m2dr.evaluate.grid import aligned
     from m2dr.index.store import list_stores
 
     stores = list_stores(request.root)
@@ -267,14 +201,14 @@ def index_list(request: ListRequest, as_json: bool) -> None:
         for store in stores
         if not store.problem
     ]  # fmt: skip
-    echo_table(rows)
+    echo_all(aligned(rows, left=range(len(rows[0]))))
     echo_all([store.problem for store in stores if store.problem])
 
 
 @index.task("index verify", "index verify indexes/scifact --sample 100")
-@takes(VerifyRequest, argument=False)
+@takes(requests.VerifyRequest, argument=False)
 @json_option
-def verify(request: VerifyRequest, as_json: bool) -> None:
+def verify(request: requests.VerifyRequest, as_json: bool) -> None:
     """Check all files of stores and indexes against their checksums.
 
     A sample of the documents is encoded again. FOLDERS are stores, or folders above them; all
@@ -298,8 +232,8 @@ def verify(request: VerifyRequest, as_json: bool) -> None:
     "index import --corpus scifact --model minilm --pyserini folder",
     name="import",
 )
-@takes(ImportRequest, corpus={"value": PYDOCS})
-def index_import(request: ImportRequest) -> None:
+@takes(requests.ImportRequest, corpus={"value": PYDOCS})
+def index_import(request: requests.ImportRequest) -> None:
     """Take vectors of another tool as a store and its indexes.
 
     They are not normalised after cutting. Queries of any model but --model are refused from
@@ -322,8 +256,8 @@ def index_import(request: ImportRequest) -> None:
     "index push --uri milvus.db --corpus scifact --dims 128",
     name="push",
 )
-@takes(PushRequest)
-def index_push(request: PushRequest) -> None:
+@takes(requests.PushRequest)
+def index_push(request: requests.PushRequest) -> None:
     """Write indexes to Milvus, a collection per layer and dim.
 
     Given again, it goes on where it stopped. A collection is labelled with corpus, model, layer
@@ -348,7 +282,7 @@ def index_push(request: PushRequest) -> None:
     "search --query-layer 4 --dim 128 --topics queries.tsv --run run.trec",
 )
 @click.argument("text", required=False)
-@takes(SearchRequest, argument=False)
+@takes(requests.SearchRequest, argument=False)
 @cut_option("query_layer")
 @click.option(
     "--top-k",
@@ -362,7 +296,7 @@ def index_push(request: PushRequest) -> None:
 @click.option("--run", "run_file", type=FILE, help="TREC run to write, of --topics.")
 @json_option
 def search(
-    request: SearchRequest,
+    request: requests.SearchRequest,
     text: str | None,
     top_k: int | None,
     topics: Path | None,
@@ -418,8 +352,8 @@ def search(
 
 
 @main.task("mine --out groups.jsonl", "mine --retriever bm25 --corpus scifact --out groups.jsonl")
-@takes(MineRequest)
-def mine(request: MineRequest) -> None:
+@takes(requests.MineRequest)
+def mine(request: requests.MineRequest) -> None:
     """Find hard negatives to train with.
 
     These are documents that rank high and are not known to answer.
@@ -434,8 +368,8 @@ def mine(request: MineRequest) -> None:
     "bm25 --split test --run bm25.trec",
     "bm25 --corpus scifact --topics queries.tsv --run bm25.trec",
 )
-@takes(Bm25Request)
-def bm25(request: Bm25Request) -> None:
+@takes(requests.Bm25Request)
+def bm25(request: requests.Bm25Request) -> None:
     """Rank by BM25: a lexical TREC run to fuse with, or a baseline."""
     from m2dr.tasks.search import bm25 as task
 
@@ -452,8 +386,8 @@ def bm25(request: Bm25Request) -> None:
     "fuse bm25.trec dense.trec --out fused.trec",
     "fuse a.trec b.trec --method interpolate --weights .3,.7 --out c.trec",
 )
-@takes(FuseRequest)
-def fuse(request: FuseRequest) -> None:
+@takes(requests.FuseRequest)
+def fuse(request: requests.FuseRequest) -> None:
     """Make one TREC run of several, of m2dr or of any other tool."""
     from m2dr.tasks.search import fuse as task
 
@@ -469,8 +403,8 @@ def fuse(request: FuseRequest) -> None:
     "serve --index indexes/pydocs --port 8080",
     "serve --corpus pydocs --model models/fitted --token-env M2DR_TOKEN",
 )
-@takes(ServeRequest)
-def serve(request: ServeRequest) -> None:
+@takes(requests.ServeRequest)
+def serve(request: requests.ServeRequest) -> None:
     """Serve indexes over HTTP: search, embeddings and a page."""
     for name in ("fastapi", "uvicorn", "prometheus_client"):
         if find_spec(name) is None:
@@ -489,9 +423,9 @@ evaluate = group("evaluate", "Measure every cut of a model: tables, runs and fig
     "evaluate retrieval --corpus scifact --layers 2,4,6 --dims 64,384",
     "evaluate retrieval --corpus irds:beir/nfcorpus/test --costs --json",
 )
-@takes(EvaluateRequest)
+@takes(requests.EvaluateRequest)
 @json_option
-def retrieval(request: EvaluateRequest, as_json: bool) -> None:
+def retrieval(request: requests.EvaluateRequest, as_json: bool) -> None:
     """Evaluate retrieval on any corpus.
 
     It may be in BEIR or MS MARCO layout, pydocs, irds:ID or hf:ID.
@@ -505,9 +439,9 @@ def retrieval(request: EvaluateRequest, as_json: bool) -> None:
     "evaluate sts --task stsb-test",
     "evaluate sts --task sick-test --layers 2,4,6 --measure Pearson",
 )
-@takes(StsRequest)
+@takes(requests.StsRequest)
 @json_option
-def sts(request: StsRequest, as_json: bool) -> None:
+def sts(request: requests.StsRequest, as_json: bool) -> None:
     """Sentence similarity: correlations with what people said.
 
     The cosines of pairs are compared with their scores.
@@ -521,9 +455,9 @@ def sts(request: StsRequest, as_json: bool) -> None:
     "evaluate classification --task banking77",
     "evaluate classification --task data/mine --protocol full --measure F1",
 )
-@takes(ClassificationRequest)
+@takes(requests.ClassificationRequest)
 @json_option
-def classification(request: ClassificationRequest, as_json: bool) -> None:
+def classification(request: requests.ClassificationRequest, as_json: bool) -> None:
     """Text classification: accuracy and macro F1.
 
     A logistic regression is fitted on frozen vectors.
@@ -537,9 +471,9 @@ def classification(request: ClassificationRequest, as_json: bool) -> None:
     "evaluate pairs --task pairs.tsv",
     "evaluate pairs --task pairs.tsv --layers 2,4,6 --measure cosine-F1",
 )
-@takes(PairsRequest)
+@takes(requests.PairsRequest)
 @json_option
-def pairs(request: PairsRequest, as_json: bool) -> None:
+def pairs(request: requests.PairsRequest, as_json: bool) -> None:
     """Pair classification: average precision, accuracy and F1.
 
     Accuracy and F1 are those at the best threshold.
@@ -550,40 +484,38 @@ def pairs(request: PairsRequest, as_json: bool) -> None:
 
 
 def _show_task(report: "EvaluateReport | TaskReport", as_json: bool) -> None:
-    if as_json:
-        echo_json(report.record())
-        return
-    echo(str(report))
-    echo(f"{report.seconds:,.0f} s; tables and runs in {report.folder}")
-    echo_all(report.figures)
+    _show(report, as_json)
+    if not as_json:
+        echo(f"{report.seconds:,.0f} s; tables and runs in {report.folder}")
+        echo_all(report.figures)
+
+
+def _show(report: Any, as_json: bool) -> None:  # a report that prints itself and has a record
+    echo_json(report.record()) if as_json else echo(str(report))
 
 
 @evaluate.task(
     "evaluate mteb --task STS12", "evaluate mteb --task NFCorpus --layers 2,4,6 --dims 64,384"
 )
-@takes(MtebRequest)
+@takes(requests.MtebRequest)
 @json_option
-def mteb(request: MtebRequest, as_json: bool) -> None:
+def mteb(request: requests.MtebRequest, as_json: bool) -> None:
     """Any task of MTEB, at any cuts.
 
     The Massive Text Embedding Benchmark fetches its data.
     """
     from m2dr.integrations.mteb import evaluate_mteb
 
-    report = evaluate_mteb(request)
-    if as_json:
-        echo_json(report.record())
-    else:
-        echo(str(report))
+    _show(evaluate_mteb(request), as_json)
 
 
 @main.task(
     "compare results/pydocs/test/pydocs-fitted --against bm25.trec",
     "compare results/scifact/test/a --against results/scifact/test/b@L6D384",
 )
-@takes(CompareRequest)
+@takes(requests.CompareRequest)
 @json_option
-def compare(request: CompareRequest, as_json: bool) -> None:
+def compare(request: requests.CompareRequest, as_json: bool) -> None:
     """Test which cuts differ significantly from a baseline.
 
     Each cell of a grid is compared by a paired test. FOLDER holds the results of one model, as
@@ -592,20 +524,17 @@ def compare(request: CompareRequest, as_json: bool) -> None:
     from m2dr.tasks.compare import compare_folders
 
     report = compare_folders(request)
-    if as_json:
-        echo_json(report.record())
-        return
-    echo(str(report))
-    echo_all(report.files)
+    _show(report, as_json)
+    echo_all(() if as_json else report.files)
 
 
 @main.task(
     "pick results/pydocs/test/pydocs-fitted --latency 5ms",
     "pick results/scifact/test/minilm --quality 97% --json",
 )
-@takes(PickRequest)
+@takes(requests.PickRequest)
 @json_option
-def pick(request: PickRequest, as_json: bool) -> None:
+def pick(request: requests.PickRequest, as_json: bool) -> None:
     """Name the best cut within a budget, and the Pareto frontier.
 
     FOLDER holds the results of one model, as results/pydocs/test/pydocs-full-dim. With a limit on
@@ -615,16 +544,12 @@ def pick(request: PickRequest, as_json: bool) -> None:
     """
     from m2dr.tasks.pick import pick_cut
 
-    choice = pick_cut(request)
-    if as_json:
-        echo_json(choice.record())
-    else:
-        echo(str(choice))
+    _show(pick_cut(request), as_json)
 
 
 @main.task("figures", "figures results/pydocs --format svg")
-@takes(FiguresRequest)
-def figures(request: FiguresRequest) -> None:
+@takes(requests.FiguresRequest)
+def figures(request: requests.FiguresRequest) -> None:
     """Draw the papers' figures from folders of results.
 
     RESULTS are folders that m2dr evaluate wrote: of one model, of several on one corpus, or
@@ -642,9 +567,9 @@ def figures(request: FiguresRequest) -> None:
     "encode texts.txt --out vectors.npy",
     "encode queries.jsonl --query --layer 4 --dim 128 --out queries.npy",
 )
-@takes(EncodeRequest)
+@takes(requests.EncodeRequest)
 @cut_option("layer")
-def encode(request: EncodeRequest) -> None:
+def encode(request: requests.EncodeRequest) -> None:
     """Write the vectors of texts, for any other tool.
 
     FILE is a .txt file with a text per line, a .tsv file with an id and a text per line, a .jsonl
@@ -659,8 +584,8 @@ def encode(request: EncodeRequest) -> None:
 
 
 @main.task("export --layers 4 --out models/small", "export --layers 0 --dim 128 --out models/table")
-@takes(ExportRequest)
-def export(request: ExportRequest) -> None:
+@takes(requests.ExportRequest)
+def export(request: requests.ExportRequest) -> None:
     """Write a cut as a smaller model that stands alone, or as a graph.
 
     The folder opens in transformers, sentence-transformers and m2dr, and gives the vectors of the
@@ -672,8 +597,8 @@ def export(request: ExportRequest) -> None:
 
 
 @main.task("card models/pydocs-full-dim", "card models/pydocs-fitted --results results/scifact")
-@takes(CardRequest)
-def card(request: CardRequest) -> None:
+@takes(requests.CardRequest)
+def card(request: requests.CardRequest) -> None:
     """Write a model's README.md with what was measured since.
 
     Text between its two comments, and metadata such as a license, are kept.
@@ -687,9 +612,9 @@ def card(request: CardRequest) -> None:
     "push models/pydocs-full-dim OWNER/NAME --dry-run",
     "push models/pydocs-full-dim OWNER/NAME --private",
 )
-@takes(PushModelRequest)
+@takes(requests.PushModelRequest)
 @json_option
-def push(request: PushModelRequest, as_json: bool) -> None:
+def push(request: requests.PushModelRequest, as_json: bool) -> None:
     """Upload a model to the Hugging Face hub.
 
     Given again, it goes on where it stopped. ID is OWNER/NAME. Only files of the model are
@@ -708,9 +633,9 @@ data = group("data", "Look at data before it is used.")
 
 
 @data.task("data check pydocs", "data check pairs.jsonl --strict --json")
-@takes(CheckRequest)
+@takes(requests.CheckRequest)
 @json_option
-def check(request: CheckRequest, as_json: bool) -> None:
+def check(request: requests.CheckRequest, as_json: bool) -> None:
     """Count what a corpus holds and what is wrong with it, and show its first rows.
 
     It is read whole. NAME is what --corpus of other commands takes. A group is a query with a

@@ -41,14 +41,6 @@ def warn(sentences: Iterable[str], label: str = "Note") -> None:
         echo(f"{label}: {sentence}", err=True)
 
 
-def echo_table(rows: Sequence[Sequence[str]]) -> None:
-    """Print columns as wide as their widest cell."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        echo("  ".join(cells).rstrip())
-
-
 def echo_json(value: object) -> None:
     """Print a value as JSON, with paths as texts; control characters are escaped as JSON has it."""
     text = json.dumps(value, indent=2, allow_nan=False, default=os.fspath)

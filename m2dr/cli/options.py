@@ -186,12 +186,11 @@ def settings_of(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator for a command that reads settings.
 
-    It is called with `given`, the settings that have an option and were typed, `config`, `words`,
-    `out`, `overwrite` and perhaps `resume`.
+    It is called with the settings, the folder of the model, and its other options.
 
     Args:
         kind: of the settings.
-        folder: the end of the default name of the folder.
+        folder: the end of the default name of the folder; VARIANT for that of the settings.
         names: of the settings that have an option.
         resumes: whether an interrupted run can go on.
     """
@@ -199,10 +198,15 @@ def settings_of(
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
-        def run(**values: Any) -> None:  # of the options
-            refuse_both(values.get("resume", False), values["overwrite"])
+        def run(
+            config: str | None, words: tuple[str, ...], out: Path | None, **values: Any
+        ) -> None:
+            from m2dr.tasks.run_folder import read_run
+
+            resume, what = values.get("resume", False), folder.removeprefix("VARIANT")
+            refuse_both(resume, values["overwrite"])
             given = {name: value for name in names if (value := values.pop(name)) not in (None, ())}
-            function(given=given, **values)
+            function(*read_run(kind, what, config, words, given, out, resume), **values)
 
         command = _of_data(run, {name: described[name] for name in names}, True)
         told = "Begin again in a folder that is in use."

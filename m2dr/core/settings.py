@@ -423,8 +423,6 @@ def takes(kind: type[Any], *without: str) -> Callable[[Function], Function]:
 
 
 read_train_settings = partial(read_settings, TrainSettings)
-read_pretrain_settings = partial(read_settings, PretrainSettings)
-read_fit_settings = partial(read_settings, FitSettings)
 
 
 def find_config(name: str | PathLike[str] | None) -> Path | None:

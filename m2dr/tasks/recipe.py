@@ -9,6 +9,7 @@ from m2dr.core.errors import UserError, counted
 from m2dr.core.records import Cut, ModelCard, pooling_modes
 from m2dr.core.settings import TrainSettings
 from m2dr.core.variants import CHOICES, VARIANTS, ExitHead, Loss, Variant
+from m2dr.evaluate.grid import aligned
 from m2dr.model.backbones import attend, default_pooling, read_config, sizes_of
 from m2dr.model.checkpoint import read_card
 from m2dr.model.hub import find_folder, revision_of
@@ -302,10 +303,7 @@ def explain(settings: TrainSettings, kind: Kind = "documents") -> str:
         what = names.get(term.kind, term.kind)
         rows.append((str(term.cut), what, f"{term.weight:.4f}", imitated, share))
     columns = [cells for cells in zip(*rows, strict=True) if any(cells[1:])]
-    widths = [max(map(len, cells)) for cells in columns]
-    for cells in zip(*columns, strict=True):
-        padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
-        lines.append("  ".join(padded).rstrip())
+    lines += aligned(list(zip(*columns, strict=True)), left=range(len(columns)))
     rest = f"weight {1 - variant.alpha:.4f}"
     below = [str(layer) for layer in recipe.layers if layer < recipe.full.layer]
     chained = ", ".join(str(cut.layer) for cut in recipe.path)

@@ -4,17 +4,18 @@ import re
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
+from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from m2dr.core.errors import UserError
 from m2dr.core.files import list_folder, lock_folder, read_object, write_json
 from m2dr.core.progress import is_main_process, process_count
 from m2dr.core.requests import MODELS
-from m2dr.core.settings import read_table
+from m2dr.core.settings import Settings, find_config, read_settings, read_table
 from m2dr.data.sentences import SUFFIXES
 from m2dr.data.tables import is_hub, name_of
 from m2dr.model.checkpoint import ends_fitted
@@ -22,8 +23,6 @@ from m2dr.model.hub import CARD, CHECKPOINTS, PROCESSES, RECORD
 
 SETTINGS = "settings.json"  # what `RECORD` is called when the training is finished
 LOGS = "tensorboard"
-Settings = TypeVar("Settings")
-Read = Callable[[Path | None, Sequence[str], Mapping[str, Any]], Settings]  # as in core.settings
 
 
 def folder_of(corpus: str, what: str, out: Path | None) -> Path:
@@ -61,18 +60,35 @@ def refuse_backbone(backbone: str, folder: Path | None = None) -> None:
         )
 
 
-def resumed(
-    read: Read[Settings],
-    folder: Path,
-    config: Path | None,
+def read_run(
+    kind: type[Settings],
+    what: str,
+    config: str | PathLike[str] | None,
     words: Sequence[str],
     options: Mapping[str, Any],
-) -> Settings:
-    """Return the settings of the interrupted training that `--resume` names.
+    out: str | PathLike[str] | None,
+    resume: bool = False,
+) -> tuple[Settings, Path]:
+    """Return the settings of a run and its folder.
+
+    Args:
+        kind: of the settings.
+        what: the end of the folder's default name; the variant when empty.
+        config: file of settings, or the name of a built-in one.
+        words: as `read_settings` takes them.
+        options: as `read_settings` takes them.
+        out: the folder.
+        resume: whether an interrupted run goes on, with the settings that it was begun with.
 
     Raises:
-        UserError: there is none, or what was given now is not what it was begun with.
+        UserError: settings are wrong; or there is no such run, or what was given now is not what
+            it was begun with.
     """
+    path = find_config(config)
+    settings: Any = read_settings(kind, path, words, options)
+    folder = folder_of(settings.corpus, what or settings.variant, Path(out) if out else None)
+    if not resume:
+        return settings, folder
     _require_begun(folder)
     saved = read_object(folder / RECORD, {PROCESSES: int})
     begun = saved.pop(PROCESSES)
@@ -81,16 +97,16 @@ def resumed(
             f"The training in {folder} was begun by {begun} processes and cannot go on with "
             f"{process_count()}."
         )
-    given = {*read_table(config), *(word.partition("=")[0].strip() for word in words)}
+    given = {*read_table(path), *(word.partition("=")[0].strip() for word in words)}
     given |= {key for key, value in options.items() if value is not None}
-    asked = _plain(read(config, words, options))
+    asked = _plain(settings)
     changed = [key for key, value in asked.items() if key in given and value != saved[key]]
     if changed:
         raise UserError(
             f"{', '.join(changed)} differ from the training begun in {folder}; leave them out, or "
             "begin again with --overwrite."
         )
-    return read(None, (), saved)
+    return read_settings(kind, options=saved), folder
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import pytest
 from world import make_shape
 
 from m2dr.core.records import Cut
-from m2dr.core.settings import read_pretrain_settings, read_train_settings
+from m2dr.core.settings import PretrainSettings, read_settings, read_train_settings
 from m2dr.tasks.recipe import Kind, explain, recipe_of
 from m2dr.tasks.train import of_cut, separate_cuts
 
@@ -103,7 +103,7 @@ def test_the_published_checkpoints_of_mipic_are_those_of_the_code(shape: Shape) 
 
 def test_starbucks_trains_the_cuts_that_it_was_pretrained_for() -> None:
     tuned = read_train_settings(FILES["starbucks-srl-msmarco"])
-    pretrained = read_pretrain_settings(FILES[PRETRAIN])
+    pretrained = read_settings(PretrainSettings, FILES[PRETRAIN])
 
     assert tuned.checkpoints == pretrained.checkpoints
     assert Cut.parse(tuned.checkpoints[-1]) == Cut(*BERT)

@@ -6,8 +6,9 @@ import pytest
 
 from m2dr.core.errors import UserError
 from m2dr.core.settings import (
-    read_fit_settings,
-    read_pretrain_settings,
+    FitSettings,
+    PretrainSettings,
+    read_settings,
     read_train_settings,
 )
 
@@ -102,9 +103,9 @@ def test_mistake_is_one_sentence(words: list[str], told: str) -> None:
 
 def test_fit_and_pretrain_have_ranges_of_their_own() -> None:
     with pytest.raises(UserError, match="ridge is 0, or from 1e-10 to 1e"):
-        read_fit_settings(None, ["ridge=1e-12"])
+        read_settings(FitSettings, None, ["ridge=1e-12"])
     with pytest.raises(UserError, match="encoder_mask = 1.0: not above 0 and below 1"):
-        read_pretrain_settings(None, ["encoder_mask=1.0"])
+        read_settings(PretrainSettings, None, ["encoder_mask=1.0"])
 
 
 def test_file_that_is_not_toml_is_named(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from world import WORDS, make_backbone, make_model
 
-from m2dr.core.settings import read_pretrain_settings, read_train_settings
+from m2dr.core.settings import PretrainSettings, read_settings, read_train_settings
 from m2dr.core.variants import FAITHFUL, VARIANTS
 from m2dr.tasks.pretrain import pretrain
 from m2dr.tasks.train import train
@@ -90,7 +90,7 @@ def test_pretraining_has_the_losses_that_it_had(tiny_corpus: Path, tmp_path: Pat
         f'backbone="{make_backbone(tmp_path / "bert", masks=True)}"',
         f'corpus="{tiny_corpus}"',
     )
-    settings = read_pretrain_settings(None, [*RUN, *paths, "batch_size=4", "length=16"])
+    settings = read_settings(PretrainSettings, None, [*RUN, *paths, "batch_size=4", "length=16"])
 
     report = pretrain(settings, tmp_path / "model")
 
