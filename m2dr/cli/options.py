@@ -275,7 +275,8 @@ def _described(kind: type[Any], prefix: str = "") -> dict[str, tuple[Field[Any],
     """Return the fields that are options, and their types, by the name of their values."""
     table: dict[str, tuple[Field[Any], Hint]] = {}
     hints = get_type_hints(kind)
-    for each in fields(kind):
+    # What many commands share is keyword-only, and comes last.
+    for each in sorted(fields(kind), key=lambda field: bool(field.kw_only)):
         name = prefix + each.name
         if is_dataclass(hints[each.name]):
             table |= _described(hints[each.name], f"{name}_")

@@ -3,7 +3,7 @@
 Neither torch nor numpy is imported here: `--help` is made from these classes.
 """
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,16 +47,6 @@ def root_option() -> Any:  # a field
     return option(INDEXES, "Folder of the indexes.", "--indexes")
 
 
-def device_option() -> Any:  # a field
-    """Return the field of a device."""
-    return option("auto", "auto, cpu, cuda or cuda:N.")
-
-
-def dtype_option(help: str = "auto, fp32 or bf16.") -> Any:  # a field
-    """Return the field of the arithmetic of an encoder."""
-    return option("auto", help)
-
-
 def length_option(side: str) -> Any:  # a field
     """Return the field of the length of queries or documents."""
     return option(None, f"Tokens of a {side}, special ones included; those of the model.", least=1)
@@ -80,6 +70,17 @@ def document_runtime_option() -> Any:  # a field
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class _OnDevice:
+    device: str = option("auto", "auto, cpu, cuda or cuda:N.")
+    dtype: str = option("auto", "auto, fp32 or bf16.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OfIndexes(_OnDevice):
+    root: Path = root_option()
+
+
 @dataclass(frozen=True)
 class CheckRequest:
     """What `m2dr data check` is asked."""
@@ -89,7 +90,7 @@ class CheckRequest:
 
 
 @dataclass(frozen=True)
-class IndexRequest:
+class IndexRequest(_OfIndexes):
     """What `m2dr index corpus` is asked."""
 
     corpus: str = corpus_option()
@@ -105,9 +106,6 @@ class IndexRequest:
     graph_threads: int = option(
         1, "Threads that build hnsw; 0 for all. More than one may build other bytes each time."
     )
-    root: Path = root_option()
-    device: str = device_option()
-    dtype: str = dtype_option()
     runtime: DocumentRuntime = document_runtime_option()
     overwrite: bool = option(False, "Encode again from the first document.")
     shard_rows: int = option(
@@ -132,14 +130,11 @@ class IndexRequest:
 
 
 @dataclass(frozen=True)
-class FitIndexRequest:
+class FitIndexRequest(_OfIndexes):
     """What `m2dr index fit` is asked."""
 
     corpus: str = corpus_option()
     model: str = option("", NEWEST)
-    root: Path = root_option()
-    device: str = device_option()
-    dtype: str = dtype_option()
     overwrite: bool = option(False, "Replace the exits of the index.")
 
 
@@ -151,7 +146,7 @@ class ListRequest:
 
 
 @dataclass(frozen=True)
-class ImportRequest:
+class ImportRequest(_OfIndexes):
     """What `m2dr index import` is asked."""
 
     corpus: str = option(REQUIRED, "Corpus of the vectors, as for m2dr index corpus.")
@@ -173,11 +168,10 @@ class ImportRequest:
         "is a mere name.",
     )
     engine: str = option("flat", "Engine to build.")
-    root: Path = root_option()
     store: Literal["f16", "f32"] = option("f16", "Number format of the stored vectors.")
     overwrite: bool = option(False, "Replace an existing store.")
-    device: str = device_option()
-    dtype: str = dtype_option("auto, fp32 or bf16, of the sample; auto is fp32.")
+    _: KW_ONLY
+    dtype: str = option("auto", "auto, fp32 or bf16, of the sample; auto is fp32.")
 
 
 @dataclass(frozen=True)
@@ -198,24 +192,21 @@ class PushRequest:
 
 
 @dataclass(frozen=True)
-class VerifyRequest:
+class VerifyRequest(_OfIndexes):
     """What `m2dr index verify` is asked."""
 
     folders: tuple[Path, ...] = option(
         (), "Stores, or folders above them; all of --indexes by default.", is_argument=True
     )
-    root: Path = root_option()
     corpus: str = option("", "The documents; by default the corpus that the store names.")
     model: str = option("", "Their encoder; by default the model that the store names.")
     sample: int = option(
         32, "Documents of each store that are encoded again and compared; 0 for none."
     )
-    device: str = device_option()
-    dtype: str = dtype_option()
 
 
 @dataclass(frozen=True)
-class SearchRequest:
+class SearchRequest(_OfIndexes):
     """What `m2dr search` is asked, without the queries."""
 
     corpus: str = corpus_option()
@@ -227,9 +218,6 @@ class SearchRequest:
         None, "Layer of the documents; by default the one the model was trained to search."
     )
     dim: int | None = option(None, "Dims; by default the most that are built.", *DIMS, least=1)
-    root: Path = root_option()
-    device: str = device_option()
-    dtype: str = dtype_option()
     engine: str = option("", "An engine that was built, or exact, which scans the store.")
     funnel: str = option("", "Shortlists by growing prefixes: 32:1000,128:100,384.")
     index: str = option("", "milvus:URI, or the folder of an index or a store, or one above.")
@@ -252,7 +240,7 @@ class SearchRequest:
 
 
 @dataclass(frozen=True)
-class EncodeRequest:
+class EncodeRequest(_OnDevice):
     """What `m2dr encode` is asked."""
 
     file: str = option(
@@ -276,12 +264,10 @@ class EncodeRequest:
         None, "Tokens of a batch, padding included; by default as many as suit the device.", least=1
     )
     runtime: str = option("torch", "What encodes: torch, onnx or openvino.")
-    device: str = device_option()
-    dtype: str = dtype_option()
 
 
 @dataclass(frozen=True)
-class MineRequest:
+class MineRequest(_OfIndexes):
     """What `m2dr mine` is asked."""
 
     out: Path = option(REQUIRED, "JSONL file of training groups to write.", is_file=True)
@@ -304,10 +290,7 @@ class MineRequest:
         0.95, "Largest score of a negative, as a share of the answer's; 0 for any."
     )
     queries: int = option(0, "Queries to mine, the first of the split.", default="all", least=1)
-    root: Path = root_option()
     overwrite: bool = option(False, "Replace the file.")
-    device: str = device_option()
-    dtype: str = dtype_option()
 
 
 @dataclass(frozen=True)
@@ -372,7 +355,7 @@ def _split() -> Any:  # a field
 
 
 @dataclass(frozen=True)
-class EvaluateRequest:
+class EvaluateRequest(_OfIndexes):
     """What `m2dr evaluate` is asked of retrieval."""
 
     corpora: tuple[str, ...] = option(
@@ -403,15 +386,12 @@ class EvaluateRequest:
     overwrite: bool = option(False, "Measure again what was measured before.")
     query_length: int | None = length_option("query")
     document_length: int | None = length_option("document")
-    root: Path = root_option()
     out: Path = _out()
-    device: str = device_option()
-    dtype: str = dtype_option()
     runtime: DocumentRuntime = document_runtime_option()
 
 
 @dataclass(frozen=True)
-class TaskRequest:
+class TaskRequest(_OnDevice):
     """What every command for a sentence task is asked."""
 
     tasks: tuple[str, ...] = option(REQUIRED, "File or folder of a task.", "--task")
@@ -420,8 +400,6 @@ class TaskRequest:
     dims: tuple[int, ...] = _dims()
     measures: tuple[str, ...] = ()  # each kind of task has its own
     out: Path = _out()
-    device: str = device_option()
-    dtype: str = dtype_option()
 
 
 @dataclass(frozen=True)
@@ -477,7 +455,7 @@ class ClassificationRequest(TaskRequest):
 
 
 @dataclass(frozen=True)
-class MtebRequest:
+class MtebRequest(_OnDevice):
     """What `m2dr evaluate mteb` is asked."""
 
     tasks: tuple[str, ...] = option(REQUIRED, "Name of a task in MTEB.", "--task")
@@ -491,12 +469,10 @@ class MtebRequest:
         (), "Dims to keep; all together by default.", *reversed(DIMS), least=1
     )
     out: Path = _out()
-    device: str = device_option()
-    dtype: str = dtype_option()
 
 
 @dataclass(frozen=True)
-class CostsRequest:
+class CostsRequest(_OfIndexes):
     """Whose costs are measured, and how thoroughly."""
 
     model: str
@@ -511,9 +487,6 @@ class CostsRequest:
     queries: int = 50  # evenly spread over the split
     documents: int = 64  # encoded to time encoding, evenly spread over the corpus
     rounds: int = 3  # of each measurement; the median counts
-    root: Path = Path("indexes")
-    device: str = "auto"
-    dtype: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -641,7 +614,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 @dataclass(frozen=True)
-class ServeRequest:
+class ServeRequest(_OfIndexes):
     """What `m2dr serve` is asked."""
 
     indexes: tuple[str, ...] = option(
@@ -656,7 +629,6 @@ class ServeRequest:
     model: str = option(
         "", "Folder or id; by default the one that an index names, or the newest in models/."
     )
-    root: Path = root_option()
     grid: Path | None = option(
         None,
         "grid.json of m2dr evaluate, which the page shows; by default that of the same model and "
@@ -673,8 +645,6 @@ class ServeRequest:
     )
     engine: str = option("", "An engine that was built, or exact; the flat index by default.")
     runtime: str = option("torch", "What encodes: torch, onnx or openvino.")
-    device: str = device_option()
-    dtype: str = dtype_option()
     batch_size: int = option(64, "Texts that are encoded at once; 1 for no batches.", least=1)
     batch_wait: float = option(
         2.0, "Milliseconds that a batch waits for further requests while there are many."

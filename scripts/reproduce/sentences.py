@@ -53,7 +53,7 @@ def measure(asked: Asked, scale: Scale, detail: Path) -> tuple[Grid, str]:
     out = scale.out / "results"
     measures = ("Spearman",) if asked.kind == "sts" else ("cosine-Accuracy",)
     cuts = (asked.layers, asked.dims)
-    request = TaskRequest((asked.task,), (asked.model,), *cuts, measures, out, scale.device)
+    request = TaskRequest((asked.task,), (asked.model,), *cuts, measures, out, device=scale.device)
     grid = measure_tasks(request, lambda _: task).tasks[0][0]
     detail.parent.mkdir(parents=True, exist_ok=True)
     aside = detail.with_name(f"partial-{detail.name}")

@@ -259,7 +259,11 @@ def test_exits_stay_as_they_were_fitted(ask: Asked, capfd: pytest.CaptureFixture
     assert fitting_exits(store_of(asked).folder) == exits
     assert (exits / "exits.safetensors").read_bytes() == before
     assert "stays as it was fitted, on the documents of before" in capfd.readouterr().err
-    fit_index(FitIndexRequest(asked.corpus, asked.model, asked.root, "cpu", "fp32", overwrite=True))
+    fit_index(
+        FitIndexRequest(
+            asked.corpus, asked.model, root=asked.root, device="cpu", dtype="fp32", overwrite=True
+        )
+    )
     assert (exits / "exits.safetensors").read_bytes() != before
 
 

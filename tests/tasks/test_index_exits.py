@@ -67,7 +67,7 @@ def folder_of(request: IndexRequest) -> Path:
 
 
 def fit_of(request: IndexRequest) -> FitIndexRequest:
-    return FitIndexRequest(request.corpus, request.model, request.root, "cpu")
+    return FitIndexRequest(request.corpus, request.model, root=request.root, device="cpu")
 
 
 def search_of(request: IndexRequest) -> SearchRequest:
