@@ -1,0 +1,93 @@
+"""Texts as word stems, in any script."""
+
+import re
+import unicodedata
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+from m2dr.core.errors import UserError, nearest
+
+# Letters and digits, and the marks of a letter, which \w lacks: accents, vowels of Indic scripts.
+_MARKS = (
+    "\u0300-\u036f\u0483-\u0487\u0591-\u05bd\u05bf-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed"
+    "\u0900-\u0963\u0971-\u0df3\u0e31-\u0e3a\u0e47-\u0e4e\u0eb1-\u0ebc\u0ec8-\u0ece\u0f71-\u0f87"
+    "\u0f90-\u0fbc\u102b-\u103e\u1056-\u109d\u17b4-\u17d3\u200c\u200d\u3099\u309a"
+)
+_LETTER = rf"(?:[^\W_]|[{_MARKS}])"
+# A word, or an identifier of words that dots and underscores join.
+_WORD = re.compile(rf"{_LETTER}+(?:[._]+{_LETTER}+)*")
+# The words of an identifier, two letters each or joined by dots and underscores: no mRNA is cut.
+_PART = re.compile(r"[._]+|(?<=[a-z][a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z][a-z])")
+# Scripts without spaces: Thai, Lao, Tibetan, Myanmar, Khmer, kana, and Han.
+_UNSPACED = re.compile(
+    "([\u0e00-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003ffff]+)"
+)
+
+
+class Analyzer:
+    """Splits texts into the stems of their words, in lower case.
+
+    An identifier of code gives its words and itself, and a script without spaces gives each two
+    neighbouring characters.
+
+    >>> Analyzer()("Parsing os.path, readLines")
+    ['pars', 'os.path', 'os', 'path', 'readlin', 'read', 'line']
+    >>> Analyzer()("東京都 2024")
+    ['東京', '京都', '2024']
+
+    Args:
+        language: of Snowball's stemmer, such as "english" or "german"; "none" for whole words.
+        stop_words: words to leave out, in lower case.
+        shortest: letters that a word has at least, but in a script without spaces.
+
+    Raises:
+        UserError: Snowball has no stemmer of that language.
+    """
+
+    def __init__(
+        self, language: str = "english", stop_words: Iterable[str] = (), shortest: int = 1
+    ) -> None:
+        self.language = language
+        self._stem = _stemmer(language)
+        self._stop_words, self._shortest = frozenset(stop_words), shortest
+        self._stems: dict[str, list[str]] = {}  # by word, as texts repeat theirs
+
+    def __call__(self, text: str) -> list[str]:
+        """Return the stems of a text in order, repeated ones too."""
+        if not text.isascii():
+            text = unicodedata.normalize("NFKC", text)
+        stems: list[str] = []
+        for word in _WORD.findall(text):
+            known = self._stems.get(word)
+            if known is None:
+                known = self._stems[word] = self._analyzed(word)
+            stems += known
+        return stems
+
+    def _analyzed(self, word: str) -> list[str]:
+        if _UNSPACED.search(word):
+            pieces = [piece for piece in _UNSPACED.split(word) if piece]
+            if len(pieces) > 1:
+                return [stem for piece in pieces for stem in self(piece)]
+            return [word[at : at + 2] for at in range(max(len(word) - 1, 1))]
+        parts = _PART.split(word)
+        words = [each.lower() for each in ([word, *parts] if len(parts) > 1 else parts)]
+        return [
+            self._stem(each)
+            for each in words
+            if len(each) >= self._shortest and each not in self._stop_words
+        ]
+
+
+@lru_cache
+def _stemmer(language: str) -> Any:  # a function of a word
+    if language == "none":
+        return str
+    import Stemmer
+
+    if language not in Stemmer.algorithms():
+        languages = ["none", *Stemmer.algorithms()]
+        raise UserError(f"There is no stemmer of {language!r}. {nearest(language, languages)}")
+    return Stemmer.Stemmer(language).stemWord
