@@ -45,7 +45,7 @@ _COMMANDS: dict[str, tuple[str, str, type[Any]]] = {
     "export": ("tasks.publish", "export_model", requests.ExportRequest),
     "fuse": ("tasks.search", "fuse", requests.FuseRequest),
     "index_fit": ("tasks.fit_index", "fit_index", requests.FitIndexRequest),
-    "index_import": ("tasks.index", "import_vectors", requests.ImportRequest),
+    "index_import": ("tasks.importing", "import_vectors", requests.ImportRequest),
     "index_push": ("tasks.index", "push_indexes", requests.PushRequest),
     "index_verify": ("tasks.verify", "verify", requests.VerifyRequest),
     "pick": ("tasks.pick", "pick_cut", requests.PickRequest),

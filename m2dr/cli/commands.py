@@ -228,11 +228,11 @@ def verify(request: requests.VerifyRequest, as_json: bool) -> None:
 
 
 @index.task(
-    "index import --corpus scifact --model minilm --vectors v.npy --ids v",
-    "index import --corpus scifact --model minilm --pyserini folder",
+    "index import v.npy --ids v.txt --corpus scifact --model minilm",
+    "index import pyserini_folder --corpus scifact --model minilm",
     name="import",
 )
-@takes(requests.ImportRequest, corpus={"value": PYDOCS})
+@takes(requests.ImportRequest, argument=False, corpus={"value": PYDOCS})
 def index_import(request: requests.ImportRequest) -> None:
     """Take vectors of another tool as a store and its indexes.
 
@@ -240,7 +240,7 @@ def index_import(request: requests.ImportRequest) -> None:
     then on. Give the same command with another --dim to index one more prefix. Pickles are not
     read.
     """
-    from m2dr.tasks.index import import_vectors
+    from m2dr.tasks.importing import import_vectors
 
     report = import_vectors(request)
     echo_all(report.indexes)

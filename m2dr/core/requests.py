@@ -149,15 +149,16 @@ class ListRequest:
 class ImportRequest(_OfIndexes):
     """What `m2dr index import` is asked."""
 
+    vectors: Path = option(
+        REQUIRED,
+        "Vectors of the documents, by id or in the order of the corpus: .npy, .npz, JSONL as APIs "
+        "answer, parquet, hf:ID, or a folder with `index` and `docid` of Pyserini.",
+        read=Path,
+        is_argument=True,
+    )
     corpus: str = option(REQUIRED, "Corpus of the vectors, as for m2dr index corpus.")
     model: str = option(REQUIRED, "Folder or id of the model that made the vectors.")
-    vectors: Path | None = option(
-        None, "X.npy: floats of shape [documents, width]; needs --ids.", is_file=True
-    )
-    ids: Path | None = option(None, "Docids of the rows of --vectors, one per line.", is_file=True)
-    pyserini: Path | None = option(
-        None, "Folder with `index` and `docid`, in place of --vectors and --ids."
-    )
+    ids: Path | None = option(None, "Docids of the vectors, one per line.", is_file=True)
     layer: int | None = option(None, "Transformer layers that made the vectors; all by default.")
     dims: tuple[int, ...] = option(
         (), "Dims to index; the width of the vectors by default.", *DIMS, least=1

@@ -280,6 +280,11 @@ class StoreManifest(StorePlan):
     field_texts: str = ""  # digest of the fields, which that file was made from
 
     @property
+    def knows_texts(self) -> bool:
+        """Whether digests of texts are kept: vectors can be imported without a corpus at hand."""
+        return self.runtime != IMPORTED or bool(self.field_texts)
+
+    @property
     def plan(self) -> StorePlan:
         """The plan that this store was written by."""
         return StorePlan(**{each.name: getattr(self, each.name) for each in fields(StorePlan)})

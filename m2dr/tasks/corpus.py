@@ -17,7 +17,7 @@ from m2dr.data import pydocs
 from m2dr.data.dataset import Dataset
 from m2dr.data.loaders import open_dataset
 from m2dr.data.tables import id_of
-from m2dr.index.manifest import IMPORTED, StoreManifest
+from m2dr.index.manifest import StoreManifest
 from m2dr.index.searchable import Docids, encode_docids
 from m2dr.index.store import DIGEST_BYTES, Digests, Store, text_digests
 
@@ -100,9 +100,9 @@ class CorpusDigest:
         return CorpusRows.of(dataset).digest
 
     def is_of(self, held: StoreManifest) -> bool:
-        """Whether a store was made from these documents; imported vectors do not tell."""
+        """Whether a store was made from these documents; one of unknown texts may be."""
         texts = (self.docids, self.texts) == (held.docids, held.texts)
-        return held.runtime == IMPORTED or (texts and held.field_texts in ("", self.fields))
+        return not held.knows_texts or (texts and held.field_texts in ("", self.fields))
 
 
 def check_documents(dataset: Dataset, held: StoreManifest, home: Path) -> None:

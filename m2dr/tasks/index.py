@@ -1,57 +1,35 @@
-"""`m2dr index`: encode a corpus and build its indexes, change, import and push them."""
+"""`m2dr index`: encode a corpus and build its indexes, change and push them."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
-import numpy as np
-
 from m2dr.core.errors import Interrupted, UserError
 from m2dr.core.files import atomic_path
 from m2dr.core.progress import progress
-from m2dr.core.records import Cut, Document, Fields, ModelCard
-from m2dr.core.requests import SHARD_ROWS, ImportRequest, IndexRequest, PushRequest
-from m2dr.data.dataset import Dataset
+from m2dr.core.records import Cut, Document, ModelCard
+from m2dr.core.requests import IndexRequest, PushRequest
 from m2dr.index.faiss import build_index, check_engine
-from m2dr.index.filters import FIELDS, write_fields
-from m2dr.index.importing import ImportedVectors, open_npy, open_pyserini
 from m2dr.index.manifest import (
     DIGITS,
-    IMPORTED,
-    STORE,
     IndexManifest,
     StoreManifest,
-    StorePlan,
     built_dims,
     store_folder,
     stored_layers,
 )
 from m2dr.index.milvus import PushResult, Server, milvus_engine, push
-from m2dr.index.store import (
-    Store,
-    begin_store,
-    clear_store,
-    end_sync,
-    lock,
-    open_store,
-    text_digests,
-)
-from m2dr.index.vectors import prefixes
+from m2dr.index.store import Store, open_store
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
-from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.tasks.corpus import document_line, named, open_corpus
 from m2dr.tasks.encode_corpus import encode_stores
-from m2dr.tasks.encoder import document_layers, embed_texts, label_of, newest_model
+from m2dr.tasks.encoder import document_layers, newest_model
 from m2dr.tasks.fit_index import fit_exits
 
 CORPUS = "corpus.jsonl"  # of a folder in the layout of BEIR
-# How far an imported vector may lie from the same document encoded here, where one document lies
-# from another at 1: 16-bit numbers alone move it by .01, another layer or order of rows by about 1.
-ALIKE = 0.1
-
 
 # Encoding and building
 
@@ -191,126 +169,6 @@ def sync(
         card = card.with_lengths_of(StoreManifest.read(last).label)
     encode_stores(request, request.model, card, layers)
     return ChangeReport(count + len(new), len(new) + len(there), len(gone) + sum(there.values()))
-
-
-# Importing
-
-
-@dataclass(frozen=True)
-class ImportReport:
-    """What was written."""
-
-    store: Path
-    indexes: tuple[Path, ...]
-    documents: int
-    width: int
-    sampled: int  # documents that were encoded again and compared
-    seconds: float
-
-
-def import_vectors(request: ImportRequest) -> ImportReport:
-    """Write a store labelled with the model that is named, and indexes of its prefixes.
-
-    Vectors do not say who made them. The label is what the user says, so that queries of any other
-    model are refused; and it is tried on a sample of the corpus, which the model encodes again.
-
-    Raises:
-        UserError: the files are malformed or do not fit, or the sample shows another model.
-        Interrupted: Ctrl-C; the shards written so far are kept.
-    """
-    begun = time.monotonic()
-    if request.pyserini is not None and request.vectors is None and request.ids is None:
-        foreign = open_pyserini(request.pyserini)
-    elif request.pyserini is None and request.vectors is not None and request.ids is not None:
-        foreign = open_npy(request.vectors, request.ids)
-    else:
-        raise UserError("Vectors come from --vectors and --ids, or from --pyserini.")
-    card = read_card(request.model)
-    layer = card.layers if request.layer is None else request.layer
-    card.check(Cut(layer, 1))
-    if foreign.width > card.width:
-        raise UserError(
-            f"The vectors of {foreign.path} have {foreign.width} dims, and those of the model "
-            f"{card.width}."
-        )
-    dims = sorted(set(request.dims)) or [foreign.width]
-    for dim in dims:
-        if dim > foreign.width:
-            raise UserError(f"Dim {dim} was asked for; {foreign.path} has {foreign.width}.")
-        check_engine(request.engine, "", dim, card.similarity)
-    dataset, corpus, fields = None, request.corpus, dict[str, Fields]()
-    try:
-        dataset = open_corpus(request.corpus)
-        corpus = dataset.name
-    except UserError:
-        if request.sample:
-            raise
-    if dataset and request.sample:
-        _try(request, foreign, dataset, card, layer)
-        fields = {document.id: document.fields for document in dataset.documents()}
-    folder = store_folder(request.root, corpus, card.fingerprint, layer)
-    label = label_of(card, request.model)
-    plan = StorePlan(corpus, layer, foreign.width, label, request.store, SHARD_ROWS, IMPORTED)
-    store = _import_store(foreign, folder, plan, fields, request.overwrite)
-    indexes = tuple(build_index(store, dim, request.engine) for dim in dims)
-    sampled = min(request.sample, store.documents)
-    seconds = time.monotonic() - begun
-    return ImportReport(store.folder, indexes, store.documents, store.width, sampled, seconds)
-
-
-def _import_store(
-    foreign: ImportedVectors,
-    folder: Path,
-    plan: StorePlan,
-    fields: Mapping[str, Fields],
-    overwrite: bool,
-) -> Store:
-    """Write vectors of another tool as a store."""
-    count = len(foreign.docids)
-    with lock(folder.parent), progress("Importing", count, "documents") as advance:
-        end_sync(folder.parent)
-        if overwrite:
-            clear_store(folder)
-        if (folder / STORE).exists():
-            raise UserError(f"{folder} holds vectors already; --overwrite replaces them.")
-        writer = begin_store(folder, plan)
-        for number, start in enumerate(range(0, count, plan.shard_rows)):
-            block = range(start, min(start + plan.shard_rows, count))
-            vectors, docids = foreign.checked(block), foreign.docids[start : block.stop]
-            digests = text_digests(vector.tobytes() for vector in np.ascontiguousarray(vectors))
-            writer.write(number, docids, np.asarray(vectors, np.float32), digests)
-            advance(len(block))
-        writer.finish(write_fields(folder / FIELDS, (fields.get(d, ()) for d in foreign.docids)))
-    return open_store(folder)
-
-
-def _try(
-    request: ImportRequest, foreign: ImportedVectors, dataset: Dataset, card: ModelCard, layer: int
-) -> None:
-    """Encode a few documents again, and refuse vectors that differ from them."""
-    count = min(request.sample, len(foreign.docids))
-    rows = sorted(set(np.linspace(0, len(foreign.docids) - 1, count).astype(int).tolist()))
-    texts = [dataset.document(foreign.docids[row]).content for row in rows]
-    device = choose_device(request.device)
-    # In bf16 the documents of some encoders lie as near to each other as to their fp32 vectors.
-    dtype = choose_dtype("fp32" if request.dtype == "auto" else request.dtype, device)
-    encoder, tokenizer = checkpoint.load(request.model, layer, device, dtype)
-    ours = embed_texts(encoder, tokenizer, texts, "document", [layer])[0][:, : foreign.width]
-    theirs = np.concatenate([foreign.checked(range(row, row + 1)) for row in rows])
-    # A cosine would not do: of some encoders, that of any two documents is near 1.
-    a, b = (
-        prefixes(each, foreign.width, card.similarity).astype(np.float64) for each in (ours, theirs)
-    )
-    between = np.linalg.norm(a - np.roll(a, 1, axis=0), axis=1).mean()
-    unit = between or np.linalg.norm(a, axis=1).mean() or 1.0
-    for row, apart in zip(rows, (np.linalg.norm(a - b, axis=1) / unit).tolist(), strict=True):
-        if apart > ALIKE:
-            raise UserError(
-                f"Document {foreign.docids[row]!r} encoded by {request.model} at layer {layer} "
-                f"lies {apart:.2f} times as far from row {row} of {foreign.path} as one document "
-                f"from another. Name the model and layer that made the vectors, or believe the "
-                f"names with --sample 0."
-            )
 
 
 # Pushing

@@ -11,7 +11,7 @@ from m2dr.core.progress import progress
 from m2dr.core.records import Document
 from m2dr.core.requests import VerifyRequest
 from m2dr.index.faiss import index_problems
-from m2dr.index.manifest import IMPORTED, built_indexes, store_folders
+from m2dr.index.manifest import built_indexes, store_folders
 from m2dr.index.store import Store, open_store, text_digests
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
@@ -115,9 +115,9 @@ def _compare(
     norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
     cosines = (a * b).sum(axis=1) / np.where(norms > 0, norms, 1)
     cosines[(norms == 0) & np.isclose(a, b).all(axis=1)] = 1  # two zero vectors are alike
-    imported = store.manifest.runtime == IMPORTED
+    known = store.manifest.knows_texts
     for (row, document), cosine in zip(documents.items(), cosines, strict=True):
-        same = imported or text_digests([document.content]) == digests[row : row + 1].tobytes()
+        same = not known or text_digests([document.content]) == digests[row : row + 1].tobytes()
         if store.docids[row] != document.id or not same:
             yield f"Row {row} of {store.folder} is not document {document.id!r} as it is now."
         elif cosine < LEAST_COSINE:

@@ -19,7 +19,8 @@ from m2dr.core.requests import (
     IndexRequest,
     SearchRequest,
 )
-from m2dr.tasks.index import import_vectors, index_corpus
+from m2dr.tasks.importing import import_vectors
+from m2dr.tasks.index import index_corpus
 from m2dr.tasks.search import Searcher
 
 FP32 = {"device": "cpu", "dtype": "fp32"}
@@ -142,7 +143,7 @@ def test_imported_vectors_have_the_fields_of_their_documents(corpus: str, model:
     encoder = m2dr.Encoder.from_pretrained(model, **FP32)
     np.save("v.npy", encoder.encode_documents(order))
     Path("ids.txt").write_text("".join(f"{row['_id']}\n" for row in order))
-    asked = ImportRequest(corpus, str(model), Path("v.npy"), Path("ids.txt"), sample=2, **FP32)
+    asked = ImportRequest(Path("v.npy"), corpus, str(model), Path("ids.txt"), sample=2, **FP32)
     import_vectors(asked)
 
     assert found(corpus, model) == FOUND

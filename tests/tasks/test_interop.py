@@ -74,7 +74,7 @@ def theirs(store: Store, tmp_path: Path) -> tuple[str | Path, ...]:
     """The vectors of layer 4 as another tool would write them, and the options that name them."""
     np.save(tmp_path / "X.npy", store.rows(range(store.documents)))
     (tmp_path / "ids.txt").write_text("".join(f"{docid}\n" for docid in store.docids))
-    return ("--vectors", tmp_path / "X.npy", "--ids", tmp_path / "ids.txt")
+    return (tmp_path / "X.npy", "--ids", tmp_path / "ids.txt")
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def test_imported_vectors_search_as_those_encoded_here(
     way: str, tmp_path: Path, store: Store, theirs, tiny_backbone: Path, tiny_corpus: Path,
     indexes: Path, dtype: str,  # noqa: ARG001  # of the queries; the vectors came from elsewhere
 ) -> None:  # fmt: skip
-    files = theirs if way == "npy" else ("--pyserini", store.folder / "dim-32")
+    files = theirs if way == "npy" else (store.folder / "dim-32",)
 
     told = done(
         "index", "import", *files, "--corpus", tiny_corpus, "--model", tiny_backbone,

@@ -1,0 +1,193 @@
+import base64
+import gzip
+import json
+import pickle
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from numpy.typing import NDArray
+from pyarrow import parquet
+
+from m2dr.core.errors import UserError
+from m2dr.data.vectors import open_vectors
+
+Floats = NDArray[np.float32]
+IDS = [f"d{row}" for row in range(7)]
+
+
+@pytest.fixture
+def matrix() -> Floats:
+    return np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32)
+
+
+def _jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+def _packed(vector: Floats) -> str:
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+
+
+def _batch(docid: str, embedding: object) -> dict[str, Any]:
+    """A line of the output of OpenAI's batches, in which `id` is that of the request."""
+    body = {"object": "list", "data": [{"index": 0, "embedding": embedding}], "model": "m"}
+    return {"id": f"batch_{docid}", "custom_id": docid, "error": None, "response": {"body": body}}
+
+
+def _npz(folder: Path, matrix: Floats) -> Path:
+    np.savez(folder / "v.npz", vectors=matrix, ids=np.array(IDS))
+    return folder / "v.npz"
+
+
+def _parquet(folder: Path, matrix: Floats) -> Path:
+    column = pa.FixedSizeListArray.from_arrays(pa.array(matrix.ravel()), 3)
+    parquet.write_table(pa.table({"_id": IDS, "emb": column, "text": IDS}), folder / "v.parquet")
+    return folder / "v.parquet"
+
+
+def _gzipped(folder: Path, matrix: Floats) -> Path:
+    rows = [{"id": i, "vector": row.tolist()} for i, row in zip(IDS, matrix, strict=True)]
+    with gzip.open(folder / "v.jsonl.gz", "wt") as file:
+        file.writelines(f"{json.dumps(row)}\n" for row in rows)
+    return folder / "v.jsonl.gz"
+
+
+def _rows(make: Callable[[str, Floats], dict[str, Any]]) -> Callable[[Path, Floats], Path]:
+    return lambda folder, matrix: _jsonl(folder / "v.jsonl", list(map(make, IDS, matrix)))
+
+
+FORMS: dict[str, Callable[[Path, Floats], Path]] = {
+    "npz": _npz,
+    "parquet": _parquet,
+    "gzip": _gzipped,
+    "OpenAI": _rows(lambda docid, vector: _batch(docid, vector.tolist())),
+    "OpenAI in base64": _rows(lambda docid, vector: _batch(docid, _packed(vector))),
+    "Google": _rows(
+        lambda docid, vector: {"key": docid, "response": {"embedding": {"values": vector.tolist()}}}
+    ),
+    "Cohere": _rows(lambda docid, v: {"id": docid, "embeddings": {"float": [v.tolist()]}}),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_files_give_vectors_by_id(tmp_path: Path, matrix: Floats, form: str) -> None:
+    vectors = open_vectors(FORMS[form](tmp_path, matrix))
+
+    assert (vectors.count, vectors.width, list(vectors.ids or ())) == (7, 3, IDS)
+    rows = vectors.of(["d4", "d1"], "queries")
+    np.testing.assert_array_equal(vectors.finite(rows), matrix[[4, 1]])
+
+
+@pytest.mark.parametrize("dtype", ["<f2", "<f8", ">f4"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_an_array_gives_its_rows(tmp_path: Path, matrix: Floats, dtype: str, order: str) -> None:
+    array = np.asarray(matrix, dtype, order=order)  # type: ignore[call-overload]  # two literals
+    np.save(tmp_path / "X.npy", array)
+    (tmp_path / "ids.txt").write_bytes("\r\n".join(IDS).encode("utf-8-sig"))
+
+    named = open_vectors(tmp_path / "X.npy", tmp_path / "ids.txt")
+    plain = open_vectors(tmp_path / "X.npy")
+
+    np.testing.assert_array_equal(named.finite(named.of(["d6"], "queries")), array[[6]])
+    np.testing.assert_array_equal(plain.finite(plain.of(IDS, "documents")), array)
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        (["a", "b"], r"X\.npy has 3 vectors, and there are 2 documents"),
+        (["a", "b", "c", "d"], r"has no vector of 'd', and lacks 1 of 4 documents"),
+    ],
+)
+def test_documents_and_vectors_are_as_many(
+    tmp_path: Path, matrix: Floats, names: list[str], reason: str
+) -> None:
+    np.save(tmp_path / "X.npy", matrix[:3])
+    (tmp_path / "ids.txt").write_text("a\nb\nc\n")
+    ids = tmp_path / "ids.txt" if len(names) > 3 else None
+
+    with pytest.raises(UserError, match=reason):
+        open_vectors(tmp_path / "X.npy", ids).of(names, "documents", exactly=True)
+    by_id = open_vectors(tmp_path / "X.npy", tmp_path / "ids.txt")
+    with pytest.raises(UserError, match="a vector of 'c', which is none of the documents"):
+        by_id.of(["b", "a"], "documents", exactly=True)
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        ("a\nb\n", r"X\.npy has 3 vectors, and there are 2 ids"),
+        ("a\nb\na\n", r"has the id 'a' in rows 0 and 2"),
+        ("a\n  \nc\n", r"ids\.txt, line 2: the id '  ' is empty, holds"),
+    ],
+)
+def test_ids_that_are_not_one_per_vector_are_refused(
+    tmp_path: Path, matrix: Floats, lines: str, reason: str
+) -> None:
+    np.save(tmp_path / "X.npy", matrix[:3])
+    (tmp_path / "ids.txt").write_text(lines)
+
+    with pytest.raises(UserError, match=reason):
+        open_vectors(tmp_path / "X.npy", tmp_path / "ids.txt").of(["a"], "documents")
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_vector_that_is_not_finite_is_named(tmp_path: Path, matrix: Floats, bad: float) -> None:
+    matrix[5, 2] = bad
+    vectors = open_vectors(_npz(tmp_path, matrix))
+
+    with pytest.raises(UserError, match=r"v\.npz: the vector in row 5, of 'd5', is not finite"):
+        vectors.finite(vectors.of(IDS, "documents"))
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ([{"id": "a", "vector": [1, 2]}, {"id": "b", "vector": [1]}], "row 2: .* 1 dims, .* one 2"),
+        ([{"id": "a", "vector": [1]}, {"vector": [1]}], "row 2: some rows have an id, and some"),
+        ([{"vector": [1]}, {"id": "a", "vector": [1]}], "row 2: some rows have an id, and some"),
+        ([{"id": "a", "vector": [1, "x"]}], "row 1: its vector is not one of numbers"),
+        ([{"id": "a", "vector": "AACA"}], "row 1: its vector is not one of numbers"),
+        ([{"id": "a", "vector": ""}], "row 1: its vector is "),
+        ([{"id": "a", "data": [{"embedding": [1]}, {"embedding": [2]}]}], "holds 2 vectors"),
+        ([{"custom_id": "a", "response": None, "error": {"code": "x"}}], "row 1: it has no value"),
+        ([], "holds float32 of shape"),
+    ],
+)
+def test_a_malformed_row_is_named(tmp_path: Path, rows: list[dict[str, Any]], reason: str) -> None:
+    with pytest.raises(UserError, match=reason):
+        open_vectors(_jsonl(tmp_path / "v.jsonl", rows))
+
+
+class _Trap:
+    def __reduce__(self) -> tuple[object, ...]:
+        return (sys.exit, ("a pickle was opened",))
+
+
+HARMS: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda _: b"",
+    "text": lambda _: b"1 2 3",
+    "cut short": lambda data: data[:-9],
+    "cut in the header": lambda data: data[:40],
+    "spoilt header": lambda data: data.replace(b"'shape'", b"'shape:"),
+    "archive": lambda _: b"PK\x03\x04",
+    "pickle": lambda _: pickle.dumps(_Trap(), protocol=5),
+    "old pickle": lambda _: pickle.dumps(_Trap(), protocol=0),
+}
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_file_that_is_no_array_is_refused_and_not_run(
+    tmp_path: Path, matrix: Floats, harm: str
+) -> None:
+    np.save(tmp_path / "X.npy", matrix)
+    (tmp_path / "X.npy").write_bytes(HARMS[harm]((tmp_path / "X.npy").read_bytes()))
+
+    with pytest.raises(UserError, match=r"X\.npy cannot be read"):
+        open_vectors(tmp_path / "X.npy")
