@@ -1,7 +1,6 @@
 """All commands: each reads its options into a request, calls one task and prints its report."""
 
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from m2dr.cli.options import (
     takes,
 )
 from m2dr.core import requests
-from m2dr.core.errors import UserError, counted, missing
+from m2dr.core.errors import UserError, counted, require
 from m2dr.core.progress import is_main_process
 from m2dr.core.records import PRETRAINED
 from m2dr.core.requests import PYDOCS
@@ -407,8 +406,7 @@ def fuse(request: requests.FuseRequest) -> None:
 def serve(request: requests.ServeRequest) -> None:
     """Serve indexes over HTTP: search, embeddings and a page."""
     for name in ("fastapi", "uvicorn", "prometheus_client"):
-        if find_spec(name) is None:
-            raise missing(name, "serve")
+        require(name, name, "serve")
     from m2dr.serve.app import serve as task
 
     task(request, lambda line: echo(line, err=True))

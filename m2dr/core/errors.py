@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable
+from importlib.util import find_spec
 
 _SINGULAR = (("ies", "y"), ("xes", "x"), ("sses", "ss"), ("ches", "ch"), ("s", ""))
 _LIBRARIES = ("msgspec", "pyarrow", "safetensors", "safetensors_rust", "tokenizers", "datasets")
@@ -79,6 +80,12 @@ def missing(package: str, extra: str = "") -> UserError:
     """
     name = f"m2dr[{extra}]" if extra else "m2dr"
     return UserError(f"{package} is not installed; install it with: pip install {name!r}")
+
+
+def require(module: str, package: str, extra: str) -> None:
+    """Raise the error of `missing` unless there is a module, which is not imported."""
+    if find_spec(module) is None:
+        raise missing(package, extra)
 
 
 def sentence_of(error: BaseException) -> str:

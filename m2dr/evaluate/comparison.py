@@ -1,12 +1,9 @@
-"""Compare the cuts of a model with a baseline, and with the scores of published recipes."""
+"""Compare the cuts of a model with a baseline."""
 
 import csv
 import io
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -101,36 +98,6 @@ def write_comparison(comparison: Comparison, path: Path) -> tuple[Path, Path]:
     write_cells(paths[0], record)
     write_text(paths[1], table.getvalue())
     return paths
-
-
-@dataclass(frozen=True)
-class Published:
-    """The scores of one recipe as published."""
-
-    recipe: str
-    measure: str  # as ir_measures writes it
-    on: str  # dataset, such as "MS MARCO dev"
-    cells: Mapping[Cut, float]
-    source: str  # the publication
-
-
-@cache
-def published_sets() -> dict[str, tuple[Published, ...]]:
-    """Return the sets of published scores: name -> its recipes, in the order of the source."""
-    text = files("m2dr.evaluate").joinpath("published.json").read_text(encoding="utf-8")
-    return {
-        name: tuple(
-            Published(
-                recipe,
-                table["measure"],
-                table["on"],
-                {Cut(layer, dim): value for layer, dim, value in cells},
-                table["source"],
-            )
-            for recipe, cells in table["models"].items()
-        )
-        for name, table in json.loads(text)["sets"].items()
-    }
 
 
 def format_difference(value: float) -> str:

@@ -18,7 +18,7 @@ from m2dr.core.errors import UserError
 from m2dr.core.files import atomic_path
 from m2dr.core.records import Cut
 from m2dr.evaluate.costs import BYTES, LATENCY, Candidate, Costs, frontier, priced
-from m2dr.evaluate.grid import Grid, format_score, require_distinct_names, require_same_queries
+from m2dr.evaluate.grid import Grid, format_score, require_comparable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -81,7 +81,7 @@ def draw_quality_over_dims(grids: Sequence[Grid], measure: str) -> "Figure":
     from matplotlib import colormaps
     from matplotlib.lines import Line2D
 
-    _require_comparable(grids)
+    require_comparable(grids)
     dims = sorted({dim for grid in grids for dim in grid.dims})
     # Deepest first, which has the most contrast to the paper.
     layers = sorted({layer for grid in grids for layer in grid.layers}, reverse=True)
@@ -168,14 +168,14 @@ def draw_quality(grids: Sequence[Grid], measure: str) -> "Figure":
         UserError: there is no grid, two have one name, they are of different queries, or one does
             not hold `measure`.
     """
-    _require_comparable(grids)
+    require_comparable(grids)
     series = [_Series(grid.model, grid.values(measure)) for grid in grids]
     return _draw_layers(series, measure, grids[0].heading(measure))
 
 
 def draw_gap_to_whole(grids: Sequence[Grid], measure: str) -> "Figure":
     """Draw the difference of each cut to the largest cut of the same model."""
-    _require_comparable(grids)
+    require_comparable(grids)
     series = []
     for grid in grids:
         values = grid.values(measure)
@@ -191,7 +191,7 @@ def draw_gap_to(grids: Sequence[Grid], reference: Grid, measure: str) -> "Figure
     Raises:
         UserError: the grids are of different queries, or have no cut in common.
     """
-    require_distinct_names(grids)
+    require_comparable(grids)
     series = [_Series(grid.model, grid.difference(reference, measure)) for grid in grids]
     title = f"Gap to {reference.model}: {grids[0].heading(measure)}"
     return _draw_layers(series, f"{measure} − {reference.model}", title, zero=True)
@@ -241,7 +241,7 @@ def draw_tradeoff(
     from matplotlib.lines import Line2D
     from matplotlib.ticker import FuncFormatter
 
-    _require_comparable(grids)
+    require_comparable(grids)
     points: list[Candidate] = []
     strokes: dict[str, dict[str, Any]] = {}
     figure = new_figure(6.4, 4.2)
@@ -283,11 +283,6 @@ def draw_tradeoff(
         else:
             boxes.append(box)
     return figure
-
-
-def _require_comparable(grids: Sequence[Grid]) -> None:
-    require_same_queries(grids)
-    require_distinct_names(grids)
 
 
 def _draw_panels(

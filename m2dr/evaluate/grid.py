@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import platform
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -61,11 +62,6 @@ class Grid:
         if not self.cells or not self.measures:
             raise UserError(f"The grid of {self.model} on {self.corpus} is empty; measure a cut.")
         for cut, values in self.cells.items():
-            if values.keys() != self.cells[self.cuts[0]].keys():
-                raise UserError(
-                    f"The grid of {self.model} holds {', '.join(values)} for {cut} and "
-                    f"{', '.join(self.measures)} for {self.cuts[0]}; measure all cuts alike."
-                )
             odd = [name for name, value in values.items() if not isfinite(value)]
             if odd:
                 raise UserError(
@@ -147,13 +143,12 @@ def require_same_queries(grids: Iterable[Grid]) -> None:
         raise UserError(f"Grids of different test sets cannot be compared: {listed}.")
 
 
-def require_distinct_names(grids: Iterable[Grid]) -> None:
-    """Raise UserError when two grids have the same model name."""
-    names: set[str] = set()
-    for grid in grids:
-        if grid.model in names:
-            raise UserError(f"Two grids are called {grid.model}; rename one of them.")
-        names.add(grid.model)
+def require_comparable(grids: Sequence[Grid]) -> None:
+    """Raise UserError as `require_same_queries`, or when two grids have the same model name."""
+    require_same_queries(grids)
+    for name, count in Counter(grid.model for grid in grids).items():
+        if count > 1:
+            raise UserError(f"Two grids are called {name}; rename one of them.")
 
 
 def average(grids: Sequence[Grid], corpus: str = "") -> Grid:
@@ -223,8 +218,7 @@ def text_comparison(grids: Sequence[Grid], measure: str) -> str:
     Raises:
         UserError: there is no grid, two have one name, or they are of different queries.
     """
-    require_same_queries(grids)
-    require_distinct_names(grids)
+    require_comparable(grids)
     values = [grid.values(measure) for grid in grids]
     dims = sorted({dim for grid in grids for dim in grid.dims})
     rows = [["layer", "model", *map(str, dims)]]
@@ -404,6 +398,13 @@ class QueryScores:
                 f"no numbers, where {wanted[0]} cuts of {wanted[1]} queries belong."
             )
 
+    @classmethod
+    def joined(cls, parts: Sequence["QueryScores"]) -> "QueryScores":
+        """Return the cuts of all parts, which have the same queries; of equal ones the last."""
+        rows = {cut: part.at(cut) for part in parts for cut in part.cuts}
+        cuts = tuple(sorted(rows))
+        return replace(parts[-1], cuts=cuts, values=np.stack([rows[cut] for cut in cuts]))
+
     def at(self, cut: Cut) -> Floats:
         """Return the values of one cut, [Q].
 
@@ -569,24 +570,10 @@ def with_earlier(
         return dict(scores)
     if facts.get("question") != question or not scores.keys() <= known.keys():
         return dict(scores)
-    joined = {}
-    for name, one in scores.items():
-        rows = {cut: of.at(cut) for of in (known[name], one) for cut in of.cuts}
-        cuts = tuple(sorted(rows))
-        joined[name] = replace(one, cuts=cuts, values=np.stack([rows[cut] for cut in cuts]))
-    return joined
+    return {name: QueryScores.joined([known[name], one]) for name, one in scores.items()}
 
 
 def join_layers(layers: Sequence[LayerScores]) -> dict[str, QueryScores]:
     """Return measure -> scores at the cuts of all layers, which have the same queries."""
-    joined = {}
-    for name, first in layers[0].scores.items():
-        rows = {
-            cut: row
-            for layer in layers
-            for cut, row in zip(layer.scores[name].cuts, layer.scores[name].values, strict=True)
-        }
-        cuts = tuple(sorted(rows))
-        values = np.stack([rows[cut] for cut in cuts])
-        joined[name] = QueryScores(name, cuts, first.query_ids, values)
-    return joined
+    names = layers[0].scores
+    return {name: QueryScores.joined([layer.scores[name] for layer in layers]) for name in names}

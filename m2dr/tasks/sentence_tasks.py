@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.core.errors import UserError, counted, nearest
+from m2dr.core.errors import UserError, counted, nearest, require
 from m2dr.core.files import lock_folder, short_name
 from m2dr.core.progress import progress
 from m2dr.core.records import Cut, ModelCard
@@ -39,7 +39,6 @@ from m2dr.evaluate.sentence_tasks import (
     gold_scores,
     learn,
     require_finite,
-    require_scikit_learn,
     sample_per_label,
     separations,
 )
@@ -158,7 +157,7 @@ def evaluate_classification(request: ClassificationRequest) -> TaskReport:
     """
     if min(request.samples, request.experiments, request.iterations) < 1:
         raise UserError("Samples, experiments and iterations count from 1; give at least one each.")
-    require_scikit_learn()
+    require("sklearn", "scikit-learn", "tasks")
     what = "a folder of train.csv and test.csv, a file of labelled texts with a column of splits"
 
     def opened(name: str) -> SentenceTask:

@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
-from m2dr.evaluate.comparison import published_sets
 
 BERT, MINILM = (12, 768), (6, 384)  # layers and width: of the papers, and at small scale
 SHALLOW, WHOLE, BELOW = "shallow", "whole", "below"  # cells beside cuts; see `Cell`
@@ -172,10 +171,8 @@ EXPERIMENTS = {
 def grids(name: str) -> Mapping[str, Mapping[str, float]]:
     """Recipe -> cut -> value of one published set; empty where there is no such set."""
     known = json.loads((FOLDER / "published.json").read_text(encoding="utf-8"))["sets"]
-    if name in known:
-        return {
-            recipe: {str(Cut(layer, dim)): value for layer, dim, value in cells}
-            for recipe, cells in known[name]["models"].items()
-        }
-    sets = published_sets().get(name, ())
-    return {one.recipe: {str(cut): value for cut, value in one.cells.items()} for one in sets}
+    recipes = known[name]["models"] if name in known else {}
+    return {
+        recipe: {str(Cut(layer, dim)): value for layer, dim, value in cells}
+        for recipe, cells in recipes.items()
+    }

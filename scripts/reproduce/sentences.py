@@ -15,7 +15,7 @@ from training import Scale
 from m2dr.core.requests import ClassificationRequest, TaskRequest
 from m2dr.data.sentences import ScoredPairs, open_binary_pairs, open_scored_pairs, split_file
 from m2dr.evaluate.grid import Grid
-from m2dr.evaluate.sentence_tasks import correlations, gold_scores, prefix_cosines, separations
+from m2dr.evaluate.sentence_tasks import correlations, gold_scores, prefix_products, separations
 from m2dr.tasks.sentence_tasks import (
     SentenceTask,
     evaluate_classification,
@@ -94,7 +94,7 @@ def _kept(
         gold: Any,
         dims: Sequence[int],
     ) -> Mapping[int, Mapping[str, float]]:
-        cosines.append(prefix_cosines(vectors, first, second, dims).astype(np.float32))
+        cosines.append(prefix_products(vectors, first, second, dims)[1].astype(np.float32))
         return values(vectors, first, second, gold, dims)
 
     return task_of_pairs(judged, gold, of_layer)

@@ -12,7 +12,6 @@ from matplotlib.image import imread
 from m2dr.core.errors import UserError
 from m2dr.core.records import Cut
 from m2dr.evaluate import figures
-from m2dr.evaluate.comparison import published_sets
 from m2dr.evaluate.costs import BYTES, LATENCY, Cost, Costs
 from m2dr.evaluate.figures import (
     draw_gap_to,
@@ -103,15 +102,6 @@ def test_gaps_are_differences_to_the_largest_cut_or_to_another_model() -> None:
     expected = [(dim, pytest.approx((0.1 - 0.2) * 4 * dim / (dim + 30))) for dim in DIMS]
     assert line(to_other, 1, 1) == expected
     assert "Gap to separate" in to_other.get_suptitle()
-
-
-def test_published_sets_hold_what_their_sources_print() -> None:
-    sets = {name: {one.recipe: one for one in some} for name, some in published_sets().items()}
-
-    assert sets["beir13"]["2DMSE"].cells[Cut(12, 768)] == 0.37
-    assert sets["starbucks-msmarco"]["srl"].cells[Cut(6, 128)] == 0.2983
-    assert sets["starbucks-sts"]["separate"].cells[Cut(2, 32)] == 0.6948
-    assert all(len(one.cells) == 48 for one in sets["msmarco"].values())
 
 
 def test_a_heat_map_shows_every_measured_cut_and_the_best_in_bold() -> None:

@@ -109,7 +109,6 @@ def test_grids_that_cannot_be_compared_are_refused() -> None:
     ("cells", "problem"),
     [
         ({}, "is empty"),
-        ({Cut(1, 8): {"RR": 1.0}, Cut(1, 9): {"AP": 1.0}}, "AP for L1D9 and RR for L1D8"),
         ({Cut(1, 8): {"RR": float("nan")}}, "RR of mine at L1D8 is nan"),
     ],
 )

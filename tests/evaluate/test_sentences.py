@@ -11,8 +11,7 @@ from m2dr.evaluate.sentence_tasks import (
     correlations,
     distinct,
     pearson,
-    prefix_cosines,
-    ranks,
+    prefix_products,
     spearman,
 )
 
@@ -51,7 +50,7 @@ def test_each_prefix_is_cut_first_and_normalised_after(dims: list[int], seed: in
     some = vectors(seed=seed)
     first, second = np.random.default_rng(seed).integers(0, len(some), size=(2, 9))
 
-    found = prefix_cosines(some, first, second, dims)
+    found = prefix_products(some, first, second, dims)[1]
 
     for row, dim in zip(found, dims, strict=True):
         for value, i, j in zip(row, first, second, strict=True):
@@ -66,22 +65,17 @@ def test_equal_sentences_are_a_tie_at_exactly_one(seed: int, dim: int) -> None:
     some = vectors(20, 384, seed)
     rows = np.arange(20)
 
-    assert (prefix_cosines(some, rows, rows, [dim]) == 1.0).all()
+    assert (prefix_products(some, rows, rows, [dim])[1] == 1.0).all()
 
 
 def test_a_vector_without_length_is_like_nothing() -> None:
     some = vectors()
     some[3, :4] = 0
 
-    found = prefix_cosines(some, np.array([3, 3]), np.array([3, 5]), [4, 12])
+    found = prefix_products(some, np.array([3, 3]), np.array([3, 5]), [4, 12])[1]
 
     assert found[0].tolist() == [0.0, 0.0]
     assert (found[1] != 0).all()
-
-
-@given(sample=SAMPLES)
-def test_equal_values_share_the_mean_of_their_ranks(sample: np.ndarray) -> None:
-    assert ranks(sample[0]).tolist() == stats.rankdata(sample[0]).tolist()
 
 
 def naive_ranks(values: list[float]) -> list[float]:
