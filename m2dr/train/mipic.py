@@ -263,7 +263,7 @@ def prefix_alignment(states: Tensor, chosen: Tensor, counts: Tensor, dims: Seque
 
 
 class _PrefixAlignment(torch.autograd.Function):
-    """CKA from products of tokens [K, K] or of dims [H, H], whichever is smaller."""
+    """CKA from products of tokens [K, K]."""
 
     @staticmethod
     def forward(
@@ -279,19 +279,23 @@ class _PrefixAlignment(torch.autograd.Function):
         within = torch.arange(chosen.shape[1], device=states.device) < counts[..., None]
         within = within.to(states.dtype)  # [b, n, K], 1 for the tokens of a prefix
         ctx.dims, ctx.shape = dims, states.shape
-        ctx.by_tokens = chosen.shape[1] <= states.shape[2]
-        compare = _by_tokens if ctx.by_tokens else _by_dims
-        alike, slopes = compare(tokens, within, dims, _moved_to_their_mean(tokens, within[:, -1:]))
-        ctx.save_for_backward(rows, tokens, within, *slopes)
+        least = _moved_to_their_mean(tokens, within[:, -1:])
+        alike, slopes = _compared(tokens, within, dims, least)
+        ctx.save_for_backward(rows, tokens, slopes)
         return alike
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, weights: Tensor) -> tuple[Tensor, None, None, None]:  # as above
-        rows, tokens, within, *slopes = ctx.saved_tensors
-        back = _back_by_tokens if ctx.by_tokens else _back_by_dims
+        rows, tokens, slopes = ctx.saved_tensors
+        gradient = tokens.new_empty(*tokens.shape[:2], ctx.dims[-1])  # [b, K, longest d]
         with torch.autocast(tokens.device.type, enabled=False):
-            gradient = back(weights, tokens, within, slopes, ctx.dims)  # [b, K, longest d]
+            weighted = slopes * (2 * weights[..., None, None])  # twice: a token is on both sides
+            total = torch.zeros_like(weighted[:, 0])
+            # A block of dims is in the products of every prefix that reaches it.
+            for i, (a, b) in reversed(list(enumerate(pairwise([0, *ctx.dims])))):
+                total += weighted[:, i]
+                gradient[..., a:b] = total @ tokens[..., a:b]
         states = tokens.new_zeros(ctx.shape)
         states.flatten(0, 1)[:, : ctx.dims[-1]].index_copy_(0, rows, gradient.flatten(0, 1))
         return states, None, None, None
@@ -315,9 +319,9 @@ def _inverse_norms(relations: Tensor, least: Tensor) -> Tensor:
     return norms.reciprocal().where(norms > least, 0)
 
 
-def _by_tokens(
+def _compared(
     tokens: Tensor, within: Tensor, dims: Sequence[int], least: Tensor
-) -> tuple[Tensor, list[Tensor]]:
+) -> tuple[Tensor, Tensor]:
     """Return the CKA [b, n] from products of tokens, and its slope in each product: [b, n, K, K].
 
     The products of a longer prefix are a running sum that starts with those of the shorter ones.
@@ -330,7 +334,7 @@ def _by_tokens(
     student, teacher = student.mul_(scale), teacher.mul_(teacher_scale)
     alike = (student * teacher).sum(dim=(-2, -1), keepdim=True)
     slopes = (teacher - alike * student).mul_(scale)
-    return (alike + (teacher_scale == 0))[..., 0, 0], [slopes]
+    return (alike + (teacher_scale == 0))[..., 0, 0], slopes
 
 
 def _centred(products: Tensor, within: Tensor) -> Tensor:
@@ -340,53 +344,3 @@ def _centred(products: Tensor, within: Tensor) -> Tensor:
     overall = (means * within[..., None, :]).sum(dim=-1, keepdim=True) / count
     about = products - means - (means - overall).mT
     return about.mul_(within[..., None, :]).mul_(within[..., None])
-
-
-def _back_by_tokens(
-    weights: Tensor, tokens: Tensor, within: Tensor, slopes: Sequence[Tensor], dims: Sequence[int]
-) -> Tensor:
-    """Return the gradient; a block of dims is in the products of every prefix that reaches it."""
-    del within  # the slopes are 0 where it is
-    weighted = slopes[0] * (2 * weights[..., None, None])  # twice: a token is on both sides
-    gradient = tokens.new_empty(*tokens.shape[:2], dims[-1])
-    total = torch.zeros_like(weighted[:, 0])
-    for i, (a, b) in reversed(list(enumerate(pairwise([0, *dims])))):
-        total += weighted[:, i]
-        gradient[..., a:b] = total @ tokens[..., a:b]
-    return gradient
-
-
-def _by_dims(
-    tokens: Tensor, within: Tensor, dims: Sequence[int], least: Tensor
-) -> tuple[Tensor, list[Tensor]]:
-    """Return the CKA [b, n] from covariances, and a matrix [b, H, d] per prefix of its slope."""
-    found, slopes = [], []
-    for dim, counted in zip(dims, within.unbind(1), strict=True):
-        centred = _centred_tokens(tokens, counted)
-        teacher = centred.mT @ centred  # [b, H, H], and within it
-        cross = teacher[:, :dim]
-        student = cross[..., :dim]
-        scale, teacher_scale = _inverse_norms(student, least), _inverse_norms(teacher, least)
-        squares = cross.square().sum(dim=(-2, -1), keepdim=True)
-        alike = squares * scale * teacher_scale
-        own = pad(student, (0, teacher.shape[-1] - dim))
-        slopes.append((2 * scale * (cross * teacher_scale - alike * scale * own)).mT)
-        found.append((alike + (teacher_scale == 0))[..., 0, 0])
-    return torch.stack(found, dim=1), slopes
-
-
-def _centred_tokens(tokens: Tensor, counted: Tensor) -> Tensor:
-    """Return the tokens that count, about their mean; 0 for the others: [b, K, H]."""
-    means = counted[:, None] @ tokens / counted.sum(dim=-1)[:, None, None]
-    return (tokens - means) * counted[..., None]
-
-
-def _back_by_dims(
-    weights: Tensor, tokens: Tensor, within: Tensor, slopes: Sequence[Tensor], dims: Sequence[int]
-) -> Tensor:
-    """Return the gradient; the tokens of each prefix are centred by a mean of their own."""
-    gradient = tokens.new_zeros(*tokens.shape[:2], dims[-1])
-    for i, slope in enumerate(slopes):
-        centred = _centred_tokens(tokens, within[:, i]) * weights[:, i, None, None]
-        gradient[..., : dims[i]] += centred @ slope
-    return gradient

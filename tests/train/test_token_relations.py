@@ -41,7 +41,7 @@ def ragged(lengths: list[int], seed: int = 1, width: int = H) -> tuple[Tensor, T
 @pytest.mark.parametrize(
     "lengths",
     [[5, 12, 1, 9], [40, 13, 3], [1], [60, 50]],
-    ids=["by tokens", "more tokens than dims", "one token", "by dims"],
+    ids=["fewer tokens than dims", "more tokens", "one token", "more chosen"],
 )
 def test_loss_and_gradients_are_those_of_the_papers_equations(
     lengths: list[int], anchor: Pooling, itself: bool
@@ -67,7 +67,7 @@ def test_loss_and_gradients_are_those_of_the_papers_equations(
         torch.testing.assert_close(a, b, atol=1e-8, rtol=1e-8)
 
 
-@pytest.mark.parametrize("width", [6, 12], ids=["by dims", "by tokens"])
+@pytest.mark.parametrize("width", [6, 12], ids=["fewer dims than tokens", "as many"])
 def test_the_closed_gradient_of_cka_is_its_numerical_one(width: int) -> None:
     states, _ = ragged([12, 12], width=width)
     chosen = torch.stack(
@@ -126,7 +126,7 @@ def test_padding_and_its_contents_change_nothing(lengths: list[int], more: int, 
     assert (longer.grad[padding] == 0).all()
 
 
-@pytest.mark.parametrize("width", [6, 24], ids=["by dims", "by tokens"])
+@pytest.mark.parametrize("width", [6, 24], ids=["fewer dims than tokens", "as many"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_tokens_that_are_all_the_same_have_no_relations_to_keep(
     dtype: torch.dtype, width: int
