@@ -5,11 +5,11 @@
 
 WORK keeps the fitted model and the index between runs. The corpus is NFCorpus of $M2DR_DATA, the
 backbone the built-in MiniLM. Everyone answers the same queries: layer 0 and the full model search
-the same index, bm25s the same documents. The candidates take turns query by query, round by round
+the same index, BM25 the same documents. The candidates take turns query by query, round by round
 or start by start, so that what else the machine does meanwhile hits all of them; of single queries
 the full model has rounds of its own, because it leaves the others nothing in the caches. Figures
 are medians, with the 5th and 95th percentile, or with the least and the greatest of few. Needs the
-extras cpu, quickstart and bm25; model2vec is measured where this Python has it. `--texts 500
+extras cpu and quickstart; model2vec is measured where this Python has it. `--texts 500
 --rounds 40 --batch 500 --repeats 2` tries it out.
 """
 
@@ -87,9 +87,7 @@ def machine() -> str:
     """What the figures were measured on."""
     flags = [name for name, has in torch.cpu.get_capabilities().items() if has is True]
     units = ", ".join(flag for flag in flags if flag.startswith(("avx", "amx")))
-    packages = [
-        name for name in ("numpy", "tokenizers", "torch", "bm25s", "model2vec") if has(name)
-    ]
+    packages = [name for name in ("numpy", "tokenizers", "torch", "model2vec") if has(name)]
     versions = ", ".join(f"{name} {version(name)}" for name in packages)
     load = f"load average {os.getloadavg()[0]:.1f} at the start"
     return f"{platform.machine()}, {torch.get_num_threads()} threads, {units}; {versions}; {load}"
@@ -152,7 +150,7 @@ def timed(
 def light(place: Place) -> dict[str, Chain]:
     """Per way its steps, each of which takes what the one before gave; the first takes a text."""
     static, theirs = open_static(place.model), by_model2vec(place)
-    bm25, card = Bm25(place.dataset.documents()), static.card
+    bm25, card = Bm25.of(place.dataset.documents()), static.card
     looked_up = [
         ("tokenise", lambda text: static.tokenizer([card.query_prefix + text], card.query_length)),
         ("look up", static.table.embed),
@@ -160,7 +158,7 @@ def light(place: Place) -> dict[str, Chain]:
     found: dict[str, Chain] = {
         "layer 0": [*looked_up, ("search flat", search(place, 0, "flat"))],
         "layer 0, exact": [*looked_up, ("search exact", search(place, 0, "exact"))],
-        "bm25s": [("tokenise, score, rank", lambda text: bm25.rank(bm25.scores(text), place.k))],
+        "BM25": [("tokenise, score, rank", lambda text: bm25.rank(bm25.scores(text), place.k))],
     }
     if theirs is not None:
         found["model2vec"] = [("tokenise, look up", lambda text: theirs.encode([text]))]
@@ -215,7 +213,7 @@ def batches(place: Place, count: int, repeats: int) -> None:
     static, (encoder, tokenizer) = open_static(place.model), load(place.model)
     rows = static.tokenizer([static.card.query_prefix + text for text in texts], 512)
     layers, few = [encoder.card.layers], texts[: min(count, 16 * PIECE)]
-    bm25 = Bm25(place.dataset.documents())
+    bm25 = Bm25.of(place.dataset.documents())
     many: dict[str, tuple[int, Work]] = {
         "layer 0, tokenise and look up": (count, lambda: static.embed(texts)),
         "layer 0, look up alone": (count, lambda: static.table.embed(rows)),
@@ -224,7 +222,7 @@ def batches(place: Place, count: int, repeats: int) -> None:
             len(few),
             lambda: embed_texts(encoder, tokenizer, few, "query", layers),
         ),
-        "bm25s, tokenise, score and rank": (
+        "BM25, tokenise, score and rank": (
             len(few),
             lambda: [bm25.rank(bm25.scores(text), place.k) for text in few],
         ),
@@ -270,7 +268,7 @@ def quality(place: Place) -> None:
     runs = {
         "layer 0": place.searcher(0, "flat").run(place.queries, 100),
         "full model": place.searcher(None, "flat").run(place.queries, 100),
-        "bm25s": Bm25(place.dataset.documents()).search(place.queries, 100),
+        "BM25": Bm25.of(place.dataset.documents()).search(place.queries, 100),
     }
     for name, run in runs.items():
         print(f"| {name} | {100 * evaluator.scores(run).mean[MEASURE]:.1f} |")

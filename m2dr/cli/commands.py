@@ -332,6 +332,9 @@ def search(
     without_text = ""
     for hit in answer.hits:
         line = f"{hit.rank:>3}  {hit.score:>8.4f}  {hit.docid}"
+        if hit.bm25_score is not None:
+            by_vectors = "–" if hit.vector_score is None else f"{hit.vector_score:.4f}"
+            line += f"  (vectors {by_vectors}, BM25 {hit.bm25_score:.2f})"
         try:
             snippet = " ".join(hit.text.split())
         except UserError as error:

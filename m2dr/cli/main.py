@@ -4,6 +4,7 @@ import inspect
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -14,8 +15,10 @@ import click
 from m2dr import __version__
 from m2dr.core.errors import Interrupted, nearest, sentence_of
 from m2dr.core.progress import printable
+from m2dr.core.requests import HYBRID
 
 MISTAKE, STOPPED = 2, 1  # exit codes
+_NUMBER = re.compile(r"[-+.\d]+")
 
 
 def echo(line: str = "", *, err: bool = False, beside: Path | None = None) -> None:
@@ -93,6 +96,9 @@ class _Main(Group):
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
+        for at, word in enumerate(words):  # else the query behind it would be the weight
+            if word == "--hybrid" and not _NUMBER.fullmatch("".join(words[at + 1 : at + 2])):
+                words[at] = f"--hybrid={HYBRID}"
         try:
             return super().main([word for word in words if word != "--debug"], **kwargs)
         except Exception as error:

@@ -27,6 +27,7 @@ class Option:
         above: every number is above it.
         below: every number is below it.
         read: what makes the value from the word that was typed.
+        bare: what a number is that is given without its value, or as True in Python.
         is_file: whether a path is that of a file, not of a folder.
         is_argument: whether the value stands without a name.
     """
@@ -41,6 +42,7 @@ class Option:
     above: float | None = None
     below: float | None = None
     read: Callable[[str], object] | None = None
+    bare: float | None = None
     is_file: bool = False
     is_argument: bool = False
 

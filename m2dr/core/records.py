@@ -121,6 +121,8 @@ class Ranking:
 
     docids: tuple[str, ...]
     scores: tuple[float, ...]
+    # Of a hybrid, by the vectors, None beyond the end of their ranking, and by BM25.
+    parts: tuple[tuple[float | None, float], ...] = ()
 
     @classmethod
     def of(

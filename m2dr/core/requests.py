@@ -26,6 +26,7 @@ Retriever = Literal["model", "bm25"]
 Exits = Literal["", "index", "model"]  # of queries
 
 INDEXES = Path("indexes")
+HYBRID = 0.4  # weight of BM25 beside vectors: docs/search.md
 SHARD_ROWS = 4096  # of a store, in every shard but the last; 3 MB of f16 at width 384
 PYDOCS = "pydocs"
 NEWEST = "Folder or id; the newest trained one in models/ by default."
@@ -81,6 +82,23 @@ class _OfIndexes(_OnDevice):
     root: Path = root_option()
 
 
+def language_option() -> Any:  # a field
+    """Return the field of the language of word stems."""
+    return option(
+        "", "Language of the word stems of BM25, or none for whole words; English by default."
+    )
+
+
+def hybrid_option() -> Any:  # a field
+    """Return the field of the weight of BM25 in a hybrid."""
+    return option(
+        0.0,
+        f"Rank by BM25 too; its weight is {HYBRID} unless one is given, as in --hybrid .3.",
+        most=1,
+        bare=HYBRID,
+    )
+
+
 @dataclass(frozen=True)
 class CheckRequest:
     """What `m2dr data check` is asked."""
@@ -117,6 +135,7 @@ class IndexRequest(_OfIndexes):
     exits: bool = option(
         True, "Fit exits on the documents, so that queries of any layer can search the last one."
     )
+    language: str = language_option()
     query_length: int | None = length_option("query")
     document_length: int | None = length_option("document")
     workers: int = option(
@@ -234,6 +253,7 @@ class SearchRequest(_OfIndexes):
         "", "Only documents whose own fields fit, such as: year >= 2020 and lang in (en, de)."
     )
     exits: Exits = exits_option()
+    hybrid: float = hybrid_option()
     query_length: int | None = option(
         None, "Tokens of a query; those that the index records, which others are refused by."
     )
@@ -303,6 +323,7 @@ class Bm25Request:
     topics: Path | None = option(None, "Queries: id<tab>text lines, or JSONL.", is_file=True)
     split: str = option("", "Split whose judged queries are ranked, in place of --topics.")
     top_k: int = option(1000, "Documents per query.", "--top-k", "-k", least=1)
+    language: str = language_option()
 
 
 @dataclass(frozen=True)
@@ -384,6 +405,7 @@ class EvaluateRequest(_OfIndexes):
         (), "Baseline: a folder of results, a cut FOLDER@L6D384, or a TREC run."
     )
     costs: bool = option(False, "Measure latency, bytes and encoding speed of cuts.")
+    hybrid: float = hybrid_option()
     overwrite: bool = option(False, "Measure again what was measured before.")
     query_length: int | None = length_option("query")
     document_length: int | None = length_option("document")
@@ -483,6 +505,7 @@ class CostsRequest(_OfIndexes):
     dims: tuple[int, ...] = ()  # empty: powers of two from 8, and the full width
     pairing: str = "trained"  # layer whose documents are searched, or "same" or "last"
     exits: Exits = ""  # of the queries
+    hybrid: float = 0.0  # weight of BM25
     query_length: int | None = None
     document_length: int | None = None
     queries: int = 50  # evenly spread over the split
@@ -645,6 +668,7 @@ class ServeRequest(_OfIndexes):
         "", "Environment variable with the token that requests must bring.", metavar="NAME"
     )
     engine: str = option("", "An engine that was built, or exact; the flat index by default.")
+    hybrid: float = hybrid_option()
     runtime: str = option("torch", "What encodes: torch, onnx or openvino.")
     batch_size: int = option(64, "Texts that are encoded at once; 1 for no batches.", least=1)
     batch_wait: float = option(

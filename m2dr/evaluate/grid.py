@@ -355,6 +355,7 @@ class Provenance:
     fingerprint: str  # sha256 of the model's weights, tokenizer and config.json
     versions: dict[str, str] = field(default_factory=dict)  # package -> version
     exits: str = ""  # digest of those of an index, where queries passed them
+    hybrid: float = 0.0  # weight of BM25
 
 
 def read_provenance(folder: Path) -> Provenance | None:

@@ -1,17 +1,42 @@
-"""Lexical search with BM25, in memory."""
+"""BM25 of the documents of an index, alone or beside their vectors.
 
+indexes/<corpus>/<model fingerprint>/bm25.safetensors
+    words    stems in sorted order, each with a line feed
+    starts   [words + 1], where the postings of each begin
+    rows     [postings], documents that hold the word, increasing
+    weights  [postings] float32, what the word adds to their score
+"""
+
+import json
+import struct
+from array import array
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import repeat
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from m2dr.core.errors import missing
+from m2dr.core.analyzer import Analyzer
+from m2dr.core.files import write_bytes
 from m2dr.core.records import Document, Query, Ranking, Run
-from m2dr.index.searchable import Docids, encode_docids
-from m2dr.index.vectors import check_depth
+from m2dr.index.searchable import Docids, Rows, Scores, Searchable, encode_docids
+from m2dr.index.vectors import Floats, check_depth
 
+BM25 = "bm25.safetensors"
 K1, B = 0.9, 0.4  # Anserini's, which published BM25 runs are made with
+_DTYPES = {"words": np.uint8, "starts": np.int64, "rows": np.int32, "weights": np.float32}
+_NONE: Any = (np.empty(0, np.float32), np.empty(0, np.int64))  # scores and rows
+DEPTH = 1000  # documents of the vectors' ranking that a hybrid reads
+# Lucene's stop words of English.
+STOP_WORDS = (
+    "a an and are as at be but by for if in into is it no not of on or such that the their then "
+    "there these they this to was will with"
+)
 
 
 class Bm25:
@@ -21,60 +46,117 @@ class Bm25:
 
         ln(1 + (N - df + 0.5) / (df + 0.5)) · tf / (tf + K1 (1 - B + B · length / mean length))
 
-    (Kamphuis et al., Which BM25 Do You Mean?, ECIR 2020, table 1, "Lucene (accurate)"). A word is
-    two letters or digits at least, in lower case, none of Lucene's 33 English stop words, cut to
-    its stem by Snowball's English stemmer. Lucene itself also keeps single letters, and rounds
-    lengths to a byte.
-
-    Args:
-        documents: read once; scored by the same text that the encoder reads.
-        advance: told how many documents were read, again and again.
-
-    Raises:
-        UserError: bm25s or PyStemmer is not installed.
+    (Kamphuis et al., Which BM25 Do You Mean?, ECIR 2020, table 1, "Lucene (accurate)"). Words are
+    those of `Analyzer`, two letters at least, in English none of Lucene's 33 stop words. Lucene
+    itself also keeps single letters, and rounds lengths to a byte.
 
     Attributes:
         docids: in row order.
+        language: of the stems.
+        digest: of the documents; empty where it was not given.
     """
 
     def __init__(
-        self, documents: Iterable[Document], advance: Callable[[int], None] = lambda _: None
+        self, tensors: Mapping[str, NDArray[Any]], docids: Docids, language: str, digest: str = ""
     ) -> None:
+        self._tensors, self.docids = tensors, docids
+        self.language, self.digest = language, digest
+        self._words = Docids(tensors["words"].tobytes())
+        self._starts, self._rows, self._weights = (
+            tensors[name] for name in ("starts", "rows", "weights")
+        )
+        self._analyzer = _analyzer(language)
+
+    @classmethod
+    def of(
+        cls,
+        documents: Iterable[Document],
+        advance: Callable[[int], None] = lambda _: None,
+        language: str = "english",
+        digest: str = "",
+    ) -> "Bm25":
+        """Index documents, which are read once, by the same text that the encoder reads.
+
+        Args:
+            documents: N of them.
+            advance: told how many documents were read, again and again.
+            language: as `Analyzer` takes it.
+            digest: of the documents, which `write` keeps.
+
+        Raises:
+            UserError: there is no such language, or an id is not one line.
+        """
+        from scipy.sparse import csr_array
+
+        analyzer, docids = _analyzer(language), list[str]()
+        numbers: dict[str, int] = {}
+        words, counts, ends = array("i"), array("f"), array("q", [0])
+        for document in documents:
+            docids.append(document.id)
+            stems = Counter(analyzer(document.content))
+            words.extend(numbers.setdefault(stem, len(numbers)) for stem in stems)
+            counts.extend(stems.values())
+            ends.append(len(words))
+            advance(1)
+        order = sorted(numbers)
+        places = np.empty(len(order), np.int32)  # of words in sorted order, by number
+        places[[numbers[word] for word in order]] = np.arange(len(order))
+        tf = np.frombuffer(counts, np.float32)
+        columns = places[np.frombuffer(words, np.int32)]
+        shape = (len(docids), len(order))
+        postings = csr_array((tf, columns, np.frombuffer(ends, np.int64)), shape).tocsc()
+        starts, rows = postings.indptr.astype(np.int64), postings.indices.astype(np.int32)
+        lengths = np.add.reduceat(np.append(tf, 0), ends[:-1]) * (np.diff(ends) > 0)
+        norms = K1 * (1 - B + B * lengths / max(lengths.mean(), 1e-9))
+        df = np.diff(starts)
+        idf = np.log(1 + (len(docids) - df + 0.5) / (df + 0.5))
+        weights = np.repeat(idf, df) * postings.data / (postings.data + norms[rows])
+        tensors = {
+            "words": np.frombuffer("".join(f"{word}\n" for word in order).encode(), np.uint8),
+            "starts": starts,
+            "rows": rows,
+            "weights": weights.astype(np.float32),
+        }
+        return cls(tensors, Docids(encode_docids(docids)), language, digest)
+
+    @classmethod
+    def open(cls, path: Path, docids: Docids) -> "Bm25 | None":
+        """Map what `write` wrote, in milliseconds; None where it is not there or not whole.
+
+        Args:
+            path: the file.
+            docids: in row order, if they are those of the digest.
+        """
         try:
-            import bm25s
-            import Stemmer
-        except ImportError as error:
-            raise missing("bm25s", "bm25") from error
-        stemmer = Stemmer.Stemmer("english")
-        tokenizer = bm25s.tokenization.Tokenizer(stopwords="english", stemmer=stemmer)
-        self._tokenizer = tokenizer
-        docids: list[str] = []
+            with path.open("rb") as file:
+                (size,) = struct.unpack("<Q", file.read(8))  # of the header; safetensors
+                header = json.loads(file.read(size))
+            about, tensors = json.loads(header.pop("__metadata__")["bm25"]), {}
+            for name, part in header.items():
+                begin, (count,) = 8 + size + part["data_offsets"][0], part["shape"]
+                tensors[name] = np.memmap(path, _DTYPES[name], "r", begin, count)
+            return cls(tensors, docids, *about)
+        except (OSError, ValueError, LookupError, struct.error):
+            return None
 
-        def texts() -> Iterable[str]:
-            for document in documents:
-                docids.append(document.id)
-                advance(1)
-                yield document.content
+    def write(self, path: Path) -> None:
+        """Write the index to a file, atomically."""
+        from safetensors.numpy import save
 
-        stream = tokenizer.streaming_tokenize(texts(), update_vocab=True, allow_empty=False)
-        words = list(stream)  # per document, the ids of its stems
-        self.docids = Docids(encode_docids(docids))
-        self._index: Any = None  # bm25s has no type stubs; none where no document has a word
-        if any(words):
-            self._index = bm25s.BM25(k1=K1, b=B, method="lucene", backend="numpy")
-            stems = bm25s.tokenization.Tokenized(words, tokenizer.get_vocab_dict())
-            self._index.index(stems, create_empty_token=False, show_progress=False)
+        about = json.dumps([self.language, self.digest])  # one entry, as theirs have no order
+        write_bytes(path, save(dict(self._tensors), {"bm25": about}))
 
-    def scores(self, text: str) -> NDArray[np.float32]:
+    def scores(self, text: str) -> Scores:
         """Return the score of every document, [documents]; 0 where it shares no word with it."""
-        words = self._tokenizer.streaming_tokenize([text], update_vocab=False, allow_empty=False)
-        stems = next(iter(words))
-        if not stems:
-            return np.zeros(len(self.docids), np.float32)
-        found: NDArray[np.float32] = self._index.get_scores_from_ids(stems)
-        return found
+        scores = np.zeros(len(self.docids), np.float32)
+        for word in self._analyzer(text):
+            place = bisect_left(self._words, word)
+            if place < len(self._words) and self._words[place] == word:
+                part = slice(self._starts[place], self._starts[place + 1])
+                scores[self._rows[part]] += self._weights[part]
+        return scores
 
-    def rank(self, scores: NDArray[np.float32], k: int, drop: str | None = None) -> Ranking:
+    def rank(self, scores: Scores, k: int, drop: str | None = None) -> Ranking:
         """Rank the best `k` documents that share a word with the query.
 
         Args:
@@ -86,13 +168,9 @@ class Bm25:
             UserError: k is below 1.
         """
         check_depth(k)
-        wanted = k + (drop is not None)
         rows = np.flatnonzero(scores > 0)
-        if rows.size > wanted:
-            # All that share the last score are kept; the rule for ties decides which of them stay.
-            last = np.partition(scores[rows], -wanted)[-wanted]
-            rows = rows[scores[rows] >= last]
-        return Ranking.of(self.docids.take(rows), scores[rows], k, drop)
+        rows, scores = contenders(rows, scores[rows], k + (drop is not None))
+        return Ranking.of(self.docids.take(rows), scores, k, drop)
 
     def search(
         self, queries: Sequence[Query], k: int, drop: Mapping[str, str] | None = None
@@ -114,3 +192,97 @@ class Bm25:
                 for query in queries
             }
         )
+
+
+def _analyzer(language: str) -> Analyzer:
+    return Analyzer(language, STOP_WORDS.split() if language == "english" else (), shortest=2)
+
+
+def contenders(rows: Rows, scores: Scores, k: int) -> tuple[Rows, Scores]:
+    """Return what may be among the best `k`: all that share the last score, as docids decide."""
+    if rows.size <= k:
+        return rows, scores
+    kept = scores >= np.partition(scores, -k)[-k]
+    return rows[kept], scores[kept]
+
+
+# Beside vectors
+
+
+def blended(words: Scores, scores: Scores, rows: Rows, weight: float) -> tuple[Rows, Scores]:
+    """Add BM25 to the best documents of a query by its vector.
+
+    The sum of `weight` times the BM25 score, as a share of the best one, and of 1 - `weight` times
+    the vectors' score, scaled to 0 at the last of their ranking and 1 at the first: a convex
+    combination (Bruch, Gai and Ingber, An Analysis of Fusion Functions for Hybrid Retrieval, TOIS
+    2023). A document that the vectors' ranking lacks has 0 there.
+
+    Args:
+        words: BM25 scores of all documents, [N].
+        scores: by the vectors, [n], best first.
+        rows: of those documents, [n].
+        weight: of BM25, 0 to 1.
+
+    Returns:
+        The rows of all documents that share a word with the query or are among `rows`, increasing,
+        and their scores.
+    """
+    total = words * np.float32(weight / (words.max(initial=0) or 1))
+    known = words > 0
+    if rows.size:
+        low, high = scores.min(), scores.max()
+        scaled = (scores - low) / (high - low) if high > low else np.ones_like(scores)
+        total[rows] += np.float32(1 - weight) * scaled
+        known[rows] = True
+    found = np.flatnonzero(known)
+    return found, total[found]
+
+
+@dataclass(frozen=True, eq=False)
+class Hybrid:
+    """Documents that are ranked by their vectors and by BM25.
+
+    Attributes:
+        vectors: the index of the vectors, perhaps of the documents alone that fit a filter.
+        words: BM25 of all documents.
+        weight: of BM25, 0 to 1.
+        unfit: which documents do not fit the filter, [documents]; None where there is no filter.
+    """
+
+    vectors: Searchable
+    words: Bm25
+    weight: float
+    unfit: NDArray[np.bool_] | None = None
+
+    def ranked(
+        self,
+        query_ids: Sequence[str],
+        queries: Floats,
+        k: int,
+        drop: Mapping[str, str] | None = None,
+        texts: Sequence[str] = (),
+    ) -> Run:
+        """Rank as `Searchable.ranked`, by the sum of `blended`; rankings have both scores."""
+        check_depth(k)
+        documents, own = self.vectors, (drop or {})
+        rows_of = documents.docids.find(own.values()) if own else {}
+        rankings = dict[str, Ranking]()
+        depth = min(max(k, DEPTH) + bool(own), documents.deepest)
+        hits = zip(*documents.search(queries, depth), strict=True) if depth else repeat(_NONE)
+        for name, text, (scores, rows) in zip(query_ids, texts, hits, strict=False):
+            words, dropped = self.words.scores(text), rows_of.get(own.get(name, ""), -1)
+            if self.unfit is not None:
+                words[self.unfit] = 0
+            if dropped >= 0:
+                words[dropped] = 0
+            kept = (rows >= 0) & (rows != dropped)
+            scores, rows = scores[kept], rows[kept]
+            best = contenders(*blended(words, scores, rows, self.weight), k)
+            docids = documents.docids.take(best[0])
+            ranking = Ranking.of(docids, best[1], k)
+            row_of = dict(zip(docids, best[0].tolist(), strict=True))
+            by_vectors = dict(zip(rows.tolist(), scores.tolist(), strict=True))
+            best_rows = [row_of[docid] for docid in ranking.docids]
+            parts = tuple((by_vectors.get(row), float(words[row])) for row in best_rows)
+            rankings[name] = replace(ranking, parts=parts)
+        return Run(rankings)

@@ -112,6 +112,7 @@ class Searchable(ABC):
         queries: Floats,
         k: int,
         drop: Mapping[str, str] | None = None,
+        texts: Sequence[str] = (),  # noqa: ARG002  # which `Hybrid` reads
     ) -> Run:
         """Rank the best `k` documents of each query: score descending, then docid descending.
 
@@ -120,6 +121,7 @@ class Searchable(ABC):
             queries: [Q, at least dim], not normalised.
             k: documents per query.
             drop: per query id, a docid to leave out, such as the query's own document.
+            texts: of the queries.
 
         Raises:
             UserError: the queries are too short or not finite, or k is below 1 or more than can

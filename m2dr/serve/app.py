@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from m2dr import __version__
 from m2dr.core.errors import UserError
-from m2dr.core.requests import LOOPBACK, ServeRequest
+from m2dr.core.requests import HYBRID, LOOPBACK, ServeRequest
 from m2dr.serve.service import Meters, Refused, Service
 
 LOG = logging.getLogger("m2dr.serve")
@@ -56,6 +56,9 @@ class SearchBody(BaseModel):
     dim: Dim | None = None
     filter: Text | None = Field(None, description="Of the documents' fields, as `year >= 2020`.")
     index: str | None = Field(None, description="Name of an index; the first one by default.")
+    hybrid: Annotated[bool | float, Field(ge=0, le=1)] | None = Field(
+        None, description=f"Whether to rank by BM25 too, or its weight; true is {HYBRID}."
+    )
     compare: bool | None = Field(
         None, description="Whether the answer of the full model stands beside that of the cut."
     )
@@ -84,6 +87,8 @@ class Hit(BaseModel):
     title: str
     text: str
     fields: dict[str, Any]
+    vector_score: float | None = Field(None, description="Of a hybrid; null beyond 1,000 hits.")
+    bm25_score: float | None = Field(None, description="Of a hybrid.")
 
 
 class Result(BaseModel):
@@ -112,6 +117,7 @@ class SearchAnswer(BaseModel):
     dim: int
     results: list[Result]
     times: Times
+    hybrid: float = Field(description="Weight of BM25; 0 where vectors alone were compared.")
     full_times: Times | None = None
     problem: str | None = None
     warning: str | None = Field(None, description="Why a cut may be worse than the model allows.")
@@ -235,7 +241,7 @@ def make_app(service: Service, request: ServeRequest, token: str = "") -> FastAP
         queries = body.queries or [body.query or ""]
         answer = await service.search(
             queries, body.k or 10, body.layer, body.dim, body.filter, body.index,
-            bool(body.compare),
+            bool(body.compare), HYBRID if body.hybrid is True else body.hybrid,
         )  # fmt: skip
         return JSONResponse(answer)
 

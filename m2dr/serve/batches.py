@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from m2dr.core.files import return_free_memory
 from m2dr.core.records import Ranking, Side
+from m2dr.index.bm25 import Hybrid
 from m2dr.index.searchable import Searchable
 from m2dr.tasks.encoder import QueryEncoder
 
@@ -45,7 +46,7 @@ class _Work:
     encoder: QueryEncoder
     texts: Sequence[str]
     side: Side
-    documents: Searchable | None  # to search
+    documents: Searchable | Hybrid | None  # to search
     k: int
     future: "asyncio.Future[Outcome]"
     loop: asyncio.AbstractEventLoop
@@ -86,7 +87,7 @@ class Batcher:
         encoder: QueryEncoder,
         texts: Sequence[str],
         side: Side,
-        documents: Searchable | None = None,
+        documents: Searchable | Hybrid | None = None,
         k: int = 0,
     ) -> Outcome:
         """Encode texts, and search `documents` with them; together with those of other requests.
@@ -211,7 +212,8 @@ def _search(batch: Sequence[_Work], outcomes: Sequence[Outcome]) -> None:
         begun = time.perf_counter()
         vectors = np.concatenate([outcomes[number].vectors for number in numbers])
         names = [str(number) for number in range(len(vectors))]
-        run = documents.ranked(names, vectors, k)
+        texts = [text for number in numbers for text in batch[number].texts]
+        run = documents.ranked(names, vectors, k, texts=texts)
         rankings = iter(run.rankings[name] for name in names)
         spent = 1000 * (time.perf_counter() - begun) / len(vectors)
         for number in numbers:

@@ -260,13 +260,14 @@ class Service:
             UserError: there is no such index, or its model or its texts are not at hand.
         """
         encoders, self.meters = QueryEncoders(), Meters()
+        self._hybrid = request.hybrid
         self.indexes: dict[str, ServedIndex] = {}
         for folder in dict.fromkeys(request.indexes or ("",)):
             index = ServedIndex(
                 SearchRequest(
                     request.corpus, request.model, index=folder, root=request.root,
                     device=request.device, dtype=request.dtype, engine=request.engine,
-                    runtime=request.runtime,
+                    runtime=request.runtime, hybrid=request.hybrid,
                 ),
                 encoders,
             )  # fmt: skip
@@ -276,7 +277,9 @@ class Service:
             names = chain([base], (f"{base}-{number}" for number in count(2)))
             self.indexes[next(name for name in names if name not in self.indexes)] = index
         self._grids = {
-            name: find_grid(request.grid, index.corpus, index.card.fingerprint, index.exits)
+            name: find_grid(
+                request.grid, index.corpus, index.card.fingerprint, index.exits, request.hybrid
+            )
             for name, index in self.indexes.items()
         }
         self.batcher = Batcher(
@@ -292,6 +295,7 @@ class Service:
         filter: str | None,
         index: str | None,
         compare: bool,
+        hybrid: float | None,
     ) -> Table:
         """Answer `POST /search`.
 
@@ -302,6 +306,7 @@ class Service:
         if len(queries) > 1 and len(queries) * k > MOST_HITS:
             raise Refused(422, f"An answer may have {MOST_HITS} documents; ask for fewer.", "k")
         name, served = self._index(index)
+        weight = self._hybrid if hybrid is None else hybrid
         cut = served.cut(layer, dim)
         cuts = [cut, served.full] if compare else [cut]
         opened = [await _opened(served, each) for each in cuts]
@@ -309,9 +314,9 @@ class Service:
         if compare:
             # The first query of its length at a layer, or after a rest, takes some milliseconds
             # more, which would make the cut look slower than the full model that runs after it.
-            await self._ranked(*opened[0], queries, depth, filter)
+            await self._ranked(*opened[0], queries, depth, filter, weight)
         outcomes = await asyncio.gather(
-            *(self._ranked(*each, queries, depth, filter) for each in opened)
+            *(self._ranked(*each, queries, depth, filter, weight) for each in opened)
         )
         texts, problem = await _documents(served, outcomes)
         results = []
@@ -326,7 +331,7 @@ class Service:
             results.append(result)
         answer: Table = {
             "index": name, "cut": str(cut), "layer": cut.layer, "dim": cut.dim, "results": results,
-            "times": _times(outcomes[0]),
+            "times": _times(outcomes[0]), "hybrid": weight,
         }  # fmt: skip
         if compare:
             answer["full_times"] = _times(outcomes[1])
@@ -343,13 +348,12 @@ class Service:
         queries: Sequence[str],
         k: int,
         filter: str | None,
+        hybrid: float,
     ) -> Outcome:
-        documents = searcher.documents
-        if filter:
-            try:
-                documents = await asyncio.to_thread(searcher.where, filter)
-            except UserError as error:
-                raise Refused(422, str(error), "filter") from None
+        try:
+            documents = await asyncio.to_thread(searcher.where, filter or "", hybrid)
+        except UserError as error:
+            raise Refused(422, str(error), "filter" if filter else "hybrid") from None
         return await self._batched(encoder, queries, "query", documents, k)
 
     async def embeddings(
@@ -453,7 +457,9 @@ def example_of(document: Document) -> str:
     return ""
 
 
-def find_grid(given: Path | None, corpus: str, fingerprint: str, exits: str) -> Grid | None:
+def find_grid(
+    given: Path | None, corpus: str, fingerprint: str, exits: str, hybrid: float = 0.0
+) -> Grid | None:
     """Return the grid that was given, or that of a model and a corpus in results/, if any.
 
     Args:
@@ -461,6 +467,7 @@ def find_grid(given: Path | None, corpus: str, fingerprint: str, exits: str) -> 
         corpus: of the index.
         fingerprint: of the model.
         exits: digest of those of the index that queries pass; empty for the model's own.
+        hybrid: weight of BM25.
 
     Raises:
         UserError: the given file is no grid, or one of other exits.
@@ -473,7 +480,8 @@ def find_grid(given: Path | None, corpus: str, fingerprint: str, exits: str) -> 
     for path in sorted(RESULTS.rglob(PROVENANCE)):
         try:
             made = read_provenance(path.parent)
-            if made is None or (made.fingerprint, made.exits) != (fingerprint, exits):
+            of = made and (made.fingerprint, made.exits, made.hybrid)
+            if made is None or of != (fingerprint, exits, hybrid):
                 continue
             grid = read_grid(path.parent / GRID)
         except UserError:
@@ -530,10 +538,13 @@ def _hits(
     ranking: Ranking, k: int, texts: Mapping[str, Document], served: ServedIndex
 ) -> list[Table]:
     pairs = zip(ranking.docids[:k], ranking.scores[:k], strict=True)
+    names = ("vector_score", "bm25_score")
+    parts = [dict(zip(names, part, strict=True)) for part in ranking.parts] or [{}] * k
     return [
         {
             "rank": rank, "docid": docid, "score": score, "title": texts[docid].title,
             "text": texts[docid].text, "fields": typed(texts[docid].fields, served.kinds),
+            **parts[rank - 1],
         }
         for rank, (docid, score) in enumerate(pairs, start=1)
     ]  # fmt: skip

@@ -17,7 +17,8 @@ from m2dr.data import pydocs
 from m2dr.data.dataset import Dataset
 from m2dr.data.loaders import open_dataset
 from m2dr.data.tables import id_of
-from m2dr.index.manifest import StoreManifest
+from m2dr.index.bm25 import BM25, Bm25
+from m2dr.index.manifest import IMPORTED, StoreManifest
 from m2dr.index.searchable import Docids, encode_docids
 from m2dr.index.store import DIGEST_BYTES, Digests, Store, text_digests
 
@@ -117,6 +118,33 @@ def check_documents(dataset: Dataset, held: StoreManifest, home: Path) -> None:
             f"{home} holds other documents than {file}: m2dr index corpus encodes what has "
             f"changed, and --corpus NAME={file} has indexes of its own."
         )
+
+
+def open_words(store: Store, dataset: Dataset, language: str = "") -> Bm25:
+    """Open BM25 of the documents of a store, which is built first where it is not that of now.
+
+    Args:
+        store: whose rows it has.
+        dataset: with the texts.
+        language: of the stems, as `Analyzer` takes it; by default that of before, or English.
+
+    Raises:
+        UserError: there is no such language, or the dataset has other documents.
+    """
+    path, manifest = store.folder.parent / BM25, store.manifest
+    words = Bm25.open(path, store.docids)
+    language = language or (words.language if words else "english")
+    digest = json_sha256([manifest.docids, manifest.texts])
+    if words is None or (words.digest, words.language) != (digest, language):
+        documents: Iterable[Document] = dataset.documents()
+        if manifest.runtime == IMPORTED:  # in an order of their own
+            documents = map(dataset.document, store.docids)
+        with progress("Reading words", store.documents, "documents") as advance:
+            words = Bm25.of(documents, advance, language, digest)
+        if words.docids.data != store.docids.data:
+            raise UserError(f"{dataset.name} has other documents than {store.folder}.")
+        words.write(path)
+    return words
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,11 @@ from m2dr.evaluate.costs import (
     search_multiply_adds,
     write_costs,
 )
+from m2dr.index.bm25 import Hybrid
 from m2dr.index.exit_files import fitting_exits, no_exits
-from m2dr.index.faiss import FaissIndex, build_index, open_index
+from m2dr.index.faiss import build_index, open_index
 from m2dr.index.manifest import store_folder
+from m2dr.index.searchable import Searchable
 from m2dr.model import checkpoint
 from m2dr.model.backbones import backbone_of, relative_rows
 from m2dr.model.checkpoint import read_card
@@ -37,7 +39,7 @@ from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.encoder import Encoder, exit_work, parameters_of, share_weights, table_work
 from m2dr.model.static import StaticEncoder, open_static
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
-from m2dr.tasks.corpus import open_corpus
+from m2dr.tasks.corpus import open_corpus, open_words
 from m2dr.tasks.encoder import cuts_of, embed_texts, embed_tokens, layers_by_index, through_exits
 from m2dr.tasks.index import encode_corpus
 from m2dr.tasks.rank import pairing
@@ -127,7 +129,12 @@ def measure_costs(request: CostsRequest, out: Path | None = None) -> Costs:
             dim: open_index(build_index(store, dim, "flat", folder=Path(scratch)))
             for dim in sorted({cut.dim for cut in cuts})
         }
-    times = query_times(encoders, layers, indexes, texts, request.rounds)
+    searched: Mapping[int, Searchable | Hybrid] = indexes
+    if request.hybrid:
+        words = open_words(store, dataset)
+        searched = {dim: Hybrid(each, words, request.hybrid) for dim, each in indexes.items()}
+        machine += f"; with BM25 of weight {request.hybrid:g}"
+    times = query_times(encoders, layers, searched, texts, request.rounds)
     rows = _spread(range(dataset.document_count), request.documents)
     documents = [dataset.document_at(row).content for row in rows]
     speeds = document_speeds(encoders, sources.values(), documents, request.rounds)
@@ -212,7 +219,7 @@ def open_encoders(
 def query_times(
     encoders: Encoders,
     layers: Iterable[int],
-    indexes: Mapping[int, FaissIndex],
+    indexes: Mapping[int, Searchable | Hybrid],
     texts: Sequence[str],
     rounds: int,
 ) -> dict[Cut, Floats]:
@@ -240,7 +247,7 @@ def query_times(
         embed_tokens(encoder, rows, encoders.tokenizer.pad_id, [layer])
 
     def search(dim: int, query: int) -> None:
-        indexes[dim].ranked(["query"], vectors[query : query + 1], FOUND)
+        indexes[dim].ranked(["query"], vectors[query : query + 1], FOUND, texts=[texts[query]])
 
     known_layers, dims = sorted(set(layers)), sorted(indexes)
     steps = [*((encode, layer) for layer in known_layers), *((search, dim) for dim in dims)]

@@ -40,7 +40,7 @@ from m2dr.index.manifest import STORE, store_folder
 from m2dr.model.checkpoint import ends_fitted, read_card
 from m2dr.model.devices import choose_device
 from m2dr.tasks.compare import compare_folders, plain
-from m2dr.tasks.corpus import open_corpus
+from m2dr.tasks.corpus import open_corpus, open_words
 from m2dr.tasks.costs import measure_costs
 from m2dr.tasks.encoder import cuts_of, layers_by_index, names_of, newest_model, through_exits
 from m2dr.tasks.fit_index import fit_index
@@ -183,6 +183,7 @@ def evaluate(request: EvaluateRequest) -> EvaluateReport:
                 dims=request.dims,
                 pairing=request.documents,
                 exits=request.exits,
+                hybrid=request.hybrid,
                 query_length=request.query_length,
                 document_length=request.document_length,
                 root=request.root,
@@ -299,6 +300,7 @@ def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> G
     layers, dims = (tuple(sorted(set(each))) for each in zip(*map(astuple, cuts), strict=True))
     searched = pairing(card, layers, request.documents, by_index)
     name += searched.suffix + (f".{request.exits}-exits" if request.exits else "")
+    name += f".hybrid-{request.hybrid:g}" if request.hybrid else ""
     folder = corpus.folder / name
     with lock_folder(folder):
         made = read_provenance(folder)
@@ -324,15 +326,18 @@ def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> G
             exits = fitting_exits(stores[card.layers].folder)
             exits = exits or fit_index(FitIndexRequest(corpus.name, model, **where))[0]
         device = str(choose_device(request.device))
+        bm25 = open_words(stores[sources[-1]], corpus.task.dataset) if request.hybrid else None
         ranker = GridRanker(
-            corpus.task, model, card, stores, dims, device, request.dtype, exits, by_index
-        )
+            corpus.task, model, card, stores, dims, device, request.dtype, exits, by_index,
+            request.hybrid, bm25,
+        )  # fmt: skip
         grid = measure_grid(ranker, name, searched, folder, request.runs, request.overwrite)
         is_ours = Path(sys.argv[0]).name in ("m2dr", "__main__.py")
         words = shlex.join(["m2dr", *sys.argv[1:]]) if is_ours else ""
         how = (model, corpus.name, corpus.task.split, card.fingerprint, package_versions())
         write_record(
-            folder / PROVENANCE, Provenance(words, *how, digest_of_exits(exits) if exits else "")
+            folder / PROVENANCE,
+            Provenance(words, *how, digest_of_exits(exits) if exits else "", request.hybrid),
         )
         return grid
 

@@ -24,7 +24,7 @@ from m2dr.index.milvus import PushResult, Server, milvus_engine, push
 from m2dr.index.store import Store, open_store
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
-from m2dr.tasks.corpus import document_line, named, open_corpus
+from m2dr.tasks.corpus import document_line, named, open_corpus, open_words
 from m2dr.tasks.encode_corpus import encode_stores
 from m2dr.tasks.encoder import document_layers, newest_model
 from m2dr.tasks.fit_index import fit_exits
@@ -51,6 +51,7 @@ def index_corpus(request: IndexRequest) -> IndexReport:
     model, card, layers, dims = check_index_request(request)
     ways = _ways(request)
     stores = encode_corpus(request, model, card, layers)
+    open_words(stores[-1], open_corpus(request.corpus), request.language)
     jobs = [(store, dim, way) for store in stores for dim in sorted(set(dims)) for way in ways]
     with progress("Indexing", len(jobs) * stores[0].documents, "documents") as advance:
         folders = tuple(
@@ -167,7 +168,9 @@ def sync(
     if layers:
         last = store_folder(request.root, name, card.fingerprint, layers[-1])
         card = card.with_lengths_of(StoreManifest.read(last).label)
-    encode_stores(request, request.model, card, layers)
+    _, dataset, stores = encode_stores(request, request.model, card, layers)
+    for store in stores[:1]:
+        open_words(store, dataset)
     return ChangeReport(count + len(new), len(new) + len(there), len(gone) + sum(there.values()))
 
 

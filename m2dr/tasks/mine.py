@@ -119,7 +119,7 @@ def _groups(request: MineRequest, dataset: Dataset) -> Iterator[tuple[dict[str, 
 def _by_bm25(request: MineRequest, dataset: Dataset, known: Answers) -> Ranker:
     """Rank by BM25, indexed in memory."""
     with progress("Reading", dataset.document_count, "documents") as advance:
-        bm25 = Bm25(dataset.documents(), advance)
+        bm25 = Bm25.of(dataset.documents(), advance)
     rows_of = _rows(bm25.docids, known)
 
     def rank(queries: Sequence[Query]) -> Iterator[tuple[Ranking, float]]:

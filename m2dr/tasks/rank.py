@@ -31,6 +31,8 @@ from m2dr.evaluate.grid import (
 )
 from m2dr.evaluate.measures import Evaluator, Ints, RowEvaluator, drop_own, overall
 from m2dr.evaluate.runs import write_qrels, write_run
+from m2dr.index.bm25 import DEPTH as HYBRID_DEPTH
+from m2dr.index.bm25 import Bm25, blended, contenders
 from m2dr.index.exact import prefix_top_k
 from m2dr.index.exit_files import digest_of_exits
 from m2dr.index.store import Store
@@ -127,6 +129,8 @@ class GridRanker:
     dtype: str
     exits: Path | None = None  # of an index
     by_index: tuple[int, ...] = ()  # layers whose queries pass them in place of the model's own
+    hybrid: float = 0.0  # weight of BM25
+    bm25: Bm25 | None = None  # of the documents, where it has a weight
     _vectors: dict[int, Floats] = field(default_factory=dict, compare=False)  # of the queries
 
     def question(self, layer: int, store: str) -> dict[str, object]:
@@ -146,6 +150,7 @@ class GridRanker:
             "drop": self.task.dataset.drops_own_document,
             "dtype": str(choose_dtype(self.dtype, choose_device(self.device))),
             **({"exits": self._digest_of_exits} if layer in self.by_index else {}),
+            **({"hybrid": self.hybrid, "words": self.bm25.language} if self.bm25 else {}),
         }
 
     @cached_property
@@ -196,25 +201,49 @@ class GridRanker:
     def _ranked(self, layer: int, source: int) -> Iterator[tuple[Cut, Ints, Floats]]:
         """Yield the rows and scores of every dim, both [Q, k], best first."""
         drops = self.task.dataset.drops_own_document
-        found = prefix_top_k(
+        depth = max(self.depth, HYBRID_DEPTH) if self.bm25 else self.depth
+        hits = prefix_top_k(
             self._vectors[layer],
             self.stores[source],
             self.dims,
-            self.depth + drops,
+            depth + drops,
             self.card.similarity,
             self.device,
             self._docid_ranks,
         )
-        for dim in self.dims:
-            scores, rows = found.pop(dim)
+        for dim, (scores, rows) in hits.items():
             if invalid := int((~np.isfinite(scores)).any(axis=1).sum()):
                 raise UserError(
                     f"Scores of {counted(invalid, 'queries')} by {self.model} at "
                     f"{Cut(layer, dim)} are not numbers; --dtype fp32 may help."
                 )
             if drops:
-                rows, scores = drop_own(rows, scores, self._own, self.depth)
+                hits[dim] = drop_own(rows, scores, self._own, depth)[::-1]
+        if self.bm25:
+            self._blend(self.bm25, hits)
+        for dim in self.dims:
+            scores, rows = hits.pop(dim)
             yield Cut(layer, dim), rows, scores
+
+    def _blend(self, bm25: Bm25, hits: dict[int, tuple[Floats, Ints]]) -> None:
+        """Add BM25 to rankings by vectors: scores and rows [Q, n] per dim become [Q, k]."""
+        k = min(self.depth, len(bm25.docids))
+        shape = len(self.task.queries), k
+        blends = {
+            dim: (np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int64)) for dim in hits
+        }
+        for place, query in enumerate(self.task.queries):
+            words = bm25.scores(query.text)
+            if self.task.dataset.drops_own_document and self._own[place] >= 0:
+                words[self._own[place]] = 0
+            for dim, (by_vectors, rows) in hits.items():
+                kept = rows[place] >= 0
+                blend = blended(words, by_vectors[place, kept], rows[place, kept], self.hybrid)
+                best, scores = contenders(*blend, k)
+                order = np.lexsort((-self._docid_ranks[best], -scores))[:k]
+                blends[dim][0][place, : len(order)] = scores[order]
+                blends[dim][1][place, : len(order)] = best[order]
+        hits.update(blends)
 
     def _encode(self, layers: Collection[int]) -> None:
         """Encode the queries at some layers into `_vectors`, each [Q, H]; one pass per exits."""

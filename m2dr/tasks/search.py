@@ -25,6 +25,7 @@ from m2dr.core.files import list_folder, refuse_same_file, sha256_of
 from m2dr.core.progress import printable, progress, say
 from m2dr.core.records import Cut, Document, ModelCard, Query, Ranking, Run
 from m2dr.core.requests import (
+    HYBRID,
     INDEXES,
     PYDOCS,
     Bm25Request,
@@ -37,7 +38,7 @@ from m2dr.data.dataset import Dataset
 from m2dr.data.memory import Columns, Passages, changed
 from m2dr.data.qrels import read_topics
 from m2dr.evaluate.runs import RANK_OFFSET, interpolated, read_run, reciprocal_ranks, write_run
-from m2dr.index.bm25 import Bm25
+from m2dr.index.bm25 import Bm25, Hybrid
 from m2dr.index.exact import ExactIndex
 from m2dr.index.exit_files import fitting_exits, no_exits
 from m2dr.index.faiss import ENGINES, on_gpu, open_index
@@ -60,7 +61,7 @@ from m2dr.index.manifest import (
 from m2dr.index.searchable import Searchable
 from m2dr.index.store import open_store
 from m2dr.model.checkpoint import read_card
-from m2dr.tasks.corpus import check_documents, open_corpus, write_documents
+from m2dr.tasks.corpus import check_documents, open_corpus, open_words, write_documents
 from m2dr.tasks.encoder import (
     Encoder,
     Item,
@@ -337,6 +338,8 @@ class Hit:
     score: float
     docid: str
     _searcher: "Searcher" = field(repr=False, compare=False)
+    vector_score: float | None = None  # of a hybrid; None beyond the 1,000 best by vectors
+    bm25_score: float | None = None  # of a hybrid
 
     @property
     def text(self) -> str:
@@ -407,30 +410,54 @@ class Searcher:
         self.documents = open_documents(resolved)
         self.cut = Cut(resolved.query_layer, self.documents.dim)
         self.documents.accept(label_of(resolved.card, resolved.model), self.cut)
-        self._filtered = lru_cache(_FILTERS)(lambda text: self.documents.where(Filter.parse(text)))
-        self.where(request.filter)
+        self._searched = lru_cache(_FILTERS)(self._where)
+        self.where()
         self.warnings = [] if resolved.exits else self.documents.warnings(self.cut)
         self._encoder = (encoder_of or QueryEncoders().of)(resolved)
         self.describe = (
             f"{counted(self.documents.documents, 'documents')} of {self.documents.corpus} "
             f"(layer {self.documents.layer}), queries at {self.cut} of {resolved.model}"
             f"{' by exits of the index' if resolved.exits else ''}"
+            f"{f', BM25 by {request.hybrid:g}' if request.hybrid else ''}"
         )
 
-    def where(self, filter: str) -> Searchable:  # as the option is called
+    def where(
+        self,
+        filter: str = "",
+        hybrid: float | None = None,  # as the options are called
+    ) -> Searchable | Hybrid:
         """Return the open index, in which only documents that fit a filter are found.
 
         Those that were asked for last stay open.
 
         Args:
             filter: such as `year >= 2020 and lang = en`; that of the request when empty.
+            hybrid: weight of BM25; that of the request when None.
 
         Raises:
             UserError: it is not written as a filter is, names a field that the documents do not
-                have, or compares one with a value of another kind; or fields are not known.
+                have, or compares one with a value of another kind; or fields are not known; or
+                the documents of a hybrid lie in Milvus.
         """
-        filter = filter or self.resolved.request.filter
-        return self._filtered(filter) if filter else self.documents
+        request = self.resolved.request
+        weight = request.hybrid if hybrid is None else float(hybrid)
+        return self._searched(filter or request.filter, weight)
+
+    def _where(self, text: str, weight: float) -> Searchable | Hybrid:
+        wanted = Filter.parse(text) if text else None
+        documents = self.documents.where(wanted) if wanted else self.documents
+        if not weight:
+            return documents
+        if not 0 < weight <= 1:
+            raise UserError(f"{weight} was given as the weight of BM25; give one from 0 to 1.")
+        if self.resolved.request.index.startswith(MILVUS):
+            raise UserError("A hybrid was asked for, and BM25 is of documents on disk, not Milvus.")
+        store = open_store(store_of(self.resolved))
+        words = open_words(store, self.resolved.dataset)
+        unfit = np.ones(store.documents, bool) if wanted else None
+        if wanted and unfit is not None:
+            unfit[store.matching(wanted)] = False
+        return Hybrid(documents, words, weight, unfit)
 
     def search(self, text: str, k: int | None = None) -> Answer:
         """Return the best `k` documents of one query."""
@@ -441,6 +468,7 @@ class Searcher:
         texts: Sequence[str],
         k: int | None = None,
         filter: str = "",  # as the option is called
+        hybrid: float | None = None,
     ) -> list[Answer]:
         """Return the best `k` documents of each query, in the order of the queries.
 
@@ -448,6 +476,7 @@ class Searcher:
             texts: queries.
             k: documents per query; None: 10, or all where there are fewer.
             filter: as `where` takes it. Fewer documents than `k` may fit it.
+            hybrid: as `where` takes it.
 
         Raises:
             UserError: a query is empty, k is below 1, or `where` refuses the filter.
@@ -455,13 +484,16 @@ class Searcher:
         if not texts:
             return []
         names = [str(number) for number in range(len(texts))]
-        run, spans = self._walk(names, texts, k, self.where(filter), own=False)
+        run, spans = self._walk(names, texts, k, self.where(filter, hybrid), own=False)
         times = [1000 * span / len(texts) for span in spans]
         answers = []
         for name in names:
             ranking = run.rankings[name]
             ranked = enumerate(zip(ranking.scores, ranking.docids, strict=True), start=1)
-            hits = tuple(Hit(rank, score, docid, self) for rank, (score, docid) in ranked)
+            parts = ranking.parts or [(None, None)] * len(ranking.docids)
+            hits = tuple(
+                Hit(rank, score, docid, self, *parts[rank - 1]) for rank, (score, docid) in ranked
+            )
             answers.append(Answer(hits, *times))
         return answers
 
@@ -469,7 +501,7 @@ class Searcher:
         """Rank for many queries at once."""
         texts = [query.text for query in queries]
         own = self.resolved.dataset.drops_own_document
-        return self._walk([query.id for query in queries], texts, k, self.where(""), own)[0]
+        return self._walk([query.id for query in queries], texts, k, self.where(), own)[0]
 
     def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Encode queries: [Q, width], not normalised."""
@@ -480,7 +512,7 @@ class Searcher:
         names: Sequence[str],
         texts: Sequence[str],
         k: int | None,
-        documents: Searchable,
+        documents: Searchable | Hybrid,
         own: bool,
     ) -> tuple[Run, tuple[float, float, float]]:
         """Return the run of queries, and the seconds of tokenising, encoding and searching.
@@ -500,7 +532,7 @@ class Searcher:
         vectors = self._encoder.embed(rows)
         encoded = time.perf_counter()
         drop = {name: name for name in names} if own else None
-        run = documents.ranked(names, vectors, DEPTH if k is None else k, drop)
+        run = documents.ranked(names, vectors, DEPTH if k is None else k, drop, texts)
         found = time.perf_counter()
         return run, (tokenised - start, encoded - tokenised, found - encoded)
 
@@ -520,7 +552,9 @@ def record_of(searcher: Searcher, text: str, answer: Answer) -> dict[str, object
         content, fields = None, {}
         with suppress(UserError):
             content, fields = hit.text, hit.fields
-        place = {"rank": hit.rank, "score": float(hit.score), "docid": hit.docid}
+        place: dict[str, object] = {"rank": hit.rank, "score": float(hit.score), "docid": hit.docid}
+        if hit.bm25_score is not None:
+            place |= {"vector_score": hit.vector_score, "bm25_score": hit.bm25_score}
         rows.append(place | {"text": content, "fields": fields})
     times = {name: getattr(answer, name) for name in ("tokenise_ms", "encode_ms", "search_ms")}
     cut = {"query_layer": searcher.cut.layer, "document_layer": searcher.documents.layer}
@@ -544,8 +578,8 @@ def bm25(request: Bm25Request) -> Bm25Report:
     """Rank the documents by BM25 for all queries, and write the TREC run.
 
     Raises:
-        UserError: corpus or queries cannot be read or are the file of the run, or bm25s is not
-            installed.
+        UserError: corpus or queries cannot be read or are the file of the run, or there is no
+            such language.
     """
     begun = time.monotonic()
     if bool(request.split) == (request.topics is not None):
@@ -555,7 +589,7 @@ def bm25(request: Bm25Request) -> Bm25Report:
     dataset = open_corpus(request.corpus)
     queries = read_topics(request.topics) if request.topics else dataset.queries(request.split)
     with progress("Reading words", dataset.document_count, "documents") as advance:
-        index = Bm25(dataset.documents(), advance)
+        index = Bm25.of(dataset.documents(), advance, request.language or "english")
     rankings: dict[str, Ranking] = {}
     with progress("Searching", len(queries), "queries") as advance:
         for query in queries:
@@ -648,7 +682,7 @@ class Index:
             dtype: auto, fp32 or bf16.
             root: folder of the indexes.
             options: other fields of `SearchRequest`: model, corpus, dim, document_layer, engine,
-                funnel, runtime, exits and filter, as `m2dr search` takes them.
+                funnel, runtime, exits, filter and hybrid, as `m2dr search` takes them.
 
         Raises:
             UserError: no such model, corpus or index, or they do not fit.
@@ -790,6 +824,7 @@ class Index:
         document_layer: int | None = None,
         k: int | None = None,
         filter: str = "",
+        hybrid: bool | float | None = None,
     ) -> Any:  # an Answer, or a list of them
         """Return the best `k` documents of each query.
 
@@ -804,10 +839,12 @@ class Index:
             k: documents per query; 10 by default, or all where there are fewer.
             filter: which documents may be found, by their own fields, as `m2dr search --filter`
                 takes it: "year >= 2020 and lang in (en, de)". Fewer than `k` may fit.
+            hybrid: whether to rank by BM25 too, or its weight; as the index was opened by default.
 
         Returns:
             A list with the `Answer` of each query, or a single one for a single string: `hits`,
-            each with rank, score, docid, text and fields, and the milliseconds of each step.
+            each with rank, score, docid, text and fields, of a hybrid also vector_score and
+            bm25_score, and the milliseconds of each step.
 
         Raises:
             UserError: a query is empty, a number is invalid, the filter does not fit the fields of
@@ -817,7 +854,8 @@ class Index:
         if isinstance(texts, Mapping) or not all(isinstance(query, str) for query in queries):
             raise UserError("Give a query, or a list of queries, which are strings.")
         searcher = self.searcher(layer, dim, document_layer)
-        answers: list[Answer] = searcher.answers(queries, None if k is None else int(k), filter)
+        depth, weight = None if k is None else int(k), HYBRID if hybrid is True else hybrid
+        answers: list[Answer] = searcher.answers(queries, depth, filter, weight)
         return answers[0] if isinstance(texts, str) else answers
 
     def searcher(

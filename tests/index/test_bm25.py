@@ -2,15 +2,16 @@ import math
 import re
 from pathlib import Path
 
+import bm25s
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from m2dr.core.records import Document, Query
 from m2dr.data.loaders import open_dataset
 from m2dr.evaluate.measures import Evaluator
-from m2dr.index.bm25 import Bm25
+from m2dr.index.bm25 import Bm25, blended
 
 # What Snowball's English stemmer makes of each word; None: a stop word, or a single letter.
 STEMS = {
@@ -45,10 +46,10 @@ def naive(documents: list[str], query: str) -> list[float]:
 
 def bm25(*texts: str) -> Bm25:
     """Documents d0, d1, … of these texts."""
-    return Bm25(Document(f"d{row}", text) for row, text in enumerate(texts))
+    return Bm25.of(Document(f"d{row}", text) for row, text in enumerate(texts))
 
 
-@settings(deadline=None)  # the first example imports bm25s
+@settings(deadline=None)  # the first example loads the stemmer
 @given(documents=st.lists(texts, min_size=1, max_size=6), query=texts)
 def test_scores_are_those_of_the_formula(documents: list[str], query: str) -> None:
     found = bm25(*documents).scores(query)
@@ -57,7 +58,71 @@ def test_scores_are_those_of_the_formula(documents: list[str], query: str) -> No
     assert found.tolist() == pytest.approx(naive(documents, query), rel=1e-5, abs=1e-7)
 
 
-@settings(deadline=None)  # the first example imports bm25s
+@settings(deadline=None)  # the first example loads the stemmer
+@given(documents=st.lists(texts, min_size=1, max_size=6), query=texts)
+def test_scores_are_those_of_bm25s(documents: list[str], query: str) -> None:
+    words = [stems(text) for text in documents]
+    assume(any(words))
+    referee = bm25s.BM25(k1=0.9, b=0.4, method="lucene")
+    referee.index(words, create_empty_token=False, show_progress=False)
+    known = [stem for stem in stems(query) if any(stem in each for each in words)]
+
+    scores = bm25(*documents).scores(query)
+
+    expected = referee.get_scores(known) if known else np.zeros(len(documents))
+    np.testing.assert_allclose(scores, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("language", ["english", "none"])
+def test_a_file_gives_the_same_scores(tmp_path: Path, language: str) -> None:
+    documents = [Document("a", "cats run"), Document("b", ""), Document("c", "cat 東京都 cat")]
+    built = Bm25.of(documents, language=language, digest="x")
+
+    for name in ("one", "other"):
+        built.write(tmp_path / name)
+        built = Bm25.of(documents, language=language, digest="x")
+
+    mapped = Bm25.open(tmp_path / "one", built.docids)
+    assert mapped is not None
+    assert (mapped.language, mapped.digest) == (language, "x")
+    for query in ("cat", "東京 running", "the unknown", ""):
+        assert mapped.scores(query).tolist() == built.scores(query).tolist()
+    data = (tmp_path / "one").read_bytes()
+    assert data == (tmp_path / "other").read_bytes()
+    for size in (0, 4, 100, len(data) - 1):
+        (tmp_path / "one").write_bytes(data[:size])
+        assert Bm25.open(tmp_path / "one", built.docids) is None
+    assert Bm25.open(tmp_path / "absent", built.docids) is None
+
+
+numbers = st.floats(0, 9, width=32)
+
+
+@given(data=st.data(), words=st.lists(numbers, min_size=1, max_size=9), weight=st.floats(0, 1))
+def test_a_blend_is_a_convex_combination(
+    data: st.DataObject, words: list[float], weight: float
+) -> None:
+    rows = data.draw(st.lists(st.sampled_from(range(len(words))), unique=True))
+    scores = sorted(data.draw(st.lists(numbers, min_size=len(rows), max_size=len(rows))))[::-1]
+
+    found, total = blended(
+        np.array(words, np.float32), np.array(scores, np.float32), np.array(rows, int), weight
+    )
+
+    expected = {}
+    for row, score in enumerate(words):
+        if row in rows or score > 0:
+            value = weight * score / (max(words) or 1)
+            if row in rows:
+                low, high = min(scores), max(scores)
+                own = scores[rows.index(row)]
+                value += (1 - weight) * ((own - low) / (high - low) if high > low else 1)
+            expected[row] = value
+    assert found.tolist() == list(expected)
+    assert total.tolist() == pytest.approx(list(expected.values()), abs=1e-5)
+
+
+@settings(deadline=None)  # the first example loads the stemmer
 @given(documents=st.lists(texts, min_size=1, max_size=9), query=texts, k=st.integers(1, 9))
 def test_a_ranking_holds_the_best_that_share_a_word(
     documents: list[str], query: str, k: int
@@ -86,7 +151,7 @@ def test_nfcorpus_scores_as_anserini_published(data: Path) -> None:
         pytest.skip("beir/nfcorpus is not below $M2DR_DATA")
     dataset = open_dataset(str(data / "beir" / "nfcorpus"))
 
-    run = Bm25(dataset.documents()).search(dataset.queries("test"), k=100)
+    run = Bm25.of(dataset.documents()).search(dataset.queries("test"), k=100)
 
     # Anserini's regression beir-v1.0.0-nfcorpus-flat, whose analyser keeps single letters.
     measured = Evaluator(dataset.judgements("test"), ("nDCG@10", "R@100")).scores(run).mean

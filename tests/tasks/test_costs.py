@@ -150,7 +150,7 @@ def test_a_query_costs_its_encoding_and_its_search(
         "m2dr.tasks.costs._seconds",
         lambda step, of, query: spent[step.__name__, of] * (query + 1),
     )
-    index = SimpleNamespace(ranked=lambda *_: None)
+    index = SimpleNamespace(ranked=lambda *_, **__: None)
     encoders = open_encoders(str(tiny_backbone), dict.fromkeys([1, 2]), "cpu", "fp32")
 
     times = query_times(encoders, [1, 2], {8: index, 16: index}, ["read", "write"], rounds=3)

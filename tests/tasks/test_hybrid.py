@@ -1,0 +1,158 @@
+"""BM25 beside vectors: in a search, a filter, a server's batch, a grid, and after changes."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from world import WORDS
+
+import m2dr
+from m2dr.cli import main
+from m2dr.core.errors import UserError
+from m2dr.core.records import Query
+from m2dr.core.requests import Bm25Request, EvaluateRequest, IndexRequest, SearchRequest
+from m2dr.data.loaders import open_dataset
+from m2dr.evaluate.grid import read_provenance
+from m2dr.evaluate.runs import read_run
+from m2dr.index.bm25 import BM25, Bm25
+from m2dr.tasks.evaluate import evaluate
+from m2dr.tasks.index import index_corpus
+from m2dr.tasks.search import Searcher, bm25
+
+pytestmark = pytest.mark.filterwarnings("ignore:Cut ")
+FP32 = {"device": "cpu", "dtype": "fp32"}
+QUERY = "read the list of files"
+DOCUMENTS = [
+    {"id": f"d{n}", "text": " ".join(WORDS[n % 9 : n % 9 + 5]), "year": 2000 + n} for n in range(20)
+]
+
+
+@pytest.fixture
+def index(tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> m2dr.Index:
+    monkeypatch.chdir(tmp_path)
+    m2dr.Index.build(str(tiny_backbone), DOCUMENTS, name="c", dims=(8, 32), **FP32)
+    return m2dr.open_index("indexes/c", model=str(tiny_backbone), **FP32)
+
+
+def expected(index: m2dr.Index, weight: float, wanted: str = "") -> list[tuple[str, float]]:
+    """The scores of all documents, by hand."""
+    ids = [str(hit.docid) for hit in index.search(QUERY, k=20, filter=wanted).hits]
+    vectors = {hit.docid: hit.score for hit in index.search(QUERY, k=20, filter=wanted).hits}
+    low, high = min(vectors.values()), max(vectors.values())
+    every = Bm25.of(open_dataset("indexes/c").documents())
+    scores = dict(zip(every.docids, every.scores(QUERY).tolist(), strict=True))
+    best = max(scores[docid] for docid in ids)
+    total = {
+        docid: weight * scores[docid] / best + (1 - weight) * (vectors[docid] - low) / (high - low)
+        for docid in ids
+    }
+    return sorted(total.items(), key=lambda pair: -pair[1])
+
+
+@pytest.mark.parametrize(("hybrid", "weight"), [(True, 0.4), (0.25, 0.25), (1, 1)])
+@pytest.mark.parametrize("wanted", ["", "year >= 2011"])
+@pytest.mark.parametrize("engine", ["flat", "exact"])
+def test_hits_have_the_sum_of_both_scores(
+    index: m2dr.Index, hybrid: float, weight: float, wanted: str, engine: str
+) -> None:
+    index = m2dr.open_index("indexes/c", model=index.resolved.model, engine=engine, **FP32)
+
+    hits = index.search(QUERY, k=20, filter=wanted, hybrid=hybrid).hits
+
+    by_hand = expected(index, weight, wanted)
+    np.testing.assert_allclose(
+        [hit.score for hit in hits], [score for _, score in by_hand], atol=1e-4
+    )
+    vectors = {hit.docid: hit.score for hit in index.search(QUERY, k=20, filter=wanted).hits}
+    for hit in hits:
+        assert hit.score == pytest.approx(dict(by_hand)[hit.docid], abs=1e-4)
+        assert hit.vector_score == pytest.approx(vectors[hit.docid], abs=1e-5)
+        assert hit.bm25_score is not None
+    assert index.search(QUERY, k=1).hits[0].bm25_score is None
+
+
+def test_words_follow_the_documents(index: m2dr.Index) -> None:
+    (path,) = Path("indexes").rglob(BM25)
+    before, built = path.read_bytes(), path.stat().st_mtime_ns
+    rare = [{"id": "new", "text": "zebras"}]
+
+    index.add(rare)
+    assert index.search("zebra", k=1, hybrid=1).hits[0].docid == "new"
+    index.delete(["d3", "new"])
+    assert index.search("zebra", k=1, hybrid=0.9).hits[0].bm25_score == 0
+    index.add([DOCUMENTS[3]])
+
+    index.search(QUERY, hybrid=True)
+    kept = path.stat().st_mtime_ns
+    index_corpus(IndexRequest("indexes/c", index.resolved.model, **FP32))
+    assert path.stat().st_mtime_ns == kept > built
+    assert path.read_bytes() != before  # d3 is last now
+    path.write_bytes(before[:-9])
+    assert index.searcher().where("", 1.0)
+    fresh = m2dr.open_index("indexes/c", model=index.resolved.model, **FP32)
+    assert fresh.search("list", k=1, hybrid=1).hits[0].bm25_score
+    index_corpus(IndexRequest("indexes/c", index.resolved.model, language="none", **FP32))
+    assert Bm25.open(path, fresh.searcher().documents.docids).language == "none"
+    with pytest.raises(UserError, match="no stemmer of 'klingon'"):
+        index_corpus(IndexRequest("indexes/c", index.resolved.model, language="klingon", **FP32))
+
+
+def test_the_command_line(index: m2dr.Index) -> None:
+    words = ("search", "--corpus", "indexes/c", "--model", index.resolved.model)
+    words += ("--device", "cpu", "--dtype", "fp32", "-k", "3")
+    hits = index.search(QUERY, k=3, hybrid=0.4).hits
+
+    for given in (("--hybrid", QUERY), ("--hybrid", ".4", QUERY), (QUERY, "--hybrid")):
+        table = json.loads(CliRunner().invoke(main, [*words, *given, "--json"]).stdout)
+        scores = [hit["score"] for hit in table["hits"]]
+        assert scores == pytest.approx([hit.score for hit in hits], abs=1e-3)
+        assert table["hits"][0]["bm25_score"] == pytest.approx(hits[0].bm25_score)
+    shown = CliRunner().invoke(main, [*words, "--hybrid", ".3", QUERY])
+    assert f"BM25 {hits[0].bm25_score:.2f})" in shown.stdout
+    assert "BM25 by 0.3" in shown.stderr
+    assert (
+        "1.5 is not from 0 to 1"
+        in CliRunner().invoke(main, [*words, "--hybrid", "1.5", QUERY]).stderr
+    )
+
+
+def test_a_weight_of_one_is_bm25(tiny_backbone: Path, tiny_corpus: Path, tmp_path: Path) -> None:
+    """A run of a search and the grid of `m2dr evaluate` have the same rankings."""
+    asked = {"corpus": str(tiny_corpus), "model": str(tiny_backbone), "root": tmp_path / "i"}
+    index_corpus(IndexRequest(dims=(8,), **asked, **FP32))
+    queries = open_dataset(str(tiny_corpus)).queries("test")
+    bm25(Bm25Request(tmp_path / "bm25.trec", str(tiny_corpus), split="test"))
+    words = read_run(tmp_path / "bm25.trec")
+
+    for weight in (0.0, 0.3, 1.0):
+        report = evaluate(
+            EvaluateRequest(
+                corpora=(str(tiny_corpus),), models=(str(tiny_backbone),), split="test",
+                layers=(4,), dims=(8,), runs="all", hybrid=weight, out=tmp_path / "results",
+                root=tmp_path / "i", **FP32,
+            )
+        )  # fmt: skip
+        name = report.grids[0].model
+        assert ("hybrid" in name) == bool(weight)
+        made = read_provenance(report.folder / name)
+        assert made is not None
+        assert made.hybrid == weight
+        grid = read_run(report.folder / name / "runs" / "L4D8.trec")
+        searcher = Searcher(SearchRequest(dim=8, hybrid=weight, **asked, **FP32))
+        mine = searcher.run([Query(query.id, query.text) for query in queries], 1000)
+        for query, ranking in mine.rankings.items():
+            scores, theirs = (
+                dict(zip(ranking.docids, ranking.scores, strict=True)),
+                grid.rankings[query],
+            )
+            assert {*theirs.docids} == {*ranking.docids}
+            own = [scores[docid] for docid in theirs.docids]
+            np.testing.assert_allclose(theirs.scores, own, atol=1e-3)
+            if weight == 1:
+                best = [
+                    scores[docid] * words.rankings[query].scores[0]
+                    for docid in words.rankings[query].docids
+                ]
+                np.testing.assert_allclose(words.rankings[query].scores, best, rtol=1e-5)
