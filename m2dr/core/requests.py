@@ -557,6 +557,9 @@ class PickRequest:
     measure: str = option(
         "", "Measure of quality; that of --at-least by default, or else nDCG@10 or the first one."
     )
+    hybrid: float = option(
+        0.0, f"Of the results with BM25 of this weight, {HYBRID} by default.", most=1, bare=HYBRID
+    )
 
 
 @dataclass(frozen=True)

@@ -358,6 +358,11 @@ class Provenance:
     hybrid: float = 0.0  # weight of BM25
 
 
+def hybrid_name(name: str, weight: float) -> str:
+    """Return the name of the folder of results with BM25 of a weight beside vectors."""
+    return f"{name}.hybrid-{weight:g}" if weight else name
+
+
 def read_provenance(folder: Path) -> Provenance | None:
     """Read made.json of a grid's folder; None where there is none.
 

@@ -189,6 +189,7 @@ class IndexAnswer(BaseModel):
     fields: list[str]
     examples: list[str]
     costs: list[Cost]
+    hybrid: float = Field(description="Weight of BM25 where a search gives none.")
     grid: GridAnswer | None
 
 

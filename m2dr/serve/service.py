@@ -408,7 +408,7 @@ class Service:
             "dims": list(index.dims[index.full.layer]), "full": str(index.full),
             "similarity": index.card.similarity, "fields": sorted(index.kinds),
             "examples": index.examples(), "costs": index.costs(),
-            "grid": grid_table(grid) if grid else None,
+            "hybrid": self._hybrid, "grid": grid_table(grid) if grid else None,
         }  # fmt: skip
 
     def openai_models(self) -> Table:

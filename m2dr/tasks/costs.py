@@ -27,7 +27,7 @@ from m2dr.evaluate.costs import (
     search_multiply_adds,
     write_costs,
 )
-from m2dr.index.bm25 import Hybrid
+from m2dr.index.bm25 import BM25, Hybrid
 from m2dr.index.exit_files import fitting_exits, no_exits
 from m2dr.index.faiss import build_index, open_index
 from m2dr.index.manifest import store_folder
@@ -130,8 +130,10 @@ def measure_costs(request: CostsRequest, out: Path | None = None) -> Costs:
             for dim in sorted({cut.dim for cut in cuts})
         }
     searched: Mapping[int, Searchable | Hybrid] = indexes
+    words_bytes = 0
     if request.hybrid:
         words = open_words(store, dataset)
+        words_bytes = (store.folder.parent / BM25).stat().st_size // store.documents
         searched = {dim: Hybrid(each, words, request.hybrid) for dim, each in indexes.items()}
         machine += f"; with BM25 of weight {request.hybrid:g}"
     times = query_times(encoders, layers, searched, texts, request.rounds)
@@ -151,7 +153,7 @@ def measure_costs(request: CostsRequest, out: Path | None = None) -> Costs:
             latency_p50_ms=float(p50),
             latency_p95_ms=float(p95),
             documents_per_second=speeds[sources[cut.layer]],
-            bytes_per_document=bytes_per_document(cut.dim),
+            bytes_per_document=bytes_per_document(cut.dim) + words_bytes,
             multiply_adds=round(encoding) + search_multiply_adds(store.documents, cut.dim),
             parameters=parameters_of(encoders.by_layer[cut.layer], cut.layer),
         )

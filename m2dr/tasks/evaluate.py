@@ -29,6 +29,7 @@ from m2dr.evaluate.grid import (
     Provenance,
     as_json,
     average,
+    hybrid_name,
     package_versions,
     read_provenance,
     text_tables,
@@ -300,7 +301,7 @@ def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> G
     layers, dims = (tuple(sorted(set(each))) for each in zip(*map(astuple, cuts), strict=True))
     searched = pairing(card, layers, request.documents, by_index)
     name += searched.suffix + (f".{request.exits}-exits" if request.exits else "")
-    name += f".hybrid-{request.hybrid:g}" if request.hybrid else ""
+    name = hybrid_name(name, request.hybrid)
     folder = corpus.folder / name
     with lock_folder(folder):
         made = read_provenance(folder)

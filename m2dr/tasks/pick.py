@@ -23,7 +23,7 @@ from m2dr.evaluate.costs import (
     read_costs,
     with_unit,
 )
-from m2dr.evaluate.grid import Grid, aligned, format_score, read_provenance
+from m2dr.evaluate.grid import Grid, aligned, format_score, hybrid_name, read_provenance
 from m2dr.tasks.compare import USUAL, grid_of
 
 
@@ -117,7 +117,9 @@ def pick_cut(request: PickRequest) -> Choice:
         UserError: there is no grid, or its costs are not known and cannot be measured; or no cut
             fits, with the nearest ones and what they lack.
     """
-    grid = grid_of(request.folder)
+    folder = request.folder
+    folder = folder.with_name(hybrid_name(folder.name, request.hybrid))
+    grid = grid_of(folder)
     floor_of, floor = request.at_least or ("", None)
     if floor_of and request.measure not in ("", floor_of):
         raise UserError(
@@ -137,11 +139,11 @@ def pick_cut(request: PickRequest) -> Choice:
                 f"The {measure} of {grid.model} at {whole} is {values[whole]:g}, of which no share "
                 f"can be kept; give a floor as --at-least {measure}=VALUE."
             )
-    if not (request.folder / COSTS).exists():
+    if not (folder / COSTS).exists():
         raise UserError(
             f"The costs of {grid.model} were never measured; evaluate retrieval --costs does it."
         )
-    costs = read_costs(request.folder)
+    costs = read_costs(folder)
     candidates = priced(grid, costs, measure, request.percentile)
     ceilings = {
         LATENCY: request.latency_ms,
@@ -153,7 +155,7 @@ def pick_cut(request: PickRequest) -> Choice:
     if chosen is None:
         raise UserError(nothing_fits(candidates, budget, measure))
     notes = []
-    made = read_provenance(request.folder)
+    made = read_provenance(folder)
     if made and made.fingerprint != costs.fingerprint:
         notes.append(
             f"the costs are of {costs.model} with other weights than the results have; measure "

@@ -380,6 +380,8 @@ def measure_grid(
         ),
     )
     notes = tuple(_notes(task, card, pairing, ranker.by_index))
+    if ranker.hybrid:
+        notes = (f"BM25 of weight {ranker.hybrid:g} beside the vectors", *notes)
     grid = Grid(name, task.dataset.name, task.split, queries, cells, notes, checks=checks)
     write_grid(grid, folder)
     return replace(grid, cells={cut: cells[cut] for cut in asked})

@@ -66,6 +66,21 @@ def test_dim_that_was_not_built_is_scanned(server: Server, index: Index) -> None
     assert server.hits(query=QUERIES[0], dim=8) == [hit.docid for hit in expected]
 
 
+@pytest.mark.parametrize(("hybrid", "weight"), [(True, 0.4), (0.7, 0.7), (False, 0), (None, 0)])
+def test_words_beside_vectors(
+    server: Server, index: Index, hybrid: float | None, weight: float
+) -> None:
+    expected = index.search(QUERIES, layer=1, dim=16, k=7, hybrid=hybrid)
+
+    answer = server.search(queries=QUERIES, layer=1, dim=16, k=7, hybrid=hybrid)
+
+    assert answer["hybrid"] == weight
+    for mine, theirs in zip(answer["results"], expected, strict=True):
+        for hit, other in zip(mine["hits"], theirs.hits, strict=True):
+            assert hit["score"] == pytest.approx(other.score, abs=1e-4)
+            assert hit.get("bm25_score") == pytest.approx(other.bm25_score)
+
+
 def test_untrained_cut_is_said(server: Server) -> None:
     assert server.search(query=QUERIES[0], dim=8).get("warning") is None
     assert "L4D4 was not trained" in server.search(query=QUERIES[0], dim=4)["warning"]
@@ -165,6 +180,7 @@ def test_a_grid_of_other_exits_is_not_shown(
     assert find_grid(None, "c", "print", "") is None
     with pytest.raises(UserError, match="other exits than those that are served"):
         find_grid(folder, "c", "print", "")
+    assert find_grid(None, "c", "print", "exits", hybrid=0.4) is None
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from world import WORDS
 import m2dr
 from m2dr.cli import main
 from m2dr.core.errors import UserError
-from m2dr.core.records import Query
+from m2dr.core.records import Cut, Query
 from m2dr.core.requests import Bm25Request, EvaluateRequest, IndexRequest, SearchRequest
 from m2dr.data.loaders import open_dataset
 from m2dr.evaluate.grid import read_provenance
@@ -130,7 +130,7 @@ def test_a_weight_of_one_is_bm25(tiny_backbone: Path, tiny_corpus: Path, tmp_pat
         report = evaluate(
             EvaluateRequest(
                 corpora=(str(tiny_corpus),), models=(str(tiny_backbone),), split="test",
-                layers=(4,), dims=(8,), runs="all", hybrid=weight, out=tmp_path / "results",
+                layers=(4,), dims=(8,), runs="all", hybrid=weight, costs=weight == 0.3, out=tmp_path / "results",
                 root=tmp_path / "i", **FP32,
             )
         )  # fmt: skip
@@ -139,6 +139,12 @@ def test_a_weight_of_one_is_bm25(tiny_backbone: Path, tiny_corpus: Path, tmp_pat
         made = read_provenance(report.folder / name)
         assert made is not None
         assert made.hybrid == weight
+        for costs in report.costs:
+            assert "with BM25 of weight 0.3" in costs.machine
+            assert costs.cells[Cut(4, 8)].bytes_per_document > 4 * 8
+            read = ("--quality", "90%", "--hybrid", ".3")
+            picked = CliRunner().invoke(main, ["pick", str(report.folder / "tiny-bert"), *read])
+            assert picked.stdout.startswith("L4D8: ")
         grid = read_run(report.folder / name / "runs" / "L4D8.trec")
         searcher = Searcher(SearchRequest(dim=8, hybrid=weight, **asked, **FP32))
         mine = searcher.run([Query(query.id, query.text) for query in queries], 1000)

@@ -55,6 +55,16 @@ def test_bytes_and_multiply_adds_are_limits_too(folder: Path) -> None:
     assert picked(folder=folder, bytes_per_document=32, latency_ms=1) == Cut(1, 8)
 
 
+def test_a_hybrid_has_results_of_its_own(folder: Path) -> None:
+    better = [(layer, dim, 1 - quality, p50, p95) for layer, dim, quality, p50, p95 in TABLE]
+    results(folder.with_name("mine.hybrid-0.4"), better)
+
+    assert picked(folder=folder) == Cut(4, 32)
+    assert picked(folder=folder, hybrid=0.4) == Cut(1, 8)
+    with pytest.raises(UserError, match=r"mine\.hybrid-0\.2"):
+        picked(folder=folder, hybrid=0.2)
+
+
 def test_a_floor_may_be_a_value_of_any_measure(folder: Path) -> None:
     found = pick_cut(PickRequest(folder, at_least=("RR@10", 0.7)))
 

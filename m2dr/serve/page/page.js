@@ -17,7 +17,7 @@ const PALETTE = [
 const BRIGHT = 0.179; // the luminance from which black text has more contrast than white
 
 const at = (id) => document.getElementById(id);
-const state = { query: "", filter: "", index: null, layer: 0, dim: 0 };
+const state = { query: "", filter: "", hybrid: false, index: null, layer: 0, dim: 0 };
 let indexes = [];
 let answer = null; // the last answer that was drawn
 let asked = 0; // number of the last request; answers to earlier ones are dropped
@@ -95,6 +95,7 @@ function readAddress() {
   state.index = index.name;
   state.query = given.get("q") ?? "";
   state.filter = index.fields?.length ? given.get("filter") ?? "" : "";
+  state.hybrid = given.has("hybrid") ? given.get("hybrid") === "1" : index.hybrid > 0;
   state.layer = number("layer", index.layers);
   state.dim = number("dim", index.dims);
 }
@@ -106,6 +107,7 @@ function writeAddress() {
   kept.set("dim", state.dim);
   if (indexes.length > 1) kept.set("index", state.index);
   if (state.filter) kept.set("filter", state.filter);
+  if (state.hybrid !== current().hybrid > 0) kept.set("hybrid", state.hybrid ? 1 : 0);
   history.replaceState(null, "", `#${kept}`);
 }
 
@@ -144,7 +146,7 @@ function sentence(said) {
 function request(more = {}) {
   return {
     query: state.query, k: K, layer: state.layer, dim: state.dim, index: state.index,
-    filter: state.filter || null, ...more,
+    filter: state.filter || null, hybrid: state.hybrid && (current().hybrid || true), ...more,
   };
 }
 
@@ -457,7 +459,9 @@ function row(hit, changed) {
     badge.append(element("span", { textContent: text, ariaHidden: "true" }), element("span", { className: "unseen", textContent: words }));
     made.append(badge);
   }
-  const facts = `${hit.score.toFixed(3)}${hit.title && hit.title !== hit.docid ? ` · ${hit.docid}` : ""}`;
+  const parts = hit.bm25_score == null ? ""
+    : ` · vectors ${hit.vector_score?.toFixed(3) ?? "–"} · BM25 ${hit.bm25_score.toFixed(2)}`;
+  const facts = `${hit.score.toFixed(3)}${parts}${hit.title && hit.title !== hit.docid ? ` · ${hit.docid}` : ""}`;
   made.append(title, element("p", { className: "text", textContent: hit.text ?? "" }),
     element("p", { className: "facts", textContent: facts }));
   made.dataset.docid = hit.docid;
@@ -541,6 +545,7 @@ function show() {
   readAddress();
   at("query").value = state.query;
   at("filter").value = state.filter;
+  at("hybrid").checked = state.hybrid;
   drawIndex();
   drawCut();
   clear();
@@ -573,6 +578,10 @@ function listenToTexts() {
   at("filter").addEventListener("input", (event) => {
     state.filter = event.target.value;
     setQuery(state.query, TYPING_MS);
+  });
+  at("hybrid").addEventListener("change", (event) => {
+    state.hybrid = event.target.checked;
+    setQuery(state.query, 0);
   });
   at("examples").addEventListener("click", (event) => {
     if (event.target.localName !== "button") return;
