@@ -81,8 +81,8 @@ def train(
     cls=settings_command(FitSettings),
 )
 @settings_of(
-    FitSettings, "fitted", "backbone", "revision", "corpus", "texts", "rotation", "inputs",
-    "documents", "identity", "seed", "device", "dtype", resumes=False,
+    FitSettings, "fitted", "backbone", "revision", "corpus", "texts", "rotation",
+    "language", "seed", "device", "dtype", resumes=False,
 )  # fmt: skip
 def fit(settings: FitSettings, folder: Path, overwrite: bool) -> None:
     """Make every layer and prefix retrieve by least squares.
@@ -163,9 +163,9 @@ def corpus(request: requests.IndexRequest, resume: bool) -> None:
 @index.task("index fit", "index fit --corpus scifact --model minilm", name="fit")
 @takes(requests.FitIndexRequest)
 def index_fit(request: requests.FitIndexRequest) -> None:
-    """Fit exits on the documents of an index that has none.
+    """Fit words and exits on the documents of an index that has none.
 
-    Queries of any layer search it then.
+    Queries of any layer search it then, and layer 0 runs none.
     """
     from m2dr.tasks.fit_index import fit_index
 

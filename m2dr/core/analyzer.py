@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
@@ -17,8 +18,12 @@ _MARKS = (
 _LETTER = rf"(?:[^\W_]|[{_MARKS}])"
 # A word, or an identifier of words that dots and underscores join.
 _WORD = re.compile(rf"{_LETTER}+(?:[._]+{_LETTER}+)*")
-# The words of an identifier, two letters each or joined by dots and underscores: no mRNA is cut.
-_PART = re.compile(r"[._]+|(?<=[a-z][a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z][a-z])")
+# The words of an identifier, two letters each or joined by dots and underscores: no mRNA is cut;
+# and letters beside digits, as in IL6.
+_PART = re.compile(
+    r"[._]+|(?<=[a-z][a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z][a-z])"
+    r"|(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])"
+)
 # Scripts without spaces: Thai, Lao, Tibetan, Myanmar, Khmer, kana, and Han.
 _UNSPACED = re.compile(
     "([\u0e00-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff"
@@ -66,6 +71,14 @@ class Analyzer:
             stems += known
         return stems
 
+    def forms(self) -> dict[str, str]:
+        """Return a word of each stem, as it was first written in the texts until now."""
+        forms: dict[str, str] = {}
+        for word, stems in self._stems.items():
+            if len(stems) == 1:
+                forms.setdefault(stems[0], word)
+        return forms
+
     def _analyzed(self, word: str) -> list[str]:
         if _UNSPACED.search(word):
             pieces = [piece for piece in _UNSPACED.split(word) if piece]
@@ -91,3 +104,35 @@ def _stemmer(language: str) -> Any:  # a function of a word
         languages = ["none", *Stemmer.algorithms()]
         raise UserError(f"There is no stemmer of {language!r}. {nearest(language, languages)}")
     return Stemmer.Stemmer(language).stemWord
+
+
+# Frequent words of languages.
+_FREQUENT = {
+    "danish": "og er det ikke af på til som med",
+    "dutch": "het een van niet dat voor zijn met aan",
+    "english": "the of and is that this with from are",
+    "finnish": "ja on ei että se oli kun mutta myös",
+    "french": "le les des est une dans qui pour sur",
+    "german": "der die und das nicht ist mit von auch",
+    "hungarian": "és hogy nem az egy meg csak volt ez",
+    "italian": "il che di è della non sono gli una",
+    "norwegian": "og ikke av det på som til fra være",
+    "portuguese": "não uma os que do da em com para",
+    "romanian": "și nu în este care cu sau pe fost",
+    "russian": "и в не на что с как это по",
+    "spanish": "el los las que una por con del es",
+    "swedish": "och att det inte som är av för den",
+    "turkish": "ve bir bu için ile olarak daha çok gibi",
+}
+
+
+def language_of(texts: Iterable[str]) -> str:
+    """Return the language whose frequent words are most of the words of some texts.
+
+    English where they are fewer than 2 % of the words in every language.
+    """
+    split = Analyzer("none")
+    counts = Counter(word for text in texts for word in split(text))
+    shares = {name: sum(counts[word] for word in own.split()) for name, own in _FREQUENT.items()}
+    best = max(shares, key=shares.__getitem__)
+    return best if shares[best] >= 0.02 * counts.total() else "english"

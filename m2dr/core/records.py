@@ -16,7 +16,7 @@ class Cut:
     """The first `layer` transformer layers and the first `dim` dims of the embedding.
 
     `layer` counts transformer layers: 12 is all of BERT-base. Layer 0 runs none of them; it is the
-    static token table of a fitted model. The two numbers mean the same in every option, manifest
+    words alone, of a fitted model. The two numbers mean the same in every option, manifest
     and file name.
 
     >>> str(Cut(layer=4, dim=128)), str(Cut(layer=0, dim=64))
@@ -172,21 +172,6 @@ class Run:
 
 
 Rotation = Literal["pca", "learned", "none"]
-FitInputs = Literal["tokens+layer", "layer", "all-layers"]
-TOKENS = 0  # among the inputs of an exit: the token features of the text
-
-
-def inputs_of(layer: int, inputs: FitInputs) -> tuple[int, ...]:
-    """Return the inputs of a layer's exit: numbers of layers, then TOKENS.
-
-    >>> inputs_of(2, "tokens+layer"), inputs_of(2, "all-layers"), inputs_of(0, "layer")
-    ((2, 0), (1, 2, 0), (0,))
-    """
-    if layer == 0:
-        return (TOKENS,)
-    if inputs == "all-layers":
-        return (*range(1, layer + 1), TOKENS)
-    return (layer, TOKENS) if inputs == "tokens+layer" else (layer,)
 
 
 @dataclass(frozen=True)
@@ -197,9 +182,9 @@ class FitRecord:
     texts: int
     snippets: int  # parts of these texts that were also read, as queries
     rotation: Rotation
-    inputs: FitInputs
-    identity: int  # random features per token
-    ridges: tuple[float, ...]  # λ of layers 0 to L - 1
+    words: int  # of layer 0
+    language: str  # of their stems
+    ridges: tuple[float, ...]  # λ of layers 1 to L - 1
     cosines: tuple[float | None, ...]  # of the same layers, on held-out texts; None without these
 
 
@@ -207,8 +192,7 @@ class FitRecord:
 # sentence-transformers: maximum, sum divided by √length, mean weighted by position from 1.
 Pooling = Literal["cls", "mean", "last", "max", "mean_sqrt_len_tokens", "weightedmean"]
 Similarity = Literal["dot", "cosine"]
-# What a model ends in: "table" is a fitted exit of the last layer, folded into a table of tokens.
-ModelExit = Literal["none", "linear", "fitted", "table"]
+ModelExit = Literal["none", "linear", "fitted"]
 Attention = Literal["causal", "bidirectional"]
 
 PRETRAINED = "smae"  # the variant of a backbone that `m2dr pretrain` made
@@ -277,7 +261,7 @@ class ModelCard:
 
     @property
     def lowest_layer(self) -> int:
-        """The first layer with vectors: 0, the static token table, of a fitted model, else 1."""
+        """The first layer with vectors: 0, words alone, of a fitted model, else 1."""
         return 0 if self.exit_head == "fitted" else 1
 
     @property

@@ -155,6 +155,9 @@ class FitIndexRequest(_OfIndexes):
     corpus: str = corpus_option()
     model: str = option("", NEWEST)
     overwrite: bool = option(False, "Replace the exits of the index.")
+    language: str = option(
+        "", "Language of the words, as Snowball calls it, or none; that of the texts by default."
+    )
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,13 @@ import msgspec
 
 from m2dr.core.errors import UserError, nearest, suggestion
 from m2dr.core.option import Option, option, option_of
-from m2dr.core.records import Attention, Cut, FitInputs, Pooling, Rotation, Similarity
+from m2dr.core.records import Attention, Cut, Pooling, Rotation, Similarity
 from m2dr.core.variants import (
     CHOICES,
     FAITHFUL,
     VARIANTS,
     Candidates,
     Distill,
-    DocumentLayer,
     Loss,
     Variant,
 )
@@ -30,11 +29,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Class = TypeVar("Class")
 Settings = TypeVar("Settings", bound="RunSettings | FitSettings")
 LARGEST_SEED = 2**32 - 1
-LARGEST_IDENTITY = 8192  # the moments of a fit are this many numbers squared, of 8 bytes each
-RIDGE_RANGE = (
-    1e-10,
-    1e10,
-)  # float64 does not tell a smaller ridge from 0, nor a larger one from no fit
 
 CONFIGS = Path(__file__).parents[1] / "configs"  # files of settings that are installed
 REPORTERS = ("tensorboard", "wandb", "mlflow", "trackio")
@@ -292,16 +286,11 @@ class FitSettings:
     corpus: str = option(
         "pydocs", "What to read, as for `m2dr train`; .txt files too, and several joined by commas."
     )
-    texts: int = option(0, "Texts to read; 0: until more texts make the exits no better.")
+    texts: int = option(0, "Texts to read, at most; 0: 20,000.")
     length: int = option(64, "Tokens of a text that are read, at most.", least=1)
     rotation: Rotation = option("learned", "Rotation of the embedding, for its prefixes.")
-    inputs: FitInputs = option("tokens+layer", "What an exit reads.")
-    documents: DocumentLayer = option("last", "Layer of the documents for a shallow query.")
-    identity: int = option(
-        0, "Random signs per token, which tell tokens apart.", most=LARGEST_IDENTITY
-    )
-    ridge: float = option(
-        0.0, "Ridge, relative to the mean of the diagonal; 0: chosen on held-out texts."
+    language: str = option(
+        "", "Language of the words, as Snowball calls it, or none; that of the texts by default."
     )
     seed: int = option(13, "Same seed, same model.", most=LARGEST_SEED)
     device: str = option("auto", "auto, cpu, cuda or cuda:N.")
@@ -309,10 +298,8 @@ class FitSettings:
     revision: str = option("", "Branch, tag or commit of an id; its main branch by default.")
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong although each value alone is fine."""
-        low, high = RIDGE_RANGE
-        if self.ridge > 0 and not low <= self.ridge <= high:
-            yield f"ridge is 0, or from {low:g} to {high:g}"
+        """Yield what is wrong although each value alone is fine: nothing."""
+        yield from ()
 
 
 def read_settings(

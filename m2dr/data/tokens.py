@@ -68,17 +68,6 @@ class Ragged:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def some(self, rows: Sequence[int] | Ints) -> "Ragged":
-        """Return a selection of the rows, in this order.
-
-        >>> Ragged.of([[7, 8, 9], [5], [6, 4]]).some([2, 0]).tokens.tolist()
-        [6, 4, 7, 8, 9]
-        """
-        ends = self.lengths.cumsum()
-        parts = [self.tokens[ends[row] - self.lengths[row] : ends[row]] for row in rows]
-        empty = np.empty(0, np.int32)
-        return Ragged(np.concatenate([empty, *parts]), self.lengths[rows])
-
     def pad(self, rows: Sequence[int] | Ints, pad_id: int) -> tuple[Ints, Ints]:
         """Return a selection of the rows as `pad` does: ids [B, T], and mask [B, T]."""
         lengths = self.lengths[rows]

@@ -32,7 +32,8 @@ from m2dr.index.manifest import EXITS, STORE, Label, StoreManifest
 # Documents of which exits are fitted by default. On parts of NFCorpus layers 0 to 4 of MiniLM keep
 # .74 to .76 of the full model's nDCG@10 with 50 documents, .81 to .86 with 200, .84 to .9 with 400.
 FEWEST = 200
-MOST = 20_000  # documents of a fit; more hardly help, and cost time and disk space
+MOST = 20_000  # documents whose states are read; more hardly help, and cost time and disk space
+MOST_WORDS_OF = 250_000  # documents whose words are read
 
 
 def exits_folder(store: Path) -> Path:
@@ -107,15 +108,11 @@ class StateFile:
     Attributes:
         texts: digest of the texts of the whole shard.
         encoding: digest of how they were encoded, as `encoding_of` gives it.
-        tokens: of the n documents, one after the other.
-        lengths: [n].
         states: [n, D] as `Encoder.states` gives them.
     """
 
     texts: str
     encoding: str
-    tokens: NDArray[np.int32]
-    lengths: NDArray[np.int64]
     states: NDArray[np.float32]
 
     def write(self, folder: Path, number: int) -> None:
@@ -126,8 +123,6 @@ class StateFile:
             allow_pickle=False,
             texts=np.array(self.texts),
             encoding=np.array(self.encoding),
-            tokens=self.tokens,
-            lengths=self.lengths,
             states=self.states,
         )
         write_bytes(_state_path(folder, number), data.getbuffer())
@@ -142,7 +137,7 @@ class StateFile:
         try:
             with np.load(data, allow_pickle=False) as file:
                 words = (str(file["texts"]), str(file["encoding"]))
-                found = cls(*words, file["tokens"], file["lengths"], file["states"])
+                found = cls(*words, file["states"])
         except (ValueError, KeyError, EOFError, BadZipFile):
             return None
         return found if words == (texts, encoding) else None

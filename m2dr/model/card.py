@@ -69,12 +69,12 @@ def write_readme(
     write, such as a license. Texts of users are escaped, or written in JSON and Python.
 
     Args:
-        card: of the model; of a table of layer 0, that of the full model.
+        card: of the model; of the words of layer 0, that of the full model.
         folder: to write into.
         settings: of the training or the fit.
         grids: what was measured.
         export: of an exported cut.
-        more: what the template needs for a graph (module, pad_id, side) or for a table of layer 0
+        more: what the template needs for a graph (module, pad_id, side) or for words alone
             (fitted_on, dim).
 
     Raises:

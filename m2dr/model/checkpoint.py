@@ -44,16 +44,14 @@ from m2dr.model.hub import (
     RECORD,
     RUN,
     SETTINGS,
-    STATIC,
-    TABLE_CHAIN,
     TOKENIZER,
     WEIGHTS,
     WEIGHTS_INDEX,
+    WORDS,
     behind_pooling,
     find_folder,
     is_half_written,
     revision_of,
-    table_chain,
     transformer_folder,
 )
 from m2dr.model.st_folder import card_of_folder, embedding_width, lowercases
@@ -134,7 +132,7 @@ def read_card(
         raise UserError(
             f"{path} has texts of {longest} tokens, and the encoder beside it reads {sizes.tokens}."
         )
-    for file in {"linear": (HEADS,), "fitted": (EXITS, STATIC)}.get(card.exit_head, ()):
+    for file in {"linear": (HEADS,), "fitted": (EXITS, WORDS)}.get(card.exit_head, ()):
         if not (folder / file).exists():
             raise UserError(f"{folder} lacks {file}, and {CARD} says that the model has it.")
     if fingerprint(folder, card) != card.fingerprint:
@@ -184,7 +182,7 @@ def fingerprint(folder: Path, card: ModelCard) -> str:
     """
     folder = folder.resolve()
     inner = transformer_folder(folder)
-    behind = [*table_chain(folder), *behind_pooling(folder, card.similarity)]
+    behind = behind_pooling(folder, card.similarity)
     files = [
         file for name in ("config.json", *TOKENIZERS, *SETTINGS) for file in _files(inner, name)
     ]
@@ -253,8 +251,7 @@ def check_exits(folder: Path, fingerprint: str, *names: str) -> None:
             f"{fingerprint[:12]} was to have them; fit them again."
         )
     digests = dict(record.files)
-    own = digests.keys() & {TOKENIZER} if STATIC in names else ()  # layer 0 may have one
-    for path in (folder / name for name in (*names, *own)):
+    for path in (folder / name for name in names):
         if not path.is_file() or sha256_of(path) != digests.get(path.name):
             raise UserError(f"{path} is missing or not the file that was written; fit it again.")
 
@@ -269,7 +266,7 @@ def ends_fitted(name: str | Path) -> bool:
 
     card = read_card(name)
     fitted = card.exit_head == "fitted" and card.layers > 0
-    return card.exit_head == "table" or (fitted and has_exit(find_folder(str(name)), card.layers))
+    return fitted and has_exit(find_folder(str(name)), card.layers)
 
 
 def refuse_ended(name: str | Path) -> None:
@@ -317,7 +314,7 @@ def load(
     folder, card = find_folder(str(name)), read_card(name)
     if exits is not None:
         refuse_ended(name)
-        check_exits(exits, card.fingerprint, EXITS, STATIC)
+        check_exits(exits, card.fingerprint, EXITS, WORDS)
     config = read_config(folder)
     tokenizer = load_tokenizer(folder)
     inner = tokenizer.inner
@@ -359,14 +356,9 @@ def _give_exits(encoder: "Encoder", folder: Path, exits: Path | None) -> None:
     """Give an encoder the exit heads and the fitted exits of its folder, or those of an index."""
     from torch import nn
 
-    from m2dr.model.exits import load_exits, load_heads, read_table
+    from m2dr.model.exits import load_exits, load_heads
 
     card = encoder.card
-    if card.exit_head == "table":
-        if encoder.layers == card.layers:
-            sizes = encoder.pooled_width, card.width, len(encoder.words)
-            encoder.fitted = read_table(folder, card.layers, *sizes)
-        return
     own = card.exit_head == "fitted"
     if card.exit_head == "linear" or (own and (folder / HEADS).exists()):
         load_heads(encoder, folder)
@@ -433,7 +425,7 @@ def save(
         that the encoder has.
     """
     from m2dr.model.card import read_training_settings, write_readme
-    from m2dr.model.exits import FoldedExit, write_heads
+    from m2dr.model.exits import write_heads
 
     with folder_aside(folder) as aside:
         _write_transformer(encoder.transformer, card, aside)
@@ -442,7 +434,7 @@ def save(
         _write_exit(encoder, tokenizer, card, aside, record is not None)
         head: ModelExit = "linear" if encoder.exit_heads else "none"
         if encoder.fitted is not None:
-            head = "table" if isinstance(encoder.fitted, FoldedExit) else "fitted"
+            head = "fitted"
         card = replace(card, exit_head=head)
         write_record(aside / CARD, card)
         card = replace(card, fingerprint=fingerprint(aside, card))
@@ -455,7 +447,7 @@ def save(
         for path in folder.glob(pattern):  # of an earlier model
             path.unlink()
     for path in folder.glob("[0-9]*_*"):
-        if path.name.partition("_")[2] in (*RUN, *TABLE_CHAIN):
+        if path.name.partition("_")[2] in RUN:
             shutil.rmtree(path, ignore_errors=True)
     readable = (aside / CARD).stat().st_mode  # safetensors lets only the owner read its files
     for path in sorted(aside.iterdir(), key=lambda path: path.name == CARD):
@@ -474,24 +466,22 @@ def _write_exit(
 ) -> None:
     """Write fitted exits, and the modules that sentence-transformers runs behind the encoder.
 
-    It has none for a fitted exit that is not folded.
+    It has none for a fitted exit, to which words belong.
     """
     from m2dr.model import modules as st
-    from m2dr.model.exits import FoldedExit, last_head, write_exits, write_table
+    from m2dr.model.exits import last_head, write_exits
 
     fitted, lowers = encoder.fitted, tokenizer.lowercases
-    if isinstance(fitted, FoldedExit) or (fitted is None and alone):
-        if fitted is None:
-            rows = st.write_modules(encoder.behind, aside, st.FIRST)
-        else:
-            rows = write_table(fitted, aside)
+    if fitted is not None:
+        write_exits(fitted, aside)
+    if encoder.ends_fitted:
+        return
+    if alone and fitted is None:
+        rows = st.write_modules(encoder.behind, aside, st.FIRST)
         if card.similarity == "cosine":  # its modules cut the vectors, and may normalise them too
             rows += st.write_modules([st.Normalize()], aside, st.FIRST + len(rows))
         st.write_settings(card, aside, rows, lowers)
-        return
-    if fitted is not None:
-        write_exits(fitted, aside)
-    if not encoder.ends_fitted:
+    else:
         st.write_model_files(card, aside, encoder.behind, last_head(encoder), lowers)
 
 

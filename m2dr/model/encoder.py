@@ -12,20 +12,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from m2dr.core.errors import UserError
-from m2dr.core.records import TOKENS, ModelCard, inputs_of, pooling_modes
+from m2dr.core.records import ModelCard, pooling_modes
 from m2dr.model.backbones import attend, backbone_of
-from m2dr.model.exits import (
-    FittedExits,
-    TokenFeatures,
-    WordFeatures,
-    float32_on,
-    identity_head,
-    through,
-)
+from m2dr.model.exits import FittedExits, float32_on, identity_head, through
 
 # Shapes in this file:
 #   L layers asked for, B texts, T tokens, H width of a state, P dims of a pooled vector,
-#   W dims of the embedding, V ids of the vocabulary, F features of the tokens.
+#   W dims of the embedding, V ids of the vocabulary.
 
 ASYNCHRONOUS = ("cuda",)  # types of device that work while the processor goes on
 IN_FLIGHT = 2  # batches that a gpu has been sent and whose vectors are not read yet
@@ -153,9 +146,9 @@ class Encoder(nn.Module):
         wanted = tuple(layers or range(1, self.layers + 1))
         self._check([*wanted, *token_layers])
         pooled: dict[int, Tensor] = {}
-        needed = {layer for layer in wanted if not self._is_fitted(layer)}
-        if self.fitted is not None:
-            needed |= self.fitted.states_for(wanted)
+        needed = {layer for layer in wanted if layer or not self._is_fitted(layer)}
+        if 0 in wanted and self._is_fitted(0):
+            pooled[0] = torch.zeros(len(input_ids), 1, device=input_ids.device)
         norm = self._final_norm_of(self.transformer)
 
         def take(layer: int, states: Tensor) -> None:
@@ -168,7 +161,7 @@ class Encoder(nn.Module):
 
         if needed or token_layers:
             self._run(input_ids, attention_mask, take)
-        return torch.stack(self.embedded(wanted, pooled, input_ids, attention_mask))
+        return torch.stack(self.embedded(wanted, pooled, attention_mask))
 
     def states(
         self, input_ids: Tensor, attention_mask: Tensor | None, layers: Sequence[int] = ()
@@ -185,7 +178,7 @@ class Encoder(nn.Module):
             then the embeddings of the n layers, as `forward` gives them.
         """
         pooled = self.pooled(input_ids, attention_mask, range(1, self.layers + 1))
-        return self.join_states(pooled, input_ids, attention_mask, layers)
+        return self.join_states(pooled, attention_mask, layers)
 
     def pooled(
         self, input_ids: Tensor, attention_mask: Tensor | None, layers: Collection[int]
@@ -203,34 +196,35 @@ class Encoder(nn.Module):
     def join_states(
         self,
         pooled: Mapping[int, Tensor],
-        input_ids: Tensor,
         attention_mask: Tensor | None,
         layers: Sequence[int] = (),
     ) -> Tensor:
         """Return what `states` gives, from the pooled states of all layers from 1."""
         shallow = [pooled[layer] for layer in range(1, self.layers)]
         asked = tuple(layers) or (self.layers,)
-        found = self.embedded(asked, pooled, input_ids, attention_mask)
+        found = self.embedded(asked, pooled, attention_mask)
         return torch.cat([*shallow, *found], dim=-1)
 
     def embedded(
         self,
         layers: tuple[int, ...],
         pooled: Mapping[int, Tensor],
-        input_ids: Tensor,
         attention_mask: Tensor | None,
     ) -> list[Tensor]:
-        """Return the embeddings [B, W] of layers from pooled states [B, P]."""
+        """Return the embeddings [B, W] of layers from pooled states [B, P].
+
+        Of a fitted exit they lack what words add: zeros at layer 0.
+        """
         self._check(layers)
-        by_exit = tuple(layer for layer in layers if self._is_fitted(layer))
-        found = {
-            layer: through(self.behind, through(self.head_of(layer), pooled[layer]))
-            for layer in layers
-            if layer not in by_exit
-        }
-        if self.fitted is not None:
-            found |= self.fitted.embed(by_exit, pooled, self.words, input_ids, attention_mask)
-        return [_without_tokens_zero(found[layer], attention_mask) for layer in layers]
+        vectors = [self._embedded(layer, pooled) for layer in layers]
+        return [_without_tokens_zero(each, attention_mask) for each in vectors]
+
+    def _embedded(self, layer: int, pooled: Mapping[int, Tensor]) -> Tensor:
+        if self.fitted is None or not self._is_fitted(layer):
+            return through(self.behind, through(self.head_of(layer), pooled[layer]))
+        if layer == 0:
+            return pooled[0].new_zeros(len(pooled[0]), self.card.width)
+        return self.fitted.embed(layer, pooled[layer])
 
     def _run(self, input_ids: Tensor, attention_mask: Tensor | None, take: Listener) -> None:
         """Run the backbone, and pass the token states of each layer to `take`."""
@@ -281,14 +275,6 @@ class Encoder(nn.Module):
     ) -> Iterator[Floats]:
         """Yield the states of each batch, as `states` gives them."""
         return self._each(batches, partial(self.states, layers=layers))
-
-    def features_many(
-        self, tokens: TokenFeatures | WordFeatures, batches: Iterable[IdsAndMask]
-    ) -> Iterator[Floats]:
-        """Yield the token features of each batch, [B, F]."""
-        if isinstance(tokens, WordFeatures):
-            return self._each(batches, tokens.read)
-        return self._each(batches, partial(tokens, self.words))
 
     @torch.inference_mode()
     def _each(
@@ -425,46 +411,40 @@ def parameters_of(encoder: Encoder, layer: int) -> int:
 
     Args:
         encoder: one that holds no more layers than that.
-        layer: 0 counts its table and token weights alone, which are all that it reads.
+        layer: 0 counts its words alone, which are all that it reads.
     """
     fitted = encoder.fitted
-    if fitted is None:
-        return _numbers(encoder.parameters())
-    if layer == 0:
-        return _numbers((fitted.table, fitted.table_weights))
-    folded = 0 not in fitted.layers  # its table stands in place of the features
-    read = fitted.table if folded else fitted.tokens.single
-    return _numbers((*encoder.parameters(), read, fitted.tokens.weights))
+    words = 0
+    if fitted is not None and fitted.words is not None and layer in fitted.layers:
+        words = fitted.words.table.size + fitted.words.weights.size
+    return words if layer == 0 else _numbers(encoder.parameters()) + words
 
 
 def exit_work(encoder: Encoder) -> dict[int, int]:
     """Return the multiply-adds from a pooled state to its embedding, by layer from 1.
 
-    They are those of the exit head and the modules behind it, which a fitted exit does not have.
+    They are those of the exit head and the modules behind it, which a fitted exit does not have;
+    that one maps the vector of words too.
     """
     fitted, behind = encoder.fitted, _products(encoder.behind)
     found = {}
     for layer in range(1, encoder.layers + 1):
         if fitted is not None and layer in fitted.layers:
-            found[layer] = _products(fitted.heads[str(layer)])
+            beside = fitted.words.beside.get(layer) if fitted.words is not None else None
+            found[layer] = _products(fitted.heads[str(layer)]) + (
+                0 if beside is None else beside.size
+            )
         else:
             found[layer] = _products(encoder.head_of(layer)) + behind
     return found
 
 
 def table_work(encoder: Encoder) -> dict[int, int]:
-    """Return the multiply-adds per token of the tables that fitted exits read, by layer.
-
-    Layer 0 adds a row per token, and a layer that reads token features adds those of each token.
-    """
+    """Return the multiply-adds per word of the table that fitted exits read, by layer."""
     fitted = encoder.fitted
-    if fitted is None:
+    if fitted is None or fitted.words is None:
         return {}
-    if 0 not in fitted.layers:  # a folded exit, whose table every text adds
-        return dict.fromkeys(fitted.layers, fitted.token_work)
-    features = fitted.tokens.width(encoder.words)
-    reading = [layer for layer in fitted.layers[1:] if TOKENS in inputs_of(layer, fitted.inputs)]
-    return {0: fitted.token_work, **dict.fromkeys(reading, features)}
+    return dict.fromkeys(fitted.words.layers, fitted.words.width)
 
 
 def _products(module: nn.Module) -> int:

@@ -1,4 +1,4 @@
-"""Cut a model to one layer and dim: a folder of its own, a graph, or the table of layer 0."""
+"""Cut a model to one layer and dim: a folder of its own, a graph, or the words of layer 0."""
 
 # Shapes in this file:
 #   B texts, T tokens, P dims of a pooled vector, N and M dims of a vector before and behind a map,
@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.numpy import save as save_tensors
 from torch import Tensor, nn
 
 from m2dr.core.errors import UserError
@@ -35,13 +34,13 @@ from m2dr.model.checkpoint import (
     save_tokenizer,
 )
 from m2dr.model.encoder import Encoder, Floats, IdsAndMask
-from m2dr.model.exits import FittedExits, FoldedExit
+from m2dr.model.exits import FittedExits, linear
 from m2dr.model.graphs import RUNTIMES, write_graph_files
-from m2dr.model.hub import TOKENIZER, WEIGHTS, ListedModule
+from m2dr.model.hub import find_folder
 from m2dr.model.modules import Dense, Truncate
-from m2dr.model.st_folder import write_model_settings, write_modules_list
-from m2dr.model.static import open_static
+from m2dr.model.st_folder import write_model_settings
 from m2dr.model.tokenizer import ModelTokenizer
+from m2dr.model.words import WordTable
 
 LEAST_COSINE = 0.9999  # of a graph in fp32 to torch
 _SHAPES = ((1,), (2, 37), (1, 3, 8, 21, 60), (250,))  # words of the texts of each probe
@@ -111,22 +110,21 @@ def cut_model(model: str, cut: Cut, exits: Path | None = None) -> CutModel:
     used = exits if cut.layer < parent.layers else None
     encoder, tokenizer = load(model, cut.layer, exits=used)
     encoder.requires_grad_(False)
-    if encoder.fitted is not None and encoder.ends_fitted:
-        # The fitted exit of the last layer alone, cut to K dims.
-        fitted, head = encoder.fitted, encoder.fitted.heads[str(cut.layer)]
-        encoder.fitted = None
-        if fitted.inputs != "layer":
-            encoder.fitted = FoldedExit.of(fitted, cut.layer, encoder.words, cut.dim)
-        else:
-            assert isinstance(head, nn.Linear)
-            encoder.behind = nn.Sequential(_dense(head.weight[: cut.dim], head.bias[: cut.dim]))
+    fitted = encoder.fitted
+    if fitted is not None and encoder.ends_fitted:
+        head, words = fitted.heads[str(cut.layer)], fitted.words
+        assert isinstance(head, nn.Linear)
+        assert words is not None  # a model that was saved has them
+        alone = linear(head.weight[: cut.dim].contiguous(), head.bias[: cut.dim].contiguous())
+        encoder.fitted = FittedExits({cut.layer: alone}, words.cut(cut.layer, cut.dim))
+        encoder.behind = nn.Sequential()
     else:
         own = [module for name, module in encoder.exit_heads.items() if name == str(cut.layer)]
         encoder.behind = _joined([*own, *encoder.behind], cut.dim, encoder.pooled_width)
         encoder.fitted = None
     encoder.exit_heads = nn.ModuleDict()
-    alone = encoder.ends_fitted or bool(used) or parent.exit_head in ("linear", "table")
-    cuts = {one for one in parent.cuts if one.layer == cut.layer or not alone}
+    own_exit = encoder.ends_fitted or bool(used) or parent.exit_head == "linear"
+    cuts = {one for one in parent.cuts if one.layer == cut.layer or not own_exit}
     kept = {one for one in cuts if 0 < one.layer <= cut.layer and one.dim <= cut.dim}
     card = replace(
         parent,
@@ -134,7 +132,7 @@ def cut_model(model: str, cut: Cut, exits: Path | None = None) -> CutModel:
         width=cut.dim,
         cuts=tuple(sorted(kept | {cut})),
         documents="same",
-        exit_head="table" if encoder.ends_fitted else "none",
+        exit_head="fitted" if encoder.ends_fitted else "none",
         exported_from=parent.fingerprint,
     )
     encoder.card = card
@@ -183,18 +181,11 @@ def _dense(weight: Tensor, bias: Tensor | None = None) -> Dense:
 
 
 def write_standalone(cut: CutModel, folder: Path, record: ExportRecord) -> ModelCard:
-    """Write a cut as a folder that transformers, sentence-transformers and m2dr open.
+    """Write a cut as a folder that m2dr opens, and sentence-transformers but for a fitted exit.
 
     Raises:
-        UserError: no module of sentence-transformers expresses the exit, or `folder` holds
-            something or is being written to.
+        UserError: `folder` holds something or is being written to.
     """
-    fitted = cut.encoder.fitted
-    if isinstance(fitted, FittedExits) and fitted.inputs == "all-layers":
-        raise UserError(
-            f"{cut.cut} ends in an exit that reads the states of all layers up to it, for which "
-            "sentence-transformers has no module; export it with --format onnx."
-        )
     with locked_for_export(folder):
         return save(cut.encoder, cut.tokenizer, cut.card, folder, record)
 
@@ -222,7 +213,8 @@ def write_graph(cut: CutModel, runtime: str, folder: Path, record: ExportRecord)
     expected = [_unit(cut.encoder.embed(*probe, [layer])[0]) for probe in probes]
     with _exported(folder) as aside:
         save_tokenizer(tokenizer, aside)
-        write_graph_files(cut.encoder, layer, aside, runtime, card.similarity == "cosine")
+        unit = card.similarity == "cosine" and cut.encoder.fitted is None
+        write_graph_files(cut.encoder, layer, aside, runtime, unit)
         run = kind.open(aside, "fp32")
         vectors = [_unit(run(*probe)) for probe in probes]
         both = zip(vectors, expected, strict=True)
@@ -233,6 +225,9 @@ def write_graph(cut: CutModel, runtime: str, folder: Path, record: ExportRecord)
                 f"of the two is {lowest:.5f}; at least {LEAST_COSINE} is needed."
             )
         record = replace(record, lowest_cosine=lowest)
+        fitted = cut.encoder.fitted
+        if fitted is not None and fitted.words is not None:
+            fitted.words.write(aside)
         write_model_settings(aside, card)
         write_record(aside / EXPORTED_FILE, record)
         module, side = kind.packages[-1], tokenizer.inner.truncation_side
@@ -266,12 +261,8 @@ def _probes(tokenizer: ModelTokenizer, length: int) -> Iterator[IdsAndMask]:
         yield tokenizer.pad(tokenizer.enclosed(words))
 
 
-def write_table(model: str, folder: Path, dim: int | None, exits: Path | None) -> tuple[int, int]:
-    """Write layer 0 as a StaticEmbedding of sentence-transformers.
-
-    That takes the plain mean of the rows of a text's tokens without special ones, so that each row
-    is multiplied by its weight: the mean is parallel to the weighted mean of m2dr, of another
-    length.
+def write_words(model: str, folder: Path, dim: int | None, exits: Path | None) -> tuple[int, int]:
+    """Write layer 0, which is words.safetensors with a README.
 
     Args:
         model: folder or id.
@@ -280,23 +271,21 @@ def write_table(model: str, folder: Path, dim: int | None, exits: Path | None) -
         exits: folder of the exits of an index, in place of the model's own.
 
     Returns:
-        The numbers of tokens and of dims.
+        The numbers of words and of dims.
 
     Raises:
-        UserError: as `open_static` does, or `folder` holds something or is being written to.
+        UserError: there are no words, or fewer dims, or `folder` holds something or is being
+            written to.
     """
-    encoder = open_static(model, exits)
-    dim = encoder.table.check(dim)
-    ids = np.arange(min(encoder.tokenizer.last_id + 1, encoder.table.tokens))
-    rows = encoder.table.rows(ids, dim) * encoder.table.weights[ids, None]
+    card = read_card(model)
+    words = WordTable.open(exits or find_folder(model))
+    card.check(Cut(card.layers, dim or card.width))
+    words = words.cut(0, dim or card.width)
     with _exported(folder) as aside:
-        (aside / WEIGHTS).write_bytes(save_tensors({"embedding.weight": rows}))
-        write_modules_list(aside, [ListedModule("StaticEmbedding", "")])
-        write_model_settings(aside, encoder.card)
-        encoder.tokenizer.write(aside / TOKENIZER, encoder.card.query_length)
+        words.write(aside)
         fitted_on = "texts of the model's fit"
         if exits is not None:
             record = read_record(exits / EXITS_FILE, IndexExits)
             fitted_on = f"{record.fit.texts:,} documents of the index of {record.corpus}"
-        write_readme(encoder.card, aside, fitted_on=fitted_on, dim=dim)
-    return rows.shape
+        write_readme(card, aside, fitted_on=fitted_on, dim=words.width)
+    return len(words.rows), words.width

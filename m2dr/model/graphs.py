@@ -39,7 +39,6 @@ from m2dr.model.backbones import backbone_of, sizes_of
 from m2dr.model.checkpoint import load, load_tokenizer, read_card
 from m2dr.model.devices import DTYPES, choose_device, choose_dtype
 from m2dr.model.encoder import Encoder, Floats, IdsAndMask, Ints
-from m2dr.model.exits import FoldedExit
 from m2dr.model.hub import EXITS, ONNX_FILE, OPENVINO_FILE
 from m2dr.model.tokenizer import SAMPLE, ModelTokenizer
 
@@ -194,9 +193,6 @@ def _exported(encoder: Encoder, layer: int | None, unit: bool) -> ExportedProgra
     """Export a layer of an encoder, or with None the pooled states of all; B and T are dynamic."""
     module: nn.Module = _PooledStates(encoder)
     if layer is not None:
-        fitted = encoder.fitted
-        if fitted is not None and layer in fitted.layers[1:] and fitted.inputs != "layer":
-            encoder.fitted = FoldedExit.of(fitted, layer, encoder.words)
         module = _Vectors(encoder, layer, unit)
     texts, tokens = Dim("texts"), Dim("tokens", max=sizes_of(encoder.transformer.config).tokens)
     example = torch.zeros(_EXAMPLE, dtype=torch.int64), torch.ones(_EXAMPLE, dtype=torch.int64)
@@ -408,6 +404,7 @@ class GraphEncoder:
         self._encoder, self._graph = encoder, graph
         self.card, self.device = encoder.card, torch.device("cpu")
         self.layers, self.pooled_width = encoder.layers, encoder.pooled_width
+        self.fitted = encoder.fitted
         backbone_of(encoder.transformer.config).layers_of(encoder.transformer).to("meta")
 
     def embed_many(
@@ -431,10 +428,10 @@ class GraphEncoder:
     def _each(
         self, batches: Iterable[IdsAndMask], finish: Callable[..., Tensor]
     ) -> Iterator[Floats]:
-        """Yield what `finish` makes of the pooled states of each batch, its ids and its mask."""
-        for (ids, mask), states in self._graph.run(batches):
+        """Yield what `finish` makes of the pooled states of each batch and its mask."""
+        for (_, mask), states in self._graph.run(batches):
             pooled = dict(enumerate(torch.from_numpy(states)))
-            vectors: Floats = finish(pooled, torch.from_numpy(ids), torch.from_numpy(mask)).numpy()
+            vectors: Floats = finish(pooled, torch.from_numpy(mask)).numpy()
             yield vectors
 
 

@@ -22,13 +22,11 @@ PROCESSES = "processes"  # among them: how many share the training
 HEADS = "exit_heads.safetensors"
 EXITS = "exits.safetensors"  # fitted exits of the layers from 1
 TOKENIZER = "tokenizer.json"
-STATIC = "layer_0.safetensors"  # the fitted exit of layer 0, a table of one vector per token
+WORDS = "words.safetensors"  # layer 0: a vector per word, and what words add to other layers
 MODULES = "modules.json"  # of sentence-transformers: the modules that a text passes, in order
 DENSE = "2_Dense"  # folder of the exit head of the last layer, beside the file of all heads
 ONNX_FILE, OPENVINO_FILE = "model.onnx", "model.xml"  # graphs
 RUN = ("Transformer", "Pooling", "Dense", "LayerNorm", "Normalize", "Dropout")  # what m2dr runs
-# Behind a Pooling: the modules of an exit that adds a table of token vectors (exits.py).
-TABLE_CHAIN = ("WordEmbeddings", "WordWeights", "Dense", "Pooling", "Dense")
 WEIGHTS = "model.safetensors"  # of a module, in its folder
 WEIGHTS_INDEX = "model.safetensors.index.json"  # of weights in several files
 ADAPTER = "adapter_config.json"
@@ -153,8 +151,6 @@ def _checked(folder: Path) -> Path:
         # Weights beside them are those of an earlier model.
         raise UserError(f"{folder} holds a training that is not finished.")
     kinds = [row.kind for row in listed_modules(folder)]
-    if table_chain(folder) and (folder / CARD).exists():
-        del kinds[2 : 2 + len(TABLE_CHAIN)]
     if kinds and (tuple(kinds[:2]) != RUN[:2] or {*kinds[2:]} - {*RUN[2:]}):
         raise UserError(
             f"{folder / MODULES} names {', '.join(kinds)[:90]}; m2dr runs a Transformer, a Pooling "
@@ -226,19 +222,11 @@ def behind_pooling(folder: Path, similarity: str = "dot") -> list[ListedModule]:
     A Normalize at the end is left out where vectors are compared by cosine, which normalises them
     after they are cut.
     """
-    if table_chain(folder):
-        return []
     heads = (folder / HEADS).exists()
     found = [row for row in listed_modules(folder)[2:] if not (heads and row.path == DENSE)]
     if found and found[-1].kind == "Normalize" and similarity == "cosine":
         found.pop()
     return found
-
-
-def table_chain(folder: Path) -> list[ListedModule]:
-    """Return the modules of an exit with a table of tokens; none in a folder without one."""
-    found = listed_modules(folder)[2 : 2 + len(TABLE_CHAIN)]
-    return found if tuple(row.kind for row in found) == TABLE_CHAIN else []
 
 
 def transformer_folder(folder: Path) -> Path:

@@ -17,7 +17,6 @@ from m2dr.model.hub import (
     ListedModule,
     behind_pooling,
     listed_modules,
-    table_chain,
     transformer_folder,
 )
 
@@ -197,10 +196,6 @@ def module_settings(folder: Path, kind: str, width: int) -> dict[str, Any]:
 def embedding_width(folder: Path, sizes: ModelSizes, pooling: str) -> int:
     """Return the dims of a vector behind the last module, or `truncate_dim` where it is smaller."""
     width = len(pooling_modes(pooling)) * sizes.width
-    chain = table_chain(folder)
-    if chain:
-        added = read_optional_object(folder / chain[-1].path / "config.json", _MODULE_FIELDS)
-        return int(added.get("out_features", 0))
     for row in behind_pooling(folder):
         width = module_settings(folder / row.path, row.kind, width).get("out_features", width)
     dim: int | None = read_optional_object(folder / MODEL_SETTINGS, _FIELDS).get("truncate_dim")

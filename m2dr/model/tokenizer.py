@@ -1,11 +1,9 @@
 """Tokenizers: texts to token ids, by transformers or from tokenizer.json without it."""
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,9 +12,7 @@ from numpy.typing import NDArray
 from tokenizers import normalizers
 
 from m2dr.core.errors import UserError, counted
-from m2dr.core.files import explain_failure, read_optional_object
 from m2dr.core.records import ModelCard, Side
-from m2dr.model.hub import TOKENIZER
 
 if TYPE_CHECKING:  # layer 0 tokenises without loading transformers
     from transformers import PreTrainedTokenizerBase
@@ -119,10 +115,6 @@ class ModelTokenizer(BaseTokenizer):
         special |= set(self.inner.all_special_ids)
         return sorted(set(self.inner.get_vocab().values()) - special - self.beyond)
 
-    def alone(self, ids: Iterable[int]) -> list[list[int]]:
-        """Return for each id the row of a text of that token alone, special tokens around it."""
-        return self.enclosed([number] for number in ids)
-
     def enclosed(self, rows: Iterable[Sequence[int]]) -> list[list[int]]:
         """Return rows of ids without special tokens with these around each."""
         bare: list[int] = self.inner("a", add_special_tokens=False)["input_ids"]
@@ -155,61 +147,6 @@ class ModelTokenizer(BaseTokenizer):
         return self.inner.truncation_side != "right"
 
 
-class FileTokenizer(BaseTokenizer):
-    """The tokenizer of a tokenizer.json. Safe to use from several threads."""
-
-    def __init__(self, backend: tokenizers.Tokenizer, side: str = "right") -> None:
-        """Take over a tokenizer, whose padding and truncation are set here.
-
-        Args:
-            backend: of the library tokenizers.
-            side: the end that a text which is too long loses, right or left.
-        """
-        backend.no_padding()
-        backend.no_truncation()
-        self._backend, self._side, self._length = backend, side, 0
-        self._lock = threading.Lock()
-
-    @property
-    def own_ids(self) -> int:
-        """Number of tokens that the vocabulary has without those that were added to it."""
-        return int(self._backend.get_vocab_size(with_added_tokens=False))
-
-    @property
-    def last_id(self) -> int:
-        """The greatest id of a token."""
-        return max(self._backend.get_vocab(with_added_tokens=True).values())
-
-    @property
-    def around(self) -> int:
-        """Number of special tokens around each text."""
-        return int(self._backend.num_special_tokens_to_add(is_pair=False))
-
-    def write(self, path: Path, length: int) -> None:
-        """Write a tokenizer.json that cuts texts by itself, for tools that do not.
-
-        Args:
-            path: of the file.
-            length: of a text with special tokens. A tool that adds none keeps the words of the text
-                that this tokenizer keeps.
-        """
-        copy = tokenizers.Tokenizer.from_str(self._backend.to_str())
-        copy.enable_truncation(length - self.around, direction=self._side)
-        copy.save(str(path))
-
-    def _ids(self, texts: list[str], max_length: int) -> list[list[int]]:
-        with self._lock:  # the length is a state of the backend, which threads share
-            if max_length != self._length:
-                self._backend.enable_truncation(max_length, direction=self._side)
-                self._length = max_length
-            if len(texts) == 1:  # a batch of one would cost more
-                return [self._backend.encode(texts[0]).ids]
-            return [found.ids for found in self._backend.encode_batch_fast(texts)]
-
-    def _keeps_the_end(self) -> bool:
-        return self._side != "right"
-
-
 def tokenize(
     card: ModelCard, tokenizer: BaseTokenizer, texts: Sequence[str], side: Side
 ) -> list[list[int]]:
@@ -226,32 +163,6 @@ def tokenize(
     else:
         prompt, length = card.document_prefix, card.document_length
     return tokenizer([prompt + text for text in texts], length)
-
-
-def read_tokenizer(folder: Path, lowercases: bool = False) -> FileTokenizer:
-    """Read tokenizer.json, which gives the ids that transformers' tokenizer of the folder gives.
-
-    Args:
-        folder: that holds it.
-        lowercases: whether texts are put in lower case first.
-
-    Raises:
-        UserError: there is none, or it is damaged.
-    """
-    path = folder / TOKENIZER
-    if not path.is_file():
-        raise UserError(
-            f"{folder} has no {TOKENIZER}, the only tokenizer file that layer 0 reads. Take a "
-            "layer from 1, or a model that has the file."
-        )
-    settings = read_optional_object(folder / SETTINGS, _FIELDS)
-    with explain_failure(f"{path} cannot be read"):
-        backend = tokenizers.Tokenizer.from_file(str(path))
-        if lowercases:
-            lowercase(backend)
-        backend.encode_special_tokens = bool(settings.get("split_special_tokens"))
-        cut = (backend.truncation or {}).get("direction", "right")
-        return FileTokenizer(backend, settings.get("truncation_side") or cut)
 
 
 def lowercase(backend: tokenizers.Tokenizer) -> None:

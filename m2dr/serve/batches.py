@@ -167,7 +167,8 @@ def _run(batch: Sequence[_Work]) -> list[Outcome]:
     begun = time.perf_counter()
     rows = _tokens(encoder, batch)
     tokenised = time.perf_counter()
-    vectors = encoder.embed([row for some in rows for row in some])
+    texts = [text for work in batch for text in work.texts]
+    vectors = encoder.embed([row for some in rows for row in some], texts)
     encoded = time.perf_counter()
     total, start, outcomes = sum(map(len, rows)), 0, []
     for some in rows:

@@ -22,7 +22,7 @@ from m2dr.index.exit_files import digest_of_exits
 from m2dr.index.filters import FIELDS, field_types, typed
 from m2dr.index.manifest import STORE, IndexManifest, built_indexes
 from m2dr.index.vectors import prefixes
-from m2dr.model.hub import STATIC
+from m2dr.model.hub import WORDS
 from m2dr.serve.batches import Batcher, Outcome, QueueFullError
 from m2dr.tasks.encoder import QueryEncoder, default_dims, document_layer, label_of, names_of
 from m2dr.tasks.search import EXACT, Index, QueryEncoders, Searcher
@@ -237,7 +237,7 @@ class ServedIndex:
         folder = self.index.resolved.folder
         for layer, resolved in self._at.items():
             exits = resolved.exits
-            table = self.card.lowest_layer == 0 or (exits and (exits / STATIC).exists())
+            table = self.card.lowest_layer == 0 or (exits and (exits / WORDS).exists())
             if layer == 0 and not table:
                 continue
             documents = resolved.document_layer

@@ -37,8 +37,8 @@ from m2dr.model.backbones import backbone_of, relative_rows
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.encoder import Encoder, exit_work, parameters_of, share_weights, table_work
-from m2dr.model.static import StaticEncoder, open_static
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
+from m2dr.model.words import WordTable
 from m2dr.tasks.corpus import open_corpus, open_words
 from m2dr.tasks.encoder import cuts_of, embed_texts, embed_tokens, layers_by_index, through_exits
 from m2dr.tasks.index import encode_corpus
@@ -57,7 +57,7 @@ class Encoders:
 
     by_layer: Mapping[int, Encoder]
     tokenizer: ModelTokenizer
-    static: StaticEncoder | None = None  # of queries of layer 0, as in a search
+    words: WordTable | None = None  # layer 0
 
     @property
     def deepest(self) -> Encoder:
@@ -214,8 +214,8 @@ def open_encoders(
         for deeper in encoders.values():
             share_weights(loaded, deeper)
         encoders[layer] = loaded
-    static = open_static(model, exits[0]) if 0 in encoders else None
-    return Encoders(encoders, tokenizer, static)
+    fitted = encoders[0].fitted if 0 in encoders else None
+    return Encoders(encoders, tokenizer, fitted.words if fitted is not None else None)
 
 
 def query_times(
@@ -241,12 +241,12 @@ def query_times(
     vectors = embed_texts(encoders.deepest, encoders.tokenizer, texts, "query", [max(layers)])[0]
 
     def encode(layer: int, query: int) -> None:
-        if layer == 0 and encoders.static is not None:
-            encoders.static.embed([texts[query]])
+        if layer == 0 and encoders.words is not None:
+            encoders.words.embed([texts[query]])
             return
         encoder = encoders.by_layer[layer]
         rows = tokenize(encoder.card, encoders.tokenizer, [texts[query]], "query")
-        embed_tokens(encoder, rows, encoders.tokenizer.pad_id, [layer])
+        embed_tokens(encoder, rows, encoders.tokenizer.pad_id, [layer], texts=[texts[query]])
 
     def search(dim: int, query: int) -> None:
         indexes[dim].ranked(["query"], vectors[query : query + 1], FOUND, texts=[texts[query]])

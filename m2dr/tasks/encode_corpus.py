@@ -142,6 +142,7 @@ class _Texts:
     docids: list[str]
     digests: bytes
     places: NDArray[np.int64]  # of the tokenised ones
+    contents: list[str]  # of these
     rows: Ragged
 
 
@@ -199,7 +200,7 @@ class ShardEncoder:
         rows = tokenize(self._card, self._tokenizer, contents, "document")
         digests = text_digests(document.content for document in documents)
         docids = [document.id for document in documents]
-        return _Texts(number, docids, digests, places, Ragged.of(rows))
+        return _Texts(number, docids, digests, places, contents, Ragged.of(rows))
 
     def _run(self, texts: _Texts, advance: Callable[[int], None]) -> _Ran:
         lacking = [store for store in self._stores if not store.has(texts.number)]
@@ -209,13 +210,14 @@ class ShardEncoder:
         sampled = self.job.sampled(texts.number)
         if self.job.exits and sampled.size and encoder.card.layers in layers:
             vectors, kept = embed_tokens_and_states(
-                encoder, texts.rows, pad_id, layers, sampled, advance
+                encoder, texts.rows, pad_id, layers, sampled, advance, texts.contents
             )
-            rows = texts.rows.some(sampled)
             digest = hashlib.sha256(texts.digests).hexdigest()
-            states = StateFile(digest, self.job.encoding, rows.tokens, rows.lengths, kept)
+            states = StateFile(digest, self.job.encoding, kept)
         elif layers and len(texts.rows):
-            vectors = embed_tokens(encoder, texts.rows, pad_id, layers, advance)
+            vectors = embed_tokens(
+                encoder, texts.rows, pad_id, layers, advance, texts=texts.contents
+            )
         return texts, lacking, vectors, states
 
     def _write(

@@ -33,10 +33,10 @@ from m2dr.data.tokens import Ragged, batched, buckets, pad
 from m2dr.index.manifest import Label
 from m2dr.index.vectors import prefixes
 from m2dr.model.checkpoint import check_exits, read_card, read_card_file
-from m2dr.model.hub import CARD, EXITS, find_folder, pinned
+from m2dr.model.hub import CARD, EXITS, WORDS, find_folder, pinned
 from m2dr.model.st_folder import MODEL_SETTINGS
-from m2dr.model.static import open_static
-from m2dr.model.tokenizer import SAMPLE, BaseTokenizer, tokenize
+from m2dr.model.tokenizer import SAMPLE, tokenize
+from m2dr.model.words import WordTable
 
 if TYPE_CHECKING:
     from m2dr.model.graphs import BatchEncoder, OpenedRuntime
@@ -61,6 +61,7 @@ _WARM_UPS = 3  # the first runs of torch allocate memory and choose kernels
 Vectors = NDArray[np.float32]
 Item = str | Mapping[str, object]  # a text, or a dict with a text and perhaps a title and an id
 Function = TypeVar("Function", bound=Callable[..., Any])
+Tokens = TypeVar("Tokens")
 
 
 class Encoder:
@@ -548,17 +549,20 @@ class Encoder:
             self.card.check(Cut(layer, dim))
         deepest = self._encoder(max(layers))
 
-        def tokens(part: Sequence[str]) -> list[list[int]]:
+        def tokens(part: Sequence[str]) -> tuple[Sequence[str], list[list[int]]]:
+            if deepest.opened is None:
+                return part, deepest.tokenize(part)
             with self._tokenizing:
-                return tokenize(card, deepest.tokenizer, part, side)
+                return part, tokenize(card, deepest.opened.tokenizer, part, side)
 
-        for rows in _ahead(tokens, parts):
-            embedded = self._embed(deepest, rows, side, layers, budget, advance)
+        for texts, rows in _ahead(tokens, parts):
+            embedded = self._embed(deepest, texts, rows, side, layers, budget, advance)
             yield np.stack([prefixes(each, dim, self.card.similarity) for each in embedded])
 
     def _embed(
         self,
         deepest: "QueryEncoder",
+        texts: Sequence[str],
         rows: list[list[int]],
         side: Side,
         layers: Sequence[int],
@@ -569,11 +573,12 @@ class Encoder:
         opened = deepest.opened if len(rows) > 1 or len(layers) > 1 else None
         if opened and opened.name == "torch":
             encoder = cast("BatchEncoder", opened.runtime)
-            return embed_tokens(encoder, rows, opened.tokenizer.pad_id, layers, advance, budget)
+            pad_id = opened.tokenizer.pad_id
+            return embed_tokens(encoder, rows, pad_id, layers, advance, budget, texts)
         if opened and opened.name == "openvino" and side == "document":  # batches side by side
             graph, pad_id = self._graph(max(layers))
-            return embed_tokens(graph, rows, pad_id, layers, advance, budget)
-        vectors = np.stack([self._encoder(layer).embed(rows) for layer in layers])
+            return embed_tokens(graph, rows, pad_id, layers, advance, budget, texts)
+        vectors = np.stack([self._encoder(layer).embed(rows, texts) for layer in layers])
         advance(len(rows))
         return vectors
 
@@ -623,45 +628,57 @@ class QueryEncoder:
             UserError: as `open_static` and `open_runtime` do, or a runtime was named at layer 0.
         """
         self.layer, self.lock = layer, threading.Lock()
-        self.tokenizer: BaseTokenizer
         self.opened: OpenedRuntime | None = None
+        self.words: WordTable | None = None
+        self.card = read_card(model)
         if layer == 0:
             if runtime != "torch":
-                raise UserError(f"--runtime {runtime} was asked for, and layer 0 is a table.")
-            static = open_static(model, exits)
-            self.card, self.tokenizer, self._embed = (
-                static.card,
-                static.tokenizer,
-                static.table.embed,
-            )
+                raise UserError(f"--runtime {runtime} was asked for, and layer 0 is words alone.")
+            self.words = _open_words(model, self.card, exits)
             return
         from m2dr.model.graphs import open_runtime
 
-        if exits is not None and runtime != "torch":  # a graph is opened without a look at them
-            check_exits(exits, read_card(model).fingerprint, EXITS)
+        if runtime != "torch":  # a graph is opened without a look at exits, and has no words
+            if exits is not None:
+                check_exits(exits, self.card.fingerprint, EXITS)
+            if exits is not None or self.card.exit_head == "fitted":
+                self.words = _open_words(model, self.card, exits)
         self.opened = open_runtime(runtime, model, layer, device, dtype, cache_folder(), exits)
-        self.card, self.tokenizer = self.opened.runtime.card, self.opened.tokenizer
+        self.card = self.opened.runtime.card
+        fitted = getattr(self.opened.runtime, "fitted", None)
+        self.words = fitted.words if fitted is not None else self.words
 
     def tokenize(self, texts: Sequence[str], side: Side = "query") -> list[list[int]]:
-        """Return the token ids of queries or documents, cut at the model's length."""
-        with self.lock:
-            return tokenize(self.card, self.tokenizer, texts, side)
+        """Return the token ids of queries or documents, cut at the model's length.
 
-    def embed(self, rows: Sequence[Sequence[int]]) -> Vectors:
-        """Return the vectors of token rows, [N, H], in their order, not normalised."""
+        At layer 0 they are the rows of their words.
+        """
         if self.opened is None:
-            return self._embed(rows)
+            assert self.words is not None
+            return [self.words.bag(text)[0].tolist() for text in texts]
+        with self.lock:
+            return tokenize(self.card, self.opened.tokenizer, texts, side)
+
+    def embed(self, rows: Sequence[Sequence[int]], texts: Sequence[str]) -> Vectors:
+        """Return the vectors of texts and their token rows, [N, W], in order, not normalised."""
+        vectors = np.zeros((len(texts), self.card.width), np.float32)
+        if self.opened is not None:
+            self._run(rows, vectors)
+        if self.words is not None:
+            self.words.add(vectors[None], [self.layer], texts)
+        return vectors
+
+    def _run(self, rows: Sequence[Sequence[int]], vectors: Vectors) -> None:
+        assert self.opened is not None
         runtime, layers = self.opened.runtime, [self.layer]
         # Sorting and padding a single query costs as much as half a layer.
         if len(rows) == 1 and rows[0]:
             ids = np.array(rows, np.int64)
-            single: Vectors = runtime.embed(ids, np.ones_like(ids), layers)[0]
-            return single
-        vectors = np.empty((len(rows), self.card.width), np.float32)
+            vectors[:] = runtime.embed(ids, np.ones_like(ids), layers)[0]
+            return
         for chosen in buckets([len(row) for row in rows], tokens_per_batch(runtime.device.type)):
             ids, mask = pad([rows[number] for number in chosen], self.opened.tokenizer.pad_id)
             vectors[chosen] = runtime.embed(ids, mask, layers)[0]
-        return vectors
 
     def share_weights(self, other: "QueryEncoder") -> None:
         """Hold the tensors of another encoder of the model in place of equal ones."""
@@ -675,7 +692,14 @@ class QueryEncoder:
     def warm_up(self) -> None:
         """Run a few queries, so that libraries are loaded before the first one that counts."""
         for _ in range(_WARM_UPS):
-            self.embed(self.tokenize([SAMPLE]))
+            self.embed(self.tokenize([SAMPLE]), [SAMPLE])
+
+
+def _open_words(model: str, card: ModelCard, exits: Path | None) -> WordTable:
+    """Open layer 0 of a model, or of the exits of an index, which must be their record's."""
+    if exits is not None:
+        check_exits(exits, card.fingerprint, WORDS)
+    return WordTable.open(exits or find_folder(model))
 
 
 def as_documents(items: Iterable[Item], numbered: bool = True) -> Iterator[Document]:
@@ -719,9 +743,9 @@ def _unit(vectors: Vectors) -> Vectors:
 
 
 def _ahead(
-    tokens: Callable[[Sequence[str]], list[list[int]]], parts: Iterable[Sequence[str]]
-) -> Iterator[list[list[int]]]:
-    """Yield the token rows of each part; another thread tokenises the next meanwhile."""
+    tokens: Callable[[Sequence[str]], Tokens], parts: Iterable[Sequence[str]]
+) -> Iterator[Tokens]:
+    """Yield what `tokens` gives for each part; another thread tokenises the next meanwhile."""
     source = iter(parts)
     first, part = next(source, None), next(source, None)
     if first is None:
@@ -941,6 +965,7 @@ def embed_tokens(
     layers: Sequence[int],
     advance: Callable[[int], None] = lambda _: None,
     budget: int | None = None,
+    texts: Sequence[str] | None = None,
 ) -> NDArray[np.float32]:
     """Return the vectors of token rows, [L, N, H], in the order of the rows.
 
@@ -954,6 +979,7 @@ def embed_tokens(
         layers: L of them.
         advance: receives the number of rows of each batch.
         budget: tokens of a batch, padding included; by default as many as suit the device.
+        texts: the same N, whose words belong to the vectors of fitted exits.
     """
     rows = rows if isinstance(rows, Ragged) else Ragged.of(rows)
     budget = budget or tokens_per_batch(encoder.device.type)
@@ -963,7 +989,17 @@ def embed_tokens(
     for chosen, found in zip(batches, encoder.embed_many(padded, layers), strict=True):
         vectors[:, chosen] = found
         advance(len(chosen))
+    _add_words(encoder, vectors, layers, texts)
     return vectors
+
+
+def _add_words(
+    encoder: "BatchEncoder", vectors: Vectors, layers: Sequence[int], texts: Sequence[str] | None
+) -> None:
+    words = encoder.fitted.words if encoder.fitted is not None else None
+    if words is not None and not set(words.layers).isdisjoint(layers):
+        assert texts is not None, "words belong to the vectors of these layers"
+        words.add(vectors, layers, texts)
 
 
 def embed_tokens_and_states(
@@ -973,6 +1009,7 @@ def embed_tokens_and_states(
     layers: Sequence[int],
     chosen: NDArray[np.int64],
     advance: Callable[[int], None] = lambda _: None,
+    texts: Sequence[str] | None = None,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Embed token rows, and keep the states of some of them for a fit of exits, in one pass.
 
@@ -983,6 +1020,7 @@ def embed_tokens_and_states(
         layers: L of them, the last one included.
         chosen: numbers of n rows, increasing.
         advance: receives the number of rows of each batch.
+        texts: as for `embed_tokens`.
 
     Returns:
         [L, N, H], and [n, (layers - 1) P + H] as `Encoder.states` gives it for the last layer.
@@ -1001,6 +1039,7 @@ def embed_tokens_and_states(
         kept[places, :states] = found[mine, :states]
         kept[places, states:] = by_layer[mine, layers.index(encoder.layers)]
         advance(len(batch))
+    _add_words(encoder, vectors, layers, texts)
     return vectors, kept
 
 
@@ -1014,4 +1053,4 @@ def embed_texts(
 ) -> NDArray[np.float32]:
     """Return the vectors of texts, [L, N, H], in the order of the texts, not normalised."""
     rows = tokenize(encoder.card, tokenizer, texts, side)
-    return embed_tokens(encoder, rows, tokenizer.pad_id, layers, advance)
+    return embed_tokens(encoder, rows, tokenizer.pad_id, layers, advance, texts=texts)

@@ -1,12 +1,11 @@
-"""`m2dr fit`: fit an exit to every layer of an unchanged encoder by least squares.
+"""`m2dr fit`: words and exits for every layer of an unchanged encoder, by least squares.
 
-Shapes: S shallow layers, N texts, V ids of the vocabulary, P dims of a pooled state, F features of
-the tokens, W dims of the embedding.
+Shapes: L layers, N texts, n snippets, P dims of a pooled state, W dims of the embedding.
 """
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
@@ -14,54 +13,44 @@ import numpy as np
 from numpy.typing import NDArray
 
 from m2dr.core.errors import UserError, counted
-from m2dr.core.files import return_free_memory
 from m2dr.core.progress import progress, say
-from m2dr.core.records import FitInputs, FitRecord, ModelCard, Rotation, Side
+from m2dr.core.records import FitRecord, ModelCard, Rotation, Side
 from m2dr.core.settings import FitSettings
 from m2dr.data.sentences import is_plain_text, open_sentences, recognises_sentences
 from m2dr.data.tables import DistinctLines, name_of
-from m2dr.data.tokens import Ragged, buckets
+from m2dr.data.tokens import Ragged
 from m2dr.evaluate.sentence_tasks import distinct
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_dtype, choose_training_device
 from m2dr.model.encoder import Encoder
-from m2dr.model.exits import TokenFeatures, WordFeatures, give_exits, token_features
+from m2dr.model.exits import give_exits
 from m2dr.model.hub import find_folder, revision_of
 from m2dr.model.modules import rotate
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
+from m2dr.model.words import WordTable, unit_rows
 from m2dr.tasks.corpus import open_corpus
 from m2dr.tasks.encoder import (
     at_revision,
     default_dims,
-    embed_tokens,
+    embed_texts,
     embed_tokens_and_states,
     fitted_cuts,
-    tokens_per_batch,
 )
 from m2dr.tasks.run_folder import begin, clear, held, refuse_backbone
-from m2dr.train.linear_fit import (
-    RIDGES,
-    STEPS,
-    FittedHead,
-    Moments,
-    Sample,
-    fit_head,
-    fit_rotation,
-)
+from m2dr.train.linear_fit import STEPS, fit_head, fit_rotation
+from m2dr.train.words import EmbedWords, fit_words
+
+Floats = NDArray[np.float32]
 
 FITTED = "fitted"  # the variant of a fitted backbone that was never trained
-WINDOW = 1024  # texts that are read and added to the sums at a time
-MOST = 65536  # texts that are read at most where no number was asked for
-FIRST = 2048  # texts after which it is asked for the first time whether more are needed
-ENOUGH = 0.002  # of the mean held-out cosine: a doubling that gains less is the last
-COUNTED = 16384  # texts whose tokens are counted, to know which are rare
-HELD_OUT = 1024  # texts to choose λ by, at most; never part of the moments
+MOST = 20_000  # texts whose states are read; more hardly help, and cost time and memory
+HELD_OUT = 1024  # texts to choose λ by, at most; never part of the regressions
 ONE_OF = 8  # of so many texts one is held out, until there are enough
 VECTORS = 8192  # embeddings that the rotation is fitted on, at most
 QUERIES = "train"  # the split whose queries are read
 WORDS = (3, 15)  # of a snippet, from the first to below the second
-SNIPPETS = 2  # of each long text
-AMONG = 4  # snippets that each of these is chosen among
+ONE_SNIPPET_OF = 4  # of so many texts a few words are read as a query
+SNIPPETS = 4096  # at most
 
 
 @dataclass(frozen=True)
@@ -71,7 +60,7 @@ class FitReport:
     folder: Path
     card: ModelCard
     texts: int
-    cosines: tuple[float | None, ...]  # held out, of layers 0 to L - 1
+    cosines: tuple[float | None, ...]  # held out, of layers 1 to L - 1
     seconds: float
 
 
@@ -93,11 +82,13 @@ def fit(settings: FitSettings, folder: Path, overwrite: bool = False) -> FitRepo
         drop_exits(each)
     with held(folder):
         begin(folder, settings, resume=False, overwrite=overwrite)
-        say(f"Fitting {settings.backbone} on {counted(len(texts), 'texts')} at most")
-        sums, features = _read(settings, texts, runner, tokenizer)
-        heads = heads_of(sums, texts.names, settings.inputs, settings.ridge)
-        how = settings.rotation, settings.inputs, settings.identity
-        record = give_fit(encoder, features.cpu(), heads, sums, texts.names, settings.seed, *how)
+        say(f"Fitting {settings.backbone} on {counted(len(texts), 'texts', ',')}")
+        record = fit_texts_now(
+            runner, tokenizer, texts, settings.seed, settings.rotation,
+            settings.length, settings.language,
+        )  # fmt: skip
+        encoder.fitted, encoder.behind = runner.fitted, runner.behind
+        encoder.to("cpu")
         card = encoder.card
         if not card.is_trained:
             revision = revision_of(find_folder(settings.backbone))
@@ -105,49 +96,14 @@ def fit(settings: FitSettings, folder: Path, overwrite: bool = False) -> FitRepo
         card = replace(
             card,
             cuts=fitted_cuts(card),
-            documents=settings.documents,
+            documents="last",
             exported_from="",
             fit=record,
             fingerprint="",
         )
         card = checkpoint.save(encoder, tokenizer, card, folder)
         clear(folder)
-    return FitReport(folder, card, sums.texts, record.cosines, time.monotonic() - begun)
-
-
-def _read(
-    settings: FitSettings, texts: "FitTexts", encoder: Encoder, tokenizer: ModelTokenizer
-) -> "tuple[Sums, TokenFeatures]":
-    """Read texts, twice as many in each round, until a round gains too little for another one."""
-    counts, length = np.zeros(len(encoder.words), np.int64), settings.length
-    for start in range(0, min(COUNTED, len(texts)), WINDOW):  # a tokenizer needs kilobytes a text
-        part = texts.read(start, min(start + WINDOW, COUNTED))
-        rows = rows_of(encoder.card, tokenizer, part, length)
-        counts += np.bincount(Ragged.of(rows).tokens, minlength=len(counts))
-    features = read_features(encoder, tokenizer, counts, settings.identity)
-    sums = Sums(Moments(encoder.layers - 1, settings.inputs == "all-layers"))
-    done, until = 0, len(texts) if settings.texts else FIRST
-    before: float | None = None
-    while True:
-        read_sums(
-            sums, encoder, tokenizer, features, texts, range(done, until), length, settings.seed
-        )
-        if until >= len(texts):
-            return sums, features
-        # Both rounds are judged on the texts that the earlier one held out: later ones may be
-        # easier.
-        cosine = gained = _cosine(settings, texts, sums)
-        earlier = {w: sample for w, sample in sums.held_out.items() if w * WINDOW < done}
-        if 0 < len(earlier) < len(sums.held_out):
-            gained = _cosine(settings, texts, replace(sums, held_out=earlier))
-        if before is not None and gained - before < ENOUGH:
-            return sums, features
-        before, done, until = cosine, until, 2 * until
-
-
-def _cosine(settings: FitSettings, texts: "FitTexts", sums: "Sums") -> float:
-    heads = heads_of(sums, texts.names, settings.inputs, settings.ridge)
-    return sum(head.cosine or 0.0 for head in heads) / len(heads)
+    return FitReport(folder, card, record.texts, record.cosines, time.monotonic() - begun)
 
 
 @dataclass(frozen=True)
@@ -263,27 +219,44 @@ def _even(counts: Sequence[int], most: int) -> list[int]:
     return found
 
 
+@dataclass(frozen=True)
+class Read:
+    """Texts that were run through all layers.
+
+    Attributes:
+        texts: N of them.
+        states: [N, (L - 1) P + W], as `Encoder.states` gives them.
+        snippets: n short parts of some texts, run as queries.
+        snippet_states: [n, (L - 1) P + W].
+        places: [n], of the texts that the snippets are parts of.
+    """
+
+    texts: Sequence[str]
+    states: Floats
+    snippets: Sequence[str]
+    snippet_states: Floats
+    places: NDArray[np.int64]
+
+
 def snippets(
-    texts: Sequence[str], each: int, draw: np.random.Generator
+    texts: Sequence[str], draw: np.random.Generator
 ) -> tuple[list[str], NDArray[np.int64]]:
-    """Cut snippets as short as queries out of texts.
+    """Cut snippets as short as queries out of some texts.
 
     The states of a short text are unlike those of a long one, and most queries are short.
 
     Args:
         texts: those with no more words than a snippet may have are left out.
-        each: snippets of a text.
-        draw: says how many words, and which.
+        draw: says of which texts, how many words, and which.
 
     Returns:
         The snippets, and the place of the text that each is of.
     """
     found, places = [], []
-    for place, text in enumerate(texts):
-        words = text.split()
-        if len(words) < WORDS[1]:
-            continue
-        for _ in range(each):
+    share = min(len(texts) // ONE_SNIPPET_OF, SNIPPETS)
+    for place in np.sort(draw.permutation(len(texts))[:share]).tolist():
+        words = texts[place].split()
+        if len(words) >= WORDS[1]:
             count = int(draw.integers(*WORDS))
             first = int(draw.integers(len(words) - count + 1))
             found.append(" ".join(words[first : first + count]))
@@ -291,63 +264,35 @@ def snippets(
     return found, np.array(places, np.int64)
 
 
-def widest(rows: Sequence[Sequence[int]], among: int) -> list[int]:
-    """Choose one of every `among` rows so that the chosen ones have as many tokens as they can.
-
-    A row is worth the sum of 1 / √(1 + n) over its distinct tokens, where n is how many rows that
-    were chosen before have the token, divided by the root of their number. What this is worth:
-    docs/decisions/0014-what-a-fit-reads.md.
-
-    Args:
-        rows: token ids of m · `among` texts.
-        among: how many consecutive rows one is chosen of.
-
-    Returns:
-        The places of m rows.
-
-    >>> widest([[5, 6], [7, 7], [5, 6], [5, 8]], 2)
-    [0, 3]
-    """
-    found = []
-    counts = np.zeros(1 + max((max(row, default=0) for row in rows), default=0))
-    for first in range(0, len(rows), among):
-        tokens = [np.unique(np.array(row, np.int64)) for row in rows[first : first + among]]
-        roots = [len(one) ** 0.5 or 1.0 for one in tokens]
-        worth = [
-            ((1 + counts[one]) ** -0.5).sum() / root
-            for one, root in zip(tokens, roots, strict=True)
-        ]
-        best = int(np.argmax(worth))
-        counts[tokens[best]] += 1
-        found.append(first + best)
-    return found
-
-
-def rows_of(
-    card: ModelCard, tokenizer: ModelTokenizer, texts: Sequence[tuple[Side, str]], length: int
-) -> list[list[int]]:
-    """Return the token ids of texts, each with the prefix and length of its side.
-
-    Args:
-        card: of the model.
-        tokenizer: of the same model.
-        texts: with the sides that they are encoded as.
-        length: tokens of a text, at most. The exits of a fit that reads 64 find what those do of
-            one that reads all, in a third of the time.
-    """
-    card = replace(
-        card,
-        query_length=min(card.query_length, length),
-        document_length=min(card.document_length, length),
-    )
-    rows: list[list[int]] = [[] for _ in texts]
+def states_of(
+    encoder: Encoder, tokenizer: ModelTokenizer, texts: Sequence[tuple[Side, str]], what: str
+) -> Floats:
+    """Return the states of texts, [N, (L - 1) P + W], each run as a text of its side."""
+    states = np.empty((len(texts), 0), np.float32)
     sides: tuple[Side, ...] = ("query", "document")
-    for side in sides:
-        places = [place for place, (found, _) in enumerate(texts) if found == side]
-        found = tokenize(card, tokenizer, [texts[place][1] for place in places], side)
-        for place, row in zip(places, found, strict=True):
-            rows[place] = row
-    return rows
+    with progress(f"Reading {what}", len(texts), "texts") as advance:
+        for side in sides:
+            chosen = [place for place, (named, _) in enumerate(texts) if named == side]
+            if chosen:
+                own = [texts[place][1] for place in chosen]
+                rows = Ragged.of(tokenize(encoder.card, tokenizer, own, side))
+                everything, layers = np.arange(len(rows)), (encoder.layers,)
+                read = embed_tokens_and_states(
+                    encoder, rows, tokenizer.pad_id, layers, everything, advance
+                )[1]
+                if not states.size:
+                    states = np.empty((len(texts), read.shape[1]), np.float32)
+                states[chosen] = read
+    return states
+
+
+def with_snippets(
+    encoder: Encoder, tokenizer: ModelTokenizer, texts: Sequence[str], states: Floats, seed: int
+) -> Read:
+    """Return texts that were read already with snippets of them, which are read now."""
+    short, places = snippets(texts, np.random.default_rng(seed))
+    rows = states_of(encoder, tokenizer, [("query", text) for text in short], "snippets")
+    return Read(texts, states, short, rows.reshape(len(short), states.shape[1]), places)
 
 
 def drop_exits(encoder: Encoder) -> None:
@@ -357,167 +302,96 @@ def drop_exits(encoder: Encoder) -> None:
         del encoder.exit_heads[layer]
 
 
-@dataclass
-class Sums:
-    """Moments over windows of texts.
+def words_alone(encoder: Encoder, tokenizer: ModelTokenizer) -> EmbedWords:
+    """Return a function that gives the full model's vectors of words, each a text of its own."""
 
-    Attributes:
-        moments: of all texts and snippets but those held out.
-        snippets: how many of what the moments are of are parts of other texts.
-        held_out: by window, texts that are held out.
-        vectors: of each window, embeddings [N, W].
+    def embed(words: Sequence[str]) -> Floats:
+        with progress("Reading words", len(words), "words") as advance:
+            layers = [encoder.layers]
+            vectors = embed_texts(encoder, tokenizer, words, "query", layers, advance)
+        alone: Floats = vectors[0]
+        return alone
+
+    return embed
+
+
+def as_targets(encoder: Encoder, vectors: Floats) -> Floats:
+    """Return embeddings [N, W] of length 1 where they are compared by cosine."""
+    return unit_rows(vectors) if encoder.card.similarity == "cosine" else vectors
+
+
+def held_out(count: int) -> NDArray[np.bool_]:
+    """Return which of `count` texts λ is chosen by, evenly spread: [count].
+
+    >>> held_out(16).nonzero()[0].tolist()
+    [7, 15]
     """
-
-    moments: Moments
-    snippets: int = 0
-    held_out: dict[int, Sample] = field(default_factory=dict)
-    vectors: list[NDArray[np.float32]] = field(default_factory=list)
-
-    def add(self, window: int, sample: Sample, of: NDArray[np.int64]) -> None:
-        """Add a window of texts, in their order, and snippets of them, held out as their texts are.
-
-        Args:
-            window: its number.
-            sample: the texts, then the snippets.
-            of: the place of the text that each snippet is of.
-
-        Raises:
-            ValueError: a value is not finite.
-        """
-        first, texts = window * WINDOW, len(sample) - len(of)
-        places = np.arange(first, first + texts)
-        held = (places % ONE_OF == ONE_OF - 1) & (places < HELD_OUT * ONE_OF)
-        held = np.concatenate([held, held[of]])
-        self.moments.add(_rows(sample, ~held))
-        self.snippets += int((~held[texts:]).sum())
-        if held.any():
-            self.held_out[window] = _rows(sample, held)
-        if first < VECTORS:
-            self.vectors.append(sample.targets[: min(VECTORS - first, texts)])
-
-    @property
-    def texts(self) -> int:
-        """Number of texts in the moments."""
-        return self.moments.count - self.snippets
+    step = max(ONE_OF, -(-count // HELD_OUT))
+    judges: NDArray[np.bool_] = np.arange(count) % step == step - 1
+    return judges
 
 
-def _rows(sample: Sample, chosen: NDArray[np.bool_]) -> Sample:
-    return Sample(sample.states[:, chosen], sample.tokens[chosen], sample.targets[chosen])
+def fit_exits(
+    encoder: Encoder, read: Read, words: WordTable | None, names: Sequence[str], rotation: Rotation
+) -> FitRecord:
+    """Give an encoder exits of layers 1 to L - 1, fitted on texts and snippets of them.
 
-
-def read_features(
-    encoder: Encoder, tokenizer: ModelTokenizer, counts: NDArray[np.int64], identity: int
-) -> TokenFeatures:
-    """Return the features of tokens; the full model embeds each token of the vocabulary alone.
+    λ is the one that is best on snippets of texts that are held out. What each input is worth:
+    docs/decisions/0014-what-a-fit-reads.md.
 
     Args:
-        encoder: with all layers.
-        tokenizer: of the same model.
-        counts: [V], how often each id stands in the texts of the fit.
-        identity: random signs per token.
-    """
-    ids = tokenizer.ordinary_ids()
-    rows, layers = tokenizer.alone(ids), (encoder.layers,)
-    single = np.zeros((len(counts), encoder.card.width), np.float32)
-    with progress("Reading the vocabulary", len(ids), "tokens") as advance:
-        single[ids] = embed_tokens(encoder, rows, tokenizer.pad_id, layers, advance)[0]
-    special = sorted({*range(len(counts))} - {*ids})
-    return token_features(encoder.words, single, counts, special, identity)
-
-
-def read_texts(
-    encoder: Encoder,
-    tokenizer: ModelTokenizer,
-    features: TokenFeatures,
-    texts: Sequence[tuple[Side, str]],
-    length: int,
-    draw: np.random.Generator,
-    advance: Callable[[int], None] = lambda _: None,
-) -> tuple[Sample, NDArray[np.int64]]:
-    """Run texts, and snippets of the long ones, through all layers.
-
-    Args:
-        encoder: with all layers.
-        tokenizer: of the same model.
-        features: of its tokens.
-        texts: with the sides that they are encoded as.
-        length: tokens of a text, at most.
-        draw: of the snippets.
-        advance: is told how many texts have been run.
-
-    Returns:
-        The texts and then the snippets; and the place of the text that each snippet is of.
-    """
-
-    def sample(rows: Ragged, advance: Callable[[int], None] = lambda _: None) -> Sample:
-        layers, pad_id, everything = (encoder.layers,), tokenizer.pad_id, np.arange(len(rows))
-        _, states = embed_tokens_and_states(encoder, rows, pad_id, layers, everything, advance)
-        return as_sample(states, token_parts(encoder, features, rows, pad_id), encoder)
-
-    whole = sample(Ragged.of(rows_of(encoder.card, tokenizer, texts, length)), advance)
-    parts, of = snippets([text for _, text in texts], SNIPPETS * AMONG, draw)
-    if not parts:
-        return whole, of
-    rows = rows_of(encoder.card, tokenizer, [("query", part) for part in parts], length)
-    chosen = widest(rows, AMONG)
-    return whole + sample(Ragged.of([rows[place] for place in chosen])), of[chosen]
-
-
-def token_parts(
-    encoder: Encoder,
-    features: TokenFeatures | WordFeatures,
-    rows: Ragged,
-    pad_id: int,
-) -> NDArray[np.float32]:
-    """Return the features of the tokens of texts, [N, F]."""
-    batches = buckets(rows.lengths, tokens_per_batch(encoder.device.type), longest_first=True)
-    padded = (rows.pad(chosen, pad_id) for chosen in batches)
-    found = np.empty((len(rows), features.width(encoder.words)), np.float32)
-    for chosen, tokens in zip(batches, encoder.features_many(features, padded), strict=True):
-        found[chosen] = tokens
-    return found
-
-
-def as_sample(states: NDArray[np.float32], tokens: NDArray[np.float32], encoder: Encoder) -> Sample:
-    """Return a sample of states as `Encoder.states` gives them, [N, S P + W].
-
-    Targets are the embeddings, divided by their length where they are compared by cosine.
-    """
-    width = encoder.card.width
-    targets = states[:, -width:]
-    if encoder.card.similarity == "cosine":
-        lengths = np.linalg.norm(targets, axis=1, keepdims=True)
-        targets = targets / np.maximum(lengths, np.float32(1e-12))
-    shallow = states[:, :-width].reshape(len(states), encoder.layers - 1, encoder.pooled_width)
-    return Sample(np.ascontiguousarray(shallow.swapaxes(0, 1)), tokens, targets)
-
-
-def read_sums(
-    sums: Sums,
-    encoder: Encoder,
-    tokenizer: ModelTokenizer,
-    features: TokenFeatures,
-    texts: FitTexts,
-    places: range,
-    length: int,
-    seed: int,
-) -> None:
-    """Run the texts of some places, whole windows of them, and add them to the sums.
+        encoder: changed in place. Exits that it has already stay as they are but for their scale,
+            and words are fitted to what they leave.
+        read: the texts.
+        words: layer 0; None for exits that read no words.
+        names: of the corpora, for messages and the record.
+        rotation: that the embedding has, for the record.
 
     Raises:
         UserError: a state or an embedding is not finite.
     """
-    stop = min(places.stop, len(texts))
-    with progress("Reading", stop - places.start, "texts") as advance:
-        for first in range(places.start, stop, WINDOW):
-            window = first // WINDOW
-            draw, part = np.random.default_rng([seed, window]), texts.read(first, first + WINDOW)
-            sample, of = read_texts(encoder, tokenizer, features, part, length, draw, advance)
-            try:
-                sums.add(window, sample, of)
-            except ValueError as error:
-                raise unfit(texts.names, error) from error
-            return_free_memory()
+    pooled, shallow = encoder.pooled_width, encoder.layers - 1
+    judges = held_out(len(read.texts))
+    of_snippets = judges[read.places]
+    by_texts = not of_snippets.any()
+    kept = np.concatenate([~judges | by_texts, np.full(len(read.places), True)])
+    judging = np.concatenate([judges & by_texts, of_snippets])[kept]
+    states = np.concatenate([read.states, read.snippet_states])[kept]
+    targets = as_targets(encoder, states[:, pooled * shallow :])
+    texts = [text for text, use in zip([*read.texts, *read.snippets], kept, strict=True) if use]
+    beside = np.zeros((len(texts), 0), np.float32)
+    if words is not None:
+        beside = unit_rows(words.embed(texts))
+    trained = encoder.fitted
+    heads: dict[int, tuple[Floats, Floats]] = {}
+    matrices, ridges, cosines = {}, [], []
+    try:
+        for layer in range(1, encoder.layers):
+            state = states[:, pooled * (layer - 1) : pooled * layer]
+            if trained is None:
+                fitted = fit_head(state, beside, targets, judging)
+                heads[layer] = fitted.weight, fitted.bias
+            else:
+                left = trained.scale_to(layer, state, targets)
+                fitted = fit_head(state[:, :0], beside, left, judging)
+            matrices[layer] = fitted.beside
+            ridges.append(fitted.ridge)
+            cosines.append(fitted.cosine)
+    except ValueError as error:
+        raise unfit(names, error) from error
+    if words is not None:
+        words = replace(words, beside=matrices)
+    give_exits(encoder, heads, words)
+    return FitRecord(
+        corpora=tuple(names),
+        texts=len(read.texts),
+        snippets=len(read.snippets),
+        rotation=rotation,
+        words=len(words.rows) if words is not None else 0,
+        language=words.language if words is not None else "",
+        ridges=tuple(ridges),
+        cosines=tuple(cosines),
+    )
 
 
 def fit_texts_now(
@@ -526,112 +400,74 @@ def fit_texts_now(
     texts: FitTexts,
     seed: int,
     rotation: Rotation,
-    features: TokenFeatures | None = None,
+    length: int = FitSettings.length,
+    language: str = "",
+    with_words: bool = True,
 ) -> FitRecord:
-    """Run texts through an encoder in memory, and give it exits fitted on them.
+    """Run texts through an encoder, and give it layer 0 and exits that are fitted on them.
 
     Args:
-        encoder: changed in place.
+        encoder: changed in place; exits that it has already get words beside them.
         tokenizer: of the same model.
         texts: to fit on.
         seed: of snippets and a learned rotation.
         rotation: of the embedding.
-        features: of tokens; read and counted on these texts by default.
+        length: tokens of a text that are read. The exits of a fit that reads 64 find what those do
+            of one that reads all, in a third of the time.
+        language: of the stemmer; by default that of the texts.
+        with_words: whether there are words; a training reaches exits that read none.
 
     Raises:
         UserError: a state or an embedding is not finite.
     """
-    encoder.fitted = None
-    length, inputs = FitSettings.length, FitSettings.inputs
-    if features is None:
-        read = texts.read(0, len(texts))
-        rows = Ragged.of(rows_of(encoder.card, tokenizer, read, length))
-        counts = np.bincount(rows.tokens, minlength=len(encoder.words))
-        features = read_features(encoder, tokenizer, counts, 0)
-    sums, places = Sums(Moments(encoder.layers - 1)), range(len(texts))
-    read_sums(sums, encoder, tokenizer, features, texts, places, length, seed)
-    heads = heads_of(sums, texts.names, inputs)
-    return give_fit(encoder, features, heads, sums, texts.names, seed, rotation, inputs, 0)
+    card = encoder.card
+    lengths = min(card.query_length, length), min(card.document_length, length)
+    encoder.card = replace(card, query_length=lengths[0], document_length=lengths[1])
+    trained, encoder.fitted = encoder.fitted, None
+    given = texts.read(0, len(texts))
+    contents = [text for _, text in given]
+    read = with_snippets(
+        encoder, tokenizer, contents, states_of(encoder, tokenizer, given, "texts"), seed
+    )
+    width = card.width
+    if rotation != "none":
+        vectors = read.states[:VECTORS, -width:]
+        with progress("Rotating", STEPS, "steps") as advance:
+            dims, similarity = default_dims(width), card.similarity
+            try:
+                turned = fit_rotation(vectors, rotation, similarity, dims, seed, advance)
+            except ValueError as error:
+                raise unfit(texts.names, error) from error
+        for states in (read.states, read.snippet_states):
+            states[:, -width:] = states[:, -width:] @ turned.T
+        encoder.behind = rotate(encoder.behind, encoder.pooled_width, turned)
+    words = None
+    if with_words:
+        alone = words_alone(encoder, tokenizer)
+        targets = as_targets(encoder, read.states[:, -width:])
+        words = words_towards(contents, targets, length, language, alone, texts.names)
+    encoder.fitted, encoder.card = trained, card
+    return fit_exits(encoder, read, words, texts.names, rotation)
 
 
-def heads_of(
-    sums: Sums, names: Sequence[str], inputs: FitInputs, ridge: float = 0.0
-) -> list[FittedHead]:
-    """Return the exits of layers 0 to L - 1 towards the embedding.
-
-    Args:
-        sums: of all texts.
-        names: of the corpora.
-        inputs: what an exit reads.
-        ridge: λ; 0: the best of several on the texts that are held out.
+def words_towards(
+    texts: Iterable[str],
+    vectors: Floats,
+    tokens: int,
+    language: str,
+    alone: EmbedWords | None,
+    names: Sequence[str],
+) -> WordTable:
+    """Return the words that give the vectors of texts; arguments as for `fit_words`.
 
     Raises:
-        UserError: a regression has no solution.
+        UserError: a vector is not finite.
     """
-    kept, layers = list(sums.held_out.values()), range(sums.moments.layers + 1)
-    held_out = sum(kept[1:], kept[0]) if kept else None
-    ridges = (ridge,) if ridge else RIDGES
     try:
-        return [fit_head(sums.moments, held_out, layer, inputs, ridges) for layer in layers]
+        with progress("Fitting words", len(vectors), "texts") as advance:
+            return WordTable(*fit_words(texts, vectors, tokens, language, alone, advance))
     except ValueError as error:
         raise unfit(names, error) from error
-
-
-def give_fit(
-    encoder: Encoder,
-    features: TokenFeatures,
-    heads: Sequence[FittedHead],
-    sums: Sums,
-    names: Sequence[str],
-    seed: int,
-    rotation: Rotation,
-    inputs: FitInputs,
-    identity: int,
-) -> FitRecord:
-    """Rotate the embedding of an encoder, give it these exits, and return the record of the fit.
-
-    Args:
-        encoder: changed in place.
-        features: of its tokens.
-        heads: of layers 0 to L - 1, towards the embedding as it is.
-        sums: of all texts, and the embeddings to fit the rotation on.
-        names: of the corpora.
-        seed: of a learned rotation.
-        rotation: of the embedding.
-        inputs: what an exit reads.
-        identity: random signs per token.
-    """
-    if rotation != "none":
-        dims, similarity = default_dims(encoder.card.width), encoder.card.similarity
-        vectors = np.concatenate(sums.vectors)
-        with progress("Rotating", STEPS, "steps") as advance:
-            turned = fit_rotation(vectors, rotation, similarity, dims, seed, advance)
-        heads = [head.rotated(turned) for head in heads]
-        encoder.behind = rotate(encoder.behind, encoder.pooled_width, turned)
-    give_exits(encoder, features, inputs, [(head.weight, head.bias) for head in heads])
-    return record_of(heads, names, sums.texts, sums.snippets, rotation, inputs, identity)
-
-
-def record_of(
-    heads: Sequence[FittedHead],
-    names: Sequence[str],
-    texts: int,
-    snippets: int,
-    rotation: Rotation,
-    inputs: FitInputs,
-    identity: int,
-) -> FitRecord:
-    """Return the record of a fit."""
-    return FitRecord(
-        corpora=tuple(names),
-        texts=texts,
-        snippets=snippets,
-        rotation=rotation,
-        inputs=inputs,
-        identity=identity,
-        ridges=tuple(head.ridge for head in heads),
-        cosines=tuple(head.cosine for head in heads),
-    )
 
 
 def unfit(names: Sequence[str], error: ValueError) -> UserError:

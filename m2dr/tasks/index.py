@@ -27,7 +27,7 @@ from m2dr.model.checkpoint import read_card
 from m2dr.tasks.corpus import document_line, named, open_corpus, open_words
 from m2dr.tasks.encode_corpus import encode_stores
 from m2dr.tasks.encoder import document_layers, newest_model
-from m2dr.tasks.fit_index import fit_exits
+from m2dr.tasks.fit_index import fit_encoded
 
 CORPUS = "corpus.jsonl"  # of a folder in the layout of BEIR
 
@@ -100,7 +100,7 @@ def encode_corpus(
     wanted = request.exits and not checkpoint.ends_fitted(model)
     job, dataset, stores = encode_stores(request, model, card, layers, wanted)
     if job.exits:
-        fit_exits(replace(job, runtime=stores[-1].manifest.runtime), dataset, stores[-1])
+        fit_encoded(replace(job, runtime=stores[-1].manifest.runtime), dataset, stores[-1])
     return stores
 
 

@@ -24,7 +24,7 @@ from m2dr.model.checkpoint import (
     save,
 )
 from m2dr.model.encoder import parameters_of
-from m2dr.model.export import cut_model, refuse_unready, write_graph, write_standalone, write_table
+from m2dr.model.export import cut_model, refuse_unready, write_graph, write_standalone, write_words
 from m2dr.model.hub import CARD, CHECKPOINTS, MODULES, SETTINGS, WEIGHTS_INDEX, listed_modules
 from m2dr.model.st_folder import MODEL_SETTINGS
 from m2dr.tasks.encoder import names_of, newest_model
@@ -46,7 +46,7 @@ _IN_MODULES = ("config.json", "*_config.json", "*.safetensors")
 
 
 def export_model(request: ExportRequest) -> tuple[str, ...]:
-    """Write a cut as a folder or a graph, the first layers of a model, or layer 0 as a table.
+    """Write a cut as a folder or a graph, the first layers of a model, or the words of layer 0.
 
     Raises:
         UserError: options contradict each other, there is no such model or cut, it was neither
@@ -63,13 +63,13 @@ def export_model(request: ExportRequest) -> tuple[str, ...]:
     if request.format and request.format not in GRAPHS:
         raise UserError(f"There is no format {request.format!r}. {nearest(request.format, GRAPHS)}")
     if layer == 0 and request.format:
-        raise UserError(f"--format {request.format} was given, and layer 0 is a table, no graph.")
+        raise UserError(f"--format {request.format} was given, and layer 0 is words, no graph.")
     folder = Path(model)
     if folder.is_dir() and request.out.resolve().is_relative_to(folder.resolve()):
         raise UserError(f"--out {request.out} lies in the folder of the model that is exported.")
     if layer == 0:
-        tokens, dims = write_table(model, request.out, dim, request.exits)
-        return (f"Layer 0: {tokens:,} tokens, {dims} dims; {request.out}",)
+        words, dims = write_words(model, request.out, dim, request.exits)
+        return (f"Layer 0: {words:,} words, {dims} dims; {request.out}",)
     if dim is None and request.exits is None and not request.format:
         card = export_cut(model, layer, request.out)
         cuts = ", ".join(map(str, card.cuts)) or "none"

@@ -505,7 +505,7 @@ class Searcher:
 
     def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Encode queries: [Q, width], not normalised."""
-        return self._encoder.embed(self._encoder.tokenize(texts))
+        return self._encoder.embed(self._encoder.tokenize(texts), texts)
 
     def _walk(
         self,
@@ -529,7 +529,7 @@ class Searcher:
         start = time.perf_counter()
         rows = self._encoder.tokenize(texts)
         tokenised = time.perf_counter()
-        vectors = self._encoder.embed(rows)
+        vectors = self._encoder.embed(rows, texts)
         encoded = time.perf_counter()
         drop = {name: name for name in names} if own else None
         run = documents.ranked(names, vectors, DEPTH if k is None else k, drop, texts)

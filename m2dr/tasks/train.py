@@ -9,7 +9,7 @@ from typing import Any
 
 from m2dr.core.errors import Interrupted, UserError, counted
 from m2dr.core.progress import is_main_process, process_count, progress, say
-from m2dr.core.records import Cut, FitRecord, ModelCard
+from m2dr.core.records import Cut, FitRecord, ModelCard, Rotation
 from m2dr.core.settings import RunSettings, TrainSettings
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
@@ -246,7 +246,7 @@ def prepare(settings: TrainSettings, folder: Path, loss: ScoreLoss | None = None
     elif encoder.fitted is None:
         say("Fitting exits before the first step")
         texts = fit_texts(settings.corpus, FIT_TEXTS, settings.seed, settings.split)
-        fit_texts_now(encoder.eval(), tokenizer, texts, settings.seed, "learned")
+        fit_texts_now(encoder.eval(), tokenizer, texts, settings.seed, "learned", with_words=False)
     if recipe.card.exit_head == "linear":
         encoder.add_exit_heads([layer for layer in recipe.layers if layer < recipe.full.layer])
     frozen = recipe.variant.freeze
@@ -279,25 +279,20 @@ def prepare(settings: TrainSettings, folder: Path, loss: ScoreLoss | None = None
 def _with_exits(setup: Setup) -> ModelCard:
     """Fit the exits that training does not reach, and return the card of the model with them."""
     encoder, tokenizer, settings = setup.encoder.eval(), setup.tokenizer, setup.settings
-    card, trained, behind = setup.recipe.card, encoder.fitted, encoder.behind
-    frozen = setup.recipe.variant.freeze
+    card, frozen = setup.recipe.card, setup.recipe.variant.freeze
 
-    def fit(*how: Any) -> FitRecord:
+    def fit(rotation: Rotation) -> FitRecord:
         texts = fit_texts(settings.corpus, FIT_TEXTS, settings.seed, settings.split)
-        return fit_texts_now(encoder, tokenizer, texts, settings.seed, *how)
+        return fit_texts_now(encoder, tokenizer, texts, settings.seed, rotation)
 
     if settings.refits:
         # Documents are those of the last layer from now on.
         say("Fitting exits: the full model stays as it is trained, every layer below it retrieves")
         drop_exits(encoder)
         return replace(card, cuts=fitted_cuts(card), documents="last", fit=fit("learned"))
-    if trained is None:
+    if encoder.fitted is None:
         return card
-    if not frozen:  # layer 0 anew, with the weights that its queries will have
-        fit("none", trained.tokens)
-        if encoder.fitted is not None:
-            trained.table = encoder.fitted.table
-        encoder.fitted, encoder.behind = trained, behind
+    fit("none")  # words beside the exits that were trained
     more = {cut for cut in fitted_cuts(card) if frozen or cut.layer == 0}
     return replace(card, cuts=tuple(sorted({*card.cuts, *more})))
 

@@ -1,12 +1,12 @@
 """What `m2dr fit` computes: exit heads by ridge regression, and a rotation of the embedding.
 
-Shapes: S shallow layers, N texts, P dims of a pooled state, F features of the tokens, W dims of the
-embedding, K prefixes that the rotation is learned for, D dims of the longest of them, B texts of a
-step, of which the first Q rank all others.
+Shapes: N texts, P dims of a pooled state, V of a vector of words, W of the embedding, K prefixes
+that the rotation is learned for, D dims of the longest of them, B texts of a step, of which the
+first Q rank all others.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,16 +14,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from m2dr.core.records import TOKENS, FitInputs, Rotation, Similarity, inputs_of
+from m2dr.core.records import Rotation, Similarity
 from m2dr.train.scores import prefix_scores
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 # Of the exit heads.
 RIDGES = (1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)  # tried for each layer; relative to the diagonal
-RIDGES_OF_SIGNS = (1e-2, 3e-2)  # the same where random signs widen the inputs
 DEFAULT_RIDGE = 1e-2  # where no text is held out to choose by
+AT_ONCE = 1024  # texts whose products are summed at a time
 
 # Of the rotation.
 STEPS = 200
@@ -43,125 +44,12 @@ _LEAST = 1e-12  # is added to divisors
 
 
 @dataclass(frozen=True)
-class Sample:
-    """Inputs and targets of some texts.
-
-    Attributes:
-        states: [S, N, P] float32, pooled, of layers 1 to S.
-        tokens: [N, F] float32, features of the tokens.
-        targets: [N, W] float32, embeddings of the full model.
-    """
-
-    states: Floats
-    tokens: Floats
-    targets: Floats
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-    def __add__(self, other: "Sample") -> "Sample":
-        """Join the texts of both."""
-        return Sample(
-            np.concatenate([self.states, other.states], axis=1),
-            np.concatenate([self.tokens, other.tokens]),
-            np.concatenate([self.targets, other.targets]),
-        )
-
-    def read(self, parts: Sequence[int]) -> Floats:
-        """Return the inputs of an exit, [N, inputs]; `inputs_of` names their parts."""
-        found = [self.tokens if part == TOKENS else self.states[part - 1] for part in parts]
-        return np.concatenate(found, axis=1)
-
-
-class Moments:
-    """Second moments of the inputs of all exits, and with their targets, summed in float64.
-
-    Memory does not depend on how many texts are added. The moments of the tokens' features are
-    shared by all layers.
-
-    Args:
-        layers: shallow layers, S.
-        wide: whether an exit reads the states of all layers up to its own.
-    """
-
-    def __init__(self, layers: int, wide: bool = False) -> None:
-        self.layers = layers
-        self.wide = wide
-        self.count = 0
-        self._sums: dict[str, Doubles] = {}
-
-    def add(self, sample: Sample) -> None:
-        """Add the products of some texts.
-
-        Raises:
-            ValueError: a value is not finite.
-        """
-        parts = {n: states.astype(np.float64) for n, states in enumerate(sample.states, start=1)}
-        ones = np.ones((len(sample), 1))
-        parts[TOKENS] = np.concatenate([sample.tokens.astype(np.float64), ones], axis=1)
-        targets = sample.targets.astype(np.float64)
-        for layer, part in parts.items():
-            if not np.isfinite(part).all():
-                raise ValueError(f"a state of layer {layer} is not finite")
-        if not np.isfinite(targets).all():
-            raise ValueError("an embedding is not finite")
-        for one, other in self._pairs():
-            self._sum(f"{one}x{other}", _product(parts[one], parts[other]))
-        for number, part in parts.items():
-            self._sum(f"{number}xtargets", _product(part, targets))
-            if number != TOKENS:
-                self._sum(f"{number}lengths", np.linalg.norm(part, axis=1).sum())
-        self.count += len(sample)
-
-    def merge(self, other: "Moments", weight: float = 1.0) -> None:
-        """Add the sums of other texts, each of which counts `weight`."""
-        for name, found in other._sums.items():
-            self._sum(name, weight * found)
-        self.count += other.count
-
-    def of_tokens(self) -> "Moments":
-        """Return what an exit needs that reads the features of the tokens alone."""
-        found = Moments(0)
-        names = (f"{TOKENS}x{TOKENS}", f"{TOKENS}xtargets")
-        found._sums = {name: self._sums[name] for name in names}
-        found.count = self.count
-        return found
-
-    def _sum(self, name: str, found: Doubles) -> None:
-        self._sums[name] = self._sums[name] + found if name in self._sums else np.array(found)
-
-    def _pairs(self) -> Iterator[tuple[int, int]]:
-        """Yield the parts whose products are needed, each pair once."""
-        for layer in range(1, self.layers + 1):
-            yield from (
-                (lower, layer) for lower in range(1, layer + 1) if self.wide or lower == layer
-            )
-            yield layer, TOKENS
-        yield TOKENS, TOKENS
-
-    def product(self, one: int, other: int) -> Doubles:
-        """Return the sum of products of two parts of the inputs, [one, other]."""
-        name = f"{one}x{other}"
-        return self._sums[name] if name in self._sums else self._sums[f"{other}x{one}"].T
-
-    def scale(self, part: int) -> float:
-        """Return 1 / mean length of the states of a layer; 1 for the features of the tokens."""
-        if part == TOKENS:
-            return 1.0
-        mean = float(self._sums[f"{part}lengths"]) / max(self.count, 1)
-        return 1 / mean if mean > 0 else 1.0
-
-    def targets(self, part: int) -> Doubles:
-        """Return the sum of products of a part of the inputs with the targets, [part, W]."""
-        return self._sums[f"{part}xtargets"]
-
-
-@dataclass(frozen=True)
 class FittedHead:
-    """One fitted exit: input · weight + bias.
+    """One fitted exit: state · weight + words · beside + bias.
 
     Attributes:
-        weight: [inputs, W] float32, for unscaled states.
+        weight: [P, W] float32, for unscaled states.
+        beside: [V, W], for the vectors of words.
         bias: [W].
         ridge: λ, relative to the mean of the diagonal.
         cosine: of its embeddings with the targets, the mean over the held-out texts; None without
@@ -169,83 +57,65 @@ class FittedHead:
     """
 
     weight: Floats
+    beside: Floats
     bias: Floats
     ridge: float
     cosine: float | None
 
-    def __call__(self, inputs: Floats) -> Floats:
-        """Map [N, inputs] to [N, W]."""
-        return _product(inputs.T, self.weight) + self.bias
 
-    def rotated(self, rotation: Floats) -> "FittedHead":
-        """Return the head of R e where this one is the head of e."""
-        weight, bias = (_product(part.T, rotation.T) for part in (self.weight, self.bias[None]))
-        return replace(self, weight=weight, bias=bias[0])
+def fit_head(states: Floats, words: Floats, targets: Floats, held_out: Bools) -> FittedHead:
+    """Fit the exit of a layer: W = argmin Σ ‖[h / n ; z ; 1] W − t‖² + λ ‖W‖².
 
-
-def fit_head(
-    moments: Moments,
-    held_out: Sample | None,
-    layer: int,
-    inputs: FitInputs,
-    ridges: Sequence[float] = RIDGES,
-) -> FittedHead:
-    """Fit the exit of a layer: W = argmin Σ ‖[x ; 1] W − t‖² + λ ‖W‖².
-
-    States are scaled to a mean length of 1 for the regression, and λ is relative to the mean of
-    the diagonal. Of several λ, the one with the best cosine on the held-out texts is taken.
+    n is the mean length of the states, and λ is relative to the mean of the diagonal. Of several λ,
+    the one with the best cosine on the held-out texts is taken.
 
     Args:
-        moments: of the texts of the fit.
-        held_out: other texts, if any.
-        layer: 0 to S.
-        inputs: what the exit reads, as for `inputs_of`.
-        ridges: values of λ to try; without held-out texts DEFAULT_RIDGE, where it is among them.
+        states: h [N, P], pooled; of no dims where only words are to be fitted.
+        words: z [N, V], vectors of the words of the same texts, of length 1; of no dims without.
+        targets: t [N, W].
+        held_out: [N], which texts λ is chosen by; without any it is DEFAULT_RIDGE.
 
     Raises:
-        ValueError: none of them has a solution in float64.
+        ValueError: a value is not finite, or no λ has a solution in float64.
     """
-    parts = inputs_of(layer, inputs)
-    gram, products, scales = _system(moments, parts)
-    tried: list[FittedHead] = []
-    if not held_out and DEFAULT_RIDGE in ridges:
-        ridges = (DEFAULT_RIDGE,)
-    for candidate in ridges:
+    if not (np.isfinite(states).all() and np.isfinite(targets).all()):
+        raise ValueError("a state or an embedding is not finite")
+    scale = 1 / max(float(np.linalg.norm(states, axis=1).mean()), 1e-12) if states.size else 1.0
+
+    def inputs(chosen: NDArray[np.int64]) -> Doubles:
+        ones = np.ones((len(chosen), 1))
+        return np.concatenate(
+            [states[chosen] * scale, words[chosen], ones], axis=1, dtype=np.float64
+        )
+
+    width = states.shape[1] + words.shape[1] + 1
+    gram, products = np.zeros((width, width)), np.zeros((width, targets.shape[1]))
+    for chosen in np.array_split(np.flatnonzero(~held_out), -(-len(states) // AT_ONCE)):
+        read = inputs(chosen)
+        gram += _product(read, read)
+        products += _product(read, targets[chosen].astype(np.float64))
+    judges = np.flatnonzero(held_out)
+    read, wanted = inputs(judges), targets[judges]
+    tried: list[tuple[float, float, Doubles]] = []
+    for ridge in RIDGES if judges.size else (DEFAULT_RIDGE,):
         try:
-            solved = _solve(gram, products, candidate) * scales[:, None]
+            solved = _solve(gram, products, ridge)
         except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # not among its exports
             continue
-        weight, bias = solved[:-1].astype(np.float32), solved[-1].astype(np.float32)
-        head = FittedHead(weight, bias, candidate, None)
-        cosine = _mean_cosine(head(held_out.read(parts)), held_out.targets) if held_out else None
-        tried.append(replace(head, cosine=cosine))
+        tried.append((_mean_cosine(_product(read.T, solved), wanted), ridge, solved))
     if not tried:
-        told = ", ".join(f"{ridge:g}" for ridge in ridges)
-        raise ValueError(f"the regression of layer {layer} has no solution with ridge = {told}")
-    return max(tried, key=lambda head: head.cosine or -1.0)
-
-
-def _mean_cosine(found: Floats, targets: Floats) -> float:
-    products = np.einsum("nw,nw->n", found, targets, dtype=np.float64)
-    lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(targets, axis=1)
-    return float((products / np.maximum(lengths, 1e-12)).mean())
-
-
-def _system(moments: Moments, parts: Sequence[int]) -> tuple[Doubles, Doubles, Doubles]:
-    """Return the normal equations of scaled inputs, to which a 1 is appended, and the scales."""
-    blocks = [*parts] if TOKENS in parts else [*parts, TOKENS]
-    rows = {part: slice(None) if part in parts else slice(-1, None) for part in blocks}
-    products = np.concatenate([moments.targets(part)[rows[part]] for part in blocks])
-    scales = np.concatenate(
-        [np.full(len(moments.targets(part)[rows[part]]), moments.scale(part)) for part in blocks]
+        raise ValueError("a regression has no solution")
+    cosine, ridge, solved = max(tried, key=lambda row: row[0])
+    weight, beside, bias = np.split(solved.astype(np.float32), [states.shape[1], width - 1])
+    return FittedHead(
+        weight * np.float32(scale), beside, bias[0], ridge, cosine if judges.size else None
     )
-    gram = np.block(
-        [
-            [moments.product(one, other)[rows[one]][:, rows[other]] for other in blocks]
-            for one in blocks
-        ]
-    )
-    return gram * scales[:, None] * scales, products * scales[:, None], scales
+
+
+def _mean_cosine(vectors: Doubles, targets: Floats) -> float:
+    products = np.einsum("nw,nw->n", vectors, targets, dtype=np.float64)
+    lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(targets, axis=1)
+    return float((products / np.maximum(lengths, 1e-12)).sum() / max(len(products), 1))
 
 
 def _solve(gram: Doubles, products: Doubles, ridge: float) -> Doubles:

@@ -1,0 +1,186 @@
+"""Words as a query encoder that runs no layer: a vector per word of a corpus, without torch.
+
+Of a text, each word counts √(its number) · its weight; the row of these numbers, scaled to length
+one, times the table is the vector. How tables are fitted: m2dr/train/words.py.
+"""
+
+import json
+import struct
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from m2dr.core.analyzer import Analyzer
+from m2dr.core.errors import UserError
+from m2dr.core.files import explain_failure, write_bytes
+from m2dr.model.hub import WORDS
+
+# Shapes in this file:
+#   N texts, F words, W dims of the embedding, K dims that are asked for, L layers.
+
+Floats = NDArray[np.float32]
+_BESIDE = "beside."  # begins the name of a layer's matrix
+
+
+@dataclass(frozen=True)
+class WordTable:
+    """The content of words.safetensors. Of the mapped table only rows of used words are read.
+
+    Attributes:
+        rows: row of each word, a stem of the analyzer.
+        weights: [F] float32.
+        table: [F, W] float16.
+        language: of the stems.
+        limit: words of a text that are read.
+        beside: by layer from 1, the matrix [W, W] that takes the vector of a text's words, of
+            length one, to what is added to the output of the layer's exit.
+        path: for messages.
+    """
+
+    rows: Mapping[str, int]
+    weights: Floats
+    table: NDArray[Any]
+    language: str
+    limit: int
+    beside: Mapping[int, Floats] = field(default_factory=dict)
+    path: Path = Path(WORDS)
+
+    @property
+    def width(self) -> int:
+        """Dims of a vector, W."""
+        return int(self.table.shape[1])
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The layers whose vectors words are part of, increasing; 0 is words alone."""
+        return (0, *sorted(self.beside))
+
+    @cached_property
+    def analyzer(self) -> Analyzer:
+        """Splits texts into words."""
+        return Analyzer(self.language)
+
+    def bag(self, text: str) -> tuple[NDArray[np.int64], Floats]:
+        """Return the rows of the words of a text that are known, and their shares, of length 1."""
+        words = self.analyzer(text)[: self.limit]
+        counts = Counter(row for row in map(self.rows.get, words) if row is not None)
+        rows = np.fromiter(counts, np.int64, len(counts))
+        shares = np.sqrt(np.fromiter(counts.values(), np.float32, len(counts)))
+        shares *= self.weights[rows]
+        return rows, unit_rows(shares)
+
+    def embed(self, texts: Sequence[str], dim: int | None = None) -> Floats:
+        """Return the vectors of texts, [N, K] float32, not normalised; 0 without a known word.
+
+        Args:
+            texts: N of them, without prefix.
+            dim: K, by default W.
+
+        Raises:
+            UserError: there are fewer dims, or a row that is used is not finite.
+        """
+        if dim is not None and not 1 <= dim <= self.width:
+            raise UserError(f"Dim {dim} was asked for; layer 0 has {self.width} ({self.path}).")
+        table = self.table if dim in (None, self.width) else self.table[:, :dim]
+        vectors = np.zeros((len(texts), table.shape[1]), np.float32)
+        for vector, text in zip(vectors, texts, strict=True):
+            rows, shares = self.bag(text)
+            np.dot(shares, table[rows].astype(np.float32), out=vector)
+        if not np.isfinite(vectors).all():
+            raise UserError(f"{self.path} holds a number that is not finite.")
+        return vectors
+
+    def add(self, vectors: Floats, layers: Sequence[int], texts: Sequence[str]) -> None:
+        """Add what the words of texts say to the vectors of the layers that read words.
+
+        Args:
+            vectors: [L, N, W], changed in place.
+            layers: L of them.
+            texts: N of them, without prefix.
+        """
+        if not set(layers) & set(self.layers):
+            return
+        words = self.embed(texts)
+        unit = unit_rows(words)
+        for place, layer in enumerate(layers):
+            if layer in self.beside:
+                vectors[place] += unit @ self.beside[layer]
+            elif layer == 0:
+                vectors[place] += words[:, : vectors.shape[2]]
+
+    def cut(self, layer: int, dim: int) -> "WordTable":
+        """Return what one layer needs, cut to the first dims; beside an exit rows stay whole."""
+        if layer in self.beside:
+            return replace(self, beside={layer: self.beside[layer][:, :dim]})
+        return replace(self, beside={}, table=self.table[:, :dim])
+
+    def write(self, folder: Path) -> None:
+        """Write words.safetensors into a folder, whole or not at all.
+
+        Raises:
+            UserError: a number is not finite or too large, or the system refused to write.
+        """
+        from safetensors.numpy import save
+
+        path = folder / WORDS
+        with np.errstate(over="ignore"):  # infinite numbers are refused below
+            table = np.ascontiguousarray(self.table, np.float16)
+        if not (np.isfinite(table).all() and np.isfinite(self.weights).all()):
+            raise UserError(
+                f"{path} was to be written, and a number is not finite or above 65,504."
+            )
+        words = np.frombuffer("\n".join(self.rows).encode(), np.uint8)
+        tensors: dict[str, NDArray[Any]] = {"table": table, "weights": self.weights, "words": words}
+        tensors |= {f"{_BESIDE}{n}": np.ascontiguousarray(m) for n, m in self.beside.items()}
+        # One entry, because safetensors writes several in an order that differs from run to run.
+        about = json.dumps({"language": self.language, "limit": self.limit})
+        write_bytes(path, save(tensors, {"m2dr": about}))
+
+    @classmethod
+    def open(cls, folder: Path) -> "WordTable":
+        """Open what `write` wrote, the table as a memory map.
+
+        Raises:
+            UserError: there is none, or it is damaged.
+        """
+        path = folder / WORDS
+        if not path.is_file():
+            raise UserError(f"{folder} has no {WORDS}, so that nothing can run at layer 0.")
+        with explain_failure(f"{path} cannot be read"), path.open("rb") as file:
+            (size,) = struct.unpack("<Q", file.read(8))  # of the header; the format is safetensors
+            header = json.loads(file.read(size))
+            about = json.loads(header.pop("__metadata__")["m2dr"])
+            kinds = {"F16": "<f2", "F32": "<f4", "U8": "u1"}
+
+            def tensor(name: str) -> NDArray[Any]:
+                entry = header[name]
+                offset, shape = 8 + size + entry["data_offsets"][0], tuple(entry["shape"])
+                if 0 in shape:
+                    return np.zeros(shape, kinds[entry["dtype"]])
+                return np.asarray(np.memmap(path, kinds[entry["dtype"]], "r", offset, shape))
+
+            words = bytes(tensor("words")).decode().split("\n")
+            beside = {
+                int(name.removeprefix(_BESIDE)): np.array(tensor(name))
+                for name in header
+                if name.startswith(_BESIDE)
+            }
+            rows = {word: row for row, word in enumerate(words)} if words != [""] else {}
+            table, weights = tensor("table"), np.array(tensor("weights"))
+            if not len(rows) == len(table) == len(weights):
+                raise ValueError("its tensors do not belong together")
+            Analyzer(about["language"])
+            return cls(rows, weights, table, about["language"], about["limit"], beside, path)
+
+
+def unit_rows(vectors: Floats) -> Floats:
+    """Return vectors of length one; one of length zero stays as it is."""
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    unit: Floats = vectors / np.maximum(lengths, np.float32(1e-12))
+    return unit
