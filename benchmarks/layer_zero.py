@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from m2dr.model.static import open_static
 
 from m2dr.core.records import Query
 from m2dr.core.requests import IndexRequest, SearchRequest
@@ -39,7 +40,6 @@ from m2dr.evaluate.measures import Evaluator
 from m2dr.index.bm25 import Bm25
 from m2dr.model.checkpoint import load
 from m2dr.model.export import write_table
-from m2dr.model.static import open_static
 from m2dr.tasks.encoder import embed_texts
 from m2dr.tasks.fit import fit
 from m2dr.tasks.index import index_corpus

@@ -71,14 +71,6 @@ class Analyzer:
             stems += known
         return stems
 
-    def forms(self) -> dict[str, str]:
-        """Return a word of each stem, as it was first written in the texts until now."""
-        forms: dict[str, str] = {}
-        for word, stems in self._stems.items():
-            if len(stems) == 1:
-                forms.setdefault(stems[0], word)
-        return forms
-
     def _analyzed(self, word: str) -> list[str]:
         if _UNSPACED.search(word):
             pieces = [piece for piece in _UNSPACED.split(word) if piece]

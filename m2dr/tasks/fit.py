@@ -32,13 +32,12 @@ from m2dr.tasks.corpus import open_corpus
 from m2dr.tasks.encoder import (
     at_revision,
     default_dims,
-    embed_texts,
     embed_tokens_and_states,
     fitted_cuts,
 )
 from m2dr.tasks.run_folder import begin, clear, held, refuse_backbone
 from m2dr.train.linear_fit import STEPS, fit_head, fit_rotation
-from m2dr.train.words import EmbedWords, fit_words
+from m2dr.train.words import fit_words
 
 Floats = NDArray[np.float32]
 
@@ -302,19 +301,6 @@ def drop_exits(encoder: Encoder) -> None:
         del encoder.exit_heads[layer]
 
 
-def words_alone(encoder: Encoder, tokenizer: ModelTokenizer) -> EmbedWords:
-    """Return a function that gives the full model's vectors of words, each a text of its own."""
-
-    def embed(words: Sequence[str]) -> Floats:
-        with progress("Reading words", len(words), "words") as advance:
-            layers = [encoder.layers]
-            vectors = embed_texts(encoder, tokenizer, words, "query", layers, advance)
-        alone: Floats = vectors[0]
-        return alone
-
-    return embed
-
-
 def as_targets(encoder: Encoder, vectors: Floats) -> Floats:
     """Return embeddings [N, W] of length 1 where they are compared by cosine."""
     return unit_rows(vectors) if encoder.card.similarity == "cosine" else vectors
@@ -443,9 +429,8 @@ def fit_texts_now(
         encoder.behind = rotate(encoder.behind, encoder.pooled_width, turned)
     words = None
     if with_words:
-        alone = words_alone(encoder, tokenizer)
         targets = as_targets(encoder, read.states[:, -width:])
-        words = words_towards(contents, targets, length, language, alone, texts.names)
+        words = words_towards(contents, targets, length, language, texts.names)
     encoder.fitted, encoder.card = trained, card
     return fit_exits(encoder, read, words, texts.names, rotation)
 
@@ -455,7 +440,6 @@ def words_towards(
     vectors: Floats,
     tokens: int,
     language: str,
-    alone: EmbedWords | None,
     names: Sequence[str],
 ) -> WordTable:
     """Return the words that give the vectors of texts; arguments as for `fit_words`.
@@ -465,7 +449,7 @@ def words_towards(
     """
     try:
         with progress("Fitting words", len(vectors), "texts") as advance:
-            return WordTable(*fit_words(texts, vectors, tokens, language, alone, advance))
+            return WordTable(*fit_words(texts, vectors, tokens, language, advance))
     except ValueError as error:
         raise unfit(names, error) from error
 

@@ -48,8 +48,7 @@ from m2dr.model.words import WordTable, unit_rows
 from m2dr.tasks.corpus import CorpusDigest, open_corpus
 from m2dr.tasks.encode_corpus import EncodingJob, ShardReader
 from m2dr.tasks.encoder import embed_tokens_and_states, label_of, newest_model
-from m2dr.tasks.fit import drop_exits, fit_exits, with_snippets, words_alone, words_towards
-from m2dr.train.words import EmbedWords
+from m2dr.tasks.fit import drop_exits, fit_exits, with_snippets, words_towards
 
 
 def fit_encoded(job: EncodingJob, dataset: Dataset, store: Store, language: str = "") -> None:
@@ -121,7 +120,7 @@ def _fit(
         states = _states(job, dataset, store, folder, encoder, tokenizer)
         texts = list(texts_of(dataset, sampled_rows(store.documents)))
         read = with_snippets(encoder, tokenizer, texts, states, store.documents)
-        words = words_of(store, dataset, language, words_alone(encoder, tokenizer))
+        words = words_of(store, dataset, language)
         fit = fit_exits(encoder, read, words, (store.manifest.corpus,), "none")
         record = _write(encoder, store, fit, str(dtype), folder)
     cosines = ", ".join("-" if cosine is None else f"{cosine:.3f}" for cosine in fit.cosines)
@@ -132,7 +131,7 @@ def _fit(
     return record
 
 
-def words_of(store: Store, dataset: Dataset, language: str, alone: EmbedWords | None) -> WordTable:
+def words_of(store: Store, dataset: Dataset, language: str) -> WordTable:
     """Return the words that give the stored vectors of documents.
 
     Where there are more than MOST_WORDS_OF, as many are read, evenly spread, which is said.
@@ -141,7 +140,6 @@ def words_of(store: Store, dataset: Dataset, language: str, alone: EmbedWords | 
         store: of the documents.
         dataset: the same documents.
         language: of the stemmer; by default that of the texts.
-        alone: the full model's vectors of words, where there is one.
 
     Raises:
         UserError: a vector is not finite.
@@ -154,7 +152,7 @@ def words_of(store: Store, dataset: Dataset, language: str, alone: EmbedWords | 
     vectors = unit_rows(vectors) if label.similarity == "cosine" else vectors
     names = (store.manifest.corpus,)
     texts = texts_of(dataset, rows)
-    return words_towards(texts, vectors, label.document_length, language, alone, names)
+    return words_towards(texts, vectors, label.document_length, language, names)
 
 
 def texts_of(dataset: Dataset, rows: NDArray[np.int64]) -> Iterator[str]:

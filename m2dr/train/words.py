@@ -4,7 +4,7 @@ Shapes: N texts, F words, W dims of a vector.
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice
 from typing import NamedTuple
@@ -17,12 +17,9 @@ from scipy import sparse
 from m2dr.core.analyzer import Analyzer, language_of
 
 Floats = NDArray[np.float32]
-EmbedWords = Callable[[Sequence[str]], Floats]  # words alone, [F, W]
 
 POWER = 1.5  # of the weight log(1 + N / df) of a word
 RIDGE = 0.5  # λ
-PRIOR = 0.3  # share of the full model's vector of a word alone, from which its row starts
-FEWEST = 2  # documents of a word that is embedded alone
 STEPS = 12  # of conjugate gradients; more change no ranking
 MOST_WORDS = 250_000  # the most frequent ones
 PER_TOKEN = 1.5  # words that are read of a text for each token that its vector is of
@@ -45,23 +42,20 @@ def fit_words(
     vectors: NDArray[np.floating],
     tokens: int,
     language: str = "",
-    embed: EmbedWords | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> FittedWords:
     """Fit a vector for each word such that the words of a text give its vector.
 
-    W = argmin ‖A W − (V − μ)‖² + λ ‖W − α E‖², with a row of A for each text: √(number of the word
-    in it) · log(1 + N / df)^1.5, scaled to length 1; μ the mean of the vectors, which no query
-    gets back: it would reward documents that are close to everything. E are the full model's
-    vectors of the words alone, of length 1 and centred, or 0. By conjugate gradients, in memory of
-    the words in all texts and F · W numbers.
+    W = argmin ‖A W − (V − μ)‖² + λ ‖W‖², with a row of A for each text: √(number of the word in it)
+    · log(1 + N / df)^1.5, scaled to length 1; μ the mean of the vectors, which no query gets back:
+    it would reward documents that are close to everything. By conjugate gradients, in memory of
+    the words in all texts and F · W numbers. What was tried: docs/decisions/0023-words.md.
 
     Args:
         texts: N of them.
         vectors: [N, W], finite.
         tokens: that a vector is of at most; PER_TOKEN words for each are read of a text.
         language: of the stemmer, or "none"; by default that of the texts.
-        embed: the full model, where there is one.
         advance: told how many more texts were read.
 
     Raises:
@@ -92,16 +86,7 @@ def fit_words(
     shares = counts[:, kept].sqrt() @ sparse.diags_array(weights)
     lengths = np.sqrt(shares.power(2).sum(axis=1)).reshape(-1, 1)
     shares = sparse.csr_matrix(shares.multiply(1 / np.maximum(lengths, 1e-12)), dtype=np.float32)
-    prior = None
-    if embed is not None:
-        forms = analyzer.forms()
-        often = np.flatnonzero(documents >= FEWEST)
-        prior = np.zeros((len(names), vectors.shape[1]), np.float32)
-        if often.size:
-            alone = embed([forms.get(names[row], names[row]) for row in often])
-            alone /= np.maximum(np.linalg.norm(alone, axis=1, keepdims=True), 1e-12)
-            prior[often] = PRIOR * (alone - alone.mean(axis=0))
-    table = solve(shares, vectors, RIDGE, prior)
+    table = solve(shares, vectors, RIDGE)
     numbers = {name: row for row, name in enumerate(names)}
     return FittedWords(numbers, weights, table, analyzer.language, limit)
 
@@ -110,16 +95,14 @@ def solve(
     shares: sparse.csr_matrix,
     vectors: NDArray[np.floating],
     ridge: float,
-    prior: Floats | None = None,
     steps: int = STEPS,
 ) -> Floats:
-    """Return W [F, W] = argmin ‖A W − (V − μ)‖² + λ ‖W − E‖², by conjugate gradients.
+    """Return W [F, W] = argmin ‖A W − (V − μ)‖² + λ ‖W‖², by conjugate gradients.
 
     Args:
         shares: A [N, F].
         vectors: V [N, W].
         ridge: λ.
-        prior: E [F, W]; 0 by default.
         steps: of the descent.
 
     Raises:
@@ -131,21 +114,17 @@ def solve(
     def descend(start: int) -> None:
         block = np.array(vectors[:, start : start + _BLOCK], np.float32)
         block -= block.mean(axis=0, dtype=np.float64).astype(np.float32) if len(block) else 0
-        begin = np.zeros((shares.shape[1], block.shape[1]), np.float32)
-        if prior is not None:
-            begin = np.ascontiguousarray(prior[:, start : start + _BLOCK])
-            block -= shares @ begin
         rest = turned @ block
-        change, way = np.zeros_like(rest), rest.copy()
+        block_table, way = np.zeros_like(rest), rest.copy()
         squares = np.einsum("fw,fw->w", rest, rest)
         for _ in range(steps):
             slope = turned @ (shares @ way) + np.float32(ridge) * way
             rate = squares / np.maximum(np.einsum("fw,fw->w", way, slope), 1e-30)
-            change += rate * way
+            block_table += rate * way
             rest -= rate * slope
             before, squares = squares, np.einsum("fw,fw->w", rest, rest)
             way = rest + squares / np.maximum(before, 1e-30) * way
-        table[:, start : start + _BLOCK] = begin + change
+        table[:, start : start + _BLOCK] = block_table
 
     with ThreadPoolExecutor(torch.get_num_threads()) as threads:
         list(threads.map(descend, range(0, vectors.shape[1], _BLOCK)))
