@@ -228,16 +228,16 @@ def verify(request: requests.VerifyRequest, as_json: bool) -> None:
 
 @index.task(
     "index import v.npy --ids v.txt --corpus scifact --model minilm",
-    "index import pyserini_folder --corpus scifact --model minilm",
+    "index import answers.jsonl --corpus texts.jsonl",
     name="import",
 )
 @takes(requests.ImportRequest, argument=False, corpus={"value": PYDOCS})
 def index_import(request: requests.ImportRequest) -> None:
     """Take vectors of another tool as a store and its indexes.
 
-    They are not normalised after cutting. Queries of any model but --model are refused from
-    then on. Give the same command with another --dim to index one more prefix. Pickles are not
-    read.
+    With --model they are that model's, and queries of any other are refused. Without it they need
+    no model: words of the documents are fitted to them, and queries run no layer. Pickles are not
+    read. m2dr index corpus with another --dim indexes one more prefix.
     """
     from m2dr.tasks.importing import import_vectors
 

@@ -196,6 +196,8 @@ ModelExit = Literal["none", "linear", "fitted"]
 Attention = Literal["causal", "bidirectional"]
 
 PRETRAINED = "smae"  # the variant of a backbone that `m2dr pretrain` made
+GIVEN = "given"  # the variant of vectors that somebody else made, of which there is no model
+CARD_FILE = "card.json"  # of such vectors, beside their stores
 
 
 def pooling_modes(pooling: str) -> tuple[Pooling, ...]:
@@ -267,7 +269,12 @@ class ModelCard:
     @property
     def is_trained(self) -> bool:
         """Whether this model is the result of a retrieval training, and not an exported cut."""
-        return not self.exported_from and self.variant not in ("untrained", PRETRAINED)
+        return not self.exported_from and self.variant not in ("untrained", PRETRAINED, GIVEN)
+
+    @property
+    def query_layer(self) -> int:
+        """The most layers that queries can run through; none where there is no model to run."""
+        return 0 if self.variant == GIVEN else self.layers
 
     @property
     def served_dims(self) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from m2dr.core.option import (
     share,
     size,
 )
-from m2dr.core.records import Cut
+from m2dr.core.records import Cut, Similarity
 
 Dtype = Literal["f16", "f32", "int8"]  # of the vectors of a store
 Backend = Literal["local", "ray"]
@@ -179,7 +179,20 @@ class ImportRequest(_OfIndexes):
         is_argument=True,
     )
     corpus: str = option(REQUIRED, "Corpus of the vectors, as for m2dr index corpus.")
-    model: str = option(REQUIRED, "Folder or id of the model that made the vectors.")
+    model: str = option(
+        "",
+        "Folder or id of the model that made the vectors. Without it they need none: words of the "
+        "documents are fitted to them, and queries run no layer.",
+    )
+    name: str = option(
+        "", "Name of vectors without a model; their content tells them apart by default."
+    )
+    similarity: Similarity = option("cosine", "How vectors without a model are compared.")
+    rotate: Literal["auto", "yes", "no"] = option(
+        "auto",
+        "Rotate vectors without a model to their principal axes, so that their prefixes search "
+        "too; auto does it where prefixes are far better then.",
+    )
     ids: Path | None = option(None, "Docids of the vectors, one per line.", is_file=True)
     layer: int | None = option(None, "Transformer layers that made the vectors; all by default.")
     dims: tuple[int, ...] = option(
@@ -257,6 +270,12 @@ class SearchRequest(_OfIndexes):
     )
     exits: Exits = exits_option()
     hybrid: float = hybrid_option()
+    query_vectors: Path | None = option(
+        None,
+        "Vectors of the queries, from what made those of the documents, in place of encoding them: "
+        "by the ids of --topics, or in order.",
+        read=Path,
+    )
     query_length: int | None = option(
         None, "Tokens of a query; those that the index records, which others are refused by."
     )
@@ -398,6 +417,12 @@ class EvaluateRequest(_OfIndexes):
         "trained", "Layer whose documents are searched: trained, same, last, or a number."
     )
     exits: Exits = exits_option()
+    query_vectors: Path | None = option(
+        None,
+        "Vectors of the queries, from what made those of the documents, by id or in order: the "
+        "last layer of the grid.",
+        read=Path,
+    )
     measures: tuple[str, ...] = option(
         (), "Measures as ir_measures writes them; the default measures of the data.", "--measure"
     )

@@ -94,7 +94,7 @@ class Vectors:
 
     def _miscounted(self, number: int, what: str) -> UserError:
         vectors, others = counted(self.count, "vectors", ","), counted(number, what, ",")
-        return UserError(f"{self.path} has {vectors}, and there are {others}.")
+        return UserError(f"{self.path} has {vectors} for {others}.")
 
 
 def open_vectors(path: Path, ids: Path | None = None) -> Vectors:

@@ -19,7 +19,7 @@ from typing import get_args
 
 from m2dr.core.errors import UserError, counted, nearest
 from m2dr.core.files import json_sha256, read_record, write_record
-from m2dr.core.records import Cut, Similarity, is_ready
+from m2dr.core.records import CARD_FILE, Cut, Similarity, is_ready
 from m2dr.core.requests import SHARD_ROWS
 from m2dr.core.requests import Dtype as Dtype
 from m2dr.core.variants import DocumentLayer
@@ -136,6 +136,11 @@ def store_folders(root: Path) -> list[Path]:
     """Return the folders at or below `root` that hold a store or a part of one, sorted."""
     found = {path.parent for name in (STORE, PARTIAL) for path in root.rglob(name)}
     return sorted(folder for folder in found if folder.parent.suffix not in (NEW, OLD))
+
+
+def model_of(home: Path, label: "Label") -> str:
+    """Return the model of stores; where somebody else made the vectors, it is their folder."""
+    return str(home) if (home / CARD_FILE).exists() else label.model
 
 
 # Records

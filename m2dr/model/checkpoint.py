@@ -27,6 +27,7 @@ from m2dr.core.files import (
     write_record,
 )
 from m2dr.core.records import (
+    CARD_FILE,
     EXITS_FILE,
     EXPORTED_FILE,
     ExportRecord,
@@ -99,7 +100,7 @@ def read_card(
     """Return the card of a model folder, a backbone's folder or a hub id.
 
     Args:
-        name: folder or id.
+        name: folder or id; or the folder of an index whose vectors somebody else made.
         query_length: tokens of a query, in place of those of the model.
         document_length: tokens of a document, likewise.
 
@@ -107,6 +108,8 @@ def read_card(
         UserError: no such folder or id, a damaged file, files that are not those that m2dr.json
             was written for, or a length that the model does not read.
     """
+    if (Path(name) / CARD_FILE).exists():
+        return read_record(Path(name) / CARD_FILE, ModelCard)
     folder = find_folder(str(name))
     lengths = {"query_length": query_length, "document_length": document_length}
     told: dict[str, Any] = {side: length for side, length in lengths.items() if length is not None}

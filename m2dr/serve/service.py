@@ -22,7 +22,6 @@ from m2dr.index.exit_files import digest_of_exits
 from m2dr.index.filters import FIELDS, field_types, typed
 from m2dr.index.manifest import STORE, IndexManifest, built_indexes
 from m2dr.index.vectors import prefixes
-from m2dr.model.hub import WORDS
 from m2dr.serve.batches import Batcher, Outcome, QueueFullError
 from m2dr.tasks.encoder import QueryEncoder, default_dims, document_layer, label_of, names_of
 from m2dr.tasks.search import EXACT, Index, QueryEncoders, Searcher
@@ -98,7 +97,7 @@ class ServedIndex:
         self._scanned = resolved.folder is None
         self._at = {
             layer: replace(resolved, request=replace(resolved.request, query_layer=layer))
-            for layer in range(self.card.layers + 1)
+            for layer in range(self.card.query_layer + 1)
         }
         self.dims = self._cuts()  # by layer
         if not self.dims:
@@ -150,7 +149,13 @@ class ServedIndex:
         return self._open[cut]
 
     def encoder(self, layer: int) -> QueryEncoder:
-        """Return the encoder of a layer, loading it if needed."""
+        """Return the encoder of a layer, loading it if needed.
+
+        Raises:
+            Refused: somebody else made the vectors, and no model encodes documents.
+        """
+        if layer not in self._at:
+            raise Refused(422, f"No model embeds documents of {self.corpus}.", "input_type")
         return self.index.encoders.of(self._at[layer])
 
     def document_layer(self, layer: int) -> int:
@@ -237,8 +242,7 @@ class ServedIndex:
         folder = self.index.resolved.folder
         for layer, resolved in self._at.items():
             exits = resolved.exits
-            table = self.card.lowest_layer == 0 or (exits and (exits / WORDS).exists())
-            if layer == 0 and not table:
+            if layer == 0 < self.card.lowest_layer and not exits:
                 continue
             documents = resolved.document_layer
             if folder is not None:

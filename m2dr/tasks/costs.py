@@ -37,7 +37,7 @@ from m2dr.model.backbones import backbone_of, relative_rows
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.encoder import Encoder, exit_work, parameters_of, share_weights, table_work
-from m2dr.model.tokenizer import ModelTokenizer, tokenize
+from m2dr.model.tokenizer import tokenize
 from m2dr.model.words import WordTable
 from m2dr.tasks.corpus import open_corpus, open_words
 from m2dr.tasks.encoder import cuts_of, embed_texts, embed_tokens, layers_by_index, through_exits
@@ -53,16 +53,35 @@ WARM_UP = 3  # queries that do not count
 
 @dataclass(frozen=True)
 class Encoders:
-    """A cut encoder for each of some layers."""
+    """A cut encoder for each of some layers; of vectors without a model, words alone."""
 
     by_layer: Mapping[int, Encoder]
-    tokenizer: ModelTokenizer
+    tokenizer: Any  # a ModelTokenizer; None without a model
     words: WordTable | None = None  # layer 0
 
     @property
     def deepest(self) -> Encoder:
         """The encoder with the most layers."""
         return self.by_layer[max(self.by_layer)]
+
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        """Return the tokens of queries, or their known words where there is no model."""
+        if not self.by_layer and self.words is not None:
+            return [len(self.words.bag(text)[0]) for text in texts]
+        return [len(row) for row in tokenize(self.deepest.card, self.tokenizer, texts, "query")]
+
+    def shape(self, layer: int) -> Shape:
+        """Return the sizes from which the multiply-adds of a layer are computed."""
+        if not self.by_layer and self.words is not None:
+            width = self.words.width
+            return Shape(width, 0, 0, 0, gated=False, tables={0: width})
+        return shape_of(self.by_layer[layer])
+
+    def parameters(self, layer: int) -> int:
+        """Return the number of parameters in memory to encode queries at a layer."""
+        if layer == 0 and self.words is not None:
+            return int(self.words.table.size + self.words.weights.size)
+        return parameters_of(self.by_layer[layer], layer)
 
 
 def measure_costs(request: CostsRequest, out: Path | None = None) -> Costs:
@@ -102,15 +121,13 @@ def measure_costs(request: CostsRequest, out: Path | None = None) -> Costs:
     )
     for encoder in encoders.by_layer.values():
         encoder.card = encoder.card.with_lengths_of(card)
-    deepest = encoders.deepest
     cores = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
-    dtype = str(next(deepest.parameters()).dtype).removeprefix("torch.")
-    machine = (
-        f"{platform.processor() or platform.machine()}, {counted(cores, 'cores')}, "
-        f"encoder on {deepest.device.type} in {dtype}"
-    )
+    machine = f"{platform.processor() or platform.machine()}, {counted(cores, 'cores')}"
+    if encoders.by_layer:
+        dtype = str(next(encoders.deepest.parameters()).dtype).removeprefix("torch.")
+        machine += f", encoder on {encoders.deepest.device.type} in {dtype}"
     say(f"Timing {counted(len(cuts), 'cuts')} of {request.model} on {machine}")
     # Of which layer the documents are changes no time, so those of one are searched. Indexes are
     # built in a temporary folder: only those that somebody asked for stay with the vectors.
@@ -140,9 +157,8 @@ def measure_costs(request: CostsRequest, out: Path | None = None) -> Costs:
     rows = _spread(range(dataset.document_count), request.documents)
     documents = [dataset.document_at(row).content for row in rows]
     speeds = document_speeds(encoders, sources.values(), documents, request.rounds)
-    rows_of_tokens = tokenize(deepest.card, encoders.tokenizer, texts, "query")
-    lengths = [len(row) for row in rows_of_tokens]
-    shapes = {layer: shape_of(encoder) for layer, encoder in encoders.by_layer.items()}
+    lengths = encoders.lengths(texts)
+    shapes = {layer: encoders.shape(layer) for layer in layers}
     cells = {}
     for cut in cuts:
         p50, p95 = np.percentile(times[cut], [50, 95])
@@ -155,7 +171,7 @@ def measure_costs(request: CostsRequest, out: Path | None = None) -> Costs:
             documents_per_second=speeds[sources[cut.layer]],
             bytes_per_document=bytes_per_document(cut.dim) + words_bytes,
             multiply_adds=round(encoding) + search_multiply_adds(store.documents, cut.dim),
-            parameters=parameters_of(encoders.by_layer[cut.layer], cut.layer),
+            parameters=encoders.parameters(cut.layer),
         )
     costs = Costs(
         model=request.model,
@@ -206,6 +222,8 @@ def open_encoders(
         device: as `choose_device` takes it.
         dtype: as `choose_dtype` takes it.
     """
+    if not read_card(model).query_layer:
+        return Encoders({}, None, WordTable.open(exits[0] or Path(model)))
     torch_device = choose_device(device)
     torch_dtype = choose_dtype(dtype, torch_device)
     encoders: dict[int, Encoder] = {}
@@ -238,7 +256,11 @@ def query_times(
         texts: Q queries, at least one.
         rounds: how often each query is timed.
     """
-    vectors = embed_texts(encoders.deepest, encoders.tokenizer, texts, "query", [max(layers)])[0]
+    if encoders.words is not None:
+        vectors = encoders.words.embed(texts)
+    else:
+        deepest, tokenizer = encoders.deepest, encoders.tokenizer
+        vectors = embed_texts(deepest, tokenizer, texts, "query", [max(layers)])[0]
 
     def encode(layer: int, query: int) -> None:
         if layer == 0 and encoders.words is not None:
@@ -267,6 +289,8 @@ def document_speeds(
     Layers come in shuffled order, and the median of the rounds of a layer counts.
     """
     known = sorted(set(layers))
+    if not encoders.by_layer:
+        return dict.fromkeys(known, 0.0)
     times = np.empty((rounds, len(known)))
     generator = np.random.default_rng(13)
 

@@ -55,6 +55,7 @@ from m2dr.model.graphs import (
     choose_runtime,
     require_runtime,
 )
+from m2dr.model.hub import find_folder
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
 from m2dr.tasks import workers
 from m2dr.tasks.corpus import CorpusRows, absolute, open_corpus
@@ -280,6 +281,8 @@ def encode_stores(
         UserError: another process writes there, stores were made with other settings, or what
             encoding and writing refuse.
     """
+    if request.overwrite:
+        find_folder(model)  # before vectors are removed that no model makes again
     dataset = open_corpus(request.corpus)
     home = store_folder(request.root, dataset.name, card.fingerprint, 1).parent
     label = label_of(card, model, absolute(request.corpus))
@@ -323,9 +326,8 @@ def _finished(home: Path) -> list[Store]:
 
 def _refuse_other(folder: Path, plan: StorePlan) -> None:
     held = open_store(folder).manifest.plan
-    held.refuse_other(plan, folder, ("shard_rows", "runtime"))
-    if held.runtime == IMPORTED:
-        raise UserError(f"{folder} holds imported vectors; --overwrite encodes the corpus instead.")
+    imported = ("dtype", "width") if held.runtime == IMPORTED else ()
+    held.refuse_other(plan, folder, ("shard_rows", "runtime", *imported))
 
 
 def _encode_missing(
@@ -377,6 +379,10 @@ def _sync(
     in by one rename. Exits stay as they were fitted.
     """
     new, before = new_home(home), _finished(home)
+    if any(store.manifest.runtime == IMPORTED for store in before):
+        raise UserError(
+            f"{home} holds imported vectors, of documents that have changed; import them again."
+        )
     sources = [rows.sources(store) for store in before]
     absent = np.any([each < 0 for each in sources], axis=0)
     held, label = before[-1].manifest.label.source, job.stores[0][1].label
@@ -388,8 +394,6 @@ def _sync(
     new.mkdir(exist_ok=True)
     (new / SYNCING).touch()
     for store, each in zip(before, sources, strict=True):
-        if store.manifest.runtime == IMPORTED:
-            raise UserError(f"{store.folder} holds imported vectors, of documents that changed.")
         folder = new / store.folder.name
         folder.mkdir(exist_ok=True)
         with atomic_path(folder / COPIED) as temporary, temporary.open("wb") as file:

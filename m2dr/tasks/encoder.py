@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from m2dr.core.errors import UserError, nearest
 from m2dr.core.files import atomic_path, cache_folder, read_json, refuse_same_file, write_text
 from m2dr.core.progress import Advance, progress, say
-from m2dr.core.records import Cut, Document, ModelCard, Side
+from m2dr.core.records import CARD_FILE, Cut, Document, ModelCard, Side
 from m2dr.core.requests import MODELS, EncodeRequest
 from m2dr.data.dataset import DOCUMENT_COLUMNS, DOCUMENT_IDS, DOCUMENT_TEXTS, own_fields
 from m2dr.data.loaders import open_texts
@@ -906,7 +906,7 @@ def cuts_of(card: ModelCard, layers: Sequence[int], dims: Sequence[int]) -> tupl
     Raises:
         UserError: the model has no such layer or dim.
     """
-    layers = layers or range(card.lowest_layer, card.layers + 1)
+    layers = layers or range(card.lowest_layer, card.query_layer + 1)
     dims = dims or default_dims(card.width)
     found = {card.check(Cut(layer, dim)) for layer in layers for dim in dims}
     return tuple(sorted(found))
@@ -943,6 +943,10 @@ def through_exits(card: ModelCard, layers: Collection[int]) -> ModelCard:
 def names_of(models: Sequence[str]) -> list[str]:
     """Return names of models for tables: the folder's, with more of its path where names repeat."""
     places = [Path(model).resolve() if Path(model).is_dir() else Path(model) for model in models]
+    places = [
+        Path(read_card(place).backbone) if (place / CARD_FILE).exists() else place
+        for place in places
+    ]
     for parts in range(1, 9):
         names = ["-".join(part for part in place.parts[-parts:] if part != "/") for place in places]
         if len(set(names)) == len(names):

@@ -43,8 +43,9 @@ from m2dr.model.devices import choose_device
 from m2dr.tasks.compare import compare_folders, plain
 from m2dr.tasks.corpus import open_corpus, open_words
 from m2dr.tasks.costs import measure_costs
-from m2dr.tasks.encoder import cuts_of, layers_by_index, names_of, newest_model, through_exits
+from m2dr.tasks.encoder import cuts_of, layers_by_index, names_of, through_exits
 from m2dr.tasks.fit_index import fit_index
+from m2dr.tasks.importing import model_for, query_vectors
 from m2dr.tasks.index import encode_corpus
 from m2dr.tasks.rank import (
     GridRanker,
@@ -150,7 +151,7 @@ def evaluate(request: EvaluateRequest) -> EvaluateReport:
         raise UserError(
             f"No corpus was asked for; give --corpus, or --suite {' or '.join(SUITES)}."
         )
-    request = replace(request, models=request.models or (newest_model(),))
+    request = replace(request, models=request.models or (model_for(names[0], request.root),))
     sets = [collections_of(name) for name in names]
     corpora = [[_opened(request, part) for part in parts] for _, parts in sets]
     folders: dict[Path, str] = {}
@@ -286,8 +287,8 @@ def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> G
     corpus.task.require()  # a split that cannot be measured costs no encoding
     card = read_card(model, request.query_length, request.document_length)
     by_index: tuple[int, ...] = ()
+    last = store_folder(request.root, corpus.task.dataset.name, card.fingerprint, card.layers)
     if request.documents in ("trained", "last"):
-        last = store_folder(request.root, corpus.task.dataset.name, card.fingerprint, card.layers)
         will = not (last / STORE).exists() and not ends_fitted(model)
         will = will and corpus.task.dataset.document_count >= FEWEST
         if request.exits or will or fitting_exits(last):
@@ -298,6 +299,12 @@ def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> G
             "the documents of its last layer alone."
         )
     cuts = cuts_of(through_exits(card, by_index), request.layers, request.dims)
+    given = {}
+    if request.query_vectors:
+        home, ids = last.parent, [query.id for query in corpus.task.queries]
+        vectors = query_vectors(request.query_vectors, card, home)
+        given[card.layers] = vectors.finite(vectors.of(ids, "queries"))
+        cuts += cuts_of(card, (card.layers,), request.dims)
     layers, dims = (tuple(sorted(set(each))) for each in zip(*map(astuple, cuts), strict=True))
     searched = pairing(card, layers, request.documents, by_index)
     name += searched.suffix + (f".{request.exits}-exits" if request.exits else "")
@@ -330,7 +337,7 @@ def _grid(request: EvaluateRequest, corpus: _Corpus, model: str, name: str) -> G
         bm25 = open_words(stores[sources[-1]], corpus.task.dataset) if request.hybrid else None
         ranker = GridRanker(
             corpus.task, model, card, stores, dims, device, request.dtype, exits, by_index,
-            request.hybrid, bm25,
+            request.hybrid, bm25, given,
         )  # fmt: skip
         grid = measure_grid(ranker, name, searched, folder, request.runs, request.overwrite)
         is_ours = Path(sys.argv[0]).name in ("m2dr", "__main__.py")

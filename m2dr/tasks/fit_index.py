@@ -40,7 +40,7 @@ from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device, choose_dtype
 from m2dr.model.encoder import Encoder
-from m2dr.model.exits import write_exits
+from m2dr.model.exits import FittedExits, write_exits
 from m2dr.model.graphs import BatchEncoder, require_runtime
 from m2dr.model.hub import EXITS, WORDS
 from m2dr.model.tokenizer import ModelTokenizer, tokenize
@@ -112,6 +112,11 @@ def _fit(
     begun = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
     with lock_folder(folder):
+        if not read_card(job.model).query_layer:
+            words = words_of(store, dataset, language)
+            known, names = len(words.rows), (store.manifest.corpus,)
+            fit = FitRecord(names, store.documents, 0, "none", known, words.language, (), ())
+            return _write(words, store, fit, "", folder)
         device = choose_device(job.device)
         dtype = choose_dtype(job.dtype, device)
         encoder, tokenizer = checkpoint.load(job.model, None, device, dtype)
@@ -122,7 +127,8 @@ def _fit(
         read = with_snippets(encoder, tokenizer, texts, states, store.documents)
         words = words_of(store, dataset, language)
         fit = fit_exits(encoder, read, words, (store.manifest.corpus,), "none")
-        record = _write(encoder, store, fit, str(dtype), folder)
+        assert encoder.fitted is not None
+        record = _write(encoder.fitted, store, fit, str(dtype), folder)
     cosines = ", ".join("-" if cosine is None else f"{cosine:.3f}" for cosine in fit.cosines)
     say(
         f"{counted(fit.words, 'words', ',')} and exits fitted in {time.monotonic() - begun:,.0f} s;"
@@ -163,20 +169,23 @@ def texts_of(dataset: Dataset, rows: NDArray[np.int64]) -> Iterator[str]:
         start = row + 1
 
 
-def _write(encoder: Encoder, store: Store, fit: FitRecord, dtype: str, folder: Path) -> IndexExits:
-    """Replace the exits in the folder by those of an encoder, their record last."""
-    if encoder.fitted is None:
-        raise AssertionError("exits were given just now")
-    remove_files(folder, EXITS_FILE, f".*{TEMPORARY_SUFFIX}")
-    write_exits(encoder.fitted, folder)
+def _write(
+    fitted: "FittedExits | WordTable", store: Store, fit: FitRecord, dtype: str, folder: Path
+) -> IndexExits:
+    """Replace the exits or the words in the folder, their record last."""
+    remove_files(folder, EXITS_FILE, EXITS, f".*{TEMPORARY_SUFFIX}")
+    if isinstance(fitted, WordTable):
+        fitted.write(folder)
+    else:
+        write_exits(fitted, folder)
     record = IndexExits(
         store.manifest.corpus,
-        encoder.card.fingerprint,
+        store.manifest.label.fingerprint,
         store.manifest.texts,
         fit,
         encoding_of(store.manifest.label),
         dtype,
-        tuple((name, sha256_of(folder / name)) for name in (EXITS, WORDS)),
+        tuple((n, sha256_of(folder / n)) for n in (EXITS, WORDS) if (folder / n).exists()),
     )
     write_record(folder / EXITS_FILE, record)
     forget_states(folder)

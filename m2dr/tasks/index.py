@@ -24,6 +24,7 @@ from m2dr.index.milvus import PushResult, Server, milvus_engine, push
 from m2dr.index.store import Store, open_store
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
+from m2dr.model.hub import find_folder
 from m2dr.tasks.corpus import document_line, named, open_corpus, open_words
 from m2dr.tasks.encode_corpus import encode_stores
 from m2dr.tasks.encoder import document_layers, newest_model
@@ -135,6 +136,7 @@ def sync(
         UserError: the corpus is no such folder, a docid to add is there already, one to delete is
             not, or no document would be left; nothing has changed then.
     """
+    find_folder(request.model)  # which new documents are encoded by
     path = Path(named(request.corpus)[1]) / CORPUS
     if not path.is_file():
         raise UserError(

@@ -3,6 +3,7 @@
 Shapes: Q queries, H width, k documents of a ranking.
 """
 
+import hashlib
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -38,7 +39,7 @@ from m2dr.index.exit_files import digest_of_exits
 from m2dr.index.store import Store
 from m2dr.model import checkpoint
 from m2dr.model.devices import choose_device, choose_dtype
-from m2dr.tasks.encoder import document_layer, embed_texts, label_of, through_exits
+from m2dr.tasks.encoder import QueryEncoder, document_layer, embed_texts, label_of, through_exits
 
 DEEPEST = 1000  # documents of a ranking where no measure has a cutoff
 
@@ -131,6 +132,7 @@ class GridRanker:
     by_index: tuple[int, ...] = ()  # layers whose queries pass them in place of the model's own
     hybrid: float = 0.0  # weight of BM25
     bm25: Bm25 | None = None  # of the documents, where it has a weight
+    given: Mapping[int, Floats] = field(default_factory=dict)  # vectors of queries by layer [Q, H]
     _vectors: dict[int, Floats] = field(default_factory=dict, compare=False)  # of the queries
 
     def question(self, layer: int, store: str) -> dict[str, object]:
@@ -151,6 +153,11 @@ class GridRanker:
             "dtype": str(choose_dtype(self.dtype, choose_device(self.device))),
             **({"exits": self._digest_of_exits} if layer in self.by_index else {}),
             **({"hybrid": self.hybrid, "words": self.bm25.language} if self.bm25 else {}),
+            **(
+                {"queries": hashlib.sha256(self.given[layer].tobytes()).hexdigest()}
+                if layer in self.given
+                else {}
+            ),
         }
 
     @cached_property
@@ -174,6 +181,7 @@ class GridRanker:
 
         `keep` receives each cut before its layer is yielded.
         """
+        self._vectors.update(self.given)
         self._encode({layer for layer, _ in pairs} - self._vectors.keys())
         with progress("Ranking", len(pairs) * len(self.dims), "cuts") as advance:
             for layer, source in pairs:
@@ -250,8 +258,12 @@ class GridRanker:
         device = choose_device(self.device)
         dtype = choose_dtype(self.dtype, device)
         texts = [query.text for query in self.task.queries]
+        if 0 in layers and 0 in self.by_index:
+            words = QueryEncoder(self.model, 0, exits=self.exits)
+            self._vectors[0] = words.embed(words.tokenize(texts), texts)
         for exits in (None, self.exits):
             chosen = sorted(one for one in layers if (one in self.by_index) == bool(exits))
+            chosen = chosen[chosen[:1] == [0] and bool(exits) :]
             if not chosen:
                 continue
             encoder, tokenizer = checkpoint.load(

@@ -54,6 +54,7 @@ from m2dr.index.manifest import (
     built_indexes,
     index_folder,
     layer_folders,
+    model_of,
     only_home,
     store_folder,
     store_folders_of,
@@ -72,8 +73,8 @@ from m2dr.tasks.encoder import (
     dtype_name,
     label_of,
     layers_by_index,
-    newest_model,
 )
+from m2dr.tasks.importing import model_for, query_vectors
 
 EXACT = "exact"  # the engine that needs no index and scans the store
 MILVUS = "milvus:"  # prefix of the URI of a server
@@ -118,8 +119,10 @@ class ResolvedIndex:
 
     @property
     def query_layer(self) -> int:
-        """Number of layers that queries run through."""
-        return self.card.layers if self.request.query_layer is None else self.request.query_layer
+        """Number of layers that queries run through; given vectors ran through all."""
+        if self.request.query_layer is not None:
+            return self.request.query_layer
+        return self.card.layers if self.request.query_vectors else self.card.query_layer
 
     @property
     def document_layer(self) -> int:
@@ -166,7 +169,7 @@ def resolve_index(request: SearchRequest) -> ResolvedIndex:
     if request.index and not request.index.startswith(MILVUS):
         resolved = _resolve_folder(request, Path(request.index))
     else:
-        model = request.model or newest_model()
+        model = request.model or model_for(request.corpus, request.root)
         card = read_card(model)
         for layer in (request.query_layer, request.document_layer):  # before a corpus is opened
             card.check(Cut(layer or card.layers, request.dim or 1))
@@ -185,6 +188,11 @@ def check_cut(resolved: ResolvedIndex) -> None:
         UserError: it does not.
     """
     request, card = resolved.request, resolved.card
+    if request.query_vectors and resolved.query_layer != card.layers:
+        raise UserError(
+            f"--query-vectors stand for layer {card.layers}, and layer {resolved.query_layer} was "
+            "asked for."
+        )
     own = request.exits == "model" or request.document_layer not in (None, card.layers)
     if request.query_layer == 0 < card.lowest_layer and not own and not resolved.exits:
         raise UserError(
@@ -211,16 +219,18 @@ def _resolve_folder(request: SearchRequest, folder: Path) -> ResolvedIndex:
         home = only_home(folder)
         is_store = (folder / STORE).exists()
         manifest = StoreManifest.read(folder if is_store else store_folders_of(home)[-1])
+    label = manifest.label
+    model = request.model or model_of(home, label)
     if named or is_store:
         layer = manifest.layer if request.document_layer is None else request.document_layer
-        query_layer = layer if request.query_layer is None else request.query_layer
+        most = layer if request.query_vectors else min(layer, read_card(model).query_layer)
+        query_layer = most if request.query_layer is None else request.query_layer
         request = replace(request, document_layer=layer, query_layer=query_layer)
-    label = manifest.label
     if not request.model:
         say(f"Model: {label.model}, which encoded the documents of {folder}.")
     if request.corpus == PYDOCS:
         request = replace(request, corpus=label.source or manifest.corpus)
-    return ResolvedIndex(request, request.model or label.model, manifest.corpus, home, named)
+    return ResolvedIndex(request, model, manifest.corpus, home, named)
 
 
 def open_documents(resolved: ResolvedIndex) -> Searchable:
@@ -413,11 +423,14 @@ class Searcher:
         self._searched = lru_cache(_FILTERS)(self._where)
         self.where()
         self.warnings = [] if resolved.exits else self.documents.warnings(self.cut)
-        self._encoder = (encoder_of or QueryEncoders().of)(resolved)
+        given = request.query_vectors
+        if given:
+            self._given = query_vectors(given, resolved.card, resolved.home)
+        self._encoder = None if given else (encoder_of or QueryEncoders().of)(resolved)
         self.describe = (
             f"{counted(self.documents.documents, 'documents')} of {self.documents.corpus} "
-            f"(layer {self.documents.layer}), queries at {self.cut} of {resolved.model}"
-            f"{' by exits of the index' if resolved.exits else ''}"
+            f"(layer {self.documents.layer}), {'given ' * bool(given)}queries at {self.cut} of "
+            f"{resolved.model}{' by exits of the index' if resolved.exits else ''}"
             f"{f', BM25 by {request.hybrid:g}' if request.hybrid else ''}"
         )
 
@@ -501,11 +514,15 @@ class Searcher:
         """Rank for many queries at once."""
         texts = [query.text for query in queries]
         own = self.resolved.dataset.drops_own_document
-        return self._walk([query.id for query in queries], texts, k, self.where(), own)[0]
+        names = [query.id for query in queries]
+        return self._walk(names, texts, k, self.where(), own, names)[0]
 
-    def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Encode queries: [Q, width], not normalised."""
-        return self._encoder.embed(self._encoder.tokenize(texts), texts)
+    def vectors(self, texts: Sequence[str], ids: Sequence[str] = ()) -> NDArray[np.float32]:
+        """Return the vectors of queries, [Q, width], not normalised; given ones by id or order."""
+        if self._encoder is not None:
+            return self._encoder.embed(self._encoder.tokenize(texts), texts)
+        given = self._given if ids else replace(self._given, ids=None)
+        return given.finite(given.of(ids or texts, "queries"))
 
     def _walk(
         self,
@@ -514,6 +531,7 @@ class Searcher:
         k: int | None,
         documents: Searchable | Hybrid,
         own: bool,
+        ids: Sequence[str] = (),
     ) -> tuple[Run, tuple[float, float, float]]:
         """Return the run of queries, and the seconds of tokenising, encoding and searching.
 
@@ -523,13 +541,17 @@ class Searcher:
             k: how many documents for each; None: DEPTH of them, or fewer.
             documents: that are searched.
             own: whether the document of a query's own name is left out.
+            ids: by which vectors of the queries are looked up, where some were given.
         """
         if not all(text.strip() for text in texts):
             raise UserError("A query is empty; give it a word to search for.")
-        start = time.perf_counter()
-        rows = self._encoder.tokenize(texts)
-        tokenised = time.perf_counter()
-        vectors = self._encoder.embed(rows, texts)
+        start = tokenised = time.perf_counter()
+        if self._encoder is None:
+            vectors = self.vectors(texts, ids)
+        else:
+            rows = self._encoder.tokenize(texts)
+            tokenised = time.perf_counter()
+            vectors = self._encoder.embed(rows, texts)
         encoded = time.perf_counter()
         drop = {name: name for name in names} if own else None
         run = documents.ranked(names, vectors, DEPTH if k is None else k, drop, texts)
@@ -774,7 +796,7 @@ class Index:
         """
         home = only_home(Path(folder))
         name = home.parent.relative_to(folder)
-        model = StoreManifest.read(store_folders_of(home)[-1]).label.model
+        model = model_of(home, StoreManifest.read(store_folders_of(home)[-1]).label)
         return cls.open(f"{name}={home.parent}", **{"root": folder, "model": model} | options)
 
     def save(self, folder: str | PathLike[str]) -> Path:

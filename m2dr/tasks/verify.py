@@ -11,11 +11,12 @@ from m2dr.core.progress import progress
 from m2dr.core.records import Document
 from m2dr.core.requests import VerifyRequest
 from m2dr.index.faiss import index_problems
-from m2dr.index.manifest import built_indexes, store_folders
+from m2dr.index.manifest import built_indexes, model_of, store_folders
 from m2dr.index.store import Store, open_store, text_digests
 from m2dr.model import checkpoint
 from m2dr.model.checkpoint import read_card
 from m2dr.model.devices import choose_device, choose_dtype
+from m2dr.model.hub import find_folder
 from m2dr.tasks.corpus import open_corpus
 from m2dr.tasks.encoder import embed_texts
 
@@ -80,11 +81,12 @@ def _sample(store: Store, request: VerifyRequest) -> tuple[str, dict[int, Docume
         UserError: the model or the corpus is not found, or is another.
     """
     manifest = store.manifest
-    model = request.model or manifest.label.model
+    model = request.model or model_of(store.folder.parent, manifest.label)
     if read_card(model).fingerprint != manifest.label.fingerprint:
         raise UserError(
             f"{model} is not the model that encoded {store.folder}, or it was changed since."
         )
+    find_folder(model)
     dataset = open_corpus(request.corpus or manifest.corpus)
     if dataset.name != manifest.corpus:
         raise UserError(f"{store.folder} holds {manifest.corpus}, not {dataset.name}.")

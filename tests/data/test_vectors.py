@@ -101,7 +101,7 @@ def test_an_array_gives_its_rows(tmp_path: Path, matrix: Floats, dtype: str, ord
 @pytest.mark.parametrize(
     ("names", "reason"),
     [
-        (["a", "b"], r"X\.npy has 3 vectors, and there are 2 documents"),
+        (["a", "b"], r"X\.npy has 3 vectors for 2 documents"),
         (["a", "b", "c", "d"], r"has no vector of 'd', and lacks 1 of 4 documents"),
     ],
 )
@@ -122,7 +122,7 @@ def test_documents_and_vectors_are_as_many(
 @pytest.mark.parametrize(
     ("lines", "reason"),
     [
-        ("a\nb\n", r"X\.npy has 3 vectors, and there are 2 ids"),
+        ("a\nb\n", r"X\.npy has 3 vectors for 2 ids"),
         ("a\nb\na\n", r"has the id 'a' in rows 0 and 2"),
         ("a\n  \nc\n", r"ids\.txt, line 2: the id '  ' is empty, holds"),
     ],

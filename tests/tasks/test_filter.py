@@ -143,7 +143,8 @@ def test_imported_vectors_have_the_fields_of_their_documents(corpus: str, model:
     encoder = m2dr.Encoder.from_pretrained(model, **FP32)
     np.save("v.npy", encoder.encode_documents(order))
     Path("ids.txt").write_text("".join(f"{row['_id']}\n" for row in order))
-    asked = ImportRequest(Path("v.npy"), corpus, str(model), Path("ids.txt"), sample=2, **FP32)
+    files = {"vectors": Path("v.npy"), "ids": Path("ids.txt")}
+    asked = ImportRequest(**files, corpus=corpus, model=str(model), sample=2, **FP32)
     import_vectors(asked)
 
     assert found(corpus, model) == FOUND

@@ -1,5 +1,6 @@
 """`m2dr index push`, `index import`, `bm25` and `fuse` as a person uses them."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -137,6 +138,24 @@ def test_imported_vectors_search_as_those_encoded_here(
         found, expected = imported.rankings[query.id], mine.rankings[query.id]
         assert sorted(found.docids) == sorted(expected.docids)
         assert found.scores == pytest.approx(expected.scores, abs=1e-5)
+
+
+def test_imported_vectors_are_measured_until_their_corpus_changes(
+    tmp_path: Path, theirs, tiny_backbone: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(tiny_corpus, "own")
+    words = ("--corpus", "own", "--model", tiny_backbone)
+    done("index", "import", *theirs, *words)
+
+    told = done("evaluate", "retrieval", *words, "--layers", "4", "--dims", "8", "--exits", "model")
+    assert "8 queries" in told
+    done("index", "corpus", *words, "--dim", "16", "--no-exits")
+    path = Path("own", "corpus.jsonl")
+    path.write_text(path.read_text().replace("read", "write"))
+    again = refused("index", "corpus", *words)
+    assert "holds imported vectors, of documents that have changed; import them again" in again
+    assert not list(Path("indexes").glob("*/*.new"))
 
 
 def test_vectors_of_another_layer_or_model_are_refused(

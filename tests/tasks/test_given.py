@@ -1,0 +1,294 @@
+"""Indexes of vectors that somebody else made: no model, queries by words or as vectors."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from http_serving import CPU, Server
+from numpy.typing import NDArray
+
+import m2dr
+from m2dr.cli import main
+from m2dr.core.errors import UserError
+from m2dr.core.records import Cut, Query
+from m2dr.core.requests import EvaluateRequest, ImportRequest, SearchRequest
+from m2dr.data.loaders import open_dataset
+from m2dr.evaluate.grid import read_grid
+from m2dr.index.store import open_store
+from m2dr.tasks.evaluate import evaluate
+from m2dr.tasks.importing import import_vectors, neighbours_kept
+from m2dr.tasks.search import Searcher
+
+Floats = NDArray[np.float32]
+WIDTH = 24
+
+
+def vectors_of(texts: list[str]) -> Floats:
+    """Sums of a random vector per word, whose strongest dims come last."""
+    generator = np.random.default_rng(5)
+    words = sorted({word for text in texts for word in text.split()})
+    table = generator.normal(size=(len(words), WIDTH)) * np.linspace(0.1, 2, WIDTH)
+    known = dict(zip(words, table, strict=True))
+    rows = np.stack([sum(known[word] for word in text.split()) for text in texts])
+    return rows.astype(np.float32)
+
+
+class World:
+    """A corpus, the vectors of its documents and queries, and a folder for indexes."""
+
+    def __init__(self, corpus: Path, folder: Path) -> None:
+        self.corpus, self.root = str(corpus), folder / "indexes"
+        dataset = open_dataset(self.corpus)
+        self.queries, documents = dataset.queries("test"), list(dataset.documents())
+        texts = [document.content for document in documents]
+        every = vectors_of([*texts, *(query.text for query in self.queries)])
+        self.documents, self.given = every[: len(texts)], every[len(texts) :]
+        self.vectors, self.answers = folder / "v.npy", folder / "q.jsonl"
+        np.save(self.vectors, self.documents)
+        lines = [
+            json.dumps({"custom_id": query.id, "embedding": vector.tolist()})
+            for query, vector in reversed(list(zip(self.queries, self.given, strict=True)))
+        ]
+        self.answers.write_text("".join(f"{line}\n" for line in lines))
+
+    def load(self, **options: object) -> Path:
+        """Import the vectors, and return the folder of their index."""
+        request = ImportRequest(self.vectors, self.corpus, root=self.root, store="f32")
+        return import_vectors(replace(request, **options)).store.parent  # type: ignore[arg-type]
+
+    def searcher(self, **options: object) -> Searcher:
+        return Searcher(replace(SearchRequest(self.corpus, root=self.root), **options))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def world(tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(tiny_corpus, tmp_path / "corpus")
+    return World(tmp_path / "corpus", tmp_path)
+
+
+def run(*words: str | Path) -> Result:
+    return CliRunner().invoke(main, list(map(str, words)))
+
+
+def test_words_search_vectors_without_a_model(world: World) -> None:
+    home = world.load(dims=(8, WIDTH))
+    query, first = world.queries[0], world.queries[0].id.replace("q", "d")
+
+    for where in (("--corpus", world.corpus), ("--index", home)):
+        told = run("search", query.text, *where, "--indexes", world.root, "-k", "40")
+        assert told.exit_code == 0, told.output
+        assert f"queries at L0D{WIDTH} of" in told.stderr
+    ranks = world.searcher().run(world.queries, 10).rankings
+    best = [query.id.replace("q", "d") in ranks[query.id].docids for query in world.queries]
+    assert sum(best) >= len(best) - 1
+    for dim in (1, 8, 13, WIDTH):
+        hits = world.searcher(dim=dim, engine="exact").search(query.text, 40).hits
+        assert len(hits) == 40
+    assert first in {hit.docid for hit in world.searcher(dim=8).search(query.text).hits}
+
+
+@pytest.mark.parametrize("rotate", ["yes", "no"])
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_given_queries_have_the_scores_of_their_vectors(
+    world: World, rotate: str, similarity: str
+) -> None:
+    world.load(rotate=rotate, similarity=similarity)
+    queries, documents = world.given.astype(float), world.documents.astype(float)
+    if similarity == "cosine":
+        queries, documents = (
+            each / np.linalg.norm(each, axis=1, keepdims=True) for each in (queries, documents)
+        )
+    scores = queries @ documents.T
+
+    run_by_id = world.searcher(query_vectors=world.answers).run(world.queries, 3)
+
+    for query, expected in zip(world.queries, scores, strict=True):
+        ranking = run_by_id.rankings[query.id]
+        assert ranking.scores == pytest.approx(np.sort(expected)[::-1][:3], abs=1e-4)
+        assert ranking.docids[0] == f"d{expected.argmax()}"
+    np.save("one.npy", world.given[2:3])
+    in_order = world.searcher(query_vectors=Path("one.npy")).search("any text", 1)
+    assert in_order.hits[0].docid == f"d{scores[2].argmax()}"
+
+
+def test_query_vectors_that_do_not_fit_are_refused(world: World) -> None:
+    world.load()
+    searcher = world.searcher(query_vectors=world.answers)
+    np.save("narrow.npy", world.given[:, :8])
+
+    with pytest.raises(UserError, match="has no vector of 'q999', and lacks 1 of 1 query"):
+        searcher.run([Query("q999", "text")], 3)
+    with pytest.raises(UserError, match="has 8 vectors for 1 query"):
+        searcher.search("text")
+    with pytest.raises(UserError, match="vectors of 8 dims, and documents have 24"):
+        world.searcher(query_vectors=Path("narrow.npy"))
+    with pytest.raises(UserError, match="stand for layer 1, and layer 0 was asked for"):
+        world.searcher(query_vectors=world.answers, query_layer=0)
+
+
+def test_prefixes_are_rotated_where_that_makes_them_search(world: World) -> None:
+    home = world.load()
+
+    stored = open_store(home / "layer-01").rows(range(40))
+    raw, rotated = (
+        neighbours_kept(each, WIDTH // 4, "cosine") for each in (world.documents, stored)
+    )
+    assert raw < 0.9 * rotated
+    np.testing.assert_allclose(stored @ stored.T, world.documents @ world.documents.T, rtol=1e-4)
+    np.save(world.vectors, stored)
+    shutil.rmtree(home)
+    again = open_store(world.load() / "layer-01").rows(range(40))
+    np.testing.assert_array_equal(again, stored)  # their prefixes search as they are
+
+
+def test_without_a_model_nothing_is_encoded_and_nothing_changes(world: World) -> None:
+    home = world.load()
+    index = m2dr.Index.open(world.corpus, root=world.root)
+    before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+    words = ("--corpus", world.corpus, "--indexes", world.root, "--model", home)
+
+    told = [
+        run("search", "read", "--query-layer", "1", *words),
+        run("index", "corpus", "--overwrite", *words),
+        run("encode", world.corpus, "--out", "x.npy", "--model", home),
+        run("export", home, "--cut", "L1D8", "--out", "small"),
+    ]
+
+    for result in told:
+        assert result.exit_code == 2
+        assert "vectors that somebody else made, and no model" in result.stderr, result.stderr
+    for change in (lambda: index.add([{"id": "new", "text": "read"}]), lambda: index.delete("d1")):
+        with pytest.raises(UserError, match="and no model to encode a text"):
+            change()
+    with pytest.raises(UserError, match="A query is empty"):
+        index.search(" ")
+    assert before == {path: path.read_bytes() for path in before}
+    verified = run("index", "verify", home)
+    assert "ok" in verified.stdout
+    assert "Nothing was encoded again" in verified.stdout
+
+
+def test_an_import_goes_on_and_is_not_mixed_with_another(world: World) -> None:
+    home = world.load(name="mine")
+    files = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
+    shutil.rmtree(home / "exits")
+
+    world.load(name="mine", dims=(8,))
+
+    assert (home / "layer-01" / "dim-8" / "manifest.json").exists()
+    assert files == {path: path.read_bytes() for path in files}
+    np.save(world.vectors, world.documents[::-1])
+    with pytest.raises(UserError, match="holds vectors already; --overwrite replaces them"):
+        world.load(name="mine")
+    world.load(name="mine", overwrite=True)
+    (words,) = (home / "exits").glob("*.safetensors")
+    assert words.read_bytes() != files[words]
+
+
+def test_a_changed_corpus_is_refused(world: World) -> None:
+    world.load()
+    path = Path(world.corpus, "corpus.jsonl")
+    path.write_text(path.read_text().replace("read", "write"))
+
+    with pytest.raises(UserError, match="holds other documents than"):
+        world.searcher()
+
+
+def test_bad_vectors_leave_no_index(world: World) -> None:
+    world.documents[7, 3] = np.nan
+    np.save(world.vectors, world.documents)
+    with pytest.raises(UserError, match=r"v\.npy: the vector in row 7 is not finite"):
+        world.load()
+    np.save(world.vectors, world.documents[:39])
+    with pytest.raises(UserError, match="has 39 vectors for 40 documents"):
+        world.load()
+    assert not world.root.exists()
+
+
+def test_one_document_is_an_index(world: World) -> None:
+    Path("one.jsonl").write_text('{"_id": "d", "text": "read the file"}\n')
+    np.save(world.vectors, world.documents[:1])
+    request = ImportRequest(world.vectors, "one.jsonl", root=world.root)
+    import_vectors(request)
+
+    for text in ("read", "of no word that is known"):
+        hits = m2dr.Index.open("one.jsonl", root=world.root).search(text).hits
+        assert [hit.docid for hit in hits] == ["d"]
+        assert np.isfinite(hits[0].score)
+
+
+def test_a_saved_index_searches_elsewhere(world: World) -> None:
+    home = world.load()
+    index = m2dr.Index.open(world.corpus, root=world.root)
+    expected = [hit.score for hit in index.search("read the file").hits]
+    index.save("saved")
+    shutil.rmtree(home)
+
+    found = m2dr.Index.load("saved").search("read the file").hits
+
+    assert [hit.score for hit in found] == expected
+
+
+def test_a_grid_has_words_and_given_queries(world: World) -> None:
+    world.load(name="mine")
+    request = EvaluateRequest(
+        (world.corpus,), dims=(8, WIDTH), measures=("RR@10",), root=world.root,
+        query_vectors=world.answers,
+    )  # fmt: skip
+
+    (grid,) = evaluate(request).grids
+
+    assert (grid.model, set(grid.cells)) == (
+        "mine",
+        {Cut(layer, dim) for layer in (0, 1) for dim in (8, WIDTH)},
+    )
+    ranked = world.searcher(query_vectors=world.answers).run(world.queries, 10).rankings
+    ranks = [ranked[query.id].docids for query in world.queries]
+    own = [query.id.replace("q", "d") for query in world.queries]
+    rr = [1 / (r.index(d) + 1) if d in r else 0 for r, d in zip(ranks, own, strict=True)]
+    assert grid.cells[Cut(1, WIDTH)]["RR@10"] == pytest.approx(np.mean(rr))
+    rows = [json.loads(line) for line in world.answers.read_text().splitlines()]
+    rows = [row | {"embedding": [-x for x in row["embedding"]]} for row in rows]
+    world.answers.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (turned,) = evaluate(request).grids  # what was measured before had other queries
+    assert turned.cells[Cut(1, WIDTH)] != grid.cells[Cut(1, WIDTH)]
+    assert turned.cells[Cut(0, WIDTH)] == grid.cells[Cut(0, WIDTH)]
+    (words,) = evaluate(replace(request, query_vectors=None)).grids
+    assert {cut.layer for cut in words.cells} == {0}
+    assert read_grid(Path("results/corpus/test/mine")).model == "mine"
+
+
+def test_costs_and_a_pick_need_no_model(world: World) -> None:
+    world.load(name="mine")
+    request = EvaluateRequest(
+        (world.corpus,), dims=(8, WIDTH), measures=("RR@10",), root=world.root, costs=True,
+        query_vectors=world.answers,
+    )  # fmt: skip
+
+    (costs,) = evaluate(request).costs
+
+    assert costs.cuts == (Cut(0, 8), Cut(0, WIDTH))
+    assert costs.cells[Cut(0, 8)].multiply_adds > 40 * 8
+    told = run("pick", "results/corpus/test/mine", "--multiply-adds", "1M")
+    assert told.exit_code == 0, told.output
+    assert told.stdout.startswith("L0D")
+
+
+def test_a_server_answers_by_words(world: World, tmp_path: Path) -> None:
+    home = world.load(name="mine")
+
+    with Server("--index", home, *CPU, cwd=tmp_path) as server:
+        answer = server.post("/search", {"query": "read the file", "k": 3, "dim": 8})
+        embedded = server.post("/v1/embeddings", {"input": "read", "model": "mine"})
+        above = server.post("/search", {"query": "read", "layer": 1})
+        models = server.get("/models").json["indexes"]
+
+    assert (answer.status, len(answer.json["results"][0]["hits"])) == (200, 3)
+    assert (models[0]["model"], models[0]["layers"]) == ("mine", [0])
+    assert (above.status, embedded.status) == (422, 422)
+    assert embedded.message == "No model embeds documents of corpus."
